@@ -1,0 +1,23 @@
+"""ddptop: `top` for live PyTorch DistributedDataParallel runs.
+
+The public names are loaded when first used, so that `import ddptop` never loads torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+__all__ = ["Group", "cleanup", "log", "phase", "setup", "wrap"]
+
+if TYPE_CHECKING:
+    from ddptop.runtime.api import Group, cleanup, log, phase, setup, wrap
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name of the training runtime on first use."""
+    if name not in __all__:
+        raise AttributeError(f"module 'ddptop' has no attribute {name!r}")
+    from ddptop.runtime import api
+
+    return getattr(api, name)

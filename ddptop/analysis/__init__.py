@@ -1,0 +1,1 @@
+"""Group state from messages, and the pure functions of the metrics. No input or output here."""

@@ -1,0 +1,1 @@
+"""The commands `ddptop` and `ddptop-run`."""

@@ -1,0 +1,40 @@
+"""Bounds on everything that arrives from outside. A message beyond them is refused, never clipped."""
+
+VERSION = 1
+"""Raised when a message changes meaning; a reader refuses a HELLO or a recording of another version."""
+
+MAX_RANK_MESSAGE_BYTES = 64 * 1024
+"""One ZeroMQ frame from a rank: 300 steps of 10 buckets fit, a hostile allocation does not."""
+
+MAX_FRAME_BYTES = 1024 * 1024
+"""One ZeroMQ frame to a viewer: the state of 4096 ranks is about 0.8 MiB."""
+
+MAX_ROWS = 256
+"""Step rows in one STEPS message."""
+
+MAX_BUCKETS = 2048
+"""Gradient buckets of one rank over all its DDP models (25 MB each: a 50 GB model)."""
+
+MAX_CELLS = 4 * 1024
+"""Integers of bucket detail in one row: three per all-reduce."""
+
+MAX_TEXT = 512
+"""Characters in one text field."""
+
+MAX_CARD = 256
+"""Entries of a rank's card (versions, DDP options, environment that matters)."""
+
+MAX_WORLD = 65_536
+"""Ranks in a process group."""
+
+MAX_STEP = 2**48
+"""Steps, sequence numbers and other counts."""
+
+MAX_NS = 2**62
+"""A clock reading in nanoseconds (146 years)."""
+
+MAX_US = 2**40
+"""A duration in microseconds (12 days)."""
+
+MAX_BYTES = 2**50
+"""A size in bytes (1 PiB)."""

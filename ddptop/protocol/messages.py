@@ -1,0 +1,275 @@
+"""The messages of a run, as frozen dataclasses. The same ones are on the wire and in a recording.
+
+Clocks: `*_ns` is CLOCK_MONOTONIC of the host where it was read, in integer nanoseconds.
+Durations and offsets inside a step are integer microseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
+Scalar: TypeAlias = "int | float | str | bool | None"
+
+
+class Type(IntEnum):
+    """First element of every message. Numbers are never reused."""
+
+    HELLO = 1
+    STEPS = 2
+    EVENT = 3
+    ACK = 4
+    LAYOUT = 5
+    CARD = 6
+    PROGRESS = 7
+    BYE = 8
+    RUN = 9
+    CREDIT = 10
+    STATE = 11
+    USAGE = 12
+
+
+class Phase(IntEnum):
+    """What a rank's training thread is in at this moment."""
+
+    OTHER = 0
+    DATA = 1
+    FORWARD = 2
+    BACKWARD = 3
+    OPTIMIZER = 4
+
+
+class Flag(IntEnum):
+    """Bits of `StepRow.flags`."""
+
+    DETAIL = 1
+    """Every bucket all-reduce of the step is in `cells`."""
+    JOINED = 2
+    """The rank had run out of inputs under `join()` and only shadowed the others' collectives."""
+    LOSS_LOGGED = 4
+    """The loss was given by `ddptop.log`, not read from `backward()`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A rank introduces itself: first on every connection, so that a restarted collector knows it again."""
+
+    version: int
+    run_id: str
+    session: int
+    """Random 63-bit number of this process's recorder: tells a restarted rank from a reconnecting one."""
+    rank: int
+    world_size: int
+    local_rank: int
+    incarnation: int
+    """Elastic restarts before this process (TORCHELASTIC_RESTART_COUNT)."""
+    host: str
+    pid: int
+    device: str
+    backend: str
+    """Of the process group: `gloo`, `nccl`."""
+    road: str
+    """How bucket all-reduces are timed: `hook` (timed comm hook) or `reducer` (recorder below the reducer)."""
+    monotonic_ns: int
+    unix_ns: int
+    """CLOCK_REALTIME at the moment of `monotonic_ns`."""
+    budget_pct: float
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Facts that do not change during a run: versions, script, DDP's options as torch reports them."""
+
+    entries: dict[str, Scalar]
+
+
+class Bucket(NamedTuple):
+    """One gradient bucket of a layout; its place in `Layout.buckets` is the bucket number in `StepRow.cells`."""
+
+    model: int
+    """Which DDP model of the process, from 0 in order of construction."""
+    index: int
+    """Bucket index inside that model."""
+    bytes: int
+    """Size of the flat gradient buffer."""
+    wire_bytes: int | None
+    """Bytes each rank gives to the all-reduce, after compression; None where a hook hides it."""
+    parameters: int | None
+    dtype: str
+    hook: str
+    """Name of the communication hook, empty for DDP's own all-reduce."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The buckets of all DDP models of a rank. DDP rebuilds them: each layout is a new generation."""
+
+    generation: int
+    buckets: tuple[Bucket, ...]
+
+
+class StepRow(NamedTuple):
+    """One optimizer step of one rank.
+
+    `begin_us` counts from `Steps.base_ns`; every other time counts from the step's begin.
+    `cells` holds three integers for each bucket all-reduce, in order of launch:
+    bucket number in the layout, ready, end - ready (-1: the end is not known).
+    """
+
+    begin_us: int
+    wall_us: int
+    data_us: int
+    forward_us: int
+    backward_us: int
+    optimizer_us: int
+    forward_at_us: int
+    """Start of the first DDP forward."""
+    backward_at_us: int
+    """Start of the last backward, the one that synchronises."""
+    optimizer_at_us: int
+    """Start of the first optimizer step; -1 where there was none."""
+    micro_steps: int
+    """Backward passes in this step: 1 without gradient accumulation."""
+    flags: int
+    cost_us: int
+    """Time spent in ddptop's own code on the training threads during this step."""
+    loss: float | None
+    cells: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A batch of consecutive steps of one layout generation. A gap between two batches is a loss."""
+
+    generation: int
+    first_step: int
+    base_ns: int
+    rows: tuple[StepRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened once: `rebuild`, `restart`, `lost_rank`, `mute`, `recording`, ..."""
+
+    kind: str
+    t_ns: int
+    rank: int
+    """-1: the group as a whole."""
+    step: int
+    """-1: outside any step."""
+    fields: dict[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A heartbeat, read by the publisher thread at no cost to training. Only the newest one counts."""
+
+    t_ns: int
+    step: int
+    """The step that the training thread is in."""
+    phase: int
+    """A `Phase`."""
+    bucket: int
+    """All-reduces launched in this step so far; -1 in a step without bucket detail."""
+    sequence: int
+    """Sequence number of the process group; -1 where the backend has none."""
+    detail_every: int
+    """Bucket detail is taken where step % detail_every == 0."""
+    cost_us: float
+    """Own cost per step: training threads and publisher CPU, over the last seconds."""
+    cost_pct: float
+    """The same as a share of the step time."""
+    failures: int
+    """Exceptions of our own that were caught at the training boundary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the agent of the host read of a rank's process. Only the newest one counts."""
+
+    t_ns: int
+    rss_bytes: int
+    cpu_pct: float
+    """Of one core, since the reading before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """The rank's process ends in an orderly way: after this, silence is no alarm."""
+
+    t_ns: int
+    reason: str
+    """`finished`, or the name of the exception that ends the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Collector to rank: everything up to `seq` is safe. `nack`: something after it is missing, send again."""
+
+    epoch: int
+    """Random number of the collector process: a new one means that it restarted."""
+    seq: int
+    nack: bool
+    detail_every: int
+    """The largest sampling interval of the group, for all ranks to share the same detailed steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The collector's own first message in a recording, and again when the run's state changes."""
+
+    version: int
+    run_id: str
+    name: str
+    script: str
+    argv: tuple[str, ...]
+    unix_ns: int
+    monotonic_ns: int
+    state: str
+    """`live`, `finished` or `failed`."""
+    exit_code: int | None
+    simulated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """Viewer to collector: room for one more frame.
+
+    `cursor` is the number of history points the viewer already has, `epoch` whose history that is;
+    `focus` is the rank whose single steps it wants as well, -1 for none.
+    """
+
+    epoch: int
+    cursor: int
+    focus: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Collector to viewer: one frame of the group (`ddptop.analysis.frame_codec`)."""
+
+    epoch: int
+    skipped: int
+    """Frames that were coalesced because the viewer had given no credit."""
+    frame: bytes
+
+
+Message: TypeAlias = (
+    "Hello | Card | Layout | Steps | Event | Progress | Usage | Bye | Ack | Run | Credit | State"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message as the collector received it, and as a recording keeps it."""
+
+    t_ns: int
+    """Collector's CLOCK_MONOTONIC on arrival."""
+    rank: int
+    """-1: the collector itself."""
+    session: int
+    """0: the collector itself."""
+    seq: int
+    """Number on the acked link; 0 for what is not acked (HELLO, PROGRESS, the collector's own)."""
+    message: Message

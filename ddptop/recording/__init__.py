@@ -1,0 +1,1 @@
+"""The recording: a crash-safe framed file of the same messages that were on the wire."""

@@ -1,0 +1,1 @@
+"""What runs inside the training process: the recorder, its two ways in, and the publisher thread."""

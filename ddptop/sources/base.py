@@ -1,0 +1,39 @@
+"""The one interface between screens and what they show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Frame
+
+
+class Source(Protocol):
+    """Hands out frames. All methods return at once and may be called from any thread.
+
+    A frame is always complete: its history is all that is kept, so a screen accumulates nothing.
+    """
+
+    def start(self) -> None:
+        """Begin to read, in a thread of its own."""
+
+    def latest(self) -> Frame | None:
+        """The newest frame, or None while there is none yet. The same object until there is a newer one."""
+
+    def status(self) -> str | None:
+        """Why no frame comes, in one line for a person; None while all is well."""
+
+    def focus(self, rank: int | None) -> None:
+        """Ask for the single steps of this rank in coming frames."""
+
+    def play(self, playing: bool | None = None) -> None:
+        """Run or hold the recording; None toggles. Live: nothing."""
+
+    def set_speed(self, factor: float) -> None:
+        """Playback speed, 1 = as it was. Live: nothing."""
+
+    def seek(self, *, step: int | None = None, share: float | None = None, by_steps: int | None = None) -> None:
+        """Go to a step, to a share of the duration (0..1), or some steps on or back. Live: nothing."""
+
+    def close(self) -> None:
+        """End the thread and free what it holds; may be called twice."""

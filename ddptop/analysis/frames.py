@@ -192,7 +192,7 @@ class Overhead:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """One point per complete step, oldest first. `start` is the number of the first point since the run began.
+    """One point per complete step, oldest first. `start`: number of the first point since the run began.
 
     On the credit link `start` may be above 0 (only what was added); a source hands screens all that is kept.
     """

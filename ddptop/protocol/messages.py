@@ -70,7 +70,7 @@ class Hello:
     backend: str
     """Of the process group: `gloo`, `nccl`."""
     road: str
-    """How bucket all-reduces are timed: `hook` (timed comm hook) or `reducer` (recorder below the reducer)."""
+    """How bucket all-reduces are timed: `hook` (timed comm hook) or `reducer` (recorder below it)."""
     monotonic_ns: int
     unix_ns: int
     """CLOCK_REALTIME at the moment of `monotonic_ns`."""
@@ -85,11 +85,11 @@ class Card:
 
 
 class Bucket(NamedTuple):
-    """One gradient bucket of a layout; its place in `Layout.buckets` is the bucket number in `StepRow.cells`."""
+    """One gradient bucket; its place in `Layout.buckets` is the bucket number in `StepRow.cells`."""
 
     model: int
     """Which DDP model of the process, from 0 in order of construction."""
-    index: int
+    index: int  # type: ignore[assignment]  # the field's own word, and nobody asks a bucket for tuple.index
     """Bucket index inside that model."""
     bytes: int
     """Size of the flat gradient buffer."""
@@ -205,7 +205,7 @@ class Bye:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Collector to rank: everything up to `seq` is safe. `nack`: something after it is missing, send again."""
+    """Collector to rank: all up to `seq` is safe. `nack`: something after it is missing, send again."""
 
     epoch: int
     """Random number of the collector process: a new one means that it restarted."""

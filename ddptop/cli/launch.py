@@ -1,0 +1,94 @@
+"""The `ddptop-run` command: torchrun, with the recorder around it.
+
+It *is* torchrun: torch's own argument parser and `torch.distributed.run`, in this process. ddptop adds a
+collector process beside it and an import hook in every Python that it starts. Where ddptop cannot work it
+says so in one line and is torchrun alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+from ddptop.cli.launch_options import LaunchOptions, add_options, run_name, split_exec
+from ddptop.cli.watched_run import WatchedRun
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Launch and return the exit code of the training."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    asked = split_exec(words)
+    if asked is not None:
+        options, command = asked
+        return _watched(options, command, lambda: _execute(command))
+    return _torchrun(words)
+
+
+def _torchrun(words: list[str]) -> int:
+    from torch.distributed.elastic.multiprocessing.errors import record
+    from torch.distributed.run import get_args_parser, run
+
+    parser = get_args_parser()
+    parser.prog = "ddptop-run"
+    add_options(parser)
+    parsed = parser.parse_args(words)
+    script = [parsed.training_script, *parsed.training_script_args]
+
+    def launch() -> int:
+        try:
+            record(run)(parsed)
+        except Exception:  # noqa: BLE001 - told as torchrun would, then the run is brought to its end
+            sys.excepthook(*sys.exc_info())
+            return 1
+        return 0
+
+    return _watched(LaunchOptions.of(parsed), script, launch)
+
+
+def _watched(options: LaunchOptions, script: Sequence[str], launch: Callable[[], int]) -> int:
+    """Run `launch` with a collector beside it, where one can be had."""
+    if options.off:
+        os.environ["DDPTOP"] = "0"
+        return launch()
+    run = WatchedRun.begin(options, run_name(options, script), script)
+    code = 1
+    try:
+        code = launch()
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        raise
+    finally:
+        if run is not None:
+            run.end(code)
+    return code
+
+
+def _execute(command: Sequence[str]) -> int:
+    """Run a command as a shell would: its signals are its own, and its exit code is ours."""
+    try:
+        process = subprocess.Popen(command)
+    except OSError as error:
+        print(f"ddptop-run: {command[0]}: {error.strerror}", file=sys.stderr)
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        process.send_signal(number)
+
+    # Ctrl-C reaches the command by itself: both are in the terminal's foreground group.
+    before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        before[number] = signal.signal(number, forward)
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 128 - code if code < 0 else code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""A run that is watched: its folder, its collector, the environment of its ranks, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddptop.cli.launch_options import LaunchOptions, command_line, prepend_path
+from ddptop.collector.supervisor import CollectorSupervisor, Summary
+from ddptop.transport.rundir import (
+    RunDirectoryError,
+    create_run_directory,
+    remove_run_directory,
+    state_directory,
+)
+
+INJECT = Path(__file__).parent.parent / "runtime" / "inject"
+VARIABLES = ("DDPTOP_RUN_DIR", "DDPTOP_RUN_ID", "DDPTOP_BUDGET", "DDPTOP_DETAIL")
+
+
+class WatchedRun:
+    """One run from its first line on stderr to its last."""
+
+    def __init__(self, name: str, directory: Path, supervisor: CollectorSupervisor) -> None:
+        self._name = name
+        self._directory = directory
+        self._supervisor = supervisor
+
+    @classmethod
+    def begin(cls, options: LaunchOptions, name: str, script: Sequence[str]) -> WatchedRun | None:
+        """Start the collector and prepare the ranks' environment; None, after one line, where it cannot be."""
+        run_id = secrets.token_hex(6)
+        try:
+            directory = create_run_directory(run_id)
+            record = _recording_path(options, name)
+            arguments = _collector_arguments(options, name, run_id, directory, record, script)
+            supervisor = CollectorSupervisor(arguments, directory / "collector.log")
+            supervisor.start()
+        except (RunDirectoryError, OSError) as error:
+            _say(f"cannot record: {error}; running as torchrun")
+            os.environ["DDPTOP"] = "0"
+            return None
+        os.environ["DDPTOP_RUN_DIR"] = str(directory)
+        os.environ["DDPTOP_RUN_ID"] = run_id
+        os.environ["DDPTOP_BUDGET"] = str(options.budget)
+        os.environ["DDPTOP_DETAIL"] = options.detail
+        os.environ["PYTHONPATH"] = prepend_path("PYTHONPATH", str(INJECT))
+        _say(f"run {name}: watch it with `ddptop {name}`")
+        return cls(name, directory, supervisor)
+
+    def end(self, exit_code: int) -> None:
+        """Bring the recording to its end and say in one line what there is."""
+        summary = self._supervisor.finish(exit_code)
+        if summary is None:
+            remove_run_directory(self._directory)
+            _say(f"run {self._name}: its collector did not answer; the recording holds what reached the disk")
+        else:
+            _say(f"run {self._name}: {_in_words(summary)}")
+
+
+def _in_words(summary: Summary) -> str:
+    if summary.steps is None and not summary.records:
+        return "no step of a DDP model was seen (is ddptop installed in the Python that trains?)"
+    words = [f"{summary.records:,} records" if summary.steps is None else f"{summary.steps + 1:,} steps"]
+    if summary.recording:
+        words.append(f"recorded in {summary.recording}")
+    if summary.note:
+        words.append(summary.note)
+    if summary.lost:
+        words.append(f"{summary.lost:,} records lost")
+    return ", ".join(words)
+
+
+def _recording_path(options: LaunchOptions, name: str) -> str:
+    if options.record == "off":
+        return "off"
+    if options.record != "auto":
+        return str(Path(options.record).absolute())
+    return str(state_directory() / f"{name}.ddptop")
+
+
+def _collector_arguments(
+    options: LaunchOptions, name: str, run_id: str, directory: Path, record: str, script: Sequence[str]
+) -> list[str]:
+    named = {
+        "--run-dir": str(directory),
+        "--run-id": run_id,
+        "--name": name,
+        "--record": record,
+        "--record-limit": str(options.record_limit),
+        "--stall": str(options.stall),
+        "--script": command_line(script[:1]),
+        "--argv": json.dumps(list(script)),
+    }
+    return [word for pair in named.items() for word in pair]
+
+
+def _say(text: str) -> None:
+    print(f"ddptop: {text}", file=sys.stderr, flush=True)

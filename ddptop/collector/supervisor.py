@@ -1,0 +1,130 @@
+"""The launcher's side of the collector: start it, start it again when it dies, end it, hear what it kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_RESTARTS = 20
+"""A collector that dies more often than this has a reason that starting it again will not mend."""
+
+RESTART_AFTER_S = 0.2
+"""Ranks keep their records for minutes, so there is no hurry, and a crash loop must not eat a core."""
+
+FINISH_S = 6.0
+"""How long the end of a run waits for the last records: the collector itself waits 2 s for its ranks."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the collector says at its end; None where it did not say."""
+
+    steps: int | None
+    records: int
+    lost: int
+    recording: str | None
+    note: str | None
+
+
+class CollectorSupervisor:
+    """One collector process for one run. Nothing here may fail in a way that reaches the training."""
+
+    def __init__(self, arguments: Sequence[str], log: Path) -> None:
+        """`arguments` are those of `python -m ddptop.collector`; its stderr goes to the file `log`."""
+        self._command = [sys.executable, "-m", "ddptop.collector", *arguments]
+        self._log = log
+        self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="ddptop-supervisor", daemon=True)
+
+    def start(self) -> None:
+        """Start the collector and the thread that starts it again.
+
+        Raises:
+            OSError: where no process can be started.
+        """
+        self._process = self._spawn()
+        self._thread.start()
+
+    def finish(self, exit_code: int) -> Summary | None:
+        """Tell the collector that the run has ended; None if it did not answer in time (it is killed then)."""
+        self._ending.set()
+        with self._lock:
+            process = self._process
+        if process is None:
+            return None
+        try:
+            output, _ = process.communicate(json.dumps({"exit_code": exit_code}) + "\n", timeout=FINISH_S)
+        except (subprocess.TimeoutExpired, OSError, ValueError):
+            process.kill()
+            process.communicate()
+            return None
+        finally:
+            self._thread.join(1.0)
+        return _summary_in(output)
+
+    def _spawn(self) -> subprocess.Popen[str]:
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for the training, not for its recorder
+                env=_environment(),
+            )
+
+    def _watch(self) -> None:
+        for _ in range(MAX_RESTARTS):
+            process = self._process
+            assert process is not None
+            process.wait()
+            if self._ending.wait(RESTART_AFTER_S):
+                return
+            with self._lock:
+                if self._ending.is_set():
+                    return
+                _close_pipes(process)
+                try:
+                    self._process = self._spawn()
+                except OSError:
+                    return
+
+
+def _environment() -> dict[str, str]:
+    """The collector is no rank: it must neither be injected nor believe that it is one."""
+    mine = {name: value for name, value in os.environ.items() if not name.startswith("DDPTOP_RUN_")}
+    inject = str(Path(__file__).parent.parent / "runtime" / "inject")
+    path = [entry for entry in mine.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != inject]
+    mine["PYTHONPATH"] = os.pathsep.join(path)
+    # One collector thread works at a time; OpenBLAS would reserve memory for each core.
+    mine["OMP_NUM_THREADS"] = mine["OPENBLAS_NUM_THREADS"] = "1"
+    return mine
+
+
+def _close_pipes(process: subprocess.Popen[str]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            try:
+                pipe.close()
+            except OSError:  # unflushed words to a dead process
+                continue
+
+
+def _summary_in(output: str) -> Summary | None:
+    lines = output.strip().splitlines()
+    try:
+        said = json.loads(lines[-1])
+        return Summary(
+            said["steps"], int(said["records"]), int(said["lost"]), said["recording"], said["recording_note"]
+        )
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None

@@ -1,0 +1,139 @@
+"""Messages as bytes: `encode` trusts its caller, `decode` trusts nobody.
+
+A message is one msgpack array, `[Type, field, ...]` with the fields in the order of `messages.py`.
+STEPS carries one flat array for each row: the row's fields in order, with the cells spliced in at the end.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any, cast
+
+import msgpack
+
+from ddptop.protocol import limits
+from ddptop.protocol.checks import ProtocolError
+from ddptop.protocol.messages import Bucket, Hello, Message, State, StepRow, Steps, Type
+from ddptop.protocol.schema import CHECKS, CODES, KINDS, NAMES, checked, count, ns
+
+__all__ = ["ProtocolError", "UnknownType", "decode", "encode"]
+
+
+class UnknownType(ProtocolError):
+    """A well-formed message of a type that this version does not know: to be counted and skipped."""
+
+
+_ROW_HEAD = len(StepRow._fields) - 1
+"""Fields of a row before its cells."""
+_CELL = 3
+"""Integers for each bucket all-reduce."""
+_LOSS = StepRow._fields.index("loss")
+_FIRST_AT = StepRow._fields.index("forward_at_us")
+_AFTER_AT = StepRow._fields.index("optimizer_at_us") + 1
+
+_STATE_BEGINS = bytes((0x90 + 1 + len(NAMES[State]), Type.STATE))
+"""A msgpack array of so many elements and its first one: tells the one large message from the small ones."""
+
+
+def encode(message: Message) -> bytes:
+    """The message as bytes.
+
+    Text is cut to MAX_TEXT characters, lists and maps to MAX_CARD entries: a long path must not cost a rank
+    its voice. Numbers are the caller's care; `decode` refuses wild ones.
+    """
+    if isinstance(message, Steps):
+        # The hot one: a row and its cells are tuples already, and joining them is all the work there is.
+        rows = [row[:-1] + row.cells for row in message.rows]
+        plain: object = (int(Type.STEPS), message.generation, message.first_step, message.base_ns, rows)
+    else:
+        kind = type(message)
+        plain = (int(CODES[kind]), *(_fit(getattr(message, name)) for name in NAMES[kind]))
+    # What the file system calls a name need not be valid text.
+    return cast(bytes, msgpack.packb(plain, unicode_errors="replace"))
+
+
+def _fit(value: object) -> object:
+    if isinstance(value, str):
+        return value[: limits.MAX_TEXT]
+    if isinstance(value, dict):
+        return {_fit(key): _fit(value[key]) for key in list(value)[: limits.MAX_CARD]}
+    if isinstance(value, tuple):
+        most = limits.MAX_BUCKETS if value and isinstance(value[0], Bucket) else limits.MAX_CARD
+        return [_fit(item) for item in value[:most]]
+    return value
+
+
+def decode(data: bytes) -> Message:
+    """The message in `data`, every field checked for type and range; texts are safe to show.
+
+    Raises UnknownType for a type of a later version, ProtocolError for anything else that is not right.
+    Memory stays within a small multiple of the size limits, whatever the bytes say.
+    """
+    fields = _unpack(data)
+    code = fields[0]
+    if code == Type.STEPS:
+        return _steps(fields)
+    kind = KINDS.get(code)
+    if kind is None:
+        raise UnknownType(f"message of type {code}")
+    values = checked(NAMES[kind], CHECKS[kind], fields[1:])
+    if kind is Hello and cast(int, values[3]) >= cast(int, values[4]):
+        raise ProtocolError("rank is not below the world size")
+    return kind(*values)  # the checks have made them what the fields are
+
+
+def _unpack(data: bytes) -> tuple[Any, ...]:
+    """The outer array of the message; its first element is an integer, the others may be anything."""
+    frame = data[:2] == _STATE_BEGINS
+    if len(data) > (limits.MAX_FRAME_BYTES if frame else limits.MAX_RANK_MESSAGE_BYTES):
+        raise ProtocolError(f"message of {len(data)} bytes")
+    try:
+        fields = msgpack.unpackb(
+            data,
+            use_list=False,
+            max_str_len=4 * limits.MAX_TEXT,  # bytes, and a character has up to four
+            max_bin_len=len(data) if frame else 0,
+            max_array_len=8 if frame else _ROW_HEAD + limits.MAX_CELLS,
+            max_map_len=0 if frame else limits.MAX_CARD,
+            max_ext_len=0,
+        )
+    except (ValueError, msgpack.UnpackException) as error:
+        raise ProtocolError(f"no msgpack message: {error}") from error
+    if type(fields) is not tuple or not fields or type(fields[0]) is not int:
+        raise ProtocolError("no message")
+    return fields
+
+
+def _steps(fields: tuple[Any, ...]) -> Steps:
+    if len(fields) != 5:
+        raise ProtocolError("STEPS has not 5 fields")
+    generation, first, base, rows = count(fields[1]), count(fields[2]), ns(fields[3]), fields[4]
+    if type(rows) is not tuple or not 0 < len(rows) <= limits.MAX_ROWS:
+        raise ProtocolError(f"STEPS has not 1 to {limits.MAX_ROWS} rows")
+    for row in rows:
+        if type(row) is not tuple or len(row) < _ROW_HEAD or (len(row) - _ROW_HEAD) % _CELL:
+            raise ProtocolError("a row is no row")
+        if type(row[_LOSS]) not in (float, type(None)):
+            raise ProtocolError("loss: no float")
+    # One pass in C over all the integers of the batch; only -1, which few fields may be, needs a closer look.
+    integers = list(chain.from_iterable(row[:_LOSS] + row[_ROW_HEAD:] for row in rows))
+    if set(map(type, integers)) != {int}:
+        raise ProtocolError("a row holds something else than integers")
+    lowest = min(integers)
+    if lowest < -1 or max(integers) > limits.MAX_US:
+        raise ProtocolError("a row's number is out of range")
+    if lowest < 0:
+        _check_unknowns(rows)
+    numbers = list(chain.from_iterable(row[_ROW_HEAD::_CELL] for row in rows))
+    if numbers and max(numbers) >= limits.MAX_BUCKETS:
+        raise ProtocolError("a bucket number is out of range")
+    parsed = tuple(StepRow._make((*row[:_ROW_HEAD], row[_ROW_HEAD:])) for row in rows)
+    return Steps(generation, first, base, parsed)
+
+
+def _check_unknowns(rows: tuple[tuple[int, ...], ...]) -> None:
+    """-1 stands for "did not happen" in the three `*_at_us` and for "not known" in the end of a cell."""
+    for row in rows:
+        known = row[:_FIRST_AT] + row[_AFTER_AT:_LOSS] + row[_ROW_HEAD::_CELL] + row[_ROW_HEAD + 1 :: _CELL]
+        if min(known) < 0:
+            raise ProtocolError("a row's number is negative")

@@ -1,0 +1,109 @@
+"""From the training thread's step records to messages: layouts, microseconds, batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ddptop.protocol.limits import MAX_ROWS
+from ddptop.protocol.messages import Bucket, Flag, Layout, StepRow, Steps
+from ddptop.runtime.recorder import BucketCall, StepRecord
+from ddptop.runtime.timed_group import BucketKey
+
+CELLS_PER_MESSAGE = 6_000
+"""Integers of bucket detail in one message: five bytes each at most keep it under the 64 KiB limit."""
+
+
+class LayoutTracker:
+    """Gives every bucket its number in the rank's layout, and notices when DDP has rebuilt its buckets."""
+
+    def __init__(self, parameters: Mapping[tuple[int, int], int]) -> None:
+        """`parameters` tells how many parameters the bucket (model, index) holds, where that is known."""
+        self.generation = 0
+        self._parameters = parameters
+        self._numbers: dict[BucketKey, int] = {}
+        self._last: list[BucketKey] = []
+        self._last_numbers: list[int] = []
+
+    def resolve(self, calls: Sequence[BucketCall]) -> list[int]:
+        """The layout numbers of these all-reduces; a bucket not seen before starts a new generation."""
+        keys = [call[0] for call in calls]
+        if keys != self._last:
+            if any(key not in self._numbers for key in keys):
+                self._start_generation(keys)
+            self._last, self._last_numbers = keys, [self._numbers[key] for key in keys]
+        return self._last_numbers
+
+    def _start_generation(self, keys: Sequence[BucketKey]) -> None:
+        rebuilt = {key.model for key in keys if key not in self._numbers}
+        kept = [key for key in self._numbers if key.model not in rebuilt]
+        new = [key for key in dict.fromkeys(keys) if key.model in rebuilt]
+        ordered = sorted(kept + new, key=lambda key: (key.model, key.index))
+        self._numbers = {key: number for number, key in enumerate(ordered)}
+        self.generation += 1
+
+    def layout(self) -> Layout:
+        """The present layout as a message."""
+        return Layout(self.generation, tuple(self._bucket(key) for key in self._numbers))
+
+    def _bucket(self, key: BucketKey) -> Bucket:
+        known = key.parameters
+        return Bucket(
+            model=key.model,
+            index=key.index,
+            bytes=key.bytes,
+            wire_bytes=key.wire_bytes,
+            parameters=self._parameters.get((key.model, key.index)) if known is None else known,
+            dtype=str(key.dtype).removeprefix("torch."),
+            hook=key.hook,
+        )
+
+
+def pack(records: Sequence[StepRecord], tracker: LayoutTracker) -> Iterator[Layout | Steps]:
+    """Turn finished steps into STEPS messages, with a LAYOUT before the first step of a new generation."""
+    rows: list[StepRow] = []
+    first = base = cells = 0
+    for record in records:
+        before = tracker.generation
+        numbers = tracker.resolve(record.calls)
+        full = len(rows) >= MAX_ROWS or cells + 3 * len(numbers) > CELLS_PER_MESSAGE
+        if rows and (full or tracker.generation != before or record.step != first + len(rows)):
+            yield Steps(before, first, base, tuple(rows))
+            rows = []
+        if tracker.generation != before:
+            yield tracker.layout()
+        if not rows:
+            first, base, cells = record.step, record.begin, 0
+        rows.append(_row(record, numbers, base))
+        cells += 3 * len(numbers)
+    if rows:
+        yield Steps(tracker.generation, first, base, tuple(rows))
+
+
+def _row(record: StepRecord, numbers: Sequence[int], base: int) -> StepRow:
+    begin = record.begin
+
+    def since_begin(at: int) -> int:
+        return max(0, at - begin) // 1000 if at >= 0 else -1
+
+    cells: list[int] = []
+    if record.flags & Flag.DETAIL:
+        for number, (_key, ready, end) in zip(numbers, record.calls, strict=True):
+            # A completion callback may run late; backward has waited for every bucket.
+            end = min(end, record.backward_end) if record.backward_end >= ready else end
+            cells += (number, max(0, ready - begin) // 1000, max(0, end - ready) // 1000 if end else -1)
+    return StepRow(
+        begin_us=max(0, begin - base) // 1000,
+        wall_us=max(0, record.end - begin) // 1000,
+        data_us=record.data // 1000,
+        forward_us=record.forward // 1000,
+        backward_us=record.backward // 1000,
+        optimizer_us=max(0, record.optimizer) // 1000,
+        forward_at_us=since_begin(record.forward_at),
+        backward_at_us=since_begin(record.backward_at),
+        optimizer_at_us=since_begin(record.optimizer_at),
+        micro_steps=record.micro_steps,
+        flags=record.flags,
+        cost_us=record.cost // 1000,
+        loss=record.loss,
+        cells=tuple(cells),
+    )

@@ -1,0 +1,183 @@
+"""Where a training thread spends its step: forward, backward, optimizer and data, with no change to its code.
+
+The wrappers stay out of sight: their frames are taken out of tracebacks, and where torch warns with a
+stack level (`DistributedDataParallel.__init__`, a loader's `__next__`) an inner function is wrapped instead.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.parallel import distributed
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.data import dataloader
+
+from ddptop.runtime.guard import guard, hide_frame
+from ddptop.runtime.recorder import Recorder, now
+
+Patched = Callable[..., Any]
+
+
+def install(recorder: Recorder) -> None:
+    """Wrap torch's own functions, once per process."""
+    scaled = _ScaledLoss()
+    _wrap(distributed.DistributedDataParallel, "forward", functools.partial(_forward, recorder))
+    _wrap(torch.autograd, "backward", functools.partial(_backward, recorder, scaled))
+    for iterator in (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter):
+        _wrap(iterator, "_next_data", functools.partial(_data, recorder, get_ident()))
+    _wrap(GradScaler, "scale", scaled.wrap)
+    _wrap(distributed._DDPJoinHook, "main_hook", functools.partial(_shadow_step, recorder))
+    _hook_optimizers(recorder)
+
+
+def optimizer_exists() -> bool:
+    """Whether any torch optimizer was ever built in this process (torch marks its class's `step`)."""
+    pending = [Optimizer]
+    while pending:
+        kind = pending.pop()
+        if getattr(vars(kind).get("step"), "hooked", False):
+            return True
+        pending.extend(kind.__subclasses__())
+    return False
+
+
+def _wrap(owner: Any, name: str, make: Callable[[Patched], Patched]) -> None:
+    original = getattr(owner, name)
+    setattr(owner, name, functools.wraps(original)(make(original)))
+
+
+def _forward(recorder: Recorder, original: Patched) -> Patched:
+    grad_enabled = torch.is_grad_enabled
+
+    def forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+        if not grad_enabled():  # evaluation: not a training step
+            try:
+                return original(self, *inputs, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+        try:
+            recorder.forward_begins(self.require_backward_grad_sync)
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+        try:
+            result = original(self, *inputs, **kwargs)
+        except BaseException as error:
+            recorder.forward_ends()
+            hide_frame(error)
+            raise
+        recorder.forward_ends()
+        return result
+
+    return forward
+
+
+def _backward(recorder: Recorder, scaled: _ScaledLoss, original: Patched) -> Patched:
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        at = now()
+        try:
+            recorder.backward_begins(scaled.loss_of(tensors))
+            recorder.add_cost(now() - at)
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+        try:
+            result = original(tensors, *args, **kwargs)
+        except BaseException as error:
+            recorder.backward_ends()
+            hide_frame(error)
+            raise
+        recorder.backward_ends()
+        return result
+
+    return backward
+
+
+def _data(recorder: Recorder, thread: int, original: Patched) -> Patched:
+    def _next_data(self: Any) -> Any:
+        if get_ident() != thread:  # a thread that fetches ahead does not block training
+            return original(self)
+        recorder.data_begins()
+        try:
+            batch = original(self)
+        except BaseException as error:
+            recorder.data_ends()
+            hide_frame(error)
+            raise
+        recorder.data_ends()
+        return batch
+
+    return _next_data
+
+
+def _shadow_step(recorder: Recorder, original: Patched) -> Patched:
+    def main_hook(self: Any) -> Any:
+        began = now()
+        try:
+            result = original(self)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        try:
+            # torch leaves here whether the others synchronised their gradients in this iteration.
+            if self.ddp.require_forward_param_sync:
+                recorder.shadow_step_ends(began)
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+        return result
+
+    return main_hook
+
+
+def _hook_optimizers(recorder: Recorder) -> None:
+    def before(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        recorder.optimizer_begins(id(optimizer))
+
+    def after(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        try:
+            recorder.optimizer_ends(id(optimizer))
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+
+    register_optimizer_step_pre_hook(before)
+    register_optimizer_step_post_hook(after)
+
+
+class _ScaledLoss:
+    """Reads the loss that `backward()` is given, and what it was before a GradScaler multiplied it."""
+
+    def __init__(self) -> None:
+        self._scaled: Any = None
+        self._unscaled: Any = None
+
+    def wrap(self, original: Patched) -> Patched:
+        """Remember the last tensor that `GradScaler.scale` was given."""
+
+        def scale(scaler: Any, outputs: Any) -> Any:
+            result = original(scaler, outputs)
+            self._scaled, self._unscaled = result, outputs
+            return result
+
+        return scale
+
+    def loss_of(self, tensors: Any) -> float | None:
+        """The loss as a number, read at once (the tensor may change later); None unless a scalar on the CPU.
+
+        On a GPU reading would wait for the device, so it is left to the device timers.
+        """
+        loss = tensors
+        if self._scaled is not None:
+            if loss is self._scaled:
+                loss = self._unscaled
+            self._scaled = self._unscaled = None
+        if type(loss) is not torch.Tensor or loss.device.type != "cpu" or loss.numel() != 1:
+            return None
+        return float(loss.item())

@@ -1,0 +1,130 @@
+"""The publisher thread: the only one of a rank that touches a socket."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ddptop.protocol.codec import encode
+from ddptop.protocol.messages import Bye, Card, Message, Progress
+from ddptop.runtime.budget import Budget
+from ddptop.runtime.guard import guard
+from ddptop.runtime.identity import Identity
+from ddptop.runtime.packing import LayoutTracker, pack
+from ddptop.runtime.recorder import StepRecord
+
+if TYPE_CHECKING:
+    from ddptop.runtime.session import Session
+    from ddptop.transport.sender import AckedSender
+
+PERIOD_S = 0.25
+"""Between two looks at the queue: a screen at 4 Hz sees every batch, and waking up stays cheap."""
+
+BEAT_EVERY = 2
+"""Heartbeats go with every second look: 0.5 s apart."""
+
+
+class Publisher(threading.Thread):
+    """Takes finished steps from the recorder, packs them, and keeps the acked link to the collector going."""
+
+    def __init__(
+        self, session: Session, identity: Identity, budget: Budget, *, sequence: Callable[[], int]
+    ) -> None:
+        super().__init__(name="ddptop-publisher", daemon=True)
+        self.card_changed = True
+        self._session = session
+        self._recorder = session.recorder
+        self._identity = identity
+        self._budget = budget
+        self._sequence = sequence
+        self._layout = LayoutTracker(session.parameters)
+        self._described = 0
+        self._said: deque[Message] = deque(maxlen=1000)
+        self._stop = threading.Event()
+        self._drain_s = 0.0
+        self._reason = "finished"
+
+    @property
+    def rank(self) -> int:
+        """This process's rank in the default group."""
+        return self._identity.rank
+
+    def say(self, message: Message) -> None:
+        """Send a message in order with the steps; from any thread."""
+        self._said.append(message)
+
+    def close(self, drain_s: float, *, reason: str) -> None:
+        """Publish what is left and say BYE; returns after at most `drain_s` and a little."""
+        self._drain_s, self._reason = drain_s, reason
+        self._stop.set()
+        self.join(drain_s + 0.2)
+
+    def run(self) -> None:
+        """Until closed; a failure here ends the recording of this rank, never its training."""
+        try:
+            from ddptop.transport.sender import AckedSender
+
+            endpoint = f"ipc://{os.environ['DDPTOP_RUN_DIR']}/ingest"
+            sender = AckedSender(endpoint, lambda: encode(self._identity.hello(self._session.road)))
+            self._publish(sender)
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+            self._recorder.detail_every = 1 << 40
+
+    def _publish(self, sender: AckedSender) -> None:
+        beats = 0
+        cpu = time.thread_time_ns()
+        while not self._stop.wait(PERIOD_S):
+            records = self._take()
+            self._offer(sender, records)
+            if beats % BEAT_EVERY == 0:
+                sender.beat(encode(self._progress()))
+            beats += 1
+            ack = sender.service()
+            before, cpu = cpu, time.thread_time_ns()
+            self._budget.account(records, cpu - before)
+            announced = ack.detail_every if ack is not None else 1
+            self._recorder.detail_every = max(self._budget.every, announced)
+        self._offer(sender, self._take())
+        sender.offer(encode(Bye(time.monotonic_ns(), self._reason)))
+        sender.close(self._drain_s)
+
+    def _take(self) -> list[StepRecord]:
+        queue = self._recorder.records
+        taken: list[StepRecord] = []
+        while queue:
+            taken.append(queue.popleft())
+        return taken
+
+    def _offer(self, sender: AckedSender, records: list[StepRecord]) -> None:
+        messages: list[Message] = list(pack(records, self._layout))
+        if self._layout.generation != self._described:
+            self._described = self._layout.generation
+            self._session.ask_for_description()
+        if self.card_changed:
+            self.card_changed = False
+            messages.insert(0, Card(dict(self._session.card)))
+            if self._layout.generation:
+                messages.append(self._layout.layout())
+        while self._said:
+            messages.append(self._said.popleft())
+        for message in messages:
+            sender.offer(encode(message))
+
+    def _progress(self) -> Progress:
+        recorder = self._recorder
+        return Progress(
+            t_ns=time.monotonic_ns(),
+            step=recorder.step,
+            phase=int(recorder.phase),
+            bucket=len(recorder.calls) if recorder.detail else -1,
+            sequence=self._sequence(),
+            detail_every=self._budget.every,
+            cost_us=self._budget.cost_us,
+            cost_pct=self._budget.cost_pct,
+            failures=guard.count,
+        )

@@ -1,0 +1,283 @@
+"""One flat record per optimizer step: what the training thread writes, and nothing else it has to do.
+
+A step runs from the end of the last optimizer step before it to the end of its own last optimizer step,
+so that a step's data, forward, backward and optimizer times lie in it in causal order. Whether an
+optimizer step was the last one is known only when the next DDP forward begins: there the record is closed,
+dated back. Accumulation, several optimizers and steps that a gradient scaler skips fall where a person
+expects them. Where no torch optimizer ever steps, a synchronised backward ends the step.
+
+All times are CLOCK_MONOTONIC in nanoseconds. Everything here runs on the training thread, except that
+bucket all-reduces may be noted by an autograd thread and their ends by a gloo thread (list operations
+that the interpreter makes atomic); the publisher thread only pops finished records and reads counters.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple, TypeAlias
+
+from ddptop.protocol.limits import MAX_CELLS
+from ddptop.protocol.messages import Flag, Phase
+
+now = time.monotonic_ns
+
+QUEUE_STEPS = 8192
+"""Finished steps that wait for the publisher: 25 s of 3 ms steps. The oldest is dropped, and the gap in
+step numbers is counted by the collector."""
+
+MAX_CALLS = MAX_CELLS // 3
+"""All-reduces noted in one step; a rank that loops over collectives for ever must not grow."""
+
+PATIENCE_STEPS = 64
+"""Synchronised backwards without an optimizer step after which a torch optimizer that was built but
+never steps is not waited for any more."""
+
+BucketCall: TypeAlias = list[Any]
+"""One bucket all-reduce: [key, ready_ns, end_ns]. A list, because another thread fills in the end."""
+
+
+class StepRecord(NamedTuple):
+    """A finished step as the training thread leaves it to the publisher. Times in ns; -1 = did not happen."""
+
+    step: int
+    begin: int
+    end: int
+    data: int
+    forward: int
+    backward: int
+    optimizer: int
+    forward_at: int
+    backward_at: int
+    optimizer_at: int
+    backward_end: int
+    micro_steps: int
+    flags: int
+    cost: int
+    loss: float | None
+    calls: list[BucketCall]
+
+
+class Recorder:
+    """The steps of this process. Methods named `*_begins` and `*_ends` are called in pairs by the phases."""
+
+    def __init__(self, *, optimizer_exists: Callable[[], bool] = lambda: True) -> None:
+        """`optimizer_exists` tells whether any torch optimizer has been built; asked only until one steps."""
+        self.records: deque[StepRecord] = deque(maxlen=QUEUE_STEPS)
+        self.step = 0
+        self.phase = Phase.OTHER
+        self.detail_every = 1
+        """Bucket detail where step % detail_every == 0; a power of two, written by the publisher."""
+        self.detail = True
+        self.calls: list[BucketCall] = []
+        self.passes = 0
+        """Backward passes and steps so far: a new value means that the reducer starts at its first bucket."""
+        self.on_detail: list[Callable[[bool], None]] = []
+        """Called when bucket detail is switched on or off for the coming step."""
+        self.errand: Callable[[], None] | None = None
+        """Something to do once on the training thread, between two steps; set by the publisher."""
+        self._optimizer_exists = optimizer_exists
+        self._optimizer_seen = False
+        self._unstepped_backwards = 0
+        self._backwards_end_steps = False
+        self._begin = self._step_end = -1
+        self._stepped = self._synchronised = self._synchronises = False
+        self._data = self._data_done = self._data_last = 0
+        self._data_at = -1
+        self._forward_began = 0
+        self._backward_depth = 0
+        self._stepped_in_backward = False
+        self._optimizer_running: int | None = None
+        self._optimizer_began = self._optimizer_inner = 0
+        self._logged_loss: float | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._forward = self._backward = self._optimizer = self._cost = 0
+        self._forward_at = self._backward_at = self._optimizer_at = self._backward_end = -1
+        self._micro_steps = 0
+        self._loss_sum = 0.0
+        self._loss_count = 0
+
+    # -- phases ---------------------------------------------------------------
+
+    def data_begins(self) -> None:
+        """The training thread asks its loader for a batch."""
+        self.phase = Phase.DATA
+        self._optimizer_running = None  # an optimizer step that raised ends here at the latest
+        self._data_at = now()
+
+    def data_ends(self) -> None:
+        """The batch is there, or the loader has ended."""
+        at = now()
+        self._data_last = at - self._data_at
+        self._data += self._data_last
+        self.phase = Phase.OTHER
+        self._cost += now() - at
+
+    def forward_begins(self, synchronises: bool) -> None:
+        """A DDP forward that records gradients; `synchronises`: its backward will all-reduce."""
+        at = now()
+        if self._stepped or (self._synchronised and self._backward_was_a_step()):
+            self._close(0)
+        if self._begin < 0:
+            self._open_first(at)
+        self._synchronises = synchronises
+        self.phase = Phase.FORWARD
+        self._forward_began = began = now()
+        if self._forward_at < 0:
+            self._forward_at = began
+        self._cost += began - at
+
+    def forward_ends(self) -> None:
+        """The forward has returned or raised."""
+        at = now()
+        self._forward += at - self._forward_began
+        self.phase = Phase.OTHER
+        self._cost += now() - at
+
+    def backward_begins(self, loss: float | None) -> None:
+        """`backward()` is called; nested calls (checkpointing) belong to the outermost."""
+        self._backward_depth += 1
+        if self._backward_depth > 1:
+            return
+        self.passes += 1
+        if loss is not None:
+            self._loss_sum += loss
+            self._loss_count += 1
+        self.phase = Phase.BACKWARD
+        self._backward_at = now()
+
+    def backward_ends(self) -> None:
+        """`backward()` has returned or raised."""
+        self._backward_depth -= 1
+        if self._backward_depth > 0:
+            return
+        at = now()
+        self._backward += at - self._backward_at
+        self._backward_end = at
+        self._micro_steps += 1
+        self.phase = Phase.OTHER
+        if self._synchronises:
+            self._synchronised = True
+            if not self._stepped:
+                self._step_end, self._data_done = at, self._data
+        if self._stepped_in_backward:
+            self._stepped_in_backward = False
+            self._step_ends(at)
+        self._cost += now() - at
+
+    def optimizer_begins(self, optimizer: int) -> None:
+        """`step()` of the optimizer with this `id()`; one that runs inside another belongs to the outer."""
+        if self._backward_depth or self._optimizer_running not in (None, optimizer):
+            return
+        self._optimizer_running = optimizer
+        self._optimizer_inner = self._forward + self._backward
+        self.phase = Phase.OPTIMIZER
+        self._optimizer_began = began = now()
+        if self._optimizer_at < 0:
+            self._optimizer_at = began
+
+    def optimizer_ends(self, optimizer: int) -> None:
+        """`step()` has returned."""
+        if self._backward_depth:  # optimizer-in-backward: the step ends with the backward
+            self._stepped_in_backward = True
+            return
+        if self._optimizer_running != optimizer:
+            return
+        at = now()
+        self._optimizer_running = None
+        # A closure (LBFGS) runs forward and backward inside the optimizer: they keep their own names.
+        inner = self._forward + self._backward - self._optimizer_inner
+        self._optimizer += at - self._optimizer_began - inner
+        self.phase = Phase.OTHER
+        self._step_ends(at)
+        self._cost += now() - at
+
+    # -- what else a step carries ----------------------------------------------
+
+    def log_loss(self, loss: float) -> None:
+        """The user's own word for the loss of this step; it replaces what backward was given."""
+        self._logged_loss = loss
+
+    def note(self, key: Hashable, ready: int) -> BucketCall | None:
+        """A bucket all-reduce was launched at `ready`; None when this step holds as many as it may."""
+        if len(self.calls) >= MAX_CALLS:
+            return None
+        call: BucketCall = [key, ready, 0]
+        self.calls.append(call)
+        return call
+
+    def add_cost(self, ns: int) -> None:
+        """Time that our own code took on a thread that training waits for."""
+        self._cost += ns
+
+    def shadow_step_ends(self, began: int) -> None:
+        """A rank that has run out of inputs has shadowed one step of the others under `join()`."""
+        if self._stepped:
+            self._close(0)
+        if self._begin < 0:
+            self._begin = began
+        self._step_end = now()
+        self._close(Flag.JOINED)
+
+    def finish(self) -> None:
+        """Close the last step: no further forward will."""
+        if self._stepped or (self._synchronised and self._backward_was_a_step()):
+            self._close(0)
+
+    # -- steps ----------------------------------------------------------------
+
+    def _open_first(self, at: int) -> None:
+        """The first step begins with the fetch of its batch, where there was one."""
+        self._begin = self._data_at if self._data_at >= 0 else at
+        self._data = self._data_last
+
+    def _step_ends(self, at: int) -> None:
+        self._stepped = self._optimizer_seen = True
+        self._step_end, self._data_done = at, self._data
+
+    def _backward_was_a_step(self) -> bool:
+        """Whether the synchronised backward before this forward ended a step by itself."""
+        if self._optimizer_seen:
+            return False
+        self._unstepped_backwards += 1
+        count = self._unstepped_backwards
+        if count & (count - 1) == 0:  # asking walks over classes: at 1, 2, 4, 8 ... is often enough
+            self._backwards_end_steps = count >= PATIENCE_STEPS or not self._optimizer_exists()
+        return self._backwards_end_steps
+
+    def _close(self, flags: int) -> None:
+        if self.detail:
+            flags |= Flag.DETAIL
+        loss: float | None = None
+        if self._logged_loss is not None:
+            loss, self._logged_loss = self._logged_loss, None
+            flags |= Flag.LOSS_LOGGED
+        elif self._loss_count:
+            loss = self._loss_sum / self._loss_count
+        self.records.append(
+            StepRecord(
+                self.step, self._begin, self._step_end,
+                self._data_done, self._forward, self._backward, self._optimizer,
+                self._forward_at, self._backward_at, self._optimizer_at, self._backward_end,
+                self._micro_steps, flags, self._cost, loss, self.calls,
+            )
+        )  # fmt: skip
+        self.calls = []
+        self._begin = self._step_end
+        self._data -= self._data_done
+        self._data_done = 0
+        self._stepped = self._synchronised = False
+        self._clear()
+        self.step += 1
+        self.passes += 1
+        detail = self.step % self.detail_every == 0
+        if detail != self.detail:
+            self.detail = detail
+            for switch in self.on_detail:
+                switch(detail)
+        if self.errand is not None:
+            errand, self.errand = self.errand, None
+            errand()

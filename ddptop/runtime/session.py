@@ -1,0 +1,167 @@
+"""The recording of one training process: its recorder, its timers, and its publisher thread."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import multiprocessing.util
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ddptop.protocol.messages import Event, Scalar
+from ddptop.runtime import phases
+from ddptop.runtime.budget import Budget
+from ddptop.runtime.identity import Identity
+from ddptop.runtime.publisher import Publisher
+from ddptop.runtime.recorder import Recorder, now
+from ddptop.runtime.timers import BucketTimer, timer_for
+
+CLOSE_S = 0.8
+"""How long the end of training may be held up for the last records to be acked."""
+
+
+class Session:
+    """Begun at the first DDP model of a process, ended with the process."""
+
+    def __init__(self, ddp: Any) -> None:
+        """Install the phases and start publishing; `ddp` tells the device and the process group."""
+        from ddptop.runtime.attach import switch_models
+
+        self.recorder = Recorder(optimizer_exists=phases.optimizer_exists)
+        self.recorder.on_detail.append(switch_models)
+        self.road = "reducer"
+        self.card: dict[str, Scalar] = _card_of_process()
+        self.parameters: dict[tuple[int, int], int] = {}
+        """Parameters in each bucket, by (model, bucket index), where torch's logger tells."""
+        self._models = 0
+        self._timers: dict[str, BucketTimer | None] = {}
+        self._publisher: Publisher | None = None
+        self._ddp_device = _device_of(ddp)
+        phases.install(self.recorder)
+        _trust_dynamo()
+        os.register_at_fork(after_in_child=self._after_fork)
+        atexit.register(self.close)
+
+    def ensure_started(self) -> None:
+        """Start the publisher where it is not running: at first, and in a forked child that trains itself."""
+        if self._publisher is not None:
+            return
+        budget = Budget.from_environment()
+        identity = Identity.of_this_process(self._ddp_device, budget.budget_pct)
+        self._publisher = Publisher(self, identity, budget, sequence=_sequence_reader())
+        self._publisher.start()
+        # Children of multiprocessing leave by os._exit, past atexit, but run these.
+        multiprocessing.util.Finalize(None, self.close, exitpriority=100)
+
+    def timer_for(self, ddp: Any) -> BucketTimer | None:
+        """The bucket timer for the model's device; None where there is none that tells the truth."""
+        kind = _device_of(ddp).type
+        if kind not in self._timers:
+            self._timers[kind] = timer_for(kind, self.recorder)
+        return self._timers[kind]
+
+    def number_of_next_model(self) -> int:
+        """DDP models are numbered from 0 in order of construction, the same on every rank."""
+        self._models += 1
+        return self._models - 1
+
+    def describe_model(self, ddp: Any, number: int) -> None:
+        """Read the options of a DDP model, and its buckets' parameters, from torch's own logger."""
+        facts = ddp._get_ddp_logging_data()
+        prefix = "ddp." if number == 0 else f"ddp{number}."
+        for name, value in facts.items():
+            if isinstance(value, (bool, int, str)) and not name.endswith(("_start", "_end", "_time")):
+                self.card[prefix + name] = value
+        layout = (
+            facts.get("rebuilt_per_bucket_param_indices") or facts.get("initial_bucket_param_indices") or ""
+        )
+        for index, members in enumerate(str(layout).split(",")):
+            if members.strip():
+                self.parameters[number, index] = len(members.split())
+        if self._publisher is not None:
+            self._publisher.card_changed = True
+
+    def ask_for_description(self) -> None:
+        """Have the training thread read torch's logger again between two steps: no other may."""
+        from ddptop.runtime.attach import each_model
+
+        self.recorder.errand = lambda: each_model(self.describe_model)
+
+    @contextlib.contextmanager
+    def declared(self, name: str) -> Iterator[None]:
+        """Tell the group that this rank is in a phase of the user's own, where a step may stand still."""
+        self._say("phase_begins", name)
+        try:
+            yield
+        finally:
+            self._say("phase_ends", name)
+
+    def _say(self, kind: str, name: str) -> None:
+        if self._publisher is not None:
+            rank, step = self._publisher.rank, self.recorder.step
+            self._publisher.say(Event(kind, now(), rank, step, {"name": name}))
+
+    def close(self) -> None:
+        """Publish the last step and the farewell; bounded by `CLOSE_S`. May be called twice."""
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            self.recorder.finish()
+            publisher.close(CLOSE_S, reason=_reason_of_exit())
+
+    def _after_fork(self) -> None:
+        """A forked child (a DataLoader worker) must not speak for the rank or touch its sockets."""
+        self._publisher = None
+        self.recorder.records.clear()
+
+
+def _reason_of_exit() -> str:
+    kind = getattr(sys, "last_type", None)
+    return "finished" if kind is None else str(kind.__name__)
+
+
+def _device_of(ddp: Any) -> torch.device:
+    parameter = next((p for p in ddp.module.parameters() if p.requires_grad), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+def _card_of_process() -> dict[str, Scalar]:
+    return {
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+        "threads": torch.get_num_threads(),
+        "argv": " ".join(sys.argv),
+    }
+
+
+def _sequence_reader() -> Any:
+    """Reads the default group's sequence number, at no cost to training; -1 where there is none."""
+    group = dist.group.WORLD
+
+    def sequence() -> int:
+        try:
+            return int(group._get_sequence_number_for_group()) if group is not None else -1
+        except (RuntimeError, AttributeError):  # a backend that counts nothing
+            return -1
+
+    return sequence
+
+
+def _trust_dynamo() -> None:
+    """Keep torch.compile from tracing into the recorder's wrappers, which would break its graphs."""
+    dynamo = sys.modules.get("torch._dynamo.trace_rules")
+    if dynamo is not None:
+        dynamo.add("ddptop.runtime")
+    else:
+        _trust_when_loaded()
+
+
+def _trust_when_loaded() -> None:
+    # Importing torch._dynamo takes over a second: wait until the script does it.
+    from ddptop.runtime.import_hook import when_imported
+
+    when_imported("torch._dynamo.trace_rules", lambda module: module.add("ddptop.runtime"))

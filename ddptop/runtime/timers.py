@@ -1,0 +1,48 @@
+"""When a bucket all-reduce was ready and when it ended, for each kind of device behind one interface."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Protocol
+
+from ddptop.runtime.recorder import BucketCall, Recorder, now
+
+
+class BucketTimer(Protocol):
+    """Stamps a bucket all-reduce. Called between the reducer and the collective: it must never block."""
+
+    def ready(self) -> int:
+        """The moment the bucket is handed over, in ns of the host's CLOCK_MONOTONIC."""
+
+    def watch(self, call: BucketCall, future: Any) -> None:
+        """Fill in `call[2]`, the end in ns, when the collective behind `future` has completed."""
+
+
+class HostTimer:
+    """Host clock at the hand-over and in the future's completion callback: gloo, CPU tensors.
+
+    The callback runs on a gloo thread that must first get the GIL, so the end is an upper bound: some 40 us
+    late on an idle interpreter. The publisher clamps it to the end of backward, which waits for every bucket.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def ready(self) -> int:
+        return now()
+
+    def watch(self, call: BucketCall, future: Any) -> None:
+        future.add_done_callback(partial(self._ended, call))
+
+    def _ended(self, call: BucketCall, _future: Any) -> None:
+        call[2] = at = now()
+        self._recorder.add_cost(now() - at)
+
+
+def timer_for(device_type: str, recorder: Recorder) -> BucketTimer | None:
+    """The timer for gradients on this type of device; None where there is none that tells the truth.
+
+    On CUDA a host clock says when a collective was enqueued, not when it ran: that waits for the
+    event timer, and until then no bucket is timed there.
+    """
+    return HostTimer(recorder) if device_type == "cpu" else None

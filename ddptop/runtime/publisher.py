@@ -44,7 +44,7 @@ class Publisher(threading.Thread):
         self._layout = LayoutTracker(session.parameters)
         self._described = 0
         self._said: deque[Message] = deque(maxlen=1000)
-        self._stop = threading.Event()
+        self._closing = threading.Event()
         self._drain_s = 0.0
         self._reason = "finished"
 
@@ -60,7 +60,7 @@ class Publisher(threading.Thread):
     def close(self, drain_s: float, *, reason: str) -> None:
         """Publish what is left and say BYE; returns after at most `drain_s` and a little."""
         self._drain_s, self._reason = drain_s, reason
-        self._stop.set()
+        self._closing.set()
         self.join(drain_s + 0.2)
 
     def run(self) -> None:
@@ -78,7 +78,7 @@ class Publisher(threading.Thread):
     def _publish(self, sender: AckedSender) -> None:
         beats = 0
         cpu = time.thread_time_ns()
-        while not self._stop.wait(PERIOD_S):
+        while not self._closing.wait(PERIOD_S):
             records = self._take()
             self._offer(sender, records)
             if beats % BEAT_EVERY == 0:

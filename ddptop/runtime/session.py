@@ -16,6 +16,7 @@ import torch.distributed as dist
 from ddptop.protocol.messages import Event, Scalar
 from ddptop.runtime import phases
 from ddptop.runtime.budget import Budget
+from ddptop.runtime.guard import guard
 from ddptop.runtime.identity import Identity
 from ddptop.runtime.publisher import Publisher
 from ddptop.runtime.recorder import Recorder, now
@@ -109,9 +110,13 @@ class Session:
     def close(self) -> None:
         """Publish the last step and the farewell; bounded by `CLOSE_S`. May be called twice."""
         publisher, self._publisher = self._publisher, None
-        if publisher is not None:
+        if publisher is None:
+            return
+        try:
             self.recorder.finish()
             publisher.close(CLOSE_S, reason=_reason_of_exit())
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
 
     def _after_fork(self) -> None:
         """A forked child (a DataLoader worker) must not speak for the rank or touch its sockets."""

@@ -1,0 +1,78 @@
+"""Rows of single ranks become complete steps: steps that every rank has reported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ddptop.protocol.messages import StepRow
+
+MAX_PENDING_ROWS = 16_384
+"""Rows kept for ranks that have not caught up: 1 MiB, which a rank's sender keeps, is at most 10,000 rows."""
+
+
+class Batch(NamedTuple):
+    """What the rows of one STEPS message share."""
+
+    base_ns: int
+    layout: int
+    """Number of the layout's content, the same for all ranks that have it; -1: never told."""
+
+
+class CompleteStep(NamedTuple):
+    """A step with the row of every rank, index = rank."""
+
+    step: int
+    rows: list[StepRow]
+    batches: list[Batch]
+
+
+class Pairing:
+    """Holds what is reported until every rank has reported it. A step that some rank lost is passed over."""
+
+    def __init__(self, world: int) -> None:
+        self._world = world
+        self._limit = max(MAX_PENDING_ROWS, 8 * world)
+        self.held = 0
+        """Rows waiting for the other ranks."""
+        self._floor = -1
+        self._steps: dict[int, list[tuple[StepRow, Batch] | None]] = {}
+        self._counts: dict[int, int] = {}
+
+    def add(self, rank: int, step: int, row: StepRow, batch: Batch) -> CompleteStep | None:
+        """Take a row; a rank's rows come in order. Returns the step when this was the last row it lacked."""
+        if step <= self._floor:
+            return None
+        rows = self._steps.get(step)
+        if rows is None:
+            rows = self._steps[step] = [None] * self._world
+            self._counts[step] = 0
+        if rows[rank] is not None:
+            return None
+        rows[rank] = (row, batch)
+        self.held += 1
+        count = self._counts[step] = self._counts[step] + 1
+        if count < self._world:
+            if self.held > self._limit:
+                self._forget_oldest()
+            return None
+        done = [pair for pair in rows if pair is not None]
+        self._forget_through(step)
+        return CompleteStep(step, [pair[0] for pair in done], [pair[1] for pair in done])
+
+    def _forget_through(self, last: int) -> None:
+        """Every rank is past `last`, so what an earlier step still lacks is lost."""
+        self._floor = last
+        if len(self._steps) == 1 and last in self._steps:
+            self.held = 0
+            self._steps.clear()
+            self._counts.clear()
+            return
+        for step in [step for step in self._steps if step <= last]:
+            self.held -= self._counts.pop(step)
+            del self._steps[step]
+
+    def _forget_oldest(self) -> None:
+        """Give up the oldest eighth of the steps: a rank never heard must not fill the memory."""
+        steps = sorted(self._steps)
+        self._forget_through(steps[len(steps) // 8])

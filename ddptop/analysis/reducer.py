@@ -1,0 +1,299 @@
+"""The one reducer: messages in, frames out. Live it runs in the collector, in replay over the file."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from ddptop.analysis.figures import Figures
+from ddptop.analysis.frame_builder import build
+from ddptop.analysis.happenings import Log
+from ddptop.analysis.history import KEPT_POINTS, HistoryStore
+from ddptop.analysis.layouts import Layouts
+from ddptop.analysis.members import NS, Member, Session
+from ddptop.analysis.pairing import Batch, Pairing
+from ddptop.protocol.messages import (
+    Bye,
+    Card,
+    Event,
+    Hello,
+    Layout,
+    Progress,
+    Received,
+    Run,
+    Steps,
+    Usage,
+)
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Frame
+    from ddptop.protocol.messages import Message, Scalar, StepRow
+
+
+class Reducer:
+    """Group state from messages.
+
+    Every figure but ages, states and counts depends on the rows up to `complete_step` alone, so that two
+    reducers fed the same messages agree, however often each was asked for a frame. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        *,
+        window: int = 100,
+        history_points: int = KEPT_POINTS,
+        stall_s: float = 15.0,
+        tail: bool = False,
+    ) -> None:
+        """`window`: complete steps that medians are taken over. `stall_s`: least time without a step."""
+        self.stall_s = stall_s
+        self.tail = tail
+        """True while only the end of a recording is fed: rows before a session's first one then count as
+        received, not as lost. Set it to False when the messages go on without a hole."""
+        self.run: Run | None = None
+        self.ended_ns: int | None = None
+        self.members: list[Member] = []
+        self.cards: dict[int, dict[str, Scalar]] = {}
+        self.log = Log()
+        self.recording_trouble: tuple[int, str] | None = None
+        self.lost_since_ns: int | None = None
+        self.complete_step: int | None = None
+        """The newest step that every rank has reported, in the ranks' present incarnation."""
+        self.frames = 0
+        self.layouts = Layouts()
+        self.history = HistoryStore(history_points)
+        self.figures = Figures(self.members, self.layouts, self.history, self.log, window)
+        self._pairing = Pairing(0)
+        self._sessions: dict[int, Session] = {}
+        self._former: dict[int, int] = {}
+        """Rank -> its session before the present one."""
+        self._incarnation = 0
+        self._detail_every: int | None = 1
+        self._clock: tuple[int, int] | None = None
+
+    # ------------------------------------------------------------------ what others ask
+
+    @property
+    def detail_every(self) -> int:
+        """The largest sampling interval among the ranks."""
+        if self._detail_every is None:
+            self._detail_every = max((m.progress.detail_every for m in self.members if m.progress), default=1)
+        return self._detail_every
+
+    @property
+    def history_end(self) -> int:
+        """Number of the next history point."""
+        self.figures.settle()
+        return self.history.end
+
+    def unix_s(self, t_ns: int) -> float:
+        """A moment on the collector's clock as Unix seconds; 0 at the very first message if no RUN came."""
+        unix_ns, at_ns = self._clock or (0, t_ns)
+        return (unix_ns + t_ns - at_ns) / NS
+
+    @property
+    def started_s(self) -> float:
+        """Unix seconds of the run's first message."""
+        return self._clock[0] / NS if self._clock else 0.0
+
+    def session_of(self, member: Member) -> Session | None:
+        """The present process of a rank."""
+        return self._sessions.get(member.session)
+
+    def frame(
+        self,
+        now_ns: int,
+        *,
+        cursor: int = 0,
+        focus: int | None = None,
+        source: str = "live",
+        recording: str | None = None,
+    ) -> Frame:
+        """The group at `now_ns` (collector's clock), with the history from point `cursor` on."""
+        self.figures.settle()
+        return build(self, now_ns, cursor=cursor, focus=focus, source=source, recording=recording)
+
+    # ------------------------------------------------------------------ what arrives
+
+    def feed(self, received: Received) -> None:
+        """Take one message in the order of its session. What does not fit is ignored, never raised."""
+        message, t_ns = received.message, received.t_ns
+        session = self._sessions.get(received.session)
+        if session is not None and session.rank < len(self.members):
+            self._on_session(message, session, received.session, t_ns)
+        elif isinstance(message, Hello):
+            self._on_hello(message, t_ns)
+        elif isinstance(message, Run):
+            self._on_run(message, t_ns)
+        elif isinstance(message, Event):
+            self._on_event(message, t_ns)
+        elif isinstance(message, Usage) and 0 <= received.rank < len(self.members):
+            member = self.members[received.rank]
+            member.rss_bytes, member.cpu_pct = message.rss_bytes, message.cpu_pct
+
+    def _on_session(self, message: Message, session: Session, number: int, t_ns: int) -> None:
+        """A message of a process that has introduced itself."""
+        member = self.members[session.rank]
+        current = member.session == number
+        if current and t_ns > member.heard_ns:
+            member.heard_ns = t_ns
+        if isinstance(message, Steps):
+            self._on_steps(message, session, member, current, t_ns)
+        elif isinstance(message, Layout):
+            self._on_layout(message, session, t_ns)
+        elif isinstance(message, (Event, Usage)):
+            self.feed(Received(t_ns, session.rank, 0, 0, message))
+        elif current:
+            self._on_state(message, session.rank, member, t_ns)
+
+    def _on_run(self, run: Run, t_ns: int) -> None:
+        first, self.run = self.run is None, run
+        if first:
+            self._set_clock(run.unix_ns, run.monotonic_ns)
+        if run.state != "live" and self.ended_ns is None:
+            self.ended_ns = t_ns
+            code = "" if run.exit_code is None else f", exit code {run.exit_code}"
+            severity = "info" if run.state == "finished" else "critical"
+            self.log.add(self.unix_s(t_ns), run.state, f"run {run.state}{code}", severity=severity)
+
+    def _set_clock(self, unix_ns: int, at_ns: int) -> None:
+        self._clock = (unix_ns, at_ns)
+        self.figures.start_ns = unix_ns
+
+    def _on_hello(self, hello: Hello, t_ns: int) -> None:
+        if hello.session in self._sessions or not 0 <= hello.rank < hello.world_size:
+            return
+        if self._clock is None:
+            self._set_clock(hello.unix_ns, t_ns)
+        if hello.incarnation < self._incarnation and self.members:
+            return
+        self._regroup(hello)
+        member = self.members[hello.rank]
+        restarted = member.hello is not None or hello.incarnation > 0
+        self._sessions[hello.session] = Session(hello.rank)
+        self._forget_session(self._former.get(hello.rank), hello.rank)
+        self._former[hello.rank] = member.session
+        member.begin(hello, hello.session, t_ns)
+        self._detail_every = None
+        text = f"restarted, incarnation {hello.incarnation}" if restarted else "joined"
+        kind = "restart" if restarted else "joined"
+        self.log.add_rank(self.unix_s(t_ns), kind, text, hello.rank, len(self.members))
+
+    def _forget_session(self, number: int | None, rank: int) -> None:
+        """Forget the last session but one of a rank: of the last one rows may come after the new HELLO."""
+        session = self._sessions.get(number or 0)
+        if session is not None and session.rank == rank:
+            del self._sessions[number or 0]
+
+    def _regroup(self, hello: Hello) -> None:
+        """A new incarnation or process: what was pending can never be complete, steps count from 0 again."""
+        newer = hello.incarnation > self._incarnation
+        replaced = hello.rank < len(self.members) and self.members[hello.rank].hello is not None
+        resized = hello.world_size != len(self.members) and (newer or hello.world_size > len(self.members))
+        if not (newer or replaced or resized):
+            return
+        self.figures.settle()
+        if resized:
+            del self.members[hello.world_size :]
+            self.members += [Member() for _ in range(hello.world_size - len(self.members))]
+        if newer:
+            self._incarnation = hello.incarnation
+            for member in self.members:
+                member.forget_process()
+        self._pairing = Pairing(len(self.members))
+        self.figures.restart(len(self.members))
+        self.complete_step = None
+
+    def _on_steps(self, steps: Steps, session: Session, member: Member, current: bool, t_ns: int) -> None:
+        first, count = steps.first_step, len(steps.rows)
+        missing = first - session.next_step
+        known = max(0, min(-missing, count))
+        if missing > 0:
+            if self.tail and not session.begun:
+                member.records += missing
+            else:
+                member.lost_records += missing
+                self.lost_since_ns = self.lost_since_ns or t_ns
+        session.begun = True
+        session.next_step = max(session.next_step, first + count)
+        member.records += count - known
+        if not current or not count:
+            return
+        member.stepped = True
+        member.moved_to(first + count, t_ns)
+        batch = Batch(steps.base_ns, session.layouts.get(steps.generation, -1))
+        add, rank = self._pairing.add, session.rank
+        for step, row in enumerate(steps.rows[known:], first + known):
+            done = add(rank, step, row, batch)
+            if done is not None:
+                self.complete_step = step
+                self.figures.take(done)
+            if row.loss is not None:
+                self._check_loss(row, rank, member, step, t_ns)
+
+    def _check_loss(self, row: StepRow, rank: int, member: Member, step: int, t_ns: int) -> None:
+        assert row.loss is not None
+        if math.isfinite(row.loss):
+            member.bad_loss_step = None
+        elif member.bad_loss_step is None:
+            member.bad_loss_step, member.bad_loss_ns = step, t_ns
+            what = "NaN" if math.isnan(row.loss) else "infinite"
+            message = f"loss of rank {rank} is {what} since step {step:,}"
+            self.log.add(self.unix_s(t_ns), "nan", message, severity="critical", rank=rank, step=step)
+
+    def _on_layout(self, layout: Layout, session: Session, t_ns: int) -> None:
+        session.layouts[layout.generation] = self.layouts.number(layout.buckets)
+        while len(session.layouts) > self.layouts.KEPT:
+            del session.layouts[next(iter(session.layouts))]
+        rebuilt, session.generation = session.generation >= 0, layout.generation
+        if rebuilt:
+            text = f"rebuilt its gradient buckets, generation {layout.generation}"
+            self.log.add_rank(self.unix_s(t_ns), "rebuild", text, session.rank, len(self.members))
+
+    def _on_state(self, message: object, rank: int, member: Member, t_ns: int) -> None:
+        if isinstance(message, Progress):
+            before = member.progress.detail_every if member.progress else 0
+            if message.detail_every != before:
+                self._detail_every = None
+            member.progress = message
+            member.moved_to(message.step, t_ns)
+        elif isinstance(message, Card):
+            self.cards[rank] = message.entries
+        elif isinstance(message, Bye):
+            member.bye, member.ended_ns = message, t_ns
+            failed = message.reason != "finished"
+            text = f"failed: {message.reason}" if failed else "finished"
+            severity = "critical" if failed else "info"
+            kind = "failed_rank" if failed else "finished"
+            self.log.add_rank(self.unix_s(t_ns), kind, text, rank, len(self.members), severity=severity)
+
+    def _on_event(self, event: Event, t_ns: int) -> None:
+        unix_s = self.unix_s(t_ns)
+        known = 0 <= event.rank < len(self.members)
+        told = str(event.fields.get("message") or event.fields.get("note") or "")
+        if event.kind == "lost_rank" and known:
+            member = self.members[event.rank]
+            if event.fields.get("session", member.session) == member.session and member.bye is None:
+                member.gone_ns = t_ns
+                self.log.add_rank(
+                    unix_s,
+                    event.kind,
+                    "lost: process gone without a word",
+                    event.rank,
+                    len(self.members),
+                    severity="critical",
+                )
+        elif event.kind == "recording":
+            self.recording_trouble = (t_ns, told or "the recording is incomplete")
+            self.log.add(unix_s, event.kind, self.recording_trouble[1], severity="warning")
+        elif event.kind == "collector_restart":
+            self.log.add(
+                unix_s, event.kind, told or "collector restarted, the run went on", severity="warning"
+            )
+        elif event.kind not in ("rebuild", "restart"):  # told by LAYOUT and HELLO
+            rank, step = event.rank if known else None, event.step if event.step >= 0 else None
+            text = event.kind.replace("_", " ") + (f": {told}" if told else "")
+            if rank is not None:
+                self.log.add_rank(unix_s, event.kind, text, rank, len(self.members))
+            else:
+                self.log.add(unix_s, event.kind, text, step=step)

@@ -1,0 +1,167 @@
+"""A frame as the JSON snapshot, schema 1: what `--json` prints and programs rely on."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ddptop.analysis.frames import Column, Frame
+    from ddptop.protocol.messages import Scalar
+
+SCHEMA = 1
+
+DIGITS: Mapping[str, int] = {"_ms": 3, "_pct": 2, "_gbps": 4, "_s": 3, "_score": 4}
+"""Decimals by the unit in a name: microseconds are what the timers resolve."""
+
+SIGNIFICANT = 6
+"""Digits of a loss: what float32 holds."""
+
+COUNTS = frozenset(
+    {"local_rank", "pid", "step", "bucket", "sequence", "records", "lost_records", "rss_bytes"}
+)
+
+RANK_COLUMNS = (
+    *("age_ms", "step", "bucket", "sequence", "loss"),
+    *("step_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms", "other_ms"),
+    *("collective_ms", "wait_ms", "transfer_ms", "exposed_comm_ms", "lateness_ms", "last_pct"),
+    *("relative_score", "individual_score", "records", "lost_records", "rss_bytes", "cpu_pct"),
+)
+
+BUCKET_FIELDS = (
+    *(
+        "index",
+        "generation",
+        "bytes",
+        "parameters",
+        "dtype",
+        "hook",
+        "collective_ms",
+        "wait_ms",
+        "transfer_ms",
+    ),
+    *("algbw_gbps", "busbw_gbps", "skew_ms", "last_arriver"),
+)
+
+GROUP_FIELDS = (*("collective_ms", "wait_ms", "transfer_ms", "exposed_comm_ms", "overlap_pct", "busbw_gbps"),)
+
+DDP = "ddp."
+"""Card entries of DDP's own options begin with this."""
+
+
+def snapshot(frame: Frame) -> dict[str, object]:
+    """The snapshot of INTERFACE: plain dicts, lists and scalars that `json.dumps` takes. Unknown is None."""
+    return {
+        "schema": SCHEMA,
+        "source": frame.source,
+        "run": _run(frame),
+        "group": _group(frame),
+        "ranks": _ranks(frame),
+        "buckets": [_fields(bucket, BUCKET_FIELDS) for bucket in frame.buckets],
+        "straggler": _straggler(frame),
+        "alerts": [
+            {
+                **_fields(alert, ("kind", "severity", "rank", "step", "since_s", "message")),
+                "evidence": _scalars(alert.evidence),
+            }
+            for alert in frame.alerts
+        ],
+        "clocks": _clocks(frame),
+        "overhead": _fields(frame.overhead, ("budget_pct", "measured_pct", "us_per_step", "detail_every")),
+    }
+
+
+def tidy(name: str, value: object) -> object:
+    """One value: rounded by the unit in its name; None if it is NaN, infinite or unknown."""
+    if not isinstance(value, (float, int)) or isinstance(value, bool):
+        return value
+    number = float(value)
+    if not math.isfinite(number):
+        return None
+    if isinstance(value, int) or name in COUNTS:
+        return int(value)
+    for unit, digits in DIGITS.items():
+        if name.endswith(unit):
+            return round(number, digits)
+    return float(f"{number:.{SIGNIFICANT}g}")
+
+
+def _fields(source: object, names: Iterable[str]) -> dict[str, object]:
+    return {name: tidy(name, getattr(source, name)) for name in names}
+
+
+def _scalars(values: Mapping[str, Scalar]) -> dict[str, object]:
+    return {name: tidy(name, value) for name, value in values.items()}
+
+
+def _run(frame: Frame) -> dict[str, object]:
+    run = frame.run
+    return {
+        **_fields(run, ("name", "id", "state")),
+        "started_at": round(run.started_at, 3),
+        **_fields(run, ("elapsed_s", "world_size", "backend", "nodes", "script")),
+        "argv": list(run.argv),
+        "torch": run.torch,
+        "ddp": {
+            name[len(DDP) :]: tidy(name, value) for name, value in run.card.items() if name.startswith(DDP)
+        },
+    }
+
+
+def _group(frame: Frame) -> dict[str, object]:
+    group = frame.group
+    return {
+        "step": group.step,
+        "steps_per_s": tidy("steps_per_s", group.steps_per_s),
+        "step_ms": {"p50": tidy("p50_ms", group.step_ms_p50), "p95": tidy("p95_ms", group.step_ms_p95)},
+        "loss": {
+            "mean": tidy("loss", group.loss_mean),
+            "min": tidy("loss", group.loss_min),
+            "max": tidy("loss", group.loss_max),
+            "min_rank": group.loss_min_rank,
+            "max_rank": group.loss_max_rank,
+        },
+        **_fields(group, GROUP_FIELDS),
+        "what_if": _fields(group, ("no_straggler_ms", "no_exposed_comm_ms", "both_ms")),
+    }
+
+
+def _ranks(frame: Frame) -> list[dict[str, object]]:
+    ranks = frame.ranks
+
+    def listed(name: str) -> list[object]:
+        column: Column = getattr(ranks, name)
+        return [tidy(name, value) for value in column.tolist()]
+
+    columns = {name: listed(name) for name in ("local_rank", "pid", *RANK_COLUMNS)}
+    return [
+        {
+            "rank": rank,
+            "host": ranks.host[rank] or None,
+            "local_rank": columns["local_rank"][rank],
+            "pid": columns["pid"][rank],
+            "device": ranks.device[rank] or None,
+            "state": ranks.state[rank],
+            **{name: columns[name][rank] for name in RANK_COLUMNS},
+            "gpu": None,
+        }
+        for rank in range(len(ranks.state))
+    ]
+
+
+def _straggler(frame: Frame) -> dict[str, object] | None:
+    found = frame.straggler
+    if found is None:
+        return None
+    names = ("rank", "pattern", "lateness_ms", "bound_ms", "recoverable_ms", "cost_pct", "cause")
+    parts = {phase: tidy("part_ms", value) for phase, value in found.parts_ms.items()}
+    return {**_fields(found, names), "parts_ms": parts}
+
+
+def _clocks(frame: Frame) -> list[dict[str, object]]:
+    """The ranks of one host share its clock. Between hosts nothing is known yet."""
+    hosts = sorted({host for host in frame.ranks.host if host})
+    exact = 0.0 if len(hosts) == 1 else None
+    return [{"host": host, "offset_ms": exact, "bound_ms": exact} for host in hosts]

@@ -1,0 +1,198 @@
+"""The verdict: the one sentence a person reads first, and the line below it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Alert, Frame, Straggler
+
+SIGNS = {"good": "●", "busy": "○", "doubt": "◌", "warning": "▲", "critical": "■"}
+
+ASCII = str.maketrans({"●": "*", "○": "o", "◌": "~", "▲": "!", "■": "X", "±": "+-", "·": "-", "–": "-"})
+"""Signs and marks in plain ASCII, no two signs alike."""
+
+CAUSES = {
+    "data": "data loading",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "other": "outside the phases",
+    "mixed": "mixed causes",
+}
+
+UNEVEN_PCT = 5.0
+"""From here on "even" would be untrue, although no single rank can be blamed."""
+
+SECONDS_LONG = 100
+"""Longer than this, a duration is told in minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`kind` tells which verdict; `sign` is good, busy, doubt, warning or critical (a key of SIGNS)."""
+
+    kind: str
+    sign: str
+    sentence: str
+    """Without the sign."""
+    detail: str
+    """The second line; may be empty."""
+
+    def line(self, *, ascii_only: bool = False) -> str:
+        """Sign and sentence."""
+        text = f"{SIGNS[self.sign]} {self.sentence}"
+        return text.translate(ASCII) if ascii_only else text
+
+    def second(self, *, ascii_only: bool = False) -> str:
+        """The second line, without indent."""
+        return self.detail.translate(ASCII) if ascii_only else self.detail
+
+
+def verdict(frame: Frame) -> Verdict:
+    """The worst that holds, in the order in which a person wants to know it."""
+    found = {alert.kind: alert for alert in frame.alerts}
+    by_state = {
+        "failed": _failed,
+        "lost": _lost,
+        "stalled": _stalled,
+        "waiting": _waiting,
+        "finished": _finished,
+        "stale": _stale,
+    }
+    state = by_state.get(frame.run.state)
+    if state is not None:
+        return state(frame, found)
+    if "nan" in found:
+        return Verdict("nan", "critical", found["nan"].message, step_line(frame))
+    if frame.straggler is not None:
+        return Verdict("straggler", "warning", straggler_words(frame.straggler), step_line(frame))
+    return _unnamed(frame)
+
+
+def straggler_words(s: Straggler) -> str:
+    """`rank 1 arrives 20.3 ±0.1 ms late in 96% of steps · data loading · costs 43%`."""
+    cause = f" · {CAUSES.get(s.cause, s.cause)}" if s.cause else ""
+    late = f"{s.lateness_ms:,.1f} ±{s.bound_ms:.1f} ms late in {s.last_pct:.0f}% of steps"
+    return f"rank {s.rank} arrives {late}{cause} · costs {s.cost_pct:.0f}%"
+
+
+def step_line(frame: Frame) -> str:
+    """`every step: 46.8 ms, 26.6 without the straggler, 24.9 with all traffic hidden`; empty at first."""
+    group = frame.group
+    if group.step_ms_p50 is None:
+        return ""
+    text = f"every step: {group.step_ms_p50:,.1f} ms"
+    if group.no_straggler_ms is not None and group.both_ms is not None and frame.run.world_size > 1:
+        fixed = "without the straggler" if frame.straggler else "with even arrivals"
+        text += f", {group.no_straggler_ms:,.1f} {fixed}, {group.both_ms:,.1f} with all traffic hidden"
+    return text
+
+
+def duration(seconds: float) -> str:
+    """`17 s`, `9 min 40 s`, `3 h 12 min`."""
+    whole = max(0, int(seconds))
+    if whole < SECONDS_LONG:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _unnamed(frame: Frame) -> Verdict:
+    """Live, and nobody to name: because all is even, or because it cannot be told."""
+    group, run = frame.group, frame.run
+    if group.step is None or group.step_ms_p50 is None:
+        since = duration(run.elapsed_s)
+        sentence = f"all {run.world_size} ranks are here, no step finished by all of them yet · {since}"
+        if run.world_size == 1:
+            sentence = f"the rank is here, no step finished yet · {since}"
+        return Verdict("starting", "busy", sentence, "first steps take longer: compilation, first batches")
+    if run.world_size == 1:
+        return Verdict("alone", "good", "one rank: nobody to wait for", step_line(frame))
+    if run.nodes > 1:
+        sentence = f"{run.nodes} hosts: their clocks are not compared yet, so no rank is named"
+        return Verdict("clocks", "good", sentence, step_line(frame))
+    if group.no_straggler_ms is None:
+        every = frame.overhead.detail_every
+        often = f": one step in {every} has it" if every and every > 1 else ""
+        sentence = f"not enough bucket detail yet to compare the ranks{often}"
+        return Verdict("little_detail", "busy", sentence, step_line(frame))
+    cost = 100 * (1 - group.no_straggler_ms / group.step_ms_p50) if group.step_ms_p50 > 0 else 0.0
+    if cost >= UNEVEN_PCT:
+        sentence = f"uneven: late arrivals cost {cost:.0f}%, but no single rank is behind them"
+        return Verdict("uneven", "warning", sentence, step_line(frame))
+    return Verdict("even", "good", f"even: the slowest rank costs {cost:.1f}%", step_line(frame))
+
+
+def _failed(frame: Frame, found: dict[str, Alert]) -> Verdict:
+    alert = found.get("failed_rank") or found.get("lost_rank")
+    code = frame.run.exit_code
+    at_end = "" if code is None else f" · exit code {code}"
+    who = alert.message if alert is not None else "the launcher reports a failure"
+    return Verdict("failed", "critical", f"FAILED{at_end} · {who}", _last_step(frame))
+
+
+def _lost(frame: Frame, found: dict[str, Alert]) -> Verdict:
+    alert = found.get("lost_rank")
+    if alert is None:
+        return Verdict("lost", "critical", "LOST · nothing is heard of the run any more", _last_step(frame))
+    return Verdict("lost", "critical", f"LOST · {alert.message}", _last_step(frame))
+
+
+def _stalled(frame: Frame, found: dict[str, Alert]) -> Verdict:
+    alert = found.get("stall")
+    if alert is None:
+        return Verdict("stalled", "critical", "STALLED · the step does not move", _last_step(frame))
+    since = duration(frame.unix_s - alert.since_s)
+    states = frame.ranks.state
+    count = sum(state == "stalled" for state in states)
+    who = f"rank {alert.rank}" if count == 1 else f"{count} of {len(states)} ranks"
+    sentence = f"STALLED {since} · {who} in step {alert.step or 0:,}"
+    if count > 1:
+        sentence = f"STALLED {since} · {who}, rank {alert.rank} longest: step {alert.step or 0:,}"
+    phase = alert.evidence.get("phase")
+    detail = f"rank {alert.rank} is alive; its last heartbeat was in {phase}" if phase else _last_step(frame)
+    return Verdict("stalled", "critical", sentence, detail)
+
+
+def _waiting(frame: Frame, _: dict[str, Alert]) -> Verdict:
+    states = frame.ranks.state
+    missing = [rank for rank, state in enumerate(states) if state == "waiting"]
+    if len(missing) == len(states):
+        return Verdict("waiting", "busy", "waiting for ranks: none has been heard yet", "")
+    heard = len(states) - len(missing)
+    who = "rank" if len(missing) == 1 else "ranks"
+    listed = " ".join(str(rank) for rank in missing[:4]) + (" ..." if len(missing) > 4 else "")
+    sentence = f"waiting for {who} {listed}: {heard} of {len(states)} are here"
+    return Verdict(
+        "waiting", "busy", sentence, "figures begin with the first step that every rank has finished"
+    )
+
+
+def _finished(frame: Frame, found: dict[str, Alert]) -> Verdict:
+    step = frame.group.step
+    steps = "no step was reported by all ranks" if step is None else f"{step + 1:,} steps"
+    detail = step_line(frame)
+    if "nan" in found:
+        detail = found["nan"].message
+    elif frame.straggler is not None:
+        detail = f"at the end {straggler_words(frame.straggler)}"
+    return Verdict("finished", "good", f"finished: {steps} · {duration(frame.run.elapsed_s)}", detail)
+
+
+def _stale(frame: Frame, _: dict[str, Alert]) -> Verdict:
+    ages = frame.ranks.age_ms
+    heard = ages[np.isfinite(ages)] if len(ages) else ages
+    silent = float(heard.min()) / 1e3 if len(heard) else 0.0
+    # When the viewer itself gets nothing any more, the ages in its last frame are young and prove nothing.
+    since = f"nothing heard of any rank for {silent:.1f} s" if silent >= 1.5 else "no fresh data"
+    return Verdict("stale", "doubt", f"STALE · {since}: what is shown may be old", _last_step(frame))
+
+
+def _last_step(frame: Frame) -> str:
+    step = frame.group.step
+    return "no step was finished by all ranks" if step is None else f"last complete step {step:,}"

@@ -1,0 +1,18 @@
+"""The subcommands of `ddptop`: a small class each. To add one, write it and put it in the list."""
+
+from __future__ import annotations
+
+from ddptop.cli.commands.base import Command
+from ddptop.cli.commands.config import Config
+from ddptop.cli.commands.demo import Demo
+from ddptop.cli.commands.look import Look
+from ddptop.cli.commands.ls import Ls
+from ddptop.cli.commands.replay import Replay
+
+__all__ = ["COMMANDS", "LOOK", "Command"]
+
+COMMANDS: tuple[Command, ...] = (Ls(), Replay(), Demo(), Config())
+"""In the order in which `ddptop --help` lists them."""
+
+LOOK = Look(COMMANDS)
+"""What happens without a subcommand."""

@@ -1,0 +1,62 @@
+"""What every subcommand is, and the options that several of them share."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn
+
+from ddptop.cli.errors import CliError, Exit
+
+VALUE_OPTIONS = frozenset({"--rate", "--theme"})
+"""Shared options that take a value as the next word; they may stand before the subcommand."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose complaints are one line, like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the mistake instead of printing the usage and leaving."""
+        raise CliError(f"{message}; see {self.prog} --help", Exit.USAGE)
+
+
+class Command:
+    """A subcommand. Whatever it imports beyond this package, it imports in `run`."""
+
+    name: str
+    summary: str
+    """One line, for the list in `ddptop --help`."""
+
+    def parser(self) -> Parser:
+        """The parser of everything after the subcommand's name."""
+        parser = Parser(
+            prog=f"ddptop {self.name}".strip(),
+            description=self.summary,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self.add_arguments(parser)
+        return parser
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the subcommand's arguments."""
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Do it and return the exit code. Raises CliError for whatever a person can put right."""
+        raise NotImplementedError
+
+
+def add_screen_options(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that opens a screen, or prints instead."""
+    how = parser.add_argument_group("instead of the screen")
+    how.add_argument("--once", action="store_true", help="print one picture of the group and end")
+    how.add_argument("--json", action="store_true", help="print one snapshot as JSON and end")
+    how.add_argument("--watch", action="store_true", help="print a line a second")
+    add_settings(parser)
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """A flag for each setting. Values are checked by `ddptop.cli.settings`, whoever gave them."""
+    look = parser.add_argument_group("settings (`ddptop config` shows where each one comes from)")
+    look.add_argument("--rate", metavar="HZ", help="refreshes of the screen a second (default 4)")
+    look.add_argument("--theme", metavar="NAME", help="colour theme of the screen")
+    look.add_argument("--ascii", action="store_true", default=None, help="draw with ASCII characters only")

@@ -1,0 +1,46 @@
+"""`ddptop config`: each setting, its value and where that came from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+
+from ddptop.cli.commands.base import Command, add_settings
+
+
+class Config(Command):
+    """Shows the settings in force."""
+
+    name = "config"
+    summary = "Show each setting, its value and where it comes from."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """`--json`, and the flags whose effect is to be seen."""
+        parser.add_argument("--json", action="store_true", help="print it as JSON")
+        add_settings(parser)
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Print one line a setting."""
+        from ddptop.cli.settings import load
+        from ddptop.cli.table import aligned
+
+        found = load(vars(options))
+        values = asdict(found.settings)
+        if options.json:
+            known = {name: {"value": value, "from": found.origins[name]} for name, value in values.items()}
+            print(json.dumps({"schema": 1, "file": str(found.file), "settings": known}, indent=2))
+        else:
+            rows = [[name, _shown(value), found.origins[name]] for name, value in values.items()]
+            print("\n".join(aligned(["setting", "value", "from"], rows)))
+            print(f"\nfile: {found.file}{'' if found.file.is_file() else ' (not there)'}")
+        if found.unknown:
+            print(f"ddptop: {found.file}: unknown keys: {', '.join(found.unknown)}", file=sys.stderr)
+        return 0
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "-" if value is None else f"{value}"

@@ -1,0 +1,44 @@
+"""`ddptop demo`: a real training run made for looking at."""
+
+from __future__ import annotations
+
+import argparse
+
+from ddptop.cli.commands.base import Command, add_screen_options
+
+MAX_DEMO_RANKS = 64
+"""Each rank is a process with torch in it, about 200 MB."""
+
+
+class Demo(Command):
+    """Trains a small model on this machine and shows it."""
+
+    name = "demo"
+    summary = "Train a small model on this machine, one rank slow for a while, and watch it."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Ranks, steps and how to show them."""
+        parser.add_argument("--ranks", type=_ranks, default=2, metavar="N", help="processes (default 2)")
+        parser.add_argument(
+            "--steps", type=_steps, default=None, metavar="N", help="end after so many steps (default: go on)"
+        )
+        parser.add_argument("--headless", action="store_true", help="print a line a second, no screen")
+        add_screen_options(parser)
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Hand over to the demo."""
+        from ddptop.cli import demo
+
+        return demo.main(options)
+
+
+def _ranks(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_DEMO_RANKS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks from 1 to {MAX_DEMO_RANKS}")
+    return int(text)
+
+
+def _steps(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps")
+    return int(text)

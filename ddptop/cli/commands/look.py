@@ -1,0 +1,84 @@
+"""`ddptop [RUN]`: the live screen."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ddptop import __version__
+from ddptop.cli.commands.base import Command, add_screen_options
+from ddptop.cli.errors import CliError, Exit
+
+if TYPE_CHECKING:
+    from ddptop.cli.show import Mode
+    from ddptop.transport.rundir import RunFile
+
+
+class Look(Command):
+    """Shows a run: live while it lives, from its recording afterwards."""
+
+    name = ""
+    summary = "Look at a PyTorch DDP run that was started with ddptop-run."
+
+    def __init__(self, others: Sequence[Command]) -> None:
+        self.others = others
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The run, and all that goes with a screen."""
+        parser.usage = "ddptop [RUN] [options]\n       ddptop COMMAND [options]"
+        parser.add_argument("run", nargs="?", metavar="RUN", help="name or id of a run, or how it begins")
+        parser.add_argument("--version", action="version", version=f"ddptop {__version__}")
+        add_screen_options(parser)
+        width = max(len(command.name) for command in self.others)
+        listed = "\n".join(f"  {command.name:<{width}}  {command.summary}" for command in self.others)
+        parser.epilog = f"commands (each has --help):\n{listed}"
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Find the run and show it."""
+        from ddptop.cli.find import Recorded, find, only
+        from ddptop.cli.show import choose_mode
+
+        choose_mode(options, live=True)  # a contradiction is told before anything is looked for
+        if options.run is not None:
+            target = find(options.run)
+        else:
+            running = only()
+            target = running[0] if len(running) == 1 else pick(running)
+        if isinstance(target, Recorded):
+            from ddptop.cli.commands.replay import show_recording
+
+            return show_recording(target.path, options, at_end=True)
+        return show_live(target, options, choose_mode(options, live=True))
+
+
+def show_live(run: RunFile, options: argparse.Namespace, mode: Mode) -> int:
+    """Show a live run until it ends or the person leaves."""
+    from ddptop.cli.settings import load
+    from ddptop.cli.show import show
+    from ddptop.sources.live import LiveSource
+
+    return show(LiveSource(run), mode, load(vars(options)).settings)
+
+
+def pick(running: Sequence[RunFile]) -> RunFile:
+    """Let the person choose by number. Without a terminal raises CliError (3) with the list."""
+    from ddptop.cli.catalog import of_live, table
+    from ddptop.cli.show import has_terminal
+
+    lines = table([of_live(run) for run in running])
+    if not has_terminal():
+        listed = "\n".join(f"  {line}" for line in lines)
+        raise CliError(f"{len(running)} live runs; name one: ddptop RUN\n{listed}", Exit.NOT_FOUND)
+    print(f"    {lines[0]}", file=sys.stderr)
+    for number, line in enumerate(lines[1:], start=1):
+        print(f"{number:3} {line}", file=sys.stderr)
+    while True:
+        print("Number of the run to look at [1]: ", end="", file=sys.stderr, flush=True)
+        answer = sys.stdin.readline()
+        if not answer:
+            raise KeyboardInterrupt  # Ctrl-D: they changed their mind
+        text = answer.strip() or "1"
+        if text.isdecimal() and 1 <= int(text) <= len(running):
+            return running[int(text) - 1]

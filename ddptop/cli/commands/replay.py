@@ -1,0 +1,102 @@
+"""`ddptop replay FILE`: the same screen over a recording."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ddptop.cli.commands.base import Command, add_screen_options
+from ddptop.cli.errors import CliError, Exit
+
+MAX_SPEED = 1000.0
+"""An hour in under four seconds; beyond it a person uses `g`."""
+
+
+class Replay(Command):
+    """Shows a recording, also one that is still being written."""
+
+    name = "replay"
+    summary = "Replay a recording on the same screen."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The file, where to begin and how fast."""
+        parser.add_argument("file", type=Path, metavar="FILE", help="a recording (ddptop ls lists them)")
+        parser.add_argument("--at", type=_step, metavar="STEP", help="begin at this step")
+        parser.add_argument(
+            "--speed", type=_speed, default=1.0, metavar="X", help="times as fast as it happened (default 1)"
+        )
+        add_screen_options(parser)
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Check the file and the step, then show it."""
+        return show_recording(options.file, options, at=options.at, speed=options.speed)
+
+
+def show_recording(
+    path: Path,
+    options: argparse.Namespace,
+    *,
+    at: int | None = None,
+    speed: float = 1.0,
+    at_end: bool = False,
+) -> int:
+    """Show a recording from its beginning, from step `at`, or standing at its end.
+
+    Raises CliError: 3 no such recording, 4 not allowed to read it, 2 no such step in it.
+    """
+    from ddptop.cli.settings import load
+    from ddptop.cli.show import Mode, choose_mode, emit, show
+
+    mode = choose_mode(options, live=False)
+    settings = load(vars(options)).settings
+    _check(path, at)
+    from ddptop.sources.replay import ReplaySource, frame_at
+
+    if mode in (Mode.ONCE, Mode.JSON):
+        return emit(frame_at(path, at), mode, settings)
+    source = ReplaySource(path, at=at, speed=speed, playing=not at_end)
+    if at_end:
+        source.seek(share=1.0)
+    return show(source, mode, settings)
+
+
+def _check(path: Path, at: int | None) -> None:
+    """Say what is wrong before a screen opens."""
+    from ddptop.recording.reader import Recording, RecordingError
+
+    try:
+        recording = Recording.open(path)
+    except FileNotFoundError:
+        raise CliError(f"{path}: no such file; ddptop ls lists the recordings", Exit.NOT_FOUND) from None
+    except IsADirectoryError:
+        raise CliError(f"{path}: is a folder, not a recording", Exit.NOT_FOUND) from None
+    except PermissionError:
+        raise CliError(f"{path}: permission denied; it belongs to another user?", Exit.REFUSED) from None
+    except RecordingError as error:
+        text = str(error)
+        named = text if str(path) in text else f"{path}: {text}"
+        raise CliError(named, Exit.NOT_FOUND) from None
+    first, last = recording.first_step, recording.last_step
+    if at is None:
+        return
+    if first is None or last is None:
+        raise CliError(f"--at {at}: {path} holds no step; leave --at out", Exit.USAGE)
+    if not first <= at <= last:
+        raise CliError(f"--at {at}: {path} holds steps {first} to {last}", Exit.USAGE)
+
+
+def _step(text: str) -> int:
+    plain = text.replace(",", "").replace("_", "")  # as the screen shows it, or as Python writes it
+    if not plain.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a step number")
+    return int(plain)
+
+
+def _speed(text: str) -> float:
+    try:
+        speed = float(text.lower().removesuffix("x"))
+    except ValueError:
+        speed = 0.0
+    if not 0.0 < speed <= MAX_SPEED:
+        raise argparse.ArgumentTypeError(f"{text!r} is no speed; give a factor up to {MAX_SPEED:g}, like 4")
+    return speed

@@ -1,0 +1,27 @@
+"""What goes wrong for a person, and the exit code that says it to a program."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit codes of every command."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    """No such run or recording."""
+    REFUSED = 4
+    """Wrong permission or key."""
+    INTERRUPTED = 130
+    """128 + SIGINT, as shells have it."""
+
+
+class CliError(Exception):
+    """Ends the command with one line on stderr: what is wrong, and what to do about it."""
+
+    def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
+        super().__init__(message)
+        self.code = code

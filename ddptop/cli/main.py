@@ -1,0 +1,70 @@
+"""The `ddptop` command: find the subcommand, run it, turn every way to fail into a line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from ddptop.cli.commands import COMMANDS, LOOK, Command
+from ddptop.cli.commands.base import VALUE_OPTIONS
+from ddptop.cli.errors import CliError, Exit
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `ddptop` with these arguments (by default the process's own) and return the exit code."""
+    if reconfigure := getattr(sys.stdout, "reconfigure", None):
+        # A name that the terminal's encoding cannot show must not end the command.
+        reconfigure(errors="backslashreplace")
+    try:
+        command, words = choose(list(sys.argv[1:] if argv is None else argv))
+        code = command.run(command.parser().parse_args(words))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except CliError as error:
+        return _complain(str(error), error.code)
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read us (`| head`) has what it wanted. Python flushes again at exit: not into the pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.DONE
+    except PermissionError as error:
+        return _complain(f"{_what(error)}: permission denied", Exit.REFUSED)
+    except OSError as error:
+        return _complain(f"{_what(error)}: {error.strerror or error}", Exit.FAILED)
+
+
+def choose(words: list[str]) -> tuple[Command, list[str]]:
+    """The subcommand and its arguments: the first word that is no option nor the value of one.
+
+    Any other first word is the name of a run; after `--` it is one even if it is called like a subcommand.
+    """
+    named = {command.name: command for command in COMMANDS}
+    value_follows = False
+    for place, word in enumerate(words):
+        if word == "--":
+            break
+        if word.startswith("-"):
+            value_follows = word in VALUE_OPTIONS
+        elif value_follows:
+            value_follows = False
+        elif word in named:
+            return named[word], words[:place] + words[place + 1 :]
+        else:
+            break
+    return LOOK, words
+
+
+def _complain(line: str, code: Exit) -> int:
+    print(f"ddptop: {line}", file=sys.stderr)
+    return code
+
+
+def _what(error: OSError) -> str:
+    return str(error.filename) if error.filename else "cannot go on"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

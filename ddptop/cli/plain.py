@@ -1,0 +1,140 @@
+"""The group in plain text: a picture for `--once` and for a mail, a line a second for `--watch`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from ddptop.cli.plain_tables import bucket_table, rank_bars, rank_table
+from ddptop.tui.paint.numbers import UNKNOWN, clock, count, duration, fixed, known, loss
+from ddptop.tui.paint.signs import of_severity, of_state
+from ddptop.tui.paint.text import clean, to_ascii
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Frame
+
+_ANSI = {"good": "32", "warn": "33", "bad": "1;31"}
+"""The same three meanings as on the screen; red for stalled, lost and failed alone."""
+
+
+def picture(frame: Frame, width: int, ascii: bool = False, color: bool = False) -> str:
+    """All of the group at the frame's moment: verdict, a row per rank, buckets, alerts, what ddptop costs.
+
+    Tables leave out columns to fit `width`; sentences are never cut. `color` adds ANSI colours, `ascii`
+    leaves nothing else than ASCII. Ends without a newline.
+    """
+    blocks = [
+        [*_head(frame, color), *_verdict(frame, ascii, color)],
+        _run(frame),
+        rank_table(frame.ranks, width),
+        rank_bars(frame, width, ascii),
+        bucket_table(frame.buckets, width),
+        _alerts(frame, color),
+        _footing(frame),
+    ]
+    text = "\n\n".join("\n".join(block) for block in blocks if block)
+    return to_ascii(text) if ascii else text
+
+
+def watch_line(frame: Frame) -> str:
+    """The group at the frame's moment on one line, its columns in the same place from line to line."""
+    group, late = frame.group, frame.straggler
+    slowest = UNKNOWN
+    if late is not None:
+        slowest = f"rank {late.rank} +{fixed(late.lateness_ms)} ms{f' {late.cause}' if late.cause else ''}"
+    elif known(group.wait_ms):
+        slowest = "none"
+    return "  ".join(
+        [
+            clock(frame.unix_s),
+            f"{frame.run.state:<8}",
+            f"step {count(group.step):>9}",
+            f"{fixed(group.steps_per_s):>6}/s",
+            f"loss {loss(group.loss_mean):>9}",
+            f"{fixed(group.step_ms_p50):>7} ms",
+            f"wait {fixed(group.wait_ms):>6} ms",
+            f"lost {count(frame.lost_records)}",
+            f"cost {fixed(frame.overhead.measured_pct, 1, '%'):>5}",
+            f"slowest {slowest}",
+        ]
+    )
+
+
+def _head(frame: Frame, color: bool) -> list[str]:
+    run, group = frame.run, frame.group
+    sign, role = of_state(run.state)
+    state = _paint(f"{sign} {run.state.upper()}", role, color)
+    parts = [f"ddptop {clean(run.name)}", state]
+    if frame.source != "live":
+        parts.append(frame.source.upper())
+    parts += [
+        f"step {count(group.step)}",
+        f"{fixed(group.steps_per_s)}/s",
+        f"loss {loss(group.loss_mean)}",
+        f"own cost {fixed(frame.overhead.measured_pct, 1, '%')}",
+    ]
+    return ["   ".join(parts)]
+
+
+def _verdict(frame: Frame, ascii_only: bool, color: bool) -> list[str]:
+    from ddptop.analysis.verdict import verdict
+
+    said = verdict(frame)
+    roles = {"good": "good", "warning": "warn", "doubt": "warn"}
+    role = "bad" if said.kind in ("failed", "lost", "stalled") else roles.get(said.sign, "")
+    lines = [_paint(said.line(ascii_only=ascii_only), role, color)]
+    return [*lines, f"  {said.second(ascii_only=ascii_only)}"] if said.detail else lines
+
+
+def _run(frame: Frame) -> list[str]:
+    run, group = frame.run, frame.group
+    hosts = sorted(set(frame.ranks.host) - {""})
+    where = hosts[0] if len(hosts) == 1 else f"{run.nodes} nodes"
+    facts = [f"{run.world_size or UNKNOWN} ranks" + (f" on {clean(where)}" if hosts else "")]
+    facts += [run.backend] if run.backend else []
+    facts += [f"torch {run.torch}"] if run.torch else []
+    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(frame.unix_s))
+    facts.append(f"{moment}, {duration(run.elapsed_s)} in")
+    command = run.argv if run.argv[:1] == (run.script,) else (run.script, *run.argv)
+    lines = [clean(" ".join(command)) or UNKNOWN, " · ".join(facts)]
+    if group.step_ms_p50 is not None:
+        lines += [
+            f"step {fixed(group.step_ms_p50)} ms (p95 {fixed(group.step_ms_p95)}) · "
+            f"exposed communication {fixed(group.exposed_comm_ms)} · "
+            f"overlap {fixed(group.overlap_pct, 0, '%')}",
+            f"all-reduce: wait {fixed(group.wait_ms)} · transfer {fixed(group.transfer_ms)} · "
+            f"busbw {fixed(group.busbw_gbps, 2)} GB/s",
+        ]
+    return lines
+
+
+def _alerts(frame: Frame, color: bool) -> list[str]:
+    lines = []
+    for alert in frame.alerts:
+        sign, role = of_severity(alert.severity, alert.kind)
+        lines.append(f"{_paint(sign, role, color)} since {clock(alert.since_s)}: {clean(alert.message)}")
+    return lines
+
+
+def _footing(frame: Frame) -> list[str]:
+    cost, played = frame.overhead, frame.playback
+    every = "every step" if cost.detail_every == 1 else f"every {count(cost.detail_every)} steps"
+    lines = [
+        f"ddptop's own cost: {fixed(cost.measured_pct, 2, '%')} of the step, {count(cost.us_per_step)} us, "
+        f"on the worst rank (budget {fixed(cost.budget_pct, 1, '%')})",
+        f"bucket detail {every}; {count(frame.records)} records, {count(frame.lost_records)} lost"
+        + (f", {cost.failures} failures of ddptop's own" if cost.failures else ""),
+    ]
+    if frame.run.recording:
+        lines.append(f"recording {clean(frame.run.recording)}")
+    if played is not None:
+        lines.append(
+            f"at {duration(played.position_s)} of {duration(played.duration_s)}, "
+            f"steps {count(played.first_step)} to {count(played.last_step)}"
+        )
+        lines += [f"damage: {clean(played.damage)}"] if played.damage else []
+    return lines
+
+
+def _paint(text: str, role: str, color: bool) -> str:
+    return f"\x1b[{_ANSI[role]}m{text}\x1b[0m" if color and role in _ANSI else text

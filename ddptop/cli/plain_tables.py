@@ -1,0 +1,167 @@
+"""The tables of a plain-text picture: a row per rank, a bar per rank, a row per bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from ddptop.cli.table import aligned
+from ddptop.tui.paint.numbers import UNKNOWN, count, fixed, known, loss, size
+from ddptop.tui.paint.text import cells
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import BucketFigures, Frame, Ranks
+    from ddptop.tui.paint.line import Line
+
+MAX_RANK_ROWS = 64
+"""A picture of thousands of ranks is for no mail: beyond this the healthy ones are only counted."""
+
+MAX_BUCKET_ROWS = 32
+
+MAX_BARS = 16
+"""With more ranks a person reads the table, or looks at the screen."""
+
+MIN_BAR = 10
+
+_LEGEND = (
+    "ms, medians over the last 100 complete steps; late: behind the other ranks;",
+    "wait for a slower rank and transfer of bytes lie in bwd where nothing hides them",
+)
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class _Column(Generic[Row]):
+    title: str
+    text: Callable[[Row], str]
+    keep: int
+    """Where the width does not suffice, columns of the lowest number go first."""
+    left: bool = False
+
+
+def rank_table(ranks: Ranks, width: int) -> list[str]:
+    """A line per rank, a legend, and how many ranks were left out."""
+    total = len(ranks.host)
+    if not total:
+        return ["no rank has reported yet"]
+    shown = _worth_showing(ranks)
+    lines = _fit(_rank_columns(ranks), shown, width)
+    if len(shown) < total:
+        hidden = set(range(total)) - set(shown)
+        unwell = sum(ranks.state[rank] != "live" for rank in hidden)
+        lines.append(f"and {len(hidden):,} more ranks, {unwell:,} of them not live (--json has all)")
+    return [*lines, *_LEGEND]
+
+
+def rank_bars(frame: Frame, width: int, ascii_only: bool) -> list[str]:
+    """A stacked bar of its step for each rank, on one scale; nothing while no step is known."""
+    from ddptop.tui.paint.phases import Breakdown, legend
+
+    breakdown = Breakdown(frame.ranks)
+    total = len(breakdown.known)
+    if not breakdown.known.any() or total > MAX_BARS:
+        return []
+    waited_for = frame.straggler.rank if frame.straggler else None
+    signs = "  ".join(_text(line) for line in legend(ascii_only, waited_for))
+    room = max(MIN_BAR, width - len("rank "))
+    return [
+        f"where the step went, {fixed(breakdown.full_ms)} ms from edge to edge",
+        *(f"{rank:4} {_text(breakdown.bar(rank, room, ascii_only))}" for rank in range(total)),
+        signs,
+    ]
+
+
+def bucket_table(buckets: Sequence[BucketFigures], width: int) -> list[str]:
+    """A line per gradient bucket; nothing when none is known."""
+    if not buckets:
+        return []
+    several_models = len({bucket.model for bucket in buckets}) > 1
+    columns = [column for column in _BUCKET_COLUMNS if several_models or column.title != "model"]
+    lines = _fit(columns, list(buckets[:MAX_BUCKET_ROWS]), width)
+    if len(buckets) > MAX_BUCKET_ROWS:
+        lines.append(f"and {len(buckets) - MAX_BUCKET_ROWS:,} more buckets (--json has them)")
+    return lines
+
+
+def _text(line: Line) -> str:
+    return "".join(text for text, _ in line.pieces)
+
+
+def _fit(columns: Sequence[_Column[Row]], rows: Sequence[Row], width: int) -> list[str]:
+    """The table, without as many of its least important columns as it takes."""
+    columns = list(columns)
+    while True:
+        right = frozenset(column.title for column in columns if not column.left)
+        texts = [[column.text(row) for column in columns] for row in rows]
+        lines = aligned([column.title for column in columns], texts, right)
+        if max(map(cells, lines)) <= width or len(columns) == 1:
+            return lines
+        columns.remove(min(columns, key=lambda column: column.keep))
+
+
+def _worth_showing(ranks: Ranks) -> list[int]:
+    """All ranks; of very many those that are not live and those that come latest."""
+    total = len(ranks.host)
+    if total <= MAX_RANK_ROWS:
+        return list(range(total))
+
+    def badness(rank: int) -> tuple[bool, float]:
+        late = float(ranks.lateness_ms[rank])
+        return ranks.state[rank] != "live", late if known(late) else float("-inf")
+
+    return sorted(sorted(range(total), key=badness, reverse=True)[:MAX_RANK_ROWS])
+
+
+def _rank_columns(ranks: Ranks) -> list[_Column[int]]:
+    def ms(name: str) -> Callable[[int], str]:
+        column = getattr(ranks, name)
+        return lambda rank: fixed(float(column[rank]))
+
+    def state(rank: int) -> str:
+        age = float(ranks.age_ms[rank])
+        word = ranks.state[rank]
+        return f"{word} {age / 1e3:.0f}s" if word in ("stale", "stalled") and known(age) else word
+
+    return [
+        _Column("rank", str, 99),
+        _Column("host", lambda rank: ranks.host[rank] or UNKNOWN, 20, left=True),
+        _Column("device", lambda rank: ranks.device[rank] or UNKNOWN, 10, left=True),
+        _Column("state", state, 98, left=True),
+        _Column("step", lambda rank: count(float(ranks.step[rank])), 97),
+        _Column("loss", lambda rank: loss(float(ranks.loss[rank])), 80),
+        _Column("ms/step", ms("step_ms"), 96),
+        _Column("data", ms("data_ms"), 90),
+        _Column("fwd", ms("forward_ms"), 89),
+        _Column("bwd", ms("backward_ms"), 88),
+        _Column("opt", ms("optimizer_ms"), 60),
+        _Column("other", ms("other_ms"), 50),
+        _Column("wait", ms("wait_ms"), 95),
+        _Column("transfer", ms("transfer_ms"), 94),
+        _Column("late", ms("lateness_ms"), 70),
+        _Column("last %", lambda rank: fixed(float(ranks.last_pct[rank]), 0), 40),
+        _Column("lost", lambda rank: count(float(ranks.lost_records[rank])), 30),
+    ]
+
+
+def _last_arriver(bucket: BucketFigures) -> str:
+    if bucket.last_arriver is None:
+        return UNKNOWN
+    share = f" in {bucket.last_arriver_pct:.0f}%" if known(bucket.last_arriver_pct) else ""
+    return f"rank {bucket.last_arriver}{share}"
+
+
+_BUCKET_COLUMNS: tuple[_Column[BucketFigures], ...] = (
+    _Column("model", lambda bucket: str(bucket.model), 98),
+    _Column("bucket", lambda bucket: str(bucket.index), 99),
+    _Column("size", lambda bucket: size(bucket.bytes), 97),
+    _Column("type", lambda bucket: bucket.dtype or UNKNOWN, 20, left=True),
+    _Column("hook", lambda bucket: bucket.hook or UNKNOWN, 10, left=True),
+    _Column("collective ms", lambda bucket: fixed(bucket.collective_ms, 2), 50),
+    _Column("wait ms", lambda bucket: fixed(bucket.wait_ms, 2), 90),
+    _Column("transfer ms", lambda bucket: fixed(bucket.transfer_ms, 2), 89),
+    _Column("busbw GB/s", lambda bucket: fixed(bucket.busbw_gbps, 2), 80),
+    _Column("skew ms", lambda bucket: fixed(bucket.skew_ms, 2), 40),
+    _Column("comes last", _last_arriver, 70, left=True),
+)

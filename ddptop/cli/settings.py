@@ -1,0 +1,151 @@
+"""Settings of the screens: flags, then `DDPTOP_*`, then the configuration file, then the defaults."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ddptop.cli.errors import CliError, Exit
+
+MIN_RATE_HZ = 0.1
+MAX_RATE_HZ = 30.0
+"""A terminal shows no more, and each refresh costs the machine that trains 4-8 ms of CPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a screen behaves. A name here is the name of the flag, of `DDPTOP_<NAME>` and of the file's key."""
+
+    rate: float = 4.0
+    """Refreshes of the screen a second."""
+    theme: str | None = None
+    """Colour theme; None: the screen's own default."""
+    ascii: bool = False
+    """Draw with ASCII characters only."""
+    color: bool = True
+    """Use colours; `NO_COLOR` turns them off."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The settings in force, and for each of them who set it."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+    file: Path
+    """Where the configuration file is looked for, there or not."""
+    unknown: tuple[str, ...]
+    """Keys of the file that mean nothing to this version."""
+
+
+def load(
+    flags: Mapping[str, object],
+    environ: Mapping[str, str] | None = None,
+    encoding: str | None = None,
+) -> Configuration:
+    """Resolve every setting. A flag that is None was not given.
+
+    `encoding` is that of the terminal, by default stdout's. Raises CliError for a value that cannot be used.
+    """
+    environ = os.environ if environ is None else environ
+    path = config_file(environ)
+    in_file = _read(path)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for field in fields(Settings):
+        name = field.name
+        variable = f"DDPTOP_{name.upper()}"
+        if (given := flags.get(name)) is not None:
+            value, origin = given, f"--{name}"
+        elif environ.get(variable):
+            value, origin = environ[variable], variable
+        elif name in in_file:
+            value, origin = in_file[name], str(path)
+        else:
+            values[name], origins[name] = _default(name, field.default, environ, encoding)
+            continue
+        try:
+            values[name], origins[name] = _PARSERS[name](value), origin
+        except ValueError as problem:
+            raise CliError(f"{origin}: {problem}", Exit.USAGE) from None
+    unknown = tuple(key for key in in_file if key not in values)
+    return Configuration(Settings(**values), origins, path, unknown)
+
+
+def config_file(environ: Mapping[str, str]) -> Path:
+    """`$XDG_CONFIG_HOME/ddptop/config.toml`, by default under `~/.config`."""
+    home = environ.get("XDG_CONFIG_HOME", "")
+    # The XDG specification has relative paths ignored.
+    base = Path(home) if home.startswith("/") else Path("~/.config").expanduser()
+    return base / "ddptop" / "config.toml"
+
+
+def _default(
+    name: str, value: object, environ: Mapping[str, str], encoding: str | None
+) -> tuple[object, str]:
+    if name == "color" and environ.get("NO_COLOR"):
+        return False, "NO_COLOR"
+    if name == "ascii":
+        encoding = encoding or getattr(sys.stdout, "encoding", None) or "utf-8"
+        if encoding.lower().replace("-", "").replace("_", "") != "utf8":
+            return True, f"encoding {encoding}"
+    return value, "default"
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except PermissionError:
+        raise CliError(f"{path}: permission denied; make it readable or move it away", Exit.REFUSED) from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise CliError(f"{path}: cannot be read ({problem}); correct it or move it away") from None
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        keys: dict[str, object] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise CliError(f"{path}: not valid TOML: {problem}", Exit.USAGE) from None
+    return keys
+
+
+def _hertz(value: object) -> float:
+    # A bool would pass for the number 1.
+    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        try:
+            rate = float(value)
+        except ValueError:
+            rate = 0.0
+        if MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
+            return rate
+    raise ValueError(f"{value!r} is no rate; give refreshes a second, {MIN_RATE_HZ:g} to {MAX_RATE_HZ:g}")
+
+
+def _word(value: object) -> str:
+    if isinstance(value, str) and value.strip():
+        return value.strip()
+    raise ValueError(f"{value!r} is no name")
+
+
+def _switch(value: object) -> bool:
+    word = str(value).strip().lower()
+    if word in ("1", "true", "yes", "on"):
+        return True
+    if word in ("0", "false", "no", "off"):
+        return False
+    raise ValueError(f"{value!r} is neither true nor false")
+
+
+_PARSERS: dict[str, Callable[[object], object]] = {
+    "rate": _hertz,
+    "theme": _word,
+    "ascii": _switch,
+    "color": _switch,
+}

@@ -1,0 +1,150 @@
+"""How a source of frames reaches a person or a program: screen, picture, JSON or a line a second."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from ddptop.cli.errors import CliError, Exit
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Frame
+    from ddptop.cli.settings import Settings
+    from ddptop.sources.base import Source
+
+FIRST_FRAME_S = 5.0
+"""A collector sends its first frame within 0.25 s; one that is busy or being restarted gets some more."""
+
+POLL_S = 0.05
+"""How often a source is asked for a newer frame: asking costs nothing."""
+
+PIPE_COLUMNS = 100
+"""Width of a picture that no terminal limits."""
+
+ENDED = frozenset({"finished", "failed"})
+"""States of a run after which no newer frame comes."""
+
+GONE_S = 10.0
+"""A collector that died is started again within seconds; one that stays away longer does not come back."""
+
+BLIND_TERMINALS = frozenset({"", "dumb", "unknown"})
+"""Values of TERM that promise no cursor movement."""
+
+
+class Mode(Enum):
+    """What to do with the frames."""
+
+    SCREEN = "screen"
+    ONCE = "once"
+    JSON = "json"
+    WATCH = "watch"
+
+
+def choose_mode(options: argparse.Namespace, *, live: bool) -> Mode:
+    """What the options ask for, or else what the terminal allows. Raises CliError if they contradict."""
+    if options.watch and (options.once or options.json):
+        raise CliError("--watch goes on while --once and --json end at once: choose one", Exit.USAGE)
+    if options.json:
+        return Mode.JSON
+    if options.once:
+        return Mode.ONCE
+    if options.watch:
+        return Mode.WATCH
+    if has_terminal() and os.environ.get("TERM", "") not in BLIND_TERMINALS:
+        return Mode.SCREEN
+    return Mode.WATCH if live else Mode.ONCE
+
+
+def has_terminal() -> bool:
+    """Whether a person sits there. stderr counts too: that is where Textual draws."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+
+
+def show(source: Source, mode: Mode, settings: Settings) -> int:
+    """Start the source, show it until it or the person ends, close it. Returns the exit code."""
+    with _started(source):
+        if mode is Mode.SCREEN:
+            return _screen(source, settings)
+        if mode is Mode.WATCH:
+            return _watch(source, settings)
+        return emit(first_frame(source), mode, settings)
+
+
+def emit(frame: Frame, mode: Mode, settings: Settings) -> int:
+    """Print one frame: as JSON, or as a picture."""
+    if mode is Mode.JSON:
+        from ddptop.analysis.snapshot import snapshot
+
+        print(json.dumps(snapshot(frame), indent=2, allow_nan=False))
+    else:
+        from ddptop.cli.plain import picture
+
+        width = shutil.get_terminal_size((PIPE_COLUMNS, 24)).columns
+        print(picture(frame, width, settings.ascii, settings.color and sys.stdout.isatty()))
+    return Exit.DONE
+
+
+def first_frame(source: Source, patience_s: float = FIRST_FRAME_S) -> Frame:
+    """Wait for a frame. Raises CliError, with the reason that the source gives, when none comes in time."""
+    deadline = time.monotonic() + patience_s
+    while (frame := source.latest()) is None:
+        if time.monotonic() > deadline:
+            raise CliError(source.status() or f"no answer from the run in {patience_s:g} s; try again")
+        time.sleep(POLL_S)
+    return frame
+
+
+@contextmanager
+def _started(source: Source) -> Iterator[None]:
+    source.start()
+    try:
+        yield
+    finally:
+        source.close()
+
+
+def _screen(source: Source, settings: Settings) -> int:
+    if not settings.color:
+        # Textual reads it on import and then draws in shades of grey.
+        os.environ["NO_COLOR"] = "1"
+    from ddptop.tui.app import DdptopApp
+
+    app = DdptopApp(source, rate_hz=settings.rate, ascii_only=settings.ascii, theme=settings.theme)
+    app.run()
+    return app.return_code or Exit.DONE
+
+
+def _watch(source: Source, settings: Settings) -> int:
+    from ddptop.cli.plain import watch_line
+    from ddptop.tui.paint.text import to_ascii
+
+    frame = first_frame(source)
+    due = present = time.monotonic()
+    while True:
+        now = time.monotonic()
+        if frame.run.state != "lost" or source.status() is None:
+            present = now
+        ended = _is_last(frame) or now - present > GONE_S
+        if ended or now >= due:
+            line = watch_line(frame)
+            print(to_ascii(line) if settings.ascii else line, flush=True)
+            due += 1.0
+        if ended:
+            return Exit.DONE
+        time.sleep(POLL_S)
+        frame = source.latest() or frame
+
+
+def _is_last(frame: Frame) -> bool:
+    played = frame.playback
+    if played is not None and not played.growing:
+        return played.position_s >= played.duration_s
+    return frame.run.state in ENDED

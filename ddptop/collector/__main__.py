@@ -1,0 +1,47 @@
+"""`python -m ddptop.collector`: started by the launcher, ends with it."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sys
+
+from ddptop.collector.arguments import parse
+from ddptop.collector.launcher_pipe import say
+
+
+def main() -> int:
+    """Serve a run; 0 when it came to its end, 1 after one line on stderr when it could not begin."""
+    arguments = parse()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the training, whose end is recorded too
+    _allow_many_connections()
+
+    import zmq
+
+    from ddptop.collector.service import Collector
+    from ddptop.transport.rundir import RunDirectoryError
+
+    try:
+        collector = Collector(arguments)
+    except (RunDirectoryError, OSError, zmq.ZMQError) as error:
+        print(f"ddptop collector: {error}", file=sys.stderr)
+        return 1
+    with collector:
+        say({"ready": True})
+        summary = collector.run()
+    say(summary)
+    return 0
+
+
+def _allow_many_connections() -> None:
+    """A descriptor per rank and viewer; the soft limit is often 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):  # some systems name a hard limit that they do not grant
+            return
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""What the launcher tells its collector."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Arguments of `python -m ddptop.collector`."""
+
+    run_dir: Path
+    """The run's folder, as `create_run_directory` made it."""
+    run_id: str
+    name: str
+    record: Path | None
+    """None: no recording."""
+    record_limit: int = 1 << 30
+    """Bytes after which the recording thins itself."""
+    stall_s: float = 15.0
+    """Least time without a step that counts as a stall."""
+    script: str = ""
+    argv: tuple[str, ...] = ()
+    simulated: bool = False
+    """The ranks are made up: their pids mean nothing."""
+
+
+def parse(words: Sequence[str] | None = None) -> Arguments:
+    """Arguments from a command line; argparse ends the process with code 2 where they are wrong."""
+    parser = argparse.ArgumentParser(prog="python -m ddptop.collector", allow_abbrev=False)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--run-id", required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--record", type=_path_or_off, required=True, metavar="PATH|off")
+    parser.add_argument("--record-limit", type=_positive, default=1 << 30, metavar="BYTES")
+    parser.add_argument("--stall", type=float, default=15.0, metavar="SECONDS", dest="stall_s")
+    parser.add_argument("--script", default="")
+    parser.add_argument("--argv", type=_words, default=(), metavar="JSON")
+    parser.add_argument("--simulated", action="store_true")
+    return Arguments(**vars(parser.parse_args(words)))
+
+
+def _path_or_off(text: str) -> Path | None:
+    return None if text == "off" else Path(text)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError("must be positive")
+    return number
+
+
+def _words(text: str) -> tuple[str, ...]:
+    try:
+        words = json.loads(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("is no JSON") from None
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise argparse.ArgumentTypeError("is no JSON list of strings")
+    return tuple(words)

@@ -1,0 +1,81 @@
+"""What the collector does once a second besides moving messages."""
+
+from __future__ import annotations
+
+import sys
+
+from ddptop.collector.arguments import Arguments
+from ddptop.collector.intake import Intake
+from ddptop.collector.record import Record
+from ddptop.collector.usage import UsageSampler
+from ddptop.collector.watch import ProcessWatch
+from ddptop.protocol.messages import Event
+from ddptop.transport.private import RunDirectoryError
+from ddptop.transport.processes import current_process
+from ddptop.transport.rundir import RunFile, write_run_file
+
+PERIOD_NS = 1_000_000_000
+
+USAGE_KEPT_EVERY = 5
+"""Of the readings of the ranks' processes one in five is recorded."""
+
+
+class Chores:
+    """Looks at the ranks' processes, tells of trouble with the recording, keeps the run file true."""
+
+    def __init__(
+        self, arguments: Arguments, record: Record, intake: Intake, watch: ProcessWatch, *, started_at: float
+    ) -> None:
+        self._arguments = arguments
+        self._record = record
+        self._intake = intake
+        self._watch = watch
+        self._started_at = started_at
+        self._usage = UsageSampler()
+        self._due_ns = 0
+        self._turn = 0
+        self._announced: RunFile | None = None
+
+    def work(self, now_ns: int) -> None:
+        """Do it, if a second has gone by."""
+        if now_ns < self._due_ns:
+            return
+        self._due_ns = now_ns + PERIOD_NS
+        self._watch.look(now_ns)
+        keep = self._turn % USAGE_KEPT_EVERY == 0
+        self._turn += 1
+        for process, usage in self._usage.sample(self._watch.living(), now_ns):
+            self._intake.say(usage, now_ns, about=process, keep=keep)
+        self.say_news(now_ns)
+        self.announce()
+
+    def say_news(self, now_ns: int) -> None:
+        """Tell of trouble with the recording, once."""
+        news = self._record.news()
+        if news is not None:
+            self._intake.say(Event("recording", now_ns, -1, -1, {"note": news}), now_ns)
+
+    def announce(self) -> None:
+        """Write the run file, where what it says has changed. Without one the run is only not listed."""
+        arguments = self._arguments
+        pid, start, boot, namespace = current_process()
+        run = RunFile(
+            name=arguments.name,
+            run_id=arguments.run_id,
+            pid=pid,
+            process_start=start,
+            boot_id=boot,
+            pid_namespace=namespace,
+            started_at=self._started_at,
+            script=arguments.script,
+            world_size=self._intake.world_size,
+            recording=self._record.existing,
+            directory=arguments.run_dir,
+        )
+        if run == self._announced:
+            return
+        self._announced = run
+        try:
+            write_run_file(arguments.run_dir, run)
+        except RunDirectoryError as error:
+            print(f"ddptop collector: {error}", file=sys.stderr)

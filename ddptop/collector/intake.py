@@ -1,0 +1,100 @@
+"""What comes in: from the link into the recording and the reducer, and back to the ranks as acks."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+from ddptop.analysis.reducer import Reducer
+from ddptop.collector.record import Record
+from ddptop.collector.watch import ProcessWatch, RankProcess
+from ddptop.protocol.codec import encode
+from ddptop.protocol.messages import Bye, Event, Hello, Message, Received
+from ddptop.transport.receiver import AckedReceiver
+
+REDUCER_FAILURES = (ArithmeticError, LookupError, TypeError, ValueError)
+"""What a message that passed every check could still set off in the arithmetic: it costs that message."""
+
+NS = 1_000_000_000
+
+
+class Intake:
+    """Feeds recording and reducer. `watched` is False where pids mean nothing (simulated ranks)."""
+
+    def __init__(
+        self, receiver: AckedReceiver, record: Record, reducer: Reducer, watch: ProcessWatch, *, watched: bool
+    ) -> None:
+        self._receiver = receiver
+        self._record = record
+        self._reducer = reducer
+        self._watch = watch
+        self._watched = watched
+        self._session_of: dict[int, int] = {}
+        self.world_size = 0
+        """0: no rank has said it yet."""
+        self.failures = 0
+        """Messages that the reducer could not take."""
+
+    def drain(self, now_ns: int) -> int:
+        """Take all that has arrived; returns the number of messages."""
+        arrived = self._receiver.drain(now_ns)
+        for received, body in arrived:
+            self._note(received, now_ns)
+            self._keep(received, body)
+        return len(arrived)
+
+    def acknowledge(self, now_ns: int) -> None:
+        """Let the recording write what is due, and ack what it has written."""
+        self._record.tick(now_ns)
+        self._receiver.detail_every = self._reducer.detail_every
+        self._receiver.acknowledge(safe=self._record.safe)
+
+    def say(
+        self, message: Message, now_ns: int, *, about: RankProcess | None = None, keep: bool = True
+    ) -> None:
+        """A message of the collector's own, about the group or about one rank's process."""
+        rank, session = (about.rank, about.session) if about else (-1, 0)
+        received = Received(now_ns, rank, session, 0, message)
+        if keep:
+            self._keep(received, encode(message))
+        else:
+            self._feed(received)
+
+    def tell_lost(self, now_ns: int) -> None:
+        """Say which ranks' processes are gone."""
+        for process in self._watch.take_gone(now_ns):
+            fields = {"pid": process.pid, "session": process.session}
+            self.say(Event("lost_rank", now_ns, process.rank, -1, fields), now_ns)
+
+    def _note(self, received: Received, now_ns: int) -> None:
+        message, session = received.message, received.session
+        if isinstance(message, Hello):
+            self.world_size = message.world_size
+            self._watch.forget(self._session_of.get(message.rank, 0))
+            self._session_of[message.rank] = session
+            if self._watched:
+                process = RankProcess(session, message.rank, message.pid)
+                self._watch.add(process, message.unix_ns / NS, now_ns)
+        elif isinstance(message, Bye):
+            self._watch.forget(session)
+        else:
+            self._watch.heard(session, now_ns)
+
+    def recall(self, received: Received, now_ns: int) -> None:
+        """Take a message out of the recording of a collector before this one."""
+        self._note(received, now_ns)
+        if isinstance(received.message, Event) and received.message.kind == "lost_rank":
+            self._watch.forget(self._session_of.get(received.message.rank, 0))
+        self._feed(received)
+
+    def _keep(self, received: Received, body: bytes) -> None:
+        self._record.add(received, body)
+        self._feed(received)
+
+    def _feed(self, received: Received) -> None:
+        try:
+            self._reducer.feed(received)
+        except REDUCER_FAILURES:
+            self.failures += 1
+            if self.failures == 1:
+                traceback.print_exc(file=sys.stderr)

@@ -1,0 +1,56 @@
+"""The two pipes between the launcher and its collector: when to end, and what there was."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+
+MAX_LINE_BYTES = 4096
+
+
+class LauncherPipe:
+    """Standard input, read without blocking: `{"exit_code": N}`, or its end when the launcher died."""
+
+    def __init__(self, descriptor: int = 0) -> None:
+        self.descriptor = descriptor
+        self.ended = False
+        """The launcher is done, one way or the other: the collector is to come to its end."""
+        self.exit_code: int | None = None
+        """Of the run; None: nobody said."""
+        self._data = b""
+        os.set_blocking(descriptor, False)
+
+    def read(self) -> None:
+        """Take what is there. Anything but an exit code on a line of its own is passed over."""
+        try:
+            data = os.read(self.descriptor, MAX_LINE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self.ended = self.ended or not data
+        *lines, self._data = (self._data + data).split(b"\n")
+        self._data = self._data[-MAX_LINE_BYTES:]
+        for line in lines:
+            self._hear(line)
+
+    def _hear(self, line: bytes) -> None:
+        try:
+            said = json.loads(line)
+        except ValueError:
+            return
+        code = said.get("exit_code") if isinstance(said, dict) else None
+        if type(code) is int and -(2**31) <= code < 2**31:
+            self.exit_code = code
+            self.ended = True
+
+
+def say(line: Mapping[str, object]) -> None:
+    """One JSON line to the launcher, who may be gone."""
+    try:
+        print(json.dumps(line), flush=True)
+    except OSError:
+        # The interpreter would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

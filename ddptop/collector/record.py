@@ -1,0 +1,80 @@
+"""The recording as the collector sees it: it may be off, or fail at any moment, and nobody need ask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ddptop.protocol.messages import Bye, Progress, Received
+from ddptop.recording.reader import RecordingError
+from ddptop.recording.writer import Writer
+
+PROGRESS_EVERY_NS = 1_000_000_000
+"""A heartbeat is kept only where nothing else was kept of its rank for this long."""
+
+
+class Record:
+    """Writes what it is given, if it can, and knows what of it outlives this process."""
+
+    def __init__(self, path: Path | None, *, limit_bytes: int, resume: bool) -> None:
+        self.path = path
+        self._writer: Writer | None = None
+        self._trouble: str | None = None
+        self._told: str | None = None
+        self._kept_ns: dict[int, int] = {}
+        if path is None:
+            return
+        try:
+            self._writer = Writer(path, limit_bytes=limit_bytes, resume=resume)
+        except (OSError, RecordingError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            self._trouble = f"not recorded: {path}: {reason}"
+
+    @property
+    def note(self) -> str | None:
+        """Why there is no recording, or less than all, in words."""
+        return self._trouble or (self._writer.note if self._writer else None)
+
+    def news(self) -> str | None:
+        """The note, when it has changed since it was last asked for."""
+        if self.note == self._told:
+            return None
+        self._told = self.note
+        return self._told
+
+    @property
+    def existing(self) -> str | None:
+        """Path of the recording as text, None where nothing is recorded."""
+        return str(self.path) if self._writer is not None else None
+
+    def add(self, received: Received, body: bytes) -> None:
+        """Keep a message, unless it is a heartbeat that tells no more than what was kept before it."""
+        if self._writer is None:
+            return
+        if isinstance(received.message, Progress):
+            kept_ns = self._kept_ns.get(received.session)
+            if kept_ns is not None and received.t_ns - kept_ns < PROGRESS_EVERY_NS:
+                return
+        self._kept_ns[received.session] = received.t_ns
+        self._writer.add(received, body)
+        if isinstance(received.message, Bye):
+            self.flush()  # a process waits for this ack before it may end
+
+    def tick(self, now_ns: int) -> None:
+        """Write what is due."""
+        if self._writer is not None:
+            self._writer.tick(now_ns)
+
+    def flush(self) -> None:
+        """Write everything."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    @property
+    def safe(self) -> bool:
+        """Whether all that was added would survive the death of this process, or will never be written."""
+        return self._writer is None or self._writer.buffered == 0
+
+    def close(self) -> None:
+        """Bring the file to its end."""
+        if self._writer is not None:
+            self._writer.close()

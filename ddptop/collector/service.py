@@ -1,0 +1,208 @@
+"""The collector's main loop: one thread, one poller, and an orderly end."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from contextlib import ExitStack
+
+import zmq
+
+from ddptop.analysis.frames import Frame
+from ddptop.analysis.reducer import Reducer
+from ddptop.collector.arguments import Arguments
+from ddptop.collector.chores import Chores
+from ddptop.collector.intake import Intake
+from ddptop.collector.launcher_pipe import LauncherPipe
+from ddptop.collector.record import Record
+from ddptop.collector.resume import Earlier, earlier
+from ddptop.collector.viewers import Viewers
+from ddptop.collector.watch import ProcessWatch
+from ddptop.protocol.limits import VERSION
+from ddptop.protocol.messages import Event, Run
+from ddptop.transport.credit import CreditServer
+from ddptop.transport.receiver import AckedReceiver
+from ddptop.transport.rundir import (
+    ensure_run_directory,
+    hold_lock,
+    ingest_endpoint,
+    remove_run_directory,
+    view_endpoint,
+)
+from ddptop.transport.sockets import new_context
+
+NS = 1_000_000_000
+
+TICK_MS = 100
+"""Longest sleep: acks follow the recording's flush, which is due every 250 ms."""
+
+BREATH_S = 0.01
+"""Pause after a round: many ranks then share one wake-up and one ack, and nobody notices 10 ms."""
+
+LAST_WORDS_NS = 2 * NS
+"""How long the end of the run waits for ranks that have not said BYE and whose process is there."""
+
+QUIET_NS = NS // 10
+"""No message for this long, and no rank to wait for: all is in."""
+
+FAREWELL_NS = NS // 2
+"""How long viewers have to take the last frame."""
+
+
+class Collector:
+    """Serves one run from its first rank to its last. A context manager: it leaves nothing open."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        """Raises RunDirectoryError where the folder is not ours alone or another collector serves it."""
+        self._arguments = arguments
+        self._directory = arguments.run_dir
+        with ExitStack() as stack:
+            ensure_run_directory(self._directory)
+            stack.callback(os.close, hold_lock(self._directory))
+            self._build(stack)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Collector:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def run(self) -> dict[str, object]:
+        """Serve until the launcher is done or dead, then come to an end; returns what there was."""
+        while not self._pipe.ended:
+            self._round()
+            time.sleep(BREATH_S)
+        self._hear_last_words()
+        self._finish()
+        return self._summary()
+
+    def _build(self, stack: ExitStack) -> None:
+        arguments, now_ns = self._arguments, time.monotonic_ns()
+        before = earlier(self._directory, arguments.record, arguments.run_id)
+        epoch = secrets.randbits(62)
+        context = new_context()
+        stack.callback(context.term)
+        self._poller = zmq.Poller()
+        self._pipe = LauncherPipe()
+        watch = ProcessWatch(lambda fd: self._poller.register(fd, zmq.POLLIN), self._poller.unregister)
+        stack.callback(watch.close)
+        self._record = Record(arguments.record, limit_bytes=arguments.record_limit, resume=before.resume)
+        stack.callback(self._record.close)
+        self._reducer = Reducer(stall_s=arguments.stall_s, tail=before.resume)
+        receiver = AckedReceiver(
+            context,
+            ingest_endpoint(self._directory),
+            epoch=epoch,
+            seen=before.seen,
+            run_id=arguments.run_id,
+            hold_acks=True,
+        )
+        stack.callback(receiver.close)
+        self._server = CreditServer(context, view_endpoint(self._directory))
+        stack.callback(self._server.close, FAREWELL_NS // 1_000_000)
+        self._viewers = Viewers(self._server, self._frame, epoch=epoch)
+        self._watch = watch
+        self._intake = Intake(receiver, self._record, self._reducer, watch, watched=not arguments.simulated)
+        for source in (self._pipe.descriptor, receiver.socket, self._server.socket):
+            self._poller.register(source, zmq.POLLIN)
+        self._take_up(before, now_ns)
+
+    def _take_up(self, before: Earlier, now_ns: int) -> None:
+        """Begin the run, or go on with it."""
+        for received in before.records:
+            self._intake.recall(received, now_ns)
+        self._reducer.tail = False
+        started_at = time.time() if before.started_at is None else before.started_at
+        if self._reducer.run is None:
+            self._say_run("live", now_ns, started_at=started_at)
+        if before.resume or before.started_at is not None:
+            self._intake.say(Event("collector_restart", now_ns, -1, -1, {"pid": os.getpid()}), now_ns)
+        self._chores = Chores(self._arguments, self._record, self._intake, self._watch, started_at=started_at)
+        self._chores.announce()
+
+    def _round(self) -> int:
+        """Wait for something, do what is due; returns the number of messages that ranks sent."""
+        ready = dict(self._poller.poll(self._viewers.wait_ms(time.monotonic_ns(), TICK_MS)))
+        now_ns = time.monotonic_ns()
+        arrived = self._intake.drain(now_ns)
+        if self._pipe.descriptor in ready:
+            self._pipe.read()
+            if self._pipe.ended:
+                self._poller.unregister(self._pipe.descriptor)
+        self._watch.note_ended(ready.keys(), now_ns)
+        self._intake.tell_lost(now_ns)
+        self._chores.work(now_ns)
+        self._intake.acknowledge(now_ns)
+        self._server.drain(now_ns)
+        self._viewers.serve(now_ns)
+        return arrived
+
+    def _hear_last_words(self) -> None:
+        """Until every rank has said BYE or its process is gone, and nothing more comes."""
+        heard_ns = time.monotonic_ns()
+        end_ns = heard_ns + LAST_WORDS_NS
+        while (now_ns := time.monotonic_ns()) < end_ns:
+            if self._round():
+                heard_ns = now_ns
+            if not self._watch and now_ns - heard_ns > QUIET_NS:
+                return
+            time.sleep(BREATH_S)
+
+    def _finish(self) -> None:
+        """Say how the run ended: to the recording, and to those who watch."""
+        now_ns = time.monotonic_ns()
+        self._say_run("finished" if self._pipe.exit_code == 0 else "failed", now_ns)
+        self._record.close()
+        self._intake.acknowledge(now_ns)
+        self._chores.say_news(now_ns)
+        watching = self._server.heard_since(now_ns - 2 * NS)
+        told: set[bytes] = set()
+        while watching - told and time.monotonic_ns() - now_ns < FAREWELL_NS:
+            self._server.drain(time.monotonic_ns())
+            told |= {viewer.name for viewer in self._server.waiting()}
+            self._viewers.serve(time.monotonic_ns(), final=True)
+            self._server.socket.poll(TICK_MS)
+        remove_run_directory(self._directory)
+
+    def _say_run(self, state: str, now_ns: int, *, started_at: float | None = None) -> None:
+        arguments = self._arguments
+        first = self._reducer.run
+        if first is not None:
+            began = (first.unix_ns, first.monotonic_ns)
+        else:
+            unix_ns = time.time_ns() if started_at is None else int(started_at * NS)
+            began = (unix_ns, max(0, now_ns - (time.time_ns() - unix_ns)))
+        run = Run(
+            version=VERSION,
+            run_id=arguments.run_id,
+            name=arguments.name,
+            script=arguments.script,
+            argv=arguments.argv,
+            unix_ns=began[0],
+            monotonic_ns=began[1],
+            state=state,
+            exit_code=self._pipe.exit_code,
+            simulated=arguments.simulated,
+        )
+        self._intake.say(run, now_ns)
+
+    def _frame(self, *, cursor: int, focus: int | None) -> Frame:
+        return self._reducer.frame(
+            time.monotonic_ns(),
+            cursor=cursor,
+            focus=focus,
+            source="simulated" if self._arguments.simulated else "live",
+            recording=self._record.existing,
+        )
+
+    def _summary(self) -> dict[str, object]:
+        frame = self._frame(cursor=self._reducer.history_end, focus=None)
+        return {
+            "steps": frame.group.step,
+            "records": frame.records,
+            "lost": frame.lost_records,
+            "recording": self._record.existing,
+            "recording_note": self._record.note,
+        }

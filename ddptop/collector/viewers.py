@@ -1,0 +1,65 @@
+"""Frames for those who watch: each at its own pace, none ever waited for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from ddptop.analysis.frame_codec import encode_frame
+from ddptop.protocol.messages import State
+from ddptop.transport.credit import LARGEST_FRAME_BYTES, CreditServer, Waiting, has_more
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Frame
+
+INTERVAL_NS = 250_000_000
+"""A person sees no more than four frames a second."""
+
+
+class FrameMaker(Protocol):
+    """Gives the group as it is now, with the history from point `cursor` on."""
+
+    def __call__(self, *, cursor: int, focus: int | None) -> Frame:
+        """`focus`: the rank whose single steps are wanted."""
+
+
+class Viewers:
+    """Serves frames over the credit link."""
+
+    def __init__(self, server: CreditServer, frame: FrameMaker, *, epoch: int) -> None:
+        self._server = server
+        self._frame = frame
+        self._epoch = epoch
+        self._behind: set[bytes] = set()
+        """Viewers that still have history to catch up with: they need not wait for their turn."""
+        self.too_large = 0
+        """Frames that do not fit the link even without history."""
+
+    def serve(self, now_ns: int, *, final: bool = False) -> None:
+        """Send a frame to every viewer with room for one whose turn it is; `final`: to all with room."""
+        for viewer in self._server.waiting():
+            if final or self._due_ns(viewer) <= now_ns:
+                self._send(viewer, now_ns)
+
+    def wait_ms(self, now_ns: int, most: int) -> int:
+        """Milliseconds until a viewer's turn comes, at most `most`."""
+        due = min(
+            (self._due_ns(viewer) for viewer in self._server.waiting()), default=now_ns + most * 1_000_000
+        )
+        return max(0, min(most, -((now_ns - due) // 1_000_000)))
+
+    def _due_ns(self, viewer: Waiting) -> int:
+        return 0 if viewer.sent_ns is None or viewer.name in self._behind else viewer.sent_ns + INTERVAL_NS
+
+    def _send(self, viewer: Waiting, now_ns: int) -> None:
+        skipped = 0 if viewer.sent_ns is None else (viewer.since_ns - viewer.sent_ns) // INTERVAL_NS
+        credit = viewer.credit
+        cursor = credit.cursor if credit.epoch == self._epoch else 0
+        frame = self._frame(cursor=cursor, focus=credit.focus if credit.focus >= 0 else None)
+        data = encode_frame(frame)
+        if len(data) > LARGEST_FRAME_BYTES:
+            self.too_large += 1
+            return
+        self._behind.discard(viewer.name)
+        sent = self._server.send(viewer.name, State(self._epoch, skipped, data), now_ns)
+        if sent and has_more(len(data), len(frame.history.step)):
+            self._behind.add(viewer.name)

@@ -1,0 +1,170 @@
+"""Frames of a run that is going on, from its collector, over the credit link."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import zmq
+
+from ddptop.analysis.frame_codec import FrameError, decode_frame
+from ddptop.analysis.history import HistoryStore
+from ddptop.protocol.messages import Credit
+from ddptop.sources.base import Source
+from ddptop.transport.credit import CreditClient, has_more
+from ddptop.transport.discovery import is_alive, read_run_file
+from ddptop.transport.rundir import view_endpoint
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Frame
+    from ddptop.protocol.messages import State
+    from ddptop.transport.rundir import RunFile
+
+POLL_MS = 100
+
+SILENT_S = 1.5
+"""Without a frame for this long the last one is no longer the present: the collector sends four a second."""
+
+ASK_AGAIN_S = 1.0
+"""A credit may be lost with the collector that had it; a later one replaces it, so asking again is safe."""
+
+AGE_EVERY_S = 0.5
+"""How often a frame that no longer moves is handed out again, with the time gone on."""
+
+ENDED = ("finished", "failed")
+
+
+class LiveSource(Source):
+    """Reads one run in a thread of its own. `start` and `close` once each; the rest from any thread."""
+
+    def __init__(self, run: RunFile) -> None:
+        self._run = run
+        self._history = HistoryStore()
+        self._epoch = 0
+        self._cursor = 0
+        self._focus = -1
+        self._frame: Frame | None = None
+        self._live: Frame | None = None
+        self._status: str | None = f"waiting for the collector of {run.name}"
+        self._heard = self._asked = self._aged = time.monotonic()
+        self._owed = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="ddptop-live")
+        self.skipped = 0
+        """Frames that were not sent because there was no credit; grows when this process was stopped."""
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def latest(self) -> Frame | None:
+        """The newest frame; None while there is none yet."""
+        return self._frame
+
+    def status(self) -> str | None:
+        """Why no frame comes; None while all is well."""
+        return self._status
+
+    def focus(self, rank: int | None) -> None:
+        """Ask for the single steps of this rank in coming frames."""
+        self._focus = -1 if rank is None else rank
+
+    def play(self, playing: bool | None = None) -> None:
+        """A live run cannot be held."""
+
+    def set_speed(self, factor: float) -> None:
+        """A live run has one speed."""
+
+    def seek(self, *, step: int | None = None, share: float | None = None, by_steps: int | None = None) -> None:
+        """A live run is always at its end."""
+
+    def close(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _read(self) -> None:
+        try:
+            client = CreditClient(view_endpoint(self._run.directory))
+        except zmq.ZMQError as error:
+            self._status = f"cannot reach the collector of {self._run.name}: {error}"
+            return
+        try:
+            while not self._stop.is_set():
+                self._ask(client)
+                client.socket.poll(POLL_MS)
+                self._receive(client)
+                self._age()
+        finally:
+            client.close()
+
+    def _ask(self, client: CreditClient) -> None:
+        now = time.monotonic()
+        if self._owed and now - self._asked < ASK_AGAIN_S:
+            return
+        if client.grant(Credit(self._epoch, self._cursor, self._focus)):
+            self._owed, self._asked = True, now
+
+    def _receive(self, client: CreditClient) -> None:
+        newest = None
+        while (state := client.receive()) is not None:
+            newest = self._take(state) or newest
+        if newest is not None:
+            self._live = self._frame = newest
+            self._status = f"the run has {newest.run.state}" if newest.run.state in ENDED else None
+
+    def _take(self, state: State) -> Frame | None:
+        """A frame with all its history, or None while some of that is still to come."""
+        self._owed = False
+        try:
+            frame = decode_frame(state.frame)
+        except FrameError as error:
+            self._status = f"cannot read the collector's frames ({error}): is it another version of ddptop?"
+            return None
+        self._heard = time.monotonic()
+        self.skipped += state.skipped
+        if state.epoch != self._epoch:
+            self._epoch = state.epoch
+            self._history.clear()
+        history = self._history.extend(frame.history)
+        self._cursor = self._history.end
+        if has_more(len(state.frame), len(frame.history.step)):
+            return None
+        return replace(frame, history=history)
+
+    def _age(self) -> None:
+        """Hand out the last frame again, as what it is, when no newer one comes."""
+        now = time.monotonic()
+        if now - self._heard < SILENT_S or now - self._aged < AGE_EVERY_S:
+            return
+        self._aged = now
+        there = self._collector_is_there()
+        last = self._live
+        if last is None:
+            gone = f"the collector of {self._run.name} is gone"
+            self._status = f"{self._run.name} does not answer yet" if there else gone
+            return
+        if last.run.state in ENDED:
+            return  # the last word of a run is shown for as long as anyone looks
+        silent_s = now - self._heard
+        what = "does not answer" if there else "is gone"
+        self._status = f"the collector {what}; this is the run as it was {silent_s:.0f} s ago"
+        self._frame = aged(last, silent_s, "stale" if there else "lost")
+
+    def _collector_is_there(self) -> bool:
+        run = read_run_file(self._run.directory)  # again: a collector that was started anew has another pid
+        return run is not None and is_alive(run)
+
+
+def aged(frame: Frame, silent_s: float, state: str) -> Frame:
+    """The frame as it looks when nothing was heard for `silent_s` seconds: nobody in it is live any more."""
+    run = replace(frame.run, state=state, elapsed_s=frame.run.elapsed_s + silent_s)
+    ranks = replace(
+        frame.ranks,
+        state=tuple(state if was in ("live", "stalled", "stale") else was for was in frame.ranks.state),
+        age_ms=frame.ranks.age_ms + silent_s * 1000,
+    )
+    return replace(frame, run=run, ranks=ranks, unix_s=frame.unix_s + silent_s)

@@ -1,0 +1,176 @@
+"""The credit link: a viewer gets a frame only when it has said that it has room for one.
+
+Wire: viewer to collector [CREDIT], collector to viewer [STATE], one frame each. A credit replaces the one
+before it, so a viewer holds at most one, and a stopped viewer finds one frame at most in its socket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import zmq
+
+from ddptop.protocol.codec import ProtocolError, decode, encode
+from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_RANK_MESSAGE_BYTES
+from ddptop.protocol.messages import Credit, State
+from ddptop.transport.sockets import bind, connect, new_context
+
+HIGH_SERVER = 50
+HIGH_CLIENT = (8, 16)
+
+LARGEST_FRAME_BYTES = MAX_FRAME_BYTES - 64
+"""What fits in a STATE: its other fields and msgpack's marks take less than 64 bytes."""
+
+CATCH_UP_POINTS = 1000
+"""History points in one frame beyond which a viewer is catching up, not keeping up: 4 Hz at 4000 steps/s."""
+
+FORGET_NS = 600 * 10**9
+"""A viewer that said nothing for ten minutes is forgotten; if it was only stopped, it is a new one later."""
+
+MAX_VIEWERS = 256
+"""More than a team has; a process that connects in a loop must not grow the collector."""
+
+
+def has_more(frame_bytes: int, history_points: int) -> bool:
+    """Whether a frame was filled with history and more of it waits: the next one is then sent out of turn."""
+    return history_points > CATCH_UP_POINTS and frame_bytes > LARGEST_FRAME_BYTES - 8192
+
+
+class Waiting(NamedTuple):
+    """A viewer with room for a frame."""
+
+    name: bytes
+    credit: Credit
+    since_ns: int
+    """When it first gave this credit."""
+    sent_ns: int | None
+    """When it was last sent a frame; None: never."""
+
+
+@dataclass(slots=True)
+class _Viewer:
+    heard_ns: int
+    credit: Credit | None = None
+    since_ns: int = 0
+    sent_ns: int | None = None
+
+
+class CreditServer:
+    """The collector's end: knows who has room for a frame."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
+        self._viewers: dict[bytes, _Viewer] = {}
+        self.refused = 0
+        """Messages that were no credit, and credits of viewers beyond the limit."""
+        # No heartbeat: a viewer may be stopped for hours and must find its connection as it left it.
+        self.socket = bind(
+            context, endpoint, high=HIGH_SERVER, max_bytes=MAX_RANK_MESSAGE_BYTES, heartbeat=False
+        )
+        self.socket.set(zmq.ROUTER_MANDATORY, 1)
+
+    def drain(self, now_ns: int, limit: int = 1000) -> None:
+        """Note the credits that have arrived, at most `limit`. Never blocks."""
+        for _ in range(limit):
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            if not self._note(frames, now_ns):
+                self.refused += 1
+        silent = [name for name, viewer in self._viewers.items() if now_ns - viewer.heard_ns > FORGET_NS]
+        for name in silent:
+            del self._viewers[name]
+
+    def waiting(self) -> list[Waiting]:
+        """Viewers with room for a frame, and what they asked for."""
+        return [
+            Waiting(name, viewer.credit, viewer.since_ns, viewer.sent_ns)
+            for name, viewer in self._viewers.items()
+            if viewer.credit is not None
+        ]
+
+    def heard_since(self, t_ns: int) -> set[bytes]:
+        """Viewers that gave a credit after this moment."""
+        return {name for name, viewer in self._viewers.items() if viewer.heard_ns > t_ns}
+
+    def send(self, name: bytes, state: State, now_ns: int) -> bool:
+        """Send a frame and use up the credit. False: the viewer is gone (forgotten) or its socket is full."""
+        try:
+            self.socket.send_multipart([name, encode(state)], zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError:
+            self._viewers.pop(name, None)
+            return False
+        viewer = self._viewers[name]
+        viewer.credit, viewer.sent_ns = None, now_ns
+        return True
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close the socket, leaving last frames that long to go out; the context is the caller's."""
+        self.socket.close(linger=linger_ms)
+
+    def _note(self, frames: list[bytes], now_ns: int) -> bool:
+        if len(frames) != 2:
+            return False
+        name, body = frames
+        try:
+            credit = decode(body)
+        except ProtocolError:
+            return False
+        if not isinstance(credit, Credit) or (
+            name not in self._viewers and len(self._viewers) >= MAX_VIEWERS
+        ):
+            return False
+        viewer = self._viewers.setdefault(name, _Viewer(now_ns))
+        if viewer.credit is None:
+            viewer.since_ns = now_ns
+        viewer.credit, viewer.heard_ns = credit, now_ns
+        return True
+
+
+class CreditClient:
+    """The viewer's end, with a context of its own. One thread."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._context = new_context()
+        try:
+            self.socket = connect(
+                self._context,
+                endpoint,
+                send_high=HIGH_CLIENT[0],
+                receive_high=HIGH_CLIENT[1],
+                max_bytes=MAX_FRAME_BYTES,
+                heartbeat=False,
+            )
+        except zmq.ZMQError:
+            self._context.term()
+            raise
+
+    def grant(self, credit: Credit) -> bool:
+        """Ask for one frame; False if nobody is there to hear it. Never blocks."""
+        try:
+            self.socket.send(encode(credit), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def receive(self) -> State | None:
+        """The next frame that has arrived, None if there is none. Never blocks."""
+        while True:
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return None
+            try:
+                message = decode(frames[0])
+            except ProtocolError:
+                continue
+            if isinstance(message, State):
+                return message
+
+    def close(self) -> None:
+        """Close socket and context; may be called twice."""
+        self.socket.close(linger=0)
+        self._context.term()

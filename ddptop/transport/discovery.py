@@ -1,0 +1,138 @@
+"""Run files: how a viewer finds the runs that live on this machine."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ddptop.transport.private import RunDirectoryError, check_private, open_private
+from ddptop.transport.processes import boot_id, pid_namespace, process_start
+from ddptop.transport.roots import roots
+
+NAME = "run.json"
+
+MAX_RUN_FILE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """What a run's folder says of the run."""
+
+    name: str
+    run_id: str
+    pid: int
+    """Of the collector."""
+    process_start: int
+    """Of that process (`processes.process_start`): pids are reused."""
+    boot_id: str
+    pid_namespace: str
+    started_at: float
+    """Unix seconds."""
+    script: str
+    world_size: int
+    """0: not known yet."""
+    recording: str | None
+    directory: Path
+
+
+def write_run_file(directory: Path, run: RunFile) -> None:
+    """Put the run file in place, whole or not at all, mode 0600. Raises RunDirectoryError."""
+    fields = asdict(run)
+    del fields["directory"]  # where it lies says it
+    temporary = f"{NAME}.{os.getpid()}"
+    try:
+        with open_private(directory) as folder:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=folder)
+            with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=folder), "w", encoding="utf-8") as file:
+                json.dump(fields, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(temporary, NAME, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError as error:
+        raise RunDirectoryError(f"cannot write {directory / NAME}: {error.strerror}") from error
+
+
+def read_run_file(directory: Path) -> RunFile | None:
+    """The run file of a folder; None if there is none, it is not ours, or it is no run file."""
+    try:
+        with open_private(directory) as folder:
+            descriptor = os.open(NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            with os.fdopen(descriptor, "rb") as file:
+                check_private(descriptor, directory / NAME)
+                data = file.read(MAX_RUN_FILE_BYTES)
+        return _parse(json.loads(data), directory)
+    except (OSError, RunDirectoryError, ValueError):
+        return None
+
+
+def live_runs() -> list[RunFile]:
+    """The runs of this user whose collector lives, newest first.
+
+    Raises RunDirectoryError only when there is no such run and a folder was refused: that may be why.
+    """
+    runs: list[RunFile] = []
+    refused: RunDirectoryError | None = None
+    for root in roots():
+        try:
+            with open_private(root) as folder:
+                names = os.listdir(folder)  # noqa: PTH208 - pathlib takes no descriptor
+        except FileNotFoundError:
+            continue
+        except RunDirectoryError as error:
+            refused = refused or error
+            continue
+        found = (read_run_file(root / name) for name in names)
+        runs += [run for run in found if run is not None and is_alive(run)]
+    if refused is not None and not runs:
+        raise refused
+    return sorted(runs, key=lambda run: run.started_at, reverse=True)
+
+
+def is_alive(run: RunFile) -> bool:
+    """Whether the run's collector lives."""
+    if run.boot_id != boot_id():
+        return False
+    if run.pid_namespace == pid_namespace():
+        return process_start(run.pid) == run.process_start
+    return _is_locked(run.directory)  # its pid means nothing here, as seen from outside a container
+
+
+def _is_locked(directory: Path) -> bool:
+    try:
+        descriptor = os.open(directory / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _parse(data: object, directory: Path) -> RunFile:
+    if not isinstance(data, dict):
+        raise ValueError("no run file")
+    kinds: dict[str, type | tuple[type, ...]] = {
+        "name": str,
+        "run_id": str,
+        "pid": int,
+        "process_start": int,
+        "boot_id": str,
+        "pid_namespace": str,
+        "started_at": (int, float),
+        "script": str,
+        "world_size": int,
+        "recording": (str, type(None)),
+    }
+    for key, kind in kinds.items():
+        if not isinstance(data.get(key), kind):
+            raise ValueError(f"run file without a proper {key}")
+    return RunFile(**{key: data[key] for key in kinds}, directory=directory)

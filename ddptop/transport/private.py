@@ -1,0 +1,62 @@
+"""Folders that only this user can look into, checked by file descriptor so that a check cannot be raced."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class RunDirectoryError(Exception):
+    """A run's folder cannot be used; the text is one clear line for a person."""
+
+
+@contextmanager
+def open_private(path: Path | str, *, create: bool = False, inside: int | None = None) -> Iterator[int]:
+    """A descriptor of the folder `path` (relative to the folder `inside`, if given) while the context lasts.
+
+    Raises RunDirectoryError if it is a link, no folder, another user's, or open to others, and
+    FileNotFoundError if it is not there.
+    """
+    if create:
+        try:
+            os.mkdir(path, 0o700, dir_fd=inside)
+        except FileExistsError:
+            pass
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise RunDirectoryError(f"cannot make {path}: {error.strerror}") from error
+    try:
+        descriptor = os.open(path, _OPEN, dir_fd=inside)
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # ELOOP or ENOTDIR, depending on the system, for a link
+        reason = "is a link or no folder" if _is_no_folder(path, inside) else error.strerror
+        raise RunDirectoryError(f"{path}: {reason}") from error
+    try:
+        check_private(descriptor, path)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def check_private(descriptor: int, path: Path | str) -> None:
+    """Raise RunDirectoryError unless the opened folder or file is this user's alone."""
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid():
+        raise RunDirectoryError(f"{path} belongs to user {status.st_uid}, not to you")
+    if status.st_mode & 0o077:
+        mode = stat.S_IMODE(status.st_mode)
+        raise RunDirectoryError(f"{path} is open to other users (mode {mode:04o}); run: chmod 700 {path}")
+
+
+def _is_no_folder(path: Path | str, inside: int | None) -> bool:
+    try:
+        return not stat.S_ISDIR(os.stat(path, dir_fd=inside, follow_symlinks=False).st_mode)
+    except OSError:
+        return False

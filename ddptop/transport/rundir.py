@@ -1,0 +1,125 @@
+"""A run's folder: where its sockets are, how it is found, and how no second collector takes its place.
+
+`<root>/<run id>/` holds the sockets `ingest` and `view`, the file `run.json` and the file `lock`, which the
+collector keeps locked while it lives. The root is `$XDG_RUNTIME_DIR/ddptop`, else `/tmp/ddptop-$UID`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from ddptop.transport.discovery import RunFile, is_alive, live_runs, read_run_file, write_run_file
+from ddptop.transport.private import RunDirectoryError, open_private
+from ddptop.transport.roots import first_root, roots, state_directory
+
+__all__ = [
+    "RunDirectoryError",
+    "RunFile",
+    "create_run_directory",
+    "ensure_run_directory",
+    "hold_lock",
+    "ingest_endpoint",
+    "live_runs",
+    "remove_run_directory",
+    "roots",
+    "state_directory",
+    "view_endpoint",
+    "write_run_file",
+]
+
+MAX_SOCKET_PATH = 107
+"""Bytes of `sun_path` on Linux without the final zero; ZeroMQ refuses longer ones."""
+
+LOCK_PATIENCE_S = 1.0
+"""`ddptop ls` may hold the lock for a moment to see whether the run lives."""
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def create_run_directory(run_id: str) -> Path:
+    """Make the folder of a new run, mode 0700; remove those of dead runs. Raises RunDirectoryError."""
+    if not _RUN_ID.fullmatch(run_id):
+        raise RunDirectoryError(f"run id {run_id!r}: letters, digits, '.', '_' and '-' only, at most 64")
+    root = first_root(room=MAX_SOCKET_PATH - len(f"/{run_id}/ingest"))
+    _remove_stale(root)
+    try:
+        with open_private(root, create=True) as descriptor:
+            os.mkdir(run_id, 0o700, dir_fd=descriptor)
+    except FileExistsError:
+        raise RunDirectoryError(f"there is a run {run_id} already") from None
+    except OSError as error:
+        raise RunDirectoryError(f"cannot make a folder in {root}: {error.strerror}") from error
+    return root / run_id
+
+
+def ensure_run_directory(directory: Path) -> None:
+    """Check a run's folder, and make it again if it is gone. Raises RunDirectoryError."""
+    try:
+        with (
+            open_private(directory.parent, create=True) as root,
+            open_private(directory.name, create=True, inside=root),
+        ):
+            pass
+    except FileNotFoundError:
+        raise RunDirectoryError(f"{directory.parent.parent} is not there") from None
+
+
+def ingest_endpoint(directory: Path) -> str:
+    """Where ranks connect."""
+    return f"ipc://{directory}/ingest"
+
+
+def view_endpoint(directory: Path) -> str:
+    """Where viewers connect."""
+    return f"ipc://{directory}/view"
+
+
+def hold_lock(directory: Path, *, patience_s: float = LOCK_PATIENCE_S) -> int:
+    """Take the run's lock and return its descriptor; closing it, or dying, lets it go.
+
+    Raises RunDirectoryError when another collector has it: binding would silently steal its sockets.
+    """
+    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    end = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                os.close(descriptor)
+                raise RunDirectoryError(f"another collector already serves {directory}") from None
+            time.sleep(0.02)
+        else:
+            return descriptor
+
+
+def remove_run_directory(directory: Path) -> None:
+    """Remove a run's folder and what is in it; nothing happens if it is gone or not ours."""
+    with suppress(OSError, RunDirectoryError), open_private(directory.parent) as root:
+        with open_private(directory.name, inside=root) as descriptor:
+            for name in os.listdir(descriptor):  # noqa: PTH208 - pathlib takes no descriptor
+                os.unlink(name, dir_fd=descriptor)
+        os.rmdir(directory.name, dir_fd=root)
+
+
+def _remove_stale(root: Path) -> None:
+    """Remove folders whose collector's process is gone and whose lock nobody holds."""
+    try:
+        folders = list(root.iterdir())
+    except OSError:
+        return
+    for folder in folders:
+        run = read_run_file(folder)
+        if run is None or is_alive(run):
+            continue
+        with suppress(RunDirectoryError, OSError):
+            descriptor = hold_lock(folder, patience_s=0)
+            try:
+                remove_run_directory(folder)
+            finally:
+                os.close(descriptor)

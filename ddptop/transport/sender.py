@@ -1,0 +1,182 @@
+"""The rank's end of the acked link: what is offered is kept until the collector says it is safe.
+
+Wire: two frames, [head, body]. The head is msgpack [session, rank, seq, base], where `seq` counts the
+offered messages from 1 (0: HELLO and heartbeats, which are not acked) and `base` is the oldest message
+still kept: what lies before it and has not arrived never will. The collector answers with one frame, an ACK.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import msgpack
+import zmq
+
+from ddptop.protocol.codec import ProtocolError, decode
+from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_RANK_MESSAGE_BYTES
+from ddptop.protocol.messages import Ack, Hello
+from ddptop.transport.sockets import connect, new_context
+
+SEND_HIGH = 8
+RECEIVE_HIGH = 64
+"""High-water marks that held in every outage tried: few enough that little is sent in vain to a collector
+that dies, enough to fill the pipe. The window, not the socket, is where messages wait."""
+
+RESEND_S = 1.0
+"""Everything is sent again when no ACK got further for this long. The collector acks what it has written,
+four times a second."""
+
+REWIND_S = 0.1
+"""Least time between two rewinds: a burst of NACKs about one hole answers one resend."""
+
+CLOSE_POLL_MS = 5
+
+
+class AckedSender:
+    """Delivers numbered messages across collector restarts. All methods on one thread; none of them blocks.
+
+    `hello` gives the encoded HELLO; it is asked at every new connection and every restart of the collector.
+    `window_bytes` bounds what is kept unacked: past it the oldest message is dropped, which the collector
+    sees as a gap in step numbers.
+    """
+
+    def __init__(self, endpoint: str, hello: Callable[[], bytes], *, window_bytes: int = 1 << 20) -> None:
+        self._hello = hello
+        self._window_bytes = window_bytes
+        self._window: dict[int, bytes] = {}
+        self._bytes = 0
+        self._base = 1
+        self._next = 1
+        self._cursor = 1
+        self._head = (0, 0)
+        self._greeted = False
+        self._beat: bytes | None = None
+        self._epoch: int | None = None
+        self._advanced = self._rewound = time.monotonic()
+        self._pid = os.getpid()
+        self.dropped = 0
+        """Messages given up: pushed out of the window, or too large to be sent at all."""
+        self._context = new_context()
+        self._socket = connect(
+            self._context,
+            endpoint,
+            send_high=SEND_HIGH,
+            receive_high=RECEIVE_HIGH,
+            max_bytes=MAX_FRAME_BYTES,
+            heartbeat=True,
+        )
+
+    @property
+    def pending(self) -> int:
+        """Messages offered and not yet acked."""
+        return len(self._window)
+
+    def offer(self, body: bytes) -> None:
+        """Number a message and keep it until it is acked; `service` sends it."""
+        if len(body) > MAX_RANK_MESSAGE_BYTES:  # the collector would end the connection over it, for ever
+            self.dropped += 1
+            return
+        if not self._window:
+            self._advanced = time.monotonic()
+        self._window[self._next] = body
+        self._next += 1
+        self._bytes += len(body)
+        while self._bytes > self._window_bytes and self.pending > 1:
+            self._forget_oldest()
+            self.dropped += 1
+
+    def beat(self, body: bytes) -> None:
+        """Send this heartbeat with the next `service`, if it can be sent then; never again."""
+        self._beat = body
+
+    def service(self) -> Ack | None:
+        """Read acks and send what is due. Returns the newest ack, None if there was none. Never blocks."""
+        newest = None
+        while (ack := self._receive()) is not None:
+            newest = ack
+            self._note(ack)
+        now = time.monotonic()
+        if self._window and now - max(self._advanced, self._rewound) > RESEND_S:
+            self._rewind(now)
+        self._send_due()
+        return newest
+
+    def close(self, drain_s: float) -> int:
+        """Go on until all is acked, at most `drain_s` seconds; returns the number of messages left unacked.
+
+        In a forked child it does nothing: the socket is the parent's.
+        """
+        if os.getpid() != self._pid or self._socket.closed:
+            return self.pending
+        end = time.monotonic() + drain_s
+        self.service()
+        while self._window and (left := end - time.monotonic()) > 0:
+            self._socket.poll(min(CLOSE_POLL_MS, int(left * 1000)))
+            self.service()
+        self._socket.close(linger=0)
+        self._context.term()
+        return self.pending
+
+    def _receive(self) -> Ack | None:
+        while True:
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return None
+            try:
+                message = decode(frames[0])
+            except ProtocolError:
+                continue
+            if isinstance(message, Ack):
+                return message
+
+    def _note(self, ack: Ack) -> None:
+        now = time.monotonic()
+        if self._base <= ack.seq:
+            self._advanced = now
+        while self._window and self._base <= ack.seq:
+            self._forget_oldest()
+        restarted = self._epoch is not None and ack.epoch != self._epoch
+        self._epoch = ack.epoch
+        if restarted or (ack.nack and now - self._rewound > REWIND_S):
+            self._rewind(now)
+
+    def _forget_oldest(self) -> None:
+        self._bytes -= len(self._window.pop(self._base))
+        self._base += 1
+        self._cursor = max(self._cursor, self._base)
+
+    def _rewind(self, now: float) -> None:
+        self._cursor = self._base
+        self._rewound = now
+        self._greeted = False  # the collector that misses something may have missed the HELLO
+
+    def _send_due(self) -> None:
+        beat, self._beat = self._beat, None
+        if not self._greeted:
+            if not self._socket.poll(0, zmq.POLLOUT):
+                return
+            hello = self._hello()
+            message = decode(hello)
+            if not isinstance(message, Hello):
+                raise ValueError(f"hello() gave a {type(message).__name__}")
+            self._head = (message.session, message.rank)
+            if not self._send(0, hello):
+                return
+            self._greeted = True
+        while self._cursor < self._next:
+            if not self._send(self._cursor, self._window[self._cursor]):
+                return
+            self._cursor += 1
+        if beat is not None:
+            self._send(0, beat)
+
+    def _send(self, seq: int, body: bytes) -> bool:
+        head = msgpack.packb((*self._head, seq, self._base))
+        try:
+            self._socket.send_multipart([head, body], zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True

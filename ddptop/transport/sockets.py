@@ -1,0 +1,78 @@
+"""Contexts and options that every ddptop socket shares."""
+
+from __future__ import annotations
+
+import os
+
+import zmq
+
+RECONNECT_MS = (100, 2000)
+"""First and longest pause between attempts: a restarted collector is found soon, a dead one costs nothing."""
+
+HANDSHAKE_MS = 3000
+"""A peer that connects and says nothing is dropped."""
+
+HEARTBEAT_MS = (2000, 6000)
+"""Interval and timeout: a forked DataLoader worker can keep a dead rank's connection open, a heartbeat
+cannot be faked by it."""
+
+MAX_SOCKETS = 65_536
+"""ZeroMQ's default of 1023 counts connections too."""
+
+
+def new_context() -> zmq.Context[zmq.Socket[bytes]]:
+    """A context of its own for one end of a link: one I/O thread, never shared with the user's ZeroMQ."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+    context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
+    return context
+
+
+def connect(
+    context: zmq.Context[zmq.Socket[bytes]],
+    endpoint: str,
+    *,
+    send_high: int,
+    receive_high: int,
+    max_bytes: int,
+    heartbeat: bool,
+) -> zmq.Socket[bytes]:
+    """A DEALER that keeps trying to reach `endpoint` and queues nothing while nobody is there."""
+    socket = context.socket(zmq.DEALER)
+    socket.linger = 0
+    socket.sndhwm = send_high
+    socket.rcvhwm = receive_high
+    socket.set(zmq.MAXMSGSIZE, max_bytes)
+    socket.set(zmq.IMMEDIATE, 1)
+    if heartbeat:
+        _heartbeat(socket)
+    socket.set(zmq.RECONNECT_IVL, RECONNECT_MS[0])
+    socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MS[1])
+    socket.connect(endpoint)
+    return socket
+
+
+def bind(
+    context: zmq.Context[zmq.Socket[bytes]], endpoint: str, *, high: int, max_bytes: int, heartbeat: bool
+) -> zmq.Socket[bytes]:
+    """A ROUTER at `endpoint`; over ipc only for processes of this user. Raises zmq.ZMQError."""
+    socket = context.socket(zmq.ROUTER)
+    socket.linger = 0
+    socket.sndhwm = high
+    socket.rcvhwm = high
+    socket.set(zmq.MAXMSGSIZE, max_bytes)
+    socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+    if heartbeat:
+        _heartbeat(socket)
+    if endpoint.startswith("ipc:"):
+        socket.set(zmq.IPC_FILTER_UID, os.getuid())
+    try:
+        socket.bind(endpoint)
+    except zmq.ZMQError:
+        socket.close()
+        raise
+    return socket
+
+
+def _heartbeat(socket: zmq.Socket[bytes]) -> None:
+    socket.set(zmq.HEARTBEAT_IVL, HEARTBEAT_MS[0])
+    socket.set(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_MS[1])

@@ -1,0 +1,142 @@
+"""The application: a timer, a place, and the keys that move it. Views draw, the source knows."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.events import Click, MouseScrollDown, MouseScrollUp, Resize
+from textual.theme import Theme
+from textual.widgets import Input
+
+from ddptop.analysis.frames import Frame
+from ddptop.sources.base import Source
+from ddptop.tui.keys import KEYS
+from ddptop.tui.paint.line import Line
+from ddptop.tui.painted import Painted
+from ddptop.tui.prompt import Prompt
+from ddptop.tui.scene import Place, Scene
+from ddptop.tui.steer import Steer
+from ddptop.tui.theme import DEFAULT_THEME, THEMES, Palette
+from ddptop.tui.views.empty import empty
+from ddptop.tui.views.footer import footer
+from ddptop.tui.views.picture import picture
+
+WHEEL_LINES = 3
+
+
+class DdptopApp(Steer, App[None]):
+    """The dashboard over a source of frames.
+
+    `rate_hz`: pictures a second. `theme`: one of ours (`ddptop-dark`, `ddptop-light`, `ddptop-cvd`) or of
+    Textual's. Raises ValueError for a theme that there is not.
+    """
+
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(key.keys, key.action, key.help, show=False) for key in KEYS),
+        Binding("ctrl+c", "quit", "leave", show=False, priority=True),
+    ]
+    CSS = "Screen { layers: base; } Painted { width: 100%; height: 100%; }"
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        rate_hz: float = 4.0,
+        ascii_only: bool = False,
+        theme: str | None = None,
+        mouse: bool = True,
+    ) -> None:
+        super().__init__()
+        self.source = source
+        self.place = Place()
+        self.shown: Frame | None = None
+        self.frozen = False
+        self._period_s = 1.0 / rate_hz
+        self._ascii_only = ascii_only
+        self._mouse = mouse
+        for own in THEMES:
+            self.register_theme(own)
+        if theme is not None and theme not in self.available_themes:
+            raise ValueError(f"there is no theme {theme!r}; choose from {', '.join(self.available_themes)}")
+        self.theme = theme or DEFAULT_THEME
+        self._palette = Palette(self.current_theme)
+
+    async def run_async(self, **options: Any) -> None:
+        """As App's, with the mouse left to the terminal where that was asked for."""
+        await super().run_async(**{**options, "mouse": self._mouse and options.get("mouse", True)})
+
+    def compose(self) -> ComposeResult:
+        """One picture, and the prompt that may cover its last line."""
+        yield Painted(self._ascii_only)
+        yield Prompt()
+
+    def on_mount(self) -> None:
+        """Start to pull frames."""
+        self.theme_changed_signal.subscribe(self, self._new_theme)
+        self.set_interval(self._period_s, self.repaint)
+
+    def repaint(self) -> None:
+        """Draw what is new since the last time; costs next to nothing where nothing is."""
+        canvas = self.query_one(Painted)
+        width, height = canvas.size
+        if width and height:
+            canvas.show_lines(self._lines(width, height), self._palette)
+
+    def _lines(self, width: int, height: int) -> list[Line]:
+        newest = self.source.latest()
+        if not self.frozen or self.shown is None:
+            self.shown = newest
+        if self.shown is None:
+            lines = empty(self.source.status(), width, height - 1, self._ascii_only)
+            return [*lines, *(Line() for _ in range(height - 1 - len(lines))), footer(None, width)]
+        return picture(self.scene(newest), width, height)
+
+    def scene(self, newest: Frame | None = None) -> Scene:
+        """What is looked at now. Only with a frame."""
+        assert self.shown is not None
+        status = self.source.status()
+        return Scene(self.shown, self.place, self._ascii_only, self.frozen, newest, status)
+
+    def on_resize(self, event: Resize) -> None:
+        """All lines are of another width now."""
+        self.call_after_refresh(self._redraw)
+
+    def on_click(self, event: Click) -> None:
+        """Choose what was clicked; a second click on a rank opens its page."""
+        target = self.query_one(Painted).target_at(event.screen_y)
+        if target is not None:
+            self.choose(target, event.chain > 1)
+
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        """The wheel moves the cursor."""
+        self.action_move(WHEEL_LINES)
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        """The wheel moves the cursor."""
+        self.action_move(-WHEEL_LINES)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """The filter is applied while it is typed."""
+        prompt = self.query_one(Prompt)
+        if prompt.purpose == "filter":
+            self.place.filter = event.value
+            self.repaint()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Enter in a prompt."""
+        self.answer(self.query_one(Prompt), event.value)
+
+    def on_prompt_cancelled(self) -> None:
+        """Escape in a prompt."""
+        self.cancel(self.query_one(Prompt))
+
+    def _redraw(self) -> None:
+        self.query_one(Painted).forget()
+        self.repaint()
+
+    def _new_theme(self, theme: Theme) -> None:
+        self._palette = Palette(theme)
+        self.repaint()

@@ -1,0 +1,122 @@
+"""History points put into bins of time, and scales that do not tremble as points come in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Column
+
+FINEST_S = 0.05
+"""Bins are this long, or a step of the ladder longer."""
+
+JOINED_GAP = 3.0
+"""A hole is drawn through while it is at most so many times the usual distance between points."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The time axis of a chart: `columns` bins of `bin_s` seconds, the first at `begin_s`."""
+
+    begin_s: float
+    bin_s: float
+    columns: int
+
+    @classmethod
+    def over(cls, time_s: Column, columns: int, span_s: float | None) -> Axis:
+        """The last `span_s` seconds, or everything. Edges lie on multiples of the bin: they stay put."""
+        last = float(time_s[-1])
+        span = span_s if span_s is not None else last - float(time_s[0])
+        bin_s = ladder(span / max(1, columns - 1))
+        final = math.floor(last / bin_s)
+        first = final - columns + 1
+        if span_s is None or float(time_s[0]) > first * bin_s:
+            first = math.floor(float(time_s[0]) / bin_s)
+        return cls(first * bin_s, bin_s, columns)
+
+    def edges(self, time_s: Column) -> Column:
+        """Index of the first point of every bin, and one more."""
+        bounds = self.begin_s + self.bin_s * np.arange(self.columns + 1)
+        bounds[-1] += self.bin_s * 1e-6
+        return np.searchsorted(time_s, bounds)
+
+
+def ladder(at_least: float) -> float:
+    """The next of 0.05, 0.075, 0.1, 0.15, 0.2 ...: a chart is never less than two thirds full for long."""
+    step = FINEST_S
+    while step < at_least:
+        if step * 1.5 >= at_least:
+            return step * 1.5
+        step *= 2
+    return step
+
+
+def binned(values: Column, edges: Column, how: str) -> Column:
+    """One figure per bin (`mean`, `min`, `max`) of what is known in it; NaN where nothing is."""
+    columns = len(edges) - 1
+    result = np.full(columns, np.nan)
+    filled = edges[1:] > edges[:-1]
+    if not filled.any():
+        return result
+    low, high = int(edges[0]), int(edges[-1])
+    inside, starts = values[low:high], (edges[:-1] - low)[filled]
+    if how == "mean":
+        there = np.isfinite(inside)
+        total = np.add.reduceat(np.where(there, inside, 0.0), starts)
+        number = np.add.reduceat(there.astype(float), starts)
+        result[filled] = np.divide(total, number, out=np.full(len(total), np.nan), where=number > 0)
+    else:
+        reduce = np.fmin if how == "min" else np.fmax
+        result[filled] = reduce.reduceat(inside, starts)
+    return result
+
+
+def joined(values: Column) -> Column:
+    """Small holes filled in straight lines; a real gap stays a gap."""
+    at = np.flatnonzero(np.isfinite(values))
+    if len(at) < 2:
+        return values
+    steps = np.diff(at)
+    farthest = max(1.0, float(np.median(steps))) * JOINED_GAP
+    result = np.interp(np.arange(len(values)), at, values[at], left=np.nan, right=np.nan)
+    for start in np.flatnonzero(steps > farthest).tolist():
+        result[at[start] + 1 : at[start + 1]] = np.nan
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The range of values that a chart shows."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, main: Column, zero: bool) -> Scale:
+        """A round range that holds the series; peaks far above the rest are clipped, not obeyed."""
+        there = main[np.isfinite(main)]
+        if not len(there):
+            return cls(0.0, 1.0)
+        low, top = (0.0 if zero else float(there.min())), float(there.max())
+        usual = float(np.percentile(there, 95))
+        if zero and usual > 0:
+            top = min(top, 2.0 * usual)
+        unit = _round_unit((top - low) or abs(top) or 1.0)
+        low, high = math.floor(low / unit) * unit, math.ceil(top / unit * (1 + 1e-9)) * unit
+        return cls(low, high if high > low else low + unit)
+
+    def label(self, value: float) -> str:
+        """A value of this scale with the decimals that it needs and no more."""
+        unit = _round_unit(self.high - self.low)
+        digits = max(0, -math.floor(math.log10(unit) + 1e-9))
+        return f"{value:,.{digits}f}" if digits <= 6 and abs(value) < 1e7 else f"{value:.2g}"
+
+
+def _round_unit(span: float) -> float:
+    """A fifth of the span or less: 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(span / 5))
+    return max(factor * power for factor in (1.0, 2.0, 5.0) if factor * power <= span / 5 * (1 + 1e-9))

@@ -1,0 +1,110 @@
+"""A line of text in pieces, each with a role that the theme turns into a colour."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from rich.cells import set_cell_size
+
+from ddptop.tui.paint.text import cells
+
+Role: TypeAlias = Literal[
+    "text", "dim", "faint", "strong", "accent", "good", "warn", "bad", "badge", "rule",
+    "data", "forward", "backward", "waiting", "moving", "optimizer", "other",
+]  # fmt: skip
+"""What a piece means; never what it looks like. `bad` is for stalled, lost and failed alone."""
+
+Ground: TypeAlias = Literal["", "cursor", "banner"]
+"""What lies behind a whole line."""
+
+Piece: TypeAlias = "tuple[str, Role]"
+
+
+class Line:
+    """One line of a view, written from left to right.
+
+    `target` is what a click on it selects (a rank, a place in a list); None where nothing is.
+    """
+
+    __slots__ = ("ground", "pieces", "target", "width")
+
+    def __init__(self, text: str = "", role: Role = "text", *, ground: Ground = "") -> None:
+        self.pieces: list[Piece] = []
+        self.width = 0
+        self.ground: Ground = ground
+        self.target: int | None = None
+        self.add(text, role)
+
+    def add(self, text: str, role: Role = "text") -> Line:
+        """Append a piece."""
+        if text:
+            self.pieces.append((text, role))
+            self.width += cells(text)
+        return self
+
+    def extend(self, other: Line) -> Line:
+        """Append all pieces of another line."""
+        self.pieces += other.pieces
+        self.width += other.width
+        return self
+
+    def pad(self, column: int) -> Line:
+        """Blank up to a column; nothing where the line is already that long."""
+        return self.add(" " * (column - self.width))
+
+    def cut(self, width: int) -> Line:
+        """At most `width` cells of this line; an ellipsis tells that there was more."""
+        if self.width <= width:
+            return self
+        shorter = Line(ground=self.ground)
+        shorter.target = self.target
+        for text, role in self.pieces:
+            room = width - shorter.width
+            if cells(text) < room:
+                shorter.add(text, role)
+                continue
+            return shorter.add(set_cell_size(text, room - 1) + "…" if room > 0 else "", role)
+        return shorter
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Line) and self.pieces == other.pieces and self.ground == other.ground
+
+    __hash__ = None  # type: ignore[assignment]  # a line is written piece by piece
+
+    def __str__(self) -> str:
+        return "".join(text for text, _ in self.pieces)
+
+
+def rule(width: int, left: str = "", right: str = "") -> Line:
+    """A horizontal rule, with words set into it."""
+    line = Line()
+    if left:
+        line.add("── ", "rule").add(left, "dim").add(" ", "rule")
+    tail = cells(right) + 4 if right else 0
+    line.add("─" * (width - line.width - tail), "rule")
+    if right:
+        line.add(" ").add(right, "dim").add(" ──", "rule")
+    return line.cut(width)
+
+
+def gather(parts: list[Line], width: int, gap: int = 2) -> Line:
+    """As many parts as fit on one line, in order; those that do not fit are left out whole."""
+    line = Line()
+    for part in parts:
+        if part.width and line.width + (gap if line.width else 0) + part.width <= width:
+            line.add(" " * gap if line.width else "").extend(part)
+    return line
+
+
+def beside(left: list[Line], right: list[Line], column: int) -> list[Line]:
+    """Two blocks of lines next to each other; the right one starts at `column`."""
+    count = max(len(left), len(right))
+    rows = []
+    for index in range(count):
+        line = Line()
+        if index < len(left):
+            line.extend(left[index].cut(column))
+        if index < len(right):
+            line.pad(column).extend(right[index])
+        rows.append(line)
+    return rows

@@ -1,0 +1,68 @@
+"""Numbers as a person reads them. What is not known (None, NaN) is a dash, never a zero."""
+
+from __future__ import annotations
+
+import math
+import time
+
+UNKNOWN = "–"
+
+
+def known(value: float | None) -> bool:
+    """Whether there is a number at all."""
+    return value is not None and not math.isnan(value)
+
+
+def fixed(value: float | None, digits: int = 1, unit: str = "") -> str:
+    """A number with so many decimals and thousands parted, and its unit."""
+    if value is None or math.isnan(value):
+        return UNKNOWN
+    return f"{value:,.{digits}f}{unit}"
+
+
+def count(value: float | None) -> str:
+    """A whole number with thousands parted."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    return f"{int(value):,}"
+
+
+def counted(value: int, noun: str) -> str:
+    """`1 rank`, `4,096 ranks`."""
+    return f"{value:,} {noun}" if value == 1 else f"{value:,} {noun}s"
+
+
+def loss(value: float | None) -> str:
+    """A loss to four decimals; one that is very small or very large in powers of ten."""
+    if value is None or math.isnan(value):
+        return UNKNOWN
+    if value == 0.0 or 1e-3 <= abs(value) < 1e4:
+        return f"{value:.4f}"
+    return f"{value:.3e}"
+
+
+def size(value: float | None) -> str:
+    """Bytes in decimal units, as bandwidth is (1 MB = 1e6 bytes)."""
+    if value is None or math.isnan(value):
+        return UNKNOWN
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= scale:
+            return f"{value / scale:,.1f} {unit}"
+    return f"{value:.0f} B"
+
+
+def duration(seconds: float) -> str:
+    """`4.2 s`, `12 min 05 s`, `3 h 12 min`."""
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def clock(unix_s: float, seconds: bool = True) -> str:
+    """Local time of day."""
+    return time.strftime("%H:%M:%S" if seconds else "%H:%M", time.localtime(unix_s))

@@ -1,0 +1,90 @@
+"""Where a rank's step went, as a stacked bar; all ranks on one scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.tui.paint.line import Line, Role
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Column, Ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One kind of time in a step, in the order in which it comes."""
+
+    name: str
+    glyph: str
+    plain: str
+    """The same in ASCII."""
+    role: Role
+
+
+PARTS = (
+    Part("data", "▪", "d", "data"),
+    Part("forward", "█", "F", "forward"),
+    Part("backward", "▓", "B", "backward"),
+    Part("waiting", "·", ".", "waiting"),
+    Part("moving", "≈", "~", "moving"),
+    Part("optimizer", "▄", "o", "optimizer"),
+    Part("other", "░", "x", "other"),
+)
+
+_UNTOLD = Part("unknown", "?", "?", "faint")
+"""Time of the step that no known phase holds, while some phase is not known."""
+
+
+class Breakdown:
+    """The parts of every rank's step, in ms; one row per part, `_UNTOLD` last."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ms = _parts(ranks)
+        ends = self.ms.sum(axis=0)
+        self.known = ends > 0
+        self.full_ms = float(ends.max(initial=0.0))
+        """What the whole width stands for: the slowest rank's step."""
+        self._edges = np.vstack([np.zeros_like(ends), np.cumsum(self.ms, axis=0)])
+
+    def bar(self, rank: int, width: int, ascii_only: bool) -> Line:
+        """The bar of one rank. Edges are rounded, not lengths, so that equal ranks give equal bars."""
+        line = Line()
+        if not self.known[rank]:
+            return line.add("–", "faint")
+        edges = np.rint(self._edges[:, rank] * (width / self.full_ms)).astype(int).tolist()
+        for part, begin, end in zip((*PARTS, _UNTOLD), edges, edges[1:], strict=False):
+            line.add((part.plain if ascii_only else part.glyph) * (end - begin), part.role)
+        return line
+
+
+def backward_parts(backward: Column, exposed: Column, waited: Column) -> tuple[Column, Column, Column]:
+    """Backward compute, waiting and moving. Without exposed figures backward stays whole."""
+    told = ~(np.isnan(exposed) | np.isnan(waited))
+    exposed = np.where(told, np.minimum(exposed, backward), 0.0)
+    waiting = np.where(told, np.minimum(waited, exposed), 0.0)
+    return backward - exposed, waiting, exposed - waiting
+
+
+def _parts(ranks: Ranks) -> Column:
+    compute, waiting, moving = backward_parts(ranks.backward_ms, ranks.exposed_comm_ms, ranks.exposed_wait_ms)
+    rows = np.vstack(
+        [ranks.data_ms, ranks.forward_ms, compute, waiting, moving, ranks.optimizer_ms, ranks.other_ms]
+    )
+    holes = np.isnan(rows).any(axis=0) & ~np.isnan(ranks.step_ms)
+    rows = np.clip(np.nan_to_num(rows), 0.0, None)
+    untold = np.where(holes, np.clip(np.nan_to_num(ranks.step_ms) - rows.sum(axis=0), 0.0, None), 0.0)
+    return np.vstack([rows, untold])
+
+
+def legend(ascii_only: bool, waited_for: int | None) -> list[Line]:
+    """Sign and name of every part, one line each, to be gathered."""
+    names = {"waiting": f"waiting for rank {waited_for}"} if waited_for is not None else {}
+    return [
+        Line(part.plain if ascii_only else part.glyph, part.role).add(
+            f" {names.get(part.name, part.name)}", "dim"
+        )
+        for part in PARTS
+    ]

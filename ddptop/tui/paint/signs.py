@@ -1,0 +1,38 @@
+"""Signs that go with a word, so that no state is told by colour alone."""
+
+from __future__ import annotations
+
+from ddptop.tui.paint.line import Role
+
+_STATES: dict[str, tuple[str, Role]] = {
+    "waiting": ("○", "dim"),
+    "live": ("●", "good"),
+    "stale": ("◌", "warn"),
+    "stalled": ("■", "bad"),
+    "lost": ("✖", "bad"),
+    "finished": ("✓", "good"),
+    "failed": ("✗", "bad"),
+}
+
+_SEVERITIES: dict[str, tuple[str, Role]] = {
+    "info": ("●", "dim"),
+    "warning": ("▲", "warn"),
+    "critical": ("■", "warn"),
+}
+
+UNWELL = ("stalled", "lost", "failed", "stale")
+"""States that want a look, the worst first."""
+
+_GRAVE = frozenset({"stall", "stalled", "lost_rank", "failed_rank", "lost", "failed"})
+"""Kinds that are red: something stalled, was lost or failed."""
+
+
+def of_state(state: str) -> tuple[str, Role]:
+    """Sign and role of a run's or a rank's state."""
+    return _STATES.get(state, ("?", "warn"))
+
+
+def of_severity(severity: str, kind: str = "") -> tuple[str, Role]:
+    """Sign and role of an alert or a happening."""
+    sign, role = _SEVERITIES.get(severity, ("●", "dim"))
+    return ("■", "bad") if kind in _GRAVE and severity != "info" else (sign, role)

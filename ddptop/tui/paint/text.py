@@ -1,0 +1,82 @@
+"""Foreign text made safe for one line of a terminal, and text measured in terminal cells."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from rich.cells import cell_len, set_cell_size
+
+_LONGER = {"±": "+/-", "…": "...", "→": "->", "≤": "<=", "≥": ">="}
+
+_SIGNS = {
+    "●": "*", "◌": "o", "■": "#", "▲": "^", "▸": ">", "◂": "<", "✓": "=", "✗": "x", "✖": "X", "○": "o",
+    "–": "-", "—": "-", "·": "-", "−": "-", "×": "x", "µ": "u", "≈": "~", "…": ".", "±": "~", "─": "-",
+    "│": "|", "┃": "|", "├": "|", "┤": "|", "┴": "-", "┬": "-", "┼": "+", "━": "-", "┄": ".", "‖": "|",
+    "▴": "^", "▾": "v", "▶": ">", "▐": "|", "█": "#", "⏵": ">", "↑": "^", "↓": "v", "←": "<",
+}  # fmt: skip
+
+ASCII = {ord(sign): plain for sign, plain in _SIGNS.items()}
+"""Cell for cell: a line keeps its width when it is translated."""
+
+_DROPPED = frozenset({"Mn", "Me"})
+"""Combining marks: terminals disagree on their width, which shifts everything to their right."""
+
+_REPLACED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Controls, escapes, bidi overrides, joiners: they move the cursor, colour, reorder or glue."""
+
+
+def cells(text: str) -> int:
+    """Width in terminal cells: 2 for wide characters."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def clean(text: str, ascii_only: bool = False) -> str:
+    """Text of others, with everything that could disturb a terminal replaced by a question mark."""
+    if text.isascii() and text.isprintable():
+        return text
+    text = "".join(map(_harmless, unicodedata.normalize("NFC", text)))
+    return to_ascii(text) if ascii_only else text
+
+
+def to_ascii(text: str) -> str:
+    """The nearest ASCII; may be longer, so it comes before any measuring."""
+    for sign, plain in _LONGER.items():
+        text = text.replace(sign, plain)
+    return text.translate(ASCII).encode("ascii", "replace").decode("ascii")
+
+
+def fit(text: str, width: int, right: bool = False) -> str:
+    """Exactly `width` cells: padded on one side, or cut with an ellipsis."""
+    have = cells(text)
+    if have <= width:
+        blank = " " * (width - have)
+        return blank + text if right else text + blank
+    return set_cell_size(text, width - 1) + "…" if width > 0 else ""
+
+
+def fit_tail(text: str, width: int) -> str:
+    """As `fit`, but cut at the front: what tells hosts apart stands at their end."""
+    while cells(text) > width > 0:
+        text = "…" + text[2:]
+    return fit(text, width)
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Lines of at most `width` cells, broken at spaces where there are any."""
+    lines: list[str] = []
+    line = ""
+    for word in text.split():
+        joined = f"{line} {word}" if line else word
+        if cells(joined) <= width:
+            line = joined
+            continue
+        lines += [line] if line else []
+        line = word
+    return [*lines, line] if line else lines
+
+
+def _harmless(letter: str) -> str:
+    category = unicodedata.category(letter)
+    if category in _DROPPED:
+        return ""
+    return "?" if category in _REPLACED else letter

@@ -1,0 +1,63 @@
+"""The widget that shows lines: by the Line API, and only those that have changed."""
+
+from __future__ import annotations
+
+from rich.segment import Segment
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from ddptop.tui.paint.line import Line
+from ddptop.tui.paint.text import ASCII
+from ddptop.tui.theme import Palette
+
+
+class Painted(Widget):
+    """Shows the lines that it was given last."""
+
+    can_focus = False
+    ALLOW_SELECT = False
+
+    def __init__(self, ascii_only: bool = False) -> None:
+        super().__init__()
+        self._ascii_only = ascii_only
+        self._palette: Palette | None = None
+        self._lines: list[Line] = []
+        self._strips: list[Strip] = []
+
+    def show_lines(self, lines: list[Line], palette: Palette) -> int:
+        """Replace the picture; returns how many lines had to be drawn anew."""
+        width = self.size.width
+        whole = palette is not self._palette or len(lines) != len(self._lines)
+        self._palette = palette
+        changed = [at for at, line in enumerate(lines) if whole or line != self._lines[at]]
+        if whole:
+            self._strips = [Strip.blank(0)] * len(lines)
+        for at in changed:
+            self._strips[at] = self._strip(lines[at], width, palette)
+        self._lines = lines
+        if whole:
+            self.refresh()
+        elif changed:
+            self.refresh(*(Region(0, at, width, 1) for at in changed))
+        return len(changed)
+
+    def forget(self) -> None:
+        """Draw everything anew next time: the width has changed."""
+        self._lines, self._palette = [], None
+
+    def target_at(self, y: int) -> int | None:
+        """What a click on this line selects."""
+        return self._lines[y].target if 0 <= y < len(self._lines) else None
+
+    def render_line(self, y: int) -> Strip:
+        """Textual asks for one line."""
+        return self._strips[y] if y < len(self._strips) else Strip.blank(self.size.width)
+
+    def _strip(self, line: Line, width: int, palette: Palette) -> Strip:
+        segments = [
+            Segment(text.translate(ASCII) if self._ascii_only else text, palette.style(role, line.ground))
+            for text, role in line.pieces
+        ]
+        segments.append(Segment(" " * max(0, width - line.width), palette.fill(line.ground)))
+        return Strip(segments, max(width, line.width))

@@ -1,0 +1,128 @@
+"""Colours: three themes of our own, and the style of every role in whatever theme is chosen.
+
+Phases differ in lightness as well as in hue, and in their glyphs. Waiting is the palest of them:
+work stands out and waste looks empty. Red is for stalled, lost and failed alone.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from rich.style import Style
+from textual.color import Color, ColorParseError
+from textual.theme import Theme
+
+from ddptop.tui.paint.line import Ground, Role
+
+DEFAULT_THEME = "ddptop-dark"
+
+
+def _theme(name: str, dark: bool, colours: dict[str, str]) -> Theme:
+    return Theme(
+        name=name,
+        dark=dark,
+        primary=colours["accent"],
+        secondary=colours["forward"],
+        accent=colours["accent"],
+        success=colours["good"],
+        warning=colours["warn"],
+        error=colours["bad"],
+        foreground=colours["text"],
+        background=colours["background"],
+        surface=colours["background"],
+        panel=colours["cursor"],
+        variables={f"ddptop-{role}": colour for role, colour in colours.items()},
+    )
+
+
+_DARK = {
+    "background": "#10141b", "cursor": "#1e2733", "banner": "#e6b450", "text": "#c8d0da", "strong": "#f0f4f8",
+    "dim": "#8592a3", "faint": "#5b6778", "rule": "#2f3947", "accent": "#7cc7ff", "good": "#7fd1a0",
+    "warn": "#f2a65a", "bad": "#ff5c6c", "data": "#e8cf7a", "forward": "#79b8f2", "backward": "#3f7fc4",
+    "waiting": "#4a5566", "moving": "#4fd0c0", "optimizer": "#b79cf2", "other": "#8a93a0",
+}  # fmt: skip
+
+_LIGHT = {
+    "background": "#fbfbf8", "cursor": "#e6ecf3", "banner": "#8a5a00", "text": "#2c343e", "strong": "#0b1017",
+    "dim": "#5d6875", "faint": "#87919d", "rule": "#ccd3da", "accent": "#0b62ad", "good": "#17774a",
+    "warn": "#a85208", "bad": "#c81e33", "data": "#a37b00", "forward": "#4a90d9", "backward": "#1d4f8c",
+    "waiting": "#b9c1ca", "moving": "#0d8a80", "optimizer": "#7a55c7", "other": "#77808a",
+}  # fmt: skip
+
+_CVD = {
+    # Okabe and Ito's palette (2008), which the common kinds of colour blindness keep apart.
+    "background": "#101010", "cursor": "#2a2a2a", "banner": "#f0e442", "text": "#d0d0d0", "strong": "#ffffff",
+    "dim": "#9a9a9a", "faint": "#6c6c6c", "rule": "#3a3a3a", "accent": "#56b4e9", "good": "#56b4e9",
+    "warn": "#f0e442", "bad": "#d55e00", "data": "#e69f00", "forward": "#56b4e9", "backward": "#0072b2",
+    "waiting": "#565656", "moving": "#009e73", "optimizer": "#cc79a7", "other": "#8f8f8f",
+}  # fmt: skip
+
+THEMES = (
+    _theme("ddptop-dark", True, _DARK),
+    _theme("ddptop-light", False, _LIGHT),
+    _theme("ddptop-cvd", True, _CVD),
+)
+
+_BORROWED: dict[Role, str] = {
+    "text": "foreground", "strong": "foreground", "accent": "primary", "good": "success", "warn": "warning",
+    "bad": "error", "data": "warning", "forward": "primary", "backward": "secondary", "moving": "accent",
+    "optimizer": "secondary", "badge": "warning",
+}  # fmt: skip
+"""Where a theme of Textual's own has a colour for a role."""
+
+_FADED: dict[Role, float] = {
+    "dim": 0.35, "faint": 0.55, "rule": 0.75, "waiting": 0.7,
+    "other": 0.4, "backward": 0.3, "optimizer": 0.15,
+}  # fmt: skip
+"""Share of background in a borrowed colour, which keeps the lightness of the roles apart."""
+
+
+class Palette:
+    """The style of every role on every ground, for one theme. Made once per theme, not per picture."""
+
+    def __init__(self, theme: Theme) -> None:
+        self._theme = theme
+        system = theme.to_color_system().generate()
+        self._background = Color.parse(system["background"])
+        self._system = system
+        grounds = {ground: self._ground(ground) for ground in get_args(Ground)}
+        self._styles = {
+            (role, ground): self._style(role, ground, behind)
+            for role in get_args(Role)
+            for ground, behind in grounds.items()
+        }
+
+    def style(self, role: Role, ground: Ground = "") -> Style:
+        """For a piece of a line."""
+        return self._styles[role, ground]
+
+    def fill(self, ground: Ground) -> Style:
+        """For the rest of a line."""
+        return self._styles["text", ground]
+
+    def _style(self, role: Role, ground: Ground, behind: Color | None) -> Style:
+        if ground == "banner" or role == "badge":
+            loud = self._named("banner", "warning")
+            return Style(color=self._background.rich_color, bgcolor=loud.rich_color, bold=True)
+        bold = role in ("strong", "bad", "accent")
+        return Style(
+            color=self._colour(role).rich_color, bgcolor=behind.rich_color if behind else None, bold=bold
+        )
+
+    def _ground(self, ground: Ground) -> Color | None:
+        return self._named("cursor", "panel") if ground == "cursor" else None
+
+    def _colour(self, role: Role) -> Color:
+        own = self._theme.variables.get(f"ddptop-{role}")
+        if own is not None:
+            return Color.parse(own)
+        return self._named(role, _BORROWED.get(role, "foreground")).blend(
+            self._background, _FADED.get(role, 0.0)
+        )
+
+    def _named(self, name: str, borrowed: str) -> Color:
+        own = self._theme.variables.get(f"ddptop-{name}")
+        try:
+            return Color.parse(own or self._system[borrowed])
+        except ColorParseError:  # some themes of Textual leave a colour to the terminal
+            return self._background.inverse

@@ -1,0 +1,1 @@
+"""Views: functions from a scene and a size to lines."""

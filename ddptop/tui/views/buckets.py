@@ -1,0 +1,86 @@
+"""The gradient buckets: what is sent, how long it takes, at which bandwidth, and who comes last."""
+
+from __future__ import annotations
+
+from ddptop.analysis.frames import BucketFigures
+from ddptop.tui.paint import table
+from ddptop.tui.paint.line import Line, rule
+from ddptop.tui.paint.numbers import UNKNOWN, count, counted, fixed, known, size
+from ddptop.tui.paint.text import wrap
+from ddptop.tui.scene import Scene
+
+_LEGEND = (
+    "coll: collective = wait for the slowest rank + move the bytes, median ms over ranks",
+    "busbw: GB/s while moving; eff: the same with the waiting in it",
+)
+
+
+def buckets(scene: Scene, width: int, height: int) -> list[Line]:
+    """A row per bucket; a legend where there is room."""
+    figures = scene.frame.buckets
+    lines = [rule(width, _tally(scene))]
+    if not figures:
+        return [*lines, Line(), *(Line("  ").add(text, "dim") for text in wrap(_nothing(scene), width - 4))]
+    columns = table.fitting(_columns(scene), width - 1)
+    legend = [Line(text, "faint").cut(width) for text in _LEGEND] if height > 9 else []
+    lines.append(Line(" ").extend(table.head(columns)))
+    room = height - len(lines) - len(legend)
+    scroll = scene.place.scroll
+    for at in scroll.window(len(figures), room):
+        chosen = at == scroll.cursor
+        line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
+        line.extend(table.body(columns, at))
+        line.target = at
+        lines.append(line)
+    lines += [Line()] * (height - len(lines) - len(legend))
+    return lines + legend
+
+
+def _tally(scene: Scene) -> str:
+    figures = scene.frame.buckets
+    words = [counted(len(figures), "bucket")]
+    told = [bucket.bytes for bucket in figures if bucket.bytes is not None]
+    if told and len(told) == len(figures):
+        words.append(f"{size(sum(told))} per step on the wire")
+    if figures:
+        words.append(f"layout {figures[0].generation}")
+    every = scene.frame.overhead.detail_every
+    if every is not None and every > 1:
+        words.append(f"timed every {every:,} steps")
+    return " · ".join(words)
+
+
+def _nothing(scene: Scene) -> str:
+    if scene.frame.group.step is None:
+        return "No step is complete yet: the times of the buckets come with the first steps."
+    return "No rank has reported a bucket layout so far: nothing of this run's all-reduces can be told."
+
+
+def _columns(scene: Scene) -> list[table.Column]:
+    figures = scene.frame.buckets
+    several = len({bucket.model for bucket in figures}) > 1
+
+    def texts(cell: object) -> list[str]:
+        return [cell(bucket) for bucket in figures]  # type: ignore[operator]  # a function of one bucket
+
+    return [
+        table.measured("bkt", texts(lambda b: f"{b.model}.{b.index}" if several else str(b.index)), 99),
+        table.measured("bytes", texts(lambda b: size(b.bytes)), 98),
+        table.measured("params", texts(lambda b: count(b.parameters)), 70),
+        table.measured("dtype", texts(lambda b: scene.clean(b.dtype) or UNKNOWN), 65, right=False, most=9),
+        table.measured("hook", texts(lambda b: scene.clean(b.hook) or UNKNOWN), 60, right=False, most=14),
+        table.measured("coll", texts(lambda b: fixed(b.collective_ms, 2)), 85),
+        table.measured("wait", texts(lambda b: fixed(b.wait_ms, 2)), 95),
+        table.measured("move", texts(lambda b: fixed(b.transfer_ms, 2)), 94),
+        table.measured("busbw", texts(lambda b: fixed(b.busbw_gbps, 2)), 90),
+        table.measured("eff", texts(lambda b: fixed(b.effective_busbw_gbps, 2)), 80),
+        table.measured("skew", texts(lambda b: fixed(b.skew_ms, 2)), 50),
+        table.measured("last", texts(_last), 75, right=False),
+    ]
+
+
+def _last(bucket: BucketFigures) -> str:
+    if bucket.last_arriver is None:
+        return UNKNOWN
+    share = f" {bucket.last_arriver_pct:.0f}%" if known(bucket.last_arriver_pct) else ""
+    return f"r{bucket.last_arriver}{share}"

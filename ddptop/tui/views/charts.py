@@ -1,0 +1,127 @@
+"""Charts of the group's history: loss over the whole run, times over the last minutes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.tui.paint.braille import Canvas, rows
+from ddptop.tui.paint.chart import Axis, Scale, binned, joined
+from ddptop.tui.paint.line import Line, Role, beside
+from ddptop.tui.paint.numbers import UNKNOWN, duration, fixed, known, loss
+from ddptop.tui.paint.text import cells
+from ddptop.tui.scene import Scene
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Column
+
+RECENT_S = 300.0
+"""What the charts of times look back on: long enough to see a change, short enough to see it now."""
+
+TWO_ABREAST = 44
+"""Cells from which two charts fit beside each other."""
+
+LEAST_ROWS = 8
+"""Rows per chart from which a second row of charts is worth having."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What a chart shows."""
+
+    title: Line
+    x: Column
+    main: Column
+    behind: Column | None
+    behind_how: str
+    span_s: float | None
+    """None: all that is kept."""
+    zero: bool
+    """Whether the scale starts at 0: for times always, or jitter would look like news."""
+    role: Role
+
+
+def charts(scene: Scene, width: int, height: int) -> list[Line]:
+    """As many charts as are legible in the room, the most important first."""
+    if height < 3:
+        return []
+    curves = _curves(scene)
+    columns = 2 if width >= TWO_ABREAST else 1
+    bands = 2 if height >= 2 * LEAST_ROWS and columns == 2 else 1
+    each, right = height // bands, (width + 1) // 2
+    lines: list[Line] = []
+    for band in range(bands):
+        pair = curves[band * 2 : band * 2 + columns]
+        painted = [
+            chart(curve, right - 1 if columns == 2 else width, each, scene.ascii_only) for curve in pair
+        ]
+        lines += beside(painted[0], painted[1], right) if len(painted) == 2 else painted[0]
+    return lines
+
+
+def chart(curve: Curve, width: int, height: int, ascii_only: bool) -> list[Line]:
+    """A title and `height - 1` rows of curve, its scale on the left."""
+    title = curve.title.cut(width)
+    if not len(curve.x) or not np.isfinite(curve.main).any():
+        return [title, Line("  nothing to draw yet", "faint")]
+    across = 1 if ascii_only else 2
+    axis = Axis.over(curve.x, 2, curve.span_s)
+    scale, gutter = Scale(0.0, 1.0), 0
+    for _ in range(2):  # the width of the labels depends on the scale, which depends on the width
+        axis = Axis.over(curve.x, max(2, (width - gutter - 1) * across), curve.span_s)
+        main = binned(curve.main, axis.edges(curve.x), "mean")
+        scale = Scale.of(main, curve.zero)
+        gutter = max(cells(scale.label(scale.high)), cells(scale.label(scale.low)))
+    behind = None
+    if curve.behind is not None:
+        behind = _canvas(
+            binned(curve.behind, axis.edges(curve.x), curve.behind_how), scale, across, height - 1
+        )
+    front = _canvas(main, scale, across, height - 1)
+    lines = [title]
+    for at, picture in enumerate(rows(front, behind, curve.role, ascii_only)):
+        label = {0: scale.label(scale.high), height - 2: scale.label(scale.low)}.get(at, "")
+        lines.append(Line(label.rjust(gutter), "faint").add("│", "rule").extend(picture))
+    return lines
+
+
+def _canvas(values: Column, scale: Scale, across: int, height: int) -> Canvas:
+    values = joined(values)
+    canvas = Canvas((len(values) * 2 // across + 1) // 2, height)
+    canvas.curve(values if across == 2 else np.repeat(values, 2), scale)
+    return canvas
+
+
+def _curves(scene: Scene) -> list[Curve]:
+    history, group = scene.frame.history, scene.frame.group
+    span = f"last {duration(RECENT_S)}".replace(" 00 s", "")
+    worst = Line(" ━ mean", "dim").add(" ┄ worst rank", "faint")
+    if not known(group.loss_max):
+        worst = Line()
+    elif group.loss_max_rank is not None:
+        worst.add(f" {loss(group.loss_max)} (rank {group.loss_max_rank})", "faint")
+    return [
+        Curve(
+            Line("loss ", "dim").add(loss(group.loss_mean), "strong").extend(worst),
+            history.time_s, history.loss_mean, history.loss_max, "max", None, False, "accent",
+        ),
+        Curve(
+            _title("step ms", group.step_ms_p50, f"p95 {fixed(group.step_ms_p95)}  {span}"),
+            history.time_s, history.step_ms, history.step_ms, "max", RECENT_S, True, "forward",
+        ),
+        Curve(
+            _title("waiting ms", group.wait_ms, f"mean of ranks  {span}"),
+            history.time_s, history.wait_ms, None, "max", RECENT_S, True, "warn",
+        ),
+        Curve(
+            _title("busbw GB/s", group.busbw_gbps, span, 2),
+            history.time_s, history.busbw_gbps, None, "min", RECENT_S, True, "moving",
+        ),
+    ]  # fmt: skip
+
+
+def _title(name: str, value: float | None, rest: str, digits: int = 1) -> Line:
+    figure = fixed(value, digits) if known(value) else UNKNOWN
+    return Line(f"{name} ", "dim").add(figure, "strong").add(f"  {rest}", "faint")

@@ -1,0 +1,44 @@
+"""What happened, newest first, on as many lines as there is room for."""
+
+from __future__ import annotations
+
+from ddptop.analysis.frames import Alert, Happening
+from ddptop.tui.paint.line import Line
+from ddptop.tui.paint.numbers import clock, count
+from ddptop.tui.paint.signs import of_severity
+from ddptop.tui.scene import Scene
+
+ASIDE = 4
+"""Cells between two events on one line."""
+
+
+def event_lines(scene: Scene, width: int, height: int) -> list[Line]:
+    """Trouble of the source comes first; then the newest happening, and on one line the one before it."""
+    lines = [Line("! ", "warn").add(scene.clean(scene.status), "text").cut(width)] if scene.status else []
+    happenings = list(reversed(scene.frame.happenings))
+    if height == 1 and not lines and happenings:
+        line = happening(scene, happenings[0], short=True).cut(width)
+        for other in happenings[1:2]:
+            second = happening(scene, other, short=True)
+            if line.width + ASIDE + second.width <= width:
+                line.pad(width - second.width).extend(second)
+        return [line]
+    lines += [happening(scene, event).cut(width) for event in happenings[: height - len(lines)]]
+    return lines[:height] or [Line("nothing has happened yet", "faint")]
+
+
+def happening(scene: Scene, event: Happening, short: bool = False) -> Line:
+    """Time, sign, message and, where it tells more, the step."""
+    sign, role = of_severity(event.severity, event.kind)
+    line = Line(clock(event.unix_s, seconds=not short), "dim").add(f" {sign} ", role)
+    line.add(scene.clean(event.message))
+    if event.step is not None and not short:
+        line.add(f"  step {count(event.step)}", "faint")
+    return line
+
+
+def alert(scene: Scene, held: Alert) -> Line:
+    """A condition that holds now."""
+    sign, role = of_severity(held.severity, held.kind)
+    line = Line(f"{sign} ", role).add(scene.clean(held.message), "bad" if role == "bad" else "strong")
+    return line.add(f"  since {clock(held.since_s)}", "dim")

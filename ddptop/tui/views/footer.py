@@ -1,0 +1,29 @@
+"""The last line: the keys that matter here, made from the one key table."""
+
+from __future__ import annotations
+
+from ddptop.tui.keys import KEYS, PAIRS
+from ddptop.tui.paint.line import Line, gather
+from ddptop.tui.scene import Scene
+
+_ALWAYS = ("q", "?")
+"""Kept, however narrow the terminal is; they stand at the end."""
+
+
+def footer(scene: Scene | None, width: int) -> Line:
+    """As many keys as fit."""
+    played = scene is not None and scene.frame.playback is not None
+    chosen = [key for key in KEYS if key.short and (played or not key.replay)]
+    parts = {key.shown: _part(PAIRS.get(key.shown, key.shown), key.short) for key in chosen}
+    if scene is not None and scene.place.view in ("rank", "help"):
+        parts = {"Esc": _part("Esc", "back"), **parts}
+    tail = gather([parts[shown] for shown in reversed(_ALWAYS)], width)
+    lead = [part for shown, part in parts.items() if shown not in _ALWAYS]
+    if played:  # the keys of the recording come first: the others are known from the live screen
+        lead = sorted(lead, key=lambda part: str(part)[0].isdigit())
+    line = gather(lead, width - tail.width - 2)
+    return gather([line, tail], width)
+
+
+def _part(shown: str, short: str) -> Line:
+    return Line(shown, "accent").add(f" {short}", "dim")

@@ -1,0 +1,63 @@
+"""The overview: verdict before table, table before chart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddptop.tui.paint.line import Line, gather, rule
+from ddptop.tui.paint.phases import legend
+from ddptop.tui.scene import Scene
+from ddptop.tui.views.charts import charts
+from ddptop.tui.views.event_lines import event_lines
+from ddptop.tui.views.rank_table import rank_table, tally
+from ddptop.tui.views.verdict_lines import verdict_lines
+
+
+@dataclass(frozen=True, slots=True)
+class Heights:
+    """How many lines every part gets."""
+
+    verdict: int
+    rules: int
+    table: int
+    legend: int
+    chart: int
+    events: int
+
+
+def heights(height: int, ranks: int, verdict: int) -> Heights:
+    """Share out the lines: the verdict first, then four rows, the legend, events, charts, more rows."""
+    verdict = min(verdict, max(1, height - 2))
+    if height < 10:
+        table = height - verdict
+        return Heights(verdict, 0, table, 0, 0, 0)
+    free = height - verdict - 1
+    rows = max(1, ranks)
+    if free < 14:
+        table = min(rows + 1, free - 2)
+        return Heights(verdict, 1, table, 1, 0, free - table - 1)
+    chart_least = 5 if free < 24 else 8
+    events = 1 if free < 24 else min(4, free // 8)
+    table = min(rows + 1, free - 2 - chart_least - events)
+    chart = min(free - 2 - table - events, 20)
+    spare = free - 2 - table - events - chart
+    return Heights(verdict, 2, table, 1, chart, events + spare)
+
+
+def overview(scene: Scene, width: int, height: int) -> list[Line]:
+    """All of the group on one screen."""
+    said = verdict_lines(scene, width, 4 if width < 70 else 2)
+    room = heights(height, len(scene.frame.ranks.state), len(said))
+    lines = said[: room.verdict]
+    table = rank_table(scene, width, room.table)
+    if room.rules:
+        lines.append(rule(width, tally(scene)))
+    lines += table
+    lines += [Line()] * (room.table - len(table))
+    if room.legend:
+        lines.append(gather(legend(scene.ascii_only, scene.culprit), width))
+    if room.rules > 1:
+        lines.append(rule(width))
+    lines += charts(scene, width, room.chart)
+    lines += [Line()] * (height - room.events - len(lines))
+    return lines + event_lines(scene, width, room.events) if room.events else lines

@@ -1,0 +1,133 @@
+"""One rank: its facts, its phases against the group's, and its recent single steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.tui.paint import table
+from ddptop.tui.paint.line import Line, beside, gather, rule
+from ddptop.tui.paint.numbers import UNKNOWN, count, counted, fixed, known, loss, size
+from ddptop.tui.paint.phases import PARTS
+from ddptop.tui.paint.text import fit
+from ddptop.tui.scene import Scene
+from ddptop.tui.views.charts import TWO_ABREAST, Curve, chart
+from ddptop.tui.views.rank_table import silence, state_piece
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Column, RankSteps
+
+LONG = 60
+"""Cells that are enough for a state in full."""
+
+PART_BAR = 40
+"""No wider: the figures say it, the bar only shows it."""
+
+
+def rank_page(scene: Scene, width: int, height: int) -> list[Line]:
+    """Facts, phases, charts of single steps, and the steps themselves as far as there is room."""
+    rank = scene.place.rank
+    if rank >= len(scene.frame.ranks.state):
+        return [rule(width, f"rank {rank}"), Line("  nothing was heard of this rank", "dim")]
+    lines = [rule(width, f"rank {rank}"), *_facts(scene, rank, width)]
+    lines += _phases(scene, rank, width)
+    room = height - len(lines) - 1
+    focus = scene.frame.focus
+    if focus is None or focus.rank != rank:
+        return [*lines, Line(), Line("  its single steps come with the next picture", "dim")][:height]
+    if room >= 6:
+        tall = min(12, max(5, room // 2))
+        lines += [rule(width), *_charts(scene, focus, width, tall)]
+        room = height - len(lines) - 1
+    return [*lines, *_steps(focus, width, room + 1)][:height]
+
+
+def _facts(scene: Scene, rank: int, width: int) -> list[Line]:
+    ranks = scene.frame.ranks
+    host, device = scene.clean(ranks.host[rank]), scene.clean(ranks.device[rank])
+    text, role = state_piece(scene, rank, LONG)
+    starts = ranks.incarnation[rank]
+    first = [
+        Line(text, role),
+        Line(f"{host or UNKNOWN} · {device or UNKNOWN}"),
+        Line("pid ", "dim").add(f"{ranks.pid[rank]:.0f}" if known(ranks.pid[rank]) else UNKNOWN),
+        Line("heard ", "dim").add(silence(float(ranks.age_ms[rank]))),
+        Line("restarts ", "dim").add(count(starts)) if known(starts) and starts > 0 else Line(),
+    ]
+    where = ranks.phase[rank]
+    bucket = ranks.bucket[rank]
+    second = [
+        Line("step ", "dim").add(count(ranks.step[rank])).add(f" in {where}" if where else ""),
+        Line("loss ", "dim").add(loss(ranks.loss[rank])),
+        Line("buckets sent ", "dim").add(count(bucket)) if known(bucket) and bucket >= 0 else Line(),
+        Line("late ", "dim").add(fixed(ranks.lateness_ms[rank], 1, " ms")),
+        Line("last ", "dim").add(fixed(ranks.last_pct[rank], 0, "%")),
+    ]
+    third = [
+        Line("records ", "dim").add(count(ranks.records[rank])),
+        Line("lost ", "dim").add(count(ranks.lost_records[rank])),
+        Line("memory ", "dim").add(size(ranks.rss_bytes[rank])),
+        Line("cpu ", "dim").add(fixed(ranks.cpu_pct[rank], 0, "%")),
+        Line("score ", "dim").add(fixed(ranks.relative_score[rank], 2)).add(" of the best", "faint"),
+        Line("own best ", "dim").add(fixed(ranks.individual_score[rank], 2)),
+    ]
+    return [gather(first, width), gather(second, width), gather(third, width)]
+
+
+def _phases(scene: Scene, rank: int, width: int) -> list[Line]:
+    parts, full = scene.breakdown.ms, scene.breakdown.full_ms
+    lines = [Line(f"{'ms, median of 100 steps':<24}{'rank':>9}{'group':>9}", "dim").cut(width)]
+    bar = min(PART_BAR, width - 46)
+    for at, part in enumerate(PARTS):
+        mine = float(parts[at, rank]) if scene.breakdown.known[rank] else float("nan")
+        others = parts[at, scene.breakdown.known]
+        usual = float(np.median(others)) if len(others) else float("nan")
+        sign = part.plain if scene.ascii_only else part.glyph
+        line = Line(f"{sign} ", part.role).add(f"{part.name:<22}").add(f"{fixed(mine):>9}", "strong")
+        line.add(f"{fixed(usual):>9}", "dim")
+        if bar > 4 and full and known(mine):
+            line.add("  ┃", "rule").add(sign * round(mine / full * bar), part.role)
+        lines.append(line.cut(width))
+    return lines
+
+
+def _charts(scene: Scene, focus: RankSteps, width: int, height: int) -> list[Line]:
+    nothing = np.array([])
+    x = _steps_as_axis(focus)
+    each = (width + 1) // 2 if width >= TWO_ABREAST else width
+    span = f"last {counted(len(focus.step), 'step')}"
+    curves = [
+        Curve(Line("step ms ", "dim").add(span, "faint"), x, focus.step_ms, None, "", None, True, "forward"),
+        Curve(Line("loss ", "dim").add(span, "faint"), x, focus.loss, None, "", None, False, "accent"),
+    ]
+    if not len(x):
+        x = nothing
+    if each == width:
+        return chart(curves[0], width, height, scene.ascii_only)
+    left, right = (chart(curve, each - 1, height, scene.ascii_only) for curve in curves)
+    return beside(left, right, each)
+
+
+def _steps_as_axis(focus: RankSteps) -> Column:
+    """Steps a second apart, so that every step of the chart is as wide."""
+    return focus.step - focus.step[0] if len(focus.step) else focus.step
+
+
+def _steps(focus: RankSteps, width: int, height: int) -> list[Line]:
+    if height < 2 or not len(focus.step):
+        return []
+    newest = range(len(focus.step) - 1, max(-1, len(focus.step) - height), -1)
+    figures: list[tuple[str, Column, int, int]] = [
+        ("ms", focus.step_ms, 1, 95), ("data", focus.data_ms, 1, 90), ("fwd", focus.forward_ms, 1, 85),
+        ("bwd", focus.backward_ms, 1, 80), ("opt", focus.optimizer_ms, 1, 60),
+        ("other", focus.other_ms, 1, 50), ("wait", focus.wait_ms, 1, 75), ("move", focus.transfer_ms, 1, 70),
+        ("late", focus.lateness_ms, 1, 65),
+    ]  # fmt: skip
+    columns = [table.measured("step", [count(focus.step[at]) for at in newest], 99)]
+    columns.append(table.measured("loss", [loss(focus.loss[at]) for at in newest], 92))
+    for title, column, digits, keep in figures:
+        texts = [fixed(column[at], digits) for at in newest]
+        columns.append(table.measured(fit(title, max(6, len(title)), right=True), texts, keep))
+    columns = table.fitting(columns, width)
+    return [table.head(columns), *(table.body(columns, at) for at in range(len(newest)))]

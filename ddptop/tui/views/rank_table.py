@@ -1,0 +1,175 @@
+"""The table of ranks: a row each, with a bar of where its step went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.tui.paint import table
+from ddptop.tui.paint.line import Line, Piece, Role
+from ddptop.tui.paint.numbers import UNKNOWN, count, counted, duration, fixed, known, loss, size
+from ddptop.tui.paint.signs import of_state
+from ddptop.tui.paint.text import cells, fit
+from ddptop.tui.scene import Place, Scene
+from ddptop.tui.views.rank_order import ordered
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Column
+
+GUTTER = 2
+"""Cursor and mark of the culprit, left of every row."""
+
+LEAST_BAR = 22
+"""Cells below which a bar of seven parts tells nothing."""
+
+BAR_SHARE = 0.38
+"""Part of a wide screen that the bar keeps before further columns may come."""
+
+STATE_WIDTH = 10
+"""`◌ stale 9s`, `✓ finished`."""
+
+
+def rank_table(scene: Scene, width: int, height: int) -> list[Line]:
+    """Titles and `height - 1` rows. Also notes in the place what is on the screen, for the keys."""
+    bar = width if width < LEAST_BAR + 20 else max(LEAST_BAR, int(width * BAR_SHARE))
+    columns = table.fitting(_columns(scene), width - GUTTER - bar - 2 if bar < width else width - GUTTER)
+    bar = width - GUTTER - table.total(columns) - 2
+    bar = bar if bar >= min(LEAST_BAR, width // 3) else 0
+    order = ordered(scene, height - 1)
+    _note(scene.place, columns, order)
+    lines = [_titles(scene, columns, bar)]
+    for at in scene.place.scroll.window(len(order), height - 1):
+        lines.append(_row(scene, columns, order[at], bar))
+    if not order:
+        lines.append(Line("  ").add(_nobody(scene), "dim"))
+    return lines
+
+
+def state_piece(scene: Scene, rank: int, width: int = STATE_WIDTH) -> Piece:
+    """Sign and word; a silent rank also shows for how long."""
+    ranks = scene.frame.ranks
+    word, age = ranks.state[rank], float(ranks.age_ms[rank])
+    sign, role = of_state(word)
+    text = f"{sign} {word}"
+    if word in ("stale", "stalled", "lost") and known(age):
+        aged = f"{text} {age / 1e3:.0f}s"
+        text = aged if cells(aged) <= width else text
+    return text, "dim" if word == "live" and width == STATE_WIDTH else role
+
+
+def _note(place: Place, columns: list[table.Column], order: list[int]) -> None:
+    place.sortable = tuple(column.title for column in columns)
+    place.order = tuple(order)
+    if place.rank in place.order:
+        place.scroll.cursor = place.order.index(place.rank)
+
+
+def _titles(scene: Scene, columns: list[table.Column], bar: int) -> Line:
+    line = Line(" " * GUTTER).extend(table.head(columns, sorted_by=scene.place.sort))
+    if bar:
+        scale = f"{fixed(scene.breakdown.full_ms)} ms" if scene.breakdown.full_ms else ""
+        title = "where the step went" if bar >= 32 else "its step"
+        line.add(" ┃", "rule").add(fit(title, bar - cells(scale)), "dim").add(scale, "dim")
+    return line
+
+
+def _row(scene: Scene, columns: list[table.Column], rank: int, bar: int) -> Line:
+    chosen = rank == scene.place.rank
+    line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
+    line.add("▲" if rank == scene.culprit else " ", "warn")
+    line.extend(table.body(columns, rank))
+    line.target = rank
+    if bar:
+        line.add(" ┃", "rule").extend(scene.breakdown.bar(rank, bar, scene.ascii_only))
+    return line
+
+
+def _nobody(scene: Scene) -> str:
+    if scene.place.filter and scene.frame.ranks.state:
+        return f"no rank matches {scene.clean(scene.place.filter)!r}: Esc shows all"
+    return "no rank has reported yet"
+
+
+def _columns(scene: Scene) -> list[table.Column]:
+    ranks = scene.frame.ranks
+    hosts = tuple(map(scene.clean, dict.fromkeys(ranks.host)))
+    one_host = len(hosts) <= 1
+    devices = tuple(map(scene.clean, dict.fromkeys(ranks.device)))
+    last = max(0, len(ranks.state) - 1)
+    return [
+        table.Column("rank", max(4, len(str(last))), lambda rank: (str(rank), _name_role(scene, rank)), 99),
+        _text(scene, "host", ranks.host, hosts, 5 if one_host else 75, 16),
+        _text(scene, "dev", ranks.device, devices, 70, 8),
+        table.Column("state", STATE_WIDTH, lambda rank: state_piece(scene, rank), 98, right=False),
+        _number("step", ranks.step, count, 90, "dim"),
+        _number("loss", ranks.loss, loss, 80, "text"),
+        _number("ms/step", ranks.step_ms, fixed, 85, "text"),
+        _number("late", ranks.lateness_ms, fixed, 60, "text"),
+        _number("last%", ranks.last_pct, lambda value: fixed(value, 0), 42, "text"),
+        _number("data", ranks.data_ms, fixed, 58, "text"),
+        _number("fwd", ranks.forward_ms, fixed, 57, "text"),
+        _number("bwd", ranks.backward_ms, fixed, 56, "text"),
+        _number("opt", ranks.optimizer_ms, fixed, 48, "text"),
+        _number("other", ranks.other_ms, fixed, 46, "text"),
+        _number("wait", ranks.wait_ms, fixed, 55, "text"),
+        _number("move", ranks.transfer_ms, fixed, 54, "text"),
+        _number("mem", ranks.rss_bytes, size, 40, "dim"),
+        _number("cpu%", ranks.cpu_pct, lambda value: fixed(value, 0), 39, "dim"),
+        _number("lost", ranks.lost_records, count, 38, "dim"),
+    ]
+
+
+def _name_role(scene: Scene, rank: int) -> Role:
+    return "warn" if rank == scene.culprit else "strong"
+
+
+def _text(
+    scene: Scene, title: str, texts: tuple[str, ...], kinds: tuple[str, ...], keep: int, most: int
+) -> table.Column:
+    width = min(most, max(map(cells, (title, *kinds))))
+    return table.Column(
+        title, width, lambda rank: (scene.clean(texts[rank]) or UNKNOWN, "dim"), keep, right=False, tail=True
+    )
+
+
+def _number(
+    title: str, column: Column, text: Callable[[float | None], str], keep: int, role: Role
+) -> table.Column:
+    there = column[np.isfinite(column)]
+    extremes = (float(there.min()), float(there.max())) if len(there) else ()
+    width = max(cells(title) + 1, *(cells(text(value)) for value in (*extremes, None)))
+
+    def cell(rank: int) -> Piece:
+        value = float(column[rank])
+        return (text(value), role) if known(value) else (UNKNOWN, "faint")
+
+    return table.Column(title, width, cell, keep)
+
+
+def tally(scene: Scene) -> str:
+    """How many ranks of how many are shown, and what is lost."""
+    frame, place = scene.frame, scene.place
+    total = len(frame.ranks.state)
+    seen = min(len(place.order), place.scroll.page)
+    words = [counted(total, "rank")]
+    if seen < total:
+        matched = f"{len(place.order):,} of " if len(place.order) < total else ""
+        words = (
+            [f"{place.scroll.top + 1:,}–{place.scroll.top + seen:,} of {matched}{words[0]}"]
+            if seen
+            else words
+        )
+    if place.filter:
+        words.append(f"filter {scene.clean(place.filter)!r}")
+    if frame.run.nodes > 1:
+        words.append(counted(frame.run.nodes, "node"))
+    if frame.lost_records:
+        words.append(f"{counted(frame.lost_records, 'record')} lost")
+    return " · ".join(words)
+
+
+def silence(age_ms: float) -> str:
+    """How long ago something was heard."""
+    return f"{duration(age_ms / 1e3)} ago" if known(age_ms) else UNKNOWN

@@ -1,0 +1,80 @@
+"""The line above the keys: where a recording stands, or a loud word that the picture is held."""
+
+from __future__ import annotations
+
+from ddptop.analysis.frames import Playback
+from ddptop.tui.paint.line import Line, Role
+from ddptop.tui.paint.numbers import clock, count, duration
+from ddptop.tui.paint.signs import of_state
+from ddptop.tui.paint.text import fit
+from ddptop.tui.scene import Scene
+
+SHORTEST = 10
+"""Cells below which a bar shows no place."""
+
+_MARKS: dict[str, tuple[str, Role]] = {
+    "straggler": ("▲", "warn"),
+    "stall": ("■", "bad"),
+    "stalled": ("■", "bad"),
+    "lost_rank": ("✖", "bad"),
+    "failed_rank": ("✗", "bad"),
+}
+
+
+def banner(scene: Scene, width: int) -> Line | None:
+    """The line, or None where there is nothing to say."""
+    if scene.frozen:
+        return _held(scene, width)
+    if scene.frame.playback is not None:
+        return replay_bar(scene, scene.frame.playback, width)
+    return None
+
+
+def replay_bar(scene: Scene, played: Playback, width: int) -> Line:
+    """Speed, the bar with its marks, and the step; damage of the file is told where the step stands."""
+    sign = "▶" if played.playing else "‖"
+    head = Line(f"{sign} {played.speed:g}x ", "accent").add(clock(_begin(scene, played)) + " ", "dim")
+    tail = Line(" ").add(clock(_begin(scene, played) + played.duration_s), "dim")
+    tail.add("+" if played.growing else "", "good")
+    tail.add(f"  step {count(played.step)}", "strong").add(f" / {count(played.last_step)}", "dim")
+    if played.damage:
+        tail.add("  ▲ damaged", "warn")
+    room = width - head.width - tail.width
+    if room < SHORTEST:
+        head = Line(f"{sign} {played.speed:g}x ", "accent")
+        tail = Line(f" step {count(played.step)}", "strong")
+        room = width - head.width - tail.width
+    if room >= SHORTEST:
+        head.extend(_track(played, room))
+    return head.extend(tail).cut(width)
+
+
+def _begin(scene: Scene, played: Playback) -> float:
+    return scene.frame.unix_s - played.position_s
+
+
+def _track(played: Playback, width: int) -> Line:
+    inside = width - 2
+    cells: list[tuple[str, Role]] = [("─", "rule")] * inside
+    for share, kind in played.marks:
+        cells[_cell(share, inside)] = _MARKS.get(kind, ("┴", "dim"))
+    share = played.position_s / played.duration_s if played.duration_s > 0 else 0.0
+    here = _cell(share, inside)
+    line = Line("├", "rule")
+    for at, (sign, role) in enumerate(cells):
+        line.add("●" if at == here else sign, "accent" if at == here else role)
+    return line.add("┤", "rule")
+
+
+def _cell(share: float, cells: int) -> int:
+    return min(cells - 1, max(0, int(share * cells)))
+
+
+def _held(scene: Scene, width: int) -> Line:
+    frame, newest = scene.frame, scene.newest or scene.frame
+    age = duration(max(0.0, newest.unix_s - frame.unix_s))
+    text = f" ‖ PAUSED  picture of {clock(frame.unix_s)}, {age} old"
+    if newest.run.state != frame.run.state:
+        text += f" · now {of_state(newest.run.state)[0]} {newest.run.state.upper()}"
+    text += " · the run goes on · space: show it" if width >= 70 else " · space"
+    return Line(fit(text, width), ground="banner")

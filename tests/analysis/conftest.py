@@ -1,0 +1,187 @@
+"""A little world of ranks with known delays, as the messages that real ones would send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from ddptop.protocol.messages import (
+    Bucket,
+    Bye,
+    Card,
+    Event,
+    Flag,
+    Hello,
+    Layout,
+    Message,
+    Progress,
+    Received,
+    Run,
+    StepRow,
+    Steps,
+)
+
+NS = 1_000_000_000
+START_NS = 5_000 * NS
+UNIX_NS = 1_700_000_000 * NS
+
+DATA, FORWARD, OPTIMIZER, OTHER = 1_000, 4_000, 800, 200
+READY = (3_000, 6_000)
+"""Microseconds after the start of backward at which an undisturbed rank has its buckets ready."""
+TRANSFER = (1_000, 2_000)
+"""Microseconds that each bucket takes from the last arrival."""
+
+
+def bucket(index: int, size: int = 8_000_000) -> Bucket:
+    return Bucket(model=0, index=index, bytes=size, wire_bytes=size, parameters=4, dtype="float32", hook="")
+
+
+@dataclass
+class World:
+    """Ranks that take the same time for everything, but for `delays`: (rank, phase) -> us, each step.
+
+    `backward` delays both buckets, `late_backward` the last one only. All clocks agree.
+    """
+
+    size: int = 4
+    hosts: tuple[str, ...] = ("node0",)
+    delays: dict[tuple[int, str], int] = field(default_factory=dict)
+    detail_every: int = 1
+    session_base: int = 100
+    incarnation: int = 0
+    step: int = 0
+    now_us: int = 0
+    """When the ranks left the last step's all-reduce, each its own (below)."""
+
+    def __post_init__(self) -> None:
+        self.begin_us = [self.now_us] * self.size
+        self.generation = 0
+        self.seq = 0
+
+    def session(self, rank: int) -> int:
+        return self.session_base + rank
+
+    def received(self, rank: int, message: Message, t_us: int | None = None) -> Received:
+        self.seq += 1
+        at = self.now_us if t_us is None else t_us
+        session = 0 if rank < 0 else self.session(rank)
+        return Received(START_NS + at * 1000, rank, session, self.seq, message)
+
+    def run(self, state: str = "live", exit_code: int | None = None) -> Received:
+        run = Run(1, "id", "toy", "toy.py", ("--fast",), UNIX_NS, START_NS, state, exit_code, False)
+        return self.received(-1, run)
+
+    def hello(self, rank: int) -> Received:
+        message = Hello(
+            version=1,
+            run_id="id",
+            session=self.session(rank),
+            rank=rank,
+            world_size=self.size,
+            local_rank=rank,
+            incarnation=self.incarnation,
+            host=self.hosts[rank * len(self.hosts) // self.size],
+            pid=4000 + rank,
+            device="cpu",
+            backend="gloo",
+            road="reducer",
+            monotonic_ns=START_NS,
+            unix_ns=UNIX_NS,
+            budget_pct=1.0,
+        )
+        return self.received(rank, message)
+
+    def layout(self, rank: int, buckets: tuple[Bucket, ...] = (bucket(0), bucket(1))) -> Received:
+        return self.received(rank, Layout(self.generation, buckets))
+
+    def introduce(self) -> Iterator[Received]:
+        for rank in range(self.size):
+            yield self.hello(rank)
+            card = {"torch": "2.13", "script": "toy.py", "argv": "--fast", "ddp.static_graph": False}
+            yield self.received(rank, Card(dict(card)))
+            yield self.layout(rank)
+
+    def progress(self, rank: int, t_us: int | None = None, **changes: int) -> Received:
+        at = self.now_us if t_us is None else t_us
+        values = {"step": self.step, "phase": 3, "bucket": 1, "sequence": 2 * self.step, **changes}
+        message = Progress(
+            START_NS + at * 1000,
+            **values,
+            detail_every=self.detail_every,
+            cost_us=25.0,
+            cost_pct=0.4,
+            failures=0,
+        )
+        return self.received(rank, message, at)
+
+    def event(self, kind: str, rank: int = -1, **fields: str | int) -> Received:
+        return self.received(-1, Event(kind, START_NS + self.now_us * 1000, rank, -1, dict(fields)))
+
+    def bye(self, rank: int, reason: str = "finished") -> Received:
+        return self.received(rank, Bye(START_NS + self.now_us * 1000, reason))
+
+    def rows(self, loss: Callable[[int, int], float | None] = lambda rank, step: 1.0) -> list[StepRow]:
+        """The next step of every rank; moves the world on."""
+        late = [self._arrivals(rank) for rank in range(self.size)]
+        ends: list[int] = []
+        for i, moving in enumerate(TRANSFER):  # two buckets, two lanes: nobody queues
+            ends.append(max(ready[i] for ready in late) + moving)
+        rows = []
+        for rank in range(self.size):
+            rows.append(self._row(rank, late[rank], ends, loss(rank, self.step)))
+        self.step += 1
+        self.now_us = max(self.begin_us)
+        return rows
+
+    def _delay(self, rank: int, phase: str) -> int:
+        return self.delays.get((rank, phase), 0)
+
+    def _arrivals(self, rank: int) -> tuple[int, ...]:
+        start = self.begin_us[rank] + DATA + OTHER + FORWARD
+        start += sum(self._delay(rank, phase) for phase in ("data", "other", "forward", "backward"))
+        return start + READY[0], start + READY[1] + self._delay(rank, "late_backward")
+
+    def _row(self, rank: int, ready: tuple[int, ...], ends: list[int], loss: float | None) -> StepRow:
+        begin = self.begin_us[rank]
+        data = DATA + self._delay(rank, "data")
+        forward = FORWARD + self._delay(rank, "forward")
+        backward_at = begin + data + OTHER + self._delay(rank, "other") + forward
+        optimizer = OPTIMIZER + self._delay(rank, "optimizer")
+        done = max(ends)
+        self.begin_us[rank] = done + optimizer
+        detail = self.step % self.detail_every == 0
+        cells = (
+            tuple(n for i in range(2) for n in (i, ready[i] - begin, ends[i] - ready[i])) if detail else ()
+        )
+        return StepRow(
+            begin_us=begin,
+            wall_us=done + optimizer - begin,
+            data_us=data,
+            forward_us=forward,
+            backward_us=done - backward_at,
+            optimizer_us=optimizer,
+            forward_at_us=backward_at - forward - begin,
+            backward_at_us=backward_at - begin,
+            optimizer_at_us=done - begin,
+            micro_steps=1,
+            flags=Flag.DETAIL if detail else 0,
+            cost_us=20,
+            loss=loss,
+            cells=cells,
+        )
+
+    def steps(
+        self, count: int, loss: Callable[[int, int], float | None] = lambda rank, step: 1.0
+    ) -> Iterator[Received]:
+        """The next `count` steps of all ranks, a message for each rank and step."""
+        for _ in range(count):
+            first = self.step
+            for rank, row in enumerate(self.rows(loss)):
+                yield self.received(rank, Steps(self.generation, first, START_NS, (row,)))
+
+
+@pytest.fixture
+def make_world() -> type[World]:
+    return World

@@ -1,0 +1,92 @@
+"""What the reducer costs the collector: `python tests/benchmarks/bench_reducer.py`.
+
+CPU microseconds per step row fed (10 buckets, detail in every step, the dearest case), CPU
+milliseconds per frame, encoded and decoded, and the memory held, for worlds of 2, 64 and 4096 ranks.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import time
+
+from ddptop.analysis.frame_codec import decode_frame, encode_frame
+from ddptop.analysis.reducer import Reducer
+from ddptop.protocol.messages import Bucket, Flag, Hello, Layout, Progress, Received, Run, StepRow, Steps
+
+BUCKETS = 10
+STEP_US = 20_000
+PER_FRAME = {2: 100, 64: 25, 4096: 3}
+"""Steps between two frames at 4 Hz: 400, 100 and 12 steps/s."""
+PER_MESSAGE = {2: 20, 64: 5, 4096: 1}
+STEPS = {2: 3000, 64: 400, 4096: 130}
+
+
+def introduction(world: int) -> list[Received]:
+    """RUN, HELLO and LAYOUT of all ranks."""
+    run = Run(1, "id", "bench", "bench.py", (), 10**18, 0, "live", None, True)
+    found = [Received(0, -1, 0, 0, run)]
+    layout = Layout(0, tuple(Bucket(0, i, 10**6, 10**6, 5, "float32", "") for i in range(BUCKETS)))
+    for rank in range(world):
+        hello = Hello(1, "id", rank + 1, rank, world, rank % 8, 0, "node0", rank, f"cuda:{rank % 8}", "gloo",
+                      "reducer", 0, 10**18, 1.0)  # fmt: skip
+        found += [Received(0, rank, rank + 1, 0, hello), Received(0, rank, rank + 1, 1, layout)]
+    return found
+
+
+def row(step: int, noise: random.Random) -> StepRow:
+    """One step with a little noise in every ready time."""
+    late = noise.randrange(500)
+    cells = tuple(n for i in range(BUCKETS) for n in (i, 5000 + 800 * i + late, 1500 - late))
+    return StepRow(
+        step * STEP_US, STEP_US, 500, 4000, 10_000, 900, 600, 4600, 15_000, 1, Flag.DETAIL, 20, 0.5, cells
+    )
+
+
+def measure(world: int) -> str:
+    """Feed and frame one world; one line of the table."""
+    noise = random.Random(7)
+    reducer = Reducer()
+    for message in introduction(world):
+        reducer.feed(message)
+    fed_s = framed_s = coded_s = 0.0
+    rows = frames = size = 0
+    cursor = 0
+    pending: list[Received] = []
+    for first in range(0, STEPS[world], PER_MESSAGE[world]):
+        for rank in range(world):
+            batch = tuple(row(first + i, noise) for i in range(PER_MESSAGE[world]))
+            pending.append(
+                Received(first * STEP_US * 1000, rank, rank + 1, first + 2, Steps(0, first, 0, batch))
+            )
+            beat = Progress(0, first, 3, 1, 10 * first, 1, 20.0, 0.4, 0)
+            pending.append(Received(first * STEP_US * 1000, rank, rank + 1, 0, beat))
+        if (first + PER_MESSAGE[world]) % PER_FRAME[world]:
+            continue
+        begin = time.process_time()
+        for message in pending:
+            reducer.feed(message)
+        reducer.figures.settle()
+        fed_s += time.process_time() - begin
+        rows += sum(len(m.message.rows) for m in pending if isinstance(m.message, Steps))
+        pending.clear()
+        begin = time.process_time()
+        frame = reducer.frame(first * STEP_US * 1000, cursor=cursor)
+        framed_s += time.process_time() - begin
+        begin = time.process_time()
+        data = encode_frame(frame)
+        coded_s += time.process_time() - begin
+        size = len(data)
+        cursor = decode_frame(data).history.start + len(frame.history.step)
+        frames += 1
+    return (
+        f"{world:5d} ranks: {1e6 * fed_s / rows:6.2f} us/row   {1e3 * framed_s / frames:7.2f} ms/frame   "
+        f"{1e3 * coded_s / frames:6.2f} ms/encode   {size / 1024:7.0f} KiB/frame   "
+        f"{4 * PER_FRAME[world]} steps/s: {400 * (fed_s + framed_s + coded_s) / frames:5.1f}% of a core   "
+        f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB"
+    )
+
+
+if __name__ == "__main__":
+    for size in (2, 64, 4096):
+        print(measure(size), flush=True)

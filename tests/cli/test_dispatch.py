@@ -1,0 +1,82 @@
+"""Which words are subcommands and which are runs, and that help costs nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ddptop import __version__
+from ddptop.cli.commands import COMMANDS
+from ddptop.cli.main import choose
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "rest"),
+    [
+        ([], "", []),
+        (["train-k7qf"], "", ["train-k7qf"]),
+        (["ls"], "ls", []),
+        (["ls", "--json"], "ls", ["--json"]),
+        (["--rate", "2", "replay", "f"], "replay", ["--rate", "2", "f"]),
+        (["--theme", "ls"], "", ["--theme", "ls"]),
+        (["--theme=x", "ls"], "ls", ["--theme=x"]),
+        (["--ascii", "train", "ls"], "", ["--ascii", "train", "ls"]),
+        (["--", "ls"], "", ["--", "ls"]),
+        (["LS"], "", ["LS"]),
+    ],
+)
+def test_the_first_word_chooses(words: list[str], name: str, rest: list[str]) -> None:
+    command, left = choose(words)
+    assert (command.name, left) == (name, rest)
+
+
+def test_version_and_help(ddptop) -> None:
+    assert ddptop("--version").stdout.strip() == f"ddptop {__version__}"
+    shown = ddptop("--help")
+    assert shown.returncode == 0
+    for command in COMMANDS:
+        assert f"  {command.name} " in shown.stdout
+        assert ddptop(command.name, "--help").stdout.startswith(f"usage: ddptop {command.name}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--nonsense"],
+        ["a", "b"],
+        ["replay"],
+        ["replay", "f", "--at", "soon"],
+        ["replay", "f", "--at", "-1"],
+        ["replay", "f", "--speed", "0"],
+        ["replay", "f", "--speed", "nan"],
+        ["ls", "extra"],
+        ["demo", "--ranks", "0"],
+        ["demo", "--steps", "many"],
+        ["--watch", "--once"],
+        ["replay", "f", "--watch", "--json"],
+        ["--on"],
+    ],
+)
+def test_wrong_usage_is_one_line_and_2(ddptop, words: list[str]) -> None:
+    done = ddptop(*words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("ddptop: ")
+    assert done.stderr.count("\n") == 1
+
+
+HEAVY = ("torch", "textual", "zmq", "numpy")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["config"], ["ls"]])
+def test_light_commands_load_nothing_heavy(home: dict[str, str], words: list[str]) -> None:
+    code = (
+        "import sys\nfrom ddptop.cli.main import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        f"print(*[name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, env=home, capture_output=True, encoding="utf-8", timeout=60)
+    assert done.stderr.splitlines()[-1] == ""

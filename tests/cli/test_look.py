@@ -1,0 +1,205 @@
+"""`ddptop [RUN]`: which run is meant, and what is shown of it without a screen."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from ddptop.analysis.frames import Frame
+from ddptop.cli import show
+from ddptop.cli.errors import CliError, Exit
+from ddptop.cli.main import main
+from ddptop.transport.rundir import RunFile
+
+
+class FakeSource:
+    """Hands out given frames, each one once, and the last one for ever."""
+
+    def __init__(self, *frames: Frame | None, status: str | None = None) -> None:
+        self.frames: Iterator[Frame | None] = iter(frames)
+        self.last: Frame | None = None
+        self.reason = status
+        self.closed = False
+
+    def start(self) -> None: ...
+
+    def latest(self) -> Frame | None:
+        self.last = next(self.frames, self.last)
+        return self.last
+
+    def status(self) -> str | None:
+        return self.reason
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch, frame: Frame) -> list[RunFile]:
+    """The runs that were opened; each is a fake that ends at once."""
+    opened: list[RunFile] = []
+
+    def source(run: RunFile) -> FakeSource:
+        opened.append(run)
+        return FakeSource(frame, replace(frame, run=replace(frame.run, state="finished")))
+
+    monkeypatch.setattr("ddptop.sources.live.LiveSource", source)
+    return opened
+
+
+def test_the_only_live_run_is_meant(live_run, watched, capsys: pytest.CaptureFixture[str]) -> None:
+    run = live_run("train-k7qf", "aa11")
+    assert main(["--json"]) == 0
+    assert watched == [run]
+    assert json.loads(capsys.readouterr().out)["run"]["name"] == "train-k7qf"
+
+
+@pytest.mark.parametrize("word", ["train-k7qf", "train-k", "bb22", "bb"])
+def test_a_name_an_id_or_how_one_begins(live_run, watched, word: str) -> None:
+    live_run("train-a9a9", "aa11")
+    live_run("train-k7qf", "bb22")
+    assert main([word, "--once"]) == 0
+    assert [run.name for run in watched] == ["train-k7qf"]
+
+
+def test_an_exact_name_wins_over_a_longer_one(live_run, watched) -> None:
+    live_run("train-2", "aa11")
+    live_run("train", "bb22")
+    assert main(["train", "--once"]) == 0
+    assert watched[0].name == "train"
+
+
+def test_several_matches_are_named(live_run, capsys: pytest.CaptureFixture[str]) -> None:
+    live_run("train-a9a9", "aa11")
+    live_run("train-k7qf", "bb22")
+    assert main(["train", "--once"]) == 3
+    complaint = capsys.readouterr().err
+    assert "train-a9a9" in complaint
+    assert "train-k7qf" in complaint
+    assert complaint.count("\n") == 1
+
+
+def test_no_such_run(ddptop) -> None:
+    done = ddptop("trian-k7qf")
+    assert done.returncode == 3
+    assert done.stderr.startswith("ddptop: no run is called 'trian-k7qf'")
+    assert "did you mean ls?" in ddptop("lss").stderr
+    assert "ddptop-run" in ddptop().stderr
+    assert ddptop().returncode == 3
+
+
+def test_without_a_terminal_the_list_goes_to_stderr(live_run, ddptop) -> None:
+    live_run("train-a9a9", "aa11")
+    live_run("train-k7qf", "bb22")
+    done = ddptop("--json")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "2 live runs" in done.stderr
+    assert re.search(r"live +train-k7qf +2 +train.py", done.stderr)
+
+
+@pytest.mark.parametrize(("typed", "name"), [("2\n", "older"), ("\n", "newer"), ("9\nx\n1\n", "newer")])
+def test_on_a_terminal_a_number_picks(
+    live_run, watched, monkeypatch: pytest.MonkeyPatch, typed: str, name: str
+) -> None:
+    live_run("older", "aa11", started_at=1.0)
+    live_run("newer", "bb22", started_at=2.0)
+    monkeypatch.setattr(show, "has_terminal", lambda: True)
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+    assert main(["--once"]) == 0
+    assert watched[0].name == name
+
+
+def test_nothing_picked(live_run, watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    live_run("older", "aa11")
+    live_run("newer", "bb22")
+    monkeypatch.setattr(show, "has_terminal", lambda: True)
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main(["--once"]) == 130
+    assert watched == []
+
+
+def test_an_open_run_directory_is_refused(ddptop, home: dict[str, str], tmp_path) -> None:
+    folder = tmp_path / "runtime" / "ddptop"
+    folder.mkdir()
+    folder.chmod(0o755)
+    done = ddptop("ls")
+    assert done.returncode == 4
+    assert "chmod 700" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_watch_prints_until_the_run_ends(frame: Frame, capsys: pytest.CaptureFixture[str]) -> None:
+    ended = replace(frame, run=replace(frame.run, state="finished"))
+    source = FakeSource(None, frame, frame, ended)
+    options = argparse.Namespace(watch=True, once=False, json=False)
+    mode = show.choose_mode(options, live=True)
+    assert show.show(source, mode, show_settings()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines] == ["live", "finished"]
+    assert source.closed
+
+
+def test_watch_outlives_a_collector_that_is_started_again(
+    frame: Frame, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = replace(frame, run=replace(frame.run, state="lost"))
+    ended = replace(frame, run=replace(frame.run, state="finished"))
+    settings = show_settings()
+    assert show.show(FakeSource(lost, lost, frame, ended, status="gone"), show.Mode.WATCH, settings) == 0
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["lost", "finished"]
+    monkeypatch.setattr(show, "GONE_S", 0.0)
+    assert show.show(FakeSource(lost, status="gone"), show.Mode.WATCH, settings) == 0
+
+
+def test_a_silent_run_says_why(frame: Frame) -> None:
+    with pytest.raises(CliError, match="its collector is gone") as caught:
+        show.first_frame(FakeSource(status="its collector is gone"), patience_s=0.0)
+    assert caught.value.code == Exit.FAILED
+
+
+@pytest.mark.parametrize(
+    ("terminal", "term", "live", "mode"),
+    [
+        (True, "xterm", True, show.Mode.SCREEN),
+        (True, "dumb", True, show.Mode.WATCH),
+        (True, "", True, show.Mode.WATCH),
+        (False, "xterm", True, show.Mode.WATCH),
+        (False, "xterm", False, show.Mode.ONCE),
+        (True, "xterm", False, show.Mode.SCREEN),
+    ],
+)
+def test_what_happens_by_itself(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, term: str, live: bool, mode: show.Mode
+) -> None:
+    monkeypatch.setattr(show, "has_terminal", lambda: terminal)
+    monkeypatch.setenv("TERM", term)
+    options = argparse.Namespace(watch=False, once=False, json=False)
+    assert show.choose_mode(options, live=live) is mode
+
+
+def test_interrupted(monkeypatch: pytest.MonkeyPatch, live_run, frame: Frame) -> None:
+    live_run("train", "aa11")
+
+    class Interrupted(FakeSource):
+        def latest(self) -> Frame | None:
+            raise KeyboardInterrupt
+
+    source = Interrupted()
+    monkeypatch.setattr("ddptop.sources.live.LiveSource", lambda run: source)
+    assert main(["--watch"]) == 130
+    assert source.closed
+
+
+def show_settings() -> show.Settings:
+    from ddptop.cli.settings import Settings
+
+    return Settings()
+
+
+Maker = Callable[..., RunFile]

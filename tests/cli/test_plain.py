@@ -1,0 +1,132 @@
+"""The plain-text picture and the line a second, on a frame whose figures are known."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from ddptop.analysis.frames import Frame, Playback, Ranks
+from ddptop.cli.plain import picture, watch_line
+from ddptop.cli.plain_tables import MAX_RANK_ROWS, rank_table
+
+
+def empty_ranks() -> Ranks:
+    texts = {"host", "device", "state", "phase"}
+    return Ranks(**{field.name: () if field.name in texts else np.empty(0) for field in fields(Ranks)})
+
+
+def many_ranks(frame: Frame, total: int) -> Ranks:
+    values = {}
+    for field in fields(Ranks):
+        value = getattr(frame.ranks, field.name)
+        values[field.name] = value[:1] * total if isinstance(value, tuple) else np.full(total, value[0])
+    return Ranks(**values)
+
+
+def test_a_picture_says_who_is_late_and_what_it_costs(frame: Frame) -> None:
+    text = picture(frame, 110)
+    head, *rest = text.splitlines()
+    assert head.startswith("ddptop train-k7qf   ● LIVE   step 12,480   21.4/s   loss 0.4125")
+    assert "rank 1" in rest[0]
+    rows = [line.split() for line in rest if re.match(r"\s+[01]  ", line)]
+    assert rows[1][:6] == ["1", "node0", "live", "12,481", "0.4119", "46.8"]
+    assert "20.3" in rows[0]
+    assert "2 ranks on node0 · gloo" in text
+    assert re.search(r"^   0 ▪+█+▓+·+≈+▄+", text, re.MULTILINE)
+    assert "8.0 MB" in text
+    assert "rank 1 in 96%" in text
+    assert "▲ since" in text
+    assert "0.60% of the step, 31 us, on the worst rank (budget 1.0%)" in text
+    assert "bucket detail every 8 steps; 24,962 records, 0 lost" in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_tables_fit_the_width(frame: Frame, width: int) -> None:
+    table = rank_table(frame.ranks, width)[:3]
+    assert max(map(len, table)) <= width
+    for title in ("rank", "state", "step", "ms/step", "data", "fwd", "bwd", "wait", "transfer"):
+        assert title in table[0].split()
+
+
+@pytest.mark.parametrize("width", [1, 20])
+def test_an_odd_width_loses_columns_only(frame: Frame, width: int) -> None:
+    assert "rank" in picture(frame, width)
+
+
+def test_ascii_is_ascii_and_says_the_same(frame: Frame) -> None:
+    odd = replace(frame, run=replace(frame.run, name="traîn", script="模型.py"))
+    text = picture(odd, 100, ascii=True)
+    assert text.isascii()
+    assert "* LIVE" in text
+    assert "??.py" in text
+
+
+def test_colour_only_where_asked(frame: Frame) -> None:
+    assert "\x1b[32m● LIVE\x1b[0m" in picture(frame, 100, color=True)
+
+
+def test_foreign_text_cannot_move_the_cursor(frame: Frame) -> None:
+    odd = replace(frame, run=replace(frame.run, name="a\x1b[2Jb", argv=("\n", "\x07")))
+    assert "\x1b" not in picture(odd, 100)
+    assert "\x07" not in picture(odd, 100)
+
+
+def test_before_any_rank_has_reported(frame: Frame) -> None:
+    unknown = {field.name: None for field in fields(frame.group)}
+    waiting = replace(
+        frame,
+        run=replace(frame.run, state="waiting", backend=None, torch=None, world_size=0, recording=None),
+        group=replace(frame.group, **unknown),
+        ranks=empty_ranks(),
+        buckets=(),
+        straggler=None,
+        alerts=(),
+        overhead=replace(frame.overhead, measured_pct=None, us_per_step=None, detail_every=None),
+        records=0,
+    )
+    text = picture(waiting, 80)
+    assert "○ WAITING" in text
+    assert "no rank has reported yet" in text
+    assert "nan" not in text.lower()
+    assert "None" not in text
+    assert "waiting" in watch_line(waiting)
+    assert "slowest –" in watch_line(waiting)
+
+
+def test_of_thousands_of_ranks_the_bad_ones_are_shown(frame: Frame) -> None:
+    ranks = many_ranks(frame, 4096)
+    ranks.lateness_ms[77] = 500.0
+    ranks = replace(ranks, state=(*ranks.state[:4095], "lost"))
+    table = rank_table(ranks, 120)
+    shown = [line.split()[0] for line in table[1 : 1 + MAX_RANK_ROWS]]
+    assert "77" in shown
+    assert shown[-1] == "4095"
+    assert table[1 + MAX_RANK_ROWS] == "and 4,032 more ranks, 0 of them not live (--json has all)"
+
+
+def test_a_replay_says_where_it_stands(frame: Frame) -> None:
+    playback = Playback(42.0, 90.0, 500, 0, 1200, False, 1.0, False, "last 12 bytes cut off", ())
+    text = picture(replace(frame, source="replay", playback=playback), 100)
+    assert "REPLAY" in text
+    assert "at 42 s of 1 min 30 s, steps 0 to 1,200" in text
+    assert "damage: last 12 bytes cut off" in text
+
+
+def test_a_failed_run_tells_its_exit_code(frame: Frame) -> None:
+    failed = replace(frame, run=replace(frame.run, state="failed", exit_code=17))
+    text = picture(failed, 100)
+    assert "✗ FAILED" in text
+    assert "exit code 17" in text
+
+
+def test_lines_a_second_keep_their_columns(frame: Frame) -> None:
+    line = watch_line(frame)
+    even = watch_line(replace(frame, straggler=None, group=replace(frame.group, step=7, steps_per_s=None)))
+    assert re.match(r"\d\d:\d\d:\d\d  live      step    12,480    21.4/s  loss    0.4125", line)
+    assert line.endswith("slowest rank 1 +20.3 ms data")
+    assert even.endswith("slowest none")
+    assert line.index("slowest") == even.index("slowest")

@@ -1,0 +1,139 @@
+"""A real collector process on a folder of the test's own, with made-up ranks that are real processes too."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ddptop.analysis.frames import Frame
+from ddptop.sources.live import LiveSource
+from ddptop.transport import roots
+from ddptop.transport.rundir import create_run_directory
+from ddptop.transport.discovery import read_run_file
+
+DEADLINE_S = 40.0
+FAKE_RANK = Path(__file__).parent / "fake_rank.py"
+RUN_ID = "run"
+
+
+def wait_for(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
+    """Try again until it holds."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+class Stage:
+    """A run's folder, and the processes of a test around it."""
+
+    def __init__(self, directory: Path, recording: Path) -> None:
+        self.directory = directory
+        self.recording = recording
+        self.processes: list[subprocess.Popen[str]] = []
+        self.sources: list[LiveSource] = []
+        self.wait_for = wait_for
+
+    def spawn(self, *words: object) -> subprocess.Popen[str]:
+        """A Python process with pipes for all three streams."""
+        process = subprocess.Popen(
+            [sys.executable, *map(str, words)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def collector(self, *more: str, record: object = None, ready: bool = True) -> subprocess.Popen[str]:
+        """Start it, and wait until it is ready."""
+        words = ["--run-dir", self.directory, "--run-id", RUN_ID, "--name", "name", "--script", "train.py"]
+        process = self.spawn("-m", "ddptop.collector", *words, "--record", record or self.recording, *more)
+        if ready:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline()) == {"ready": True}
+        return process
+
+    def rank(
+        self,
+        rank: int,
+        world: int = 2,
+        *,
+        steps: int = 300,
+        rate: float = 300,
+        buckets: int = 3,
+        window: int = 1 << 20,
+        drain_s: float = 0.8,
+    ) -> subprocess.Popen[str]:
+        """Start a made-up rank."""
+        return self.spawn(
+            FAKE_RANK, self.directory, RUN_ID, rank, world, steps, rate, buckets, window, drain_s
+        )
+
+    def ranks(self, world: int = 2, **options: float) -> list[subprocess.Popen[str]]:
+        """Start all of them."""
+        return [self.rank(rank, world, **options) for rank in range(world)]  # type: ignore[arg-type]
+
+    def ended(self, ranks: list[subprocess.Popen[str]]) -> list[dict[str, float]]:
+        """What ranks say at their end."""
+        said = []
+        for rank in ranks:
+            out, err = rank.communicate(timeout=DEADLINE_S)
+            assert rank.returncode == 0, err
+            said.append(json.loads(out))
+        return said
+
+    def finish(self, collector: subprocess.Popen[str], exit_code: int = 0) -> dict[str, object]:
+        """Tell the collector that the run has ended; its summary."""
+        out, err = collector.communicate(json.dumps({"exit_code": exit_code}) + "\n", timeout=DEADLINE_S)
+        assert (collector.returncode, err) == (0, "")
+        summary: dict[str, object] = json.loads(out.splitlines()[-1])
+        return summary
+
+    def source(self) -> LiveSource:
+        """A viewer in this process."""
+        run = read_run_file(self.directory)
+        assert run is not None
+        source = LiveSource(run)
+        self.sources.append(source)
+        source.start()
+        return source
+
+    def until(self, source: LiveSource, condition: Callable[[Frame], object]) -> Frame:
+        """Wait for a frame that is so."""
+        found: list[Frame] = []
+
+        def look() -> bool:
+            frame = source.latest()
+            if frame is not None and condition(frame):
+                found.append(frame)
+            return bool(found)
+
+        wait_for(look)
+        return found[0]
+
+    def close(self) -> None:
+        for source in self.sources:
+            source.close()
+        for process in self.processes:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None and not pipe.closed:
+                    pipe.close()
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(roots, "SHARED_TMP", tmp_path)
+    made = Stage(create_run_directory(RUN_ID), tmp_path / "run.ddptop")
+    yield made
+    made.close()

@@ -1,0 +1,64 @@
+"""A rank without training: makes up steps and publishes them. Run as a program, prints a line at its end.
+
+fake_rank.py DIRECTORY RUN_ID RANK WORLD STEPS STEPS_PER_S BUCKETS WINDOW_BYTES DRAIN_S
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from ddptop.protocol.codec import encode
+from ddptop.protocol.messages import Bucket, Bye, Hello, Layout, Phase, Progress, StepRow, Steps
+from ddptop.transport.sender import AckedSender
+
+LOOK_S = 0.25
+
+
+def row(step: int, begin_us: int, wall_us: int, buckets: int) -> StepRow:
+    """A step whose loss tells which one it is."""
+    backward_at = wall_us // 3
+    cells = [
+        number
+        for bucket in range(buckets)
+        for number in (bucket, backward_at + bucket * wall_us // (3 * buckets), wall_us // 20)
+    ]
+    quarter = wall_us // 4
+    times = (begin_us, wall_us, quarter, quarter, quarter, wall_us // 5, wall_us // 4, backward_at, 2 * quarter)
+    return StepRow(*times, 1, 1, 20, float(step), tuple(cells))
+
+
+def main() -> None:
+    directory, run_id, *numbers = sys.argv[1:]
+    rank, world, steps = (int(text) for text in numbers[:3])
+    rate, buckets, window, drain_s = float(numbers[3]), int(numbers[4]), int(numbers[5]), float(numbers[6])
+    session = int.from_bytes(os.urandom(7), "big") + 1
+    began, unix = time.monotonic_ns(), time.time_ns()
+    hello = Hello(
+        1, run_id, session, rank, world, rank, 0, "host", os.getpid(), "cpu", "gloo", "hook", began, unix, 1.0
+    )
+    sender = AckedSender(f"ipc://{directory}/ingest", lambda: encode(hello), window_bytes=window)
+    layout = tuple(Bucket(0, index, 1 << 20, 1 << 20, 1000, "float32", "") for index in range(buckets))
+    sender.offer(encode(Layout(1, layout)))
+    wall_us = int(1e6 / rate)
+    done = 0
+    while done < steps:
+        time.sleep(LOOK_S)
+        due = min(steps, int((time.monotonic_ns() - began) / 1e9 * rate))
+        while done < due:
+            end = min(due, done + 50)
+            rows = tuple(row(step, (step - done) * wall_us, wall_us, buckets) for step in range(done, end))
+            sender.offer(encode(Steps(1, done, began + done * wall_us * 1000, rows)))
+            done = end
+        sender.beat(encode(Progress(time.monotonic_ns(), done, Phase.FORWARD, -1, done, 1, 20.0, 0.5, 0)))
+        sender.service()
+    sender.offer(encode(Bye(time.monotonic_ns(), "finished")))
+    began_close = time.monotonic()
+    left = sender.close(drain_s)
+    print(json.dumps({"left": left, "dropped": sender.dropped, "close_s": time.monotonic() - began_close}))
+
+
+if __name__ == "__main__":
+    main()

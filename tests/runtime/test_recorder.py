@@ -1,0 +1,260 @@
+"""The step's definition, on a clock that the test owns."""
+
+import pytest
+
+from ddptop.protocol.messages import Flag
+from ddptop.runtime import recorder as module
+from ddptop.runtime.recorder import MAX_CALLS, PATIENCE_STEPS, Recorder, StepRecord
+
+
+class Clock:
+    """Stands still until told to move: reading it costs nothing."""
+
+    def __init__(self) -> None:
+        self.ns = 1_000
+
+    def __call__(self) -> int:
+        return self.ns
+
+    def pass_(self, ns: int) -> None:
+        self.ns += ns
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "now", clock)
+    return clock
+
+
+class Loop:
+    """A training loop in which every phase takes a known time."""
+
+    def __init__(self, clock: Clock, *, optimizer_exists: bool = True) -> None:
+        self.clock = clock
+        self.recorder = Recorder(optimizer_exists=lambda: optimizer_exists)
+
+    def data(self, ns: int) -> None:
+        self.recorder.data_begins()
+        self.clock.pass_(ns)
+        self.recorder.data_ends()
+
+    def forward(self, ns: int, *, synchronises: bool = True) -> None:
+        self.recorder.forward_begins(synchronises)
+        self.clock.pass_(ns)
+        self.recorder.forward_ends()
+
+    def backward(self, ns: int, loss: float | None = 0.5) -> None:
+        self.recorder.backward_begins(loss)
+        self.clock.pass_(ns)
+        self.recorder.backward_ends()
+
+    def optimizer(self, ns: int, which: int = 1) -> None:
+        self.recorder.optimizer_begins(which)
+        self.clock.pass_(ns)
+        self.recorder.optimizer_ends(which)
+
+    def records(self) -> list[StepRecord]:
+        return list(self.recorder.records)
+
+
+def test_a_plain_step_is_dated_from_optimizer_end_to_optimizer_end(clock: Clock) -> None:
+    loop = Loop(clock)
+    for _ in range(3):
+        loop.data(10)
+        clock.pass_(1)
+        loop.forward(20)
+        clock.pass_(2)
+        loop.backward(30, loss=0.25)
+        loop.optimizer(5)
+        clock.pass_(4)
+    loop.recorder.finish()
+    first, second, third = loop.records()
+    assert [first.step, second.step, third.step] == [0, 1, 2]
+    assert first.end - first.begin == 10 + 1 + 20 + 2 + 30 + 5
+    assert second.begin == first.end, "nothing between two steps is lost"
+    assert second.end - second.begin == 4 + 10 + 1 + 20 + 2 + 30 + 5
+    for record in (first, second, third):
+        assert (record.data, record.forward, record.backward, record.optimizer) == (10, 20, 30, 5)
+        assert record.loss == 0.25
+        assert record.micro_steps == 1
+    assert second.forward_at - second.begin == 4 + 10 + 1
+    assert second.backward_at - second.begin == 4 + 10 + 1 + 20 + 2
+    assert second.optimizer_at - second.begin == 4 + 10 + 1 + 20 + 2 + 30
+    assert second.backward_end == second.optimizer_at
+
+
+def test_accumulation_is_one_step_with_its_micro_steps(clock: Clock) -> None:
+    loop = Loop(clock)
+    for _ in range(2):
+        for micro in range(4):
+            loop.data(1)
+            loop.forward(2, synchronises=micro == 3)
+            loop.backward(3, loss=float(micro))
+        loop.optimizer(4)
+    loop.recorder.finish()
+    for record in loop.records():
+        assert (record.micro_steps, record.data, record.forward, record.backward) == (4, 4, 8, 12)
+        assert record.loss == 1.5, "mean over the micro-steps"
+
+
+def test_a_step_that_a_scaler_skips_belongs_to_the_next_one(clock: Clock) -> None:
+    loop = Loop(clock)
+    for stepped in (True, False, True):
+        loop.forward(1)
+        loop.backward(1)
+        if stepped:
+            loop.optimizer(1)
+    loop.recorder.finish()
+    assert [record.micro_steps for record in loop.records()] == [1, 2]
+
+
+def test_several_optimizers_make_one_step(clock: Clock) -> None:
+    loop = Loop(clock)
+    for _ in range(2):
+        loop.forward(1)
+        loop.backward(1)
+        loop.optimizer(3, which=1)
+        loop.optimizer(4, which=2)
+    loop.recorder.finish()
+    assert [record.optimizer for record in loop.records()] == [7, 7]
+
+
+def test_an_optimizer_inside_another_is_counted_once(clock: Clock) -> None:
+    loop = Loop(clock)
+    loop.forward(1)
+    loop.backward(1)
+    loop.recorder.optimizer_begins(1)
+    loop.optimizer(5, which=2)
+    clock.pass_(1)
+    loop.recorder.optimizer_ends(1)
+    loop.recorder.finish()
+    (record,) = loop.records()
+    assert record.optimizer == 6
+
+
+def test_an_optimizer_step_that_raised_does_not_stop_the_count(clock: Clock) -> None:
+    loop = Loop(clock)
+    loop.forward(1)
+    loop.backward(1)
+    loop.recorder.optimizer_begins(1)  # raises: no end
+    loop.data(1)
+    loop.forward(1)
+    loop.backward(1)
+    loop.optimizer(2, which=2)
+    loop.recorder.finish()
+    assert len(loop.records()) == 1
+
+
+def test_a_closure_keeps_forward_and_backward_out_of_the_optimizer(clock: Clock) -> None:
+    loop = Loop(clock)
+    for _ in range(2):
+        loop.recorder.optimizer_begins(1)
+        for _ in range(3):
+            loop.forward(10)
+            loop.backward(20)
+        clock.pass_(7)
+        loop.recorder.optimizer_ends(1)
+    loop.recorder.finish()
+    assert [(r.forward, r.backward, r.optimizer) for r in loop.records()] == [(30, 60, 7), (30, 60, 7)]
+
+
+def test_an_optimizer_inside_backward_ends_the_step_with_it(clock: Clock) -> None:
+    loop = Loop(clock)
+    for _ in range(2):
+        loop.forward(10)
+        loop.recorder.backward_begins(None)
+        clock.pass_(5)
+        loop.optimizer(3)
+        clock.pass_(2)
+        loop.recorder.backward_ends()
+    loop.recorder.finish()
+    assert [(r.backward, r.optimizer, r.end - r.begin) for r in loop.records()] == [(10, 0, 20), (10, 0, 20)]
+
+
+def test_without_any_optimizer_a_synchronised_backward_ends_the_step(clock: Clock) -> None:
+    loop = Loop(clock, optimizer_exists=False)
+    for micro in range(6):
+        loop.forward(1, synchronises=micro % 2 == 1)
+        loop.backward(1)
+    loop.recorder.finish()
+    assert [record.micro_steps for record in loop.records()] == [2, 2, 2]
+
+
+def test_an_optimizer_that_never_steps_is_not_waited_for_for_ever(clock: Clock) -> None:
+    loop = Loop(clock, optimizer_exists=True)
+    for _ in range(PATIENCE_STEPS + 2):
+        loop.forward(1)
+        loop.backward(1)
+    loop.recorder.finish()
+    assert [record.micro_steps for record in loop.records()] == [PATIENCE_STEPS, 1, 1]
+
+
+def test_nested_backward_belongs_to_the_outermost(clock: Clock) -> None:
+    loop = Loop(clock)
+    loop.forward(1)
+    loop.recorder.backward_begins(2.0)
+    loop.backward(5, loss=9.0)
+    clock.pass_(1)
+    loop.recorder.backward_ends()
+    loop.optimizer(1)
+    loop.recorder.finish()
+    (record,) = loop.records()
+    assert (record.backward, record.micro_steps, record.loss) == (6, 1, 2.0)
+
+
+def test_a_logged_loss_replaces_the_one_of_backward(clock: Clock) -> None:
+    loop = Loop(clock)
+    loop.forward(1)
+    loop.backward(1, loss=128.0)
+    loop.optimizer(1)
+    loop.recorder.log_loss(0.125)
+    loop.recorder.finish()
+    (record,) = loop.records()
+    assert record.loss == 0.125
+    assert record.flags & Flag.LOSS_LOGGED
+
+
+def test_detail_is_taken_where_the_step_number_says(clock: Clock) -> None:
+    loop = Loop(clock)
+    switched: list[bool] = []
+    loop.recorder.on_detail.append(switched.append)
+    loop.recorder.detail_every = 4
+    for _ in range(8):
+        loop.forward(1)
+        loop.backward(1)
+        loop.optimizer(1)
+    loop.recorder.finish()
+    assert [bool(r.flags & Flag.DETAIL) for r in loop.records()] == [True, False, False, False] * 2
+    assert switched == [False, True, False, True]
+
+
+def test_a_joined_rank_counts_the_steps_it_shadows(clock: Clock) -> None:
+    loop = Loop(clock)
+    loop.forward(1)
+    loop.backward(1)
+    loop.optimizer(1)
+    for _ in range(2):
+        began = clock()
+        clock.pass_(10)
+        loop.recorder.shadow_step_ends(began)
+    assert [(r.step, bool(r.flags & Flag.JOINED)) for r in loop.records()] == [(0, False), (1, True), (2, True)]
+
+
+def test_calls_of_a_step_are_bounded(clock: Clock) -> None:
+    recorder = Recorder()
+    noted = [recorder.note("key", 0) for _ in range(MAX_CALLS + 1)]
+    assert noted[-1] is None
+    assert len(recorder.calls) == MAX_CALLS
+
+
+def test_an_errand_runs_once_between_two_steps(clock: Clock) -> None:
+    loop = Loop(clock)
+    done: list[int] = []
+    loop.recorder.errand = lambda: done.append(loop.recorder.step)
+    for _ in range(3):
+        loop.forward(1)
+        loop.backward(1)
+        loop.optimizer(1)
+    loop.recorder.finish()
+    assert done == [1]

@@ -1,0 +1,221 @@
+"""Nothing lost in silence, nothing doubled, nothing out of order; and never waited for."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+import msgpack
+import pytest
+
+from ddptop.protocol.codec import encode
+from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
+from ddptop.protocol.messages import Hello, Progress, Usage
+
+PROGRESS = encode(Progress(1, 5, 0, -1, -1, 1, 0.0, 0.0, 0))
+
+
+def test_messages_arrive_in_order_after_the_hello(link, wire):
+    receiver, sender = link.receiver(), link.sender()
+    for number in range(100):
+        sender.offer(wire.numbered(number))
+    link.settle(sender, receiver)
+    assert isinstance(link.arrived[0].message, Hello)
+    assert wire.numbers(link.arrived) == list(range(100))
+    assert [item.seq for item in link.arrived] == list(range(101))
+    assert {item.session for item in link.arrived} == {wire.session}
+
+
+def test_what_is_offered_before_the_collector_exists_waits_for_it(link, wire):
+    sender = link.sender()
+    for number in range(50):
+        sender.offer(wire.numbered(number))
+        sender.service()
+    link.settle(sender, link.receiver())
+    assert wire.numbers(link.arrived) == list(range(50))
+
+
+def test_a_new_collector_is_greeted_and_gets_what_the_old_one_did_not_ack(link, wire):
+    old, sender = link.receiver(hold_acks=True), link.sender()
+    for number in range(20):
+        sender.offer(wire.numbered(number))
+    wire.wait_for(lambda: sender.service() or link.drain(old) or len(wire.numbers(link.arrived)) == 20)
+    assert sender.pending == 20  # read, but not yet safe
+    old.close()
+    new = link.receiver(seen={wire.session: 12})  # the old one had recorded twelve
+    for number in range(20, 30):
+        sender.offer(wire.numbered(number))
+    link.arrived.clear()
+    link.settle(sender, new)
+    assert isinstance(link.arrived[0].message, Hello)
+    assert wire.numbers(link.arrived) == list(range(12, 30))
+
+
+def test_a_collector_that_knows_nothing_goes_on_where_the_sender_can(link, wire):
+    old, sender = link.receiver(), link.sender()
+    for number in range(10):
+        sender.offer(wire.numbered(number))
+    link.settle(sender, old)
+    old.close()
+    link.arrived.clear()
+    sender.offer(wire.numbered(10))
+    link.settle(sender, link.receiver())
+    assert wire.numbers(link.arrived) == [10]
+
+
+def test_held_messages_are_acked_only_when_they_are_safe(link, wire):
+    receiver, sender = link.receiver(hold_acks=True), link.sender()
+    sender.offer(wire.numbered(1))
+    wire.wait_for(lambda: sender.service() or link.drain(receiver) or len(link.arrived) == 2)
+    receiver.acknowledge(safe=False)
+    sender.service()
+    assert sender.pending == 1
+    receiver.acknowledge()
+    wire.wait_for(lambda: bool(sender.service()) and not sender.pending)
+
+
+def test_past_the_window_the_oldest_are_dropped_and_the_rest_arrives(link, wire):
+    sender = link.sender(window_bytes=10_000)
+    for number in range(100):
+        sender.offer(wire.numbered(number, padding=500))
+    assert sender.dropped == 100 - sender.pending > 0
+    kept = sender.pending
+    link.settle(sender, link.receiver())
+    assert wire.numbers(link.arrived) == list(range(100 - kept, 100))
+
+
+def test_dropping_while_an_outage_lasts_leaves_one_gap_and_no_doubles(link, wire):
+    old, sender = link.receiver(), link.sender(window_bytes=10_000)
+    for number in range(10):
+        sender.offer(wire.numbered(number, padding=500))
+    link.settle(sender, old)
+    old.close()
+    for number in range(10, 200):
+        sender.offer(wire.numbered(number, padding=500))
+        sender.service()
+    kept = sender.pending
+    link.settle(sender, link.receiver(seen={wire.session: 10}))
+    assert wire.numbers(link.arrived) == [*range(10), *range(200 - kept, 200)]
+
+
+def test_a_message_too_large_for_the_link_is_given_up_at_once(link, wire):
+    receiver, sender = link.receiver(), link.sender()
+    sender.offer(b"x" * (MAX_RANK_MESSAGE_BYTES + 1))
+    sender.offer(wire.numbered(1))
+    link.settle(sender, receiver)
+    assert sender.dropped == 1
+    assert wire.numbers(link.arrived) == [1]
+
+
+def test_heartbeats_are_newest_only_and_answered_with_an_ack(link, wire):
+    receiver, sender = link.receiver(), link.sender()
+    for _ in range(5):
+        sender.beat(PROGRESS)
+    acks = []
+    wire.wait_for(lambda: link.drain(receiver) or acks.append(sender.service()) or acks[-1] is not None)
+    link.drain(receiver)
+    beats = [item for item in link.arrived if isinstance(item.message, Progress)]
+    assert len(beats) <= 1
+    assert sender.pending == 0
+
+
+def test_the_largest_interval_is_announced(link, wire):
+    receiver, sender = link.receiver(), link.sender()
+    receiver.detail_every = 16
+    sender.offer(wire.numbered(1))
+    acks = []
+    wire.wait_for(lambda: link.drain(receiver) or acks.append(sender.service()) or acks[-1] is not None)
+    assert acks[-1].detail_every == 16
+
+
+def test_close_is_bounded_when_there_was_never_a_collector(link, wire):
+    sender = link.sender()
+    for number in range(30):
+        sender.offer(wire.numbered(number))
+    began = time.monotonic()
+    assert sender.close(0.2) == 30
+    assert sender.close(5.0) == 30  # closed already
+    assert time.monotonic() - began < 2.0  # generous: the machine may be busy
+
+
+def test_close_in_a_forked_child_leaves_the_parents_socket_alone(link, wire):
+    receiver, sender = link.receiver(), link.sender()
+    sender.offer(wire.numbered(0))
+    child = os.fork()
+    if child == 0:
+        sender.close(5.0)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    link.settle(sender, receiver)
+    assert wire.numbers(link.arrived) == [0]
+
+
+def test_a_refused_message_does_not_hold_up_the_ones_behind_it(link, wire):
+    receiver, sender = link.receiver(), link.sender()
+    sender.offer(wire.numbered(0))
+    sender.offer(b"\x93\x02garbage")
+    sender.offer(encode(Usage(1, 1, 1.0)))  # well-formed, but not a rank's to send
+    sender.offer(msgpack.packb([99, 1]))  # of a later version
+    sender.offer(wire.numbered(1))
+    link.settle(sender, receiver)
+    assert wire.numbers(link.arrived) == [0, 1]
+    assert (receiver.refused, receiver.unknown) == (2, 1)
+
+
+@pytest.mark.parametrize("run_id", ["run", None])
+def test_a_rank_of_another_run_is_refused(link, wire, run_id):
+    receiver = link.receiver(run_id="other" if run_id else None)
+    socket = link.raw()
+    socket.send_multipart([msgpack.packb([wire.session, 0, 0, 1]), wire.hello()])
+    expected = 1 if run_id else 0
+    wire.wait_for(lambda: link.drain(receiver) or receiver.refused + len(link.arrived) == 1)
+    assert receiver.refused == expected
+
+
+def test_hostile_peers_are_counted_and_disturb_nobody(link, wire):
+    receiver, sender = link.receiver(), link.sender()
+    hostile = link.raw()
+    random.seed(5)
+    head = msgpack.packb([wire.session + 1, 1, 1, 1])
+    bad = [
+        [random.randbytes(40)],
+        [random.randbytes(20), random.randbytes(300)],
+        [b""] * 10,
+        [msgpack.packb([1, 2, 3])] * 2,
+        [msgpack.packb([True, 0, 0, 1]), PROGRESS],
+        [msgpack.packb([1, 0, 2**63, 1]), PROGRESS],
+        [msgpack.packb([0, 0, 0, 1]), PROGRESS],
+        [msgpack.packb({}), PROGRESS],
+        [b"\xdf\xff\xff\xff\xff", PROGRESS],
+        [msgpack.packb([wire.session + 1, 1, 0, 1]), wire.hello(rank=0)],  # head and HELLO differ
+        [msgpack.packb([wire.session + 1, 9, 0, 1]), wire.hello(rank=9, session=wire.session + 1)],  # of 2 ranks
+    ]
+    for frames in bad:
+        hostile.send_multipart(frames)
+    hostile.send_multipart([head, wire.numbered(5)])  # never said HELLO: not refused, but not taken either
+    for number in range(20):
+        sender.offer(wire.numbered(number))
+    link.settle(sender, receiver)
+    wire.wait_for(lambda: link.drain(receiver) or receiver.refused >= len(bad))
+    assert receiver.refused == len(bad)
+    assert wire.numbers(link.arrived) == list(range(20))
+
+
+def test_an_oversize_frame_ends_that_connection_only(link, wire):
+    receiver, sender, hostile = link.receiver(), link.sender(), link.raw()
+    hostile.send_multipart([b"x", b"y" * (MAX_RANK_MESSAGE_BYTES + 1)])
+    sender.offer(wire.numbered(0))
+    link.settle(sender, receiver)
+    assert wire.numbers(link.arrived) == [0]
+
+
+def test_another_session_cannot_speak_for_a_rank_it_is_not(link, wire):
+    receiver, sender, hostile = link.receiver(), link.sender(), link.raw()
+    sender.offer(wire.numbered(0))
+    link.settle(sender, receiver)
+    hostile.send_multipart([msgpack.packb([wire.session, 1, 2, 1]), wire.numbered(666)])
+    wire.wait_for(lambda: link.drain(receiver) or receiver.refused == 1)
+    sender.offer(wire.numbered(1))
+    link.settle(sender, receiver)
+    assert wire.numbers(link.arrived) == [0, 1]

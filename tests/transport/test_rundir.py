@@ -1,0 +1,212 @@
+"""A run's folder: private, found again, and held by one collector only."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ddptop.transport import roots as roots_module
+from ddptop.transport.processes import current_process, process_start
+from ddptop.transport.rundir import (
+    RunDirectoryError,
+    RunFile,
+    create_run_directory,
+    ensure_run_directory,
+    hold_lock,
+    ingest_endpoint,
+    live_runs,
+    remove_run_directory,
+    roots,
+    state_directory,
+    write_run_file,
+)
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Both roots inside the test's folder."""
+    (tmp_path / "runtime").mkdir(mode=0o700)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setattr(roots_module, "SHARED_TMP", tmp_path / "tmp")
+    return tmp_path
+
+
+def run_file(directory: Path, **changes: object) -> RunFile:
+    pid, start, boot, namespace = current_process()
+    run = RunFile("name", directory.name, pid, start, boot, namespace, 1.5, "train.py", 2, None, directory)
+    return replace(run, **changes)  # type: ignore[arg-type]
+
+
+def test_a_run_is_made_found_and_removed(places):
+    directory = create_run_directory("abc")
+    assert directory == places / "runtime" / "ddptop" / "abc"
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert live_runs() == []
+    run = run_file(directory, recording="/some/where", world_size=0)
+    write_run_file(directory, run)
+    write_run_file(directory, run)
+    assert (directory / "run.json").stat().st_mode & 0o777 == 0o600
+    assert live_runs() == [run]
+    remove_run_directory(directory)
+    remove_run_directory(directory)
+    assert not directory.exists()
+    assert live_runs() == []
+
+
+def test_runs_of_both_roots_are_found_newest_first(monkeypatch):
+    first = create_run_directory("first")
+    write_run_file(first, run_file(first, started_at=1.0))
+    runtime = os.environ["XDG_RUNTIME_DIR"]
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    second = create_run_directory("second")
+    write_run_file(second, run_file(second, started_at=2.0))
+    assert second.parent.name == f"ddptop-{os.geteuid()}"
+    assert [run.run_id for run in live_runs()] == ["second"]
+    monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+    assert [run.run_id for run in live_runs()] == ["second", "first"]
+
+
+@pytest.mark.parametrize("change", [{"process_start": 1}, {"boot_id": "another"}, {"pid": 2**22 + 5}])
+def test_stale_runs_are_hidden_and_removed_by_the_next(change):
+    directory = create_run_directory("dead")
+    write_run_file(directory, run_file(directory, **change))
+    assert live_runs() == []
+    create_run_directory("next")
+    assert not directory.exists()
+
+
+def test_a_stale_run_whose_lock_is_held_is_not_removed():
+    directory = create_run_directory("between")
+    write_run_file(directory, run_file(directory, process_start=1))
+    lock = hold_lock(directory)
+    create_run_directory("next")
+    os.close(lock)
+    assert directory.exists()
+
+
+def test_across_pid_namespaces_the_lock_tells_who_lives():
+    directory = create_run_directory("elsewhere")
+    write_run_file(directory, run_file(directory, pid=1, process_start=1, pid_namespace="pid:[1]"))
+    assert live_runs() == []
+    lock = hold_lock(directory)
+    assert [run.run_id for run in live_runs()] == ["elsewhere"]
+    os.close(lock)
+
+
+def test_a_process_that_ended_has_no_start():
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    started = process_start(process.pid)
+    assert started is not None
+    process.kill()
+    end = time.monotonic() + 20
+    while process_start(process.pid) is not None:  # a zombie until it is waited for
+        assert time.monotonic() < end
+        time.sleep(0.002)
+    process.communicate()
+    assert process_start(process.pid) is None
+
+
+def test_the_lock_is_held_once():
+    directory = create_run_directory("locked")
+    lock = hold_lock(directory)
+    with pytest.raises(RunDirectoryError, match="another collector already serves"):
+        hold_lock(directory, patience_s=0)
+    os.close(lock)
+    os.close(hold_lock(directory, patience_s=0))
+
+
+def _open_to_all(root: Path) -> None:
+    root.mkdir(mode=0o700)
+    root.chmod(0o755)
+
+
+def _link(root: Path) -> None:
+    elsewhere = root.with_name("elsewhere")
+    elsewhere.mkdir(mode=0o700)
+    root.symlink_to(elsewhere)
+
+
+def _file(root: Path) -> None:
+    root.write_text("")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"), [(_open_to_all, "chmod 700"), (_link, "is a link"), (_file, "is a link or no folder")]
+)
+def test_a_root_that_is_not_ours_alone_is_refused_in_one_line(spoil, reason):
+    root = roots()[0]
+    spoil(root)
+    for attempt in (lambda: create_run_directory("abc"), live_runs, lambda: ensure_run_directory(root / "abc")):
+        with pytest.raises(RunDirectoryError, match=reason) as caught:
+            attempt()
+        assert str(root) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_another_users_root_is_refused():
+    root = roots()[0]
+    root.mkdir(mode=0o700)
+    os.chown(root, 12345, 12345)
+    with pytest.raises(RunDirectoryError, match="belongs to user 12345"):
+        create_run_directory("abc")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_runtime_folder_of_another_user_is_passed_over(places):
+    os.chown(places / "runtime", 12345, 12345)
+    assert create_run_directory("abc").parent.parent == places / "tmp"
+
+
+def test_a_run_that_lives_is_found_beside_a_root_that_is_refused(places):
+    directory = create_run_directory("abc")
+    write_run_file(directory, run_file(directory))
+    _open_to_all(roots()[1])
+    assert [run.run_id for run in live_runs()] == ["abc"]
+
+
+def test_a_path_too_long_for_a_socket_goes_to_the_short_root(places, monkeypatch):
+    deep = places / ("d" * 120)
+    deep.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    directory = create_run_directory("abc")
+    assert directory.parent == roots()[1]
+    assert ingest_endpoint(directory) == f"ipc://{directory}/ingest"
+
+
+@pytest.mark.parametrize("run_id", ["", "../up", "a/b", ".hidden", "x" * 65, "new\nline"])
+def test_a_run_id_is_a_plain_name(run_id):
+    with pytest.raises(RunDirectoryError, match="run id"):
+        create_run_directory(run_id)
+
+
+def test_the_same_run_is_not_made_twice():
+    create_run_directory("abc")
+    with pytest.raises(RunDirectoryError, match="already"):
+        create_run_directory("abc")
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"name": 1}', b"\xff\xfe", b"{" * 100_000])
+def test_a_run_file_that_is_none_is_passed_over(data):
+    directory = create_run_directory("abc")
+    path = directory / "run.json"
+    path.write_bytes(data)
+    path.chmod(0o600)
+    assert live_runs() == []
+
+
+def test_the_state_folder_is_made_private(places, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(places / "state"))
+    assert state_directory() == places / "state" / "ddptop"
+    assert state_directory().stat().st_mode & 0o777 == 0o700
+    (places / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(places / "file"))
+    with pytest.raises(RunDirectoryError, match="cannot make"):
+        state_directory()

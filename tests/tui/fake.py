@@ -1,0 +1,350 @@
+"""A source of frozen frames, and the frames: what a screen may meet, with figures that are known."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ddptop.analysis.frames import (
+    Alert,
+    BucketFigures,
+    Frame,
+    Group,
+    Happening,
+    History,
+    Overhead,
+    Playback,
+    Ranks,
+    RankSteps,
+    RunInfo,
+    Straggler,
+)
+
+NOW = 1_760_013_067.0
+"""2025-10-09 12:31:07 UTC."""
+
+NAN = float("nan")
+
+
+class FakeSource:
+    """Hands out the frame that a test gave it, and notes what it was asked for."""
+
+    def __init__(self, frame: Frame | None, status: str | None = None) -> None:
+        self.frame, self.said, self.asked = frame, status, []  # type: ignore[var-annotated]
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def latest(self) -> Frame | None:
+        """The frame."""
+        return self.frame
+
+    def status(self) -> str | None:
+        """The line."""
+        return self.said
+
+    def focus(self, rank: int | None) -> None:
+        """Gives the single steps of the rank at once."""
+        self.asked.append(("focus", rank))
+        if self.frame is not None:
+            self.frame = replace(self.frame, focus=None if rank is None else single_steps(rank))
+
+    def play(self, playing: bool | None = None) -> None:
+        """Notes it."""
+        self.asked.append(("play", playing))
+
+    def set_speed(self, factor: float) -> None:
+        """Notes it."""
+        self.asked.append(("speed", factor))
+
+    def seek(
+        self, *, step: int | None = None, share: float | None = None, by_steps: int | None = None
+    ) -> None:
+        """Notes it."""
+        self.asked.append(("seek", step, share, by_steps))
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def live(world: int = 4, **changes: Any) -> Frame:
+    """Even ranks on two hosts, moving."""
+    frame = Frame(
+        source="live",
+        unix_s=NOW,
+        run=run_info(world),
+        group=group(),
+        ranks=even_ranks(world),
+        buckets=buckets(),
+        straggler=None,
+        alerts=(),
+        happenings=(Happening(NOW - 67, "join", "info", None, None, f"{world} ranks joined"),),
+        overhead=Overhead(1.0, 0.62, 132.0, 4, 0),
+        history=history(),
+        focus=None,
+        records=12_480 * world,
+        lost_records=0,
+    )
+    return replace(frame, **changes)
+
+
+def straggler(world: int = 4) -> Frame:
+    """Rank 1 loads its data 20 ms too slowly."""
+    frame = live(world)
+    message = "straggler: rank 1, data, since step 11,902"
+    return replace(
+        frame,
+        group=replace(
+            frame.group,
+            steps_per_s=21.4,
+            step_ms_p50=46.8,
+            step_ms_p95=51.3,
+            no_straggler_ms=26.6,
+            no_exposed_comm_ms=45.1,
+            both_ms=24.9,
+            wait_ms=20.1,
+        ),
+        ranks=late_ranks(world),
+        straggler=Straggler(1, "persistent", 20.3, 0.1, 20.2, 43.2, 96.0, "data", {"data": 20.2}),
+        alerts=(Alert("straggler", "warning", 1, 11_902, NOW - 27, message),),
+        happenings=(*frame.happenings, Happening(NOW - 27, "straggler", "warning", 1, 11_902, message)),
+        history=history(slow_from=9_000),
+    )
+
+
+def stale() -> Frame:
+    """Rank 3 is silent for 4.2 s, the others wait."""
+    frame = live()
+    ranks = frame.ranks
+    return replace(
+        frame,
+        ranks=replace(
+            ranks,
+            state=("live", "live", "live", "stale"),
+            age_ms=column(120, 210, 180, 4_200),
+            step=column(12_480, 12_480, 12_480, 12_479),
+        ),
+    )
+
+
+def lost() -> Frame:
+    """Rank 2's process is gone; so is the run."""
+    frame = live()
+    message = "rank 2 (node1, pid 4312) is gone: its process ended without a goodbye"
+    return replace(
+        frame,
+        run=replace(frame.run, state="lost"),
+        ranks=replace(
+            frame.ranks,
+            state=("live", "live", "lost", "live"),
+            age_ms=column(120, 210, 12_300, 180),
+            step=column(12_480, 12_480, 12_479, 12_480),
+        ),
+        alerts=(Alert("lost_rank", "critical", 2, 12_479, NOW - 12, message),),
+        happenings=(*frame.happenings, Happening(NOW - 12, "lost_rank", "critical", 2, 12_479, message)),
+        lost_records=3,
+    )
+
+
+def replay(playing: bool = True) -> Frame:
+    """A recording with two marks, a quarter of it played."""
+    played = Playback(
+        840.0, 3_360.0, 12_480, 1, 61_204, playing, 4.0, False, None, ((0.2, "straggler"), (0.4, "lost_rank"))
+    )
+    return replace(straggler(), source="replay", playback=played)
+
+
+def waiting() -> Frame:
+    """Two of four ranks are there, no step is taken."""
+    frame = live()
+    blank = {field.name: None for field in dataclasses.fields(Group)}
+    empty = {field.name: column() for field in dataclasses.fields(History) if field.name != "start"}
+    ranks = unknown_ranks(4)
+    return replace(
+        frame,
+        run=replace(frame.run, state="waiting", elapsed_s=3.2),
+        group=Group(**blank),
+        ranks=replace(ranks, state=("live", "live", "waiting", "waiting"), host=("node0", "node0", "", "")),
+        buckets=(),
+        happenings=(),
+        overhead=Overhead(None, None, None, None, 0),
+        history=History(0, **empty),
+        records=0,
+    )
+
+
+def unknowns() -> Frame:
+    """A live run of which nothing but the steps is known, with names that try to break the screen."""
+    frame = live()
+    ranks = unknown_ranks(4)
+    hostile = ("[red]bold[/]", "主机-01", "a\x1b[31mb‮c", "very-long-host-name-0123")
+    return replace(
+        frame,
+        run=replace(frame.run, name="run [b]\x1b]0;x\x07 名前"),
+        ranks=replace(ranks, host=hostile, step=frame.ranks.step, step_ms=frame.ranks.step_ms),
+        group=replace(frame.group, no_straggler_ms=None, both_ms=None, wait_ms=None, busbw_gbps=None),
+        buckets=tuple(replace(b, bytes=None, busbw_gbps=None, wait_ms=None) for b in frame.buckets),
+        overhead=Overhead(1.0, None, None, None, 0),
+    )
+
+
+def many(world: int = 4096) -> Frame:
+    """Thousands of ranks: rank 1 late, rank 2050 stalled."""
+    frame = straggler(world)
+    states = list(frame.ranks.state)
+    states[2050] = "stalled"
+    return replace(frame, ranks=replace(frame.ranks, state=tuple(states)))
+
+
+CASES = {
+    "live": live,
+    "straggler": straggler,
+    "stale": stale,
+    "lost": lost,
+    "replay": replay,
+    "waiting": waiting,
+    "unknowns": unknowns,
+    "many": many,
+}
+
+
+def column(*values: float) -> Any:
+    """A column."""
+    return np.array(values, dtype=np.float64)
+
+
+def run_info(world: int) -> RunInfo:
+    """A run on hosts of two ranks."""
+    return RunInfo(
+        "train-k7qf", "4f2a", "live", NOW - 581, 581.0, world, "nccl", 1, "train.py", ("--lr", "0.1"),
+        "2.13.0", None, "/data/train-k7qf.ddptop", {},
+    )  # fmt: skip
+
+
+def group() -> Group:
+    """An even group."""
+    return Group(
+        12_480, 37.6, 26.6, 28.9, 0.4127, 0.4119, 0.4131, 1, 0, 5.2, 0.2, 4.9, 3.1, 78.0, 11.42, 26.4, 23.5, 23.3
+    )  # fmt: skip
+
+
+def even_ranks(world: int) -> Ranks:
+    """All alike."""
+    each = np.arange(world)
+    wobble = (each % 5) * 0.05
+
+    def flat(value: float) -> Any:
+        return np.full(world, value) + wobble
+
+    return Ranks(
+        host=tuple(f"node{rank // 2}" for rank in range(world)),
+        device=tuple(f"cuda:{rank % 2}" for rank in range(world)),
+        state=("live",) * world,
+        phase=("backward",) * world,
+        local_rank=each % 2.0,
+        pid=4_310.0 + each,
+        incarnation=np.zeros(world),
+        age_ms=np.full(world, 120.0),
+        step=np.full(world, 12_480.0),
+        bucket=np.full(world, 3.0),
+        sequence=np.full(world, 49_923.0),
+        loss=0.4131 - each % 4 * 0.0004,
+        step_ms=np.full(world, 26.6),
+        data_ms=flat(1.2),
+        forward_ms=flat(7.1),
+        backward_ms=flat(14.0),
+        optimizer_ms=flat(2.9),
+        other_ms=flat(1.1),
+        collective_ms=flat(5.2),
+        wait_ms=flat(0.2),
+        transfer_ms=flat(4.9),
+        exposed_comm_ms=flat(3.1),
+        exposed_wait_ms=flat(0.2),
+        lateness_ms=wobble,
+        last_pct=np.full(world, 100.0 / world),
+        relative_score=np.full(world, 0.99),
+        individual_score=np.full(world, 0.98),
+        records=np.full(world, 12_480.0),
+        lost_records=np.zeros(world),
+        rss_bytes=np.full(world, 1.9e9),
+        cpu_pct=np.full(world, 99.0),
+    )
+
+
+def late_ranks(world: int) -> Ranks:
+    """Rank 1 is 20 ms late in its data; the others wait in backward."""
+    ranks = even_ranks(world)
+    late = np.arange(world) == 1
+    return replace(
+        ranks,
+        step_ms=np.full(world, 46.8),
+        data_ms=np.where(late, 21.4, ranks.data_ms),
+        backward_ms=np.where(late, ranks.backward_ms, ranks.backward_ms + 20.1),
+        exposed_comm_ms=np.where(late, ranks.exposed_comm_ms, ranks.exposed_comm_ms + 20.1),
+        exposed_wait_ms=np.where(late, 0.0, 20.3),
+        wait_ms=np.where(late, 0.0, 20.3),
+        lateness_ms=np.where(late, 20.3, -0.1),
+        last_pct=np.where(late, 96.0, 4.0 / max(1, world - 1)),
+        relative_score=np.where(late, 0.57, 0.99),
+    )
+
+
+def unknown_ranks(world: int) -> Ranks:
+    """Nothing is known."""
+    nothing = {
+        field.name: np.full(world, NAN)
+        for field in dataclasses.fields(Ranks)
+        if field.name not in ("host", "device", "state", "phase")
+    }
+    blank = ("",) * world
+    return Ranks(host=blank, device=blank, state=("live",) * world, phase=blank, **nothing)
+
+
+def buckets() -> tuple[BucketFigures, ...]:
+    """Two buckets, the second compressed by a hook."""
+    return (
+        BucketFigures(
+            0, 1, 0, 8_392_704, 2_098_176, "float32", "", 2.1, 0.2, 1.9, 4.4, 6.6, 5.99, 0.3, 1, 96.0
+        ),
+        BucketFigures(
+            1, 1, 0, 25_165_824, 6_291_456, "float32", "fp16", 3.2, 0.2, 3.0, 8.4, 12.6, 11.8, 0.4, 1, 94.0
+        ),
+    )
+
+
+def history(points: int = 12_480, slow_from: int | None = None) -> History:
+    """Loss that falls and step times that wobble; from a step on they jump."""
+    step = np.arange(1.0, points + 1)
+    mean = 0.4 + 1.9 * np.exp(-step / 1_500) + 0.01 * np.sin(step / 37)
+    slow = 20.2 * (step >= slow_from) if slow_from is not None else np.zeros(points)
+    step_ms = 26.6 + 0.5 * np.sin(step / 11) + slow
+    detail = step % 4 == 0
+    return History(
+        start=0,
+        step=step,
+        time_s=np.cumsum(step_ms) / 1e3,
+        loss_mean=mean,
+        loss_min=mean - 0.02,
+        loss_max=mean + 0.05,
+        step_ms=step_ms,
+        wait_ms=np.where(detail, 0.2 + slow, NAN),
+        transfer_ms=np.where(detail, 4.9, NAN),
+        busbw_gbps=np.where(detail, 11.4, NAN),
+    )
+
+
+def single_steps(rank: int, points: int = 100) -> RankSteps:
+    """The last steps of one rank; every tenth takes 10 ms longer."""
+    step = np.arange(12_381.0, 12_381.0 + points)
+    slow = 10.0 * (step % 10 == 0)
+
+    def flat(value: float) -> Any:
+        return np.full(points, value)
+
+    return RankSteps(
+        rank, step, 0.41 + 0.01 * np.sin(step / 5), 26.6 + slow, 1.2 + slow, flat(7.1), flat(14.0), flat(2.9),
+        flat(1.1), np.where(step % 4 == 0, 0.2, NAN), np.where(step % 4 == 0, 4.9, NAN), flat(0.1),
+    )  # fmt: skip

@@ -154,9 +154,10 @@ def _mean(values_us: Column) -> Column:
 
 
 def _last_of(start: Column) -> Column:
-    """The rank that arrives last; -1 where fewer than two arrive."""
-    alone = (~np.isnan(start)).sum(axis=-1) < 2
-    return np.where(alone, -1, np.where(np.isnan(start), -np.inf, start).argmax(axis=-1))
+    """The rank that arrives last; -1 where fewer than two arrive, or several at the same microsecond."""
+    latest = np.fmax.reduce(start, axis=-1)
+    nobody = ((~np.isnan(start)).sum(axis=-1) < 2) | ((start == latest[..., None]).sum(axis=-1) > 1)
+    return np.where(nobody, -1, np.where(np.isnan(start), -np.inf, start).argmax(axis=-1))
 
 
 def _lateness(start: Column, aligned: bool) -> tuple[Column, Column]:

@@ -14,6 +14,8 @@ from ddptop.analysis.window import DetailWindow, StepWindow
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from ddptop.analysis.frames import Column
     from ddptop.analysis.happenings import Log
     from ddptop.analysis.history import HistoryStore
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
     from ddptop.analysis.members import Member
     from ddptop.analysis.pairing import CompleteStep
 
-BATCH_STEPS, BATCH_ROWS = 64, 8192
-"""Steps are worked off this many at a time: numpy's cost per call is shared, and little is kept waiting."""
+BATCH_STEPS, BATCH_CELLS = 64, 2**18
+"""Steps are worked off when there are so many of them, or so many integers in them: numpy's cost per call
+is shared, and what waits and the arrays made of it stay at a few MB."""
 
 
 class Figures:
@@ -48,21 +51,25 @@ class Figures:
         self.detail: DetailWindow | None = None
         self.loss = np.full(world, np.nan)
         """Each rank's last known loss among complete steps."""
+        self.loss_told: NDArray[np.bool_] = np.zeros(world, bool)
+        """Ranks that have told one: theirs may still be NaN."""
         self.straggler: int | None = None
         self.straggler_since_s = 0.0
         self._waiting: list[CompleteStep] = []
+        self._cells = 0
 
     def take(self, step: CompleteStep) -> None:
         """Add the next complete step."""
         self._waiting.append(step)
-        if len(self._waiting) >= BATCH_STEPS or len(self._waiting) * self.world >= BATCH_ROWS:
+        self._cells += self.world * (1 + len(step.rows[0].cells))
+        if len(self._waiting) >= BATCH_STEPS or self._cells >= BATCH_CELLS:
             self.settle()
 
     def settle(self) -> None:
         """Work off all that was taken."""
         if not self._waiting:
             return
-        steps, self._waiting = self._waiting, []
+        steps, self._waiting, self._cells = self._waiting, [], 0
         with np.errstate(over="ignore", invalid="ignore"):  # a loss of 1e300 is infinite in float32
             self._settle(steps)
 
@@ -71,6 +78,7 @@ class Figures:
         losses, known = _losses(steps)
         for i in range(len(steps)):
             self.loss = np.where(known[i], losses[i], self.loss)
+        self.loss_told = self.loss_told | known.any(axis=0)
         numbers = np.array([step.step for step in steps], np.float64)
         end_s = self._end_s(steps)
         wall = self.steps.add(numbers, end_s, columns, losses)

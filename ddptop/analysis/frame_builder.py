@@ -64,8 +64,8 @@ class _Detail:
             return self.unknown
         last = self.window.group.of("last", self.slots)
         last = last[last >= 0].astype(np.int64)
-        if not len(last):
-            return self.unknown
+        if not len(last) and np.isnan(self.window.group.of("recoverable", self.slots)).all():
+            return self.unknown  # clocks that cannot be compared
         return 100.0 * np.bincount(last, minlength=len(self.unknown)) / len(self.slots)
 
 
@@ -138,8 +138,8 @@ def _group(reducer: Reducer, detail: _Detail) -> Group:
     number, step, end = (figures.steps.group.of(name, slots) for name in ("number", "step", "end"))
     p50 = known(np.median(step)) if len(step) else None
     span = float(end[-1] - end[0]) if len(end) > 1 else 0.0
-    loss = figures.loss
-    told = not np.isnan(loss).all() if len(loss) else False
+    loss = np.where(figures.loss_told, figures.loss, np.nan)
+    finite = np.isfinite(loss).any()
     collective, wait, transfer, exposed = (detail.over_ranks(name) for name in GROUP_WAITS)
     ran = detail.group("step")
 
@@ -155,15 +155,11 @@ def _group(reducer: Reducer, detail: _Detail) -> Group:
         steps_per_s=float(number[-1] - number[0]) / span if span > 0 else None,
         step_ms_p50=p50,
         step_ms_p95=known(np.quantile(step, 0.95)) if len(step) else None,
-        loss_mean=known(loss.mean())
-        if told and not np.isnan(loss).any()
-        else known(metrics.mean(loss))
-        if told
-        else None,
-        loss_min=known(np.fmin.reduce(loss)) if told else None,
-        loss_max=known(np.fmax.reduce(loss)) if told else None,
-        loss_min_rank=int(np.nanargmin(loss)) if told else None,
-        loss_max_rank=int(np.nanargmax(loss)) if told else None,
+        loss_mean=known(figures.loss[figures.loss_told].mean()) if figures.loss_told.any() else None,
+        loss_min=known(np.nanmin(loss)) if finite else None,
+        loss_max=known(np.nanmax(loss)) if finite else None,
+        loss_min_rank=int(np.nanargmin(loss)) if finite else None,
+        loss_max_rank=int(np.nanargmax(loss)) if finite else None,
         collective_ms=collective,
         wait_ms=wait,
         transfer_ms=transfer,

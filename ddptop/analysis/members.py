@@ -51,6 +51,8 @@ class Member:
     progress: Progress | None = None
     rss_bytes: int | None = None
     cpu_pct: float | None = None
+    declared: int = 0
+    """Phases of the user's own that it is in (`ddptop.phase`): there, a step may stand still."""
     bye: Bye | None = None
     gone_ns: int | None = None
     """When its process was seen to be gone."""
@@ -72,6 +74,11 @@ class Member:
         """Its training thread is in `step` now."""
         if step > self.step:
             self.step, self.moved_ns = step, t_ns
+
+    def declare(self, begins: bool, t_ns: int) -> None:
+        """A declared phase begins or ends; from its end the step has its time again."""
+        self.declared = max(0, self.declared + (1 if begins else -1))
+        self.moved_ns = max(self.moved_ns, t_ns)
 
     @property
     def phase(self) -> str:
@@ -104,7 +111,8 @@ class Member:
             return "lost"
         if age > STALE_S * NS:
             return "stale"
-        return "stalled" if self.stepped and now_ns - self.moved_ns >= stall_ns else "live"
+        may_stall = self.stepped and not self.declared
+        return "stalled" if may_stall and now_ns - self.moved_ns >= stall_ns else "live"
 
 
 def group_state(states: list[str], run_state: str) -> str:

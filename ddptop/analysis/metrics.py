@@ -37,7 +37,8 @@ def starts(ready: Column, end: Column, lanes: int) -> Column:
     shared = end.ndim < ready.ndim
     for i in range(len(ready)):
         done = np.broadcast_to(end[i][..., None], ready.shape[1:]) if shared else end[i]
-        start[i] = np.fmin(np.maximum(ready[i], free[0]), np.fmax(done, ready[i]))
+        ended = np.where(np.isnan(done), np.inf, np.maximum(done, ready[i]))
+        start[i] = np.minimum(np.maximum(ready[i], free[0]), ended)
         free[0] = np.where(np.isnan(done), start[i], done)
         if lanes > 1:
             free.sort(axis=0)

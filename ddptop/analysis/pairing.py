@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from ddptop.protocol.messages import StepRow
 
-MAX_PENDING_ROWS = 16_384
-"""Rows kept for ranks that have not caught up: 1 MiB, which a rank's sender keeps, is at most 10,000 rows."""
+MAX_HELD = 16_384
+"""Rows kept for ranks that have not caught up, at most some 20 MB. The 1 MiB that a rank's sender keeps for
+a collector that does not answer is up to 10,000 rows. Rows of more than ten buckets count several times."""
+
+CELLS_PER_ROW = 32
+
+ALWAYS_KEPT = 8
+"""Steps that are never given up, however large the world: ranks of one step report within a heartbeat."""
 
 
 class Batch(NamedTuple):
@@ -32,12 +38,12 @@ class Pairing:
 
     def __init__(self, world: int) -> None:
         self._world = world
-        self._limit = max(MAX_PENDING_ROWS, 8 * world)
         self.held = 0
-        """Rows waiting for the other ranks."""
+        """Rows waiting for the other ranks, large ones counted several times."""
         self._floor = -1
         self._steps: dict[int, list[tuple[StepRow, Batch] | None]] = {}
         self._counts: dict[int, int] = {}
+        self._weights: dict[int, int] = {}
 
     def add(self, rank: int, step: int, row: StepRow, batch: Batch) -> CompleteStep | None:
         """Take a row; a rank's rows come in order. Returns the step when this was the last row it lacked."""
@@ -46,14 +52,16 @@ class Pairing:
         rows = self._steps.get(step)
         if rows is None:
             rows = self._steps[step] = [None] * self._world
-            self._counts[step] = 0
+            self._counts[step] = self._weights[step] = 0
         if rows[rank] is not None:
             return None
         rows[rank] = (row, batch)
-        self.held += 1
+        weight = 1 + len(row.cells) // CELLS_PER_ROW
+        self.held += weight
+        self._weights[step] += weight
         count = self._counts[step] = self._counts[step] + 1
         if count < self._world:
-            if self.held > self._limit:
+            if self.held > MAX_HELD and len(self._steps) > ALWAYS_KEPT:
                 self._forget_oldest()
             return None
         done = [pair for pair in rows if pair is not None]
@@ -67,10 +75,11 @@ class Pairing:
             self.held = 0
             self._steps.clear()
             self._counts.clear()
+            self._weights.clear()
             return
         for step in [step for step in self._steps if step <= last]:
-            self.held -= self._counts.pop(step)
-            del self._steps[step]
+            self.held -= self._weights.pop(step)
+            del self._steps[step], self._counts[step]
 
     def _forget_oldest(self) -> None:
         """Give up the oldest eighth of the steps: a rank never heard must not fill the memory."""

@@ -19,7 +19,6 @@ from ddptop.protocol.messages import (
     Hello,
     Layout,
     Progress,
-    Received,
     Run,
     Steps,
     Usage,
@@ -27,7 +26,7 @@ from ddptop.protocol.messages import (
 
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Frame
-    from ddptop.protocol.messages import Message, Scalar, StepRow
+    from ddptop.protocol.messages import Message, Received, Scalar, StepRow
 
 
 class Reducer:
@@ -59,14 +58,14 @@ class Reducer:
         self.lost_since_ns: int | None = None
         self.complete_step: int | None = None
         """The newest step that every rank has reported, in the ranks' present incarnation."""
-        self.frames = 0
         self.layouts = Layouts()
         self.history = HistoryStore(history_points)
         self.figures = Figures(self.members, self.layouts, self.history, self.log, window)
         self._pairing = Pairing(0)
         self._sessions: dict[int, Session] = {}
-        self._former: dict[int, int] = {}
-        """Rank -> its session before the present one."""
+        self._sessions_of: dict[int, list[int]] = {}
+        self._kept_every = 1
+        """A thinned recording holds only the steps divisible by this."""
         self._incarnation = 0
         self._detail_every: int | None = 1
         self._clock: tuple[int, int] | None = None
@@ -135,14 +134,17 @@ class Reducer:
         """A message of a process that has introduced itself."""
         member = self.members[session.rank]
         current = member.session == number
+        if isinstance(message, Usage):  # the collector's own, about the rank: no sign of life
+            member.rss_bytes, member.cpu_pct = message.rss_bytes, message.cpu_pct
+            return
         if current and t_ns > member.heard_ns:
             member.heard_ns = t_ns
         if isinstance(message, Steps):
             self._on_steps(message, session, member, current, t_ns)
         elif isinstance(message, Layout):
             self._on_layout(message, session, t_ns)
-        elif isinstance(message, (Event, Usage)):
-            self.feed(Received(t_ns, session.rank, 0, 0, message))
+        elif isinstance(message, Event):
+            self._on_event(message, t_ns)
         elif current:
             self._on_state(message, session.rank, member, t_ns)
 
@@ -170,20 +172,20 @@ class Reducer:
         self._regroup(hello)
         member = self.members[hello.rank]
         restarted = member.hello is not None or hello.incarnation > 0
-        self._sessions[hello.session] = Session(hello.rank)
-        self._forget_session(self._former.get(hello.rank), hello.rank)
-        self._former[hello.rank] = member.session
+        self._remember(hello)
         member.begin(hello, hello.session, t_ns)
         self._detail_every = None
         text = f"restarted, incarnation {hello.incarnation}" if restarted else "joined"
         kind = "restart" if restarted else "joined"
         self.log.add_rank(self.unix_s(t_ns), kind, text, hello.rank, len(self.members))
 
-    def _forget_session(self, number: int | None, rank: int) -> None:
-        """Forget the last session but one of a rank: of the last one rows may come after the new HELLO."""
-        session = self._sessions.get(number or 0)
-        if session is not None and session.rank == rank:
-            del self._sessions[number or 0]
+    def _remember(self, hello: Hello) -> None:
+        """Rows of a rank's last process may still come after the HELLO of its next one; older ones do not."""
+        self._sessions[hello.session] = Session(hello.rank)
+        known = self._sessions_of.setdefault(hello.rank, [])
+        known.append(hello.session)
+        if len(known) > 2:
+            self._sessions.pop(known.pop(0), None)
 
     def _regroup(self, hello: Hello) -> None:
         """A new incarnation or process: what was pending can never be complete, steps count from 0 again."""
@@ -208,12 +210,13 @@ class Reducer:
         first, count = steps.first_step, len(steps.rows)
         missing = first - session.next_step
         known = max(0, min(-missing, count))
-        if missing > 0:
-            if self.tail and not session.begun:
-                member.records += missing
-            else:
-                member.lost_records += missing
-                self.lost_since_ns = self.lost_since_ns or t_ns
+        if missing > 0 and self.tail and not session.begun:
+            member.records += missing
+        elif missing > 0:
+            lost = _multiples(session.next_step, first, self._kept_every)
+            member.lost_records += lost
+            if lost and self.lost_since_ns is None:
+                self.lost_since_ns = t_ns
         session.begun = True
         session.next_step = max(session.next_step, first + count)
         member.records += count - known
@@ -247,7 +250,7 @@ class Reducer:
             del session.layouts[next(iter(session.layouts))]
         rebuilt, session.generation = session.generation >= 0, layout.generation
         if rebuilt:
-            text = f"rebuilt its gradient buckets, generation {layout.generation}"
+            text = f"rebuilt gradient buckets, generation {layout.generation}"
             self.log.add_rank(self.unix_s(t_ns), "rebuild", text, session.rank, len(self.members))
 
     def _on_state(self, message: object, rank: int, member: Member, t_ns: int) -> None:
@@ -278,14 +281,18 @@ class Reducer:
                 self.log.add_rank(
                     unix_s,
                     event.kind,
-                    "lost: process gone without a word",
+                    "lost: no process any more",
                     event.rank,
                     len(self.members),
                     severity="critical",
                 )
-        elif event.kind == "recording":
+        elif event.kind in ("phase_begins", "phase_ends"):
+            if known:
+                self.members[event.rank].declare(event.kind == "phase_begins", t_ns)
+        elif event.kind in ("recording", "thinned"):
+            self._kept_every = _whole(event.fields.get("every"), self._kept_every)
             self.recording_trouble = (t_ns, told or "the recording is incomplete")
-            self.log.add(unix_s, event.kind, self.recording_trouble[1], severity="warning")
+            self.log.add(unix_s, "recording", self.recording_trouble[1], severity="warning")
         elif event.kind == "collector_restart":
             self.log.add(
                 unix_s, event.kind, told or "collector restarted, the run went on", severity="warning"
@@ -297,3 +304,12 @@ class Reducer:
                 self.log.add_rank(unix_s, event.kind, text, rank, len(self.members))
             else:
                 self.log.add(unix_s, event.kind, text, step=step)
+
+
+def _multiples(first: int, stop: int, every: int) -> int:
+    """How many steps from `first` to before `stop` are divisible by `every`."""
+    return (stop - 1) // every - (first - 1) // every
+
+
+def _whole(value: Scalar, otherwise: int) -> int:
+    return value if isinstance(value, int) and value > 0 else otherwise

@@ -115,7 +115,7 @@ def _unnamed(frame: Frame) -> Verdict:
         return Verdict("alone", "good", "one rank: nobody to wait for", step_line(frame))
     if run.nodes > 1:
         sentence = f"{run.nodes} hosts: their clocks are not compared yet, so no rank is named"
-        return Verdict("clocks", "good", sentence, step_line(frame))
+        return Verdict("clocks", "doubt", sentence, step_line(frame))
     if group.no_straggler_ms is None:
         every = frame.overhead.detail_every
         often = f": one step in {every} has it" if every and every > 1 else ""

@@ -65,7 +65,9 @@ def find(word: str) -> RunFile | Recorded:
         if matches:
             names = _listed([match.name for match in matches])
             raise CliError(f"several {kind} match {word!r}: {names}; give more of the name", Exit.NOT_FOUND)
-    raise CliError(_no_such(word, [match.name for match in (*running, *kept)]), Exit.NOT_FOUND)
+    raise CliError(
+        _no_such(word, [run.name for run in running] + [item.name for item in kept]), Exit.NOT_FOUND
+    )
 
 
 def only() -> list[RunFile]:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.frames import Frame
     from ddptop.cli.settings import Settings
     from ddptop.sources.base import Source
+    from ddptop.tui.app import DdptopApp
 
 FIRST_FRAME_S = 5.0
 """A collector sends its first frame within 0.25 s; one that is busy or being restarted gets some more."""
@@ -68,11 +70,14 @@ def has_terminal() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
-def show(source: Source, mode: Mode, settings: Settings) -> int:
-    """Start the source, show it until it or the person ends, close it. Returns the exit code."""
+def show(source: Source, mode: Mode, settings: Settings, *, until: threading.Event | None = None) -> int:
+    """Start the source, show it until it or the person ends, close it. Returns the exit code.
+
+    A screen stays after the end of a run, for the person to leave; `until` closes it all the same.
+    """
     with _started(source):
         if mode is Mode.SCREEN:
-            return _screen(source, settings)
+            return _screen(source, settings, until)
         if mode is Mode.WATCH:
             return _watch(source, settings)
         return emit(first_frame(source), mode, settings)
@@ -111,15 +116,44 @@ def _started(source: Source) -> Iterator[None]:
         source.close()
 
 
-def _screen(source: Source, settings: Settings) -> int:
+def _screen(source: Source, settings: Settings, until: threading.Event | None) -> int:
     if not settings.color:
         # Textual reads it on import and then draws in shades of grey.
         os.environ["NO_COLOR"] = "1"
     from ddptop.tui.app import DdptopApp
 
-    app = DdptopApp(source, rate_hz=settings.rate, ascii_only=settings.ascii, theme=settings.theme)
-    app.run()
+    try:
+        app = DdptopApp(source, rate_hz=settings.rate, ascii_only=settings.ascii, theme=settings.theme)
+    except ValueError as problem:  # no such theme
+        raise CliError(f"{problem}; ddptop config shows where it was set", Exit.USAGE) from None
+    with _closed_on(until, app):
+        app.run()
     return app.return_code or Exit.DONE
+
+
+@contextmanager
+def _closed_on(until: threading.Event | None, app: DdptopApp) -> Iterator[None]:
+    """Close the app when the event comes, whatever thread sets it."""
+    if until is None:
+        yield
+        return
+    from textual.messages import ExitApp
+
+    left = threading.Event()
+
+    def wait() -> None:
+        while not left.wait(POLL_S):
+            if until.is_set() and app.is_running:
+                app.post_message(ExitApp())
+                return
+
+    thread = threading.Thread(target=wait, name="ddptop-until")
+    thread.start()
+    try:
+        yield
+    finally:
+        left.set()
+        thread.join()
 
 
 def _watch(source: Source, settings: Settings) -> int:

@@ -16,8 +16,8 @@ from ddptop.transport.rundir import RunFile, write_run_file
 
 PERIOD_NS = 1_000_000_000
 
-USAGE_KEPT_EVERY = 5
-"""Of the readings of the ranks' processes one in five is recorded."""
+USAGE_KEPT_NS = 5 * PERIOD_NS
+"""Pause between two readings of the ranks' processes that are recorded."""
 
 
 class Chores:
@@ -33,7 +33,7 @@ class Chores:
         self._started_at = started_at
         self._usage = UsageSampler()
         self._due_ns = 0
-        self._turn = 0
+        self._keep_usage_ns = 0
         self._announced: RunFile | None = None
 
     def work(self, now_ns: int) -> None:
@@ -42,10 +42,10 @@ class Chores:
             return
         self._due_ns = now_ns + PERIOD_NS
         self._watch.look(now_ns)
-        keep = self._turn % USAGE_KEPT_EVERY == 0
-        self._turn += 1
+        keep = now_ns >= self._keep_usage_ns
         for process, usage in self._usage.sample(self._watch.living(), now_ns):
             self._intake.say(usage, now_ns, about=process, keep=keep)
+            self._keep_usage_ns = now_ns + USAGE_KEPT_NS if keep else self._keep_usage_ns
         self.say_news(now_ns)
         self.announce()
 

@@ -9,7 +9,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.collector.record import Record
 from ddptop.collector.watch import ProcessWatch, RankProcess
 from ddptop.protocol.codec import encode
-from ddptop.protocol.messages import Bye, Event, Hello, Message, Received
+from ddptop.protocol.messages import Bye, Event, Hello, Message, Received, Scalar
 from ddptop.transport.receiver import AckedReceiver
 
 REDUCER_FAILURES = (ArithmeticError, LookupError, TypeError, ValueError)
@@ -63,7 +63,7 @@ class Intake:
     def tell_lost(self, now_ns: int) -> None:
         """Say which ranks' processes are gone."""
         for process in self._watch.take_gone(now_ns):
-            fields = {"pid": process.pid, "session": process.session}
+            fields: dict[str, Scalar] = {"pid": process.pid, "session": process.session}
             self.say(Event("lost_rank", now_ns, process.rank, -1, fields), now_ns)
 
     def _note(self, received: Received, now_ns: int) -> None:
@@ -83,6 +83,7 @@ class Intake:
     def recall(self, received: Received, now_ns: int) -> None:
         """Take a message out of the recording of a collector before this one."""
         self._note(received, now_ns)
+        self._receiver.recall(received.session, received.seq)
         if isinstance(received.message, Event) and received.message.kind == "lost_rank":
             self._watch.forget(self._session_of.get(received.message.rank, 0))
         self._feed(received)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddptop.protocol.messages import Bye, Progress, Received
-from ddptop.recording.reader import RecordingError
+from ddptop.recording.format import RecordingError
 from ddptop.recording.writer import Writer
 
 PROGRESS_EVERY_NS = 1_000_000_000

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddptop.protocol.messages import Received
-from ddptop.recording.reader import Recording, RecordingError
+from ddptop.protocol.messages import Hello, Received
+from ddptop.recording.format import RecordingError
+from ddptop.recording.reader import Recording
 from ddptop.transport.discovery import read_run_file
 
-RESUME_STEPS = 20_000
-"""Steps that are read again, for the figures and the charts: 50 s at 400 steps/s, an hour and more of steps
-that a person would call long; two seconds of work."""
+ROWS = 100_000
+"""Step rows that are read again, over all ranks, for figures and charts: about two seconds of work."""
+
+STEPS = (300, 20_000)
+"""Least and most steps among them: what the medians are taken over, and all that a chart can show."""
 
 
 @dataclass(frozen=True)
@@ -21,35 +25,38 @@ class Earlier:
 
     started_at: float | None
     """Unix seconds; None: there was none, this is the run's first collector."""
-    resume: bool
-    """There is a recording to go on with."""
-    records: tuple[Received, ...]
-    """Its end: everything that still matters, oldest first."""
+    recording: Recording | None
+    """To be gone on with."""
 
-    @property
-    def seen(self) -> dict[int, int]:
-        """Session -> highest number recorded: what a rank may send again and must not be kept twice."""
-        seen: dict[int, int] = {}
-        for received in self.records:
-            seen[received.session] = max(received.seq, seen.get(received.session, 0))
-        return seen
+    def records(self) -> Iterator[Received]:
+        """The end of its recording: everything that still matters, oldest first."""
+        if self.recording is None:
+            return
+        worlds = (
+            item.message.world_size for item in self.recording.lasting() if isinstance(item.message, Hello)
+        )
+        least, most = STEPS
+        yield from self.recording.tail(steps=min(most, max(least, ROWS // max(worlds, default=1))))
 
 
-def earlier(directory: Path, recording: Path | None, run_id: str) -> Earlier:
-    """Look for what is left of this run: its run file, and its recording if that is this run's."""
+@contextmanager
+def earlier(directory: Path, path: Path | None, run_id: str) -> Iterator[Earlier]:
+    """Look for what is left of this run: its run file, and its recording if `path` is this run's."""
     run = read_run_file(directory)
     started_at = run.started_at if run is not None and run.run_id == run_id else None
-    resume, records = _recorded(recording, run_id)
-    return Earlier(started_at, resume, tuple(records))
-
-
-def _recorded(path: Path | None, run_id: str) -> tuple[bool, Iterable[Received]]:
-    if path is None:
-        return False, ()
+    recording = _open(path)
     try:
-        recording = Recording.open(path)
-        if recording.run.run_id != run_id:
-            return False, ()
-        return True, recording.tail(steps=RESUME_STEPS)
+        if recording is not None and recording.run.run_id == run_id:
+            yield Earlier(started_at, recording)
+        else:
+            yield Earlier(started_at, None)
+    finally:
+        if recording is not None:
+            recording.close()
+
+
+def _open(path: Path | None) -> Recording | None:
+    try:
+        return Recording.open(path) if path is not None else None
     except (OSError, RecordingError):
-        return False, ()
+        return None

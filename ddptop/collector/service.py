@@ -19,7 +19,7 @@ from ddptop.collector.record import Record
 from ddptop.collector.resume import Earlier, earlier
 from ddptop.collector.viewers import Viewers
 from ddptop.collector.watch import ProcessWatch
-from ddptop.protocol.limits import VERSION
+from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, VERSION
 from ddptop.protocol.messages import Event, Run
 from ddptop.transport.credit import CreditServer
 from ddptop.transport.receiver import AckedReceiver
@@ -80,7 +80,6 @@ class Collector:
 
     def _build(self, stack: ExitStack) -> None:
         arguments, now_ns = self._arguments, time.monotonic_ns()
-        before = earlier(self._directory, arguments.record, arguments.run_id)
         epoch = secrets.randbits(62)
         context = new_context()
         stack.callback(context.term)
@@ -88,14 +87,15 @@ class Collector:
         self._pipe = LauncherPipe()
         watch = ProcessWatch(lambda fd: self._poller.register(fd, zmq.POLLIN), self._poller.unregister)
         stack.callback(watch.close)
-        self._record = Record(arguments.record, limit_bytes=arguments.record_limit, resume=before.resume)
+        before = stack.enter_context(earlier(self._directory, arguments.record, arguments.run_id))
+        resume = before.recording is not None
+        self._record = Record(arguments.record, limit_bytes=arguments.record_limit, resume=resume)
         stack.callback(self._record.close)
-        self._reducer = Reducer(stall_s=arguments.stall_s, tail=before.resume)
+        self._reducer = Reducer(stall_s=arguments.stall_s, tail=resume)
         receiver = AckedReceiver(
             context,
             ingest_endpoint(self._directory),
             epoch=epoch,
-            seen=before.seen,
             run_id=arguments.run_id,
             hold_acks=True,
         )
@@ -111,13 +111,13 @@ class Collector:
 
     def _take_up(self, before: Earlier, now_ns: int) -> None:
         """Begin the run, or go on with it."""
-        for received in before.records:
+        for received in before.records():
             self._intake.recall(received, now_ns)
         self._reducer.tail = False
         started_at = time.time() if before.started_at is None else before.started_at
         if self._reducer.run is None:
             self._say_run("live", now_ns, started_at=started_at)
-        if before.resume or before.started_at is not None:
+        if before.recording is not None or before.started_at is not None:
             self._intake.say(Event("collector_restart", now_ns, -1, -1, {"pid": os.getpid()}), now_ns)
         self._chores = Chores(self._arguments, self._record, self._intake, self._watch, started_at=started_at)
         self._chores.announce()
@@ -177,9 +177,9 @@ class Collector:
         run = Run(
             version=VERSION,
             run_id=arguments.run_id,
-            name=arguments.name,
-            script=arguments.script,
-            argv=arguments.argv,
+            name=arguments.name[:MAX_TEXT],
+            script=arguments.script[:MAX_TEXT],
+            argv=tuple(word[:MAX_TEXT] for word in arguments.argv[:MAX_CARD]),
             unix_ns=began[0],
             monotonic_ns=began[1],
             state=state,

@@ -11,7 +11,7 @@ from ddptop.protocol.messages import Usage
 
 
 class UsageSampler:
-    """Reads the processes it is given. CPU is what was used since the reading before: the first gives none."""
+    """Reads the processes it is given. CPU is that since the reading before, so the first gives none."""
 
     def __init__(self) -> None:
         self._processes: dict[int, psutil.Process] = {}

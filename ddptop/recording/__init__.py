@@ -1,1 +1,1 @@
-"""The recording: a crash-safe framed file of the same messages that were on the wire."""
+"""The recording of a run: one crash-safe, indexed file of the same messages as on the wire."""

@@ -77,7 +77,9 @@ class LiveSource(Source):
     def set_speed(self, factor: float) -> None:
         """A live run has one speed."""
 
-    def seek(self, *, step: int | None = None, share: float | None = None, by_steps: int | None = None) -> None:
+    def seek(
+        self, *, step: int | None = None, share: float | None = None, by_steps: int | None = None
+    ) -> None:
         """A live run is always at its end."""
 
     def close(self) -> None:

@@ -34,11 +34,12 @@ class DdptopApp(Steer, App[None]):
     """
 
     ENABLE_COMMAND_PALETTE = False
+    AUTO_FOCUS = None
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(key.keys, key.action, key.help, show=False) for key in KEYS),
         Binding("ctrl+c", "quit", "leave", show=False, priority=True),
     ]
-    CSS = "Screen { layers: base; } Painted { width: 100%; height: 100%; }"
+    CSS = "Screen { layers: base above; } Painted { width: 100%; height: 100%; }"
 
     def __init__(
         self,
@@ -60,7 +61,8 @@ class DdptopApp(Steer, App[None]):
         for own in THEMES:
             self.register_theme(own)
         if theme is not None and theme not in self.available_themes:
-            raise ValueError(f"there is no theme {theme!r}; choose from {', '.join(self.available_themes)}")
+            names = dict.fromkeys([*(own.name for own in THEMES), *self.available_themes])
+            raise ValueError(f"there is no theme {theme!r}; choose from {', '.join(names)}")
         self.theme = theme or DEFAULT_THEME
         self._palette = Palette(self.current_theme)
 
@@ -78,12 +80,11 @@ class DdptopApp(Steer, App[None]):
         self.theme_changed_signal.subscribe(self, self._new_theme)
         self.set_interval(self._period_s, self.repaint)
 
-    def repaint(self) -> None:
-        """Draw what is new since the last time; costs next to nothing where nothing is."""
+    def repaint(self) -> int:
+        """Draw what is new since the last time; returns how many lines that were."""
         canvas = self.query_one(Painted)
         width, height = canvas.size
-        if width and height:
-            canvas.show_lines(self._lines(width, height), self._palette)
+        return canvas.show_lines(self._lines(width, height), self._palette) if width and height else 0
 
     def _lines(self, width: int, height: int) -> list[Line]:
         newest = self.source.latest()

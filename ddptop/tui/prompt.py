@@ -19,8 +19,8 @@ class Prompt(Input):
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "cancel", "close")]
 
     DEFAULT_CSS = """
-    Prompt { dock: bottom; display: none; height: 1; border: none; padding: 0 1; background: $panel; }
-    Prompt:focus { border: none; }
+    Prompt { layer: above; dock: bottom; display: none; height: 1; border: none; padding: 0 1; }
+    Prompt:focus { border: none; background: $panel; }
     Prompt.-open { display: block; }
     """
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         shown: Frame | None
         frozen: bool
 
-        def repaint(self) -> None: ...
+        def repaint(self) -> int: ...
 else:
     _Host = object
 

@@ -10,7 +10,7 @@ from ddptop.analysis.history import COLUMNS, HistoryStore
 
 def piece(start: int, count: int) -> History:
     numbers = np.arange(start, start + count, dtype=float)
-    return History(start=start, **{name: numbers for name in COLUMNS})
+    return History(start=start, **dict.fromkeys(COLUMNS, numbers))
 
 
 def test_pieces_join_and_overlaps_are_skipped() -> None:

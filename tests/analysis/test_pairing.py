@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop.analysis.pairing import MAX_PENDING_ROWS, Batch, Pairing
+from ddptop.analysis.pairing import MAX_HELD, Batch, Pairing
 from ddptop.protocol.messages import StepRow
 
 ROW = StepRow(0, 1, 0, 0, 0, 0, 0, 0, -1, 1, 0, 0, None, ())
@@ -38,8 +38,8 @@ def test_repeated_rows_count_once() -> None:
 
 def test_a_rank_that_is_never_heard_does_not_fill_the_memory() -> None:
     pairing = Pairing(2)
-    for step in range(3 * MAX_PENDING_ROWS):
+    for step in range(3 * MAX_HELD):
         pairing.add(0, step, ROW, BATCH)
-    assert pairing.held <= MAX_PENDING_ROWS
-    done = pairing.add(1, 3 * MAX_PENDING_ROWS - 1, ROW, BATCH)
+    assert pairing.held <= MAX_HELD
+    done = pairing.add(1, 3 * MAX_HELD - 1, ROW, BATCH)
     assert done is not None

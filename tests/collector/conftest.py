@@ -14,8 +14,9 @@ import pytest
 from ddptop.analysis.frames import Frame
 from ddptop.sources.live import LiveSource
 from ddptop.transport import roots
-from ddptop.transport.rundir import create_run_directory
 from ddptop.transport.discovery import read_run_file
+from ddptop.transport.rundir import create_run_directory
+from ddptop.transport.sender import RESEND_S
 
 DEADLINE_S = 40.0
 FAKE_RANK = Path(__file__).parent / "fake_rank.py"
@@ -80,6 +81,10 @@ class Stage:
     def ranks(self, world: int = 2, **options: float) -> list[subprocess.Popen[str]]:
         """Start all of them."""
         return [self.rank(rank, world, **options) for rank in range(world)]  # type: ignore[arg-type]
+
+    def wait_for_resend(self) -> None:
+        """Long enough for ranks to miss their acks and to send again."""
+        time.sleep(2 * RESEND_S)
 
     def ended(self, ranks: list[subprocess.Popen[str]]) -> list[dict[str, float]]:
         """What ranks say at their end."""

@@ -15,6 +15,7 @@ from ddptop.protocol.messages import Bucket, Bye, Hello, Layout, Phase, Progress
 from ddptop.transport.sender import AckedSender
 
 LOOK_S = 0.25
+BATCH = 250
 
 
 def row(step: int, begin_us: int, wall_us: int, buckets: int) -> StepRow:
@@ -26,7 +27,17 @@ def row(step: int, begin_us: int, wall_us: int, buckets: int) -> StepRow:
         for number in (bucket, backward_at + bucket * wall_us // (3 * buckets), wall_us // 20)
     ]
     quarter = wall_us // 4
-    times = (begin_us, wall_us, quarter, quarter, quarter, wall_us // 5, wall_us // 4, backward_at, 2 * quarter)
+    times = (
+        begin_us,
+        wall_us,
+        quarter,
+        quarter,
+        quarter,
+        wall_us // 5,
+        wall_us // 4,
+        backward_at,
+        2 * quarter,
+    )
     return StepRow(*times, 1, 1, 20, float(step), tuple(cells))
 
 
@@ -48,7 +59,7 @@ def main() -> None:
         time.sleep(LOOK_S)
         due = min(steps, int((time.monotonic_ns() - began) / 1e9 * rate))
         while done < due:
-            end = min(due, done + 50)
+            end = min(due, done + BATCH)
             rows = tuple(row(step, (step - done) * wall_us, wall_us, buckets) for step in range(done, end))
             sender.offer(encode(Steps(1, done, began + done * wall_us * 1000, rows)))
             done = end

@@ -189,7 +189,10 @@ def test_hostile_peers_are_counted_and_disturb_nobody(link, wire):
         [msgpack.packb({}), PROGRESS],
         [b"\xdf\xff\xff\xff\xff", PROGRESS],
         [msgpack.packb([wire.session + 1, 1, 0, 1]), wire.hello(rank=0)],  # head and HELLO differ
-        [msgpack.packb([wire.session + 1, 9, 0, 1]), wire.hello(rank=9, session=wire.session + 1)],  # of 2 ranks
+        [
+            msgpack.packb([wire.session + 1, 9, 0, 1]),
+            wire.hello(rank=9, session=wire.session + 1),
+        ],  # of 2 ranks
     ]
     for frames in bad:
         hostile.send_multipart(frames)

@@ -92,7 +92,13 @@ def test_hostile_viewers_are_counted_and_limited(wire, link, server, client, mon
     hostile = link.raw()
     from ddptop.protocol.codec import encode
 
-    for frames in ([b""], [random.randbytes(30)], [encode(ASK)] * 2, [encode(State(1, 0, b""))], [encode(ASK)]):
+    for frames in (
+        [b""],
+        [random.randbytes(30)],
+        [encode(ASK)] * 2,
+        [encode(State(1, 0, b""))],
+        [encode(ASK)],
+    ):
         hostile.send_multipart(frames)
     wire.wait_for(lambda: server.drain(time.monotonic_ns()) or server.refused == 5)
     assert len(server.waiting()) == 1

@@ -138,12 +138,17 @@ def _file(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "reason"), [(_open_to_all, "chmod 700"), (_link, "is a link"), (_file, "is a link or no folder")]
+    ("spoil", "reason"),
+    [(_open_to_all, "chmod 700"), (_link, "is a link"), (_file, "is a link or no folder")],
 )
 def test_a_root_that_is_not_ours_alone_is_refused_in_one_line(spoil, reason):
     root = roots()[0]
     spoil(root)
-    for attempt in (lambda: create_run_directory("abc"), live_runs, lambda: ensure_run_directory(root / "abc")):
+    for attempt in (
+        lambda: create_run_directory("abc"),
+        live_runs,
+        lambda: ensure_run_directory(root / "abc"),
+    ):
         with pytest.raises(RunDirectoryError, match=reason) as caught:
             attempt()
         assert str(root) in str(caught.value)

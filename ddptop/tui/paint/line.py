@@ -88,11 +88,14 @@ def rule(width: int, left: str = "", right: str = "") -> Line:
 
 
 def gather(parts: list[Line], width: int, gap: int = 2) -> Line:
-    """As many parts as fit on one line, in order; those that do not fit are left out whole."""
+    """Parts on one line, in order, up to the first that does not fit any more."""
     line = Line()
     for part in parts:
-        if part.width and line.width + (gap if line.width else 0) + part.width <= width:
-            line.add(" " * gap if line.width else "").extend(part)
+        if not part.width:
+            continue
+        if line.width + (gap if line.width else 0) + part.width > width:
+            break
+        line.add(" " * gap if line.width else "").extend(part)
     return line
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.tui.paint.line import Line, Role
+from ddptop.tui.paint.line import Line, Role, gather
 
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Column, Ranks
@@ -34,6 +34,14 @@ PARTS = (
     Part("other", "░", "x", "other"),
 )
 
+_SHORT = {
+    "forward": "fwd",
+    "backward": "bwd",
+    "waiting": "wait",
+    "moving": "move",
+    "optimizer": "opt",
+}
+
 _UNTOLD = Part("unknown", "?", "?", "faint")
 """Time of the step that no known phase holds, while some phase is not known."""
 
@@ -45,16 +53,22 @@ class Breakdown:
         self.ms = _parts(ranks)
         ends = self.ms.sum(axis=0)
         self.known = ends > 0
-        self.full_ms = float(ends.max(initial=0.0))
+        steps = np.where(np.isnan(ranks.step_ms), ends, ranks.step_ms)
+        self.full_ms = float(steps.max(initial=0.0))
         """What the whole width stands for: the slowest rank's step."""
         self._edges = np.vstack([np.zeros_like(ends), np.cumsum(self.ms, axis=0)])
 
     def bar(self, rank: int, width: int, ascii_only: bool) -> Line:
-        """The bar of one rank. Edges are rounded, not lengths, so that equal ranks give equal bars."""
+        """The bar of one rank. Edges are rounded, not lengths, so that equal ranks give equal bars.
+
+        Medians of parts need not add up to the median step: a bar may end a little early, and never
+        goes on past the width.
+        """
         line = Line()
         if not self.known[rank]:
             return line.add("–", "faint")
-        edges = np.rint(self._edges[:, rank] * (width / self.full_ms)).astype(int).tolist()
+        scale = width / self.full_ms if self.full_ms > 0 else 0.0
+        edges = np.minimum(np.rint(self._edges[:, rank] * scale), width).astype(int).tolist()
         for part, begin, end in zip((*PARTS, _UNTOLD), edges, edges[1:], strict=False):
             line.add((part.plain if ascii_only else part.glyph) * (end - begin), part.role)
         return line
@@ -75,16 +89,20 @@ def _parts(ranks: Ranks) -> Column:
     )
     holes = np.isnan(rows).any(axis=0) & ~np.isnan(ranks.step_ms)
     rows = np.clip(np.nan_to_num(rows), 0.0, None)
+    holes &= rows.any(axis=0)
     untold = np.where(holes, np.clip(np.nan_to_num(ranks.step_ms) - rows.sum(axis=0), 0.0, None), 0.0)
     return np.vstack([rows, untold])
 
 
-def legend(ascii_only: bool, waited_for: int | None) -> list[Line]:
-    """Sign and name of every part, one line each, to be gathered."""
-    names = {"waiting": f"waiting for rank {waited_for}"} if waited_for is not None else {}
-    return [
-        Line(part.plain if ascii_only else part.glyph, part.role).add(
-            f" {names.get(part.name, part.name)}", "dim"
-        )
-        for part in PARTS
-    ]
+def legend(ascii_only: bool, waited_for: int | None, width: int) -> Line:
+    """Sign and name of every part on one line; the whom of the waiting gives way first."""
+    named = {"waiting": f"waiting for rank {waited_for}"} if waited_for is not None else {}
+    for names, gap in ((named, 2), (named, 1), ({}, 2), ({}, 1), (_SHORT, 1)):
+        parts = [_entry(part, names.get(part.name, part.name), ascii_only) for part in PARTS]
+        if sum(part.width + gap for part in parts) - gap <= width:
+            break
+    return gather(parts, width, gap)
+
+
+def _entry(part: Part, name: str, ascii_only: bool) -> Line:
+    return Line(part.plain if ascii_only else part.glyph, part.role).add(f" {name}", "dim")

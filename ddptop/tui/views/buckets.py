@@ -10,8 +10,8 @@ from ddptop.tui.paint.text import wrap
 from ddptop.tui.scene import Scene
 
 _LEGEND = (
-    "coll: collective = wait for the slowest rank + move the bytes, median ms over ranks",
-    "busbw: GB/s while moving; eff: the same with the waiting in it",
+    "coll: the collective = wait for the slowest rank + move the bytes; median ms",
+    "busbw: GB/s while moving; eff: the same, waiting included; last: most often last",
 )
 
 
@@ -22,14 +22,15 @@ def buckets(scene: Scene, width: int, height: int) -> list[Line]:
     if not figures:
         return [*lines, Line(), *(Line("  ").add(text, "dim") for text in wrap(_nothing(scene), width - 4))]
     columns = table.fitting(_columns(scene), width - 1)
+    gap = 2 if table.total(columns, 2) < width else 1
     legend = [Line(text, "faint").cut(width) for text in _LEGEND] if height > 9 else []
-    lines.append(Line(" ").extend(table.head(columns)))
+    lines.append(Line(" ").extend(table.head(columns, gap)))
     room = height - len(lines) - len(legend)
     scroll = scene.place.scroll
     for at in scroll.window(len(figures), room):
         chosen = at == scroll.cursor
         line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
-        line.extend(table.body(columns, at))
+        line.extend(table.body(columns, at, gap))
         line.target = at
         lines.append(line)
     lines += [Line()] * (height - len(lines) - len(legend))
@@ -68,7 +69,7 @@ def _columns(scene: Scene) -> list[table.Column]:
         table.measured("bytes", texts(lambda b: size(b.bytes)), 98),
         table.measured("params", texts(lambda b: count(b.parameters)), 70),
         table.measured("dtype", texts(lambda b: scene.clean(b.dtype) or UNKNOWN), 65, right=False, most=9),
-        table.measured("hook", texts(lambda b: scene.clean(b.hook) or UNKNOWN), 60, right=False, most=14),
+        table.measured("hook", texts(lambda b: scene.clean(b.hook) or "none"), 60, right=False, most=14),
         table.measured("coll", texts(lambda b: fixed(b.collective_ms, 2)), 85),
         table.measured("wait", texts(lambda b: fixed(b.wait_ms, 2)), 95),
         table.measured("move", texts(lambda b: fixed(b.transfer_ms, 2)), 94),

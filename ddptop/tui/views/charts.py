@@ -9,8 +9,8 @@ import numpy as np
 
 from ddptop.tui.paint.braille import Canvas, rows
 from ddptop.tui.paint.chart import Axis, Scale, binned, joined
-from ddptop.tui.paint.line import Line, Role, beside
-from ddptop.tui.paint.numbers import UNKNOWN, duration, fixed, known, loss
+from ddptop.tui.paint.line import Line, Role, beside, gather
+from ddptop.tui.paint.numbers import count, fixed, known, loss
 from ddptop.tui.paint.text import cells
 from ddptop.tui.scene import Scene
 
@@ -31,7 +31,8 @@ LEAST_ROWS = 8
 class Curve:
     """What a chart shows."""
 
-    title: Line
+    title: list[Line]
+    """Parts of it, the most important first: as many as fit."""
     x: Column
     main: Column
     behind: Column | None
@@ -63,9 +64,8 @@ def charts(scene: Scene, width: int, height: int) -> list[Line]:
 
 def chart(curve: Curve, width: int, height: int, ascii_only: bool) -> list[Line]:
     """A title and `height - 1` rows of curve, its scale on the left."""
-    title = curve.title.cut(width)
     if not len(curve.x) or not np.isfinite(curve.main).any():
-        return [title, Line("  nothing to draw yet", "faint")]
+        return [gather(curve.title[:1], width), Line("  nothing to draw yet", "faint")]
     across = 1 if ascii_only else 2
     axis = Axis.over(curve.x, 2, curve.span_s)
     scale, gutter = Scale(0.0, 1.0), 0
@@ -80,7 +80,7 @@ def chart(curve: Curve, width: int, height: int, ascii_only: bool) -> list[Line]
             binned(curve.behind, axis.edges(curve.x), curve.behind_how), scale, across, height - 1
         )
     front = _canvas(main, scale, across, height - 1)
-    lines = [title]
+    lines = [gather(curve.title, width, 1)]
     for at, picture in enumerate(rows(front, behind, curve.role, ascii_only)):
         label = {0: scale.label(scale.high), height - 2: scale.label(scale.low)}.get(at, "")
         lines.append(Line(label.rjust(gutter), "faint").add("│", "rule").extend(picture))
@@ -96,32 +96,35 @@ def _canvas(values: Column, scale: Scale, across: int, height: int) -> Canvas:
 
 def _curves(scene: Scene) -> list[Curve]:
     history, group = scene.frame.history, scene.frame.group
-    span = f"last {duration(RECENT_S)}".replace(" 00 s", "")
-    worst = Line(" ━ mean", "dim").add(" ┄ worst rank", "faint")
-    if not known(group.loss_max):
-        worst = Line()
-    elif group.loss_max_rank is not None:
-        worst.add(f" {loss(group.loss_max)} (rank {group.loss_max_rank})", "faint")
+    span = f"last {RECENT_S / 60:.0f} min"
+    x = history.time_s
+    losses = [_title("loss", loss(group.loss_mean)), Line("━ mean", "accent")]
+    if known(group.loss_max):
+        losses.append(Line(f"┄ worst {loss(group.loss_max)}", "faint"))
+        losses.append(Line(f"rank {group.loss_max_rank}" if group.loss_max_rank is not None else "", "faint"))
+    kept = f"since step {count(history.step[0])}" if history.start else "whole run"
+    losses.append(Line(kept, "faint"))
+    steps = [_title("step ms", fixed(group.step_ms_p50)), Line(f"p95 {fixed(group.step_ms_p95)}", "dim")]
+    recent = [Line(span, "faint")]
+    steps += [*recent, Line("┄ peak", "faint")]
+    waits = [_title("waiting ms", fixed(group.wait_ms)), Line("mean of ranks", "dim")]
+    speed = [_title("busbw GB/s", fixed(group.busbw_gbps, 2))]
     return [
+        Curve(losses, x, history.loss_mean, history.loss_max, "max", None, False, "accent"),
         Curve(
-            Line("loss ", "dim").add(loss(group.loss_mean), "strong").extend(worst),
-            history.time_s, history.loss_mean, history.loss_max, "max", None, False, "accent",
+            [*steps, *recent, Line("┄ peak", "faint")],
+            x,
+            history.step_ms,
+            history.step_ms,
+            "max",
+            RECENT_S,
+            True,
+            "forward",
         ),
-        Curve(
-            _title("step ms", group.step_ms_p50, f"p95 {fixed(group.step_ms_p95)}  {span}"),
-            history.time_s, history.step_ms, history.step_ms, "max", RECENT_S, True, "forward",
-        ),
-        Curve(
-            _title("waiting ms", group.wait_ms, f"mean of ranks  {span}"),
-            history.time_s, history.wait_ms, None, "max", RECENT_S, True, "warn",
-        ),
-        Curve(
-            _title("busbw GB/s", group.busbw_gbps, span, 2),
-            history.time_s, history.busbw_gbps, None, "min", RECENT_S, True, "moving",
-        ),
-    ]  # fmt: skip
+        Curve(waits + recent, x, history.wait_ms, None, "max", RECENT_S, True, "optimizer"),
+        Curve(speed + recent, x, history.busbw_gbps, None, "min", RECENT_S, True, "moving"),
+    ]
 
 
-def _title(name: str, value: float | None, rest: str, digits: int = 1) -> Line:
-    figure = fixed(value, digits) if known(value) else UNKNOWN
-    return Line(f"{name} ", "dim").add(figure, "strong").add(f"  {rest}", "faint")
+def _title(name: str, value: str) -> Line:
+    return Line(f"{name} ", "dim").add(value, "strong")

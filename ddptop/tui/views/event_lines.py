@@ -40,5 +40,5 @@ def happening(scene: Scene, event: Happening, short: bool = False) -> Line:
 def alert(scene: Scene, held: Alert) -> Line:
     """A condition that holds now."""
     sign, role = of_severity(held.severity, held.kind)
-    line = Line(f"{sign} ", role).add(scene.clean(held.message), "bad" if role == "bad" else "strong")
-    return line.add(f"  since {clock(held.since_s)}", "dim")
+    line = Line(f"{sign} ", role).add(f"since {clock(held.since_s)}  ", "dim")
+    return line.add(scene.clean(held.message), "bad" if role == "bad" else "strong")

@@ -9,6 +9,8 @@ from ddptop.tui.scene import Scene
 _ALWAYS = ("q", "?")
 """Kept, however narrow the terminal is; they stand at the end."""
 
+_GIVING_WAY = ("1", "2", "3", "/")
+
 
 def footer(scene: Scene | None, width: int) -> Line:
     """As many keys as fit."""
@@ -18,9 +20,11 @@ def footer(scene: Scene | None, width: int) -> Line:
     if scene is not None and scene.place.view in ("rank", "help"):
         parts = {"Esc": _part("Esc", "back"), **parts}
     tail = gather([parts[shown] for shown in reversed(_ALWAYS)], width)
+    if played:  # a recording has many keys of its own: the views share one entry
+        parts = {"1-3": _part("1-3", "views")} | {
+            shown: part for shown, part in parts.items() if shown not in _GIVING_WAY
+        }
     lead = [part for shown, part in parts.items() if shown not in _ALWAYS]
-    if played:  # the keys of the recording come first: the others are known from the live screen
-        lead = sorted(lead, key=lambda part: str(part)[0].isdigit())
     line = gather(lead, width - tail.width - 2)
     return gather([line, tail], width)
 

@@ -13,6 +13,9 @@ SHORTEST_NAME = 8
 
 GAP = 3
 
+MAIN_PARTS = 6
+"""Name, state, step, speed, loss, own cost: for these the gaps may shrink."""
+
 
 def header(scene: Scene, width: int) -> Line:
     """As much as fits, in order of importance: name, state, step, speed, loss, own cost, then the rest."""
@@ -24,7 +27,14 @@ def header(scene: Scene, width: int) -> Line:
         head = Line()
         room = max(SHORTEST_NAME, width - badge.width - GAP)
     head.extend(Line(name, "strong").cut(room))
-    return gather([head, badge, *_figures(scene)], width, GAP)
+    parts = [head, badge, *_figures(scene)]
+    return gather(parts, width, _widest_gap(parts[:MAIN_PARTS], width))
+
+
+def _widest_gap(parts: list[Line], width: int) -> int:
+    """The widest gap that costs none of the parts that fit with the narrowest."""
+    texts = [str(gather(parts, width, gap)).replace(" ", "") for gap in range(1, GAP + 1)]
+    return max(gap for gap, text in enumerate(texts, 1) if text == texts[0])
 
 
 def state(scene: Scene) -> Line:
@@ -49,18 +59,24 @@ def _figures(scene: Scene) -> list[Line]:
     rate = group.steps_per_s
     digits = 1 if rate is None or rate >= 1 else 3
     cost = frame.overhead
+    if group.step is None:
+        return [Line("no step yet", "dim"), *_facts(scene)]
     dear = known(cost.measured_pct) and known(cost.budget_pct) and cost.measured_pct > cost.budget_pct  # type: ignore[operator]  # known() has looked
     figures = [
         Line("step ", "dim").add(count(group.step), "strong"),
         Line(fixed(rate, digits), "strong").add("/s", "dim"),
         Line("loss ", "dim").add(loss(group.loss_mean), "strong"),
         Line("own cost ", "dim").add(fixed(cost.measured_pct, 1, "%"), "warn" if dear else "strong"),
-        Line(duration(frame.run.elapsed_s), "dim"),
     ]
-    if frame.run.world_size:
-        figures.append(Line(counted(frame.run.world_size, "rank"), "dim"))
-    if frame.run.backend:
-        figures.append(Line(scene.clean(frame.run.backend), "dim"))
-    if frame.run.torch:
-        figures.append(Line(scene.clean(f"torch {frame.run.torch}"), "dim"))
-    return figures
+    return figures + _facts(scene)
+
+
+def _facts(scene: Scene) -> list[Line]:
+    run = scene.frame.run
+    texts = [
+        duration(run.elapsed_s),
+        counted(run.world_size, "rank") if run.world_size else "",
+        run.backend or "",
+        f"torch {run.torch}" if run.torch else "",
+    ]
+    return [Line(scene.clean(text), "dim") for text in texts]

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddptop.tui.paint.line import Line, gather, rule
+from ddptop.tui.paint.line import Line, rule
 from ddptop.tui.paint.phases import legend
 from ddptop.tui.scene import Scene
 from ddptop.tui.views.charts import charts
 from ddptop.tui.views.event_lines import event_lines
 from ddptop.tui.views.rank_table import rank_table, tally
 from ddptop.tui.views.verdict_lines import verdict_lines
+
+CHARTS_MOST = 26
+"""Lines of charts above which taller curves tell no more, and events do."""
+
+ONE_LINE_VERDICT = 8
+"""Lines below which the rows need the room more than the verdict's second line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +45,15 @@ def heights(height: int, ranks: int, verdict: int) -> Heights:
     chart_least = 5 if free < 24 else 8
     events = 1 if free < 24 else min(4, free // 8)
     table = min(rows + 1, free - 2 - chart_least - events)
-    chart = min(free - 2 - table - events, 20)
+    chart = min(free - 2 - table - events, CHARTS_MOST)
     spare = free - 2 - table - events - chart
     return Heights(verdict, 2, table, 1, chart, events + spare)
 
 
 def overview(scene: Scene, width: int, height: int) -> list[Line]:
     """All of the group on one screen."""
-    said = verdict_lines(scene, width, 4 if width < 70 else 2)
+    most = 1 if height < ONE_LINE_VERDICT else 4 if width < 70 else 2
+    said = verdict_lines(scene, width, most)
     room = heights(height, len(scene.frame.ranks.state), len(said))
     lines = said[: room.verdict]
     table = rank_table(scene, width, room.table)
@@ -55,7 +62,7 @@ def overview(scene: Scene, width: int, height: int) -> list[Line]:
     lines += table
     lines += [Line()] * (room.table - len(table))
     if room.legend:
-        lines.append(gather(legend(scene.ascii_only, scene.culprit), width))
+        lines.append(legend(scene.ascii_only, scene.culprit, width))
     if room.rules > 1:
         lines.append(rule(width))
     lines += charts(scene, width, room.chart)

@@ -93,16 +93,13 @@ def _phases(scene: Scene, rank: int, width: int) -> list[Line]:
 
 
 def _charts(scene: Scene, focus: RankSteps, width: int, height: int) -> list[Line]:
-    nothing = np.array([])
     x = _steps_as_axis(focus)
     each = (width + 1) // 2 if width >= TWO_ABREAST else width
-    span = f"last {counted(len(focus.step), 'step')}"
+    span = Line(f"last {counted(len(focus.step), 'step')}", "faint")
     curves = [
-        Curve(Line("step ms ", "dim").add(span, "faint"), x, focus.step_ms, None, "", None, True, "forward"),
-        Curve(Line("loss ", "dim").add(span, "faint"), x, focus.loss, None, "", None, False, "accent"),
+        Curve([Line("step ms", "dim"), span], x, focus.step_ms, None, "", None, True, "forward"),
+        Curve([Line("loss", "dim"), span], x, focus.loss, None, "", None, False, "accent"),
     ]
-    if not len(x):
-        x = nothing
     if each == width:
         return chart(curves[0], width, height, scene.ascii_only)
     left, right = (chart(curve, each - 1, height, scene.ascii_only) for curve in curves)

@@ -24,7 +24,7 @@ GUTTER = 2
 LEAST_BAR = 22
 """Cells below which a bar of seven parts tells nothing."""
 
-BAR_SHARE = 0.38
+BAR_SHARE = 0.3
 """Part of a wide screen that the bar keeps before further columns may come."""
 
 STATE_WIDTH = 10
@@ -103,7 +103,7 @@ def _columns(scene: Scene) -> list[table.Column]:
         _text(scene, "host", ranks.host, hosts, 5 if one_host else 75, 16),
         _text(scene, "dev", ranks.device, devices, 70, 8),
         table.Column("state", STATE_WIDTH, lambda rank: state_piece(scene, rank), 98, right=False),
-        _number("step", ranks.step, count, 90, "dim"),
+        _number("step", ranks.step, count, 84, "dim"),
         _number("loss", ranks.loss, loss, 80, "text"),
         _number("ms/step", ranks.step_ms, fixed, 85, "text"),
         _number("late", ranks.lateness_ms, fixed, 60, "text"),
@@ -154,13 +154,10 @@ def tally(scene: Scene) -> str:
     total = len(frame.ranks.state)
     seen = min(len(place.order), place.scroll.page)
     words = [counted(total, "rank")]
-    if seen < total:
-        matched = f"{len(place.order):,} of " if len(place.order) < total else ""
-        words = (
-            [f"{place.scroll.top + 1:,}–{place.scroll.top + seen:,} of {matched}{words[0]}"]
-            if seen
-            else words
-        )
+    if len(place.order) < total:
+        words = [f"{len(place.order):,} of {words[0]}"]
+    if 0 < seen < len(place.order):
+        words[0] = f"{place.scroll.top + 1:,}–{place.scroll.top + seen:,} of {words[0]}"
     if place.filter:
         words.append(f"filter {scene.clean(place.filter)!r}")
     if frame.run.nodes > 1:

@@ -26,9 +26,8 @@ def verdict_lines(scene: Scene, width: int, most: int) -> list[Line]:
     said = verdict(scene.frame)
     grave = said.kind in _GRAVE
     role: Role = "bad" if grave else _ROLES[said.sign]
-    lines = [
-        Line("  ").add(text, "bad" if grave else "strong") for text in _wrapped(scene, said.sentence, width)
-    ]
+    sentence = _wrapped(scene, said.sentence, width) if most > 1 else [scene.clean(said.sentence)]
+    lines = [Line("  ").add(text, "bad" if grave else "strong") for text in sentence]
     if lines:
         lines[0].pieces[0] = (f"{SIGNS[said.sign]} ", role)
     lines += [Line("  ").add(text, "dim") for text in _wrapped(scene, said.detail, width)]

@@ -1,0 +1,109 @@
+"""A file that is only ever appended to, and the thread that brings it to the disk."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import threading
+import time
+from pathlib import Path
+
+from ddptop.recording.format import MAGIC, RecordingError
+
+SYNC_EVERY_S = 5.0
+"""What a crash of the machine may cost; a crash of the collector costs nothing that was written."""
+
+LOCK_PATIENCE_S = 0.2
+"""A reader that asks whether the file is being written holds its lock for microseconds."""
+
+
+class AppendFile:
+    """The recording as its writer holds it: locked, 0600, whole frames only."""
+
+    def __init__(self, path: Path, *, resume: bool) -> None:
+        """Open or create it. Raises OSError, and RecordingError for a file that is not ours to write."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+        self.descriptor = os.open(path, flags, 0o600)
+        try:
+            self._take(path, resume)
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+        self._dirty = False
+        self._closing = threading.Event()
+        self.sync_error: OSError | None = None
+        self._thread = threading.Thread(target=self._sync_loop, name="ddptop-fsync", daemon=True)
+        self._thread.start()
+
+    def _take(self, path: Path, resume: bool) -> None:
+        if not stat.S_ISREG(os.fstat(self.descriptor).st_mode):
+            raise RecordingError(f"{path} is no regular file")
+        _lock(self.descriptor, path)
+        os.fchmod(self.descriptor, 0o600)
+        self.size = os.fstat(self.descriptor).st_size
+        head = os.pread(self.descriptor, len(MAGIC), 0)
+        if not MAGIC.startswith(head):
+            # A slip in --ddptop-record must not cost somebody's file.
+            raise RecordingError(f"{path} exists and is not a recording of this version: not overwritten")
+        if not resume or head != MAGIC:
+            self.truncate(0)
+            self.append(MAGIC)
+
+    def append(self, data: bytes) -> None:
+        """Write all of it or, on an OSError, nothing: the file is cut back to where it was."""
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self.descriptor, view) :]
+        except OSError:
+            self.truncate(self.size)
+            raise
+        self.size += len(data)
+        self._dirty = True
+
+    def truncate(self, size: int) -> None:
+        """Cut the file off. Raises OSError."""
+        os.ftruncate(self.descriptor, size)
+        self.size = size
+
+    def close(self) -> None:
+        """Bring it to the disk and let go of it."""
+        self._closing.set()
+        self._thread.join()
+        os.close(self.descriptor)
+
+    def _sync_loop(self) -> None:
+        closing = False
+        while not closing:
+            closing = self._closing.wait(SYNC_EVERY_S)
+            if self._dirty:
+                self._dirty = False
+                try:
+                    os.fdatasync(self.descriptor)
+                except OSError as error:
+                    self.sync_error = error
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    deadline = time.monotonic() + LOCK_PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise RecordingError(f"{path} is being written by another process") from None
+            time.sleep(0.005)
+
+
+def is_being_written(descriptor: int) -> bool:
+    """Whether a writer holds the file now. A file system without locks says no."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return False

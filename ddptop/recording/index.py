@@ -1,0 +1,112 @@
+"""Which blocks a recording holds, told by its INDEX frames, and by its blocks where those do not reach."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ddptop.recording.format import (
+    BLOCK,
+    FOOTER,
+    FOOTER_BYTES,
+    INDEX,
+    MAGIC,
+    SUMMARY_BYTES,
+    Entry,
+    RecordingError,
+    block_summary,
+    footer_content,
+    index_content,
+)
+from ddptop.recording.frames import Frame, last_of_kind, read_frame, walk
+
+
+class Contents(NamedTuple):
+    """What was found in a file."""
+
+    entries: list[Entry]
+    """All blocks, in order."""
+    unindexed: int
+    """How many of them, at the end, no INDEX names yet."""
+    last_index: int
+    """Offset of the last INDEX, 0 for none."""
+    end: int
+    """Where the last whole frame ends, the FOOTER not counted: a writer goes on here."""
+    next_sequence: int
+    closed: bool
+    """It ends with a FOOTER."""
+    damaged: int
+    """Bytes between whole frames."""
+
+
+def load(descriptor: int, size: int) -> Contents:
+    """The contents of a file of this size; reads little of it, unless an INDEX is damaged. Raises OSError."""
+    last = _footer_index(descriptor, size) or last_of_kind(descriptor, INDEX, size)
+    if last is None:
+        return extend(Contents([], 0, 0, len(MAGIC), 0, False, 0), descriptor, size)
+    entries, damaged = _chain(descriptor, last)
+    known = Contents(entries, 0, last.offset, last.end, last.sequence + 1, False, damaged)
+    return extend(known, descriptor, size)
+
+
+def extend(known: Contents, descriptor: int, size: int) -> Contents:
+    """The contents of a file that has grown to this size since `known` was read."""
+    added: list[Entry] = []
+    unindexed, last_index, end = known.unindexed, known.last_index, known.end
+    sequence, closed, damaged = known.next_sequence, False, known.damaged
+    for found in walk(descriptor, known.end, size):
+        damaged += found.offset - end
+        if found.kind == FOOTER:
+            closed = True
+            break
+        if found.kind == INDEX:
+            unindexed, last_index = 0, found.offset
+        elif (entry := _entry(found)) is not None:
+            added.append(entry)
+            unindexed += 1
+        end, sequence = found.end, found.sequence + 1
+    entries = known.entries + added if added else known.entries
+    return Contents(entries, unindexed, last_index, end, sequence, closed, damaged)
+
+
+def _footer_index(descriptor: int, size: int) -> Frame | None:
+    """The last INDEX of a file that was closed."""
+    footer = read_frame(descriptor, size - FOOTER_BYTES) if size >= len(MAGIC) + FOOTER_BYTES else None
+    if footer is None or footer.kind != FOOTER:
+        return None
+    try:
+        index = read_frame(descriptor, footer_content(footer.payload))
+    except RecordingError:
+        return None
+    return index if index is not None and index.kind == INDEX else None
+
+
+def _chain(descriptor: int, last: Frame) -> tuple[list[Entry], int]:
+    """The entries of this INDEX and all before it, and how many bytes are damaged.
+
+    Where the chain is broken, the blocks before the break are found by walking.
+    """
+    pieces: list[list[Entry]] = []
+    index: Frame | None = last
+    reached = last.offset
+    while index is not None:
+        try:
+            before, entries = index_content(index.payload)
+        except RecordingError:
+            break
+        pieces.append(entries)
+        reached = entries[0].offset if entries else index.offset
+        if before == 0:
+            return [entry for piece in reversed(pieces) for entry in piece], 0
+        # Only backwards: a chain that was forged into a ring must end.
+        index = read_frame(descriptor, before) if len(MAGIC) <= before < index.offset else None
+        if index is not None and index.kind != INDEX:
+            index = None
+    found = extend(Contents([], 0, 0, len(MAGIC), 0, False, 0), descriptor, reached)
+    indexed = [entry for piece in reversed(pieces) for entry in piece]
+    return found.entries + indexed, found.damaged + max(0, reached - found.end)
+
+
+def _entry(found: Frame) -> Entry | None:
+    if found.kind != BLOCK or len(found.payload) < SUMMARY_BYTES:
+        return None
+    return Entry(found.offset, block_summary(found.payload))

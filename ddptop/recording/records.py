@@ -1,0 +1,135 @@
+"""Messages as records in a block, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias, cast
+
+import msgpack
+
+from ddptop.protocol.codec import ProtocolError, decode
+from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
+from ddptop.protocol.messages import Progress, Received, Steps, Type, Usage
+from ddptop.recording.format import (
+    BLOCK,
+    NO_STEP,
+    SUMMARY_BYTES,
+    Entry,
+    RecordingError,
+    Summary,
+    block_records,
+)
+from ddptop.recording.frames import read_frame
+
+PASSING = (Steps, Progress, Usage)
+"""Messages that only a moment cares for; all others matter for ever after."""
+PASSING_TYPES = frozenset((int(Type.STEPS), int(Type.PROGRESS), int(Type.USAGE)))
+
+
+Wanted: TypeAlias = "Callable[[int], bool]"
+"""Whether messages of this type are asked for."""
+
+
+def pack(received: Received, body: bytes) -> bytes:
+    """One record."""
+    head = (received.t_ns, received.rank, received.session, received.seq, body)
+    return cast(bytes, msgpack.packb(head))
+
+
+def body_type(body: bytes) -> int:
+    """Type of a message without decoding it: an array of at most 15 fields begins with one byte of length."""
+    return body[1] if len(body) > 1 and body[0] & 0xF0 == 0x90 else 0
+
+
+class BlockBuilder:
+    """Records on their way to a block."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin the next block."""
+        self.bytes = 0
+        self._parts: list[bytes] = []
+        self._first_ns = self._last_ns = 0
+        self._first_step = self._last_step = NO_STEP
+        self._lasting = 0
+
+    @property
+    def first_ns(self) -> int:
+        """When the oldest record arrived."""
+        return self._first_ns
+
+    def add(self, received: Received, body: bytes) -> None:
+        """Add a record."""
+        if not self._parts:
+            self._first_ns = self._last_ns = received.t_ns
+        self._last_ns = max(self._last_ns, received.t_ns)
+        message = received.message
+        if isinstance(message, Steps):
+            first, last = message.first_step, message.first_step + len(message.rows) - 1
+            self._first_step = first if self._first_step == NO_STEP else min(first, self._first_step)
+            self._last_step = max(last, self._last_step)
+        elif not isinstance(message, PASSING):
+            self._lasting += 1
+        record = pack(received, body)
+        self._parts.append(record)
+        self.bytes += len(record)
+
+    def build(self) -> tuple[Summary, bytes]:
+        """The block's summary and its records."""
+        summary = Summary(
+            self._first_ns, self._last_ns, self._first_step, self._last_step, len(self._parts), self._lasting
+        )
+        return summary, b"".join(self._parts)
+
+
+def read_block(descriptor: int, entry: Entry, *, wanted: Wanted = lambda kind: True) -> Iterator[Received]:
+    """The messages of a block whose type is `wanted`; others are passed over without being decoded.
+
+    Messages of a type that this version does not know are left out. Raises RecordingError where the block
+    is not whole any more, OSError where the file cannot be read.
+    """
+    found = read_frame(descriptor, entry.offset)
+    if found is None or found.kind != BLOCK or len(found.payload) < SUMMARY_BYTES:
+        raise RecordingError(f"damaged at byte {entry.offset}")
+    yield from parse(block_records(found.payload), wanted)
+
+
+def parse(raw: bytes, wanted: Wanted) -> Iterator[Received]:
+    """The records of a decompressed block. Raises RecordingError for what no writer of ours has made."""
+    unpacker = msgpack.Unpacker(
+        use_list=False,
+        max_buffer_size=max(1, len(raw)),
+        max_bin_len=MAX_RANK_MESSAGE_BYTES,
+        max_array_len=len(Received.__dataclass_fields__),
+        max_str_len=0,
+        max_map_len=0,
+        max_ext_len=0,
+    )
+    unpacker.feed(raw)
+    try:
+        for record in unpacker:
+            head, body = _checked(record)
+            if wanted(body_type(body)):
+                try:
+                    message = decode(body)
+                except ProtocolError:
+                    continue
+                yield Received(*head, message)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise RecordingError(f"a block holds something else than records: {error}") from error
+
+
+_LIMITS = ((0, MAX_NS), (-1, MAX_WORLD - 1), (0, 2**63 - 1), (0, MAX_STEP))
+"""Of t_ns, rank, session and seq."""
+
+
+def _checked(record: object) -> tuple[tuple[int, int, int, int], bytes]:
+    if type(record) is not tuple or len(record) != len(_LIMITS) + 1 or type(record[-1]) is not bytes:
+        raise RecordingError("a record is no record")
+    head = record[:-1]
+    for value, (low, high) in zip(head, _LIMITS, strict=True):
+        if type(value) is not int or not low <= value <= high:
+            raise RecordingError("a record's number is out of range")
+    return cast("tuple[int, int, int, int]", head), record[-1]

@@ -1,0 +1,102 @@
+"""Frames travel whole or not at all."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import fields, replace
+
+import msgpack
+import numpy as np
+import pytest
+
+from ddptop.analysis import frames
+from ddptop.analysis.frame_codec import FrameError, decode_frame, encode_frame
+from ddptop.analysis.history import COLUMNS
+from ddptop.analysis.reducer import Reducer
+from ddptop.protocol.limits import MAX_FRAME_BYTES
+
+NS = 1_000_000_000
+START_NS = 5_000 * NS
+
+
+@pytest.fixture
+def frame(make_world) -> frames.Frame:
+    """With something in every field."""
+    world, reducer = make_world(3, delays={(1, "data"): 20_000}), Reducer()
+    for received in (world.run(), *world.introduce(), *world.steps(60), world.progress(2)):
+        reducer.feed(received)
+    found = reducer.frame(START_NS + world.now_us * 1000, focus=1, recording="/tmp/a.ddptop")
+    playback = frames.Playback(1.0, 2.0, 3, 0, 59, True, 1.0, False, None, ((0.5, "straggler"),))
+    return replace(found, playback=playback)
+
+
+def same(one: object, other: object) -> None:
+    """Equal, with NaN equal to NaN."""
+    for f in fields(one):  # type: ignore[arg-type]
+        a, b = getattr(one, f.name), getattr(other, f.name)
+        if isinstance(a, (frames.Ranks, frames.RankSteps, frames.History)):
+            same(a, b)
+        elif isinstance(a, np.ndarray):
+            np.testing.assert_array_equal(a, b, err_msg=f.name)
+        else:
+            assert a == b, f.name
+
+
+def test_round_trip_changes_nothing(frame) -> None:
+    assert frame.straggler is not None
+    assert frame.focus is not None
+    same(decode_frame(encode_frame(frame)), frame)
+
+
+def test_an_empty_frame_travels_too() -> None:
+    frame = Reducer().frame(START_NS)
+    same(decode_frame(encode_frame(frame)), frame)
+
+
+def test_large_counts_stay_exact(make_world) -> None:
+    world, reducer = make_world(1), Reducer()
+    for received in (world.run(), *world.introduce(), world.progress(0, step=2**40 + 1, sequence=2**45 + 1)):
+        reducer.feed(received)
+    ranks = decode_frame(encode_frame(reducer.frame(START_NS))).ranks
+    assert (ranks.step[0], ranks.sequence[0]) == (2**40 + 1, 2**45 + 1)
+
+
+def test_a_long_history_goes_in_pieces_that_fit(frame) -> None:
+    count = 60_000
+    numbers = np.arange(count, dtype=float)
+    long = replace(frame, history=frames.History(start=0, **dict.fromkeys(COLUMNS, numbers)))
+    data = encode_frame(long)
+    assert len(data) < MAX_FRAME_BYTES
+    got = decode_frame(data).history
+    assert 10_000 < len(got.step) < count
+    np.testing.assert_array_equal(got.step, numbers[: len(got.step)])
+
+
+def test_every_truncation_is_refused(frame) -> None:
+    data = encode_frame(frame)
+    for length in range(0, len(data), 37):
+        with pytest.raises(FrameError):
+            decode_frame(data[:length])
+    with pytest.raises(FrameError):
+        decode_frame(data + b"\xc0")
+
+
+def test_garbage_is_refused_or_read_but_never_worse(frame) -> None:
+    data = encode_frame(frame)
+    noise = random.Random(1)
+    for _ in range(400):
+        broken = bytearray(data)
+        for _ in range(noise.randrange(1, 4)):
+            broken[noise.randrange(len(broken))] = noise.randrange(256)
+        try:
+            decode_frame(bytes(broken))
+        except FrameError:
+            continue
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xc1", msgpack.packb({}), msgpack.packb([99]), msgpack.packb([1] * 16)]
+)
+def test_what_is_no_frame_is_refused(data) -> None:
+    with pytest.raises(FrameError):
+        decode_frame(data)

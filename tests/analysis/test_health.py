@@ -1,0 +1,173 @@
+"""States of ranks and of the run, alerts and what happened."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddptop.analysis.reducer import Reducer
+from ddptop.protocol.messages import Received, Usage
+
+NS = 1_000_000_000
+START_NS = 5_000 * NS
+
+
+@pytest.fixture
+def running(make_world):
+    """A world of two after 40 steps of 14 ms, and a way to look at it some seconds later."""
+    world, reducer = make_world(2), Reducer()
+    for received in (world.run(), *world.introduce(), *world.steps(40)):
+        reducer.feed(received)
+
+    def look(after_s: float = 0.0):
+        return reducer.frame(START_NS + world.now_us * 1000 + int(after_s * NS))
+
+    return world, reducer, look
+
+
+def kinds(frame) -> list[str]:
+    return [alert.kind for alert in frame.alerts]
+
+
+def test_a_late_heartbeat_is_stale_then_lost(running) -> None:
+    world, reducer, look = running
+    assert look(1.4).ranks.state == ("live", "live")
+    reducer.feed(world.progress(0, t_us=world.now_us + 1_000_000))
+    found = look(2.0)
+    assert found.ranks.state == ("live", "stale")
+    assert found.run.state == "live"
+    assert found.ranks.age_ms.tolist() == [1000, 2000]
+    assert look(3.0).run.state == "stale"
+    found = look(10.5)
+    assert found.ranks.state == ("stale", "lost")
+    assert found.run.state == "lost"
+    assert kinds(found) == ["lost_rank"]
+    assert found.alerts[0].rank == 1
+
+
+def test_heartbeats_without_a_step_are_a_stall(running) -> None:
+    world, reducer, look = running
+    stuck = world.now_us + 16_000_000
+    reducer.feed(world.progress(0, t_us=stuck, step=41))
+    reducer.feed(world.progress(1, t_us=stuck, phase=1))
+    assert look(14).run.state == "live"
+    found = look(16)
+    assert found.ranks.state == ("live", "stalled")
+    assert found.run.state == "stalled"
+    assert (found.alerts[0].kind, found.alerts[0].rank, found.alerts[0].step) == ("stall", 1, 40)
+    assert found.alerts[0].evidence["phase"] == "data"
+    assert found.unix_s - found.alerts[0].since_s == pytest.approx(16.0, abs=0.1)
+
+
+def test_a_declared_phase_is_no_stall(running) -> None:
+    world, reducer, look = running
+    reducer.feed(world.event("phase_begins", 1, name="evaluate"))
+    for rank in range(2):
+        reducer.feed(world.progress(rank, t_us=world.now_us + 60_000_000))
+    found = look(60)
+    assert found.ranks.state == ("stalled", "live")
+    assert [h.kind for h in found.happenings] == ["joined"]
+
+
+def test_the_collector_s_own_readings_are_no_sign_of_life(running) -> None:
+    world, reducer, look = running
+    at = START_NS + world.now_us * 1000 + 5 * NS
+    reducer.feed(Received(at, 1, world.session(1), 0, Usage(at, 1, 0.0)))
+    assert look(5).ranks.state[1] == "stale"
+    assert look(5).ranks.rss_bytes[1] == 1
+
+
+def test_long_steps_are_given_ten_times_their_median(make_world) -> None:
+    world, reducer = make_world(2, delays={(0, "forward"): 3_000_000, (1, "forward"): 3_000_000}), Reducer()
+    for received in (world.run(), *world.introduce(), *world.steps(20)):
+        reducer.feed(received)
+    for after_s, state in ((29, "live"), (31, "stalled")):
+        at = world.now_us + after_s * 1_000_000
+        for rank in range(2):
+            reducer.feed(world.progress(rank, t_us=at))
+        assert reducer.frame(START_NS + at * 1000).run.state == state
+
+
+def test_a_first_step_may_take_any_time(make_world) -> None:
+    world, reducer = make_world(2), Reducer()
+    for received in (world.run(), *world.introduce()):
+        reducer.feed(received)
+    at = 120_000_000
+    for rank in range(2):
+        reducer.feed(world.progress(rank, t_us=at))
+    assert reducer.frame(START_NS + at * 1000).run.state == "live"
+
+
+def test_a_process_that_is_gone_is_lost_at_once(running) -> None:
+    world, reducer, look = running
+    reducer.feed(world.event("lost_rank", 1))
+    found = look()
+    assert found.ranks.state == ("live", "lost")
+    assert (found.alerts[0].kind, found.alerts[0].severity) == ("lost_rank", "critical")
+    assert found.happenings[-1].message == "rank 1 lost: no process any more"
+
+
+def test_goodbyes(running) -> None:
+    world, reducer, look = running
+    reducer.feed(world.bye(0))
+    assert look().ranks.state == ("finished", "live")
+    assert look(60).ranks.state == ("finished", "lost"), "silence after a goodbye is no alarm"
+    reducer.feed(world.bye(1, "RuntimeError"))
+    found = look()
+    assert found.ranks.state == ("finished", "failed")
+    assert found.run.state == "failed"
+    assert (found.alerts[0].kind, found.alerts[0].rank) == ("failed_rank", 1)
+    assert "RuntimeError" in found.alerts[0].message
+
+
+def test_a_finished_run_stays_finished(running) -> None:
+    world, reducer, look = running
+    for rank in range(2):
+        reducer.feed(world.bye(rank))
+    reducer.feed(world.run("finished", 0))
+    found = look(100)
+    assert found.run.state == "finished"
+    assert found.run.exit_code == 0
+    assert found.run.elapsed_s == pytest.approx(world.now_us / 1e6)
+    assert found.alerts == ()
+    assert [h.message for h in found.happenings][-2:] == ["2 ranks finished", "run finished, exit code 0"]
+
+
+def test_a_failed_run_says_who_gave_no_word(running) -> None:
+    world, reducer, look = running
+    reducer.feed(world.bye(1, "ValueError"))
+    reducer.feed(world.run("failed", 1))
+    found = look(5)
+    assert found.ranks.state == ("lost", "failed")
+    assert found.run.state == "failed"
+    assert kinds(found) == ["failed_rank", "lost_rank"]
+
+
+def test_events_of_the_collector(running) -> None:
+    world, reducer, look = running
+    reducer.feed(world.event("collector_restart"))
+    reducer.feed(world.event("recording", message="disk full: recording stopped"))
+    found = look()
+    assert kinds(found) == ["recording"]
+    assert found.alerts[0].message == "disk full: recording stopped"
+    assert [h.kind for h in found.happenings] == ["joined", "collector_restart", "recording"]
+
+
+def test_usage_and_heartbeat_columns(running) -> None:
+    world, reducer, look = running
+    reducer.feed(Received(START_NS, 1, 0, 0, Usage(START_NS, 123_456_789, 98.5)))
+    reducer.feed(world.progress(1, step=40, bucket=2, sequence=81, phase=3))
+    found = look()
+    assert found.ranks.rss_bytes[1] == 123_456_789
+    assert found.ranks.cpu_pct[1] == 98.5
+    assert (found.ranks.step[1], found.ranks.bucket[1], found.ranks.sequence[1]) == (40, 2, 81)
+    assert found.ranks.phase[1] == "backward"
+    assert found.overhead.us_per_step == 25.0
+
+
+def test_only_the_last_hundred_happenings_are_kept(running) -> None:
+    world, reducer, look = running
+    for i in range(300):
+        reducer.feed(world.event("note", message=f"number {i}"))
+    found = look()
+    assert len(found.happenings) == 100
+    assert found.happenings[-1].message == "note: number 299"

@@ -1,0 +1,124 @@
+"""Who is named, why, and who is not."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ddptop.analysis.judge import cause
+from ddptop.analysis.reducer import Reducer
+
+NS = 1_000_000_000
+START_NS = 5_000 * NS
+
+
+def watch(world, steps: int, reducer: Reducer | None = None):
+    """Run the world on and look at it."""
+    if reducer is None:
+        reducer = Reducer()
+        for received in (world.run(), *world.introduce()):
+            reducer.feed(received)
+    for received in world.steps(steps):
+        reducer.feed(received)
+    return reducer.frame(START_NS + world.now_us * 1000), reducer
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(
+    ("where", "blamed"),
+    [
+        ("data", "data"),
+        ("forward", "forward"),
+        ("backward", "backward"),
+        ("late_backward", "backward"),
+        ("optimizer", "optimizer"),
+        ("other", "other"),
+    ],
+)
+def test_a_rank_20_ms_late_is_named_within_100_steps_with_its_cause(make_world, size, where, blamed) -> None:
+    found, _ = watch(make_world(size, delays={(1, where): 20_000}), 100)
+    straggler = found.straggler
+    assert straggler is not None
+    assert (straggler.rank, straggler.cause, straggler.pattern) == (1, blamed, None)
+    assert straggler.lateness_ms == pytest.approx(20.0, rel=0.05)
+    assert straggler.recoverable_ms == pytest.approx(20.0, rel=0.05)
+    assert straggler.last_pct >= 99
+    assert straggler.cost_pct == pytest.approx(100 * 20 / 34, rel=0.05)
+    assert straggler.parts_ms[blamed] == pytest.approx(20.0, rel=0.05)
+    others = [rank for rank in range(size) if rank != 1]
+    assert found.ranks.exposed_wait_ms[others].tolist() == pytest.approx([20.0] * len(others), rel=0.05)
+    assert found.ranks.exposed_wait_ms[1] == 0
+    assert found.ranks.transfer_ms.tolist() == pytest.approx([3.0] * size)
+    assert found.group.no_straggler_ms == pytest.approx(14.0)
+    assert found.group.both_ms == pytest.approx(12.0)
+    assert found.ranks.relative_score[1] == pytest.approx(14 / 34, rel=0.01)
+
+
+def test_the_cause_is_mixed_when_no_phase_holds_four_fifths(make_world) -> None:
+    found, _ = watch(make_world(4, delays={(2, "data"): 12_000, (2, "forward"): 8_000}), 50)
+    assert found.straggler is not None
+    assert (found.straggler.rank, found.straggler.cause) == (2, "mixed")
+
+
+def test_causes() -> None:
+    assert cause({"data": 8.0, "forward": 2.0, "backward": -5.0}) == "data"
+    assert cause({"data": 7.9, "forward": 2.1, "backward": 0.0}) == "mixed"
+    assert cause({"data": 0.0, "forward": -1.0}) is None
+
+
+def test_two_equally_slow_ranks_leave_nothing_to_recover(make_world) -> None:
+    found, _ = watch(make_world(4, delays={(1, "data"): 20_000, (3, "data"): 20_000}), 60)
+    assert found.straggler is None
+    assert found.ranks.lateness_ms.tolist() == [-20, 20, -20, 20]
+    assert found.group.no_straggler_ms == pytest.approx(34.0)
+
+
+def test_what_costs_too_little_is_not_worth_a_name(make_world) -> None:
+    found, _ = watch(make_world(4, delays={(1, "data"): 250}), 60)
+    assert found.straggler is None
+    assert found.ranks.lateness_ms[1] == pytest.approx(0.25)
+    assert found.ranks.last_pct[1] == 100
+
+
+def test_a_straggler_that_recovers_is_let_go_and_both_are_told(make_world) -> None:
+    world = make_world(2, delays={(1, "data"): 20_000})
+    _, reducer = watch(world, 120)
+    world.delays.clear()
+    found, _ = watch(world, 120, reducer)
+    assert found.straggler is None
+    told = [(h.kind, h.rank) for h in found.happenings]
+    assert told == [("joined", None), ("straggler", 1), ("straggler_end", 1)]
+    assert found.ranks.individual_score[1] == pytest.approx(1.0)
+
+
+def test_a_rank_that_became_slow_scores_below_its_own_best(make_world) -> None:
+    world = make_world(2)
+    _, reducer = watch(world, 100)
+    world.delays[1, "data"] = 14_000
+    found, _ = watch(world, 100, reducer)
+    assert found.ranks.individual_score.tolist() == pytest.approx([1.0, 0.5])
+
+
+def test_a_straggler_that_moves_is_named_anew(make_world) -> None:
+    world = make_world(4, delays={(1, "data"): 20_000})
+    _, reducer = watch(world, 120)
+    world.delays = {(3, "optimizer"): 20_000}
+    found, _ = watch(world, 120, reducer)
+    assert found.straggler is not None
+    assert (found.straggler.rank, found.straggler.cause) == (3, "optimizer")
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_equal_ranks_under_heavy_noise_are_never_named(make_world, size) -> None:
+    """Each rank is 3 ms late on average, exponentially: a fifth of the step, and nobody's fault."""
+    noise = random.Random(size)
+    world = make_world(size)
+    _, reducer = watch(world, 1)
+    for _ in range(250):
+        for _ in range(8):
+            for rank in range(size):
+                world.delays[rank, "forward"] = int(noise.expovariate(1 / 3000))
+            for received in world.steps(1):
+                reducer.feed(received)
+        assert reducer.frame(START_NS + world.now_us * 1000).straggler is None

@@ -1,0 +1,316 @@
+"""Messages in, group state out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from ddptop.analysis.frames import Frame
+from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.snapshot import snapshot
+from ddptop.protocol.messages import Bucket, Layout, Received, Steps
+
+NS = 1_000_000_000
+START_NS = 5_000 * NS
+
+
+def feed(reducer: Reducer, *groups: Received | Iterable[Received]) -> None:
+    for group in groups:
+        for received in [group] if isinstance(group, Received) else group:
+            reducer.feed(received)
+
+
+def frame(reducer: Reducer, world, after_s: float = 0.0, **options) -> Frame:
+    return reducer.frame(START_NS + world.now_us * 1000 + int(after_s * NS), **options)
+
+
+@pytest.fixture
+def started(make_world):
+    """A reducer with a world of four that has introduced itself."""
+    world, reducer = make_world(4), Reducer()
+    feed(reducer, world.run(), world.introduce())
+    return world, reducer
+
+
+def test_before_anything_is_heard() -> None:
+    found = Reducer().frame(START_NS)
+    assert found.run.state == "waiting"
+    assert found.group.step is None
+    assert len(found.ranks.step) == 0
+
+
+def test_ranks_not_yet_heard_are_waited_for(make_world) -> None:
+    world, reducer = make_world(4), Reducer()
+    feed(reducer, world.run(), world.hello(0), world.hello(2))
+    found = frame(reducer, world)
+    assert found.ranks.state == ("live", "waiting", "live", "waiting")
+    assert found.run.state == "waiting"
+    assert found.happenings[-1].message == "ranks 0 2 joined"
+
+
+def test_a_healthy_world(started) -> None:
+    world, reducer = started
+    feed(reducer, world.steps(120, loss=lambda rank, step: rank + step / 100))
+    found = frame(reducer, world, focus=2)
+    assert reducer.complete_step == found.group.step == 119
+    assert found.run.state == "live"
+    assert found.run.torch == "2.13"
+    assert found.run.card == {"ddp.static_graph": False}
+    assert found.group.step_ms_p50 == pytest.approx(14.0)
+    assert found.group.steps_per_s == pytest.approx(1000 / 14)
+    assert (found.group.loss_mean, found.group.loss_min_rank, found.group.loss_max_rank) == (
+        pytest.approx(2.69),
+        0,
+        3,
+    )
+    assert found.group.no_straggler_ms == pytest.approx(14.0)
+    assert found.straggler is None
+    assert found.alerts == ()
+    assert [h.message for h in found.happenings] == ["4 ranks joined"]
+    assert found.history.time_s[-1] == pytest.approx(120 * 0.014)
+    assert found.focus is not None
+    np.testing.assert_array_equal(found.focus.step, np.arange(20, 120))
+    np.testing.assert_allclose(found.ranks.data_ms, 1.0)
+    np.testing.assert_allclose(found.ranks.other_ms, 0.2, rtol=1e-5)
+    assert [b.busbw_gbps for b in found.buckets] == [pytest.approx(12.0), pytest.approx(6.0)]
+
+
+def test_figures_do_not_depend_on_when_frames_are_asked_for(make_world) -> None:
+    delays = {(1, "data"): 20_000}
+    shown = []
+    for every in (1, 7, 1000):
+        world, reducer = make_world(4, delays=dict(delays), detail_every=2), Reducer()
+        feed(reducer, world.run(), world.introduce())
+        for i, received in enumerate(world.steps(300)):
+            if world.step == 200:
+                world.delays.clear()
+            reducer.feed(received)
+            if i % every == 0:
+                frame(reducer, world)
+        found = frame(reducer, world)
+        shown.append((snapshot(found), found.happenings, found.history.wait_ms.tolist()))
+    for other in shown[1:]:
+        np.testing.assert_equal(other, shown[0])
+
+
+def test_rows_ahead_of_the_complete_step_change_no_figure(started) -> None:
+    world, reducer = started
+    feed(reducer, world.steps(50))
+    before = snapshot(frame(reducer, world))
+    world.delays[0, "data"] = 90_000
+    feed(reducer, [received for received in world.steps(3) if received.rank < 3])
+    after = snapshot(frame(reducer, world))
+    for name in ("group", "buckets", "straggler"):
+        assert after[name] == before[name]
+
+
+def test_lost_records_are_counted_exactly(started) -> None:
+    world, reducer = started
+    for received in world.steps(60):
+        step = received.message.first_step
+        if (received.rank == 1 and (step < 3 or 20 <= step < 25)) or (received.rank == 2 and step == 40):
+            continue
+        reducer.feed(received)
+    found = frame(reducer, world)
+    assert found.ranks.lost_records.tolist() == [0, 8, 1, 0]
+    assert found.ranks.records.tolist() == [60, 52, 59, 60]
+    assert (found.records, found.lost_records) == (231, 9)
+    assert found.group.step == 59
+    assert 40 not in found.history.step
+    assert len(found.history.step) == 60 - 3 - 5 - 1
+    assert [(a.kind, a.rank) for a in found.alerts] == [("lost_records", 1)]
+
+
+def test_the_end_of_a_recording_is_no_loss(make_world) -> None:
+    world, reducer = make_world(2), Reducer(tail=True)
+    late = [received for received in world.steps(50) if received.message.first_step >= 30]
+    feed(reducer, world.run(), world.introduce(), late)
+    found = frame(reducer, world)
+    assert (found.records, found.lost_records) == (100, 0)
+    reducer.tail = False
+    feed(reducer, [r for r in world.steps(5) if r.message.first_step != 52])
+    assert frame(reducer, world).lost_records == 2
+
+
+def test_what_a_recording_left_out_is_no_loss(started) -> None:
+    """Past its limit a recording keeps only steps divisible by a power of two, and says so."""
+    world, reducer = started
+    feed(reducer, world.steps(10), world.event("thinned", every=4, message="past its limit"))
+    kept = [r for r in world.steps(30) if r.message.first_step % 4 == 0]
+    feed(reducer, [r for r in kept if (r.rank, r.message.first_step) != (1, 20)])
+    found = frame(reducer, world)
+    assert found.ranks.lost_records.tolist() == [0, 1, 0, 0]
+    assert found.history.step.tolist() == [*range(10), 12, 16, 24, 28, 32, 36]
+
+
+def test_repeated_and_unknown_messages_change_nothing(started) -> None:
+    world, reducer = started
+    steps = list(world.steps(10))
+    feed(reducer, steps, steps)
+    stranger = Received(0, 3, 999, 1, steps[0].message)
+    feed(reducer, stranger)
+    found = frame(reducer, world)
+    assert (found.records, found.lost_records) == (40, 0)
+
+
+def test_an_elastic_restart_begins_again_but_history_goes_on(make_world) -> None:
+    world, reducer = make_world(2), Reducer()
+    feed(reducer, world.run(), world.introduce(), world.steps(40))
+    leftovers = [received for received in world.steps(1) if received.rank == 0]
+    feed(reducer, leftovers)
+    again = make_world(2, session_base=200, incarnation=1, now_us=world.now_us + 5_000_000)
+    feed(reducer, again.hello(1))
+    found = frame(reducer, again)
+    assert found.group.step is None
+    assert found.ranks.state == ("waiting", "live")
+    assert found.happenings[-1].message == "rank 1 restarted, incarnation 1"
+    feed(reducer, again.introduce(), again.steps(10), leftovers)
+    found = frame(reducer, again)
+    assert found.group.step == 9
+    assert found.ranks.incarnation.tolist() == [1, 1]
+    assert found.happenings[-1].message == "2 ranks restarted, incarnation 1"
+    assert found.history.step.tolist() == [*range(40), *range(10)]
+    assert found.records == 80 + 1 + 20
+    assert found.lost_records == 0
+
+
+def test_a_late_row_of_the_process_before_is_not_paired_with_the_new_one(make_world) -> None:
+    world, reducer = make_world(2), Reducer()
+    feed(reducer, world.run(), world.introduce())
+    only_one = [received for received in world.steps(3) if received.rank == 1]
+    feed(reducer, only_one)
+    again = make_world(2, session_base=200)
+    feed(reducer, again.hello(0), again.layout(0))
+    feed(reducer, [received for received in again.steps(3) if received.rank == 0])
+    assert reducer.complete_step is None
+
+
+def test_a_restart_with_another_world_size(make_world) -> None:
+    world, reducer = make_world(4), Reducer()
+    feed(reducer, world.run(), world.introduce(), world.steps(20))
+    smaller = make_world(2, session_base=200, incarnation=1)
+    feed(reducer, smaller.introduce(), smaller.steps(20))
+    found = frame(reducer, smaller)
+    assert (found.run.world_size, found.group.step, len(found.ranks.step)) == (2, 19, 2)
+
+
+def test_layouts_are_compared_by_content_not_by_generation_number(make_world) -> None:
+    world, reducer = make_world(2), Reducer()
+    feed(reducer, world.run(), world.introduce())
+    same = (
+        Bucket(0, 0, 8_000_000, 8_000_000, 4, "float32", ""),
+        Bucket(0, 1, 8_000_000, 8_000_000, 4, "float32", ""),
+    )
+    other = (*same, Bucket(0, 2, 10, 10, 1, "float32", ""))
+    feed(reducer, world.received(1, Layout(5, other)), world.received(1, Layout(6, same)))
+    for received in world.steps(20):
+        steps = received.message
+        generation = 6 if received.rank == 1 and steps.first_step < 10 else 5 if received.rank == 1 else 0
+        feed(
+            reducer, world.received(received.rank, Steps(generation, steps.first_step, START_NS, steps.rows))
+        )
+    found = frame(reducer, world)
+    assert np.isfinite(found.history.wait_ms).tolist() == [True] * 10 + [False] * 10
+    assert "rank 1 rebuilt gradient buckets, generation 5" in [h.message for h in found.happenings]
+
+
+def test_a_rebuild_starts_new_baselines(started) -> None:
+    world, reducer = started
+    feed(reducer, world.steps(30))
+    world.generation = 1
+    wider = (Bucket(0, 0, 16_000_000, 16_000_000, 8, "float32", ""), Bucket(0, 1, 1, 1, 1, "float32", ""))
+    feed(reducer, [world.layout(rank, wider) for rank in range(4)], world.steps(10))
+    found = frame(reducer, world)
+    assert [(b.generation, b.bytes) for b in found.buckets] == [(1, 16_000_000), (1, 1)]
+    assert found.buckets[0].algbw_gbps == pytest.approx(16.0)
+    assert found.happenings[-1].message == "4 ranks rebuilt gradient buckets, generation 1"
+
+
+def test_sparse_detail_looks_further_back(make_world) -> None:
+    world, reducer = make_world(2, detail_every=64), Reducer()
+    feed(reducer, world.run(), world.introduce(), world.steps(64 * 7))
+    assert frame(reducer, world).group.no_straggler_ms is None, "seven detailed steps are too few to judge"
+    feed(reducer, world.steps(64))
+    found = frame(reducer, world)
+    assert found.group.no_straggler_ms == pytest.approx(14.0)
+    assert found.ranks.wait_ms.tolist() == [0, 0]
+    assert np.isfinite(found.history.wait_ms).sum() == 8
+
+
+def test_wire_bytes_hidden_by_a_hook_leave_bandwidth_unknown(make_world) -> None:
+    world, reducer = make_world(2), Reducer()
+    feed(reducer, world.run(), world.introduce())
+    hidden = tuple(Bucket(0, i, 8, None, 4, "float32", "powersgd") for i in range(2))
+    feed(reducer, world.layout(0, hidden), world.layout(1, hidden), world.steps(20))
+    found = frame(reducer, world)
+    assert found.buckets[0].bytes is None
+    assert found.buckets[0].busbw_gbps is None
+    assert found.group.busbw_gbps is None
+    assert found.buckets[0].transfer_ms == pytest.approx(1.0)
+
+
+def test_nan_loss_names_the_first_rank_and_step(started) -> None:
+    world, reducer = started
+
+    def loss(rank: int, step: int) -> float:
+        return float("nan") if (rank == 2 and step >= 57) or step >= 60 else 1.0
+
+    feed(reducer, world.steps(70, loss=loss))
+    found = frame(reducer, world)
+    alert = found.alerts[0]
+    assert (alert.kind, alert.severity, alert.rank, alert.step) == ("nan", "critical", 2, 57)
+    assert found.group.loss_mean is None
+    assert np.isnan(found.history.loss_mean[-1])
+    feed(reducer, world.steps(2))
+    assert frame(reducer, world).alerts == ()
+
+
+def test_an_unknown_loss_keeps_the_last_known_one(started) -> None:
+    world, reducer = started
+    feed(reducer, world.steps(20, loss=lambda rank, step: 3.0 if step == 10 else None))
+    found = frame(reducer, world)
+    assert found.group.loss_mean == 3.0
+    assert np.isnan(found.history.loss_mean[-1])
+
+
+def test_several_hosts_are_not_compared(make_world) -> None:
+    world, reducer = make_world(4, hosts=("node0", "node1"), delays={(1, "data"): 20_000}), Reducer()
+    feed(reducer, world.run(), world.introduce(), world.steps(100))
+    found = frame(reducer, world)
+    assert found.straggler is None
+    assert np.isnan(found.ranks.lateness_ms).all()
+    assert np.isnan(found.ranks.last_pct).all()
+    assert found.group.no_straggler_ms is None
+    np.testing.assert_allclose(found.ranks.exposed_wait_ms, [20, 0, 20, 20], atol=1e-4)
+
+
+def test_a_lone_rank(make_world) -> None:
+    world, reducer = make_world(1), Reducer()
+    feed(reducer, world.run(), world.introduce(), world.steps(30))
+    found = frame(reducer, world)
+    assert found.group.step == 29
+    assert found.straggler is None
+    assert np.isnan(found.ranks.lateness_ms).all()
+    assert found.group.wait_ms == 0
+
+
+def test_only_the_largest_sampling_interval_counts(started) -> None:
+    world, reducer = started
+    assert reducer.detail_every == 1
+    world.detail_every = 8
+    feed(reducer, world.progress(0))
+    world.detail_every = 4
+    feed(reducer, world.progress(1))
+    assert reducer.detail_every == 8
+    feed(reducer, world.progress(0))
+    assert reducer.detail_every == 4
+
+
+def test_history_is_handed_out_from_a_cursor(started) -> None:
+    world, reducer = started
+    feed(reducer, world.steps(30))
+    assert reducer.history_end == 30
+    found = frame(reducer, world, cursor=25)
+    assert (found.history.start, len(found.history.step)) == (25, 5)

@@ -1,0 +1,144 @@
+"""One sentence for every situation: true, never empty, and with a plain form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.verdict import duration, verdict
+
+NS = 1_000_000_000
+START_NS = 5_000 * NS
+
+
+@pytest.fixture
+def scene(make_world):
+    """Run a world and read the verdict some seconds later."""
+
+    def run(steps: int, *, after_s: float = 0.0, also=lambda world: (), without: int = 0, **options):
+        world, reducer = make_world(**options), Reducer()
+        introduced = [r for r in world.introduce() if r.rank >= without]
+        for received in (world.run(), *introduced, *world.steps(steps), *also(world)):
+            reducer.feed(received)
+        return reducer.frame(START_NS + world.now_us * 1000 + int(after_s * NS))
+
+    return run
+
+
+def both(frame) -> tuple[str, str]:
+    found = verdict(frame)
+    for plain in (found.line(ascii_only=True), found.second(ascii_only=True)):
+        assert plain.isascii()
+    assert len(found.line()) > 10
+    return found.line(), found.second()
+
+
+def test_even(scene) -> None:
+    line, second = both(scene(60, size=4))
+    assert line == "● even: the slowest rank costs 0.0%"
+    assert second == "every step: 14.0 ms, 14.0 with even arrivals, 12.0 with all traffic hidden"
+
+
+def test_straggler(scene) -> None:
+    line, second = both(scene(60, size=4, delays={(1, "data"): 20_300}))
+    assert line == "▲ rank 1 arrives 20.3 ±0.1 ms late in 100% of steps · data loading · costs 59%"
+    assert second == "every step: 34.3 ms, 14.0 without the straggler, 12.0 with all traffic hidden"
+
+
+def test_straggler_in_ascii(scene) -> None:
+    found = verdict(scene(60, size=2, delays={(1, "other"): 20_000}))
+    plain = found.line(ascii_only=True)
+    assert plain == "! rank 1 arrives 20.0 +-0.1 ms late in 100% of steps - outside the phases - costs 59%"
+
+
+def test_waiting(scene) -> None:
+    assert both(Reducer().frame(START_NS))[0] == "○ waiting for ranks: none has been heard yet"
+    assert both(scene(0, size=4, without=2))[0] == "○ waiting for ranks 0 1: 2 of 4 are here"
+
+
+def test_before_the_first_step(scene) -> None:
+    line, _ = both(scene(0, size=4, after_s=1))
+    assert line == "○ all 4 ranks are here, no step finished by all of them yet · 1 s"
+
+
+def test_too_little_detail_to_compare(scene) -> None:
+    def beat(world):
+        return [world.progress(0)]
+
+    line, second = both(scene(100, size=4, detail_every=64, also=beat))
+    assert line == "○ not enough bucket detail yet to compare the ranks: one step in 64 has it"
+    assert second == "every step: 14.0 ms"
+
+
+def test_a_lone_rank_and_several_hosts(scene) -> None:
+    assert both(scene(30, size=1))[0] == "● one rank: nobody to wait for"
+    line, _ = both(scene(60, size=4, hosts=("a", "b"), delays={(1, "data"): 20_000}))
+    assert line == "◌ 2 hosts: their clocks are not compared yet, so no rank is named"
+
+
+def test_uneven_without_a_culprit(scene) -> None:
+    frame = scene(60, size=2)
+    group = replace(frame.group, step_ms_p50=20.0, no_straggler_ms=16.0)
+    assert (
+        both(replace(frame, group=group))[0]
+        == "▲ uneven: late arrivals cost 20%, but no single rank is behind them"
+    )
+
+
+def test_stalled(scene) -> None:
+    def beats(world):
+        at = world.now_us + 17_000_000
+        return [world.progress(0, t_us=at, step=31), world.progress(1, t_us=at, phase=1)]
+
+    line, second = both(scene(30, size=2, after_s=17, also=beats))
+    assert line == "■ STALLED 17 s · rank 1 in step 30"
+    assert second == "rank 1 is alive; its last heartbeat was in data"
+
+
+def test_lost(scene) -> None:
+    line, second = both(scene(30, size=4, also=lambda world: [world.event("lost_rank", 2)]))
+    assert line == "■ LOST · rank 2 lost: its process is gone"
+    assert second == "last complete step 29"
+
+
+def test_failed_and_finished(scene) -> None:
+    def fail(world):
+        return [world.bye(1, "ValueError"), world.run("failed", 1)]
+
+    line, _ = both(scene(30, size=2, also=fail))
+    assert line == "■ FAILED · exit code 1 · rank 1 failed: ValueError"
+
+    def finish(world):
+        return [world.bye(0), world.bye(1), world.run("finished", 0)]
+
+    line, second = both(scene(30, size=2, also=finish))
+    assert line == "● finished: 30 steps · 0 s"
+    assert second.startswith("every step: 14.0 ms")
+    _, second = both(scene(60, size=2, also=finish, delays={(1, "data"): 20_000}))
+    assert second.startswith("at the end rank 1 arrives 20.0")
+
+
+def test_stale_and_unreachable(scene) -> None:
+    line, _ = both(scene(30, size=2, after_s=4.2))
+    assert line == "◌ STALE · nothing heard of any rank for 4.2 s: what is shown may be old"
+    frame = scene(30, size=2)
+    held = replace(frame, run=replace(frame.run, state="stale"))
+    assert both(held)[0] == "◌ STALE · no fresh data: what is shown may be old"
+    gone = replace(frame, run=replace(frame.run, state="lost"))
+    assert both(gone)[0] == "■ LOST · nothing is heard of the run any more"
+
+
+def test_nan_comes_before_a_straggler(make_world) -> None:
+    world, reducer = make_world(2, delays={(1, "data"): 20_000}), Reducer()
+    lossy = world.steps(60, loss=lambda rank, step: float("nan") if step >= 40 and rank == 1 else 1.0)
+    for received in (world.run(), *world.introduce(), *lossy):
+        reducer.feed(received)
+    line, _ = both(reducer.frame(START_NS + world.now_us * 1000))
+    assert line == "■ loss of rank 1 is NaN or infinite since step 40"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(17.9, "17 s"), (580, "9 min 40 s"), (11_520, "3 h 12 min")])
+def test_durations(seconds, text) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,113 @@
+"""What ddptop costs a training: alternating runs under torchrun, ddptop-run and torchrun again (the control).
+
+Run by hand: python -m tests.benchmarks.bench_rank [--pairs N] [--steps N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.processes import DDPTOP_RUN, TORCHRUN, environment, started
+
+SCRIPT = Path(__file__).parent / "scripts" / "train.py"
+WIDTHS = {"about 3 ms": 96, "about 25 ms": 640}
+SAMPLE_S = 0.5
+
+
+@dataclass
+class Cost:
+    """One run: means over its ranks, per step in seconds, memory in bytes; the collector's peak."""
+
+    wall: float
+    cpu: float
+    uss: float
+    collector_uss: int
+    collector_pss: int
+
+
+def measure(launcher: list[str], width: int, steps: int, folder: Path) -> Cost:
+    """Train once and read what the ranks print."""
+    options = ["--standalone", "--nproc-per-node", "2", str(SCRIPT), str(width), str(steps)]
+    with started([*launcher, *options], environment(folder), folder) as process:
+        watcher = CollectorMemory(process.pid)
+        watcher.start()
+        out, err = process.communicate(timeout=1200)
+        watcher.stop()
+    if process.returncode:
+        raise SystemExit(err)
+    ranks = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    mean = {key: statistics.mean(rank[key] for rank in ranks) for key in ranks[0]}
+    return Cost(mean["wall"], mean["cpu"], mean["uss"], watcher.uss, watcher.pss)
+
+
+class CollectorMemory(threading.Thread):
+    """Follows the memory of the collector below a launcher: unique (USS) and its share of what is shared (PSS)."""
+
+    def __init__(self, launcher: int) -> None:
+        super().__init__()
+        self.uss = self.pss = 0
+        self._launcher = launcher
+        self._end = threading.Event()
+
+    def run(self) -> None:
+        """Sample until stopped."""
+        while not self._end.wait(SAMPLE_S):
+            try:
+                for child in psutil.Process(self._launcher).children():
+                    if "ddptop.collector" in child.cmdline():
+                        memory = child.memory_full_info()
+                        self.uss, self.pss = max(self.uss, memory.uss), max(self.pss, memory.pss)
+            except psutil.Error:
+                continue
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._end.set()
+        self.join()
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=2000)
+    options = parser.parse_args()
+    print(f"{'step':12} {'ms':>6} {'wall ratio':>18} {'control':>18} {'CPU us/step':>12} {'MB/rank':>8} {'collector MB':>13}")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, width in WIDTHS.items():
+            steps = options.steps if width < 200 else max(200, options.steps // 5)
+            runs = [
+                [measure(launcher, width, steps, Path(folder)) for launcher in (TORCHRUN, DDPTOP_RUN, TORCHRUN)]
+                for _ in range(options.pairs)
+            ]
+            print(row(name, runs), flush=True)
+
+
+def row(name: str, runs: list[list[Cost]]) -> str:
+    """One line of the table: medians over the rounds, with the least and the greatest."""
+    plain = [(first.wall + last.wall) / 2 for first, _, last in runs]
+    ratios = [watched.wall / wall for (_, watched, _), wall in zip(runs, plain, strict=True)]
+    control = [last.wall / first.wall for first, _, last in runs]
+    cpu = [(watched.cpu - (first.cpu + last.cpu) / 2) * 1e6 for first, watched, last in runs]
+    memory = [(watched.uss - (first.uss + last.uss) / 2) / 1e6 for first, watched, last in runs]
+    collector = max(watched.collector_uss for _, watched, _ in runs) / 1e6
+    return (
+        f"{name:12} {statistics.median(plain) * 1e3:6.2f} {_spread(ratios):>18} {_spread(control):>18} "
+        f"{statistics.median(cpu):12.1f} {statistics.median(memory):8.1f} {collector:13.1f}"
+    )
+
+
+def _spread(values: list[float]) -> str:
+    return f"{statistics.median(values):.3f} ({min(values):.2f}-{max(values):.2f})"
+
+
+if __name__ == "__main__":
+    main()

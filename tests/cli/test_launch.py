@@ -1,0 +1,234 @@
+"""`ddptop-run` beside torchrun: the same output, arguments, tracebacks and exit codes, and what it says itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes import DDPTOP, DDPTOP_RUN, TORCHRUN, environment, run, started, until
+
+ONE = ["--standalone", "--nproc-per-node", "1"]
+TWO = ["--standalone", "--nproc-per-node", "2"]
+
+DESCRIBE = """
+import json, os, sys
+import torch.nn.parallel
+print(json.dumps({"argv": sys.argv[1:], "path": sys.path[1:], "main": __name__,
+                  "excepthook": sys.excepthook is sys.__excepthook__,
+                  "modules": sorted(m for m in sys.modules if m.startswith(("zmq", "msgpack", "textual"))),
+                  "meta_path": [type(f).__name__ for f in sys.meta_path],
+                  "rank": os.environ["RANK"], "world": os.environ["WORLD_SIZE"]}))
+"""
+
+TRAIN = """
+import sys, time, torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.calls = 0
+    def forward(self, x):
+        self.calls += 1
+        if FAIL_AT and self.calls == FAIL_AT and dist.get_rank() == 0:
+            raise ValueError("no such luck")
+        return self.layer(x)
+FAIL_AT = int(sys.argv[1])
+STEPS = int(sys.argv[2])
+PAUSE = float(sys.argv[3]) if len(sys.argv) > 3 else 0
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DDP(Net())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(STEPS):
+    optimizer.zero_grad()
+    loss = model(torch.ones(4, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+    time.sleep(PAUSE)
+    if dist.get_rank() == 0 and step % 10 == 0:
+        print(f"step {step} loss {loss.item():.6f}", flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "describe.py").write_text(DESCRIBE)
+    (tmp_path / "train.py").write_text(TRAIN)
+    return tmp_path
+
+
+def both(
+    words: list[str], home: Path, extra: dict[str, str] | None = None
+) -> tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]:
+    env = environment(home) | (extra or {})
+    return run([*TORCHRUN, *words], env, home), run([*DDPTOP_RUN, *words], env, home)
+
+
+def own_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("ddptop: ")]
+
+
+def without_own(text: str) -> list[str]:
+    return [line for line in text.splitlines() if not line.startswith("ddptop: ")]
+
+
+def test_a_script_finds_itself_as_under_torchrun(home: Path) -> None:
+    plain, watched = both([*ONE, "describe.py", "--flag", "a b", "--ddptop-name", "mine"], home)
+    assert watched.returncode == plain.returncode == 0, watched.stderr
+    assert json.loads(watched.stdout) == json.loads(plain.stdout)
+
+
+def test_a_module_runs_as_under_torchrun(home: Path) -> None:
+    plain, watched = both([*ONE, "-m", "describe", "x"], home)
+    assert watched.returncode == plain.returncode == 0
+    assert json.loads(watched.stdout) == json.loads(plain.stdout)
+
+
+def test_a_users_own_sitecustomize_still_runs(home: Path) -> None:
+    folder = home / "site"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text("import os; print('mine', 'RANK' in os.environ, flush=True)\n")
+    plain, watched = both([*ONE, "describe.py"], home, {"PYTHONPATH": str(folder)})
+    assert plain.stdout.splitlines().count("mine True") == watched.stdout.splitlines().count("mine True") == 1
+
+
+def test_output_and_exit_code_of_a_training_are_the_same(home: Path) -> None:
+    plain, watched = both([*TWO, "train.py", "0", "25"], home)
+    assert (watched.returncode, watched.stdout) == (plain.returncode, plain.stdout) == (0, plain.stdout)
+    assert "step 20" in plain.stdout
+    assert without_own(watched.stderr) == without_own(plain.stderr)
+    first, last = own_lines(watched.stderr)
+    assert "watch it with `ddptop train-" in first
+    assert re.search(r"25 steps, recorded in .*train-\w{4}\.ddptop$", last), last
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 re-raises with its own copy of the traceback")
+def test_the_traceback_of_a_failing_rank_is_the_same(home: Path) -> None:
+    plain, watched = both([*ONE, "train.py", "3", "10"], home)
+    assert watched.returncode == plain.returncode == 1
+    wanted, found = (_traceback_of_rank(done.stderr) for done in (plain, watched))
+    assert "no such luck" in wanted
+    assert found == wanted
+
+
+def _traceback_of_rank(stderr: str) -> str:
+    lines = [line for line in stderr.splitlines() if line.startswith("[rank0]:") and "W1" not in line]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("words", [["no_such_script.py"], ["--nproc-per-node", "many", "train.py"], ["--no-such-option"]])
+def test_mistakes_end_with_the_exit_code_of_torchrun(home: Path, words: list[str]) -> None:
+    plain, watched = both(["--standalone", *words], home)
+    assert watched.returncode == plain.returncode != 0
+
+
+def test_elastic_restarts_show_as_incarnations(home: Path) -> None:
+    script = home / "flaky.py"
+    script.write_text(
+        TRAIN.replace(
+            "dist.destroy_process_group()",
+            "import os\ndist.destroy_process_group()\nsys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')",
+        )
+    )
+    words = [*TWO, "--max-restarts", "1", "flaky.py", "0", "10"]
+    plain, watched = both(words, home)
+    assert watched.returncode == plain.returncode == 0, watched.stderr
+    assert watched.stdout == plain.stdout
+    shown = run([*DDPTOP, "replay", _recording(watched.stderr), "--once"], environment(home), home)
+    assert "restarted" in shown.stdout, shown.stdout
+
+
+def _recording(stderr: str) -> str:
+    match = re.search(r"recorded in (\S+\.ddptop)", stderr)
+    assert match, stderr
+    return match[1]
+
+
+def test_off_is_torchrun_alone(home: Path) -> None:
+    done = run([*DDPTOP_RUN, "--ddptop-off", *ONE, "train.py", "0", "3"], environment(home), home)
+    assert done.returncode == 0
+    assert not own_lines(done.stderr)
+
+
+def test_exec_gives_the_commands_own_exit_code_and_streams(home: Path) -> None:
+    env = environment(home)
+    script = "import sys; print(sys.stdin.read() == '', sys.argv[1:]); sys.exit(7)"
+    done = run([*DDPTOP_RUN, "--ddptop-exec", sys.executable, "-c", script, "--ddptop-off"], env, home)
+    assert (done.returncode, done.stdout) == (7, "True ['--ddptop-off']\n")
+    missing = run([*DDPTOP_RUN, "--ddptop-exec", "no-such-command"], env, home)
+    assert missing.returncode == 127
+    assert "no-such-command" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--ddptop-budget", "0"], ["--ddptop-name", "a/b"], ["--ddptop-record-limit", "much"], ["--ddptop-exec"]],
+)
+def test_wrong_options_are_refused_in_words(home: Path, options: list[str]) -> None:
+    done = run([*DDPTOP_RUN, *options, "train.py"] if options[-1] != "--ddptop-exec" else [*DDPTOP_RUN, *options],
+               environment(home), home)  # fmt: skip
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_training_goes_on_where_nothing_can_be_recorded(home: Path) -> None:
+    env = environment(home)
+    Path(env["XDG_RUNTIME_DIR"]).chmod(0o755)
+    blocked = Path(env["XDG_RUNTIME_DIR"]) / "ddptop"
+    blocked.mkdir(mode=0o777)
+    blocked.chmod(0o777)
+    done = run([*DDPTOP_RUN, *ONE, "train.py", "0", "12"], env, home)
+    assert done.returncode == 0
+    assert "step 10" in done.stdout
+    assert len(own_lines(done.stderr)) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_recording_that_cannot_be_written_is_told_and_training_goes_on(home: Path) -> None:
+    words = ["--ddptop-record", "/proc/nowhere/run.ddptop", *ONE, "train.py", "0", "12"]
+    done = run([*DDPTOP_RUN, *words], environment(home), home)
+    assert done.returncode == 0
+    assert "step 10" in done.stdout
+    assert "/proc/nowhere" in own_lines(done.stderr)[-1]
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_training_does_not_notice_what_happens_to_the_collector(home: Path, sign: signal.Signals) -> None:
+    env = environment(home)
+    with started([*DDPTOP_RUN, *TWO, "train.py", "0", "200", "0.02"], env, home) as process:
+        pid = until(lambda: _collector_below(process.pid), "a collector")
+        until(lambda: _snapshot_step(env, home), "a step on the screen")
+        os.kill(int(str(pid)), sign)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "step 190" in out
+    if sign is signal.SIGKILL:
+        assert "200 steps" in own_lines(err)[-1]
+        assert "lost" not in own_lines(err)[-1]
+    else:
+        assert "did not answer" in own_lines(err)[-1]
+
+
+def _collector_below(pid: int) -> int | None:
+    import psutil
+
+    for child in psutil.Process(pid).children():
+        if "ddptop.collector" in child.cmdline():
+            return child.pid
+    return None
+
+
+def _snapshot_step(env: dict[str, str], home: Path) -> int | None:
+    done = run([*DDPTOP, "--json"], env, home)
+    return json.loads(done.stdout)["group"]["step"] if done.returncode == 0 else None

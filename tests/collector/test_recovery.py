@@ -1,0 +1,174 @@
+"""Nothing lost, nothing doubled, whatever happens to the collector; and a small window's loss to the step."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+
+from ddptop.protocol.messages import Bye, Event, Hello, Layout, Progress, Run, Steps, Usage
+from ddptop.recording.reader import Recording
+
+
+def steps_of(recording, rank):
+    """Every step of a rank in the recording, with its loss, in file order."""
+    return [
+        (received.message.first_step + offset, row.loss)
+        for received in recording.records()
+        if received.rank == rank and isinstance(received.message, Steps)
+        for offset, row in enumerate(received.message.rows)
+    ]
+
+
+def whole(count):
+    return [(step, float(step)) for step in range(count)]
+
+
+def recorded_past(stage, step):
+    """Whether the file holds this step of rank 0."""
+    try:
+        return any(at > step for at, _ in steps_of(Recording.open(stage.recording), 0))
+    except Exception:
+        return False
+
+
+def events(recording):
+    return [item.message.kind for item in recording.records() if isinstance(item.message, Event)]
+
+
+def test_a_recording_holds_the_run(stage):
+    collector = stage.collector()
+    stage.ended(stage.ranks(steps=900))
+    summary = stage.finish(collector)
+    assert summary == {
+        "steps": 899,
+        "records": 1800,
+        "lost": 0,
+        "recording": str(stage.recording),
+        "recording_note": None,
+    }
+    recording = Recording.open(stage.recording)
+    assert recording.damage is None
+    records = list(recording.records())
+    kinds = Counter(type(item.message) for item in records)
+    assert kinds[Hello] == kinds[Layout] == kinds[Bye] == 2
+    assert [item.message.state for item in records if isinstance(item.message, Run)] == ["live", "finished"]
+    assert kinds[Progress] <= 2 * 4  # about three seconds, and steps stand for a heartbeat
+    assert kinds[Usage] >= 1
+    for rank in (0, 1):
+        assert steps_of(recording, rank) == whole(900)
+    for session in {item.session for item in records if item.seq}:
+        numbers = [item.seq for item in records if item.session == session and item.seq]
+        assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_killed_collector_resumes_its_recording(stage):
+    collector = stage.collector()
+    source = stage.source()
+    ranks = stage.ranks(steps=1500)
+    for past in (200, 700):
+        stage.wait_for(lambda past=past: recorded_past(stage, past))
+        collector.kill()
+        collector.wait()
+        collector = stage.collector()
+    ended = stage.ended(ranks)
+    assert [said["left"] + said["dropped"] for said in ended] == [0, 0]
+    summary = stage.finish(collector)
+    assert (summary["steps"], summary["lost"]) == (1499, 0)
+    last = stage.until(source, lambda frame: frame.run.state == "finished")
+    assert last.lost_records == 0
+    np.testing.assert_array_equal(last.history.step, np.arange(1500))
+    recording = Recording.open(stage.recording)
+    for rank in (0, 1):
+        assert steps_of(recording, rank) == whole(1500)
+    assert events(recording) == ["collector_restart"] * 2
+
+
+def test_a_stopped_collector_loses_nothing(stage):
+    collector = stage.collector()
+    ranks = stage.ranks(steps=900)
+    stage.wait_for(lambda: recorded_past(stage, 100))
+    os.kill(collector.pid, signal.SIGSTOP)
+    stage.wait_for_resend()
+    os.kill(collector.pid, signal.SIGCONT)
+    stage.ended(ranks)
+    assert stage.finish(collector)["lost"] == 0
+    recording = Recording.open(stage.recording)
+    for rank in (0, 1):
+        assert steps_of(recording, rank) == whole(900)
+
+
+def test_with_a_small_window_the_loss_is_the_gap(stage):
+    collector = stage.collector()
+    ranks = stage.ranks(steps=1500, window=4000)
+    stage.wait_for(lambda: recorded_past(stage, 100))
+    collector.kill()
+    collector.wait()
+    stage.wait_for_resend()
+    collector = stage.collector()
+    stage.ended(ranks)
+    summary = stage.finish(collector)
+    recording = Recording.open(stage.recording)
+    lost = 0
+    for rank in (0, 1):
+        steps = [step for step, _ in steps_of(recording, rank)]
+        assert steps == sorted(set(steps))
+        assert steps[-1] == 1499
+        assert max(after - before for before, after in pairwise(steps)) > 1
+        lost += 1500 - len(steps)
+    assert summary["lost"] == lost > 0
+
+
+def test_a_rank_that_died_while_there_was_no_collector_is_lost(stage):
+    collector = stage.collector()
+    ranks = stage.ranks(steps=100_000)
+    stage.wait_for(lambda: recorded_past(stage, 50))
+    collector.kill()
+    collector.wait()
+    ranks[1].kill()
+    ranks[1].wait()
+    collector = stage.collector()
+    frame = stage.until(stage.source(), lambda frame: frame.ranks.state[1] == "lost")
+    assert frame.ranks.state[0] == "live"
+    ranks[0].kill()
+    stage.finish(collector, 1)
+    assert events(Recording.open(stage.recording)).count("lost_rank") == 2
+
+
+def test_without_a_recording_a_new_collector_goes_on_as_well(stage):
+    collector = stage.collector(record="off")
+    source = stage.source()
+    ranks = stage.ranks(steps=1500)
+    stage.until(source, lambda frame: (frame.group.step or 0) > 100)
+    collector.kill()
+    collector.wait()
+    collector = stage.collector(record="off")
+    stage.ended(ranks)
+    assert stage.finish(collector)["steps"] == 1499
+
+
+def test_a_recording_that_cannot_be_written_is_told_and_the_run_goes_on(stage):
+    stage.recording.parent.joinpath("file").write_text("")
+    collector = stage.collector(record=stage.recording.parent / "file" / "run.ddptop")
+    source = stage.source()
+    stage.ended(stage.ranks(steps=300))
+    frame = stage.until(source, lambda frame: frame.group.step == 299)
+    assert [item.kind for item in frame.happenings].count("recording") == 1
+    summary = stage.finish(collector)
+    assert (summary["steps"], summary["recording"]) == (299, None)
+    assert "not recorded" in summary["recording_note"]
+
+
+def test_a_recording_of_another_run_is_written_anew(stage):
+    first = stage.collector("--run-id", "other")
+    stage.finish(first)
+    stage.directory.mkdir(mode=0o700)
+    second = stage.collector()
+    stage.ended(stage.ranks(steps=100))
+    stage.finish(second)
+    recording = Recording.open(stage.recording)
+    assert recording.run.run_id == "run"
+    assert events(recording) == []

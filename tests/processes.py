@@ -1,0 +1,80 @@
+"""Starting real commands in tests: always with a deadline, never leaving a process behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+DDPTOP_RUN = [sys.executable, "-m", "ddptop.cli.launch"]
+DDPTOP = [sys.executable, "-m", "ddptop.cli.main"]
+DEADLINE_S = 120.0
+
+
+def environment(home: Path) -> dict[str, str]:
+    """The environment of a user who has nothing of ddptop yet; everything it writes goes below `home`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DDPTOP", "XDG_"))}
+    kept.pop("PYTHONPATH", None)
+    runtime = home / "r"
+    runtime.mkdir(parents=True, exist_ok=True)
+    runtime.chmod(0o700)
+    return kept | {
+        "XDG_RUNTIME_DIR": str(runtime),
+        "XDG_STATE_HOME": str(home / "state"),
+        "XDG_CONFIG_HOME": str(home / "config"),
+        "OMP_NUM_THREADS": "1",
+        "TERM": "xterm-256color",
+    }
+
+
+def run(command: Sequence[str | Path], env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; past the deadline its whole process group is killed and the test fails."""
+    with started(command, env, cwd) as process:
+        out, err = process.communicate(timeout=DEADLINE_S)
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+@contextmanager
+def started(command: Sequence[str | Path], env: dict[str, str], cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    """A running command in a session of its own, killed with all its children at the end of the block."""
+    process = subprocess.Popen(
+        [str(word) for word in command],
+        env=env,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def until(condition: Callable[[], object], what: str, deadline_s: float = 60.0) -> object:
+    """Wait for a condition to be true and return its value; AssertionError naming it after the deadline."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"after {deadline_s:g} s still not: {what}")
+
+
+def free_port() -> int:
+    """A TCP port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,224 @@
+"""What every key does, pressed for real."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.keys import KEYS
+from ddptop.tui.theme import THEMES
+from tests.tui.drive import Stage, on_stage, screen
+from tests.tui.fake import FakeSource, live, lost, many, replay, straggler
+
+SIZE = (100, 30)
+
+
+def test_the_cursor_stays_on_its_rank_when_the_order_changes() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.text()
+        assert _cursor(await stage.press("down", "down")) == 2
+        sorted_screen = await stage.press(*["greater_than_sign"] * 7)
+        assert stage.app.place.sort == "late"
+        assert _cursor(sorted_screen) == 2
+        assert _ranks(sorted_screen)[0] == 1, "the latest rank comes first"
+
+    on_stage(FakeSource(straggler()), (120, 30), act)
+
+
+def test_sorting_goes_round_the_columns_on_the_screen() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.text()
+        await stage.press("less_than_sign")
+        assert stage.app.place.sort == stage.app.place.sortable[-1]
+        await stage.press("greater_than_sign")
+        assert stage.app.place.sort == "rank"
+
+    on_stage(FakeSource(live()), SIZE, act)
+
+
+def test_enter_opens_the_page_of_the_rank_and_escape_leaves_it() -> None:
+    source = FakeSource(live())
+
+    async def act(stage: Stage) -> None:
+        await stage.text()
+        assert "── rank 1 ──" in await stage.press("down", "enter")
+        assert "── rank 2 ──" in await stage.press("right")
+        assert "── rank 1 ──" in await stage.press("left")
+        assert "── 4 ranks ──" in await stage.press("escape")
+
+    on_stage(source, SIZE, act)
+    assert source.asked == [("focus", 1), ("focus", 2), ("focus", 1), ("focus", None)]
+
+
+def test_the_filter_is_applied_while_it_is_typed_and_escape_clears_it() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.text()
+        assert _ranks(await stage.press("slash", "n", "o", "d", "e", "1")) == [2, 3]
+        assert "filter 'node1'" in await stage.press("enter")
+        assert _ranks(await stage.press("escape")) == [0, 1, 2, 3]
+        assert "no rank matches 'x'" in await stage.press("slash", "x")
+        assert _ranks(await stage.press("escape")) == [0, 1, 2, 3]
+
+    on_stage(FakeSource(live()), SIZE, act)
+
+
+def test_keys_of_the_screen_are_text_inside_a_prompt() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.text()
+        await stage.press("slash", "q", "question_mark", "space", "2")
+        assert stage.app.place.view == "overview"
+        assert not stage.app.frozen
+        assert stage.app.place.filter == "q? 2"
+
+    on_stage(FakeSource(live()), SIZE, act)
+
+
+def test_space_holds_the_picture_while_frames_come() -> None:
+    source = FakeSource(live())
+
+    async def act(stage: Stage) -> None:
+        await stage.text()
+        await stage.press("space")
+        later = lost()
+        source.frame = replace(later, unix_s=later.unix_s + 14)
+        held = await stage.text()
+        assert "PAUSED  picture of 12:31:07, 14 s old · now ✖ LOST" in held
+        assert "● LIVE" not in held
+        assert "✖ LOST" in (await stage.press("space")).splitlines()[0]
+
+    on_stage(source, SIZE, act)
+    assert source.asked == []
+
+
+def test_keys_of_a_recording() -> None:
+    source = FakeSource(replay())
+    keys = ["space", "left_square_bracket", "right_square_bracket", "home", "end", "plus", "minus"]
+    screen(source, SIZE, *keys, "right_curly_bracket", "left_curly_bracket")
+    assert source.asked == [
+        ("play", None),
+        ("seek", None, None, -1),
+        ("seek", None, None, 1),
+        ("seek", None, 0.0, None),
+        ("seek", None, 1.0, None),
+        ("speed", 8.0),
+        ("speed", 2.0),
+        ("seek", None, 0.4, None),
+        ("seek", None, 0.2, None),
+    ]
+
+
+@pytest.mark.parametrize(("speed", "key", "asked"), [(64.0, "plus", 64.0), (0.25, "minus", 0.25)])
+def test_speed_has_bounds(speed: float, key: str, asked: float) -> None:
+    frame = replay()
+    assert frame.playback is not None
+    source = FakeSource(replace(frame, playback=replace(frame.playback, speed=speed)))
+    screen(source, SIZE, key)
+    assert source.asked == [("speed", asked)]
+
+
+@pytest.mark.parametrize(
+    ("typed", "asked"),
+    [("12480", ("seek", 12_480, None, None)), ("50%", ("seek", None, 0.5, None))],
+)
+def test_go_to(typed: str, asked: tuple[object, ...]) -> None:
+    source = FakeSource(replay())
+    keys = ["percent_sign" if letter == "%" else letter for letter in typed]
+    screen(source, SIZE, "g", *keys, "enter")
+    assert source.asked == [asked]
+
+
+def test_go_to_says_what_it_wants() -> None:
+    source = FakeSource(replay())
+    assert "'x' is neither a step nor a share such as 50%" in screen(source, SIZE, "g", "x", "enter")
+    assert source.asked == []
+
+
+def test_replay_keys_do_nothing_to_a_live_run() -> None:
+    source = FakeSource(live())
+    keys = ["left_square_bracket", "right_curly_bracket", "plus", "minus", "g", "home", "end"]
+    text = screen(source, SIZE, *keys)
+    assert source.asked == []
+    assert _cursor(text) == 3, "End goes to the last row"
+
+
+def test_trouble_comes_first_where_not_all_ranks_fit() -> None:
+    assert _ranks(screen(FakeSource(many()), SIZE))[:3] == [2050, 1, 0]
+
+
+def test_paging_through_thousands_of_ranks() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.text()
+        assert _ranks(await stage.press("end"))[-1] == 4095
+        assert _ranks(await stage.press("pageup"))[-1] < 4095
+        assert _ranks(await stage.press("home"))[0] == 2050
+
+    on_stage(FakeSource(many()), SIZE, act)
+
+
+def test_a_click_chooses_a_rank() -> None:
+    async def act(stage: Stage) -> None:
+        rows = (await stage.text()).splitlines()
+        row = next(at for at, line in enumerate(rows) if " 2 node1" in line)
+        await stage.pilot.click(offset=(10, row))
+        assert _cursor(await stage.text()) == 2
+
+    on_stage(FakeSource(live()), SIZE, act)
+
+
+def test_help_names_every_key() -> None:
+    text = screen(FakeSource(live()), (80, 40), "question_mark")
+    assert all(f"  {key.shown:<7}{key.help}" in text for key in KEYS)
+
+
+def test_q_leaves() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.text()
+        await stage.pilot.press("q")
+        await stage.pilot.pause()
+        assert stage.app._exit
+
+    on_stage(FakeSource(live()), SIZE, act)
+
+
+@pytest.mark.parametrize("theme", [*(theme.name for theme in THEMES), "nord", "ansi-dark", "textual-light"])
+def test_themes(theme: str) -> None:
+    assert "12,480" in screen(FakeSource(straggler()), SIZE, theme=theme)
+
+
+def test_a_theme_that_there_is_not() -> None:
+    with pytest.raises(ValueError, match="no theme 'pink'; choose from ddptop-dark"):
+        DdptopApp(FakeSource(None), theme="pink")
+
+
+def test_only_changed_lines_are_drawn() -> None:
+    source = FakeSource(live())
+
+    async def act(stage: Stage) -> None:
+        await stage.text()
+        drawn = stage.app.repaint()
+        assert drawn == 0
+        assert source.frame is not None
+        group = replace(source.frame.group, steps_per_s=37.7)
+        source.frame = replace(source.frame, group=group)
+        assert stage.app.repaint() == 1, "the header alone"
+
+    on_stage(source, SIZE, act)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 2), (12, 3), (20, 5), (30, 6), (400, 100)])
+@pytest.mark.parametrize("make", [live, replay, many, lost])
+def test_every_size_survives_every_view(size: tuple[int, int], make: object) -> None:
+    keys = ["2", "down", "3", "1", "enter", "question_mark", "escape", "escape", "slash", "x", "escape"]
+    screen(FakeSource(make()), size, *keys)  # type: ignore[operator]
+
+
+def _ranks(text: str) -> list[int]:
+    rows = (line for line in text.splitlines() if "┃" in line and "rank" not in line)
+    return [int(row[2:].split()[0]) for row in rows]
+
+
+def _cursor(text: str) -> int:
+    row = next(line for line in text.splitlines() if line.startswith("▸"))
+    return int(row[2:].split()[0])

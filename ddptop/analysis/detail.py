@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,10 +63,6 @@ class StepFigures:
     bucket_skew: Column
     bucket_last: Column
 
-    def part(self, first: int, stop: int) -> StepFigures:
-        """Some of the steps."""
-        return StepFigures(*(getattr(self, f.name)[first:stop] for f in fields(self)))
-
 
 def launched(step: CompleteStep) -> tuple[int, ...] | None:
     """The bucket numbers that every rank launched in this step, in order; None if it cannot be judged.
@@ -78,7 +74,7 @@ def launched(step: CompleteStep) -> tuple[int, ...] | None:
     for row, batch in zip(step.rows, step.batches, strict=True):
         if row.flags & Flag.JOINED:
             continue
-        if not row.flags & Flag.DETAIL or not row.cells or batch.layout < 0:
+        if not row.flags & Flag.DETAIL or not row.cells or len(row.cells) % 3 or batch.layout < 0:
             return None
         if numbers is None:
             numbers, layout = row.cells[::3], batch.layout

@@ -125,11 +125,12 @@ class Figures:
     ) -> None:
         """Consecutive detailed steps of one layout and launch sequence; `run` are their indices."""
         buckets = self._layouts.buckets(layout)
-        if buckets is None or max(launched) >= len(buckets):
+        if buckets is None or min(launched) < 0 or max(launched) >= len(buckets):
             return
         if self.detail is None or self.detail.layout != layout:
             self.detail = DetailWindow(self.world, self._window, layout, buckets)
             self._name(None, points["step"][run[0]], points["time_s"][run[0]])
+        self.detail.buckets = buckets
         hellos = [member.hello for member in self._members if member.hello is not None]
         timing = detail.timing(
             [steps[i] for i in run],
@@ -139,18 +140,16 @@ class Figures:
         )
         found = detail.figures(timing)
         first = self._history.end
+        added = self.detail.columns_of(first + np.array(run), columns[:, run], launched, found)
+        points["busbw_gbps"][run] = added.busbw
         at = 0
         while at < len(run):
             stop = min(len(run), at + judge.EVERY - self.detail.count % judge.EVERY)
-            piece = run[at:stop]
-            busbw = self.detail.add(
-                first + np.array(piece), columns[:, piece], launched, found.part(at, stop)
-            )
-            points["busbw_gbps"][piece] = busbw
+            self.detail.add(added, at, stop)
             if self.detail.count % judge.EVERY == 0:
-                slots = self.detail.judged(first + piece[-1] + 1)
-                rank = judge.named(self.detail, slots, self.straggler)
-                self._name(rank, points["step"][piece[-1]], points["time_s"][piece[-1]])
+                newest = run[stop - 1]
+                rank = judge.named(self.detail, self.detail.judged(first + newest + 1), self.straggler)
+                self._name(rank, points["step"][newest], points["time_s"][newest])
             at = stop
         points["wait_ms"][run] = metrics.mean(found.exposed_wait)
         points["transfer_ms"][run] = metrics.mean(found.exposed - found.exposed_wait)
@@ -165,7 +164,7 @@ class Figures:
             self._log.add(now_s, "straggler_end", text, rank=self.straggler, step=int(step))
         self.straggler, self.straggler_since_s = rank, now_s
         if rank is not None and self.detail is not None:
-            found = judge.straggler(self.detail, self.detail.group.recent(judge.EVERY), rank)
+            found = judge.straggler(self.detail, self.detail.group.recent(judge.ENOUGH), rank)
             cause = f", {found.cause}" if found is not None and found.cause else ""
             text = f"straggler: rank {rank}{cause}, seen at step {int(step):,}"
             self._log.add(now_s, "straggler", text, severity="warning", rank=rank, step=int(step))

@@ -8,13 +8,13 @@ import numpy as np
 
 from ddptop.analysis import metrics
 from ddptop.analysis.frames import Straggler
-from ddptop.analysis.window import FEW_DETAILED, PARTS, PHASES
+from ddptop.analysis.window import DETAILED_BACK, FEW_DETAILED, PARTS, PHASES
 
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Column
     from ddptop.analysis.window import DetailWindow
 
-EVERY = 16
+EVERY = 8
 """Detailed steps between two looks: a rank is named within 100 steps, and the looks cost next to nothing."""
 
 SAME_HOST_BOUND_MS = 0.1
@@ -30,8 +30,16 @@ KEEP_PCT = 1.0
 NAME_SHARE, KEEP_SHARE = 0.5, 0.4
 """Share of the judged steps in which it comes last: of two equal ranks each does in half of them."""
 
+ENOUGH = 24
+"""Judged steps to name a rank from: two equal processes that start up on a busy machine can look unequal
+for sixteen steps in a row."""
+
 CLEAR_QUARTILE = 0.25
 """In three steps of four it must be late beyond the bound: noise is late half of the time."""
+
+SPREAD_SHARE = 1 / 3
+"""And that quartile must be this share of the median: a delay that varies, not noise around nothing. Delays
+that are themselves random (exponential) reach 0.4."""
 
 CAUSE_SHARE = 0.8
 """A phase is the cause when it holds this much of the excess, else the cause is mixed."""
@@ -80,26 +88,30 @@ def named(window: DetailWindow, slots: Column, held: int | None) -> int | None:
     """The rank to name now, given the one named so far."""
     if held is not None:
         seen = look(window, slots, held)
-        if seen is not None and seen.share > KEEP_SHARE and _matters(seen, KEEP_PCT, seen.lateness_ms):
+        if seen is not None and _still(seen):
             return held
-    seen = look(window, slots)
-    if seen is None or seen.share <= NAME_SHARE or not _matters(seen, NAME_PCT, seen.lateness_low_ms):
-        return None
-    return seen.rank
+    if len(slots) < ENOUGH:
+        slots = window.group.recent(DETAILED_BACK)
+    seen = look(window, slots) if len(slots) >= ENOUGH else None
+    return seen.rank if seen is not None and _clearly(seen) else None
 
 
-def _matters(seen: Look, percent: float, lateness_ms: float) -> bool:
-    return (
-        lateness_ms > SAME_HOST_BOUND_MS
-        and seen.cost_pct >= percent
-        and seen.cost_ms >= NAME_MS * percent / NAME_PCT
-    )
+def _clearly(seen: Look) -> bool:
+    """It holds the others up, beyond bound, spread and what is worth a word."""
+    late = seen.lateness_low_ms > max(SAME_HOST_BOUND_MS, SPREAD_SHARE * seen.lateness_ms)
+    return late and seen.share > NAME_SHARE and seen.cost_pct >= NAME_PCT and seen.cost_ms >= NAME_MS
+
+
+def _still(seen: Look) -> bool:
+    """What it takes to keep the name: less, but never a figure that would make the sentence untrue."""
+    late = seen.lateness_ms > SAME_HOST_BOUND_MS and seen.lateness_low_ms > -seen.lateness_ms
+    return late and seen.share > KEEP_SHARE and seen.cost_pct >= KEEP_PCT
 
 
 def straggler(window: DetailWindow, slots: Column, rank: int) -> Straggler | None:
-    """The figures of a named rank, with the cause."""
+    """The figures of a named rank, with the cause; None when they no longer bear the name out."""
     seen = look(window, slots, rank)
-    if seen is None:
+    if seen is None or not _still(seen):
         return None
     parts = excess(window, slots, rank)
     return Straggler(

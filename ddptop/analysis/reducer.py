@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ddptop.analysis.figures import Figures
 from ddptop.analysis.frame_builder import build
 from ddptop.analysis.happenings import Log
@@ -110,7 +112,8 @@ class Reducer:
     ) -> Frame:
         """The group at `now_ns` (collector's clock), with the history from point `cursor` on."""
         self.figures.settle()
-        return build(self, now_ns, cursor=cursor, focus=focus, source=source, recording=recording)
+        with np.errstate(over="ignore", invalid="ignore"):  # losses may be 1e300, infinite or NaN
+            return build(self, now_ns, cursor=cursor, focus=focus, source=source, recording=recording)
 
     # ------------------------------------------------------------------ what arrives
 
@@ -245,11 +248,12 @@ class Reducer:
             self.log.add(self.unix_s(t_ns), "nan", message, severity="critical", rank=rank, step=step)
 
     def _on_layout(self, layout: Layout, session: Session, t_ns: int) -> None:
-        session.layouts[layout.generation] = self.layouts.number(layout.buckets)
+        before = session.layouts.get(session.generation)
+        number = session.layouts[layout.generation] = self.layouts.number(layout.buckets)
         while len(session.layouts) > self.layouts.KEPT:
             del session.layouts[next(iter(session.layouts))]
-        rebuilt, session.generation = session.generation >= 0, layout.generation
-        if rebuilt:
+        session.generation = layout.generation
+        if before is not None and before != number:
             text = f"rebuilt gradient buckets, generation {layout.generation}"
             self.log.add_rank(self.unix_s(t_ns), "rebuild", text, session.rank, len(self.members))
 

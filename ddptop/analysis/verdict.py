@@ -27,6 +27,8 @@ CAUSES = {
 UNEVEN_PCT = 5.0
 """From here on "even" would be untrue, although no single rank can be blamed."""
 
+FIRST_HEARD = "a rank is heard from its first DistributedDataParallel model on"
+
 SECONDS_LONG = 100
 """Longer than this, a duration is told in minutes."""
 
@@ -45,11 +47,11 @@ class Verdict:
     def line(self, *, ascii_only: bool = False) -> str:
         """Sign and sentence."""
         text = f"{SIGNS[self.sign]} {self.sentence}"
-        return text.translate(ASCII) if ascii_only else text
+        return _plain(text) if ascii_only else text
 
     def second(self, *, ascii_only: bool = False) -> str:
         """The second line, without indent."""
-        return self.detail.translate(ASCII) if ascii_only else self.detail
+        return _plain(self.detail) if ascii_only else self.detail
 
 
 def verdict(frame: Frame) -> Verdict:
@@ -100,6 +102,11 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _plain(text: str) -> str:
+    """Signs have their own ASCII; what else a script's messages hold becomes a question mark."""
+    return text.translate(ASCII).encode("ascii", "replace").decode()
 
 
 def _unnamed(frame: Frame) -> Verdict:
@@ -163,14 +170,12 @@ def _waiting(frame: Frame, _: dict[str, Alert]) -> Verdict:
     states = frame.ranks.state
     missing = [rank for rank, state in enumerate(states) if state == "waiting"]
     if len(missing) == len(states):
-        return Verdict("waiting", "busy", "waiting for ranks: none has been heard yet", "")
+        return Verdict("waiting", "busy", "waiting for ranks: none has been heard yet", FIRST_HEARD)
     heard = len(states) - len(missing)
     who = "rank" if len(missing) == 1 else "ranks"
     listed = " ".join(str(rank) for rank in missing[:4]) + (" ..." if len(missing) > 4 else "")
     sentence = f"waiting for {who} {listed}: {heard} of {len(states)} are here"
-    return Verdict(
-        "waiting", "busy", sentence, "figures begin with the first step that every rank has finished"
-    )
+    return Verdict("waiting", "busy", sentence, FIRST_HEARD)
 
 
 def _finished(frame: Frame, found: dict[str, Alert]) -> Verdict:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -89,12 +89,22 @@ class StepWindow:
         return self.ranks.recent(self._size)
 
 
+class DetailColumns(NamedTuple):
+    """Detailed steps on their way into a window: (columns, n, ...) for each of its rings, (n,) busbw."""
+
+    ranks: Column
+    group: Column
+    bucket: Column
+    busbw: Column
+
+
 class DetailWindow:
     """Figures of the detailed steps of one layout. A rebuild makes a new one: baselines start again."""
 
     def __init__(self, world: int, size: int, layout: int, buckets: tuple[Bucket, ...]) -> None:
         self.layout = layout
         self.buckets = buckets
+        """May be replaced by the same buckets with more known of them."""
         self.ranks = Ring(DETAIL_COLUMNS, (world,), size)
         self.group = Ring(DETAIL_SCALARS, (), size, wide=True)
         self.bucket = Ring(BUCKET_COLUMNS, (len(buckets),), size)
@@ -108,23 +118,27 @@ class DetailWindow:
         """Detailed steps since the layout was made."""
         return self.group.count
 
-    def add(self, points: Column, columns: Column, numbers: tuple[int, ...], found: StepFigures) -> Column:
-        """Add n steps: their history points (n,), (wall and PHASES, n, ranks), bucket numbers, figures.
-
-        Returns (n,) their busbw.
-        """
+    def columns_of(
+        self, points: Column, columns: Column, numbers: tuple[int, ...], found: StepFigures
+    ) -> DetailColumns:
+        """What to `add` for n steps: of their history points (n,) and (wall and PHASES, n, ranks)."""
         waits = np.stack([getattr(found, name) for name in WAITS])
         computed = columns[3] - found.exposed
         parts = np.stack([columns[1], columns[2], computed, columns[4], columns[5]])
-        self.ranks.add(np.concatenate([waits, (columns[0] - found.exposed_wait)[None], parts]))
+        ranks = np.concatenate([waits, (columns[0] - found.exposed_wait)[None], parts])
         busbw = self._busbw(numbers, found)
         scalars = [points, metrics.median(columns[0]), self._overlap(found), busbw]
-        self.group.add(np.stack([*scalars, found.recoverable, found.hidden, found.both, found.last]))
-        self.bucket.add(self._per_bucket(numbers, found))
+        group = np.stack([*scalars, found.recoverable, found.hidden, found.both, found.last])
+        return DetailColumns(ranks, group, self._per_bucket(numbers, found), busbw)
+
+    def add(self, steps: DetailColumns, first: int, stop: int) -> None:
+        """Take some of the steps. Not past a multiple of DETAILED_BACK at once, where baselines are read."""
+        self.ranks.add(steps.ranks[:, first:stop])
+        self.group.add(steps.group[:, first:stop])
+        self.bucket.add(steps.bucket[:, first:stop])
         if self.count % DETAILED_BACK == 0:
             own = self.ranks.medians(("self",), self.ranks.recent(DETAILED_BACK))["self"]
             self.best_self = np.fmin(self.best_self, own)
-        return busbw
 
     def judged(self, end: int) -> Column:
         """Slots of the steps that figures are made of, when the history has `end` points; oldest first."""

@@ -5,23 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddptop.cli.table import aligned
-from ddptop.protocol.messages import Hello, Run
 
 if TYPE_CHECKING:
     from ddptop.cli.find import Recorded
-    from ddptop.recording.reader import Recording
     from ddptop.transport.rundir import RunFile
-
-FIRST_RECORDS = 256
-"""A rank's HELLO is among the first records: the collector's RUN comes first, then the ranks as they join."""
-
-LAST_NS = 10_000_000_000
-"""The collector's last word on the run stands within this time of the end, if it had one."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +23,7 @@ class Entry:
     id: str
     live: bool
     state: str
-    """live; of a recording: finished, failed, lost (nobody saw the end) or unreadable."""
+    """live; of a recording: finished, failed, lost (nobody saw its end), unreadable; live while it grows."""
     ranks: int | None
     script: str
     started_at: float | None
@@ -53,23 +44,17 @@ def of_recording(item: Recorded) -> Entry:
     """The entry of a recording. One that cannot be read is listed too, with the reason."""
     from ddptop.recording.reader import Recording, RecordingError
 
+    path = str(item.path)
     try:
-        recording = Recording.open(item.path)
-        first, last = recording.run, _last_run(recording)
+        with Recording.open(item.path) as recording:
+            run, state = recording.run, recording.latest_run.state
+            if state == "live" and not recording.growing:
+                state = "lost"
+            ranks, damage = recording.world_size, recording.damage
     except (RecordingError, OSError) as error:
         note = error.strerror if isinstance(error, OSError) else str(error)
-        return Entry(item.name, "", False, "unreadable", None, "", None, str(item.path), note)
-    return Entry(
-        name=item.name,
-        id=first.run_id,
-        live=False,
-        state="lost" if last.state == "live" else last.state,
-        ranks=_world_size(recording),
-        script=first.script,
-        started_at=first.unix_ns / 1e9,
-        path=str(item.path),
-        note=recording.damage,
-    )
+        return Entry(item.name, "", False, "unreadable", None, "", None, path, note)
+    return Entry(item.name, run.run_id, False, state, ranks, run.script, run.unix_ns / 1e9, path, damage)
 
 
 def recorded_id(path: Path) -> str:
@@ -77,22 +62,10 @@ def recorded_id(path: Path) -> str:
     from ddptop.recording.reader import Recording, RecordingError
 
     try:
-        return Recording.open(path).run.run_id
+        with Recording.open(path) as recording:
+            return recording.run.run_id
     except (RecordingError, OSError):
         return ""
-
-
-def _world_size(recording: Recording) -> int | None:
-    messages = (received.message for received in islice(recording.records(), FIRST_RECORDS))
-    return next((message.world_size for message in messages if isinstance(message, Hello)), None)
-
-
-def _last_run(recording: Recording) -> Run:
-    newest = recording.run
-    for received in recording.records(from_ns=recording.end_ns - LAST_NS):
-        if isinstance(received.message, Run):
-            newest = received.message
-    return newest
 
 
 def table(entries: Sequence[Entry]) -> list[str]:

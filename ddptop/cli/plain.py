@@ -41,7 +41,7 @@ def watch_line(frame: Frame) -> str:
     group, late = frame.group, frame.straggler
     slowest = UNKNOWN
     if late is not None:
-        slowest = f"rank {late.rank} +{fixed(late.lateness_ms)} ms{f' {late.cause}' if late.cause else ''}"
+        slowest = f"rank {late.rank} {late.lateness_ms:+,.1f} ms{f' {late.cause}' if late.cause else ''}"
     elif known(group.wait_ms):
         slowest = "none"
     return "  ".join(

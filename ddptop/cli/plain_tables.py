@@ -23,6 +23,8 @@ MAX_BARS = 16
 """With more ranks a person reads the table, or looks at the screen."""
 
 MIN_BAR = 10
+MIN_LEGEND = 60
+"""A legend that leaves out signs explains nothing."""
 
 _LEGEND = (
     "ms, medians over the last 100 complete steps; late: behind the other ranks;",
@@ -64,12 +66,11 @@ def rank_bars(frame: Frame, width: int, ascii_only: bool) -> list[str]:
     if not breakdown.known.any() or total > MAX_BARS:
         return []
     waited_for = frame.straggler.rank if frame.straggler else None
-    signs = "  ".join(_text(line) for line in legend(ascii_only, waited_for))
     room = max(MIN_BAR, width - len("rank "))
     return [
         f"where the step went, {fixed(breakdown.full_ms)} ms from edge to edge",
         *(f"{rank:4} {_text(breakdown.bar(rank, room, ascii_only))}" for rank in range(total)),
-        signs,
+        _text(legend(ascii_only, waited_for, max(MIN_LEGEND, width))),
     ]
 
 

@@ -161,12 +161,10 @@ def _watch(source: Source, settings: Settings) -> int:
     from ddptop.tui.paint.text import to_ascii
 
     frame = first_frame(source)
-    due = present = time.monotonic()
+    due = well = time.monotonic()
     while True:
         now = time.monotonic()
-        if frame.run.state != "lost" or source.status() is None:
-            present = now
-        ended = _is_last(frame) or now - present > GONE_S
+        ended = _is_last(frame)
         if ended or now >= due:
             line = watch_line(frame)
             print(to_ascii(line) if settings.ascii else line, flush=True)
@@ -174,7 +172,13 @@ def _watch(source: Source, settings: Settings) -> int:
         if ended:
             return Exit.DONE
         time.sleep(POLL_S)
-        frame = source.latest() or frame
+        newer = source.latest() or frame
+        trouble = source.status()
+        if trouble is None or (newer is not frame and newer.run.state != "lost"):
+            well = now
+        elif now - well > GONE_S:
+            raise CliError(trouble)
+        frame = newer
 
 
 def _is_last(frame: Frame) -> bool:

@@ -13,7 +13,9 @@ from ddptop.collector.launcher_pipe import say
 def main() -> int:
     """Serve a run; 0 when it came to its end, 1 after one line on stderr when it could not begin."""
     arguments = parse()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the training, whose end is recorded too
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Meant for the training, whose end is to be recorded; ours comes when the launcher's pipe closes.
+        signal.signal(number, signal.SIG_IGN)
     _allow_many_connections()
 
     import zmq

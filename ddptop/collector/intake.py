@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import traceback
-
 from ddptop.analysis.reducer import Reducer
+from ddptop.collector.mishaps import ARITHMETIC, Mishaps
 from ddptop.collector.record import Record
 from ddptop.collector.watch import ProcessWatch, RankProcess
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Bye, Event, Hello, Message, Received, Scalar
 from ddptop.transport.receiver import AckedReceiver
-
-REDUCER_FAILURES = (ArithmeticError, LookupError, TypeError, ValueError)
-"""What a message that passed every check could still set off in the arithmetic: it costs that message."""
 
 NS = 1_000_000_000
 
@@ -32,8 +27,7 @@ class Intake:
         self._session_of: dict[int, int] = {}
         self.world_size = 0
         """0: no rank has said it yet."""
-        self.failures = 0
-        """Messages that the reducer could not take."""
+        self._mishaps = Mishaps()
 
     def drain(self, now_ns: int) -> int:
         """Take all that has arrived; returns the number of messages."""
@@ -95,7 +89,5 @@ class Intake:
     def _feed(self, received: Received) -> None:
         try:
             self._reducer.feed(received)
-        except REDUCER_FAILURES:
-            self.failures += 1
-            if self.failures == 1:
-                traceback.print_exc(file=sys.stderr)
+        except ARITHMETIC:
+            self._mishaps.note()

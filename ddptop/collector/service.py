@@ -60,7 +60,9 @@ class Collector:
         with ExitStack() as stack:
             ensure_run_directory(self._directory)
             stack.callback(os.close, hold_lock(self._directory))
-            self._build(stack)
+            with earlier(self._directory, arguments.record, arguments.run_id) as before:
+                self._build(stack, resume=before.recording is not None)
+                self._take_up(before)
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Collector:
@@ -78,8 +80,8 @@ class Collector:
         self._finish()
         return self._summary()
 
-    def _build(self, stack: ExitStack) -> None:
-        arguments, now_ns = self._arguments, time.monotonic_ns()
+    def _build(self, stack: ExitStack, *, resume: bool) -> None:
+        arguments = self._arguments
         epoch = secrets.randbits(62)
         context = new_context()
         stack.callback(context.term)
@@ -87,8 +89,6 @@ class Collector:
         self._pipe = LauncherPipe()
         watch = ProcessWatch(lambda fd: self._poller.register(fd, zmq.POLLIN), self._poller.unregister)
         stack.callback(watch.close)
-        before = stack.enter_context(earlier(self._directory, arguments.record, arguments.run_id))
-        resume = before.recording is not None
         self._record = Record(arguments.record, limit_bytes=arguments.record_limit, resume=resume)
         stack.callback(self._record.close)
         self._reducer = Reducer(stall_s=arguments.stall_s, tail=resume)
@@ -107,10 +107,10 @@ class Collector:
         self._intake = Intake(receiver, self._record, self._reducer, watch, watched=not arguments.simulated)
         for source in (self._pipe.descriptor, receiver.socket, self._server.socket):
             self._poller.register(source, zmq.POLLIN)
-        self._take_up(before, now_ns)
 
-    def _take_up(self, before: Earlier, now_ns: int) -> None:
+    def _take_up(self, before: Earlier) -> None:
         """Begin the run, or go on with it."""
+        now_ns = time.monotonic_ns()
         for received in before.records():
             self._intake.recall(received, now_ns)
         self._reducer.tail = False
@@ -198,11 +198,11 @@ class Collector:
         )
 
     def _summary(self) -> dict[str, object]:
-        frame = self._frame(cursor=self._reducer.history_end, focus=None)
+        members = self._reducer.members
         return {
-            "steps": frame.group.step,
-            "records": frame.records,
-            "lost": frame.lost_records,
+            "steps": self._reducer.complete_step,
+            "records": sum(member.records for member in members),
+            "lost": sum(member.lost_records for member in members),
             "recording": self._record.existing,
             "recording_note": self._record.note,
         }

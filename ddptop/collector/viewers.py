@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from ddptop.analysis.frame_codec import encode_frame
+from ddptop.collector.mishaps import ARITHMETIC, Mishaps
 from ddptop.protocol.messages import State
 from ddptop.transport.credit import LARGEST_FRAME_BYTES, CreditServer, Waiting, has_more
 
@@ -31,14 +32,17 @@ class Viewers:
         self._epoch = epoch
         self._behind: set[bytes] = set()
         """Viewers that still have history to catch up with: they need not wait for their turn."""
-        self.too_large = 0
-        """Frames that do not fit the link even without history."""
+        self._mishaps = Mishaps()
 
     def serve(self, now_ns: int, *, final: bool = False) -> None:
         """Send a frame to every viewer with room for one whose turn it is; `final`: to all with room."""
         for viewer in self._server.waiting():
             if final or self._due_ns(viewer) <= now_ns:
-                self._send(viewer, now_ns)
+                try:
+                    self._send(viewer, now_ns)
+                except ARITHMETIC:
+                    self._mishaps.note()
+                    self._server.deny(viewer.name, now_ns)
 
     def wait_ms(self, now_ns: int, most: int) -> int:
         """Milliseconds until a viewer's turn comes, at most `most`."""
@@ -57,8 +61,7 @@ class Viewers:
         frame = self._frame(cursor=cursor, focus=credit.focus if credit.focus >= 0 else None)
         data = encode_frame(frame)
         if len(data) > LARGEST_FRAME_BYTES:
-            self.too_large += 1
-            return
+            raise ValueError(f"a frame of {len(data)} bytes does not fit the link")
         self._behind.discard(viewer.name)
         sent = self._server.send(viewer.name, State(self._epoch, skipped, data), now_ns)
         if sent and has_more(len(data), len(frame.history.step)):

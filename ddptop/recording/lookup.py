@@ -31,8 +31,11 @@ def steps_back(entries: Sequence[Entry], stop: int, steps: int) -> int:
 
 
 def blocks_of_step(entries: Sequence[Entry], step: int) -> tuple[int, int] | None:
-    """First and last block of the last stretch of blocks that hold this step, whatever is between them."""
-    first = last = None
+    """First and last block of the last stretch of blocks that hold this step, whatever is between them.
+
+    Where none holds it (lost, or thinned out): the last block before it, twice. None: all steps come later.
+    """
+    first = last = below = None
     for index in range(len(entries) - 1, -1, -1):
         summary = entries[index].summary
         if summary.first_step == NO_STEP:
@@ -41,4 +44,8 @@ def blocks_of_step(entries: Sequence[Entry], step: int) -> tuple[int, int] | Non
             first, last = index, index if last is None else last
         elif first is not None:
             break
-    return None if first is None or last is None else (first, last)
+        elif below is None and summary.last_step < step:
+            below = index
+    if first is None or last is None:
+        return None if below is None else (below, below)
+    return first, last

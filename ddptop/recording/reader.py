@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,6 +108,12 @@ class Recording:
         return self.run
 
     @property
+    def world_size(self) -> int | None:
+        """Ranks of the run, by the first that introduced itself; None: none did."""
+        hellos = (r.message for r in self.lasting() if isinstance(r.message, Hello))
+        return next((hello.world_size for hello in hellos), None)
+
+    @property
     def damage(self) -> str | None:
         """What of the file could not be read so far, in words; None where nothing is known to be missing."""
         contents = self._known
@@ -125,26 +132,20 @@ class Recording:
     # -- reading ----------------------------------------------------------------
 
     def records(self, *, from_ns: int | None = None) -> Iterator[Received]:
-        """All messages in order, or those that arrived at `from_ns` or later. Damaged blocks are left out.
+        """All messages in order, or those that arrived at `from_ns` or later. Damaged blocks are left out."""
+        cursor = self.cursor(from_ns=from_ns)
+        while (received := cursor.take()) is not None:
+            yield received
 
-        What is added by a `refresh` meanwhile is read on.
-        """
-        index = 0 if from_ns is None else lookup.block_at(self._entries, from_ns)
-        while index < len(self._entries):
-            for received in self._read(self._entries[index], _everything):
-                if from_ns is None or received.t_ns >= from_ns:
-                    yield received
-            index += 1
+    def cursor(self, *, from_ns: int | None = None) -> Cursor:
+        """A place in the recording, at the first message that arrived at `from_ns` or later."""
+        return Cursor(self, 0 if from_ns is None else from_ns)
 
-    def lasting(self, *, before_ns: int | None = None) -> Iterator[Received]:
+    def lasting(self, *, from_ns: int = 0) -> Iterator[Received]:
         """Messages that matter for ever after (all but STEPS, PROGRESS and USAGE), in order."""
-        for entry in self._entries:
-            if before_ns is not None and entry.summary.first_ns >= before_ns:
-                return
+        for entry in self._entries[self.block_at(from_ns) :]:
             if entry.summary.lasting:
-                for received in self._read(entry, _is_lasting):
-                    if before_ns is None or received.t_ns < before_ns:
-                        yield received
+                yield from (found for found in self._read(entry, _is_lasting) if found.t_ns >= from_ns)
 
     def tail(self, *, before_ns: int | None = None, steps: int = TAIL_STEPS) -> Iterator[Received]:
         """What it takes to stand at a moment without reading all that was before it, in order.
@@ -167,10 +168,14 @@ class Recording:
                 continue
             yield from (received for received in self._read(entry, wanted) if received.t_ns < until)
 
-    def span_of_step(self, step: int) -> tuple[int, int] | None:
-        """First and last arrival in the blocks that hold this step: the last such stretch, should a restarted
-        run have counted past it more than once. None where no block can hold it."""
-        span = lookup.blocks_of_step(self._entries, step)
+    def span_of_step(self, step: int, *, before_ns: int | None = None) -> tuple[int, int] | None:
+        """First and last arrival in the blocks that hold this step, or the nearest one before it.
+
+        A restarted run may have come past it more than once: the last time counts, or the last one up to
+        `before_ns`. None: all steps come later.
+        """
+        stop = None if before_ns is None else self.block_at(before_ns) + 1
+        span = lookup.blocks_of_step(self._entries[:stop], step)
         if span is None:
             return None
         first, last = (self._entries[index].summary for index in span)
@@ -181,6 +186,14 @@ class Recording:
         before = len(self._entries)
         self._look()
         return len(self._entries) > before
+
+    def block(self, index: int) -> list[Received] | None:
+        """The messages of a block, by its number from 0; none where it is damaged, None past the last one."""
+        return self._read(self._entries[index], _everything) if index < len(self._entries) else None
+
+    def block_at(self, t_ns: int) -> int:
+        """Number of the first block that reaches up to this moment."""
+        return lookup.block_at(self._entries, t_ns)
 
     # -- inside -----------------------------------------------------------------
 
@@ -239,6 +252,31 @@ class Recording:
         except (RecordingError, OSError):
             self._unreadable.add(entry.offset)
         return found
+
+
+class Cursor:
+    """Reads a recording message by message, and goes on when a growing one was refreshed."""
+
+    def __init__(self, recording: Recording, from_ns: int) -> None:
+        """Use `Recording.cursor`."""
+        self._recording = recording
+        self._from_ns = from_ns
+        self._block = recording.block_at(from_ns)
+        self._ready: deque[Received] = deque()
+
+    def peek(self) -> Received | None:
+        """The next message; None: there is none as yet."""
+        while not self._ready:
+            block = self._recording.block(self._block)
+            if block is None:
+                return None
+            self._block += 1
+            self._ready.extend(received for received in block if received.t_ns >= self._from_ns)
+        return self._ready[0]
+
+    def take(self) -> Received | None:
+        """The same, and step past it."""
+        return None if self.peek() is None else self._ready.popleft()
 
 
 def _check(descriptor: int, path: Path) -> None:

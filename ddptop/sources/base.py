@@ -32,7 +32,9 @@ class Source(Protocol):
     def set_speed(self, factor: float) -> None:
         """Playback speed, 1 = as it was. Live: nothing."""
 
-    def seek(self, *, step: int | None = None, share: float | None = None, by_steps: int | None = None) -> None:
+    def seek(
+        self, *, step: int | None = None, share: float | None = None, by_steps: int | None = None
+    ) -> None:
         """Go to a step, to a share of the duration (0..1), or some steps on or back. Live: nothing."""
 
     def close(self) -> None:

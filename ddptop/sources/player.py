@@ -1,120 +1,190 @@
-"""A recording and the reducer over it: stands at a moment, moves to another."""
+"""A recording and the reducer over it: stands at one moment, goes to another."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.frames import Playback
 from ddptop.analysis.reducer import Reducer
-from ddptop.protocol.messages import Received, Steps
+from ddptop.protocol.messages import Steps
 from ddptop.sources.held_steps import HeldSteps
 
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Frame
+    from ddptop.protocol.messages import Received
     from ddptop.recording.reader import Recording
 
 NS = 1_000_000_000
 
-WHOLE_MESSAGES = 4_000
-"""A recording of at most so many messages is read from its start wherever one goes: that takes well under a
-second, and every figure is exactly what it was live."""
-
-TAIL_ROWS = 30_000
-"""Otherwise about so many step rows before the moment: a third of a second."""
+WHOLE_BYTES = 1 << 20
+"""A recording of this size is read from its start wherever one goes: some 30,000 step rows, half a second of
+work, and every figure is exactly what it was live."""
+TAIL_ROWS = 8_000
+"""From a larger one, about so many step rows before the moment: a tenth of a second and more."""
 LEAST_TAIL_STEPS = 400
 """Four windows of medians, however many ranks there are."""
 
 READ_ON_NS = 20 * NS
 """A moment less than this ahead is reached by reading on, not by starting over."""
+FEW_STEPS = 100
+"""So many steps ahead are always reached by reading on."""
 
-SLICE = 200
-"""Messages after which a reader that has a deadline looks at the clock: about 20 ms of work."""
+GLANCE = 8
+"""Messages between two looks at the clock: a few milliseconds."""
+
+FEED_FAILURES = (ArithmeticError, LookupError, TypeError, ValueError)
+"""What a message that passed every check could still set off in the arithmetic: it costs that message."""
+
+NOT_ENDED = frozenset(("live", "stale", "stalled", "waiting"))
 
 
 class Player:
-    """Where a recording stands. Not thread-safe: the source's thread owns it, or `frame_at`."""
+    """Where a recording stands, and the group there. Not thread-safe."""
 
-    def __init__(self, recording: Recording, *, whole_messages: int = WHOLE_MESSAGES) -> None:
-        """Stand before the first message. `whole_messages`: see WHOLE_MESSAGES."""
+    def __init__(
+        self, recording: Recording, *, whole_bytes: int = WHOLE_BYTES, tail_rows: int = TAIL_ROWS
+    ) -> None:
+        """Stand at the first message. See WHOLE_BYTES and TAIL_ROWS for the two measures."""
         self.recording = recording
-        self._whole_messages = whole_messages
-        self._world = sum(1 for _ in _ranks(recording))
-        self._rebuild(recording.start_ns)
+        self.position_ns = recording.start_ns
+        self.refused = 0
+        """Messages that the reducer could not take."""
+        self._whole_bytes = whole_bytes
+        self._tail_steps = max(LEAST_TAIL_STEPS, tail_rows // (recording.world_size or 1))
+        self._start_over(recording.start_ns)
 
     @property
     def at_end(self) -> bool:
-        """Whether the moment is that of the last message."""
-        return self.position_ns >= self.recording.end_ns
+        """Whether all that is written has been read."""
+        return not self._held and self._cursor.peek() is None
 
     @property
     def step(self) -> int | None:
         """The newest complete step."""
         return self.reducer.complete_step
 
-    @property
-    def has_whole_history(self) -> bool:
-        """Whether the reducer has read the recording from its start."""
-        return self._whole
-
-    # -- moving -----------------------------------------------------------------
+    # -- going somewhere -----------------------------------------------------------
 
     def go_to(self, t_ns: int) -> None:
-        """Stand at this moment, within the recording."""
+        """Stand at this moment, or at the nearest one that the recording covers."""
         t_ns = max(self.recording.start_ns, min(t_ns, self.recording.end_ns))
-        if t_ns < self.position_ns or t_ns > self.position_ns + READ_ON_NS:
-            self._rebuild(t_ns)
+        if not self.position_ns <= t_ns <= self.position_ns + READ_ON_NS:
+            self._start_over(t_ns)
         self.read_on(t_ns)
 
-    def read_on(self, t_ns: int, *, most: int | None = None) -> bool:
-        """Read up to a moment ahead; False when `most` messages were read before it was reached.
-
-        The position is then that of the last message that was read.
-        """
-        self._release(None)
+    def read_on(self, t_ns: int, *, until: float | None = None) -> None:
+        """Go on to a moment ahead, or as far as one comes before `until` (time.monotonic)."""
+        self._see_held(None)
         count = 0
-        while (received := self._peek()) is not None and received.t_ns <= t_ns:
-            if most is not None and count >= most:
-                self.position_ns = max(self.position_ns, self._last_ns)
-                return False
-            self._take(None)
+        while (received := self._cursor.peek()) is not None and received.t_ns <= t_ns:
             count += 1
+            if until is not None and count % GLANCE == 0 and time.monotonic() > until:
+                return
+            self._see_next(None)
         self.position_ns = max(self.position_ns, min(t_ns, self.recording.end_ns))
-        return True
 
     def go_to_step(self, step: int) -> None:
-        """Stand at the moment at which every rank has reported `step` and no figure knows of a later one.
+        """Stand at the last moment at which no rank's steps after `step` had been taken in.
 
-        A step before the first is the beginning, one after the last the end.
+        Below the first step that is the beginning, from the last one on the end.
         """
-        first, last = self.recording.first_step, self.recording.last_step
-        if first is None or last is None or step > last:
-            self.go_to(self.recording.end_ns)
-            return
-        span = self.recording.span_of_step(step)
-        if span is None:
-            # Between two steps that are there (lost, or thinned out), or before the first.
-            earlier = [known for known in range(step - 1, max(first, step - 4096) - 1, -1)]
-            found = next((known for known in earlier if self.recording.span_of_step(known)), None)
-            if found is None:
-                self.go_to(self.recording.start_ns)
-            else:
-                self.go_to_step(found)
-            return
-        begin_ns, end_ns = span
-        ahead = self.step is not None and self.step < step and self.position_ns <= begin_ns + READ_ON_NS
-        if not ahead or begin_ns > self.position_ns + READ_ON_NS:
-            self._rebuild(begin_ns - 1)
-        self._read_to_step(step, end_ns)
+        self._go_to_span(step, self.recording.span_of_step(step))
 
     def go_by(self, steps: int) -> None:
         """Go some complete steps on or back."""
         before = self.step
         if before is None:
-            if steps > 0 and self.recording.first_step is not None:
-                self.go_to_step(self.recording.first_step + steps - 1)
+            self.go_to_step((self.recording.first_step or 0) + max(0, steps - 1))
             return
-        self.go_to_step(before + steps)
-        if steps > 0 and self.step == before and (following := self._held.first_step) is not None:
-            self.go_to_step(following)  # the steps between were lost, or thinned out
+        if steps < 0:
+            back = self.recording.span_of_step(before + steps, before_ns=self.position_ns)
+            self._go_to_span(before + steps, back)
+            return
+        if steps <= FEW_STEPS:
+            self._read_to_step(before + steps, self.recording.end_ns)
+        else:
+            self.go_to_step(before + steps)
+        following = self._held.first_step
+        if self.step == before and following is not None:
+            self._read_to_step(following, self.recording.end_ns)  # those between were lost, or thinned out
+
+    # -- what is there ---------------------------------------------------------------
+
+    def frame(self, *, focus: int | None = None) -> Frame:
+        """The group at the moment stood at; a recording nobody saw the end of ends as lost."""
+        frame = self.reducer.frame(
+            self.position_ns, focus=focus, source="replay", recording=str(self.recording.path)
+        )
+        if self.at_end and not self.recording.growing and frame.run.state in NOT_ENDED:
+            return replace(frame, run=replace(frame.run, state="lost"))
+        return frame
+
+    # -- inside ------------------------------------------------------------------------
+
+    def _start_over(self, t_ns: int) -> None:
+        """A new reducer that has seen what it takes to stand at `t_ns`, or the start of a small recording."""
+        self._held = HeldSteps()
+        small = self.recording.bytes <= self._whole_bytes
+        self.from_start = small or t_ns <= self.recording.start_ns
+        """Whether the reducer has seen everything from the start of the run."""
+        self.reducer = Reducer(tail=not self.from_start)
+        self.position_ns = self.recording.start_ns
+        if self.from_start:
+            self._cursor = self.recording.cursor()
+            self.read_on(t_ns)
+            return
+        for received in self.recording.tail(before_ns=t_ns + 1, steps=self._tail_steps):
+            self._feed(received)
+        self.reducer.tail = False
+        self._cursor = self.recording.cursor(from_ns=t_ns + 1)
+        self.position_ns = max(self.position_ns, t_ns)
+
+    def _go_to_span(self, step: int, span: tuple[int, int] | None) -> None:
+        if span is None:
+            self.go_to(self.recording.start_ns)
+            return
+        begin_ns, end_ns = span
+        ahead = self.step is not None and self.step < step and begin_ns <= self.position_ns + READ_ON_NS
+        if not ahead:
+            self._start_over(begin_ns - 1)
+        elif self.position_ns < begin_ns:
+            self.read_on(begin_ns - 1)
+        self._read_to_step(step, end_ns)
+
+    def _read_to_step(self, step: int, end_ns: int) -> None:
+        self._see_held(step)
+        while (received := self._cursor.peek()) is not None:
+            complete = self.step is not None and self.step >= step
+            # A step that some rank lost is never complete: enough when every rank is past it.
+            passed = self._held.sessions >= max(1, len(self.reducer.members))
+            if passed or (complete and (self._held or _goes_past(received, step))):
+                return
+            if received.t_ns > end_ns and not complete and _goes_past(received, step):
+                return
+            self._see_next(step)
+        if not self._held:
+            self.position_ns = self.recording.end_ns
+
+    def _see_next(self, step: int | None) -> None:
+        received = self._cursor.take()
+        assert received is not None
+        self.position_ns = max(self.position_ns, received.t_ns)
+        passed = self._held.pass_up_to(step, received)
+        if passed is not None:
+            self._feed(passed)
+
+    def _see_held(self, step: int | None) -> None:
+        for received in self._held.release(step):
+            self._feed(received)
+
+    def _feed(self, received: Received) -> None:
+        try:
+            self.reducer.feed(received)
+        except FEED_FAILURES:
+            self.refused += 1
+
+
+def _goes_past(received: Received, step: int) -> bool:
+    message = received.message
+    return isinstance(message, Steps) and message.first_step + len(message.rows) - 1 > step

@@ -103,9 +103,13 @@ class CreditServer:
         except zmq.ZMQError:
             self._viewers.pop(name, None)
             return False
+        self.deny(name, now_ns)
+        return True
+
+    def deny(self, name: bytes, now_ns: int) -> None:
+        """Use up the credit without a frame: there is none to be had now."""
         viewer = self._viewers[name]
         viewer.credit, viewer.sent_ns = None, now_ns
-        return True
 
     def close(self, linger_ms: int = 0) -> None:
         """Close the socket, leaving last frames that long to go out; the context is the caller's."""

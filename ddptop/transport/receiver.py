@@ -119,7 +119,7 @@ class AckedReceiver:
         self.socket = bind(context, endpoint, high=HIGH, max_bytes=MAX_RANK_MESSAGE_BYTES, heartbeat=True)
 
     def recall(self, session: int, seq: int) -> None:
-        """A collector before this one has kept the session's messages up to `seq`; before the first `drain`."""
+        """A collector before this one has kept the session up to `seq`; before the first `drain`."""
         self._seen[session] = max(seq, self._seen.get(session, 0))
 
     def drain(self, now_ns: int, limit: int = 1000) -> list[tuple[Received, bytes]]:

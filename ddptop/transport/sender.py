@@ -28,6 +28,9 @@ RESEND_S = 1.0
 """Everything is sent again when no ACK got further for this long. The collector acks what it has written,
 four times a second."""
 
+RESEND_CLOSING_S = 0.25
+"""The same at the end, when time is short: the collector acks a BYE as soon as it has read it."""
+
 REWIND_S = 0.1
 """Least time between two rewinds: a burst of NACKs about one hole answers one resend."""
 
@@ -39,10 +42,18 @@ class AckedSender:
 
     `hello` gives the encoded HELLO; it is asked at every new connection and every restart of the collector.
     `window_bytes` bounds what is kept unacked: past it the oldest message is dropped, which the collector
-    sees as a gap in step numbers.
+    sees as a gap in step numbers. `context` is one that many senders of a process share, and the caller's
+    to end; without it the sender has its own.
     """
 
-    def __init__(self, endpoint: str, hello: Callable[[], bytes], *, window_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        hello: Callable[[], bytes],
+        *,
+        window_bytes: int = 1 << 20,
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
+    ) -> None:
         self._hello = hello
         self._window_bytes = window_bytes
         self._window: dict[int, bytes] = {}
@@ -55,10 +66,12 @@ class AckedSender:
         self._beat: bytes | None = None
         self._epoch: int | None = None
         self._advanced = self._rewound = time.monotonic()
+        self._resend_s = RESEND_S
         self._pid = os.getpid()
         self.dropped = 0
         """Messages given up: pushed out of the window, or too large to be sent at all."""
-        self._context = new_context()
+        self._owns_context = context is None
+        self._context = context or new_context()
         self._socket = connect(
             self._context,
             endpoint,
@@ -98,7 +111,7 @@ class AckedSender:
             newest = ack
             self._note(ack)
         now = time.monotonic()
-        if self._window and now - max(self._advanced, self._rewound) > RESEND_S:
+        if self._window and now - max(self._advanced, self._rewound) > self._resend_s:
             self._rewind(now)
         self._send_due()
         return newest
@@ -111,12 +124,14 @@ class AckedSender:
         if os.getpid() != self._pid or self._socket.closed:
             return self.pending
         end = time.monotonic() + drain_s
+        self._resend_s = RESEND_CLOSING_S
         self.service()
         while self._window and (left := end - time.monotonic()) > 0:
             self._socket.poll(min(CLOSE_POLL_MS, int(left * 1000)))
             self.service()
         self._socket.close(linger=0)
-        self._context.term()
+        if self._owns_context:
+            self._context.term()
         return self.pending
 
     def _receive(self) -> Ack | None:

@@ -6,8 +6,9 @@ import os
 
 import zmq
 
-RECONNECT_MS = (100, 2000)
-"""First and longest pause between attempts: a restarted collector is found soon, a dead one costs nothing."""
+RECONNECT_MS = (100, 500)
+"""First and longest pause between attempts. An attempt costs some 30 us, and a rank that ends waits 0.8 s
+for a collector that was started again: it must have tried by then."""
 
 HANDSHAKE_MS = 3000
 """A peer that connects and says nothing is dropped."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.segment import Segment
+from rich.style import Style
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
@@ -52,7 +53,9 @@ class Painted(Widget):
 
     def render_line(self, y: int) -> Strip:
         """Textual asks for one line."""
-        return self._strips[y] if y < len(self._strips) else Strip.blank(self.size.width)
+        if y < len(self._strips):
+            return self._strips[y]
+        return Strip.blank(self.size.width, Style.null())  # textual's NO_COLOR filter wants a style
 
     def _strip(self, line: Line, width: int, palette: Palette) -> Strip:
         segments = [

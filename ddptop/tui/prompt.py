@@ -10,7 +10,7 @@ from textual.events import Blur
 from textual.message import Message
 from textual.widgets import Input
 
-_PLACE = re.compile(r"(?P<number>\d[\d,_ ]*(\.\d+)?)\s*(?P<percent>%?)")
+_PLACE = re.compile(r"(?P<number>\d[\d,_ ]{0,20}(\.\d{1,9})?)\s*(?P<percent>%?)")
 
 
 class Prompt(Input):

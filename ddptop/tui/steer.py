@@ -87,6 +87,8 @@ class Steer(_Host):
         """The neighbouring view, or on a rank's page the neighbouring rank."""
         place = self.place
         if place.view == "rank":
+            if not place.order:
+                return
             at = place.order.index(place.rank) if place.rank in place.order else 0
             place.rank = place.order[(at + by) % len(place.order)]
             self.source.focus(place.rank)

@@ -36,14 +36,15 @@ def _theme(name: str, dark: bool, colours: dict[str, str]) -> Theme:
 
 
 _DARK = {
-    "background": "#10141b", "cursor": "#1e2733", "banner": "#e6b450", "text": "#c8d0da", "strong": "#f0f4f8",
-    "dim": "#8592a3", "faint": "#5b6778", "rule": "#2f3947", "accent": "#7cc7ff", "good": "#7fd1a0",
+    # The greys are so little coloured that terminals of 256 colours find them among their greys.
+    "background": "#121316", "cursor": "#26292e", "banner": "#e6b450", "text": "#c8d0da", "strong": "#f0f4f8",
+    "dim": "#8c94a0", "faint": "#646a74", "rule": "#383c43", "accent": "#7cc7ff", "good": "#7fd1a0",
     "warn": "#f2a65a", "bad": "#ff5c6c", "data": "#e8cf7a", "forward": "#79b8f2", "backward": "#3f7fc4",
-    "waiting": "#4a5566", "moving": "#4fd0c0", "optimizer": "#b79cf2", "other": "#8a93a0",
+    "waiting": "#50555e", "moving": "#4fd0c0", "optimizer": "#b79cf2", "other": "#8a93a0",
 }  # fmt: skip
 
 _LIGHT = {
-    "background": "#fbfbf8", "cursor": "#e6ecf3", "banner": "#8a5a00", "text": "#2c343e", "strong": "#0b1017",
+    "background": "#fbfbf8", "cursor": "#e8e9ec", "banner": "#8a5a00", "text": "#2f3337", "strong": "#0b1017",
     "dim": "#5d6875", "faint": "#87919d", "rule": "#ccd3da", "accent": "#0b62ad", "good": "#17774a",
     "warn": "#a85208", "bad": "#c81e33", "data": "#a37b00", "forward": "#4a90d9", "backward": "#1d4f8c",
     "waiting": "#b9c1ca", "moving": "#0d8a80", "optimizer": "#7a55c7", "other": "#77808a",
@@ -100,17 +101,15 @@ class Palette:
         """For the rest of a line."""
         return self._styles["text", ground]
 
-    def _style(self, role: Role, ground: Ground, behind: Color | None) -> Style:
+    def _style(self, role: Role, ground: Ground, behind: Color) -> Style:
         if ground == "banner" or role == "badge":
             loud = self._named("banner", "warning")
             return Style(color=self._background.rich_color, bgcolor=loud.rich_color, bold=True)
         bold = role in ("strong", "bad", "accent")
-        return Style(
-            color=self._colour(role).rich_color, bgcolor=behind.rich_color if behind else None, bold=bold
-        )
+        return Style(color=self._colour(role).rich_color, bgcolor=behind.rich_color, bold=bold)
 
-    def _ground(self, ground: Ground) -> Color | None:
-        return self._named("cursor", "panel") if ground == "cursor" else None
+    def _ground(self, ground: Ground) -> Color:
+        return self._named("cursor", "panel") if ground == "cursor" else self._background
 
     def _colour(self, role: Role) -> Color:
         own = self._theme.variables.get(f"ddptop-{role}")

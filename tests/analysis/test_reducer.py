@@ -228,6 +228,17 @@ def test_a_rebuild_starts_new_baselines(started) -> None:
     assert found.happenings[-1].message == "4 ranks rebuilt gradient buckets, generation 1"
 
 
+def test_what_is_learnt_of_a_bucket_later_is_no_rebuild(started) -> None:
+    world, reducer = started
+    feed(reducer, world.steps(20))
+    told = tuple(Bucket(0, i, 8_000_000, 8_000_000, 9, "float32", "") for i in range(2))
+    feed(reducer, [world.layout(rank, told) for rank in range(4)], world.steps(2))
+    found = frame(reducer, world)
+    assert [h.kind for h in found.happenings] == ["joined"]
+    assert found.buckets[0].parameters == 9
+    assert found.group.no_straggler_ms is not None, "the window went on"
+
+
 def test_sparse_detail_looks_further_back(make_world) -> None:
     world, reducer = make_world(2, detail_every=64), Reducer()
     feed(reducer, world.run(), world.introduce(), world.steps(64 * 7))

@@ -19,8 +19,8 @@ KEYS = {
     "group": "step steps_per_s step_ms loss collective_ms wait_ms transfer_ms exposed_comm_ms overlap_pct "
     "busbw_gbps what_if",
     "ranks": "rank host local_rank pid device state age_ms step bucket sequence loss step_ms data_ms "
-    "forward_ms backward_ms optimizer_ms other_ms collective_ms wait_ms transfer_ms exposed_comm_ms lateness_ms "
-    "last_pct relative_score individual_score records lost_records rss_bytes cpu_pct gpu",
+    "forward_ms backward_ms optimizer_ms other_ms collective_ms wait_ms transfer_ms exposed_comm_ms "
+    "lateness_ms last_pct relative_score individual_score records lost_records rss_bytes cpu_pct gpu",
     "buckets": "index generation bytes parameters dtype hook collective_ms wait_ms transfer_ms algbw_gbps "
     "busbw_gbps skew_ms last_arriver",
     "straggler": "rank pattern lateness_ms bound_ms recoverable_ms cost_pct cause parts_ms",

@@ -134,13 +134,13 @@ def test_mistakes_end_with_the_exit_code_of_torchrun(home: Path, words: list[str
 
 
 def test_elastic_restarts_show_as_incarnations(home: Path) -> None:
-    script = home / "flaky.py"
-    script.write_text(
-        TRAIN.replace(
-            "dist.destroy_process_group()",
-            "import os\ndist.destroy_process_group()\nsys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')",
-        )
-    )
+    # A rendezvous file for each attempt: on the agent's own store gloo may find the ranks of the attempt before.
+    start = """import os
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/{os.environ['TORCHELASTIC_RUN_ID']}-{attempt}",
+                        rank=int(os.environ["RANK"]), world_size=2)"""
+    train = TRAIN.replace('dist.init_process_group("gloo")', start)
+    (home / "flaky.py").write_text(train + "sys.exit(attempt == '0')\n")
     words = [*TWO, "--max-restarts", "1", "flaky.py", "0", "10"]
     plain, watched = both(words, home)
     assert watched.returncode == plain.returncode == 0, watched.stderr

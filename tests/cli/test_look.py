@@ -154,7 +154,10 @@ def test_watch_outlives_a_collector_that_is_started_again(
     assert show.show(FakeSource(lost, lost, frame, ended, status="gone"), show.Mode.WATCH, settings) == 0
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["lost", "finished"]
     monkeypatch.setattr(show, "GONE_S", 0.0)
-    assert show.show(FakeSource(lost, status="gone"), show.Mode.WATCH, settings) == 0
+    with pytest.raises(CliError, match="gone"):
+        show.show(FakeSource(lost, status="gone"), show.Mode.WATCH, settings)
+    with pytest.raises(CliError, match="cannot be read"):
+        show.show(FakeSource(frame, status="cannot be read"), show.Mode.WATCH, settings)
 
 
 def test_a_silent_run_says_why(frame: Frame) -> None:

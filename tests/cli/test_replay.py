@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ddptop.recording.format import MAGIC
+
 from .recordings import write_recording
 
 
@@ -69,7 +71,9 @@ def test_an_ended_run_opens_its_recording_at_the_end(ddptop, tmp_path: Path) -> 
     [
         (["nothing.ddptop"], 3, "no such file"),
         (["."], 3, "not a recording"),
-        (["text"], 3, "not a recording"),
+        (["text"], 3, "not a ddptop recording"),
+        (["empty"], 3, "empty"),
+        (["future"], 3, "format"),
         (["train-k7qf.ddptop", "--at", "100"], 2, "holds steps 0 to 99"),
         (["train-k7qf.ddptop", "--at", "100", "--json"], 2, "holds steps 0 to 99"),
     ],
@@ -78,6 +82,9 @@ def test_mistakes_are_one_line(
     ddptop, recording: Path, tmp_path: Path, words: list[str], code: int, said: str
 ) -> None:
     (tmp_path / "text").write_text("this is no recording\n" * 100)
+    (tmp_path / "empty").touch()
+    data = recording.read_bytes()
+    (tmp_path / "future").write_bytes(data[: len(MAGIC) - 1] + bytes([MAGIC[-1] + 1]) + data[len(MAGIC) :])
     done = ddptop("replay", *words)
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr

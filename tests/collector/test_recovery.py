@@ -89,7 +89,7 @@ def test_a_killed_collector_resumes_its_recording(stage):
 
 def test_a_stopped_collector_loses_nothing(stage):
     collector = stage.collector()
-    ranks = stage.ranks(steps=900)
+    ranks = stage.ranks(steps=900, rate=450)
     stage.wait_for(lambda: recorded_past(stage, 100))
     os.kill(collector.pid, signal.SIGSTOP)
     stage.wait_for_resend()

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import zmq
 
+from ddptop.protocol.messages import Credit
+from ddptop.transport.credit import CreditClient
 from ddptop.transport.discovery import read_run_file
 from ddptop.transport.rundir import ingest_endpoint, view_endpoint
 
@@ -56,6 +58,8 @@ def test_a_stopped_viewer_gets_the_newest_state_when_it_goes_on(stage):
         "-c",
         f"""
 from ddptop.sources.live import LiveSource
+from ddptop.protocol.messages import Credit
+from ddptop.transport.credit import CreditClient
 from ddptop.transport.discovery import read_run_file
 from pathlib import Path
 source = LiveSource(read_run_file(Path({str(stage.directory)!r})))
@@ -123,6 +127,13 @@ def test_hostile_peers_do_not_end_it(stage):
             for parts in frames:
                 socket.send_multipart(parts)
             socket.close()
+    greedy = CreditClient(view_endpoint(stage.directory))
+    for credit in (Credit(0, 2**47, 65_535), Credit(2**62, 2**47, 0)):
+        stage.wait_for(lambda credit=credit: greedy.grant(credit))
+        stage.wait_for(greedy.receive)
+    greedy.close()
+    os.kill(collector.pid, signal.SIGINT)
+    os.kill(collector.pid, signal.SIGTERM)
     stage.ended(ranks)
     summary = stage.finish(collector)
     context.destroy(linger=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 
 import msgpack
@@ -137,6 +138,27 @@ def test_close_is_bounded_when_there_was_never_a_collector(link, wire):
     assert sender.close(0.2) == 30
     assert sender.close(5.0) == 30  # closed already
     assert time.monotonic() - began < 2.0  # generous: the machine may be busy
+
+
+def test_close_finds_a_collector_that_was_started_again(link, wire):
+    old, sender = link.receiver(hold_acks=True), link.sender()
+    sender.offer(wire.numbered(0))
+    wire.wait_for(lambda: sender.service() or link.drain(old) or len(wire.numbers(link.arrived)) == 1)
+    old.close()
+    new = link.receiver()
+    stop = threading.Event()
+
+    def serve() -> None:
+        while not stop.wait(0.002):
+            link.drain(new)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    left = sender.close(20.0)
+    stop.set()
+    thread.join()
+    assert left == 0
+    assert wire.numbers(link.arrived) == [0, 0]  # without a recording the new one knows of nothing
 
 
 def test_close_in_a_forked_child_leaves_the_parents_socket_alone(link, wire):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.tui.drive import screen
-from tests.tui.fake import CASES, FakeSource
+from tests.tui.fake import CASES, FakeSource, nobody
 from tests.tui.screens import check
 
 SIZES = {"80x24": (80, 24), "160x50": (160, 50), "50x24": (50, 24)}
@@ -44,6 +44,7 @@ def test_paused() -> None:
 
 
 def test_before_the_first_frame() -> None:
+    check("nobody-80x24", screen(FakeSource(nobody()), (80, 24)))
     check("empty-80x24", screen(FakeSource(None, "connecting to train-k7qf"), (80, 24)))
 
 

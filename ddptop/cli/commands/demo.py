@@ -27,9 +27,9 @@ class Demo(Command):
 
     def run(self, options: argparse.Namespace) -> int:
         """Hand over to the demo."""
-        from ddptop.cli import demo
+        from ddptop.cli.demo import main
 
-        return demo.main(options)
+        return main(options)
 
 
 def _ranks(text: str) -> int:

@@ -65,18 +65,16 @@ def _check(path: Path, at: int | None) -> None:
     from ddptop.recording.reader import Recording, RecordingError
 
     try:
-        recording = Recording.open(path)
+        with Recording.open(path) as recording:
+            first, last = recording.first_step, recording.last_step
     except FileNotFoundError:
         raise CliError(f"{path}: no such file; ddptop ls lists the recordings", Exit.NOT_FOUND) from None
     except IsADirectoryError:
-        raise CliError(f"{path}: is a folder, not a recording", Exit.NOT_FOUND) from None
+        raise CliError(f"{path} is a folder, not a recording", Exit.NOT_FOUND) from None
     except PermissionError:
         raise CliError(f"{path}: permission denied; it belongs to another user?", Exit.REFUSED) from None
     except RecordingError as error:
-        text = str(error)
-        named = text if str(path) in text else f"{path}: {text}"
-        raise CliError(named, Exit.NOT_FOUND) from None
-    first, last = recording.first_step, recording.last_step
+        raise CliError(f"{error}; ddptop ls lists the recordings", Exit.NOT_FOUND) from None
     if at is None:
         return
     if first is None or last is None:

@@ -29,14 +29,12 @@ class Axis:
     @classmethod
     def over(cls, time_s: Column, columns: int, span_s: float | None) -> Axis:
         """The last `span_s` seconds, or everything. Edges lie on multiples of the bin: they stay put."""
-        last = float(time_s[-1])
-        span = span_s if span_s is not None else last - float(time_s[0])
-        bin_s = ladder(span / max(1, columns - 1))
-        final = math.floor(last / bin_s)
-        first = final - columns + 1
-        if span_s is None or float(time_s[0]) > first * bin_s:
-            first = math.floor(float(time_s[0]) / bin_s)
-        return cls(first * bin_s, bin_s, columns)
+        first_s, last_s = float(time_s[0]), float(time_s[-1])
+        if span_s is None or last_s - first_s <= span_s:
+            bin_s = ladder((last_s - first_s) / max(1, columns - 1))
+            return cls(math.floor(first_s / bin_s) * bin_s, bin_s, columns)
+        bin_s = ladder(span_s / max(1, columns - 1))
+        return cls((math.floor(last_s / bin_s) - columns + 1) * bin_s, bin_s, columns)
 
     def edges(self, time_s: Column) -> Column:
         """Index of the first point of every bin, and one more."""

@@ -20,10 +20,13 @@ _SEVERITIES: dict[str, tuple[str, Role]] = {
     "critical": ("■", "warn"),
 }
 
-UNWELL = ("stalled", "lost", "failed", "stale")
+GRAVE = ("failed", "lost", "stalled")
+"""States of a rank that are red."""
+
+UNWELL = (*GRAVE, "stale")
 """States that want a look, the worst first."""
 
-_GRAVE = frozenset({"stall", "stalled", "lost_rank", "failed_rank", "lost", "failed"})
+_GRAVE_KINDS = frozenset({"stall", "stalled", "lost_rank", "failed_rank", "lost", "failed"})
 """Kinds that are red: something stalled, was lost or failed."""
 
 
@@ -35,4 +38,4 @@ def of_state(state: str) -> tuple[str, Role]:
 def of_severity(severity: str, kind: str = "") -> tuple[str, Role]:
     """Sign and role of an alert or a happening."""
     sign, role = _SEVERITIES.get(severity, ("●", "dim"))
-    return ("■", "bad") if kind in _GRAVE and severity != "info" else (sign, role)
+    return ("■", "bad") if kind in _GRAVE_KINDS and severity != "info" else (sign, role)

@@ -34,14 +34,15 @@ class Curve:
     title: list[Line]
     """Parts of it, the most important first: as many as fit."""
     x: Column
+    """Seconds."""
     main: Column
-    behind: Column | None
-    behind_how: str
-    span_s: float | None
-    """None: all that is kept."""
-    zero: bool
-    """Whether the scale starts at 0: for times always, or jitter would look like news."""
     role: Role
+    behind: Column | None = None
+    """Drawn faintly behind the mean: the largest of every bin."""
+    span_s: float | None = None
+    """None: all that is kept."""
+    zero: bool = False
+    """Whether the scale starts at 0: for times always, or jitter would look like news."""
 
 
 def charts(scene: Scene, width: int, height: int) -> list[Line]:
@@ -76,9 +77,7 @@ def chart(curve: Curve, width: int, height: int, ascii_only: bool) -> list[Line]
         gutter = max(cells(scale.label(scale.high)), cells(scale.label(scale.low)))
     behind = None
     if curve.behind is not None:
-        behind = _canvas(
-            binned(curve.behind, axis.edges(curve.x), curve.behind_how), scale, across, height - 1
-        )
+        behind = _canvas(binned(curve.behind, axis.edges(curve.x), "max"), scale, across, height - 1)
     front = _canvas(main, scale, across, height - 1)
     lines = [gather(curve.title, width, 1)]
     for at, picture in enumerate(rows(front, behind, curve.role, ascii_only)):
@@ -95,35 +94,38 @@ def _canvas(values: Column, scale: Scale, across: int, height: int) -> Canvas:
 
 
 def _curves(scene: Scene) -> list[Curve]:
-    history, group = scene.frame.history, scene.frame.group
-    span = f"last {RECENT_S / 60:.0f} min"
-    x = history.time_s
-    losses = [_title("loss", loss(group.loss_mean)), Line("━ mean", "accent")]
-    if known(group.loss_max):
-        losses.append(Line(f"┄ worst {loss(group.loss_max)}", "faint"))
-        losses.append(Line(f"rank {group.loss_max_rank}" if group.loss_max_rank is not None else "", "faint"))
-    kept = f"since step {count(history.step[0])}" if history.start else "whole run"
-    losses.append(Line(kept, "faint"))
+    history, group, x = scene.frame.history, scene.frame.group, scene.frame.history.time_s
+    young = len(x) and x[-1] - x[0] <= RECENT_S
+    recent = Line("whole run" if young else f"last {RECENT_S / 60:.0f} min", "faint")
     steps = [_title("step ms", fixed(group.step_ms_p50)), Line(f"p95 {fixed(group.step_ms_p95)}", "dim")]
-    recent = [Line(span, "faint")]
-    steps += [*recent, Line("┄ peak", "faint")]
-    waits = [_title("waiting ms", fixed(group.wait_ms)), Line("mean of ranks", "dim")]
-    speed = [_title("busbw GB/s", fixed(group.busbw_gbps, 2))]
+    steps += [recent, Line(f"┄ peak {fixed(_peak(x, history.step_ms))}", "faint")]
+    waits = [_title("waiting ms", fixed(group.wait_ms)), recent]
+    speed = [_title("busbw GB/s", fixed(group.busbw_gbps, 2)), recent]
     return [
-        Curve(losses, x, history.loss_mean, history.loss_max, "max", None, False, "accent"),
-        Curve(
-            [*steps, *recent, Line("┄ peak", "faint")],
-            x,
-            history.step_ms,
-            history.step_ms,
-            "max",
-            RECENT_S,
-            True,
-            "forward",
-        ),
-        Curve(waits + recent, x, history.wait_ms, None, "max", RECENT_S, True, "optimizer"),
-        Curve(speed + recent, x, history.busbw_gbps, None, "min", RECENT_S, True, "moving"),
+        Curve(_loss_title(scene), x, history.loss_mean, "accent", behind=history.loss_max),
+        Curve(steps, x, history.step_ms, "forward", behind=history.step_ms, span_s=RECENT_S, zero=True),
+        Curve(waits, x, history.wait_ms, "optimizer", span_s=RECENT_S, zero=True),
+        Curve(speed, x, history.busbw_gbps, "moving", span_s=RECENT_S, zero=True),
     ]
+
+
+def _loss_title(scene: Scene) -> list[Line]:
+    history, group = scene.frame.history, scene.frame.group
+    parts = [_title("loss", loss(group.loss_mean)), Line("━ mean", "accent")]
+    if known(group.loss_max):
+        parts.append(Line(f"┄ worst {loss(group.loss_max)}", "faint"))
+        parts.append(Line(f"rank {group.loss_max_rank}" if group.loss_max_rank is not None else "", "faint"))
+    kept = f"since step {count(history.step[0])}" if history.start else "whole run"
+    return [*parts, Line(kept, "faint")]
+
+
+def _peak(x: Column, values: Column) -> float | None:
+    """The largest of the last minutes: the curve itself may be clipped there."""
+    if not len(x):
+        return None
+    recent = values[np.searchsorted(x, x[-1] - RECENT_S) :]
+    there = recent[np.isfinite(recent)]
+    return float(there.max()) if len(there) else None
 
 
 def _title(name: str, value: str) -> Line:

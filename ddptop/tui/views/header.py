@@ -64,7 +64,8 @@ def _figures(scene: Scene) -> list[Line]:
     dear = known(cost.measured_pct) and known(cost.budget_pct) and cost.measured_pct > cost.budget_pct  # type: ignore[operator]  # known() has looked
     figures = [
         Line("step ", "dim").add(count(group.step), "strong"),
-        Line(fixed(rate, digits), "strong").add("/s", "dim"),
+        # Of a run that does not move, the rate of its last steps would be an untruth.
+        Line(fixed(rate, digits), "strong").add("/s", "dim") if frame.run.state == "live" else Line(),
         Line("loss ", "dim").add(loss(group.loss_mean), "strong"),
         Line("own cost ", "dim").add(fixed(cost.measured_pct, 1, "%"), "warn" if dear else "strong"),
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.tui.paint.signs import UNWELL
+from ddptop.tui.paint.signs import GRAVE, UNWELL
 from ddptop.tui.scene import Scene
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ SORTS: dict[str, tuple[str, bool]] = {
 }
 """Sortable columns of numbers: field of `Ranks`, and whether the largest comes first."""
 
+_STATES = (*UNWELL, "waiting", "live", "finished")
+
 _SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
@@ -44,21 +46,20 @@ def ordered(scene: Scene, rows: int) -> list[int]:
         column: Column = getattr(frame.ranks, name)
         keys = -column if falling else column
         return [chosen[at] for at in np.argsort(keys[chosen], kind="stable").tolist()]
-    if place.sort in ("host", "dev", "state"):
-        texts = frame.ranks.device if place.sort == "dev" else getattr(frame.ranks, place.sort)
+    if place.sort == "state":
+        return sorted(chosen, key=lambda rank: _STATES.index(frame.ranks.state[rank]))
+    if place.sort in ("host", "dev"):
+        texts = frame.ranks.host if place.sort == "host" else frame.ranks.device
         return sorted(chosen, key=lambda rank: texts[rank])
-    if len(chosen) <= rows:
-        return chosen
-    return sorted(chosen, key=lambda rank: _trouble(scene, rank))
+    return chosen if len(chosen) <= rows else _trouble_first(scene, chosen)
 
 
-def _trouble(scene: Scene, rank: int) -> int:
-    state = scene.frame.ranks.state[rank]
-    if state in UNWELL[:3]:
-        return 0
-    if rank == scene.culprit:
-        return 1
-    return 2 if state in UNWELL else 3
+def _trouble_first(scene: Scene, chosen: list[int]) -> list[int]:
+    states, culprit = scene.frame.ranks.state, scene.culprit
+    front = [rank for rank in chosen if states[rank] in UNWELL or rank == culprit]
+    lifted = set(front)
+    front.sort(key=lambda rank: (states[rank] not in GRAVE, rank != culprit))
+    return front + [rank for rank in chosen if rank not in lifted]
 
 
 def _filtered(ranks: Ranks, text: str) -> list[int]:

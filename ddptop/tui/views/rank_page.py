@@ -96,9 +96,10 @@ def _charts(scene: Scene, focus: RankSteps, width: int, height: int) -> list[Lin
     x = _steps_as_axis(focus)
     each = (width + 1) // 2 if width >= TWO_ABREAST else width
     span = Line(f"last {counted(len(focus.step), 'step')}", "faint")
+    steps, loss_title = [Line("step ms", "dim"), span, Line("┄ peak", "faint")], [Line("loss", "dim"), span]
     curves = [
-        Curve([Line("step ms", "dim"), span], x, focus.step_ms, None, "", None, True, "forward"),
-        Curve([Line("loss", "dim"), span], x, focus.loss, None, "", None, False, "accent"),
+        Curve(steps, x, focus.step_ms, "forward", behind=focus.step_ms, zero=True),
+        Curve(loss_title, x, focus.loss, "accent"),
     ]
     if each == width:
         return chart(curves[0], width, height, scene.ascii_only)

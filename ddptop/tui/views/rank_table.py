@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,9 +12,9 @@ from ddptop.tui.paint import table
 from ddptop.tui.paint.line import Line, Piece, Role
 from ddptop.tui.paint.numbers import UNKNOWN, count, counted, duration, fixed, known, loss, size
 from ddptop.tui.paint.signs import of_state
-from ddptop.tui.paint.text import cells, fit
+from ddptop.tui.paint.text import cells, clean, fit
 from ddptop.tui.scene import Place, Scene
-from ddptop.tui.views.rank_order import ordered
+from ddptop.tui.views.rank_order import SORTS, ordered
 
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Column
@@ -67,12 +68,16 @@ def _note(place: Place, columns: list[table.Column], order: list[int]) -> None:
 
 
 def _titles(scene: Scene, columns: list[table.Column], bar: int) -> Line:
-    line = Line(" " * GUTTER).extend(table.head(columns, sorted_by=scene.place.sort))
+    line = Line(" " * GUTTER).extend(table.head(columns, 1, scene.place.sort, _sign(scene.place.sort)))
     if bar:
         scale = f"{fixed(scene.breakdown.full_ms)} ms" if scene.breakdown.full_ms else ""
         title = "where the step went" if bar >= 32 else "its step"
         line.add(" ┃", "rule").add(fit(title, bar - cells(scale)), "dim").add(scale, "dim")
     return line
+
+
+def _sign(sort: str) -> str:
+    return "▾" if sort in SORTS and SORTS[sort][1] else "▴"
 
 
 def _row(scene: Scene, columns: list[table.Column], rank: int, bar: int) -> Line:
@@ -94,14 +99,12 @@ def _nobody(scene: Scene) -> str:
 
 def _columns(scene: Scene) -> list[table.Column]:
     ranks = scene.frame.ranks
-    hosts = tuple(map(scene.clean, dict.fromkeys(ranks.host)))
-    one_host = len(hosts) <= 1
-    devices = tuple(map(scene.clean, dict.fromkeys(ranks.device)))
+    one_host = scene.frame.run.nodes <= 1 and len(set(ranks.host)) <= 1
     last = max(0, len(ranks.state) - 1)
     return [
-        table.Column("rank", max(4, len(str(last))), lambda rank: (str(rank), _name_role(scene, rank)), 99),
-        _text(scene, "host", ranks.host, hosts, 5 if one_host else 75, 16),
-        _text(scene, "dev", ranks.device, devices, 70, 8),
+        table.Column("rank", max(5, len(str(last))), lambda rank: (str(rank), _name_role(scene, rank)), 99),
+        _text(scene, "host", ranks.host, 5 if one_host else 75, 16),
+        _text(scene, "dev", ranks.device, 70, 8),
         table.Column("state", STATE_WIDTH, lambda rank: state_piece(scene, rank), 98, right=False),
         _number("step", ranks.step, count, 84, "dim"),
         _number("loss", ranks.loss, loss, 80, "text"),
@@ -125,13 +128,17 @@ def _name_role(scene: Scene, rank: int) -> Role:
     return "warn" if rank == scene.culprit else "strong"
 
 
-def _text(
-    scene: Scene, title: str, texts: tuple[str, ...], kinds: tuple[str, ...], keep: int, most: int
-) -> table.Column:
-    width = min(most, max(map(cells, (title, *kinds))))
+def _text(scene: Scene, title: str, texts: tuple[str, ...], keep: int, most: int) -> table.Column:
+    width = min(most, max(cells(title), _widest(texts, scene.ascii_only)))
     return table.Column(
         title, width, lambda rank: (scene.clean(texts[rank]) or UNKNOWN, "dim"), keep, right=False, tail=True
     )
+
+
+@lru_cache(maxsize=4)
+def _widest(texts: tuple[str, ...], ascii_only: bool) -> int:
+    """Hosts and devices of thousands of ranks do not change from picture to picture."""
+    return max((cells(clean(text, ascii_only)) for text in set(texts)), default=0)
 
 
 def _number(

@@ -1,0 +1,91 @@
+"""The ranks' columns of a frame, and the single steps of one of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.analysis import metrics
+from ddptop.analysis.frames import Ranks, RankSteps
+from ddptop.analysis.window import PHASES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ddptop.analysis.frames import Column
+    from ddptop.analysis.medians import DetailMedians
+    from ddptop.analysis.members import Member
+    from ddptop.analysis.reducer import Reducer
+
+
+def rank_columns(reducer: Reducer, states: Sequence[str], detail: DetailMedians, now_ns: int) -> Ranks:
+    members = reducer.members
+    steps = reducer.figures.steps
+    slots = steps.slots()
+    walls = steps.ranks.medians(("step", *PHASES), slots) if len(slots) else {}
+    unknown = detail.unknown
+    own = detail.ranks("self")
+    window = reducer.figures.detail
+
+    def each(value: Callable[[Member], float | None]) -> Column:
+        """Exact: counts and ids."""
+        return np.array([value(member) for member in members], np.float64)
+
+    def narrow(column: Column) -> Column:
+        """float32, as it also travels: a frame is the same before and after the credit link."""
+        return column.astype(np.float32)
+
+    best = unknown if window is None else np.fmin(window.best_self, own)
+    individual = np.divide(best, own, out=np.full_like(own, np.nan), where=own > 0)
+    if window is None or np.isnan(window.best_self).all():
+        individual = unknown
+    return Ranks(
+        host=tuple(m.hello.host if m.hello else "" for m in members),
+        device=tuple(m.hello.device if m.hello else "" for m in members),
+        state=tuple(states),
+        phase=tuple(m.phase for m in members),
+        local_rank=each(lambda m: m.hello.local_rank if m.hello else None),
+        pid=each(lambda m: m.hello.pid if m.hello else None),
+        incarnation=each(lambda m: m.hello.incarnation if m.hello else None),
+        age_ms=each(lambda m: max(0, now_ns - m.heard_ns) / 1e6 if m.hello else None),
+        step=each(lambda m: m.step if m.hello else None),
+        bucket=each(lambda m: m.bucket),
+        sequence=each(lambda m: m.sequence),
+        loss=narrow(reducer.figures.loss),
+        **{f"{name}_ms": narrow(walls.get(name, unknown)) for name in ("step", *PHASES)},
+        **{f"{name}_ms": narrow(detail.ranks(name)) for name in ("collective", "wait", "transfer")},
+        exposed_comm_ms=narrow(detail.ranks("exposed")),
+        exposed_wait_ms=narrow(detail.ranks("exposed_wait")),
+        lateness_ms=narrow(detail.ranks("lateness")),
+        last_pct=narrow(detail.last_pct()),
+        relative_score=narrow(metrics.relative_scores(own)),
+        individual_score=narrow(individual),
+        records=each(lambda m: m.records),
+        lost_records=each(lambda m: m.lost_records),
+        rss_bytes=each(lambda m: m.rss_bytes),
+        cpu_pct=narrow(each(lambda m: m.cpu_pct)),
+    )
+
+
+def rank_steps(reducer: Reducer, rank: int) -> RankSteps:
+    steps = reducer.figures.steps
+    slots = steps.slots()
+    points: Column = reducer.history.end - len(slots) + np.arange(len(slots))
+    waits: dict[str, Column] = {
+        name: np.full(len(slots), np.nan, np.float32) for name in ("wait", "transfer", "lateness")
+    }
+    window = reducer.figures.detail
+    if window is not None:
+        theirs = window.group.recent(len(slots))
+        at = window.group.of("point", theirs)
+        _, here, there = np.intersect1d(points, at, return_indices=True)
+        for name, column in waits.items():
+            column[here] = window.ranks.of(name, theirs[there])[rank]
+    return RankSteps(
+        rank=rank,
+        step=steps.group.of("number", slots),
+        loss=steps.ranks.of("loss", slots)[rank],
+        **{f"{name}_ms": steps.ranks.of(name, slots)[rank] for name in ("step", *PHASES)},
+        **{f"{name}_ms": column for name, column in waits.items()},
+    )

@@ -1,0 +1,111 @@
+"""Frames out of a recording, as if the run were happening again."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from ddptop.recording.reader import Recording, RecordingError
+from ddptop.sources.marks import Marks
+from ddptop.sources.player import Player
+from ddptop.sources.showing import Controls, Showing, moment, with_playback
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ddptop.analysis.frames import Frame
+
+EXACT_BYTES = 32 << 20
+"""`frame_at` reads a recording up to this size from its start, in some ten seconds at most: every figure is
+then what it was live. In a larger one it begins `EXACT_ROWS` before the step: all medians are the same, and
+only what counts since the start of the run (own best times) is not known."""
+EXACT_ROWS = 400_000
+
+
+def frame_at(path: Path, step: int | None) -> Frame:
+    """The group at the last moment at which no step after `step` was known; None: at the end.
+
+    Raises OSError, and RecordingError where the file is no recording.
+    """
+    with Recording.open(path) as recording:
+        player = Player(recording, whole_bytes=EXACT_BYTES, tail_rows=EXACT_ROWS)
+        if step is None:
+            player.go_to(recording.end_ns)
+        else:
+            player.go_to_step(step)
+        marks = Marks()
+        marks.add_messages(recording.lasting(), recording.start_ns)
+        return with_playback(player.frame(), player, marks, playing=False, speed=1.0)
+
+
+class ReplaySource:
+    """A `Source` that plays a recording. Its thread owns the file; calls leave it a note and return."""
+
+    def __init__(
+        self, path: Path, *, at: int | None = None, speed: float = 1.0, playing: bool = True
+    ) -> None:
+        """Open the recording and stand at its start, or at step `at`.
+
+        Raises OSError, and RecordingError where the file is no recording.
+        """
+        self._recording = Recording.open(path)
+        self._controls = Controls(playing, speed)
+        self._frame: Frame | None = None
+        self._trouble: str | None = None
+        self._thread: threading.Thread | None = None
+        if at is not None:
+            self.seek(step=at)
+
+    def start(self) -> None:
+        """See Source."""
+        self._thread = threading.Thread(target=self._run, name="ddptop-replay")
+        self._thread.start()
+
+    def latest(self) -> Frame | None:
+        """See Source."""
+        return self._frame
+
+    def status(self) -> str | None:
+        """See Source."""
+        return self._trouble
+
+    def focus(self, rank: int | None) -> None:
+        """See Source."""
+        self._controls.set(focus=rank)
+
+    def play(self, playing: bool | None = None) -> None:
+        """See Source."""
+        self._controls.play(playing)
+
+    def set_speed(self, factor: float) -> None:
+        """See Source."""
+        self._controls.set(speed=factor)
+
+    def seek(
+        self, *, step: int | None = None, share: float | None = None, by_steps: int | None = None
+    ) -> None:
+        """See Source. Going by single steps holds the recording, as a person who counts steps expects."""
+        if step is not None:
+            self._controls.order(lambda player: player.go_to_step(step), instead=True)
+        elif share is not None:
+            self._controls.order(lambda player: player.go_to(moment(player.recording, share)), instead=True)
+        elif by_steps is not None:
+            self._controls.play(False)
+            self._controls.order(lambda player: player.go_by(by_steps), instead=False)
+
+    def close(self) -> None:
+        """See Source."""
+        self._controls.close()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._recording.close()
+
+    def _run(self) -> None:
+        try:
+            Showing(self._recording, self._controls, self._publish).run()
+        except (OSError, RecordingError) as error:
+            self._trouble = f"{self._recording.path}: {error}"
+
+    def _publish(self, frame: Frame) -> None:
+        self._frame = frame

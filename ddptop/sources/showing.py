@@ -1,0 +1,171 @@
+"""The thread of a replay: it moves the clock of the recording, obeys the controls, makes the frames."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from ddptop.analysis.frames import Playback
+from ddptop.sources.backfill import Backfill
+from ddptop.sources.marks import Marks
+from ddptop.sources.player import NS, Player
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Frame
+    from ddptop.recording.reader import Recording
+
+Order: TypeAlias = "Callable[[Player], None]"
+
+FRAME_S = 0.125
+"""Between two frames while something moves: a screen at 4 Hz never waits for one."""
+READ_S = 0.1
+"""Longest time without a frame while the clock runs faster than the file can be read."""
+FOLLOW_S = 0.5
+"""Between two looks at a growing file: its writer flushes every quarter of a second."""
+BACKFILL_S = 0.02
+"""The early history is read in pieces this long and with pauses as long: the screen needs the interpreter."""
+MIN_SPEED, MAX_SPEED = 0.01, 10_000.0
+
+
+class Controls:
+    """What a person wants, told from any thread."""
+
+    def __init__(self, playing: bool, speed: float) -> None:
+        self.wake = threading.Event()
+        self.closing = False
+        self.playing = playing
+        self.speed = 1.0
+        self.focus: int | None = None
+        self._orders: list[Order] = []
+        self._lock = threading.Lock()
+        self.set(speed=speed)
+
+    def set(self, *, speed: float | None = None, focus: int | None = -1) -> None:
+        """A new speed, or a rank (None: none) whose single steps are wanted."""
+        if speed is not None:
+            self.speed = min(MAX_SPEED, max(MIN_SPEED, speed))
+        if focus != -1:
+            self.focus = focus
+        self.wake.set()
+
+    def play(self, playing: bool | None) -> None:
+        """Run or hold; None: the other one."""
+        with self._lock:
+            self.playing = not self.playing if playing is None else playing
+        self.wake.set()
+
+    def order(self, order: Order, *, instead: bool) -> None:
+        """Go somewhere, after or `instead` of where it was to go before."""
+        with self._lock:
+            self._orders = [order] if instead else [*self._orders, order]
+        self.wake.set()
+
+    def take_orders(self) -> list[Order]:
+        """The orders that have not been carried out yet."""
+        with self._lock:
+            orders, self._orders = self._orders, []
+        return orders
+
+    def close(self) -> None:
+        """Come to an end."""
+        self.closing = True
+        self.wake.set()
+
+
+class Showing:
+    """One thread's work, from the first frame to the last."""
+
+    def __init__(self, recording: Recording, controls: Controls, publish: Callable[[Frame], None]) -> None:
+        self._recording = recording
+        self._controls = controls
+        self._publish = publish
+        self._player = Player(recording)
+        self._marks = Marks()
+        self._marked_ns = 0
+        self._backfill: Backfill | None = None
+        self._clock_s = self._followed_s = 0.0
+
+    def run(self) -> None:
+        """Show until the controls say that it is enough. Raises OSError when the file goes away."""
+        self._clock_s = time.monotonic()
+        self._mark()
+        while not self._controls.closing:
+            self._controls.wake.clear()
+            for order in self._controls.take_orders():
+                order(self._player)
+            self._move()
+            self._follow()
+            self._publish(self._frame())
+            self._rest()
+
+    def _move(self) -> None:
+        """Let the clock of the recording go on by what has passed on the wall."""
+        before, self._clock_s = self._clock_s, time.monotonic()
+        if not self._controls.playing:
+            return
+        ahead_ns = int((self._clock_s - before) * self._controls.speed * NS)
+        self._player.read_on(self._player.position_ns + ahead_ns, until=self._clock_s + READ_S)
+        if self._player.at_end and not self._recording.growing:
+            self._controls.playing = False
+
+    def _follow(self) -> None:
+        now_s = time.monotonic()
+        if self._recording.growing and now_s - self._followed_s >= FOLLOW_S:
+            self._followed_s = now_s
+            if self._recording.refresh():
+                self._mark()
+
+    def _mark(self) -> None:
+        recording = self._recording
+        self._marks.add_messages(recording.lasting(from_ns=self._marked_ns), recording.start_ns)
+        self._marked_ns = recording.end_ns + 1
+
+    def _frame(self) -> Frame:
+        player, controls = self._player, self._controls
+        frame = player.frame(focus=controls.focus)
+        self._marks.add_happenings(frame.happenings, player.reducer.unix_s(self._recording.start_ns))
+        if not player.from_start:
+            if self._backfill is None:
+                self._backfill = Backfill(self._recording)
+            frame = replace(frame, history=self._backfill.before(frame.history))
+        return with_playback(frame, player, self._marks, playing=controls.playing, speed=controls.speed)
+
+    def _rest(self) -> None:
+        """Until the next frame is due or somebody calls; the early history is read meanwhile."""
+        end_s = time.monotonic() + FRAME_S
+        backfill = self._backfill
+        busy = self._controls.playing or self._recording.growing
+        while backfill is not None and not backfill.done and time.monotonic() < end_s:
+            busy = True  # one more frame is due, to show what was found
+            backfill.work(BACKFILL_S)
+            if self._controls.wake.wait(BACKFILL_S):
+                return
+        self._controls.wake.wait(max(0.0, end_s - time.monotonic()) if busy else None)
+
+
+def with_playback(frame: Frame, player: Player, marks: Marks, *, playing: bool, speed: float) -> Frame:
+    """The frame with where in the recording it stands."""
+    recording = player.recording
+    duration_s = (recording.end_ns - recording.start_ns) / NS
+    playback = Playback(
+        position_s=(player.position_ns - recording.start_ns) / NS,
+        duration_s=duration_s,
+        step=player.step,
+        first_step=recording.first_step,
+        last_step=recording.last_step,
+        playing=playing,
+        speed=speed,
+        growing=recording.growing,
+        damage=recording.damage,
+        marks=marks.shares(duration_s),
+    )
+    return replace(frame, playback=playback)
+
+
+def moment(recording: Recording, share: float) -> int:
+    """The moment at this share (0..1) of the recording's duration."""
+    part = min(1.0, max(0.0, share))
+    return recording.start_ns + int(part * (recording.end_ns - recording.start_ns))

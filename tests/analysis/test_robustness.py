@@ -1,0 +1,119 @@
+"""Whatever ranks send within the limits: no exception, no warning of numpy's, frames that hold together."""
+
+from __future__ import annotations
+
+import json
+import random
+import warnings
+
+import pytest
+
+from ddptop.analysis.frame_codec import decode_frame, encode_frame
+from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.snapshot import snapshot
+from ddptop.analysis.verdict import verdict
+from ddptop.protocol import limits
+from ddptop.protocol.messages import (
+    Bucket,
+    Bye,
+    Card,
+    Event,
+    Hello,
+    Layout,
+    Message,
+    Progress,
+    Received,
+    Run,
+    StepRow,
+    Steps,
+    Usage,
+)
+
+
+class Chaos:
+    """Messages that are each valid and together make no sense."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.t_ns = 0
+        self.step = 0
+
+    def whole(self, most: int) -> int:
+        """Small numbers often, the extremes sometimes."""
+        return self.random.choice([0, 1, 2, 3, self.random.randrange(most + 1), most])
+
+    def loss(self) -> float | None:
+        return self.random.choice([None, 1.0, float("nan"), float("inf"), -float("inf"), 1e300, 0.0])
+
+    def row(self) -> StepRow:
+        cells: list[int] = []
+        for number in range(self.random.choice([0, 2, 2, 2, 4])):
+            cells += [number, self.whole(limits.MAX_US), self.random.choice([-1, 0, 7])]
+        times = [self.whole(limits.MAX_US) for _ in range(8)]
+        flags, loss = self.random.choice([0, 1, 1, 1, 2, 3]), self.loss()
+        return StepRow(*times, -1, self.whole(9), flags, self.whole(limits.MAX_US), loss, tuple(cells))
+
+    def message(self) -> Message:
+        makers = (self.hello, self.layout, self.steps, self.steps, self.steps, self.progress, self.event)
+        clock = self.whole(limits.MAX_NS)
+        rare: tuple[Message, ...] = (
+            Card({"torch": self.random.choice([None, "2", 2.0]), "ddp.x": True}),
+            Usage(clock, self.whole(limits.MAX_BYTES), 1.0),
+            Bye(clock, self.random.choice(["finished", "Überfehler"])),
+            Run(1, "i", "n", "s", (), clock, clock, self.random.choice(["live", "failed"]), None, False),
+        )
+        return self.random.choice(rare) if self.random.random() < 0.1 else self.random.choice(makers)()
+
+    def hello(self) -> Message:
+        """Of two ranks mostly; a number names the rank and, now and then, a restarted process."""
+        session = self.random.choice([1, 2, 1, 2, 1, 2, 3, 4])
+        world = 2 if self.random.random() < 0.97 else 4
+        clock = self.whole(limits.MAX_NS)
+        rank, again, host = session % 2, self.random.random() < 0.02, self.random.choice("aaaab")
+        return Hello(
+            1, "i", session, rank, world, 0, int(again), host, 1, "cpu", "gloo", "hook", clock, clock, 1.0
+        )
+
+    def layout(self) -> Message:
+        sizes = self.random.choice([(8, 8, 8), (8, 8, 8), (8,), ()])
+        wire = self.random.choice([None, 0, 9])
+        return Layout(
+            self.random.randrange(2), tuple(Bucket(0, i, n, wire, None, "f", "") for i, n in enumerate(sizes))
+        )
+
+    def steps(self) -> Message:
+        """Mostly in order with the steps before, so that many get complete."""
+        self.step += self.random.choice([0, 0, 1])
+        first = self.step if self.random.random() < 0.97 else self.whole(limits.MAX_STEP - 10)
+        rows = tuple(self.row() for _ in range(self.random.randrange(6)))
+        return Steps(self.random.randrange(2), first, self.whole(limits.MAX_NS), rows)
+
+    def progress(self) -> Message:
+        step, every = self.whole(limits.MAX_STEP), self.whole(99)
+        return Progress(0, step, self.random.randrange(9), -1, -1, every, 0.0, 0.0, 0)
+
+    def event(self) -> Message:
+        kind = self.random.choice(["lost_rank", "recording", "thinned", "phase_begins", "x"])
+        return Event(kind, 0, self.random.randrange(-1, 4), -1, {"every": self.random.choice([0, 2, "3"])})
+
+    def received(self) -> Received:
+        self.t_ns += self.random.choice([0, 10**6, 10**9, 10**11])
+        message = self.message()
+        session = message.session if isinstance(message, Hello) else self.random.randrange(5)
+        return Received(self.t_ns, self.random.randrange(-1, 4), session, 1, message)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nonsense_does_no_harm(seed) -> None:
+    chaos, reducer = Chaos(seed), Reducer(window=10, history_points=50)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(20):
+            for _ in range(40):
+                reducer.feed(chaos.received())
+            frame = reducer.frame(chaos.t_ns, cursor=chaos.whole(100), focus=chaos.random.randrange(-1, 5))
+            shown = json.dumps(snapshot(frame), allow_nan=False)
+            assert shown == json.dumps(snapshot(decode_frame(encode_frame(frame))), allow_nan=False)
+            assert verdict(frame).sentence
+            assert verdict(frame).line(ascii_only=True).isascii()
+    assert reducer.history_end > 0, "no step got complete: this proved nothing"

@@ -1,0 +1,183 @@
+"""`ddptop RUN` as a process against a real collector: a run is shown before any rank has reported."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ddptop.transport.rundir import create_run_directory
+
+from .recordings import write_recording
+
+DEADLINE_S = 60
+NAME = "train-k7qf"
+
+
+@pytest.fixture
+def collector(live_run, home: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """The collector of a run that waits for its ranks; a line on its stdin ends it."""
+    directory = create_run_directory("aa11")
+    words = ["--run-dir", str(directory), "--run-id", "aa11", "--name", NAME, "--record", "off"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ddptop.collector", *words, "--script", "train.py"],
+        env=home,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert b"ready" in process.stdout.readline()
+    yield process
+    if process.poll() is None:
+        finish(process)
+    process.stdout.close()
+
+
+def finish(collector: subprocess.Popen[bytes]) -> None:
+    """Tell it that the launcher is done, and wait for its end."""
+    assert collector.stdin is not None
+    with collector.stdin:
+        collector.stdin.write(b'{"exit_code": 0}\n')
+    collector.wait(DEADLINE_S)
+
+
+def watch(home: dict[str, str]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "ddptop.cli.main", NAME]
+    return subprocess.Popen(
+        command, env=home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, encoding="utf-8"
+    )
+
+
+def test_the_state_is_told_before_any_rank_reports(ddptop, collector) -> None:
+    done = ddptop(NAME, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = json.loads(done.stdout)
+    assert shown["source"] == "live"
+    assert shown["run"]["state"] == "waiting"
+    assert shown["group"]["step"] is None
+    done = ddptop("--once")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"ddptop {NAME}   ○ WAITING")
+    assert ddptop("ls").stdout.splitlines()[1].split()[:2] == ["live", NAME]
+
+
+def test_watch_ends_with_the_run(collector, home: dict[str, str]) -> None:
+    with watch(home) as watching:
+        assert watching.stdout is not None
+        assert "waiting" in watching.stdout.readline()
+        finish(collector)
+        assert "finished" in watching.stdout.read().splitlines()[-1]
+    assert watching.returncode == 0
+
+
+def test_watch_is_interrupted(collector, home: dict[str, str]) -> None:
+    with watch(home) as watching:
+        assert watching.stdout is not None
+        assert watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+    assert watching.returncode == 130
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, words: list[str], environ: dict[str, str], rows: int, columns: int) -> None:
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        command = [sys.executable, "-m", "ddptop.cli.main", *words]
+        self.process = subprocess.Popen(
+            command, env=environ, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+        )
+        os.close(slave)
+        self.shown = b""
+
+    def wait_for(self, text: bytes) -> None:
+        """Read until the text was written."""
+        deadline = time.monotonic() + DEADLINE_S
+        while text not in self.shown:
+            assert time.monotonic() < deadline, self.shown
+            self._read()
+
+    def end(self) -> int:
+        """Read until the command ends, and return its exit code."""
+        deadline = time.monotonic() + DEADLINE_S
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, self.shown
+            self._read()
+        self._read()
+        return self.process.returncode
+
+    def _read(self) -> None:
+        if select.select([self.master], [], [], 0.1)[0]:
+            with suppress(OSError):  # EIO: nobody has the other side any more
+                self.shown += os.read(self.master, 65536)
+
+    def close(self) -> None:
+        """Leave nothing behind, whatever the test made of it."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.master)
+
+
+@pytest.fixture
+def terminal(home: dict[str, str]) -> Iterator[Callable[..., Terminal]]:
+    """Starts `ddptop ARGUMENTS` on a terminal."""
+    opened: list[Terminal] = []
+
+    def start(*words: str, rows: int = 24, columns: int = 80, **environ: str) -> Terminal:
+        opened.append(Terminal(list(words), home | environ, rows, columns))
+        return opened[-1]
+
+    yield start
+    for each in opened:
+        each.close()
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(24, 80), (5, 20)])
+def test_the_screen_opens_and_closes(collector, terminal, rows: int, columns: int) -> None:
+    screen = terminal(NAME, rows=rows, columns=columns)
+    screen.wait_for(b"quit")
+    os.write(screen.master, b"q")
+    assert screen.end() == 0
+    assert b"Traceback" not in screen.shown
+
+
+def test_the_screen_opens_over_a_recording(terminal, tmp_path: Path) -> None:
+    path = tmp_path / "train-a2a2.ddptop"
+    write_recording(path)
+    screen = terminal("replay", str(path))
+    screen.wait_for(b"train-a2a2")
+    os.write(screen.master, b"q")
+    assert screen.end() == 0
+    assert b"Traceback" not in screen.shown
+
+
+def test_an_unknown_theme_is_one_line(terminal, tmp_path: Path) -> None:
+    path = tmp_path / "train-a2a2.ddptop"
+    write_recording(path)
+    screen = terminal("replay", str(path), "--theme", "mud")
+    assert screen.end() == 2
+    assert screen.shown.startswith(b"ddptop: there is no theme 'mud'")
+    assert screen.shown.count(b"\n") == 1
+
+
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(collector, terminal) -> None:
+    screen = terminal(NAME, TERM="dumb")
+    screen.wait_for(b"waiting")
+    screen.process.send_signal(signal.SIGINT)
+    assert screen.end() == 130
+    assert b"\x1b" not in screen.shown

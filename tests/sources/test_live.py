@@ -1,0 +1,192 @@
+"""The live source, against a collector that a test plays by hand."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ddptop.analysis.frame_codec import encode_frame
+from ddptop.analysis.frames import History
+from ddptop.analysis.reducer import Reducer
+from ddptop.protocol.messages import Hello, Received, Run, State
+from ddptop.sources import live as live_module
+from ddptop.sources.live import LiveSource, aged
+from ddptop.transport.credit import CreditServer
+from ddptop.transport.processes import current_process
+from ddptop.transport.rundir import RunFile, view_endpoint, write_run_file
+from ddptop.transport.sockets import new_context
+
+COLUMNS = (
+    "step",
+    "time_s",
+    "loss_mean",
+    "loss_min",
+    "loss_max",
+    "step_ms",
+    "wait_ms",
+    "transfer_ms",
+    "busbw_gbps",
+)
+
+
+def make_frame(state="live", first=0, points=10):
+    """A frame of two ranks, with history points numbered from `first`."""
+    reducer = Reducer()
+    run = Run(1, "run", "name", "train.py", (), 10**18, 1, state, None, False)
+    messages = [
+        run,
+        *(
+            Hello(1, "run", 5 + rank, rank, 2, rank, 0, "h", 1, "cpu", "gloo", "hook", 1, 1, 1.0)
+            for rank in (0, 1)
+        ),
+    ]
+    for message in messages:
+        reducer.feed(Received(1, getattr(message, "rank", -1), getattr(message, "session", 0), 0, message))
+    numbers = np.arange(first, first + points, dtype=np.float64)
+    return replace(reducer.frame(2), history=History(first, **dict.fromkeys(COLUMNS, numbers)))
+
+
+class Play:
+    """The collector's part."""
+
+    def __init__(self, directory):
+        pid, start, boot, namespace = current_process()
+        self.run = RunFile("name", "run", pid, start, boot, namespace, 1.0, "", 2, None, directory)
+        write_run_file(directory, self.run)
+        self.context = new_context()
+        self.server = CreditServer(self.context, view_endpoint(directory))
+        self.source = LiveSource(self.run)
+
+    def wait_for(self, condition):
+        end = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < end, "waited in vain"
+            time.sleep(0.005)
+
+    def credit(self, condition=lambda credit: True):
+        """The viewer's credit, once it is so."""
+
+        def asked():
+            self.server.drain(time.monotonic_ns())
+            return any(condition(viewer.credit) for viewer in self.server.waiting())
+
+        self.wait_for(asked)
+        return self.server.waiting()[0]
+
+    def send(self, frame, *, epoch=1, skipped=0, data=None):
+        state = State(epoch, skipped, encode_frame(frame) if data is None else data)
+        self.server.send(self.credit().name, state, 1)
+
+    def close(self):
+        self.source.close()
+        self.source.close()
+        self.server.close()
+        self.context.destroy(linger=0)
+
+
+@pytest.fixture
+def play(tmp_path):
+    tmp_path.chmod(0o700)
+    made = Play(tmp_path)
+    yield made
+    made.close()
+
+
+def test_frames_come_with_all_history_and_the_cursor_moves_on(play):
+    source = play.source
+    assert (source.latest(), source.status()) == (None, "waiting for the collector of name")
+    source.start()
+    assert (play.credit().credit.cursor, play.credit().credit.focus) == (0, -1)
+    play.send(make_frame(points=10))
+    play.wait_for(lambda: source.latest() is not None)
+    assert source.status() is None
+    source.focus(1)
+    play.credit(lambda credit: (credit.epoch, credit.cursor) == (1, 10))
+    play.send(make_frame(first=10, points=5), skipped=3)
+    play.wait_for(lambda: len(source.latest().history.step) == 15)
+    np.testing.assert_array_equal(source.latest().history.step, np.arange(15))
+    assert source.skipped == 3
+    play.credit(lambda credit: credit.focus == 1)
+
+
+def test_another_collectors_history_replaces_the_old_one(play):
+    play.source.start()
+    play.send(make_frame(points=10))
+    play.credit(lambda credit: credit.cursor == 10)
+    play.send(make_frame(first=4, points=3), epoch=2)
+    play.wait_for(lambda: play.source.latest().history.start == 4)
+    assert len(play.source.latest().history.step) == 3
+    play.credit(lambda credit: (credit.epoch, credit.cursor) == (2, 7))
+
+
+def test_a_history_too_long_for_one_frame_is_shown_when_it_is_whole(play):
+    play.source.start()
+    play.send(make_frame(points=100_000))
+    cursor = play.credit(lambda credit: credit.cursor > 0).credit.cursor
+    assert play.source.latest() is None
+    play.send(make_frame(first=cursor, points=10))
+    play.wait_for(lambda: play.source.latest() is not None)
+    assert len(play.source.latest().history.step) == cursor + 10
+
+
+def test_a_frame_of_another_version_is_told(play):
+    play.source.start()
+    play.send(None, data=b"\x91\x63")
+    play.wait_for(lambda: "another version" in (play.source.status() or ""))
+    assert play.source.latest() is None
+
+
+def test_silence_makes_it_stale_and_a_dead_collector_lost(play):
+    play.source.start()
+    play.send(make_frame())
+    play.wait_for(lambda: play.source.latest() is not None)
+    first = play.source.latest()
+    play.wait_for(lambda: play.source.latest().run.state == "stale")
+    stale = play.source.latest()
+    assert stale.unix_s > first.unix_s
+    write_run_file(play.run.directory, replace(play.run, process_start=1))
+    play.wait_for(lambda: play.source.latest().run.state == "lost")
+    assert "is gone" in play.source.status()
+    write_run_file(play.run.directory, play.run)
+    play.send(make_frame(first=10))
+    play.wait_for(lambda: play.source.latest().run.state == "live")
+    assert play.source.status() is None
+
+
+def test_the_last_frame_of_a_run_stays(play, monkeypatch):
+    monkeypatch.setattr(live_module, "SILENT_S", 0.0)
+    play.source.start()
+    play.send(make_frame("failed"))
+    play.wait_for(lambda: play.source.latest() is not None)
+    (play.run.directory / "run.json").unlink()
+    asked = play.source._aged
+    play.wait_for(lambda: play.source._aged > asked)
+    assert play.source.latest().run.state == "failed"
+    assert play.source.status() == "the run has failed"
+
+
+def test_without_a_collector_it_says_so(play):
+    (play.run.directory / "run.json").unlink()
+    play.source.start()
+    play.wait_for(lambda: play.source.status() == "the collector of name is gone")
+    assert play.source.latest() is None
+
+
+def test_what_replay_can_do_does_nothing_here(play):
+    play.source.play()
+    play.source.set_speed(2.0)
+    play.source.seek(step=3)
+
+
+def test_an_aged_frame_calls_nobody_live():
+    frame = make_frame()
+    ranks = replace(frame.ranks, state=("live", "finished"), age_ms=np.array([10.0, np.nan]))
+    older = aged(replace(frame, ranks=ranks), 2.0, "lost")
+    assert older.run.state == "lost"
+    assert older.ranks.state == ("lost", "finished")
+    assert older.ranks.age_ms[0] == 2010.0
+    assert older.run.elapsed_s == frame.run.elapsed_s + 2.0
+    assert older.unix_s == frame.unix_s + 2.0

@@ -1,0 +1,160 @@
+"""The painting helpers: figures to text, with answers known by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ddptop.tui.paint import numbers
+from ddptop.tui.paint.chart import Axis, Scale, binned, joined, ladder
+from ddptop.tui.paint.line import Line, gather, rule
+from ddptop.tui.paint.phases import PARTS, Breakdown, backward_parts
+from ddptop.tui.paint.text import ASCII, cells, clean, fit, fit_tail, to_ascii, wrap
+from ddptop.tui.prompt import parse_place
+from ddptop.tui.scene import Scroll
+from tests.tui.fake import NAN, column, even_ranks, late_ranks
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (NAN, "–"), (0.0, "0.0"), (12_480.04, "12,480.0"), (-0.1, "-0.1")],
+)
+def test_fixed(value: float | None, text: str) -> None:
+    assert numbers.fixed(value) == text
+
+
+def test_other_numbers() -> None:
+    assert numbers.count(61_204.0) == "61,204"
+    assert numbers.count(float("inf")) == "–"
+    assert numbers.size(25_165_824) == "25.2 MB"
+    assert numbers.loss(1.5e-7) == "1.500e-07"
+    assert numbers.duration(4.24) == "4.2 s"
+    assert numbers.duration(581) == "9 min 41 s"
+    assert numbers.duration(3 * 3600 + 300) == "3 h 05 min"
+    assert numbers.counted(1, "rank") == "1 rank"
+
+
+@pytest.mark.parametrize(
+    ("foreign", "safe"),
+    [
+        ("node0", "node0"),
+        ("a\x1b[31mb", "a?[31mb"),
+        ("x‮y⁦z", "x?y?z"),
+        ("line\r\nnext\tcell", "line??next?cell"),
+        ("e\u0301", "é"),
+        ("z" + "\u0308" * 40, "z"),
+        ("a\u200db", "a?b"),
+        ("[red]not markup[/]", "[red]not markup[/]"),
+    ],
+)
+def test_clean(foreign: str, safe: str) -> None:
+    assert clean(foreign) == safe
+
+
+def test_wide_characters_are_measured_in_cells() -> None:
+    assert cells("主机-01") == 7
+    assert fit("主机-01", 6) == "主机-…"
+    assert cells(fit_tail("主机-01主机-02", 8)) == 8
+    assert str(Line("主机").add("-01").cut(4)) == "主 …"
+    assert clean("主机 ±1", ascii_only=True) == "?? +/-1"
+
+
+def test_ascii_keeps_the_width() -> None:
+    assert all(len(plain) == 1 for plain in ASCII.values())
+    assert to_ascii("▲ 20.3 ±0.1 ms …") == "^ 20.3 +/-0.1 ms ..."
+
+
+def test_wrap_and_gather() -> None:
+    assert wrap("one two three", 7) == ["one two", "three"]
+    assert str(gather([Line("ab"), Line(""), Line("cd"), Line("too long"), Line("e")], 8)) == "ab  cd"
+    assert rule(20, "4 ranks").width == 20
+
+
+def test_bars_share_one_scale_and_the_slowest_fills_it() -> None:
+    ranks = even_ranks(2)
+    slow = replace(ranks, data_ms=column(1.2, 27.8), step_ms=column(26.6, 53.2))
+    breakdown = Breakdown(slow)
+    assert breakdown.full_ms == 53.2
+    assert breakdown.bar(1, 53, False).width == 53
+    assert breakdown.bar(0, 53, False).width == 26
+
+
+def test_bar_of_the_late_rank_is_work_and_of_the_others_waiting() -> None:
+    breakdown = Breakdown(late_ranks(2))
+    assert str(breakdown.bar(0, 47, True)) == "d" + "F" * 7 + "B" * 11 + "." * 21 + "~~~" + "oo" + "xx"
+    assert str(breakdown.bar(1, 47, True)).count("d") == 21
+    assert "." not in str(breakdown.bar(1, 47, True))
+
+
+def test_backward_stays_whole_where_the_exposed_part_is_unknown() -> None:
+    compute, waiting, moving = backward_parts(column(10, 10), column(NAN, 4), column(1, 3))
+    assert compute.tolist() == [10, 6]
+    assert waiting.tolist() == [0, 3]
+    assert moving.tolist() == [0, 1]
+
+
+def test_time_that_no_known_phase_holds_is_marked() -> None:
+    ranks = replace(even_ranks(1), optimizer_ms=column(NAN))
+    assert str(Breakdown(ranks).bar(0, 53, True)).endswith("??????")
+    assert len({part.glyph for part in PARTS}) == len({part.plain for part in PARTS}) == len(PARTS)
+
+
+def test_bins() -> None:
+    edges = np.array([0, 2, 2, 4])
+    values = column(1, 3, NAN, 5)
+    assert binned(values, edges, "mean")[[0, 2]].tolist() == [2, 5]
+    assert np.isnan(binned(values, edges, "mean")[1])
+    assert binned(values, edges, "max")[[0, 2]].tolist() == [3, 5]
+
+
+def test_bins_stay_where_they_are_as_points_come_in() -> None:
+    before = Axis.over(column(0.0, 99.0), 60, None)
+    after = Axis.over(column(0.0, 101.0), 60, None)
+    assert before == after
+    steps = [ladder(value) for value in (0.01, 0.06, 0.1, 0.11, 1.7)]
+    assert steps == pytest.approx([0.05, 0.075, 0.1, 0.15, 2.4])
+
+
+def test_gaps_are_drawn_through_only_while_they_are_small() -> None:
+    values = column(1, NAN, 3, NAN, 5, *[NAN] * 9, 7)
+    filled = joined(values)
+    assert filled[:5].tolist() == [1, 2, 3, 4, 5]
+    assert np.isnan(filled[5:14]).all()
+
+
+def test_scales_are_round_and_clip_lone_peaks() -> None:
+    assert Scale.of(column(0.41, 2.19), zero=False) == Scale(0.4, 2.2)
+    assert Scale.of(column(*[26.6] * 99, 2_000.0), zero=True).high == 60.0
+    assert Scale.of(column(5.0), zero=True).low == 0.0
+    assert Scale.of(column(NAN), zero=True) == Scale(0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("12,480", (12_480, None)),
+        (" 12480 ", (12_480, None)),
+        ("50%", (None, 0.5)),
+        ("12.5 %", (None, 0.125)),
+        ("101%", None),
+        ("1.5", None),
+        ("-3", None),
+        ("", None),
+        ("9" * 400, None),
+    ],
+)
+def test_places(text: str, place: tuple[int | None, float | None] | None) -> None:
+    assert parse_place(text) == place
+
+
+def test_a_list_scrolls_only_as_far_as_the_cursor_asks() -> None:
+    scroll = Scroll()
+    assert scroll.window(100, 10) == range(10)
+    scroll.cursor = 10
+    assert scroll.window(100, 10) == range(1, 11)
+    scroll.cursor = 5
+    assert scroll.window(100, 10) == range(1, 11)
+    assert scroll.window(3, 10) == range(3)
+    assert scroll.cursor == 2

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 DDPTOP_RUN = [sys.executable, "-m", "ddptop.cli.launch"]
 DDPTOP = [sys.executable, "-m", "ddptop.cli.main"]
@@ -78,3 +80,15 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def collector_below(launcher: int, deadline_s: float = 30.0) -> int:
+    """The process id of the collector that a launcher has started; waits for it."""
+
+    def look() -> int | None:
+        for child in psutil.Process(launcher).children():
+            if "ddptop.collector" in child.cmdline():
+                return child.pid
+        return None
+
+    return int(str(until(look, "a collector", deadline_s)))

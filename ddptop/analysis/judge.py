@@ -30,9 +30,9 @@ KEEP_PCT = 1.0
 NAME_SHARE, KEEP_SHARE = 0.5, 0.4
 """Share of the judged steps in which it comes last: of two equal ranks each does in half of them."""
 
-ENOUGH = 24
+ENOUGH = 32
 """Judged steps to name a rank from: two equal processes that start up on a busy machine can look unequal
-for sixteen steps in a row."""
+for two dozen steps in a row (seen on two cores)."""
 
 CLEAR_QUARTILE = 0.25
 """In three steps of four it must be late beyond the bound: noise is late half of the time."""

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 EXEC = "--ddptop-exec"
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
@@ -50,30 +51,23 @@ class LaunchOptions:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add ddptop's own options, all optional, to a parser."""
-    group = parser.add_argument_group("ddptop")
-    add = group.add_argument
-    add("--ddptop-name", type=_name, metavar="NAME", help="how `ddptop NAME` finds the run")
-    add("--ddptop-record", default="auto", metavar="PATH", help="where to record, or `off`")
-    add("--ddptop-record-limit", type=_size, default=2**30, metavar="SIZE", help="thin past it (1GiB)")
-    add("--ddptop-budget", type=_percent, default=1.0, metavar="PCT", help="share of step time to take (1.0)")
-    add(
-        "--ddptop-stall",
-        type=_seconds,
-        default=15.0,
-        metavar="SECONDS",
-        help="least time that is a stall (15)",
-    )
-    add(
-        "--ddptop-detail",
-        choices=("full", "auto"),
-        default="auto",
-        help="every bucket of every step, or sampled",
-    )
-    add("--ddptop-off", action="store_true", help="plain torchrun")
+    group = parser.add_argument_group("ddptop", "Also from the environment: DDPTOP_BUDGET=0.5 and so on.")
+
+    def add(name: str, default: str | None, **rest: Any) -> None:
+        # argparse converts and checks a default that is text, as if it had been typed.
+        group.add_argument(f"--ddptop-{name}", default=_from_environment(name, default), **rest)
+
+    add("name", None, type=_name, metavar="NAME", help="how `ddptop NAME` finds the run")
+    add("record", "auto", metavar="PATH", help="where to record, or `off`")
+    add("record-limit", "1GiB", type=_size, metavar="SIZE", help="past it the recording thins itself (1GiB)")
+    add("budget", "1.0", type=_percent, metavar="PCT", help="share of step time the recorder may take (1.0)")
+    add("stall", "15", type=_seconds, metavar="SECONDS", help="least time without progress that is a stall (15)")
+    add("detail", "auto", type=_detail, metavar="full|auto", help="every bucket of every step, or sampled (auto)")
+    group.add_argument("--ddptop-off", action="store_true", help="plain torchrun")
 
 
 def split_exec(argv: Sequence[str]) -> tuple[LaunchOptions, list[str]] | None:
-    """The options and the command of `ddptop-run [options] --ddptop-exec COMMAND [args]`; None if it is none."""
+    """Options and command of `ddptop-run [options] --ddptop-exec COMMAND [args]`; None if it is none."""
     if EXEC not in argv:
         return None
     place = list(argv).index(EXEC)
@@ -111,6 +105,16 @@ def prepend_path(variable: str, folder: str) -> str:
     """The value of a path variable with `folder` in front."""
     before = os.environ.get(variable)
     return f"{folder}{os.pathsep}{before}" if before else folder
+
+
+def _from_environment(name: str, default: str | None) -> str | None:
+    return os.environ.get("DDPTOP_" + name.upper().replace("-", "_"), default)
+
+
+def _detail(text: str) -> str:
+    if text not in ("full", "auto"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither full nor auto")
+    return text
 
 
 def _name(text: str) -> str:

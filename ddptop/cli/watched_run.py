@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
@@ -32,7 +33,7 @@ class WatchedRun:
 
     @classmethod
     def begin(cls, options: LaunchOptions, name: str, script: Sequence[str]) -> WatchedRun | None:
-        """Start the collector and prepare the ranks' environment; None, after one line, where it cannot be."""
+        """Start the collector and prepare the ranks' environment; None, after one line, where it cannot."""
         run_id = secrets.token_hex(6)
         try:
             directory = create_run_directory(run_id)
@@ -78,9 +79,14 @@ def _in_words(summary: Summary) -> str:
 def _recording_path(options: LaunchOptions, name: str) -> str:
     if options.record == "off":
         return "off"
-    if options.record != "auto":
-        return str(Path(options.record).absolute())
-    return str(state_directory() / f"{name}.ddptop")
+    wanted = state_directory() / f"{name}.ddptop" if options.record == "auto" else Path(options.record)
+    return str(_free_path(wanted.absolute()))
+
+
+def _free_path(wanted: Path) -> Path:
+    """`wanted`, or with a number where there is a file already: no recording is ever written over."""
+    names = (wanted.with_stem(f"{wanted.stem}-{number}") for number in itertools.count(2))
+    return next(path for path in itertools.chain([wanted], names) if not path.exists())
 
 
 def _collector_arguments(

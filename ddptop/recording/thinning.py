@@ -40,7 +40,7 @@ class Thinner:
             return None
         if self.every == 1:
             return "recording past its limit: bucket detail is left out"
-        return f"recording past its limit: bucket detail is left out, and all but every {self.every:,}th step"
+        return f"recording past its limit: bucket detail is left out, and all but one of {self.every:,} steps"
 
     def thin(self, steps: Steps) -> Iterator[Steps]:
         """What is kept of this message."""

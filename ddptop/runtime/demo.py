@@ -1,6 +1,6 @@
-"""The training that `ddptop demo` watches: a small classifier on data that it makes, one rank slow for a while.
+"""The training that `ddptop demo` watches: a classifier on data that it makes, one rank slow for a while.
 
-It is what a user's own script would be on `ddptop.setup` and `group.wrap`; run it under `ddptop-run` or torchrun.
+It is what a user's own script would be on `ddptop.setup` and `group.wrap`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SLOW_S = 0.03
 """About as long as the rest of the step on two CPU cores."""
 
 
-class Teacher(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+class Teacher(Dataset[tuple[torch.Tensor, torch.Tensor]]):  # type: ignore[misc]  # torch is not followed
     """Random vectors, labelled by a fixed random layer: something that can be learned."""
 
     def __init__(self, samples: int) -> None:

@@ -271,7 +271,7 @@ class Recorder:
         self._data_done = 0
         self._stepped = self._synchronised = False
         self._clear()
-        if self._optimizer_running is not None:  # closed by a forward in the closure of the next step's optimizer
+        if self._optimizer_running is not None:  # closed in the closure of the next step's optimizer
             self._optimizer_inner, self._optimizer_at = 0, self._optimizer_began
         self.step += 1
         self.passes += 1

@@ -22,6 +22,9 @@ from ddptop.runtime.publisher import Publisher
 from ddptop.runtime.recorder import Recorder, now
 from ddptop.runtime.timers import BucketTimer, timer_for
 
+_NO_OPTIONS = frozenset({"iteration", "num_buckets_reduced", "rank", "prev_iteration_grad_ready_order_indices"})
+"""What torch's logger tells beside DDP's options: the state of one iteration."""
+
 CLOSE_S = 0.8
 """How long the end of training may be held up for the last records to be acked."""
 
@@ -76,7 +79,7 @@ class Session:
         facts = ddp._get_ddp_logging_data()
         prefix = "ddp." if number == 0 else f"ddp{number}."
         for name, value in facts.items():
-            if isinstance(value, (bool, int, str)) and not name.endswith(("_start", "_end", "_time")):
+            if isinstance(value, (bool, int, str)) and name not in _NO_OPTIONS and "_time" not in name:
                 self.card[prefix + name] = value
         layout = (
             facts.get("rebuilt_per_bucket_param_indices") or facts.get("initial_bucket_param_indices") or ""

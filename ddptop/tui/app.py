@@ -6,16 +6,14 @@ from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Click, MouseScrollDown, MouseScrollUp, Resize
+from textual.events import Click, Event, Key, MouseScrollDown, MouseScrollUp, Paste, Resize
 from textual.theme import Theme
-from textual.widgets import Input
 
 from ddptop.analysis.frames import Frame
 from ddptop.sources.base import Source
 from ddptop.tui.keys import KEYS
 from ddptop.tui.paint.line import Line
 from ddptop.tui.painted import Painted
-from ddptop.tui.prompt import Prompt
 from ddptop.tui.scene import Place, Scene
 from ddptop.tui.steer import Steer
 from ddptop.tui.theme import DEFAULT_THEME, THEMES, Palette
@@ -36,10 +34,11 @@ class DdptopApp(Steer, App[None]):
     ENABLE_COMMAND_PALETTE = False
     AUTO_FOCUS = None
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(key.keys, key.action, key.help, show=False) for key in KEYS),
+        # Priority: they are then handled in the order in which they were pressed, before any widget.
+        *(Binding(key.keys, key.action, key.help, show=False, priority=True) for key in KEYS),
         Binding("ctrl+c", "quit", "leave", show=False, priority=True),
     ]
-    CSS = "Screen { layers: base above; } Painted { width: 100%; height: 100%; }"
+    CSS = "Painted { width: 100%; height: 100%; }"
 
     def __init__(
         self,
@@ -71,9 +70,19 @@ class DdptopApp(Steer, App[None]):
         await super().run_async(**{**options, "mouse": self._mouse and options.get("mouse", True)})
 
     def compose(self) -> ComposeResult:
-        """One picture, and the prompt that may cover its last line."""
+        """One picture."""
         yield Painted(self._ascii_only)
-        yield Prompt()
+
+    async def on_event(self, event: Event) -> None:
+        """An open prompt takes the keys before any binding sees them."""
+        prompt = self.place.prompt
+        if prompt is not None and isinstance(event, Key):
+            self.type_key(prompt, event.key, event.character)
+        elif prompt is not None and isinstance(event, Paste):
+            prompt.paste(event.text)
+            self.typed(prompt)
+        else:
+            await super().on_event(event)
 
     def on_mount(self) -> None:
         """Start to pull frames."""
@@ -118,21 +127,6 @@ class DdptopApp(Steer, App[None]):
     def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
         """The wheel moves the cursor."""
         self.action_move(-WHEEL_LINES)
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        """The filter is applied while it is typed."""
-        prompt = self.query_one(Prompt)
-        if prompt.purpose == "filter":
-            self.place.filter = event.value
-            self.repaint()
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter in a prompt."""
-        self.answer(self.query_one(Prompt), event.value)
-
-    def on_prompt_cancelled(self) -> None:
-        """Escape in a prompt."""
-        self.cancel(self.query_one(Prompt))
 
     def _redraw(self) -> None:
         self.query_one(Painted).forget()

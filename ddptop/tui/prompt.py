@@ -1,58 +1,57 @@
-"""The one-line prompts: a filter for ranks, a step to go to."""
+"""The one-line prompts: a filter for ranks, a place in a recording."""
 
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Literal
 
-from textual.binding import BindingType
-from textual.events import Blur
-from textual.message import Message
-from textual.widgets import Input
+from ddptop.tui.paint.line import Line
+from ddptop.tui.paint.text import cells, clean
+
+LONGEST = 80
+"""Characters that a prompt takes: no filter and no step is longer."""
 
 _PLACE = re.compile(r"(?P<number>\d[\d,_ ]{0,20}(\.\d{1,9})?)\s*(?P<percent>%?)")
 
 
-class Prompt(Input):
-    """Takes the place of the key line while it is open."""
+@dataclass
+class Prompt:
+    """Takes the place of the key line, and all keys, while it is open.
 
-    BINDINGS: ClassVar[list[BindingType]] = [("escape", "cancel", "close")]
-
-    DEFAULT_CSS = """
-    Prompt { layer: above; dock: bottom; display: none; height: 1; border: none; padding: 0 1; }
-    Prompt:focus { border: none; background: $panel; }
-    Prompt.-open { display: block; }
+    The keys are edited here rather than by Textual's Input: focus moves later than keys come, so that
+    a fast typist's `g 5 0 % Enter` would do something else.
     """
 
-    class Cancelled(Message):
-        """The person changed their mind."""
+    purpose: Literal["filter", "go to"]
+    hint: str
+    """Shown while nothing is typed."""
+    text: str = ""
 
-    def __init__(self) -> None:
-        super().__init__(select_on_focus=False)
-        self.purpose = ""
+    def edit(self, key: str, character: str | None) -> None:
+        """One key that is neither Enter nor Escape."""
+        if key in ("backspace", "ctrl+h"):
+            self.text = self.text[:-1]
+        elif key == "ctrl+u":
+            self.text = ""
+        elif character is not None:
+            self.paste(character)
 
-    def open(self, purpose: str, hint: str, value: str = "") -> None:
-        """Ask. `purpose` tells the answers apart."""
-        self.purpose, self.placeholder = purpose, hint
-        self.value = value
-        self.cursor_position = len(value)
-        self.add_class("-open")
-        self.focus()
+    def paste(self, text: str) -> None:
+        """Append what can be shown of a text."""
+        self.text = (self.text + "".join(filter(str.isprintable, text)))[:LONGEST]
 
-    def close(self) -> None:
-        """Give the keys back."""
-        self.purpose = ""
-        self.remove_class("-open")
-        self.screen.set_focus(None)
 
-    def action_cancel(self) -> None:
-        """Escape."""
-        self.post_message(self.Cancelled())
-
-    def on_blur(self, event: Blur) -> None:
-        """A prompt that has lost the keys would be a trap."""
-        if self.purpose:
-            self.post_message(self.Cancelled())
+def prompt_line(prompt: Prompt, width: int, ascii_only: bool) -> Line:
+    """What is asked, what was typed (its end, where it is long), and a cursor."""
+    line = Line(f"{prompt.purpose}: ", "accent", ground="cursor")
+    typed = clean(prompt.text, ascii_only)
+    while typed and line.width + cells(typed) >= width:
+        typed = typed[1:]
+    line.add(typed, "strong").add(" ", "badge")
+    if not typed:
+        line.add(f" {clean(prompt.hint, ascii_only)}", "dim")
+    return line
 
 
 def parse_place(text: str) -> tuple[int | None, float | None] | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ddptop.tui.paint.phases import Breakdown
 from ddptop.tui.paint.text import clean
+from ddptop.tui.prompt import Prompt
 
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Frame
@@ -45,6 +46,8 @@ class Place:
     """The view to go back to."""
     rank: int = 0
     """The rank under the cursor: the cursor stays on it when the order changes."""
+    prompt: Prompt | None = None
+    """Open, it takes the keys."""
     sort: str = "rank"
     filter: str = ""
     scrolls: dict[ViewName, Scroll] = field(default_factory=dict)

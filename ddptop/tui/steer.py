@@ -151,30 +151,45 @@ class Steer(_Host):
             return
         self._open("overview")
         hint = "ranks to show: 3, 8-15, a host, a device, a state"
-        self.query_one(Prompt).open("filter", hint, self.place.filter)
+        self.place.prompt = Prompt("filter", hint, self.place.filter)
+        self.repaint()
 
     def action_go(self) -> None:
         """Ask for a place in the recording."""
-        played = self.playback
-        if played is not None:
-            self.query_one(Prompt).open("go", "step, or share of the recording such as 50%")
+        if self.playback is not None:
+            self.place.prompt = Prompt("go to", "a step, or a share of the recording such as 50%")
+            self.repaint()
 
-    def answer(self, prompt: Prompt, text: str) -> None:
-        """Enter in a prompt. One that cannot be read stays open and says what it wants."""
-        if prompt.purpose == "go" and text.strip():
-            place = parse_place(text)
-            if place is None:
-                prompt.open("go", f"{text[:20]!r} is neither a step nor a share such as 50%")
-                return
-            self.source.seek(step=place[0], share=place[1])
-        prompt.close()
+    def type_key(self, prompt: Prompt, key: str, character: str | None) -> None:
+        """A key while a prompt is open."""
+        if key == "ctrl+c":
+            self.exit()
+        elif key == "escape":
+            self.place.prompt = None
+            self.place.filter = "" if prompt.purpose == "filter" else self.place.filter
+            self.repaint()
+        elif key == "enter":
+            self._answer(prompt)
+        else:
+            prompt.edit(key, character)
+            self.typed(prompt)
+
+    def typed(self, prompt: Prompt) -> None:
+        """The filter is applied while it is typed."""
+        if prompt.purpose == "filter":
+            self.place.filter = prompt.text
         self.repaint()
 
-    def cancel(self, prompt: Prompt) -> None:
-        """Escape in a prompt."""
-        if prompt.purpose == "filter":
-            self.place.filter = ""
-        prompt.close()
+    def _answer(self, prompt: Prompt) -> None:
+        """Enter. A prompt that cannot be read stays open and says what it wants."""
+        place = parse_place(prompt.text) if prompt.purpose == "go to" else None
+        if prompt.purpose == "go to" and prompt.text.strip() and place is None:
+            prompt.hint = f"{prompt.text[:20]!r} is neither a step nor a share such as 50%"
+            prompt.text = ""
+        else:
+            self.place.prompt = None
+        if place is not None:
+            self.source.seek(step=place[0], share=place[1])
         self.repaint()
 
     def choose(self, target: int, enter: bool) -> None:

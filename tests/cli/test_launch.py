@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import DDPTOP, DDPTOP_RUN, TORCHRUN, environment, run, started, until
+from tests.processes import DDPTOP, DDPTOP_RUN, TORCHRUN, collector_below, environment, run, started, until
 
 ONE = ["--standalone", "--nproc-per-node", "1"]
 TWO = ["--standalone", "--nproc-per-node", "2"]
@@ -207,9 +207,9 @@ def test_a_recording_that_cannot_be_written_is_told_and_training_goes_on(home: P
 def test_training_does_not_notice_what_happens_to_the_collector(home: Path, sign: signal.Signals) -> None:
     env = environment(home)
     with started([*DDPTOP_RUN, *TWO, "train.py", "0", "200", "0.02"], env, home) as process:
-        pid = until(lambda: _collector_below(process.pid), "a collector")
+        pid = collector_below(process.pid)
         until(lambda: _snapshot_step(env, home), "a step on the screen")
-        os.kill(int(str(pid)), sign)
+        os.kill(pid, sign)
         out, err = process.communicate(timeout=120)
     assert process.returncode == 0
     assert "step 190" in out
@@ -218,15 +218,6 @@ def test_training_does_not_notice_what_happens_to_the_collector(home: Path, sign
         assert "lost" not in own_lines(err)[-1]
     else:
         assert "did not answer" in own_lines(err)[-1]
-
-
-def _collector_below(pid: int) -> int | None:
-    import psutil
-
-    for child in psutil.Process(pid).children():
-        if "ddptop.collector" in child.cmdline():
-            return child.pid
-    return None
 
 
 def _snapshot_step(env: dict[str, str], home: Path) -> int | None:

@@ -312,9 +312,7 @@ def unknown_ranks(world: int) -> Ranks:
 def buckets() -> tuple[BucketFigures, ...]:
     """Two buckets, the second compressed by a hook."""
     return (
-        BucketFigures(
-            0, 1, 0, 8_392_704, 14, "float32", "", 2.1, 0.2, 1.9, 4.4, 6.6, 5.99, 0.3, 1, 96.0
-        ),
+        BucketFigures(0, 1, 0, 8_392_704, 14, "float32", "", 2.1, 0.2, 1.9, 4.4, 6.6, 5.99, 0.3, 1, 96.0),
         BucketFigures(
             1, 1, 0, 25_165_824, 6, "float32", "fp16", 3.2, 0.2, 3.0, 8.4, 12.6, 11.8, 0.4, 1, 94.0
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from textual.events import Key, Paste
 
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.keys import KEYS
@@ -71,6 +72,42 @@ def test_keys_of_the_screen_are_text_inside_a_prompt() -> None:
         assert stage.app.place.view == "overview"
         assert not stage.app.frozen
         assert stage.app.place.filter == "q? 2"
+
+    on_stage(FakeSource(live()), SIZE, act)
+
+
+def test_a_prompt_misses_no_key_of_a_fast_typist() -> None:
+    source = FakeSource(replay())
+
+    async def act(stage: Stage) -> None:
+        await stage.text()
+        for key, letter in [
+            ("g", "g"),
+            ("5", "5"),
+            ("0", "0"),
+            ("percent_sign", "%"),
+            ("enter", "\r"),
+            ("2", "2"),
+        ]:
+            stage.app.post_message(Key(key, letter))
+        await stage.text()
+        assert stage.app.place.view == "buckets"
+
+    on_stage(source, SIZE, act)
+    assert ("seek", None, 0.5, None) in source.asked
+
+
+def test_editing_a_prompt() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.text()
+        await stage.press("slash", "a", "b", "backspace", "tab", "ü")
+        assert stage.app.place.filter == "aü"
+        stage.app.post_message(Paste("x\x1b[2Jy"))
+        await stage.text()
+        assert stage.app.place.filter == "aüx[2Jy"
+        assert "filter: aüx[2Jy" in (await stage.text()).splitlines()[-1]
+        await stage.press("ctrl+u", "1", "enter")
+        assert _ranks(await stage.text()) == [1]
 
     on_stage(FakeSource(live()), SIZE, act)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddptop.tui.keys import KEYS, PAIRS
 from ddptop.tui.paint.line import Line, gather
+from ddptop.tui.prompt import prompt_line
 from ddptop.tui.scene import Scene
 
 _ALWAYS = ("q", "?")
@@ -13,7 +14,9 @@ _GIVING_WAY = ("1", "2", "3", "/")
 
 
 def footer(scene: Scene | None, width: int) -> Line:
-    """As many keys as fit."""
+    """The prompt while it is open, else as many keys as fit."""
+    if scene is not None and scene.place.prompt is not None:
+        return prompt_line(scene.place.prompt, width, scene.ascii_only)
     played = scene is not None and scene.frame.playback is not None
     chosen = [key for key in KEYS if key.short and (played or not key.replay)]
     parts = {key.shown: _part(PAIRS.get(key.shown, key.shown), key.short) for key in chosen}

@@ -1,0 +1,239 @@
+"""What goes in comes out; what should not be there does not come in."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import tracemalloc
+from collections.abc import Callable
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddptop.protocol import limits
+from ddptop.protocol.codec import ProtocolError, UnknownType, decode, encode
+from ddptop.protocol.messages import (
+    Ack,
+    Bucket,
+    Bye,
+    Card,
+    Credit,
+    Event,
+    Hello,
+    Layout,
+    Message,
+    Progress,
+    Run,
+    State,
+    StepRow,
+    Steps,
+    Type,
+    Usage,
+)
+
+HELLO = Hello(
+    1, "run-1", 2**62, 1, 2, 1, 0, "node0", 4242, "cuda:1", "nccl", "hook", 10**15, 17 * 10**17, 1.0
+)  # fmt: skip
+ROW = StepRow(
+    0, 21_000, 300, 4_000, 9_000, 800, 310, 5_000, 15_000, 1, 1, 30, 0.41, (0, 6_000, 900, 1, 7_000, -1)
+)
+STEPS = Steps(3, 120, 10**15, (ROW, ROW._replace(begin_us=21_000, loss=None, optimizer_at_us=-1, cells=())))
+MESSAGES: list[Message] = [
+    HELLO,
+    STEPS,
+    Card({"torch": "2.13.0", "ddp.bucket_cap_mb": 25, "ratio": 0.5, "static_graph": False, "nothing": None}),
+    Layout(
+        2, (Bucket(0, 0, 1 << 25, 1 << 24, 12, "float32", "fp16"), Bucket(1, 0, 8, None, None, "bf16", ""))
+    ),
+    Event("rebuild", 10**15, -1, -1, {"generation": 2}),
+    Progress(10**15, 7, 3, -1, -1, 8, 28.5, 0.6, 0),
+    Usage(10**15, 1 << 30, 99.5),
+    Bye(10**15, "finished"),
+    Ack(2**63 - 1, 41, True, 1 << 40),
+    Run(1, "run-1", "train-k7qf", "train.py", ("--lr", "0.1"), 17 * 10**17, 10**15, "failed", -9, False),
+    Credit(7, 1000, -1),
+    State(7, 3, b"\x00" * 100_000),
+]
+
+
+def test_every_type_is_tried_here() -> None:
+    assert {type(message).__name__.upper() for message in MESSAGES} == {kind.name for kind in Type}
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_survives_the_wire(message: Message) -> None:
+    data = encode(message)
+    assert decode(data) == message
+    assert msgpack.unpackb(data)[0] == Type[type(message).__name__.upper()]
+
+
+def test_a_row_is_one_flat_array() -> None:
+    row = msgpack.unpackb(encode(STEPS))[4][0]
+    assert row == [*ROW[:-1], *ROW.cells]
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, None])
+def test_a_loss_may_be_no_number(loss: float | None) -> None:
+    steps = decode(encode(Steps(0, 0, 0, (ROW._replace(loss=loss),))))
+    assert isinstance(steps, Steps)
+    assert repr(steps.rows[0].loss) == repr(loss)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ROW._replace(wall_us=-1),
+        ROW._replace(wall_us=limits.MAX_US + 1),
+        ROW._replace(flags=True),
+        ROW._replace(data_us=1.0),
+        ROW._replace(loss=1),
+        ROW._replace(loss=True),
+        ROW._replace(forward_at_us=-2),
+        ROW._replace(cells=(0, 1)),
+        ROW._replace(cells=(limits.MAX_BUCKETS, 1, 1)),
+        ROW._replace(cells=(0, -1, 1)),
+        ROW._replace(cells=(-1, 1, 1)),
+        ROW._replace(cells=(0, 1, -2)),
+        ROW._replace(cells=(0, 1, math.nan)),
+        ROW._replace(cells=(0, 1, None)),
+        ROW._replace(cells=(0, 1, 2) * (limits.MAX_CELLS // 3 + 1)),
+    ],
+)
+def test_a_wrong_row_is_refused(row: StepRow) -> None:
+    with pytest.raises(ProtocolError):
+        decode(encode(Steps(0, 0, 0, (ROW, row))))
+
+
+def test_rows_are_counted() -> None:
+    bare = ROW._replace(cells=())
+    assert decode(encode(Steps(0, 0, 0, (bare,) * limits.MAX_ROWS)))
+    for count in (0, limits.MAX_ROWS + 1):
+        with pytest.raises(ProtocolError):
+            decode(encode(Steps(0, 0, 0, (bare,) * count)))
+
+
+def changed(message: Message, **fields: object) -> Message:
+    return dataclasses.replace(message, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        changed(HELLO, rank=2),
+        changed(HELLO, rank=-1),
+        changed(HELLO, world_size=limits.MAX_WORLD + 1),
+        changed(HELLO, session=2**64 - 1),
+        changed(HELLO, rank=True),
+        changed(HELLO, host=b"node0"),
+        changed(HELLO, budget_pct=math.nan),
+        changed(HELLO, budget_pct=math.inf),
+        changed(HELLO, unix_ns=-1),
+        Card({"x": math.inf}),
+        Card({"x": 2**64 - 1}),
+        Event("x", 0, limits.MAX_WORLD, 0),
+        Progress(0, 0, 5, 0, 0, 1, 0.0, 0.0, 0),
+        Progress(0, 0, 0, 0, 0, 0, 0.0, 0.0, 0),
+        Usage(0, limits.MAX_BYTES + 1, 0.0),
+        Ack(0, 0, 1, 1),  # type: ignore[arg-type]
+        Run(1, "", "", "", (), 0, 0, "odd", None, False),
+        Credit(0, 0, -2),
+        State(0, 0, b"\x00" * limits.MAX_FRAME_BYTES),
+    ],
+)
+def test_a_wrong_field_is_refused(message: Message) -> None:
+    with pytest.raises(ProtocolError):
+        decode(encode(message))
+
+
+def test_the_refusal_names_the_field() -> None:
+    with pytest.raises(ProtocolError, match="world_size"):
+        decode(encode(changed(HELLO, world_size=0)))
+
+
+def test_a_later_type_is_told_apart() -> None:
+    with pytest.raises(UnknownType):
+        decode(msgpack.packb([99, "what", {"a": 1}]))
+
+
+def test_text_is_safe_to_show() -> None:
+    host = "no\x1b[31mde\x07\u202e0\tx\x9b"
+    received = decode(encode(changed(HELLO, host=host)))
+    assert isinstance(received, Hello)
+    assert received.host == "no[31mde0 x"
+
+
+def test_our_own_long_text_is_cut_not_lost() -> None:
+    run = decode(encode(Run(1, "a", "b", "x" * 5000, ("é" * 5000,) * 500, 0, 0, "live", None, False)))
+    assert isinstance(run, Run)
+    assert (len(run.script), len(run.argv), len(run.argv[0])) == (
+        limits.MAX_TEXT,
+        limits.MAX_CARD,
+        limits.MAX_TEXT,
+    )
+    name = decode(encode(changed(HELLO, host="caf\udce9")))
+    assert isinstance(name, Hello)
+    assert name.host == "caf?"
+
+
+def only_protocol_errors(data: bytes) -> None:
+    try:
+        decode(data)
+    except ProtocolError:
+        pass
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes(data: bytes) -> None:
+    only_protocol_errors(data)
+
+
+scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary()
+trees = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=16) | st.dictionaries(st.text(), inner, max_size=4)
+)
+
+
+@given(st.integers(0, 14), st.lists(trees, max_size=16))
+def test_any_fields(kind: int, fields: list[object]) -> None:
+    only_protocol_errors(msgpack.packb([kind, *fields]))
+
+
+def test_flipped_bits() -> None:
+    chance = random.Random(1)
+    for message in MESSAGES[:-1]:
+        whole = encode(message)
+        for _ in range(300):
+            data = bytearray(whole)
+            for _ in range(chance.randint(1, 3)):
+                data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+            only_protocol_errors(bytes(data))
+
+
+HOSTILE: list[Callable[[int], bytes]] = [
+    lambda size: b"\x9f" + b"\x80" * size,  # maps
+    lambda size: b"\x94\x0b" + b"\x80" * size,  # maps in what begins as a STATE
+    lambda size: b"\x94\x0b" + b"\x94" * size,  # arrays in arrays
+    lambda size: b"\x91" * size,
+    lambda size: b"\x81\xa0" * (size // 2),
+    lambda size: b"\x92\x02\xdd\xff\xff\xff\xff" + b"\x00" * size,  # an array of 2**32 - 1
+    lambda size: b"\x92\x02\xdb\xff\xff\xff\xff" + b"a" * size,
+    lambda size: b"\x92\x02\xc9\xff\xff\xff\xff\x01" + b"a" * size,
+    lambda size: b"\x95\x02\x00\x00\x00\xdc\xff\xff" + b"\x9f" * size,
+]
+
+
+@pytest.mark.parametrize("make", HOSTILE)
+@pytest.mark.parametrize("size", [limits.MAX_RANK_MESSAGE_BYTES - 64, limits.MAX_FRAME_BYTES - 64, 10**7])
+def test_memory_is_bounded(make: Callable[[int], bytes], size: int) -> None:
+    data = make(size)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError):
+            decode(data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20

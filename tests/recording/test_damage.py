@@ -1,0 +1,209 @@
+"""Cut off, flipped, killed, out of space: what is read is always a part of what was written."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ddptop.protocol.codec import encode
+from ddptop.protocol.messages import Event, Received, Steps
+from ddptop.recording.reader import Recording, RecordingError
+from ddptop.recording.writer import Writer
+
+from .made_up import GIB, START_NS, a_run, steps, write
+
+TRIES = 200
+
+
+def is_part_of(some: Sequence[Received], whole: Sequence[Received]) -> bool:
+    """Whether `some` are of `whole`, in the same order."""
+    rest = iter(whole)
+    return all(any(one == other for other in rest) for one in some)
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Received]:
+    return list(a_run(600, buckets=3))
+
+
+@pytest.fixture(scope="module")
+def whole(records: list[Received], tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("whole") / "train.ddptop"
+    writer = Writer(path, limit_bytes=GIB)
+    for number, received in enumerate(records):
+        writer.add(received, encode(received.message))
+        if number % 7 == 0:
+            writer.flush()
+        if number % 50 == 49:
+            writer._write_index()  # several of them, as in a large file
+    writer.close()
+    return path.read_bytes()
+
+
+def test_truncations(records: list[Received], whole: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "cut.ddptop"
+    chance = random.Random(2)
+    complete = 0
+    for cut in sorted(chance.randrange(len(whole)) for _ in range(TRIES)):
+        path.write_bytes(whole[:cut])
+        try:
+            with Recording.open(path) as recording:
+                read = list(recording.records())
+                assert recording.damage
+        except RecordingError:
+            continue
+        assert read == records[: len(read)], "all up to the cut"
+        assert len(read) >= complete, "a longer file never has less"
+        complete = len(read)
+    assert complete > 0.9 * len(records)
+
+
+def test_bit_flips(records: list[Received], whole: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "flipped.ddptop"
+    chance = random.Random(3)
+    readable = 0
+    for _ in range(TRIES):
+        data = bytearray(whole)
+        at = chance.randrange(8, len(data))
+        data[at] ^= 1 << chance.randrange(8)
+        path.write_bytes(data)
+        with Recording.open(path) as recording:
+            read = list(recording.records())
+            assert is_part_of(read, records)
+            assert len(read) >= len(records) - 20, "one block is lost at most"
+            assert len(read) == len(records) or recording.damage
+            list(recording.tail(before_ns=START_NS + 10**9, steps=50))
+            assert recording.latest_run.run_id == "run-1"
+        readable += len(read) == len(records)
+    assert readable < TRIES
+
+
+def test_many_flips_and_a_cut(records: list[Received], whole: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "ruined.ddptop"
+    chance = random.Random(4)
+    for _ in range(TRIES // 2):
+        data = bytearray(whole[: chance.randrange(len(whole) // 2, len(whole))])
+        for _ in range(chance.randint(2, 40)):
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        path.write_bytes(data)
+        try:
+            with Recording.open(path) as recording:
+                assert is_part_of(list(recording.records()), records)
+        except RecordingError:
+            continue
+
+
+def test_a_ruined_file_can_be_gone_on_with(records: list[Received], whole: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "resumed.ddptop"
+    chance = random.Random(5)
+    added = Received(START_NS + 10**12, -1, 0, 0, Event("mute", START_NS, -1, -1))
+    for _ in range(TRIES // 4):
+        data = bytearray(whole[: chance.randrange(8, len(whole))])
+        if len(data) > 100:
+            data[chance.randrange(8, len(data))] ^= 4
+        path.write_bytes(data)
+        writer = Writer(path, limit_bytes=GIB, resume=True)
+        writer.add(added, encode(added.message))
+        writer.close()
+        with Recording.open(path) as recording:
+            read = list(recording.records())
+        assert read[-1] == added
+        assert is_part_of(read[:-1], records)
+
+
+def test_a_killed_writer_loses_what_it_had_not_flushed(tmp_path: Path) -> None:
+    path = tmp_path / "killed.ddptop"
+    program = f"""
+import sys
+from pathlib import Path
+from ddptop.protocol.codec import encode
+from ddptop.recording.writer import Writer
+from tests.recording.made_up import a_run
+writer = Writer(Path({str(path)!r}), limit_bytes=1 << 30)
+for number, received in enumerate(a_run(10**9)):
+    writer.add(received, encode(received.message))
+    writer.tick(received.t_ns)
+    if number % 100 == 0:
+        print(writer.bytes_written, flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        while int(process.stdout.readline()) < 400_000:
+            pass
+        with Recording.open(path) as growing:
+            assert growing.growing
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    with Recording.open(path) as recording:
+        before = list(recording.records())
+        assert not recording.growing
+        assert recording.damage
+    expected = [received for _, received in zip(range(len(before)), a_run(10**9), strict=False)]
+    assert before == expected
+    last = before[-1].message
+    assert isinstance(last, Steps) or before
+    writer = Writer(path, limit_bytes=GIB, resume=True)
+    more = Received(before[-1].t_ns + 1, 0, 1000, before[-1].seq + 1, steps(0, 1, 0))
+    writer.add(more, encode(more.message))
+    writer.close()
+    with Recording.open(path) as recording:
+        assert list(recording.records()) == [*before, more]
+        assert recording.damage is None
+
+
+def test_a_full_disk_stops_the_recording_with_a_note(records: list[Received], tmp_path: Path) -> None:
+    path = tmp_path / "full.ddptop"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    descriptors = set(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        writer = write(path, records, close=False)
+        assert writer.note is not None
+        assert "stopped" in writer.note
+        assert writer.buffered == 0
+        writer.add(records[0], encode(records[0].message))
+        writer.tick(records[-1].t_ns)
+        writer.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert set(os.listdir("/proc/self/fd")) == descriptors
+    assert writer.bytes_written == path.stat().st_size <= 10_000
+    with Recording.open(path) as recording:
+        read = list(recording.records())
+        assert recording.damage == "it was never closed: its last moments may be missing"
+    assert read == records[: len(read)]
+    assert len(read) > 20
+
+
+def test_no_space_in_the_middle_of_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that takes half of a frame: it is cut back to the last whole one."""
+    path = tmp_path / "half.ddptop"
+    records = list(a_run(20))
+    writer = write(path, records[:4], close=False)
+    size = writer.bytes_written
+    real = os.write
+
+    def half(descriptor: int, data: memoryview) -> int:
+        if len(data) > 60:
+            return real(descriptor, data[:50])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", half)
+    for received in records[4:]:
+        writer.add(received, encode(received.message))
+    writer.flush()
+    monkeypatch.undo()
+    assert writer.note == f"recording stopped at {size:,} bytes: No space left on device"
+    assert path.stat().st_size == size
+    with Recording.open(path) as recording:
+        assert list(recording.records()) == records[:4]

@@ -1,0 +1,224 @@
+"""Writing, reading, finding the way in a recording."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from ddptop.protocol.codec import encode
+from ddptop.protocol.messages import Bye, Hello, Progress, Received, Steps, Usage
+from ddptop.recording.format import MAGIC
+from ddptop.recording.reader import Recording, RecordingError
+from ddptop.recording.writer import Writer
+
+from .made_up import GIB, NS, START_NS, STEP_US, a_run, hello, steps, write
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "train.ddptop"
+
+
+def test_what_is_written_is_read(path: Path) -> None:
+    records = list(a_run(300, world=3))
+    write(path, records)
+    with Recording.open(path) as recording:
+        assert list(recording.records()) == records
+        assert (recording.first_step, recording.last_step) == (0, 299)
+        assert (recording.start_ns, recording.end_ns) == (records[0].t_ns, records[-1].t_ns)
+        assert (recording.run.name, recording.latest_run.state) == ("train-k7qf", "finished")
+        assert (recording.world_size, recording.messages) == (3, len(records))
+        assert (recording.damage, recording.growing) == (None, False)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_reading_from_a_moment(path: Path) -> None:
+    records = list(a_run(300))
+    write(path, records)
+    with Recording.open(path) as recording:
+        for at in (START_NS - NS, START_NS, START_NS + 2 * NS + 7, records[-1].t_ns, records[-1].t_ns + 1):
+            assert list(recording.records(from_ns=at)) == [r for r in records if r.t_ns >= at]
+
+
+def test_the_tail_is_what_it_takes_to_stand_somewhere(path: Path) -> None:
+    records = list(a_run(5000))
+    write(path, records)
+    at = START_NS + 3000 * STEP_US * 1000
+    before = [r for r in records if r.t_ns < at]
+    with Recording.open(path) as recording:
+        tail = list(recording.tail(before_ns=at, steps=200))
+        end = list(recording.tail(steps=200))
+    assert tail == [r for r in before if r in tail], "in order, nothing new"
+    passing = (Steps, Progress, Usage)
+    assert [r for r in tail if not isinstance(r.message, passing)] == [
+        r for r in before if not isinstance(r.message, passing)
+    ]
+    for rank in range(2):
+        rows = [r.message for r in tail if isinstance(r.message, Steps) and r.rank == rank]
+        assert 200 <= sum(len(message.rows) for message in rows) <= 260
+        newest = [next(r for r in reversed(x) if isinstance(r.message, Usage)) for x in (before, tail)]
+        assert newest[0] == newest[1]
+    assert end[-1] == records[-1]
+    assert max(r.seq for r in end if r.session == 1001) == max(r.seq for r in records if r.session == 1001)
+
+
+def test_the_tail_of_a_restarted_run_does_not_go_back_to_its_start(path: Path) -> None:
+    records = list(a_run(1000, ending=False))
+    later = records[-1].t_ns
+    for rank in range(2):
+        again = hello(rank, 2, session=2000 + rank, incarnation=1, t_ns=later)
+        records.append(Received(later, rank, 2000 + rank, 0, again))
+    for first in range(0, 1000, 10):
+        later += 10 * STEP_US * 1000
+        records += [Received(later, k, 2000 + k, 1 + first // 10, steps(first, 10, k)) for k in range(2)]
+    write(path, records)
+    with Recording.open(path) as recording:
+        rows = [r for r in recording.tail(steps=300) if isinstance(r.message, Steps)]
+        assert {r.session for r in rows} == {2000, 2001}
+        assert min(r.message.first_step for r in rows if isinstance(r.message, Steps)) >= 680
+        begin, end = recording.span_of_step(500) or (0, 0)
+        assert begin > records[-1].t_ns - 11 * NS, "the last time it came past that step"
+        earlier = recording.span_of_step(500, before_ns=START_NS + 15 * NS)
+        assert earlier is not None
+        assert earlier[1] < begin <= end
+
+
+def test_little_of_a_large_recording_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opened, it costs its index; standing in the middle, a few blocks more."""
+    writer = Writer(path, limit_bytes=GIB)
+    noise = os.urandom(500)  # so that it does not compress
+    for number in range(20_000):
+        t_ns = START_NS + number * NS // 100
+        message = steps(number, 1, 0, buckets=1)
+        writer.add(Received(t_ns, 0, 1000, number + 1, message), encode(message) + noise)
+    writer.close()
+    size = path.stat().st_size
+    read = 0
+    pread = os.pread
+
+    def counting(descriptor: int, count: int, offset: int) -> bytes:
+        nonlocal read
+        data = pread(descriptor, count, offset)
+        read += len(data)
+        return data
+
+    monkeypatch.setattr(os, "pread", counting)
+    with Recording.open(path) as recording:
+        assert size > 10 << 20
+        assert read < size / 10
+        list(zip(range(10), recording.records(from_ns=START_NS + 100 * NS), strict=False))
+        list(recording.tail(before_ns=START_NS + 100 * NS, steps=100))
+        assert read < size / 5
+
+
+def test_a_growing_file_is_followed(path: Path) -> None:
+    records = list(a_run(400))
+    half = len(records) // 2
+    writer = Writer(path, limit_bytes=GIB)
+    for received in records[:half]:
+        writer.add(received, encode(received.message))
+    writer.flush()
+    with Recording.open(path) as recording:
+        cursor = recording.cursor()
+        seen = []
+        while (received := cursor.take()) is not None:
+            seen.append(received)
+        assert seen == records[:half]
+        assert (recording.growing, recording.damage, recording.refresh()) == (True, None, False)
+        for more in records[half:]:
+            writer.add(more, encode(more.message))
+            writer.flush()
+        assert recording.refresh()
+        writer.close()
+        recording.refresh()
+        while (received := cursor.take()) is not None:
+            seen.append(received)
+        assert seen == records
+        assert (recording.growing, recording.damage, recording.last_step) == (False, None, 399)
+
+
+def test_a_closed_recording_can_be_gone_on_with(path: Path) -> None:
+    records = list(a_run(200))
+    write(path, records[:30])
+    writer = Writer(path, limit_bytes=GIB, resume=True)
+    for received in records[30:]:
+        writer.add(received, encode(received.message))
+    writer.close()
+    with Recording.open(path) as recording:
+        assert list(recording.records()) == records
+        assert recording.damage is None
+
+
+def test_writing_is_due_after_a_quarter_of_a_second(path: Path) -> None:
+    writer = Writer(path, limit_bytes=GIB)
+    received = Received(START_NS, 0, 1000, 1, steps(0, 1, 0))
+    writer.add(received, encode(received.message))
+    writer.tick(START_NS + NS // 5)
+    assert writer.buffered > 0
+    writer.tick(START_NS + NS // 4)
+    assert writer.buffered == 0
+    assert writer.bytes_written == path.stat().st_size
+    writer.close()
+    writer.close()
+    writer.add(received, encode(received.message))
+    assert writer.bytes_written == path.stat().st_size
+
+
+def test_a_second_writer_is_refused(path: Path) -> None:
+    writer = Writer(path, limit_bytes=GIB)
+    with pytest.raises(RecordingError, match="another process"):
+        Writer(path, limit_bytes=GIB, resume=True)
+    writer.close()
+
+
+def test_a_file_of_somebody_else_is_not_overwritten(path: Path) -> None:
+    path.write_text("import torch\n")
+    for resume in (False, True):
+        with pytest.raises(RecordingError, match="not overwritten"):
+            Writer(path, limit_bytes=GIB, resume=resume)
+    assert path.read_text() == "import torch\n"
+    with pytest.raises(OSError):
+        Writer(path.parent, limit_bytes=GIB)
+    with pytest.raises(RecordingError, match="regular"):
+        Writer(Path("/dev/full"), limit_bytes=GIB)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "empty"),
+        (b"import torch\n", "not a ddptop recording"),
+        (MAGIC[:-1] + b"\x09", "format 9"),
+        (MAGIC, "empty"),
+        (MAGIC + b"\x00" * 5000, "empty"),
+    ],
+)
+def test_what_is_no_recording_is_said_in_a_line(path: Path, content: bytes, said: str) -> None:
+    path.write_bytes(content)
+    with pytest.raises(RecordingError, match=said) as raised:
+        Recording.open(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_cannot_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Recording.open(tmp_path / "none")
+    with pytest.raises(IsADirectoryError):
+        Recording.open(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RecordingError):
+        Recording.open(tmp_path / "pipe")
+
+
+def test_messages_of_a_later_version_are_passed_over(path: Path) -> None:
+    writer = Writer(path, limit_bytes=GIB)
+    bye = Received(START_NS, 0, 1000, 1, Bye(START_NS, "finished"))
+    writer.add(bye, b"\x92\x63\x01")
+    writer.add(bye, encode(bye.message))
+    writer.add(Received(START_NS, 0, 1000, 0, hello(0, 1)), encode(hello(0, 1)))
+    writer.close()
+    with Recording.open(path) as recording:
+        assert [type(r.message) for r in recording.records()] == [Bye, Hello]

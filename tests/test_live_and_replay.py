@@ -1,0 +1,128 @@
+"""One run, looked at while it lives and afterwards: the figures are the same, also from a damaged recording."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.processes import DDPTOP, DDPTOP_RUN, collector_below, environment, run, started, until
+
+SCRIPT = Path(__file__).parent / "runtime" / "scripts" / "paced.py"
+STEPS = 500
+
+
+@dataclass
+class Watched:
+    """What was seen of a run: snapshots while it lived, and its recording."""
+
+    home: Path
+    env: dict[str, str]
+    snapshots: list[dict[str, Any]]
+    recording: Path
+    out: str
+    err: str
+
+    def replayed(self, step: int, recording: Path | None = None) -> dict[str, Any]:
+        """The snapshot of the recording at a step."""
+        command = [*DDPTOP, "replay", str(recording or self.recording), "--json", "--at", str(step)]
+        done = run(command, self.env, self.home)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+def watch(home: Path, *, kill_collector: bool) -> Watched:
+    env = environment(home)
+    words = ["--ddptop-name", "both", "--standalone", "--nproc-per-node", "2", str(SCRIPT), str(STEPS)]
+    snapshots: list[dict[str, Any]] = []
+
+    def at_least(step: int) -> bool:
+        done = run([*DDPTOP, "both", "--json"], env, home)
+        if done.returncode or json.loads(done.stdout)["source"] != "live":
+            return False
+        snapshots.append(json.loads(done.stdout))
+        return (snapshots[-1]["group"]["step"] or 0) >= step
+
+    with started([*DDPTOP_RUN, *words], env, home) as process:
+        until(lambda: at_least(120), "120 steps")
+        if kill_collector:
+            os.kill(collector_below(process.pid), signal.SIGKILL)
+        until(lambda: at_least(250), "250 steps")
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+    found = re.search(r"recorded in (\S+\.ddptop)", err)
+    assert found, err
+    return Watched(home, env, snapshots, Path(found[1]), out, err)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["undisturbed", "collector killed"])
+def watched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    yield watch(tmp_path_factory.mktemp("both"), kill_collector=request.param)
+
+
+def figures(snapshot: dict[str, Any]) -> dict[str, Any]:
+    """All of a snapshot but ages, clocks, and how far each rank is ahead of the last complete step."""
+    run_ = {k: v for k, v in snapshot["run"].items() if k not in ("elapsed_s", "state")}
+    moving = ("age_ms", "state", "step", "bucket", "sequence", "records", "rss_bytes", "cpu_pct")
+    ranks = [{k: v for k, v in rank.items() if k not in moving} for rank in snapshot["ranks"]]
+    alerts = [{k: v for k, v in alert.items() if k != "since_s"} for alert in snapshot["alerts"]]
+    return {
+        "run": run_,
+        "group": snapshot["group"],
+        "ranks": ranks,
+        "buckets": snapshot["buckets"],
+        "straggler": snapshot["straggler"],
+        "alerts": alerts,
+    }
+
+
+def judged(snapshots: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those with figures in them, a few."""
+    return [snapshot for snapshot in snapshots if (snapshot["group"]["step"] or 0) > 20][-4:]
+
+
+def test_a_recording_replays_to_the_figures_that_were_live(watched: Watched) -> None:
+    snapshots = judged(watched.snapshots)
+    assert len(snapshots) >= 2
+    for live in snapshots:
+        assert figures(watched.replayed(live["group"]["step"])) == figures(live)
+
+
+def test_so_does_one_whose_last_bytes_are_cut_off(watched: Watched) -> None:
+    torn = watched.recording.with_name("torn.ddptop")
+    shutil.copy(watched.recording, torn)
+    os.truncate(torn, torn.stat().st_size - 37)
+    for live in judged(watched.snapshots)[:2]:
+        assert figures(watched.replayed(live["group"]["step"], torn)) == figures(live)
+
+
+def test_nothing_is_lost(watched: Watched) -> None:
+    end = watched.replayed(STEPS - 1)
+    assert end["group"]["step"] == STEPS - 1
+    assert [rank["records"] for rank in end["ranks"]] == [STEPS, STEPS]
+    assert [rank["lost_records"] for rank in end["ranks"]] == [0, 0]
+    assert "lost" not in watched.err
+
+
+def test_the_figures_are_there(watched: Watched) -> None:
+    last = judged(watched.snapshots)[-1]
+    assert last["group"]["step_ms"]["p50"] > 0
+    assert last["group"]["loss"]["mean"] > 0
+    assert last["group"]["steps_per_s"] > 0
+    assert last["overhead"]["us_per_step"] > 0
+    assert len(last["buckets"]) >= 2
+    for bucket in last["buckets"]:
+        assert bucket["collective_ms"] >= bucket["transfer_ms"] > 0
+        assert bucket["busbw_gbps"] > 0
+    for rank in last["ranks"]:
+        phases = [rank[f"{name}_ms"] for name in ("data", "forward", "backward", "optimizer", "other")]
+        assert all(value is not None for value in phases)
+        assert rank["step_ms"] > 0

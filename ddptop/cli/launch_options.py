@@ -61,8 +61,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("record", "auto", metavar="PATH", help="where to record, or `off`")
     add("record-limit", "1GiB", type=_size, metavar="SIZE", help="past it the recording thins itself (1GiB)")
     add("budget", "1.0", type=_percent, metavar="PCT", help="share of step time the recorder may take (1.0)")
-    add("stall", "15", type=_seconds, metavar="SECONDS", help="least time without progress that is a stall (15)")
-    add("detail", "auto", type=_detail, metavar="full|auto", help="every bucket of every step, or sampled (auto)")
+    add("stall", "15", type=_seconds, metavar="SECONDS", help="least standstill that is a stall (15)")
+    add("detail", "auto", type=_detail, metavar="full|auto", help="every bucket of each step, or sampled")
     group.add_argument("--ddptop-off", action="store_true", help="plain torchrun")
 
 

@@ -13,6 +13,9 @@ from ddptop.tui.paint.text import clean, to_ascii
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Frame
 
+LAST_HAPPENINGS = 6
+"""Of what happened; the recording has the rest."""
+
 _ANSI = {"good": "32", "warn": "33", "bad": "1;31"}
 """The same three meanings as on the screen; red for stalled, lost and failed alone."""
 
@@ -29,7 +32,7 @@ def picture(frame: Frame, width: int, ascii: bool = False, color: bool = False) 
         rank_table(frame.ranks, width),
         rank_bars(frame, width, ascii),
         bucket_table(frame.buckets, width),
-        _alerts(frame, color),
+        [*_alerts(frame, color), *_happenings(frame, color)],
         _footing(frame),
     ]
     text = "\n\n".join("\n".join(block) for block in blocks if block)
@@ -113,6 +116,14 @@ def _alerts(frame: Frame, color: bool) -> list[str]:
     for alert in frame.alerts:
         sign, role = of_severity(alert.severity, alert.kind)
         lines.append(f"{_paint(sign, role, color)} since {clock(alert.since_s)}: {clean(alert.message)}")
+    return lines
+
+
+def _happenings(frame: Frame, color: bool) -> list[str]:
+    lines = []
+    for event in frame.happenings[-LAST_HAPPENINGS:]:
+        sign, role = of_severity(event.severity, event.kind)
+        lines.append(f"{_paint(sign, role, color)} {clock(event.unix_s)} {clean(event.message)}")
     return lines
 
 

@@ -9,7 +9,7 @@ from ddptop.recording.format import RecordingError
 from ddptop.recording.writer import Writer
 
 PROGRESS_EVERY_NS = 1_000_000_000
-"""A heartbeat is kept only where nothing else was kept of its rank for this long."""
+"""One heartbeat a second is kept of each rank: a replay shows its own cost and its silences from them."""
 
 
 class Record:
@@ -47,14 +47,14 @@ class Record:
         return str(self.path) if self._writer is not None else None
 
     def add(self, received: Received, body: bytes) -> None:
-        """Keep a message, unless it is a heartbeat that tells no more than what was kept before it."""
+        """Keep a message, unless it is a heartbeat soon after another."""
         if self._writer is None:
             return
         if isinstance(received.message, Progress):
             kept_ns = self._kept_ns.get(received.session)
             if kept_ns is not None and received.t_ns - kept_ns < PROGRESS_EVERY_NS:
                 return
-        self._kept_ns[received.session] = received.t_ns
+            self._kept_ns[received.session] = received.t_ns
         self._writer.add(received, body)
         if isinstance(received.message, Bye):
             self.flush()  # a process waits for this ack before it may end

@@ -12,7 +12,7 @@ from ddptop.recording.format import RecordingError
 from ddptop.recording.reader import Recording
 from ddptop.transport.discovery import read_run_file
 
-ROWS = 100_000
+ROWS = 40_000
 """Step rows that are read again, over all ranks, for figures and charts: about two seconds of work."""
 
 STEPS = (300, 20_000)

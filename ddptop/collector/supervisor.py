@@ -54,7 +54,7 @@ class CollectorSupervisor:
         self._thread.start()
 
     def finish(self, exit_code: int) -> Summary | None:
-        """Tell the collector that the run has ended; None if it did not answer in time (it is killed then)."""
+        """Tell the collector that the run has ended; None if it did not answer in time (it is killed)."""
         self._ending.set()
         with self._lock:
             process = self._process

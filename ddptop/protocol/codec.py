@@ -6,8 +6,9 @@ STEPS carries one flat array for each row: the row's fields in order, with the c
 
 from __future__ import annotations
 
-from itertools import chain
-from typing import Any, cast
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Any, TypeVar, cast
 
 import msgpack
 
@@ -22,6 +23,8 @@ __all__ = ["ProtocolError", "UnknownType", "decode", "encode"]
 class UnknownType(ProtocolError):
     """A well-formed message of a type that this version does not know: to be counted and skipped."""
 
+
+_Item = TypeVar("_Item")
 
 _ROW_HEAD = len(StepRow._fields) - 1
 """Fields of a row before its cells."""
@@ -38,8 +41,8 @@ _STATE_BEGINS = bytes((0x90 + 1 + len(NAMES[State]), Type.STATE))
 def encode(message: Message) -> bytes:
     """The message as bytes.
 
-    Text is cut to MAX_TEXT characters, lists and maps to MAX_CARD entries: a long path must not cost a rank
-    its voice. Numbers are the caller's care; `decode` refuses wild ones.
+    Text is cut to MAX_TEXT characters, a list or map of texts to MAX_CARD entries and half of a message:
+    long arguments must not cost a rank its voice. Numbers are the caller's care; `decode` refuses wild ones.
     """
     if isinstance(message, Steps):
         # The hot one: a row and its cells are tuples already, and joining them is all the work there is.
@@ -53,14 +56,24 @@ def encode(message: Message) -> bytes:
 
 
 def _fit(value: object) -> object:
+    """The value with its text cut to what `decode` takes."""
     if isinstance(value, str):
         return value[: limits.MAX_TEXT]
     if isinstance(value, dict):
-        return {_fit(key): _fit(value[key]) for key in list(value)[: limits.MAX_CARD]}
-    if isinstance(value, tuple):
-        most = limits.MAX_BUCKETS if value and isinstance(value[0], Bucket) else limits.MAX_CARD
-        return [_fit(item) for item in value[:most]]
+        return dict(_few((_fit(key), _fit(item)) for key, item in value.items()))
+    if isinstance(value, tuple) and not (value and isinstance(value[0], Bucket)):
+        return list(_few(_fit(item) for item in value))
     return value
+
+
+def _few(items: Iterable[_Item]) -> Iterator[_Item]:
+    """The first items of a list or map, as many as have room in a message."""
+    room = limits.MAX_RANK_MESSAGE_BYTES // 2
+    for item in islice(items, limits.MAX_CARD):
+        room -= len(msgpack.packb(item, unicode_errors="replace"))
+        if room < 0:
+            return
+        yield item
 
 
 def decode(data: bytes) -> Message:

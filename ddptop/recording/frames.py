@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from ddptop.recording.format import HEADER, MAGIC, MAX_PAYLOAD, SYNC, is_whole
 
-READ_AHEAD = 80 * 1024
-"""One read gets the header and, nearly always, all of the frame."""
+READ_AHEAD = 8 * 1024
+"""One read gets the header and all of a small frame: a slow run flushes a few steps at a time."""
 SEARCH_BYTES = 1 << 20
 """Piece of the file in which the next sync is searched."""
 

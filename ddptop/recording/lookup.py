@@ -30,22 +30,18 @@ def steps_back(entries: Sequence[Entry], stop: int, steps: int) -> int:
     return 0
 
 
-def blocks_of_step(entries: Sequence[Entry], step: int) -> tuple[int, int] | None:
-    """First and last block of the last stretch of blocks that hold this step, whatever is between them.
+def block_of_step(entries: Sequence[Entry], step: int) -> int | None:
+    """The last block that holds this step: there the slowest rank reports it, after the last restart.
 
-    Where none holds it (lost, or thinned out): the last block before it, twice. None: all steps come later.
+    Where none holds it (lost, or thinned out): the last block before it. None: all steps come later.
     """
-    first = last = below = None
+    below = None
     for index in range(len(entries) - 1, -1, -1):
         summary = entries[index].summary
         if summary.first_step == NO_STEP:
             continue
         if summary.first_step <= step <= summary.last_step:
-            first, last = index, index if last is None else last
-        elif first is not None:
-            break
-        elif below is None and summary.last_step < step:
+            return index
+        if below is None and summary.last_step < step:
             below = index
-    if first is None or last is None:
-        return None if below is None else (below, below)
-    return first, last
+    return below

@@ -154,9 +154,9 @@ class Recording:
         steps, and what else arrived in that time and in the last ten seconds.
         """
         until = self.end_ns + 1 if before_ns is None else before_ns
-        stop = min(len(self._entries), lookup.block_at(self._entries, until) + 1)
-        from_steps = lookup.steps_back(self._entries, stop, steps)
-        from_beats = min(from_steps, lookup.block_at(self._entries, until - TAIL_NS))
+        stop = min(len(self._entries), self.block_at(until) + 1)
+        from_steps = lookup.steps_back(self._entries, self.block_at(until), steps)
+        from_beats = min(from_steps, self.block_at(until - TAIL_NS))
         for index, entry in enumerate(self._entries[:stop]):
             if index >= from_steps:
                 wanted: Wanted = _everything
@@ -169,17 +169,17 @@ class Recording:
             yield from (received for received in self._read(entry, wanted) if received.t_ns < until)
 
     def span_of_step(self, step: int, *, before_ns: int | None = None) -> tuple[int, int] | None:
-        """First and last arrival in the blocks that hold this step, or the nearest one before it.
+        """First and last arrival in the block where the slowest rank reports this step (or the one before).
 
         A restarted run may have come past it more than once: the last time counts, or the last one up to
         `before_ns`. None: all steps come later.
         """
         stop = None if before_ns is None else self.block_at(before_ns) + 1
-        span = lookup.blocks_of_step(self._entries[:stop], step)
-        if span is None:
+        index = lookup.block_of_step(self._entries[:stop], step)
+        if index is None:
             return None
-        first, last = (self._entries[index].summary for index in span)
-        return first.first_ns, last.last_ns
+        summary = self._entries[index].summary
+        return summary.first_ns, summary.last_ns
 
     def refresh(self) -> bool:
         """Take notice of what was written since; True when there is more to read."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddptop.protocol.codec import encode
-from ddptop.protocol.messages import Event, Received, Steps
+from ddptop.protocol.messages import Event, Hello, Received, Steps
 from ddptop.recording.disk import AppendFile
 from ddptop.recording.format import (
     BLOCK,
@@ -79,6 +79,8 @@ class Writer:
         """Keep a message; `body` is its encoded form. Buffered, never raises OSError."""
         if self._file is None:
             return
+        if isinstance(received.message, Hello):
+            self.flush()  # a restarted rank counts from 0 again: no block holds steps of both its lives
         if self._thinner.thins and isinstance(received.message, Steps):
             for steps in self._thinner.thin(received.message):
                 self._block.add(replace(received, message=steps), encode(steps))

@@ -23,6 +23,7 @@ class LayoutTracker:
         self._numbers: dict[BucketKey, int] = {}
         self._last: list[BucketKey] = []
         self._last_numbers: list[int] = []
+        self._told: Layout | None = None
 
     def resolve(self, calls: Sequence[BucketCall]) -> list[int]:
         """The layout numbers of these all-reduces; a bucket not seen before starts a new generation."""
@@ -43,7 +44,17 @@ class LayoutTracker:
 
     def layout(self) -> Layout:
         """The present layout as a message."""
-        return Layout(self.generation, tuple(self._bucket(key) for key in self._numbers))
+        self._told = Layout(self.generation, tuple(self._bucket(key) for key in self._numbers))
+        return self._told
+
+    def untold(self) -> list[Layout]:
+        """The present layout, if it is not the one last told: parameters of its buckets may have become known."""
+        told = self._told
+        return [] if not self.generation or self.layout() == told else [self.layout()]
+
+    def forget_told(self) -> None:
+        """Have `untold` tell the layout again: the collector is another one."""
+        self._told = None
 
     def _bucket(self, key: BucketKey) -> Bucket:
         known = key.parameters

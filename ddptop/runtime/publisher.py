@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ddptop.protocol.codec import encode
-from ddptop.protocol.messages import Bye, Card, Message, Progress
+from ddptop.protocol.messages import Ack, Bye, Card, Message, Progress
 from ddptop.runtime.budget import Budget
 from ddptop.runtime.guard import guard
 from ddptop.runtime.identity import Identity
@@ -43,6 +43,8 @@ class Publisher(threading.Thread):
         self._sequence = sequence
         self._layout = LayoutTracker(session.parameters)
         self._described = 0
+        self._epoch: int | None = None
+        self._announced = 1
         self._said: deque[Message] = deque(maxlen=1000)
         self._closing = threading.Event()
         self._drain_s = 0.0
@@ -87,11 +89,19 @@ class Publisher(threading.Thread):
             ack = sender.service()
             before, cpu = cpu, time.thread_time_ns()
             self._budget.account(records, cpu - before)
-            announced = ack.detail_every if ack is not None else 1
-            self._recorder.detail_every = max(self._budget.every, announced)
+            if ack is not None:
+                self._heard(ack)
+            self._recorder.detail_every = max(self._budget.every, self._announced)
         self._offer(sender, self._take())
         sender.offer(encode(Bye(time.monotonic_ns(), self._reason)))
         sender.close(self._drain_s)
+
+    def _heard(self, ack: Ack) -> None:
+        if ack.epoch != self._epoch:  # another collector: without a recording it knows nothing of this rank
+            self._epoch = ack.epoch
+            self._layout.forget_told()
+            self.card_changed = True
+        self._announced = ack.detail_every
 
     def _take(self) -> list[StepRecord]:
         queue = self._recorder.records
@@ -108,8 +118,7 @@ class Publisher(threading.Thread):
         if self.card_changed:
             self.card_changed = False
             messages.insert(0, Card(dict(self._session.card)))
-            if self._layout.generation:
-                messages.append(self._layout.layout())
+            messages += self._layout.untold()
         while self._said:
             messages.append(self._said.popleft())
         for message in messages:

@@ -22,7 +22,9 @@ from ddptop.runtime.publisher import Publisher
 from ddptop.runtime.recorder import Recorder, now
 from ddptop.runtime.timers import BucketTimer, timer_for
 
-_NO_OPTIONS = frozenset({"iteration", "num_buckets_reduced", "rank", "prev_iteration_grad_ready_order_indices"})
+_NO_OPTIONS = frozenset(
+    {"iteration", "num_buckets_reduced", "rank", "prev_iteration_grad_ready_order_indices"}
+)
 """What torch's logger tells beside DDP's options: the state of one iteration."""
 
 CLOSE_S = 0.8

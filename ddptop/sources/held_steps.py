@@ -24,10 +24,13 @@ class HeldSteps:
         return len({received.session for received in self._waiting})
 
     @property
-    def first_step(self) -> int | None:
-        """The lowest step held back."""
-        held = (received.message for received in self._waiting)
-        return min((message.first_step for message in held if isinstance(message, Steps)), default=None)
+    def common_step(self) -> int | None:
+        """The lowest step that all processes with rows held back could have in them."""
+        first: dict[int, int] = {}
+        for received in self._waiting:
+            if isinstance(received.message, Steps):
+                first.setdefault(received.session, received.message.first_step)
+        return max(first.values(), default=None)
 
     def pass_up_to(self, step: int | None, received: Received) -> Received | None:
         """What of this message may be seen at `step` (None: everything); the rest is held back."""

@@ -20,10 +20,13 @@ NS = 1_000_000_000
 WHOLE_BYTES = 1 << 20
 """A recording of this size is read from its start wherever one goes: some 30,000 step rows, half a second of
 work, and every figure is exactly what it was live."""
-TAIL_ROWS = 8_000
+TAIL_ROWS = 5_000
 """From a larger one, about so many step rows before the moment: a tenth of a second and more."""
 LEAST_TAIL_STEPS = 400
 """Four windows of medians, however many ranks there are."""
+DETAILED_STEPS = 40
+"""Where few steps have bucket detail, the tail reaches back over so many of those: waits and straggler are
+judged by the last 32. It may take four times TAIL_ROWS for it."""
 
 READ_ON_NS = 20 * NS
 """A moment less than this ahead is reached by reading on, not by starting over."""
@@ -51,7 +54,9 @@ class Player:
         self.refused = 0
         """Messages that the reducer could not take."""
         self._whole_bytes = whole_bytes
-        self._tail_steps = max(LEAST_TAIL_STEPS, tail_rows // (recording.world_size or 1))
+        world = recording.world_size or 1
+        self._tail_steps = max(LEAST_TAIL_STEPS, tail_rows // world)
+        self._most_tail_steps = max(self._tail_steps, 4 * tail_rows // world)
         self._start_over(recording.start_ns)
 
     @property
@@ -105,7 +110,7 @@ class Player:
             self._read_to_step(before + steps, self.recording.end_ns)
         else:
             self.go_to_step(before + steps)
-        following = self._held.first_step
+        following = self._held.common_step
         if self.step == before and following is not None:
             self._read_to_step(following, self.recording.end_ns)  # those between were lost, or thinned out
 
@@ -134,11 +139,19 @@ class Player:
             self._cursor = self.recording.cursor()
             self.read_on(t_ns)
             return
-        for received in self.recording.tail(before_ns=t_ns + 1, steps=self._tail_steps):
-            self._feed(received)
+        self._feed_tail(t_ns)
+        needed = min(DETAILED_STEPS * self.reducer.detail_every, self._most_tail_steps)
+        if needed > self._tail_steps:
+            self._tail_steps = needed
+            self.reducer = Reducer(tail=True)
+            self._feed_tail(t_ns)
         self.reducer.tail = False
         self._cursor = self.recording.cursor(from_ns=t_ns + 1)
         self.position_ns = max(self.position_ns, t_ns)
+
+    def _feed_tail(self, t_ns: int) -> None:
+        for received in self.recording.tail(before_ns=t_ns + 1, steps=self._tail_steps):
+            self._feed(received)
 
     def _go_to_span(self, step: int, span: tuple[int, int] | None) -> None:
         if span is None:

@@ -149,6 +149,9 @@ class Showing:
 def with_playback(frame: Frame, player: Player, marks: Marks, *, playing: bool, speed: float) -> Frame:
     """The frame with where in the recording it stands."""
     recording = player.recording
+    damage = [recording.damage] if recording.damage else []
+    if player.refused:
+        damage.append(f"{player.refused:,} messages make no sense")
     duration_s = (recording.end_ns - recording.start_ns) / NS
     playback = Playback(
         position_s=(player.position_ns - recording.start_ns) / NS,
@@ -159,7 +162,7 @@ def with_playback(frame: Frame, player: Player, marks: Marks, *, playing: bool, 
         playing=playing,
         speed=speed,
         growing=recording.growing,
-        damage=recording.damage,
+        damage="; ".join(damage) or None,
         marks=marks.shares(duration_s),
     )
     return replace(frame, playback=playback)

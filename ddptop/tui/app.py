@@ -54,6 +54,7 @@ class DdptopApp(Steer, App[None]):
         self.place = Place()
         self.shown: Frame | None = None
         self.frozen = False
+        self._told: tuple[Frame | None, str | None] = (None, None)
         self._period_s = 1.0 / rate_hz
         self._ascii_only = ascii_only
         self._mouse = mouse
@@ -87,10 +88,18 @@ class DdptopApp(Steer, App[None]):
     def on_mount(self) -> None:
         """Start to pull frames."""
         self.theme_changed_signal.subscribe(self, self._new_theme)
-        self.set_interval(self._period_s, self.repaint)
+        self.set_interval(self._period_s, self.tick)
+
+    def tick(self) -> int:
+        """Repaint if the source has something new: a held recording costs nothing."""
+        told = (self.source.latest(), self.source.status())
+        if told[0] is self._told[0] and told[1] == self._told[1]:
+            return 0
+        self._told = told
+        return self.repaint()
 
     def repaint(self) -> int:
-        """Draw what is new since the last time; returns how many lines that were."""
+        """Draw the lines that differ from those on the screen; returns how many these were."""
         canvas = self.query_one(Painted)
         width, height = canvas.size
         return canvas.show_lines(self._lines(width, height), self._palette) if width and height else 0

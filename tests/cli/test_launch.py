@@ -113,7 +113,9 @@ def test_output_and_exit_code_of_a_training_are_the_same(home: Path) -> None:
     assert re.search(r"25 steps, recorded in .*train-\w{4}\.ddptop$", last), last
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 re-raises with its own copy of the traceback")
+@pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="Python 3.10 re-raises with its own copy of the traceback"
+)
 def test_the_traceback_of_a_failing_rank_is_the_same(home: Path) -> None:
     plain, watched = both([*ONE, "train.py", "3", "10"], home)
     assert watched.returncode == plain.returncode == 1
@@ -127,7 +129,9 @@ def _traceback_of_rank(stderr: str) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("words", [["no_such_script.py"], ["--nproc-per-node", "many", "train.py"], ["--no-such-option"]])
+@pytest.mark.parametrize(
+    "words", [["no_such_script.py"], ["--nproc-per-node", "many", "train.py"], ["--no-such-option"]]
+)
 def test_mistakes_end_with_the_exit_code_of_torchrun(home: Path, words: list[str]) -> None:
     plain, watched = both(["--standalone", *words], home)
     assert watched.returncode == plain.returncode != 0
@@ -173,7 +177,12 @@ def test_exec_gives_the_commands_own_exit_code_and_streams(home: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [["--ddptop-budget", "0"], ["--ddptop-name", "a/b"], ["--ddptop-record-limit", "much"], ["--ddptop-exec"]],
+    [
+        ["--ddptop-budget", "0"],
+        ["--ddptop-name", "a/b"],
+        ["--ddptop-record-limit", "much"],
+        ["--ddptop-exec"],
+    ],
 )
 def test_wrong_options_are_refused_in_words(home: Path, options: list[str]) -> None:
     done = run([*DDPTOP_RUN, *options, "train.py"] if options[-1] != "--ddptop-exec" else [*DDPTOP_RUN, *options],

@@ -56,7 +56,7 @@ def test_a_recording_holds_the_run(stage):
     kinds = Counter(type(item.message) for item in records)
     assert kinds[Hello] == kinds[Layout] == kinds[Bye] == 2
     assert [item.message.state for item in records if isinstance(item.message, Run)] == ["live", "finished"]
-    assert kinds[Progress] <= 2 * 4  # about three seconds, and steps stand for a heartbeat
+    assert kinds[Progress] <= 2 * 4  # about three seconds, one a second is kept
     assert kinds[Usage] >= 1
     for rank in (0, 1):
         assert steps_of(recording, rank) == whole(900)

@@ -85,10 +85,10 @@ def hello(rank: int, world: int, *, session: int = 0, incarnation: int = 0, t_ns
 
 def run_message(state: str = "live", exit_code: int | None = None) -> Run:
     """What the collector says of the run."""
+    argv = ("--lr", "0.1")
     return Run(
-        VERSION, "run-1", "train-k7qf", "train.py", ("--lr", "0.1"), START_UNIX_NS, START_NS, state, exit_code,
-        simulated=False,
-    )  # fmt: skip
+        VERSION, "run-1", "train-k7qf", "train.py", argv, START_UNIX_NS, START_NS, state, exit_code, False
+    )
 
 
 def layout(buckets: int = 10) -> Layout:

@@ -29,6 +29,10 @@ def is_part_of(some: Sequence[Received], whole: Sequence[Received]) -> bool:
     return all(any(one == other for other in rest) for one in some)
 
 
+def open_descriptors() -> set[str]:
+    return {entry.name for entry in Path("/proc/self/fd").iterdir()}
+
+
 @pytest.fixture(scope="module")
 def records() -> list[Received]:
     return list(a_run(600, buckets=3))
@@ -164,7 +168,7 @@ for number, received in enumerate(a_run(10**9)):
 def test_a_full_disk_stops_the_recording_with_a_note(records: list[Received], tmp_path: Path) -> None:
     path = tmp_path / "full.ddptop"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    descriptors = set(os.listdir("/proc/self/fd"))
+    descriptors = open_descriptors()
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
     try:
         writer = write(path, records, close=False)
@@ -176,7 +180,7 @@ def test_a_full_disk_stops_the_recording_with_a_note(records: list[Received], tm
         writer.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert set(os.listdir("/proc/self/fd")) == descriptors
+    assert open_descriptors() == descriptors
     assert writer.bytes_written == path.stat().st_size <= 10_000
     with Recording.open(path) as recording:
         read = list(recording.records())

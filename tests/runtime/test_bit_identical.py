@@ -41,7 +41,11 @@ class Trained:
         folder.mkdir()
         options = ["--standalone", "--nproc-per-node", str(world), str(SCRIPTS / "variants.py"), str(folder)]
         # Full detail: the recorder is in the way in every step of every variant.
-        words = [*TORCHRUN, *options] if launcher == "torchrun" else [*DDPTOP_RUN, "--ddptop-detail", "full", *options]
+        words = (
+            [*TORCHRUN, *options]
+            if launcher == "torchrun"
+            else [*DDPTOP_RUN, "--ddptop-detail", "full", *options]
+        )
         done = run(words, environment(self.home), self.home)
         assert done.returncode == 0, done.stderr
         return folder

@@ -238,7 +238,11 @@ def test_a_joined_rank_counts_the_steps_it_shadows(clock: Clock) -> None:
         began = clock()
         clock.pass_(10)
         loop.recorder.shadow_step_ends(began)
-    assert [(r.step, bool(r.flags & Flag.JOINED)) for r in loop.records()] == [(0, False), (1, True), (2, True)]
+    assert [(r.step, bool(r.flags & Flag.JOINED)) for r in loop.records()] == [
+        (0, False),
+        (1, True),
+        (2, True),
+    ]
 
 
 def test_calls_of_a_step_are_bounded(clock: Clock) -> None:

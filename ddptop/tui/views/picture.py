@@ -31,7 +31,7 @@ def picture(scene: Scene, width: int, height: int) -> list[Line]:
     """Exactly `height` lines of at most `width` cells, whatever the size."""
     bar = banner(scene, width)
     foot = [bar] if bar is not None else []
-    if height >= LEAST_FOR_KEYS or scene.place.prompt is not None:
+    if height - len(foot) >= LEAST_FOR_KEYS or scene.place.prompt is not None:
         foot.append(footer(scene, width))
     room = max(0, height - 1 - len(foot))
     body = BODIES[scene.place.view](scene, width, room)[:room] if room else []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 GUTTER = 2
 """Cursor and mark of the culprit, left of every row."""
 
-LEAST_BAR = 22
+LEAST_BAR = 20
 """Cells below which a bar of seven parts tells nothing."""
 
 BAR_SHARE = 0.3

@@ -76,5 +76,6 @@ def _held(scene: Scene, width: int) -> Line:
     text = f" ‖ PAUSED  picture of {clock(frame.unix_s)}, {age} old"
     if newest.run.state != frame.run.state:
         text += f" · now {of_state(newest.run.state)[0]} {newest.run.state.upper()}"
-    text += " · the run goes on · space: show it" if width >= 70 else " · space"
+    text += " · the run goes on" if newest.run.state == "live" and width >= 70 else ""
+    text += " · space: show it" if width >= 70 else " · space"
     return Line(fit(text, width), ground="banner")

@@ -41,7 +41,9 @@ def custom_hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[
     return future.then(lambda done: done.value()[0] * (2.0 / dist.get_world_size()))
 
 
-def train(model: DDP, *, set_to_none: bool = True, accumulate: int = 1, branch_every: int = 1, steps: int = STEPS) -> None:
+def train(
+    model: DDP, *, set_to_none: bool = True, accumulate: int = 1, branch_every: int = 1, steps: int = STEPS
+) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     generator = torch.Generator().manual_seed(100 + dist.get_rank())
     for step in range(steps):
@@ -79,7 +81,9 @@ def trained(model: DDP, **options: object) -> DDP:
 
 
 def power_sgd() -> DDP:
-    state = powerSGD_hook.PowerSGDState(process_group=None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+    state = powerSGD_hook.PowerSGDState(
+        process_group=None, matrix_approximation_rank=1, start_powerSGD_iter=2
+    )
     model = build(bucket_cap_mb=25)  # with several buckets PowerSGD can deadlock on gloo, in plain torch too
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     return trained(model)

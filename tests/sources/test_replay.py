@@ -1,0 +1,308 @@
+"""A recording shown as if the run were happening again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ddptop.analysis.frames import Frame
+from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.snapshot import snapshot
+from ddptop.protocol.codec import encode
+from ddptop.protocol.messages import Event, Received, Steps
+from ddptop.recording.reader import Recording, RecordingError
+from ddptop.recording.writer import Writer
+from ddptop.sources.player import Player
+from ddptop.sources.replay import ReplaySource, frame_at
+from tests.recording.made_up import (
+    GIB,
+    NS,
+    START_NS,
+    START_UNIX_NS,
+    STEP_US,
+    a_run,
+    hello,
+    run_message,
+    steps,
+    write,
+)
+
+DEADLINE_S = 60
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "train-k7qf.ddptop"
+
+
+@pytest.fixture
+def play(path: Path) -> Iterator[Callable[..., ReplaySource]]:
+    """Starts a source over `path`; it is closed at the end, and its thread is gone."""
+    opened: list[ReplaySource] = []
+
+    def start(**options: object) -> ReplaySource:
+        source = ReplaySource(path, **options)  # type: ignore[arg-type]
+        opened.append(source)
+        source.start()
+        return source
+
+    yield start
+    for source in opened:
+        source.close()
+        source.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "ddptop-replay"]
+
+
+def wait_for(source: ReplaySource, condition: Callable[[Frame], bool]) -> Frame:
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        frame = source.latest()
+        if frame is not None and condition(frame):
+            return frame
+        assert source.status() is None
+        time.sleep(0.005)
+    raise AssertionError(f"waited in vain; the last frame stands at {frame and frame.playback}")
+
+
+def step_of(frame: Frame) -> int | None:
+    assert frame.playback is not None
+    assert frame.playback.step == frame.group.step
+    return frame.group.step
+
+
+def figures(frame: Frame) -> dict[str, object]:
+    """What depends on complete steps alone: the same live and in replay."""
+    plain = snapshot(frame)
+    own = ("age_ms", "state", "step", "bucket", "sequence", "records", "rss_bytes", "cpu_pct")
+    ranks = [{k: v for k, v in rank.items() if k not in own} for rank in plain["ranks"]]  # type: ignore[attr-defined]
+    return {
+        "group": plain["group"],
+        "buckets": plain["buckets"],
+        "straggler": plain["straggler"],
+        "ranks": ranks,
+    }
+
+
+def live_frame(records: list[Received], step: int) -> Frame:
+    """What was shown live when `step` was the newest complete one."""
+    reducer = Reducer()
+    for received in records:
+        if isinstance(received.message, Steps):
+            message = received.message
+            count = max(0, min(len(message.rows), step + 1 - message.first_step))
+            if not count:
+                break
+            received = replace(received, message=replace(message, rows=message.rows[:count]))
+        reducer.feed(received)
+    return reducer.frame(received.t_ns)
+
+
+@pytest.mark.parametrize("step", [0, 9, 10, 157, 290, 299])
+def test_any_step_has_the_figures_that_were_shown_live(path: Path, step: int) -> None:
+    records = list(a_run(300))
+    write(path, records)
+    frame = frame_at(path, step)
+    assert step_of(frame) == step
+    assert figures(frame) == figures(live_frame(records, step))
+    assert (frame.source, frame.run.recording) == ("replay", str(path))
+
+
+def test_the_end_is_the_end(path: Path) -> None:
+    write(path, a_run(300))
+    for step in (None, 299, 10_000):
+        frame = frame_at(path, step)
+        assert (frame.run.state, step_of(frame)) == ("finished", 299)
+        assert frame.playback is not None
+        assert frame.playback.position_s == frame.playback.duration_s
+
+
+def test_nobody_saw_the_end(path: Path) -> None:
+    """A collector that was killed: the last bytes are cut off, and the run does not look alive."""
+    whole = path.with_name("whole.ddptop")
+    writer = write(whole, a_run(300, ending=False), close=False)
+    path.write_bytes(whole.read_bytes()[:-3])
+    writer.close()
+    frame = frame_at(path, None)
+    assert frame.run.state == "lost"
+    assert frame.playback is not None
+    assert frame.playback.damage is not None
+    assert frame_at(path, 100).run.state == "live"
+
+
+def test_no_recording(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("hello")
+    for call in (lambda p: frame_at(p, None), ReplaySource):
+        with pytest.raises(RecordingError):
+            call(tmp_path / "x")
+        with pytest.raises(FileNotFoundError):
+            call(tmp_path / "none")
+
+
+def test_it_plays_to_the_end_and_holds_there(path: Path, play: Callable[..., ReplaySource]) -> None:
+    write(path, a_run(300, event_at=150))
+    source = play(speed=20)
+    frame = wait_for(source, lambda f: f.run.state == "finished" and not f.playback.playing)
+    assert step_of(frame) == 299
+    assert len(frame.history.step) == 300
+    assert frame.playback is not None
+    assert (frame.playback.first_step, frame.playback.last_step) == (0, 299)
+    assert frame.playback.position_s == frame.playback.duration_s
+    [(share, _)] = [mark for mark in frame.playback.marks if mark[1] == "mute"]
+    assert share == pytest.approx(160 / 300, abs=0.02)
+
+
+def test_frames_have_the_run_s_own_time(path: Path, play: Callable[..., ReplaySource]) -> None:
+    write(path, a_run(300))
+    frame = wait_for(play(at=149, playing=False), lambda f: f.group.step == 149)
+    assert frame.unix_s == pytest.approx(START_UNIX_NS / NS + 150 * STEP_US / 1e6, abs=0.001)
+    assert frame.run.elapsed_s == pytest.approx(3.0, abs=0.001)
+    assert set(frame.ranks.state) == {"live"}
+
+
+def test_going_to_and_fro(path: Path, play: Callable[..., ReplaySource]) -> None:
+    write(path, a_run(300))
+    source = play(playing=False)
+    for step in (200, 57, 58, 290, 0):
+        source.seek(step=step)
+        wait_for(source, lambda f, step=step: f.group.step == step)
+    source.seek(by_steps=1)
+    source.seek(by_steps=1)
+    source.seek(by_steps=5)
+    wait_for(source, lambda f: f.group.step == 7)
+    source.seek(by_steps=-3)
+    wait_for(source, lambda f: f.group.step == 4)
+    source.seek(by_steps=-100)
+    wait_for(source, lambda f: f.group.step is None)
+    source.seek(by_steps=1)
+    wait_for(source, lambda f: f.group.step == 0)
+    source.seek(share=0.5)
+    frame = wait_for(source, lambda f: (f.group.step or 0) > 100)
+    assert frame.playback is not None
+    assert frame.playback.position_s == pytest.approx(frame.playback.duration_s / 2, abs=0.001)
+    source.seek(share=7)
+    wait_for(source, lambda f: f.run.state == "finished")
+
+
+def test_held_it_stands_and_on_it_goes(path: Path, play: Callable[..., ReplaySource]) -> None:
+    write(path, a_run(300))
+    source = play(at=100, playing=False)
+    frame = wait_for(source, lambda f: f.group.step == 100)
+    assert source.latest() is frame, "nothing moves, so there is no newer frame"
+    source.focus(1)
+    frame = wait_for(source, lambda f: f.focus is not None)
+    assert frame.focus is not None
+    assert (frame.focus.rank, frame.focus.step[-1]) == (1, 100)
+    source.focus(None)
+    wait_for(source, lambda f: f.focus is None)
+    source.set_speed(50)
+    source.play()
+    frame = wait_for(source, lambda f: f.run.state == "finished")
+    assert len(frame.history.step) == 300, "what was held back at step 100 was shown as well"
+    assert frame.lost_records == 0
+
+
+def test_before_it_is_started_it_can_be_told_where_to_begin(path: Path) -> None:
+    write(path, a_run(100))
+    source = ReplaySource(path, playing=False)
+    source.seek(share=1.0)
+    source.start()
+    try:
+        wait_for(source, lambda f: f.run.state == "finished")
+    finally:
+        source.close()
+
+
+def test_a_large_recording_is_stood_in_by_its_tail(path: Path) -> None:
+    records = list(a_run(3000))
+    write(path, records)
+    with Recording.open(path) as recording:
+        player = Player(recording, whole_bytes=0, tail_rows=800)
+        for step in (2500, 1200, 2999, 700):
+            player.go_to_step(step)
+            frame = player.frame()
+            assert not player.from_start
+            assert (frame.group.step, frame.lost_records) == (step, 0)
+            live = figures(live_frame(records, step))
+            shown = figures(frame)
+            for ranks in (live["ranks"], shown["ranks"]):
+                for rank in ranks:  # type: ignore[attr-defined]
+                    rank.pop("individual_score")  # its own best since the start of the run
+            assert shown == live
+
+
+def test_the_early_history_is_filled_in(
+    path: Path, play: Callable[..., ReplaySource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Player.__init__, "__kwdefaults__", {"whole_bytes": 0, "tail_rows": 800})
+    write(path, a_run(3000))
+    source = play(at=2500, playing=False)
+    frame = wait_for(source, lambda f: len(f.history.step) == 2501)
+    assert frame.history.start == 0
+    assert list(frame.history.step) == list(range(2501))
+
+
+def test_a_growing_recording_is_followed_to_its_end(path: Path, play: Callable[..., ReplaySource]) -> None:
+    records = list(a_run(300))
+    writer = Writer(path, limit_bytes=GIB)
+    for received in records[:40]:
+        writer.add(received, encode(received.message))
+    writer.flush()
+    source = play(speed=1000)
+    frame = wait_for(source, lambda f: f.playback.growing and f.playback.step == f.playback.last_step)
+    assert frame.playback is not None
+    assert frame.playback.playing, "it waits for more"
+    for received in records[40:]:
+        writer.add(received, encode(received.message))
+    writer.close()
+    frame = wait_for(source, lambda f: f.run.state == "finished" and not f.playback.growing)
+    assert step_of(frame) == 299
+
+
+def restarted_run() -> list[Received]:
+    """Steps 0 to 99, then again from 0 in a new incarnation; a step that one rank lost in it."""
+    records = list(a_run(100, ending=False))
+    t_ns = records[-1].t_ns
+    for k in range(2):
+        again = hello(k, 2, session=2000 + k, incarnation=1, t_ns=t_ns)
+        records.append(Received(t_ns, k, 2000 + k, 0, again))
+    start_ns = t_ns
+    for first in range(0, 60, 10):
+        t_ns += 10 * STEP_US * 1000
+        for k in range(2):
+            if (first, k) != (30, 1):
+                batch = steps(first, 10, k, start_ns=start_ns)
+                records.append(Received(t_ns, k, 2000 + k, 1 + first // 10, batch))
+    records.append(Received(t_ns, -1, 0, 0, Event("mute", t_ns, 1, -1)))
+    records.append(Received(t_ns + 1, -1, 0, 0, run_message("failed", 1)))
+    return records
+
+
+def test_restarts_and_losses(path: Path) -> None:
+    write(path, restarted_run())
+    with Recording.open(path) as recording:
+        player = Player(recording)
+        player.go_to_step(50)
+        assert player.step == 50
+        assert player.position_ns > START_NS + 3 * NS, "the last time it came past this step"
+        player.go_to_step(35)
+        assert player.step == 29, "step 35 was never complete"
+        player.go_by(1)
+        assert player.step == 40
+        player.go_by(-1)
+        assert player.step == 29
+        player.go_to(START_NS + NS + 2000)
+        assert player.step == 49
+        player.go_by(1)
+        assert player.step == 50
+        assert player.position_ns < START_NS + 2 * NS, "on from here, not from the last time"
+        player.go_to_step(80)
+        assert player.step == 80, "only the first incarnation came that far"
+        player.go_to(recording.end_ns)
+        frame = player.frame()
+        assert frame.run.state == "failed"
+        assert frame.lost_records == 10

@@ -1,0 +1,114 @@
+"""The main job as a person does it: training in one terminal, `ddptop` in another."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.processes import environment, until
+from tests.tmux import Terminal, terminals
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+
+SCRIPT = Path(__file__).parent / "runtime" / "scripts" / "paced.py"
+STEPS = 900
+LAUNCH = f"{sys.executable} -m ddptop.cli.launch --standalone --nproc-per-node 2"
+LOOK = f"{sys.executable} -m ddptop.cli.main"
+Make = Callable[[int, int], Terminal]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    env = environment(tmp_path) | {"LANG": "C.UTF-8"}
+    env.pop("OLDPWD", None)
+    with terminals(env, tmp_path) as factory:
+        yield factory
+
+
+def step_on(screen: str) -> int:
+    found = re.search(r"step ([\d,]+)", screen)
+    return int(found[1].replace(",", "")) if found else -1
+
+
+def live_ranks(screen: str) -> int:
+    return len(re.findall(r"^.{2,8}\b[01] .*● live", screen, re.MULTILINE))
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def viewer_of(name: str) -> psutil.Process:
+    found = [p for p in psutil.process_iter() if _words(p)[-2:] == ["ddptop.cli.main", name]]
+    assert len(found) == 1, found
+    return found[0]
+
+
+def watch_it_move(terminal: Terminal, name: str) -> None:
+    terminal.type(f"{LOOK} {name}")
+    terminal.wait_for("LIVE")
+    before = step_on(str(until(lambda: s if live_ranks(s := terminal.screen()) == 2 else "", "two live ranks")))
+    until(lambda: step_on(terminal.screen()) > before, f"a step after {before}")
+
+
+def test_training_in_one_terminal_and_the_screen_in_another(make: Make) -> None:
+    name = f"tmux{os.getpid()}"
+    training, screen = make(100, 30), make(80, 24)
+    training.type(f"{LAUNCH} --ddptop-name {name} {SCRIPT} {STEPS}; echo exit code $?")
+    training.wait_for("step 100")
+
+    watch_it_move(screen, name)
+    screen.press("q")
+    screen.wait_for("ready>")
+    watch_it_move(screen, name)  # attached again
+    viewer_of(name).send_signal(signal.SIGKILL)
+    screen.wait_for("Killed")
+    screen = make(160, 50)
+    watch_it_move(screen, name)
+    viewer_of(name).send_signal(signal.SIGSTOP)
+
+    last = training.wait_for("exit code 0", deadline_s=120)
+    assert [f"step {step}" for step in range(0, STEPS, 100)] == re.findall(r"^step \d+$", last, re.MULTILINE)
+    assert re.search(rf"{STEPS} steps, recorded in", last.replace("\n", "")), last
+    assert "lost" not in last
+    screen.type("fg")  # goes on where it was stopped, and shows how things stand now
+    screen.wait_for("FINISHED")
+
+
+def test_every_size_is_survived_and_a_recording_is_played(make: Make) -> None:
+    name = f"size{os.getpid()}"
+    training, screen = make(100, 30), make(80, 24)
+    training.type(f"{LAUNCH} --ddptop-name {name} {SCRIPT} 300; echo exit code $?")
+    training.wait_for("exit code 0")
+    screen.type(f"{LOOK} {name}")  # the run has ended: its recording, at the end
+    screen.wait_for("step 299")
+    for columns, rows in ((160, 50), (50, 24), (30, 6), (20, 5), (80, 24)):
+        screen.resize(columns, rows)
+        until(lambda: "rank" in screen.screen() or rows < 7, "a drawn screen")  # noqa: B023
+    screen.press("Home")
+    screen.wait_for("step 0")
+    screen.press("g")
+    screen.press("1", "5", "0", "Enter")
+    screen.wait_for("step 150")
+    screen.press("]")
+    screen.wait_for("step 151")
+    screen.press("?")
+    screen.wait_for("help")
+    screen.press("Escape")
+    for view in ("2", "3", "1"):
+        screen.press(view)
+    screen.press("End")
+    screen.wait_for("step 299")
+    screen.press("q")
+    screen.wait_for("ready>")

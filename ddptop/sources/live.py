@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import zmq
@@ -151,10 +152,30 @@ class LiveSource(Source):
             return
         if last.run.state in ENDED:
             return  # the last word of a run is shown for as long as anyone looks
+        if not there and (end := self._last_words(last)) is not None:
+            self._live = self._frame = end
+            self._status = f"the run has {end.run.state}"
+            return
         silent_s = now - self._heard
         what = "does not answer" if there else "is gone"
         self._status = f"the collector {what}; this is the run as it was {silent_s:.0f} s ago"
         self._frame = aged(last, silent_s, "stale" if there else "lost")
+
+    def _last_words(self, last: Frame) -> Frame | None:
+        """How the run ended, from its recording: it may have done so while this process was stopped."""
+        from ddptop.recording.reader import RecordingError
+        from ddptop.sources.replay import frame_at
+
+        if self._run.recording is None:
+            return None
+        try:
+            end = frame_at(Path(self._run.recording), None)
+        except (OSError, RecordingError):
+            return None
+        if end.run.state not in ENDED:
+            return None
+        history = max(last.history, end.history, key=lambda kept: len(kept.step))
+        return replace(end, source=last.source, history=history, playback=None)
 
     def _collector_is_there(self) -> bool:
         run = read_run_file(self._run.directory)  # again: a collector that was started anew has another pid

@@ -17,6 +17,12 @@ SETTLE_STEPS = 16
 MEMORY = 0.8
 """Weight of what was known against a new batch: a change of load is followed within some ten batches."""
 
+MAX_LOSS_EVERY = 8
+"""Where the phases alone are over budget (steps of a few ms), the loss is read at least this often."""
+
+LOSS_NS = 12_000
+"""Reading the loss in a training loop, where its code is cold: `tests/benchmarks/bench_step.py`."""
+
 WRAPPER_NS = 2_000
 """Calling into and out of our wrappers in one step, which no clock inside them can see: measured by
 `tests/benchmarks/bench_rank.py` as the difference of whole-process CPU time to what the recorder counts."""
@@ -33,6 +39,10 @@ class Budget:
         self.budget_pct = budget_pct
         self.every = 1
         """This rank's own wish; a power of two."""
+        self.loss_every = 1
+        """How often the loss is read; a power of two."""
+        self.tight = False
+        """Whether even without bucket detail the budget is exceeded."""
         self.cost_us = 0.0
         """Per step: training threads and publisher CPU."""
         self.cost_pct = 0.0
@@ -74,7 +84,13 @@ class Budget:
     def _choose(self) -> None:
         base = (self._plain.value if self._plain.known else WRAPPER_NS) + self._publisher.value
         extra = max(0.0, self._detail.value - base + self._publisher.value)
-        room = self.budget_pct / 100.0 * self._step.value - base
+        budget = self.budget_pct / 100.0 * self._step.value
+        self.tight = base > budget
+        if self.tight and self.loss_every < MAX_LOSS_EVERY:
+            self.loss_every *= 2
+        elif self.loss_every > 1 and base + LOSS_NS < budget / 2:
+            self.loss_every //= 2
+        room = budget - base
         need = extra / room if room > 0 else MAX_EVERY
         while self.every < need and self.every < MAX_EVERY:
             self.every *= 2

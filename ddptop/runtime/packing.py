@@ -72,49 +72,60 @@ class LayoutTracker:
 def pack(records: Sequence[StepRecord], tracker: LayoutTracker) -> Iterator[Layout | Steps]:
     """Turn finished steps into STEPS messages, with a LAYOUT before the first step of a new generation."""
     rows: list[StepRow] = []
-    first = base = cells = 0
+    first = base = room = 0
     for record in records:
         before = tracker.generation
-        numbers = tracker.resolve(record.calls)
-        full = len(rows) >= MAX_ROWS or cells + 3 * len(numbers) > CELLS_PER_MESSAGE
-        if rows and (full or tracker.generation != before or record.step != first + len(rows)):
+        calls = record.calls
+        numbers = tracker.resolve(calls) if calls else ()
+        room -= 3 * len(calls)
+        if rows and (
+            room < 0
+            or len(rows) >= MAX_ROWS
+            or tracker.generation != before
+            or record.step != first + len(rows)
+        ):
             yield Steps(before, first, base, tuple(rows))
             rows = []
         if tracker.generation != before:
             yield tracker.layout()
         if not rows:
-            first, base, cells = record.step, record.begin, 0
-        rows.append(_row(record, numbers, base))
-        cells += 3 * len(numbers)
+            first, base, room = record.step, record.begin, CELLS_PER_MESSAGE - 3 * len(calls)
+        rows.append(_row(record, base, _cells(record, numbers) if calls else ()))
     if rows:
         yield Steps(tracker.generation, first, base, tuple(rows))
 
 
-def _row(record: StepRecord, numbers: Sequence[int], base: int) -> StepRow:
-    begin = record.begin
-
-    def since_begin(at: int) -> int:
-        return max(0, at - begin) // 1000 if at >= 0 else -1
-
-    cells: list[int] = []
-    if record.flags & Flag.DETAIL:
-        for number, (_key, ready, end) in zip(numbers, record.calls, strict=True):
-            # A completion callback may run late; backward has waited for every bucket.
-            end = min(end, record.backward_end) if record.backward_end >= ready else end
-            cells += (number, max(0, ready - begin) // 1000, max(0, end - ready) // 1000 if end else -1)
+def _row(record: StepRecord, base: int, cells: tuple[int, ...]) -> StepRow:
+    """A step in microseconds. Positional and flat: this runs for every step, on a thread that has the GIL."""
+    (
+        _step, begin, end, data, forward, backward, optimizer,
+        forward_at, backward_at, optimizer_at, _backward_end,
+        micro_steps, flags, cost, loss, _calls,
+    ) = record  # fmt: skip
     return StepRow(
-        begin_us=max(0, begin - base) // 1000,
-        wall_us=max(0, record.end - begin) // 1000,
-        data_us=record.data // 1000,
-        forward_us=record.forward // 1000,
-        backward_us=record.backward // 1000,
-        optimizer_us=max(0, record.optimizer) // 1000,
-        forward_at_us=since_begin(record.forward_at),
-        backward_at_us=since_begin(record.backward_at),
-        optimizer_at_us=since_begin(record.optimizer_at),
-        micro_steps=record.micro_steps,
-        flags=record.flags,
-        cost_us=record.cost // 1000,
-        loss=record.loss,
-        cells=tuple(cells),
+        (begin - base) // 1000,
+        (end - begin) // 1000,
+        data // 1000,
+        forward // 1000,
+        backward // 1000,
+        optimizer // 1000,
+        (forward_at - begin) // 1000 if forward_at >= begin else -1,
+        (backward_at - begin) // 1000 if backward_at >= begin else -1,
+        (optimizer_at - begin) // 1000 if optimizer_at >= begin else -1,
+        micro_steps,
+        flags,
+        cost // 1000,
+        loss,
+        cells,
     )
+
+
+def _cells(record: StepRecord, numbers: Sequence[int]) -> tuple[int, ...]:
+    """Number, ready and duration of each bucket all-reduce."""
+    begin, latest = record.begin, record.backward_end
+    cells: list[int] = []
+    for number, (_key, ready, end) in zip(numbers, record.calls, strict=True):
+        # A completion callback may run late; backward has waited for every bucket.
+        end = min(end, latest) if latest >= ready else end
+        cells += (number, max(0, ready - begin) // 1000, max(0, end - ready) // 1000 if end else -1)
+    return tuple(cells)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from ctypes import c_float
 from threading import get_ident
 from typing import Any
 
@@ -85,7 +86,7 @@ def _backward(recorder: Recorder, scaled: _ScaledLoss, original: Patched) -> Pat
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         at = now()
         try:
-            recorder.backward_begins(scaled.loss_of(tensors))
+            recorder.backward_begins(scaled.loss_of(tensors) if recorder.wants_loss else None)
             recorder.add_cost(now() - at)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
@@ -178,6 +179,9 @@ class _ScaledLoss:
             if loss is self._scaled:
                 loss = self._unscaled
             self._scaled = self._unscaled = None
-        if type(loss) is not torch.Tensor or loss.device.type != "cpu" or loss.numel() != 1:
+        if type(loss) is not torch.Tensor or not loss.is_cpu or loss.numel() != 1:
             return None
+        if loss.dtype is torch.float32:
+            # item() goes twice through the dispatcher: 13 us cold, this 4.
+            return c_float.from_address(loss.data_ptr()).value
         return float(loss.item())

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 PERIOD_S = 0.25
 """Between two looks at the queue: a screen at 4 Hz sees every batch, and waking up stays cheap."""
 
-BEAT_EVERY = 2
-"""Heartbeats go with every second look: 0.5 s apart."""
+TIGHT_PERIOD_S = 0.5
+"""The same where the budget is tight. Heartbeats go every 0.5 s, so not longer."""
 
 
 class Publisher(threading.Thread):
@@ -78,20 +78,21 @@ class Publisher(threading.Thread):
             self._recorder.detail_every = 1 << 40
 
     def _publish(self, sender: AckedSender) -> None:
-        beats = 0
+        beat = True
         cpu = time.thread_time_ns()
-        while not self._closing.wait(PERIOD_S):
+        while not self._closing.wait(TIGHT_PERIOD_S if self._budget.tight else PERIOD_S):
             records = self._take()
             self._offer(sender, records)
-            if beats % BEAT_EVERY == 0:
+            if beat or self._budget.tight:
                 sender.beat(encode(self._progress()))
-            beats += 1
+            beat = not beat
             ack = sender.service()
             before, cpu = cpu, time.thread_time_ns()
             self._budget.account(records, cpu - before)
             if ack is not None:
                 self._heard(ack)
             self._recorder.detail_every = max(self._budget.every, self._announced)
+            self._recorder.loss_every = self._budget.loss_every
         self._offer(sender, self._take())
         sender.offer(encode(Bye(time.monotonic_ns(), self._reason)))
         sender.close(self._drain_s)
@@ -107,7 +108,7 @@ class Publisher(threading.Thread):
         queue = self._recorder.records
         taken: list[StepRecord] = []
         while queue:
-            taken.append(queue.popleft())
+            taken.append(StepRecord._make(queue.popleft()))
         return taken
 
     def _offer(self, sender: AckedSender, records: list[StepRecord]) -> None:

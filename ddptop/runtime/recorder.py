@@ -64,12 +64,16 @@ class Recorder:
 
     def __init__(self, *, optimizer_exists: Callable[[], bool] = lambda: True) -> None:
         """`optimizer_exists` tells whether any torch optimizer has been built; asked only until one steps."""
-        self.records: deque[StepRecord] = deque(maxlen=QUEUE_STEPS)
+        self.records: deque[tuple[Any, ...]] = deque(maxlen=QUEUE_STEPS)
+        """Fields of StepRecord, in its order."""
         self.step = 0
         self.phase = Phase.OTHER
         self.detail_every = 1
         """Bucket detail where step % detail_every == 0; a power of two, written by the publisher."""
         self.detail = True
+        self.loss_every = 1
+        """The loss is read where step % loss_every == 0; likewise."""
+        self.wants_loss = True
         self.calls: list[BucketCall] = []
         self.passes = 0
         """Backward passes and steps so far: a new value means that the reducer starts at its first bucket."""
@@ -258,7 +262,7 @@ class Recorder:
         elif self._loss_count:
             loss = self._loss_sum / self._loss_count
         self.records.append(
-            StepRecord(
+            (  # in the order of StepRecord, which the publisher makes of it: naming fields costs 2 us here
                 self.step, self._begin, self._step_end,
                 self._data_done, self._forward, self._backward, self._optimizer,
                 self._forward_at, self._backward_at, self._optimizer_at, self._backward_end,
@@ -275,6 +279,7 @@ class Recorder:
             self._optimizer_inner, self._optimizer_at = 0, self._optimizer_began
         self.step += 1
         self.passes += 1
+        self.wants_loss = self.step % self.loss_every == 0
         detail = self.step % self.detail_every == 0
         if detail != self.detail:
             self.detail = detail

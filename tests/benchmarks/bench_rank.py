@@ -18,7 +18,8 @@ import psutil
 from tests.processes import DDPTOP_RUN, TORCHRUN, environment, started
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
-WIDTHS = {"about 3 ms": 96, "about 25 ms": 640}
+MODELS = {"about 3 ms": (2, 64), "about 25 ms": (10, 440)}
+"""Layers (each a bucket) and their width."""
 SAMPLE_S = 0.5
 
 
@@ -33,9 +34,9 @@ class Cost:
     collector_pss: int
 
 
-def measure(launcher: list[str], width: int, steps: int, folder: Path) -> Cost:
+def measure(launcher: list[str], model: tuple[int, int], steps: int, folder: Path) -> Cost:
     """Train once and read what the ranks print."""
-    options = ["--standalone", "--nproc-per-node", "2", str(SCRIPT), str(width), str(steps)]
+    options = ["--standalone", "--nproc-per-node", "2", str(SCRIPT), *map(str, (*model, steps))]
     with started([*launcher, *options], environment(folder), folder) as process:
         watcher = CollectorMemory(process.pid)
         watcher.start()
@@ -82,10 +83,10 @@ def main() -> None:
     options = parser.parse_args()
     print(f"{'step':12} {'ms':>6} {'wall ratio':>18} {'control':>18} {'CPU us/step':>12} {'MB/rank':>8} {'collector MB':>13}")
     with tempfile.TemporaryDirectory() as folder:
-        for name, width in WIDTHS.items():
-            steps = options.steps if width < 200 else max(200, options.steps // 5)
+        for name, model in MODELS.items():
+            steps = options.steps if model[0] < 10 else max(200, options.steps // 5)
             runs = [
-                [measure(launcher, width, steps, Path(folder)) for launcher in (TORCHRUN, DDPTOP_RUN, TORCHRUN)]
+                [measure(launcher, model, steps, Path(folder)) for launcher in (TORCHRUN, DDPTOP_RUN, TORCHRUN)]
                 for _ in range(options.pairs)
             ]
             print(row(name, runs), flush=True)

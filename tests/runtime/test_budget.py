@@ -3,7 +3,7 @@
 import pytest
 
 from ddptop.protocol.messages import Flag
-from ddptop.runtime.budget import MAX_EVERY, SETTLE_STEPS, WRAPPER_NS, Budget
+from ddptop.runtime.budget import MAX_EVERY, MAX_LOSS_EVERY, SETTLE_STEPS, WRAPPER_NS, Budget
 from ddptop.runtime.recorder import StepRecord
 
 
@@ -41,6 +41,14 @@ def test_no_room_at_all_leaves_the_least_detail() -> None:
     budget = Budget(1.0)
     run(budget, wall=100_000, plain=5_000, detail=205_000)
     assert budget.every == MAX_EVERY
+
+
+def test_a_tight_budget_reads_the_loss_less_often_and_a_roomy_one_always() -> None:
+    budget = Budget(1.0)
+    run(budget, wall=1_000_000, plain=20_000, detail=205_000)
+    assert (budget.tight, budget.loss_every) == (True, MAX_LOSS_EVERY)
+    run(budget, wall=50_000_000, plain=20_000, detail=205_000)
+    assert (budget.tight, budget.loss_every) == (False, 1)
 
 
 def test_full_detail_is_kept_whatever_it_costs_and_the_cost_is_told() -> None:

@@ -55,7 +55,7 @@ class Loop:
         self.recorder.optimizer_ends(which)
 
     def records(self) -> list[StepRecord]:
-        return list(self.recorder.records)
+        return [StepRecord._make(fields) for fields in self.recorder.records]
 
 
 def test_a_plain_step_is_dated_from_optimizer_end_to_optimizer_end(clock: Clock) -> None:

@@ -1,7 +1,7 @@
 """An ordinary DDP training script. It knows nothing of ddptop.
 
-    ddptop-run --standalone --nproc-per-node 2 examples/plain_ddp.py
-    ddptop                                       # in a second terminal
+ddptop-run --standalone --nproc-per-node 2 examples/plain_ddp.py
+ddptop                                       # in a second terminal
 """
 
 import argparse

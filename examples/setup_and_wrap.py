@@ -1,7 +1,7 @@
 """The same training on ddptop's own runtime: process group, device, seed and clean-up in one call.
 
-    ddptop-run --standalone --nproc-per-node 2 examples/setup_and_wrap.py
-    ddptop                                       # in a second terminal
+ddptop-run --standalone --nproc-per-node 2 examples/setup_and_wrap.py
+ddptop                                       # in a second terminal
 """
 
 import torch

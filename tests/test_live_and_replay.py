@@ -1,4 +1,4 @@
-"""One run, looked at while it lives and afterwards: the figures are the same, also from a damaged recording."""
+"""One run, looked at while it lives and afterwards: the same figures, also from a damaged recording."""
 
 from __future__ import annotations
 

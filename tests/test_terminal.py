@@ -58,7 +58,9 @@ def viewer_of(name: str) -> psutil.Process:
 def watch_it_move(terminal: Terminal, name: str) -> None:
     terminal.type(f"{LOOK} {name}")
     terminal.wait_for("LIVE")
-    before = step_on(str(until(lambda: s if live_ranks(s := terminal.screen()) == 2 else "", "two live ranks")))
+    before = step_on(
+        str(until(lambda: s if live_ranks(s := terminal.screen()) == 2 else "", "two live ranks"))
+    )
     until(lambda: step_on(terminal.screen()) > before, f"a step after {before}")
 
 

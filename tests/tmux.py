@@ -20,7 +20,19 @@ class Terminal:
         self._session = f"s{secrets.token_hex(3)}"
         environment = " ".join(f"{name}={shlex.quote(value)}" for name, value in env.items())
         shell = f"exec env -i {environment} PS1='ready> ' bash --norc --noprofile"
-        self._tmux("new-session", "-d", "-s", self._session, "-x", str(columns), "-y", str(rows), "-c", str(cwd), shell)
+        self._tmux(
+            "new-session",
+            "-d",
+            "-s",
+            self._session,
+            "-x",
+            str(columns),
+            "-y",
+            str(rows),
+            "-c",
+            str(cwd),
+            shell,
+        )
         self.wait_for("ready>")
 
     def _tmux(self, *words: str) -> str:
@@ -62,7 +74,7 @@ class Terminal:
 
 @contextmanager
 def terminals(env: Mapping[str, str], cwd: Path) -> Iterator[object]:
-    """A factory of terminals `(columns, rows) -> Terminal`; all of them and their programs end with the block."""
+    """A factory of terminals `(columns, rows) -> Terminal`; they and their programs end with the block."""
     server = f"ddptop-{secrets.token_hex(4)}"
     try:
         yield lambda columns, rows: Terminal(server, columns, rows, env, cwd)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ddptop.protocol.limits import MAX_ROWS
-from ddptop.protocol.messages import Bucket, Flag, Layout, StepRow, Steps
+from ddptop.protocol.messages import Bucket, Layout, StepRow, Steps
 from ddptop.runtime.recorder import BucketCall, StepRecord
 from ddptop.runtime.timed_group import BucketKey
 
@@ -48,7 +48,7 @@ class LayoutTracker:
         return self._told
 
     def untold(self) -> list[Layout]:
-        """The present layout, if it is not the one last told: parameters of its buckets may have become known."""
+        """The present layout, if it is not as last told: its parameters may have become known."""
         told = self._told
         return [] if not self.generation or self.layout() == told else [self.layout()]
 

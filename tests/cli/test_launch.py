@@ -1,4 +1,4 @@
-"""`ddptop-run` beside torchrun: the same output, arguments, tracebacks and exit codes, and what it says itself."""
+"""`ddptop-run` beside torchrun: the same output, arguments, tracebacks and exit codes, and its own lines."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_mistakes_end_with_the_exit_code_of_torchrun(home: Path, words: list[str
 
 
 def test_elastic_restarts_show_as_incarnations(home: Path) -> None:
-    # A rendezvous file for each attempt: on the agent's own store gloo may find the ranks of the attempt before.
+    # A rendezvous file for each attempt: on the agent's store gloo may find the ranks of the attempt before.
     start = """import os
 attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
 dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/{os.environ['TORCHELASTIC_RUN_ID']}-{attempt}",
@@ -185,8 +185,8 @@ def test_exec_gives_the_commands_own_exit_code_and_streams(home: Path) -> None:
     ],
 )
 def test_wrong_options_are_refused_in_words(home: Path, options: list[str]) -> None:
-    done = run([*DDPTOP_RUN, *options, "train.py"] if options[-1] != "--ddptop-exec" else [*DDPTOP_RUN, *options],
-               environment(home), home)  # fmt: skip
+    script = [] if options[-1] == "--ddptop-exec" else ["train.py"]
+    done = run([*DDPTOP_RUN, *options, *script], environment(home), home)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 

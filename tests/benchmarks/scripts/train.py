@@ -26,7 +26,9 @@ def main() -> None:
     layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.ReLU())]
     size_mb = width * (width + 1) * 4 / 2**20
     model = DDP(nn.Sequential(*layers), bucket_cap_mb=size_mb * 0.99)  # a bucket for each layer
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-7)  # the loss must not fall to denormal numbers, which are slow
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=1e-7
+    )  # the loss must not fall to denormal numbers, which are slow
     batch = 16
     data = TensorDataset(torch.randn(batch * (steps + WARM_UP), width))
     wall = cpu = 0.0

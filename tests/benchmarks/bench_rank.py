@@ -18,7 +18,6 @@ import psutil
 
 from ddptop.protocol.messages import Progress
 from ddptop.recording.reader import Recording
-
 from tests.processes import DDPTOP_RUN, TORCHRUN, environment, started
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
@@ -59,7 +58,7 @@ def measure(launcher: list[str], model: tuple[int, int], steps: int, folder: Pat
 
 
 def told_us(recording: Path) -> float:
-    """Median of what the ranks' heartbeats told of their cost, after the first two seconds; 0 without ddptop."""
+    """Median of the cost that the ranks' heartbeats told, past the first seconds; 0 without ddptop."""
     if not recording.exists():
         return 0.0
     with Recording.open(recording) as opened:
@@ -100,8 +99,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     options = parser.parse_args()
     print(
-        f"{'step':12} {'ms':>6} {'wall ratio':>18} {'control':>18} {'CPU us':>7} {'control':>8} {'told us':>8} "
-        f"{'MB/rank':>8} {'collector MB':>13}"
+        f"{'step':12} {'ms':>6} {'wall ratio':>18} {'control':>18} "
+        f"{'CPU us':>7} {'control':>8} {'told us':>8} {'MB/rank':>8} {'collector MB':>13}"
     )
     with tempfile.TemporaryDirectory() as folder:
         for name, model in MODELS.items():

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -232,3 +233,14 @@ def test_training_does_not_notice_what_happens_to_the_collector(home: Path, sign
 def _snapshot_step(env: dict[str, str], home: Path) -> int | None:
     done = run([*DDPTOP, "--json"], env, home)
     return json.loads(done.stdout)["group"]["step"] if done.returncode == 0 else None
+
+
+def test_a_port_in_use_ends_as_under_torchrun(home: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        words = ["--master-addr", "127.0.0.1", "--master-port", port, "--nnodes", "1", "train.py", "0", "3"]
+        plain, watched = both(words, home)
+    assert watched.returncode == plain.returncode
+    assert ("in use" in watched.stderr) == ("in use" in plain.stderr)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 import sys
 
 from ddptop.collector.arguments import parse
 from ddptop.collector.launcher_pipe import say
+
+NICENESS = 10
+"""Where the ranks use every core they shall have it: ranks keep their records until this process has time."""
 
 
 def main() -> int:
@@ -17,6 +21,7 @@ def main() -> int:
         # Meant for the training, whose end is to be recorded; ours comes when the launcher's pipe closes.
         signal.signal(number, signal.SIG_IGN)
     _allow_many_connections()
+    os.nice(NICENESS)
 
     import zmq
 

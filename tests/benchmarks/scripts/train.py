@@ -14,12 +14,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, TensorDataset
 
-WARM_UP = 1000
-"""Steps before the measurement: importing, the first layouts and the choice of the sampling lie behind."""
+WARM_UP = 0.5
+"""As a share of the steps measured: imports, the first layouts and the choice of sampling lie behind."""
 
 
 def main() -> None:
     depth, width, steps = (int(word) for word in sys.argv[1:])
+    warm_up = int(steps * WARM_UP)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(0)
@@ -30,10 +31,10 @@ def main() -> None:
         model.parameters(), lr=1e-7
     )  # the loss must not fall to denormal numbers, which are slow
     batch = 16
-    data = TensorDataset(torch.randn(batch * (steps + WARM_UP), width))
+    data = TensorDataset(torch.randn(batch * (steps + warm_up), width))
     wall = cpu = 0.0
     for step, (x,) in enumerate(DataLoader(data, batch_sampler=_Slices(len(data), batch))):
-        if step == WARM_UP:
+        if step == warm_up:
             dist.barrier()
             wall, cpu = time.perf_counter(), time.process_time()
         optimizer.zero_grad()

@@ -1,0 +1,81 @@
+"""Imports run one way along the road of the data, and what need not load torch does not."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "ddptop"
+
+MAY_IMPORT = {
+    "protocol": set(),
+    "transport": {"protocol"},
+    "runtime": {"protocol", "transport"},
+    "recording": {"protocol"},
+    "analysis": {"protocol"},
+    "collector": {"protocol", "transport", "recording", "analysis"},
+    "sources": {"protocol", "transport", "recording", "analysis"},
+    "tui": {"protocol", "analysis", "sources"},
+    "cli": {"protocol", "transport", "recording", "analysis", "collector", "sources", "tui"},
+}
+"""Package -> the packages of ddptop that it may import; itself always. `protocol` is shared by all."""
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of every import in a file, wherever it stands in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: relative import"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_imports_run_one_way(package: str) -> None:
+    wrong = []
+    for path in sorted((PACKAGE / package).rglob("*.py")):
+        for line, name in imported(path):
+            parts = name.split(".")
+            if parts[0] == "ddptop" and len(parts) > 1 and parts[1] in MAY_IMPORT:
+                allowed = {package} | MAY_IMPORT[package]
+                if parts[1] not in allowed:
+                    wrong.append(f"{path.relative_to(PACKAGE)}:{line} {name}")
+    assert not wrong
+
+
+def test_every_package_is_on_the_road() -> None:
+    assert {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()} == set(MAY_IMPORT)
+
+
+def test_only_the_runtime_and_the_launcher_name_torch() -> None:
+    named = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        for _, name in imported(path)
+        if name.split(".")[0] == "torch"
+    }
+    assert {name for name in named if not name.startswith("runtime/")} == {"cli/launch.py"}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import ddptop",
+        "import ddptop.cli.main; ddptop.cli.main.main(['ls'])",
+        "import ddptop.tui.app, ddptop.sources.live, ddptop.sources.replay",
+        "import ddptop.collector.service, ddptop.collector.supervisor",
+        "import ddptop.runtime.attach, ddptop.runtime.import_hook",
+    ],
+)
+def test_torch_is_not_loaded(statement: str, tmp_path: Path) -> None:
+    code = f"{statement}\nimport sys\nassert 'torch' not in sys.modules"
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    tmp_path.chmod(0o700)
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

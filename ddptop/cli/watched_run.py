@@ -60,12 +60,13 @@ class WatchedRun:
             remove_run_directory(self._directory)
             _say(f"run {self._name}: its collector did not answer; the recording holds what reached the disk")
         else:
-            _say(f"run {self._name}: {_in_words(summary)}")
+            _say(f"run {self._name}: {_in_words(summary, exit_code)}")
 
 
-def _in_words(summary: Summary) -> str:
+def _in_words(summary: Summary, exit_code: int) -> str:
     if summary.steps is None and not summary.records:
-        return "no step of a DDP model was seen (is ddptop installed in the Python that trains?)"
+        hint = "" if exit_code else " (is ddptop installed in the Python that trains?)"
+        return f"no step of a DDP model was seen{hint}"
     words = [f"{summary.records:,} records" if summary.steps is None else f"{summary.steps + 1:,} steps"]
     if summary.recording:
         words.append(f"recorded in {summary.recording}")

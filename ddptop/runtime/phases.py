@@ -85,11 +85,14 @@ def _forward(recorder: Recorder, original: Patched) -> Patched:
 def _backward(recorder: Recorder, scaled: _ScaledLoss, original: Patched) -> Patched:
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         at = now()
+        loss = None
         try:
-            recorder.backward_begins(scaled.loss_of(tensors) if recorder.wants_loss else None)
-            recorder.add_cost(now() - at)
+            if recorder.wants_loss:
+                loss = scaled.loss_of(tensors)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
+        recorder.backward_begins(loss)
+        recorder.add_cost(now() - at)
         try:
             result = original(tensors, *args, **kwargs)
         except BaseException as error:

@@ -27,10 +27,10 @@ def whole(count):
     return [(step, float(step)) for step in range(count)]
 
 
-def recorded_past(stage, step):
-    """Whether the file holds this step of rank 0."""
+def recorded_past(stage, step, rank=0):
+    """Whether the file holds a later step of this rank."""
     try:
-        return any(at > step for at, _ in steps_of(Recording.open(stage.recording), 0))
+        return any(at > step for at, _ in steps_of(Recording.open(stage.recording), rank))
     except Exception:
         return False
 
@@ -125,7 +125,8 @@ def test_with_a_small_window_the_loss_is_the_gap(stage):
 def test_a_rank_that_died_while_there_was_no_collector_is_lost(stage):
     collector = stage.collector()
     ranks = stage.ranks(steps=100_000)
-    stage.wait_for(lambda: recorded_past(stage, 50))
+    # Both: of a rank that the first collector never wrote down, the second one cannot know.
+    stage.wait_for(lambda: recorded_past(stage, 50, rank=0) and recorded_past(stage, 50, rank=1))
     collector.kill()
     collector.wait()
     ranks[1].kill()

@@ -7,6 +7,7 @@ says so in one line and is torchrun alone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -63,8 +64,16 @@ def _watched(options: LaunchOptions, script: Sequence[str], launch: Callable[[],
         raise
     finally:
         if run is not None:
-            run.end(code)
+            _end(run, code)
     return code
+
+
+def _end(run: WatchedRun, code: int) -> None:
+    try:
+        run.end(code)
+    except Exception as error:  # noqa: BLE001 - the exit code is the training's, whatever befalls us
+        with contextlib.suppress(OSError, ValueError):
+            print(f"ddptop: the recording could not be ended: {error}", file=sys.stderr)
 
 
 def _execute(command: Sequence[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -57,7 +58,8 @@ class WatchedRun:
         """Bring the recording to its end and say in one line what there is."""
         summary = self._supervisor.finish(exit_code)
         if summary is None:
-            remove_run_directory(self._directory)
+            with contextlib.suppress(RunDirectoryError, OSError):
+                remove_run_directory(self._directory)
             _say(f"run {self._name}: its collector did not answer; the recording holds what reached the disk")
         else:
             _say(f"run {self._name}: {_in_words(summary, exit_code)}")
@@ -107,4 +109,5 @@ def _collector_arguments(
 
 
 def _say(text: str) -> None:
-    print(f"ddptop: {text}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError, ValueError):  # nobody listens any more: the training goes on
+        print(f"ddptop: {text}", file=sys.stderr, flush=True)

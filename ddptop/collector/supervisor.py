@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -64,7 +65,8 @@ class CollectorSupervisor:
             output, _ = process.communicate(json.dumps({"exit_code": exit_code}) + "\n", timeout=FINISH_S)
         except (subprocess.TimeoutExpired, OSError, ValueError):
             process.kill()
-            process.communicate()
+            with contextlib.suppress(subprocess.TimeoutExpired, OSError, ValueError):
+                process.communicate(timeout=1.0)
             return None
         finally:
             self._thread.join(1.0)
@@ -96,6 +98,7 @@ class CollectorSupervisor:
                 try:
                     self._process = self._spawn()
                 except OSError:
+                    self._process = None
                     return
 
 

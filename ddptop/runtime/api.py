@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel import distributed as ddp_module
 
 from ddptop.runtime import attach
+from ddptop.runtime.guard import guard
 
 Hook = Callable[[Any, Any], Any]
 
@@ -133,11 +134,14 @@ def log(*, loss: float | torch.Tensor | None = None) -> None:
     session = attach.current_session()
     if session is None or loss is None:
         return
-    if isinstance(loss, torch.Tensor):
-        if loss.device.type != "cpu":
-            return
-        loss = float(loss.detach().item())
-    session.recorder.log_loss(loss)
+    try:
+        if isinstance(loss, torch.Tensor):
+            if loss.device.type != "cpu":
+                return
+            loss = loss.detach()
+        session.recorder.log_loss(float(loss))
+    except Exception as error:  # noqa: BLE001 - the training boundary: what is no number is not logged
+        guard.caught(error)
 
 
 @contextlib.contextmanager

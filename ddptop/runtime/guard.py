@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 MUTE_AFTER = 100
@@ -48,7 +49,8 @@ def say_once(text: str) -> None:
     """Tell the user, on stderr and in one line, that ddptop cannot do its work here."""
     if text not in _said:
         _said.add(text)
-        print(f"ddptop: {text}; training goes on without it", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError, ValueError):  # a closed stderr is no reason to end a training
+            print(f"ddptop: {text}; training goes on without it", file=sys.stderr, flush=True)
 
 
 _said: set[str] = set()

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+from ddptop.runtime.guard import guard
+
 Action = Callable[[ModuleType], None]
 
 
@@ -15,11 +17,11 @@ def when_imported(name: str, action: Action) -> None:
     """Call `action(module)` right after the module `name` has been executed, or now if it already was.
 
     The finder takes itself away when the module is asked for, and the module's own loader does the work,
-    so that nothing of this remains visible. `action` must not raise.
+    so that nothing of this remains visible. What `action` raises is counted and goes no further.
     """
     loaded = sys.modules.get(name)
     if loaded is not None:
-        action(loaded)
+        _act(action, loaded)
     else:
         sys.meta_path.insert(0, _OneShotFinder(name, action))
 
@@ -45,12 +47,19 @@ class _OneShotFinder:
         return spec
 
 
+def _act(action: Action, module: ModuleType) -> None:
+    try:
+        action(module)
+    except Exception as error:  # noqa: BLE001 - the training boundary: somebody's `import` stands above us
+        guard.caught(error)
+
+
 def _follow(loader: object, action: Action) -> None:
     execute = loader.exec_module  # type: ignore[attr-defined]  # every loader of a source module has it
 
     def exec_module(module: ModuleType) -> None:
         vars(loader).pop("exec_module", None)
         execute(module)
-        action(module)
+        _act(action, module)
 
     vars(loader)["exec_module"] = exec_module

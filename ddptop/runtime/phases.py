@@ -89,6 +89,8 @@ def _backward(recorder: Recorder, scaled: _ScaledLoss, original: Patched) -> Pat
         try:
             if recorder.wants_loss:
                 loss = scaled.loss_of(tensors)
+            else:
+                scaled.forget()
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
         recorder.backward_begins(loss)
@@ -172,6 +174,10 @@ class _ScaledLoss:
 
         return scale
 
+    def forget(self) -> None:
+        """Let go of the tensors, and with them of their graph."""
+        self._scaled = self._unscaled = None
+
     def loss_of(self, tensors: Any) -> float | None:
         """The loss as a number, read at once (the tensor may change later); None unless a scalar on the CPU.
 
@@ -181,10 +187,10 @@ class _ScaledLoss:
         if self._scaled is not None:
             if loss is self._scaled:
                 loss = self._unscaled
-            self._scaled = self._unscaled = None
+            self.forget()
         if type(loss) is not torch.Tensor or not loss.is_cpu or loss.numel() != 1:
             return None
-        if loss.dtype is torch.float32:
-            # item() goes twice through the dispatcher: 13 us cold, this 4.
-            return c_float.from_address(loss.data_ptr()).value
+        address = loss.data_ptr() if loss.dtype is torch.float32 and not loss.is_neg() else 0
+        if address:  # item() goes twice through the dispatcher; a lazy zero has no address
+            return c_float.from_address(address).value
         return float(loss.item())

@@ -75,7 +75,11 @@ class Publisher(threading.Thread):
             self._publish(sender)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
-            self._recorder.detail_every = 1 << 40
+            self._silence()
+
+    def _silence(self) -> None:
+        """Take as little of the training's time as can be: nobody reads, or something is wrong for good."""
+        self._recorder.detail_every = self._recorder.loss_every = 1 << 40
 
     def _publish(self, sender: AckedSender) -> None:
         beat = True
@@ -93,6 +97,8 @@ class Publisher(threading.Thread):
                 self._heard(ack)
             self._recorder.detail_every = max(self._budget.every, self._announced)
             self._recorder.loss_every = self._budget.loss_every
+            if guard.muted:
+                self._silence()
         self._offer(sender, self._take())
         sender.offer(encode(Bye(time.monotonic_ns(), self._reason)))
         sender.close(self._drain_s)
@@ -123,7 +129,10 @@ class Publisher(threading.Thread):
         while self._said:
             messages.append(self._said.popleft())
         for message in messages:
-            sender.offer(encode(message))
+            try:
+                sender.offer(encode(message))
+            except (ValueError, TypeError, OverflowError) as error:  # costs one message, not the rank
+                guard.caught(error)
 
     def _progress(self) -> Progress:
         recorder = self._recorder

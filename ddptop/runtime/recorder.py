@@ -174,7 +174,11 @@ class Recorder:
 
     def optimizer_begins(self, optimizer: int) -> None:
         """`step()` of the optimizer with this `id()`; one that runs inside another belongs to the outer."""
-        if self._backward_depth or self._optimizer_running not in (None, optimizer):
+        if self._backward_depth:
+            return
+        # Another one is running: this is inside it, unless that one raised and training went on without it.
+        inside = self._optimizer_running not in (None, optimizer)
+        if inside and self._backward_at < self._optimizer_began:
             return
         self._optimizer_running = optimizer
         self._optimizer_inner = self._forward + self._backward

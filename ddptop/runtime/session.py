@@ -18,6 +18,7 @@ from ddptop.runtime import phases
 from ddptop.runtime.budget import Budget
 from ddptop.runtime.guard import guard
 from ddptop.runtime.identity import Identity
+from ddptop.runtime.import_hook import when_imported
 from ddptop.runtime.publisher import Publisher
 from ddptop.runtime.recorder import Recorder, now
 from ddptop.runtime.timers import BucketTimer, timer_for
@@ -110,7 +111,7 @@ class Session:
     def _say(self, kind: str, name: str) -> None:
         if self._publisher is not None:
             rank, step = self._publisher.rank, self.recorder.step
-            self._publisher.say(Event(kind, now(), rank, step, {"name": name}))
+            self._publisher.say(Event(kind, now(), rank, step, {"name": str(name)}))
 
     def close(self) -> None:
         """Publish the last step and the farewell; bounded by `CLOSE_S`. May be called twice."""
@@ -150,28 +151,20 @@ def _card_of_process() -> dict[str, Scalar]:
 
 def _sequence_reader() -> Any:
     """Reads the default group's sequence number, at no cost to training; -1 where there is none."""
-    group = dist.group.WORLD
 
     def sequence() -> int:
         try:
+            group = dist.group.WORLD  # each time: a script may destroy its group and make another
             return int(group._get_sequence_number_for_group()) if group is not None else -1
-        except (RuntimeError, AttributeError):  # a backend that counts nothing
+        except Exception:  # noqa: BLE001 - a backend that counts nothing, or a group that is just being destroyed
             return -1
 
     return sequence
 
 
 def _trust_dynamo() -> None:
-    """Keep torch.compile from tracing into the recorder's wrappers, which would break its graphs."""
-    dynamo = sys.modules.get("torch._dynamo.trace_rules")
-    if dynamo is not None:
-        dynamo.add("ddptop.runtime")
-    else:
-        _trust_when_loaded()
+    """Keep torch.compile from tracing into the recorder's wrappers, which would break its graphs.
 
-
-def _trust_when_loaded() -> None:
-    # Importing torch._dynamo takes over a second: wait until the script does it.
-    from ddptop.runtime.import_hook import when_imported
-
+    Importing torch._dynamo takes over a second: this waits until the script does it.
+    """
     when_imported("torch._dynamo.trace_rules", lambda module: module.add("ddptop.runtime"))

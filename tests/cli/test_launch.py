@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -244,3 +245,23 @@ def test_a_port_in_use_ends_as_under_torchrun(home: Path) -> None:
         plain, watched = both(words, home)
     assert watched.returncode == plain.returncode
     assert ("in use" in watched.stderr) == ("in use" in plain.stderr)
+
+
+def test_a_closed_stderr_neither_stops_nor_changes_a_training(home: Path) -> None:
+    line = " ".join([*DDPTOP_RUN, *ONE, "train.py", "0", "12"])
+    done = run(["bash", "-c", f"{line} 2> >(true)"], environment(home), home)
+    assert done.returncode == 0
+    assert "step 10" in done.stdout
+
+
+def test_a_collector_that_cannot_be_started_again_leaves_the_exit_code_alone(home: Path) -> None:
+    env = environment(home)
+    with started([*DDPTOP_RUN, *TWO, "train.py", "0", "150", "0.02"], env, home) as process:
+        pid = collector_below(process.pid)
+        until(lambda: _snapshot_step(env, home), "a step on the screen")
+        shutil.rmtree(Path(env["XDG_RUNTIME_DIR"]) / "ddptop")
+        os.kill(pid, signal.SIGKILL)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "step 140" in out
+    assert "Traceback" not in err

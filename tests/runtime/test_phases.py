@@ -29,6 +29,13 @@ def test_a_loss_is_read_as_item_reads_it(dtype: torch.dtype) -> None:
     assert phases._ScaledLoss().loss_of(loss) == loss.item()
 
 
+def test_a_loss_that_is_not_stored_as_it_reads_is_read_right() -> None:
+    negated = torch.tensor([1.0 + 2.0j]).conj().imag[0]
+    assert negated.is_neg()
+    assert phases._ScaledLoss().loss_of(negated) == -2.0
+    assert phases._ScaledLoss().loss_of(torch._efficientzerotensor((1,))) == 0.0
+
+
 def test_an_element_of_a_larger_tensor_is_read_at_its_own_place() -> None:
     values = torch.arange(8, dtype=torch.float32)
     assert phases._ScaledLoss().loss_of(values[5]) == 5.0

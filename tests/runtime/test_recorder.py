@@ -146,6 +146,20 @@ def test_an_optimizer_step_that_raised_does_not_stop_the_count(clock: Clock) -> 
     assert len(loop.records()) == 1
 
 
+def test_another_optimizer_takes_over_from_one_that_raised_without_any_loader(clock: Clock) -> None:
+    loop = Loop(clock)
+    loop.forward(1)
+    loop.backward(1)
+    loop.recorder.optimizer_begins(1)  # raises: no end
+    for _ in range(2):
+        clock.pass_(1)
+        loop.forward(1)
+        loop.backward(1)
+        loop.optimizer(2, which=2)
+    loop.recorder.finish()
+    assert len(loop.records()) == 2
+
+
 def test_a_closure_keeps_forward_and_backward_out_of_the_optimizer(clock: Clock) -> None:
     loop = Loop(clock)
     for _ in range(2):

@@ -85,18 +85,25 @@ def _execute(command: Sequence[str]) -> int:
         return 127 if isinstance(error, FileNotFoundError) else 126
 
     def forward(number: int, _frame: FrameType | None) -> None:
-        process.send_signal(number)
+        if number != signal.SIGINT or not _in_foreground():  # Ctrl-C reaches the command by itself
+            process.send_signal(number)
 
-    # Ctrl-C reaches the command by itself: both are in the terminal's foreground group.
-    before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        before[number] = signal.signal(number, forward)
+    forwarded = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+    before = {number: signal.signal(number, forward) for number in forwarded}
     try:
         code = process.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     return 128 - code if code < 0 else code
+
+
+def _in_foreground() -> bool:
+    """Whether a key pressed in the terminal reaches this process and its children alike."""
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:  # no terminal
+        return False
 
 
 if __name__ == "__main__":

@@ -177,6 +177,19 @@ def test_exec_gives_the_commands_own_exit_code_and_streams(home: Path) -> None:
     assert "no-such-command" in missing.stderr
 
 
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_exec_hands_signals_on_to_the_command(home: Path, sign: signal.Signals) -> None:
+    wait = "import signal, sys; print('up', flush=True); signal.sigwait({2, 15}); sys.exit(9)"
+    code = wait.replace("print", "signal.pthread_sigmask(signal.SIG_BLOCK, {2, 15}); print")
+    with started(
+        [*DDPTOP_RUN, "--ddptop-exec", sys.executable, "-c", code], environment(home), home
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(sign)
+        assert process.wait(30) == 9
+
+
 @pytest.mark.parametrize(
     "options",
     [

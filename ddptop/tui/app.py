@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Click, Event, Key, MouseScrollDown, MouseScrollUp, Paste, Resize
+from textual.events import Click, Event, Key, MouseScrollDown, MouseScrollUp, Paste
 from textual.theme import Theme
 
 from ddptop.analysis.frames import Frame
@@ -72,7 +72,7 @@ class DdptopApp(Steer, App[None]):
 
     def compose(self) -> ComposeResult:
         """One picture."""
-        yield Painted(self._ascii_only)
+        yield Painted(self._ascii_only, self.repaint)
 
     async def on_event(self, event: Event) -> None:
         """An open prompt takes the keys before any binding sees them."""
@@ -119,10 +119,6 @@ class DdptopApp(Steer, App[None]):
         status = self.source.status()
         return Scene(self.shown, self.place, self._ascii_only, self.frozen, newest, status)
 
-    def on_resize(self, event: Resize) -> None:
-        """All lines are of another width now."""
-        self.call_after_refresh(self._redraw)
-
     def on_click(self, event: Click) -> None:
         """Choose what was clicked; a second click on a rank opens its page."""
         target = self.query_one(Painted).target_at(event.screen_y)
@@ -136,10 +132,6 @@ class DdptopApp(Steer, App[None]):
     def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
         """The wheel moves the cursor."""
         self.action_move(-WHEEL_LINES)
-
-    def _redraw(self) -> None:
-        self.query_one(Painted).forget()
-        self.repaint()
 
     def _new_theme(self, theme: Theme) -> None:
         self._palette = Palette(theme)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rich.segment import Segment
 from rich.style import Style
+from textual.events import Resize
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
@@ -19,8 +22,10 @@ class Painted(Widget):
     can_focus = False
     ALLOW_SELECT = False
 
-    def __init__(self, ascii_only: bool = False) -> None:
+    def __init__(self, ascii_only: bool, on_new_size: Callable[[], object]) -> None:
+        """`on_new_size` is called when the widget has taken another size, to be shown lines that fit it."""
         super().__init__()
+        self._on_new_size = on_new_size
         self._ascii_only = ascii_only
         self._palette: Palette | None = None
         self._lines: list[Line] = []
@@ -42,6 +47,11 @@ class Painted(Widget):
         elif changed:
             self.refresh(*(Region(0, at, width, 1) for at in changed))
         return len(changed)
+
+    def on_resize(self, event: Resize) -> None:
+        """Only here the new size is in force: the app hears of it before its widgets are laid out."""
+        self.forget()
+        self._on_new_size()
 
     def forget(self) -> None:
         """Draw everything anew next time: the width has changed."""

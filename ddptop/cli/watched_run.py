@@ -21,7 +21,6 @@ from ddptop.transport.rundir import (
 )
 
 INJECT = Path(__file__).parent.parent / "runtime" / "inject"
-VARIABLES = ("DDPTOP_RUN_DIR", "DDPTOP_RUN_ID", "DDPTOP_BUDGET", "DDPTOP_DETAIL")
 
 
 class WatchedRun:

@@ -19,8 +19,6 @@ from ddptop.runtime.guard import guard, hide_frame, say_once
 if TYPE_CHECKING:
     from ddptop.runtime.session import Session
 
-Method = Callable[..., Any]
-
 
 def enabled() -> bool:
     """Whether this process belongs to a run that is recorded."""

@@ -72,7 +72,8 @@ class Budget:
         count = len(records)
         self._detail.add(detailed)
         self._plain.add(plain)
-        self._step.add([(records[-1].end - records[0].begin) / count])
+        # The median: an evaluation between two steps is no reason to take more of the others.
+        self._step.add([sorted(record.end - record.begin for record in records)[count // 2]])
         self._publisher.add([publisher_ns / count])
         self._steps += count
         mean_ns = (sum(detailed) + sum(plain)) / count + self._publisher.value
@@ -82,8 +83,9 @@ class Budget:
             self._choose()
 
     def _choose(self) -> None:
-        base = (self._plain.value if self._plain.known else WRAPPER_NS) + self._publisher.value
-        extra = max(0.0, self._detail.value - base + self._publisher.value)
+        plain = self._plain.value if self._plain.known else WRAPPER_NS
+        extra = max(0.0, self._detail.value - plain)
+        base = plain + self._publisher.value
         budget = self.budget_pct / 100.0 * self._step.value
         self.tight = base > budget
         if self.tight and self.loss_every < MAX_LOSS_EVERY:

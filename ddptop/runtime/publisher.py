@@ -122,6 +122,9 @@ class Publisher(threading.Thread):
         if self._layout.generation != self._described:
             self._described = self._layout.generation
             self._session.ask_for_description()
+        if guard.first is not None and "first_failure" not in self._session.card:
+            self._session.card["first_failure"] = guard.first
+            self.card_changed = True
         if self.card_changed:
             self.card_changed = False
             messages.insert(0, Card(dict(self._session.card)))

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from ddptop.protocol.messages import Bye, Event, Hello, Layout, Progress, Run, Steps, Usage
-from ddptop.recording.reader import Recording
+from ddptop.recording.reader import Recording, RecordingError
 
 
 def steps_of(recording, rank):
@@ -31,7 +31,7 @@ def recorded_past(stage, step, rank=0):
     """Whether the file holds a later step of this rank."""
     try:
         return any(at > step for at, _ in steps_of(Recording.open(stage.recording), rank))
-    except Exception:
+    except (OSError, RecordingError):  # not there yet
         return False
 
 

@@ -59,6 +59,14 @@ def test_full_detail_is_kept_whatever_it_costs_and_the_cost_is_told() -> None:
     assert budget.cost_pct == pytest.approx(100 * budget.cost_us / 3_000, rel=0.01)
 
 
+def test_a_pause_between_two_steps_makes_no_room_for_more_detail() -> None:
+    budget = Budget(1.0)
+    batch = [record(step, wall=3_000_000, cost=8_000, detail=False) for step in range(20)]
+    batch[7] = batch[7]._replace(end=batch[7].end + 10**10)
+    budget.account(batch, publisher_ns=0)
+    assert budget.cost_pct == pytest.approx(100 * (8_000 + WRAPPER_NS) / 3_000_000)
+
+
 def test_detail_comes_back_when_steps_grow_longer() -> None:
     budget = Budget(1.0)
     run(budget, wall=3_000_000, plain=5_000, detail=205_000)

@@ -9,10 +9,12 @@ import numpy as np
 from ddptop.analysis import judge
 from ddptop.analysis.alerts import alerts
 from ddptop.analysis.bucket_figures import bucket_figures
-from ddptop.analysis.frames import Frame, Group, Overhead, RunInfo
+from ddptop.analysis.deaths import deaths
+from ddptop.analysis.frames import Clocks, Frame, Group, Overhead, RunInfo
 from ddptop.analysis.medians import DetailMedians, known
 from ddptop.analysis.members import STALL_STEPS, group_state
 from ddptop.analysis.rank_figures import rank_columns, rank_steps
+from ddptop.analysis.stalls import stall
 from ddptop.analysis.window import FEW_DETAILED
 
 if TYPE_CHECKING:
@@ -55,7 +57,17 @@ def build(
         focus=rank_steps(reducer, focus) if in_world and focus is not None else None,
         records=sum(member.records for member in reducer.members),
         lost_records=sum(member.lost_records for member in reducer.members),
+        stall=stall(reducer, states, now_ns),
+        deaths=deaths(reducer, now_ns),
+        clocks=_clocks(reducer),
     )
+
+
+def _clocks(reducer: Reducer) -> tuple[Clocks, ...]:
+    """The ranks of one host share its clock. Between hosts nothing is known yet."""
+    hosts = sorted({member.hello.host for member in reducer.members if member.hello is not None})
+    exact = 0.0 if len(hosts) == 1 else None
+    return tuple(Clocks(host, exact, exact) for host in hosts)
 
 
 def _run(reducer: Reducer, now_ns: int, state: str, recording: str | None) -> RunInfo:

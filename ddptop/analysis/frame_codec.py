@@ -18,7 +18,7 @@ from ddptop.protocol import limits
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-VERSION = 1
+VERSION = 2
 """Raised when a frame's fields change: viewer and collector may be of different installations."""
 
 ROOM = limits.MAX_FRAME_BYTES - 4096
@@ -227,6 +227,7 @@ CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "float | None": _or_none(_number),
     "bool": lambda value: isinstance(value, bool),
     TEXTS: _all(str),
+    "tuple[int, ...]": lambda value: isinstance(value, list) and all(map(_integer, value)),
     "tuple[tuple[float, str], ...]": _marks,
     "Mapping[str, Scalar]": _mapping(_scalar),
     "Mapping[str, float]": _mapping(_number),
@@ -239,10 +240,17 @@ PARTS: Mapping[str, Any] = {
     "Alert": frames.Alert,
     "Happening": frames.Happening,
     "Overhead": frames.Overhead,
+    "Clocks": frames.Clocks,
+    "Call": frames.Call,
+    "Trace": frames.Trace,
+    "Testimony": frames.Testimony,
+    "Death": frames.Death,
 }
 
 OPTIONAL_PARTS: Mapping[str, Any] = {
     "Straggler | None": frames.Straggler,
+    "Stall | None": frames.Stall,
+    "Call | None": frames.Call,
     "RankSteps | None": frames.RankSteps,
     "Playback | None": frames.Playback,
 }
@@ -251,4 +259,9 @@ LISTS: Mapping[str, str] = {
     "tuple[BucketFigures, ...]": "BucketFigures",
     "tuple[Alert, ...]": "Alert",
     "tuple[Happening, ...]": "Happening",
+    "tuple[Clocks, ...]": "Clocks",
+    "tuple[Call, ...]": "Call",
+    "tuple[Trace, ...]": "Trace",
+    "tuple[Testimony, ...]": "Testimony",
+    "tuple[Death, ...]": "Death",
 }

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.analysis.clocks import HostClocks
 from ddptop.analysis.figures import Figures
 from ddptop.analysis.frame_builder import build
+from ddptop.analysis.groups import Groups
 from ddptop.analysis.happenings import Log
 from ddptop.analysis.history import KEPT_POINTS, HistoryStore
 from ddptop.analysis.layouts import Layouts
@@ -17,9 +19,11 @@ from ddptop.analysis.pairing import Batch, Pairing
 from ddptop.protocol.messages import (
     Bye,
     Card,
+    Clock,
     Event,
     Hello,
     Layout,
+    Membership,
     Progress,
     Run,
     Steps,
@@ -61,6 +65,8 @@ class Reducer:
         self.complete_step: int | None = None
         """The newest step that every rank has reported, in the ranks' present incarnation."""
         self.layouts = Layouts()
+        self.clocks = HostClocks()
+        self.groups = Groups()
         self.history = HistoryStore(history_points)
         self.figures = Figures(self.members, self.layouts, self.history, self.log, window)
         self._pairing = Pairing(0)
@@ -129,6 +135,8 @@ class Reducer:
             self._on_run(message, t_ns)
         elif isinstance(message, Event):
             self._on_event(message, t_ns)
+        elif isinstance(message, Clock):
+            self.clocks.take(message)
         elif isinstance(message, Usage) and 0 <= received.rank < len(self.members):
             member = self.members[received.rank]
             member.rss_bytes, member.cpu_pct = message.rss_bytes, message.cpu_pct
@@ -148,6 +156,8 @@ class Reducer:
             self._on_layout(message, session, t_ns)
         elif isinstance(message, Event):
             self._on_event(message, t_ns)
+        elif current and isinstance(message, Membership):
+            self.groups.take(session.rank, message)
         elif current:
             self._on_state(message, session.rank, member, t_ns)
 

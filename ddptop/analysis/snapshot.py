@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ddptop.analysis.frames import Column, Frame
+    from ddptop.analysis.frames import Column, Frame, Testimony
     from ddptop.protocol.messages import Scalar
 
 SCHEMA = 1
@@ -27,25 +27,30 @@ RANK_COLUMNS = (
     *("age_ms", "step", "bucket", "sequence", "loss"),
     *("step_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms", "other_ms"),
     *("collective_ms", "wait_ms", "transfer_ms", "exposed_comm_ms", "lateness_ms", "last_pct"),
+    *("bound_ms", "transfer_bound_ms"),
     *("relative_score", "individual_score", "records", "lost_records", "rss_bytes", "cpu_pct"),
 )
 
 BUCKET_FIELDS = (
-    *(
-        "index",
-        "generation",
-        "bytes",
-        "parameters",
-        "dtype",
-        "hook",
-        "collective_ms",
-        "wait_ms",
-        "transfer_ms",
-    ),
-    *("algbw_gbps", "busbw_gbps", "skew_ms", "last_arriver"),
+    *("index", "generation", "model", "group", "bytes", "parameters", "dtype", "hook"),
+    *("collective_ms", "wait_ms", "transfer_ms", "algbw_gbps", "busbw_gbps", "effective_busbw_gbps"),
+    *("skew_ms", "bound_ms", "transfer_bound_ms", "last_arriver"),
 )
 
-GROUP_FIELDS = (*("collective_ms", "wait_ms", "transfer_ms", "exposed_comm_ms", "overlap_pct", "busbw_gbps"),)
+GROUP_FIELDS = (
+    *("collective_ms", "wait_ms", "transfer_ms", "exposed_comm_ms", "overlap_pct", "busbw_gbps"),
+    *("bound_ms", "transfer_bound_ms", "clock_free"),
+)
+
+STALL_FIELDS = ("kind", "since_s", "step", "sentence")
+
+DEATH_FIELDS = ("rank", "since_s", "step", "exit_code", "signal", "reason")
+
+TESTIMONY_FIELDS = (
+    *("rank", "host", "pid", "process", "step", "bucket", "sequence", "group", "operation", "at_s"),
+)
+
+CALL_FIELDS = ("file", "line", "function", "code")
 
 DDP = "ddp."
 """Card entries of DDP's own options begin with this."""
@@ -70,6 +75,11 @@ def snapshot(frame: Frame) -> dict[str, object]:
         ],
         "clocks": _clocks(frame),
         "overhead": _fields(frame.overhead, ("budget_pct", "measured_pct", "us_per_step", "detail_every")),
+        "stall": _stall(frame),
+        "deaths": [
+            {**_fields(death, DEATH_FIELDS), "testimony": _testimony(death.testimony)}
+            for death in frame.deaths
+        ],
     }
 
 
@@ -157,11 +167,42 @@ def _straggler(frame: Frame) -> dict[str, object] | None:
         return None
     names = ("rank", "pattern", "lateness_ms", "bound_ms", "recoverable_ms", "cost_pct", "cause")
     parts = {phase: tidy("part_ms", value) for phase, value in found.parts_ms.items()}
-    return {**_fields(found, names), "parts_ms": parts}
+    ranks = list(found.ranks or (found.rank,))
+    return {
+        **_fields(found, names),
+        "parts_ms": parts,
+        "last_pct": tidy("last_pct", found.last_pct),
+        "ranks": ranks,
+    }
+
+
+def _stall(frame: Frame) -> dict[str, object] | None:
+    found = frame.stall
+    if found is None:
+        return None
+    return {
+        **_fields(found, STALL_FIELDS),
+        "ranks": list(found.ranks),
+        "waiting": list(found.waiting),
+        "detail": list(found.detail),
+        "testimonies": [_testimony(testimony) for testimony in found.testimonies],
+    }
+
+
+def _testimony(found: Testimony) -> dict[str, object]:
+    return {
+        **_fields(found, TESTIMONY_FIELDS),
+        "user_call": None if found.user_call is None else _fields(found.user_call, CALL_FIELDS),
+        "traces": [
+            {
+                "thread": trace.thread,
+                "main": trace.main,
+                "calls": [_fields(call, CALL_FIELDS) for call in trace.calls],
+            }
+            for trace in found.traces
+        ],
+    }
 
 
 def _clocks(frame: Frame) -> list[dict[str, object]]:
-    """The ranks of one host share its clock. Between hosts nothing is known yet."""
-    hosts = sorted({host for host in frame.ranks.host if host})
-    exact = 0.0 if len(hosts) == 1 else None
-    return [{"host": host, "offset_ms": exact, "bound_ms": exact} for host in hosts]
+    return [_fields(clock, ("host", "offset_ms", "bound_ms")) for clock in frame.clocks]

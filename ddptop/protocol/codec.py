@@ -61,7 +61,7 @@ def _fit(value: object) -> object:
         return value[: limits.MAX_TEXT]
     if isinstance(value, dict):
         return dict(_few((_fit(key), _fit(item)) for key, item in value.items()))
-    if isinstance(value, tuple) and not (value and isinstance(value[0], Bucket)):
+    if isinstance(value, tuple) and not (value and isinstance(value[0], (Bucket, int))):
         return list(_few(_fit(item) for item in value))
     return value
 

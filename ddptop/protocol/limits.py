@@ -38,3 +38,18 @@ MAX_US = 2**40
 
 MAX_BYTES = 2**50
 """A size in bytes (1 PiB)."""
+
+MAX_STACKS = 64
+"""Threads of one rank in a piece of evidence."""
+
+MAX_DEPTH = 128
+"""Calls of one stack in a piece of evidence."""
+
+MAX_OPERATIONS = 256
+"""Collectives, or process groups, in a piece of evidence."""
+
+MAX_MEMBERS = 4096
+"""Ranks that a process group names one by one; the whole world is not named."""
+
+MAX_CHECKSUMS = 1024
+"""Pieces of the parameters in one message."""

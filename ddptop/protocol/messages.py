@@ -28,6 +28,11 @@ class Type(IntEnum):
     CREDIT = 10
     STATE = 11
     USAGE = 12
+    ASK = 13
+    EVIDENCE = 14
+    REPLICA = 15
+    CLOCK = 16
+    MEMBERSHIP = 17
 
 
 class Phase(IntEnum):
@@ -38,6 +43,8 @@ class Phase(IntEnum):
     FORWARD = 2
     BACKWARD = 3
     OPTIMIZER = 4
+    EVALUATE = 5
+    """Batches or forwards without gradients go on while the step stands still."""
 
 
 class Flag(IntEnum):
@@ -215,6 +222,119 @@ class Ack:
     """The largest sampling interval of the group, for all ranks to share the same detailed steps."""
 
 
+class StackFrame(NamedTuple):
+    """One call on a stack."""
+
+    file: str
+    line: int
+    """0: not known."""
+    function: str
+    code: str
+    """The line of source itself, without indent; empty where it cannot be read."""
+
+
+class Stack(NamedTuple):
+    """What one thread is doing, or where an exception came from. Innermost call first."""
+
+    thread: str
+    """Name of the thread; `traceback` for an exception's."""
+    main: bool
+    frames: tuple[StackFrame, ...]
+
+
+class GroupState(NamedTuple):
+    """A process group as one of its ranks sees it."""
+
+    name: str
+    """The same on all of its ranks: torch's group name, `0` for the default group."""
+    backend: str
+    size: int
+    sequence: int
+    """Collectives that this rank has launched in it; -1 where the backend does not count."""
+    completed: int
+    """The last of them that has completed; -1: not known."""
+
+
+class Operation(NamedTuple):
+    """One collective as torch's flight recorder has it."""
+
+    group: str
+    sequence: int
+    """Its number within the group, from 1."""
+    name: str
+    """`all_reduce`, `broadcast`, ..."""
+    sizes: str
+    """Of its inputs: `[[1000]]`."""
+    dtype: str
+    done: bool
+    age_ms: int
+    """Since it was launched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Collector to rank: answer with EVIDENCE of this number, once."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a rank is doing at this moment, from its publisher thread while the training thread is stuck."""
+
+    t_ns: int
+    number: int
+    """Of the ASK that it answers; 0: the rank's own word at its end."""
+    step: int
+    phase: int
+    bucket: int
+    """As in PROGRESS."""
+    reason: str
+    """Why the process ends (`ValueError: no such file`); empty while it lives."""
+    groups: tuple[GroupState, ...]
+    stacks: tuple[Stack, ...]
+    """The main thread's first."""
+    operations: tuple[Operation, ...]
+    """The newest, oldest first; none where torch keeps no flight recorder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """Checksums of some pieces of a rank's parameters, after a step. Equal replicas have equal ones."""
+
+    step: int
+    """The step after which the parameters were read."""
+    model: int
+    pieces: int
+    """Into how many pieces the parameters are divided."""
+    first: int
+    """Number of the first piece; they wrap around after the last."""
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How the clock of a host stands to the collector's; the collector's own word."""
+
+    t_ns: int
+    host: str
+    offset_ns: int
+    """To be added to the host's CLOCK_MONOTONIC to get the collector's."""
+    bound_ns: int
+    """The offset is wrong by at most this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The process group that a DDP model reduces its gradients in."""
+
+    model: int
+    group: str
+    backend: str
+    ranks: tuple[int, ...]
+    """Global ranks, ascending; empty: all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """The collector's own first message in a recording, and again when the run's state changes."""
@@ -257,6 +377,7 @@ class State:
 
 Message: TypeAlias = (
     "Hello | Card | Layout | Steps | Event | Progress | Usage | Bye | Ack | Run | Credit | State"
+    " | Ask | Evidence | Replica | Clock | Membership"
 )
 
 

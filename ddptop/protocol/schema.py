@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ddptop.protocol import limits
@@ -19,17 +20,26 @@ from ddptop.protocol.checks import (
 )
 from ddptop.protocol.messages import (
     Ack,
+    Ask,
     Bucket,
     Bye,
     Card,
+    Clock,
     Credit,
     Event,
+    Evidence,
+    GroupState,
     Hello,
     Layout,
+    Membership,
     Message,
+    Operation,
     Phase,
     Progress,
+    Replica,
     Run,
+    Stack,
+    StackFrame,
     State,
     Type,
     Usage,
@@ -63,13 +73,38 @@ def _frame(value: object) -> bytes:
     return value
 
 
-def _buckets(value: object) -> tuple[Bucket, ...]:
-    if type(value) is not tuple or len(value) > limits.MAX_BUCKETS:
-        raise ProtocolError(f"no list of at most {limits.MAX_BUCKETS} buckets")
-    return tuple(Bucket._make(checked(Bucket._fields, _BUCKET, item)) for item in value)
+def _list_of(kind: Any, most: int, *checks: Check) -> Check:
+    """A list of at most `most` items, each with the fields of the NamedTuple `kind`."""
+
+    def check(value: object) -> tuple[Any, ...]:
+        if type(value) is not tuple or len(value) > most:
+            raise ProtocolError(f"no list of at most {most} items of {kind.__name__}")
+        return tuple(kind._make(checked(kind._fields, checks, item)) for item in value)
+
+    return check
 
 
-_BUCKET: tuple[Check, ...] = (_number, _number, _bytes, optional(_bytes), optional(count), text, text)
+def _integers(most: int, one: Callable[[object], int]) -> Check:
+    """A list of at most `most` integers."""
+
+    def check(value: object) -> tuple[int, ...]:
+        if type(value) is not tuple or len(value) > most:
+            raise ProtocolError(f"no list of at most {most} integers")
+        return tuple(one(item) for item in value)
+
+    return check
+
+
+_buckets = _list_of(
+    Bucket, limits.MAX_BUCKETS, _number, _number, _bytes, optional(_bytes), optional(count), text, text
+)
+_groups = _list_of(GroupState, limits.MAX_OPERATIONS, text, text, count, _count_or_none, _count_or_none)
+_frames = _list_of(StackFrame, limits.MAX_DEPTH, text, count, text, text)
+_stacks = _list_of(Stack, limits.MAX_STACKS, text, flag, _frames)
+_operations = _list_of(Operation, limits.MAX_OPERATIONS, text, _count_or_none, text, text, text, flag, count)
+_members = _integers(limits.MAX_MEMBERS, _rank)
+_checksums = _integers(limits.MAX_CHECKSUMS, integer(-(2**63), 2**63 - 1))
+_offset = integer(-limits.MAX_NS, limits.MAX_NS)
 
 CHECKS: dict[type[Message], tuple[Check, ...]] = {
     Hello: (
@@ -86,6 +121,11 @@ CHECKS: dict[type[Message], tuple[Check, ...]] = {
     Credit: (_identifier, count, _rank_or_group),
     State: (_identifier, count, _frame),
     Usage: (ns, _bytes, _quantity),
+    Ask: (_identifier,),
+    Evidence: (ns, _identifier, count, _phase, _count_or_none, text, _groups, _stacks, _operations),
+    Replica: (count, _number, count, count, _checksums),
+    Clock: (ns, text, _offset, ns),
+    Membership: (_number, text, text, _members),
 }  # fmt: skip
 """STEPS, which must be fast, is checked by the codec itself."""
 

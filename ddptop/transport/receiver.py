@@ -18,14 +18,18 @@ from ddptop.protocol.codec import ProtocolError, UnknownType, decode, encode
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD, VERSION
 from ddptop.protocol.messages import (
     Ack,
+    Ask,
     Bye,
     Card,
     Event,
+    Evidence,
     Hello,
     Layout,
+    Membership,
     Message,
     Progress,
     Received,
+    Replica,
     Steps,
 )
 from ddptop.transport.sockets import bind
@@ -41,7 +45,7 @@ MAX_SESSIONS = 2 * MAX_WORLD
 
 _HEAD_LIMITS = {f"max_{kind}_len": 0 for kind in ("map", "str", "bin", "ext")} | {"max_array_len": 4}
 
-NUMBERED = (Steps, Event, Layout, Card, Bye)
+NUMBERED = (Steps, Event, Layout, Card, Bye, Evidence, Replica, Membership)
 
 
 class Head(NamedTuple):
@@ -162,14 +166,22 @@ class AckedReceiver:
             session.nack = False
         self._to_ack = waiting
 
+    def ask(self, session: int, number: int) -> None:
+        """Ask the rank behind a session for EVIDENCE, if it has been heard; never blocks, may get lost."""
+        known = self._sessions.get(session)
+        if known is not None:
+            self._send(known.route, encode(Ask(number)))
+
     def close(self) -> None:
         """Close the socket; the context is the caller's."""
         self.socket.close(linger=0)
 
     def _answer(self, route: bytes, seq: int, nack: bool) -> None:
-        ack = encode(Ack(self._epoch, seq, nack, self.detail_every))
+        self._send(route, encode(Ack(self._epoch, seq, nack, self.detail_every)))
+
+    def _send(self, route: bytes, body: bytes) -> None:
         try:
-            self.socket.send_multipart([route, ack], zmq.NOBLOCK)
+            self.socket.send_multipart([route, body], zmq.NOBLOCK)
         except zmq.ZMQError:  # full or gone: the sender asks again
             return
 

@@ -2,7 +2,8 @@
 
 Wire: two frames, [head, body]. The head is msgpack [session, rank, seq, base], where `seq` counts the
 offered messages from 1 (0: HELLO and heartbeats, which are not acked) and `base` is the oldest message
-still kept: what lies before it and has not arrived never will. The collector answers with one frame, an ACK.
+still kept: what lies before it and has not arrived never will. The collector answers with one frame, an ACK,
+and may send an ASK in between, which is answered in order with all else.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import zmq
 
 from ddptop.protocol.codec import ProtocolError, decode
 from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_RANK_MESSAGE_BYTES
-from ddptop.protocol.messages import Ack, Hello
+from ddptop.protocol.messages import Ack, Ask, Hello
 from ddptop.transport.sockets import connect, new_context
 
 SEND_HIGH = 8
@@ -68,6 +69,8 @@ class AckedSender:
         self._advanced = self._rewound = time.monotonic()
         self._resend_s = RESEND_S
         self._pid = os.getpid()
+        self.asked = 0
+        """Number of the collector's newest ASK; 0: none came."""
         self.dropped = 0
         """Messages given up: pushed out of the window, or too large to be sent at all."""
         self._owns_context = context is None
@@ -146,6 +149,8 @@ class AckedSender:
                 continue
             if isinstance(message, Ack):
                 return message
+            if isinstance(message, Ask):
+                self.asked = message.number
 
     def _note(self, ack: Ack) -> None:
         now = time.monotonic()

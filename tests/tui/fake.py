@@ -270,6 +270,8 @@ def even_ranks(world: int) -> Ranks:
         exposed_comm_ms=flat(3.1),
         exposed_wait_ms=flat(0.2),
         lateness_ms=wobble,
+        bound_ms=np.full(world, 0.1),
+        transfer_bound_ms=np.full(world, 0.2),
         last_pct=np.full(world, 100.0 / world),
         relative_score=np.full(world, 0.99),
         individual_score=np.full(world, 0.98),

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ddptop.analysis.clocks import HostClocks
     from ddptop.analysis.frames import Column
+    from ddptop.analysis.groups import Groups
     from ddptop.analysis.happenings import Log
     from ddptop.analysis.history import HistoryStore
     from ddptop.analysis.layouts import Layouts
@@ -32,9 +34,19 @@ class Figures:
     """What depends on complete steps alone."""
 
     def __init__(
-        self, members: Sequence[Member], layouts: Layouts, history: HistoryStore, log: Log, window: int
+        self,
+        members: Sequence[Member],
+        layouts: Layouts,
+        history: HistoryStore,
+        log: Log,
+        window: int,
+        *,
+        clocks: HostClocks,
+        groups: Groups,
     ) -> None:
         """`members` is the reducer's own list, which it changes in place."""
+        self._clocks = clocks
+        self._groups = groups
         self._members = members
         self._layouts = layouts
         self._history = history

@@ -68,7 +68,9 @@ class Reducer:
         self.clocks = HostClocks()
         self.groups = Groups()
         self.history = HistoryStore(history_points)
-        self.figures = Figures(self.members, self.layouts, self.history, self.log, window)
+        self.figures = Figures(
+            self.members, self.layouts, self.history, self.log, window, clocks=self.clocks, groups=self.groups
+        )
         self._pairing = Pairing(0)
         self._sessions: dict[int, Session] = {}
         self._sessions_of: dict[int, list[int]] = {}
@@ -213,6 +215,7 @@ class Reducer:
             self.members += [Member() for _ in range(hello.world_size - len(self.members))]
         if newer:
             self._incarnation = hello.incarnation
+            self.groups.restart()
             for member in self.members:
                 member.forget_process()
         self._pairing = Pairing(len(self.members))

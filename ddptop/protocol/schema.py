@@ -28,10 +28,12 @@ from ddptop.protocol.messages import (
     Credit,
     Event,
     Evidence,
+    Gpu,
     GroupState,
     Hello,
     Layout,
     Membership,
+    Memory,
     Message,
     Operation,
     Phase,
@@ -126,6 +128,11 @@ CHECKS: dict[type[Message], tuple[Check, ...]] = {
     Replica: (count, _number, count, count, _checksums),
     Clock: (ns, text, _offset, ns),
     Membership: (_number, text, text, _members),
+    Gpu: (
+        ns, *(optional(check) for check in (_quantity, _bytes, _bytes, _quantity, _quantity, count, count)),
+        optional(text), *(optional(check) for check in (_bytes, _bytes, count, count)),
+    ),
+    Memory: (ns, _bytes, _bytes, _bytes, count),
 }  # fmt: skip
 """STEPS, which must be fast, is checked by the codec itself."""
 

@@ -26,10 +26,12 @@ from ddptop.protocol.messages import (
     Credit,
     Event,
     Evidence,
+    Gpu,
     GroupState,
     Hello,
     Layout,
     Membership,
+    Memory,
     Message,
     Operation,
     Progress,
@@ -81,6 +83,8 @@ MESSAGES: list[Message] = [
     Replica(80, 0, 101, 3, (2**63 - 1, -(2**63))),
     Clock(10**15, "node1", -(10**15), 80_000),
     Membership(0, "1", "gloo", (0, 2)),
+    Gpu(10**15, 97.0, 5 << 30, 80 << 30, 83.0, 412.5, 1200, 1980, "power cap", None, 0, 2**47, None),
+    Memory(10**15, 1 << 30, 2 << 30, 3 << 30, 4),
 ]
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["Group", "cleanup", "log", "phase", "setup", "wrap"]
+__all__ = ["Checkpoint", "Group", "Loader", "cleanup", "log", "phase", "setup", "spawn", "wrap"]
 
 if TYPE_CHECKING:
-    from ddptop.runtime.api import Group, cleanup, log, phase, setup, wrap
+    from ddptop.runtime.api import Checkpoint, Group, Loader, cleanup, log, phase, setup, spawn, wrap
 
 
 def __getattr__(name: str) -> object:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,10 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.processes import environment, until
+from tests.cli.recordings import write_recording
+from tests.processes import DDPTOP, environment, until
 from tests.tmux import Terminal, terminals
 
-pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
 
 SCRIPT = Path(__file__).parent / "runtime" / "scripts" / "paced.py"
 STEPS = 900
@@ -69,6 +72,7 @@ def watch_it_move(terminal: Terminal, name: str) -> None:
     until(lambda: step_on(terminal.screen()) > before, f"a step after {before}")
 
 
+@needs_tmux
 def test_training_in_one_terminal_and_the_screen_in_another(make: Make) -> None:
     name = f"tmux{os.getpid()}"
     training, screen = make(100, 30), make(80, 24)
@@ -93,6 +97,7 @@ def test_training_in_one_terminal_and_the_screen_in_another(make: Make) -> None:
     screen.wait_for("FINISHED")
 
 
+@needs_tmux
 def test_every_size_is_survived_and_a_recording_is_played(make: Make) -> None:
     name = f"size{os.getpid()}"
     training, screen = make(100, 30), make(80, 24)
@@ -120,3 +125,27 @@ def test_every_size_is_survived_and_a_recording_is_played(make: Make) -> None:
     screen.wait_for("step 299")
     screen.press("q")
     screen.wait_for("ready>")
+
+
+def test_a_viewer_whose_terminal_goes_without_a_hang_up_ends(tmp_path: Path) -> None:
+    """Textual reads a terminal that is gone in a tight loop: a viewer was once found at 60% CPU like that."""
+    recording = tmp_path / "run.ddptop"
+    write_recording(recording)
+    ours, theirs = pty.openpty()
+    viewer = subprocess.Popen(
+        [*DDPTOP, "replay", str(recording)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(tmp_path),
+        start_new_session=True,  # no controlling terminal, so no SIGHUP
+    )
+    os.close(theirs)
+    try:
+        seen = bytearray()
+        until(lambda: seen.extend(os.read(ours, 65536)) or b"REPLAY" in seen, "the screen")
+        os.close(ours)
+        assert viewer.wait(timeout=30) == 0
+    finally:
+        viewer.kill()
+        viewer.wait()

@@ -5,27 +5,41 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ddptop.analysis import stall_words
+from ddptop.analysis.calls import place
+from ddptop.analysis.endings import ended_badly, ended_ns, ended_step, ending, has_words, own_call, reason
+from ddptop.analysis.fatal_mismatch import fatal_mismatch
 from ddptop.analysis.frames import Alert
 from ddptop.analysis.happenings import ranks_phrase
 from ddptop.analysis.members import NS, SILENT_S
+from ddptop.analysis.stalls import standstill
+from ddptop.analysis.testimony import operation_words, testimony
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddptop.analysis.frames import Straggler
     from ddptop.analysis.reducer import Reducer
+    from ddptop.analysis.stalls import Standstill
+    from ddptop.protocol.messages import Scalar
 
 
 def alerts(
     reducer: Reducer, states: Sequence[str], straggler: Straggler | None, now_ns: int
 ) -> tuple[Alert, ...]:
-    """The worst first."""
+    """The worst first; of ranks that failed and ranks that are lost, those that were the cause."""
+    stood = standstill(reducer, states, now_ns)
+    gone = [_failed(reducer, states), _lost(reducer, states)]
+    if _first_lost(reducer, states):
+        gone.reverse()
     found = [
-        _failed(reducer, states),
-        _lost(reducer, states),
-        _stalled(reducer, states, now_ns),
+        *gone,
+        _stalled(reducer, stood),
+        _mismatch(reducer, stood),
         _bad_loss(reducer),
+        reducer.replicas.alert(),
         _late(reducer, straggler),
+        reducer.loss_spread.alert(),
         _lost_records(reducer),
         _recording(reducer),
     ]
@@ -36,64 +50,98 @@ def _having(states: Sequence[str], state: str) -> list[int]:
     return [rank for rank, own in enumerate(states) if own == state]
 
 
+def _first_lost(reducer: Reducer, states: Sequence[str]) -> bool:
+    ended = [rank for rank in ended_badly(reducer.members) if states[rank] in ("lost", "failed")]
+    return bool(ended) and states[ended[0]] == "lost"
+
+
 def _failed(reducer: Reducer, states: Sequence[str]) -> Alert | None:
-    ranks = _having(states, "failed")
+    ranks = [rank for rank in ended_badly(reducer.members) if states[rank] == "failed"]
     if not ranks:
         return None
-    first = min(ranks, key=lambda rank: reducer.members[rank].ended_ns or 0)
-    member = reducer.members[first]
-    reason = member.bye.reason if member.bye else ""
-    message = f"{ranks_phrase(ranks, len(states))} failed: {reason}"
-    since = reducer.unix_s(member.ended_ns or 0)
-    return Alert(
-        "failed_rank", "critical", first, member.step, since, message, {"ranks": len(ranks), "reason": reason}
-    )
+    first = reducer.members[ranks[0]]
+    alike = [rank for rank in ranks if ending(reducer.members[rank]) == ending(first)]
+    message = f"{ranks_phrase(alike, len(states))} {ending(first, ended_step(reducer, ranks[0]))}"
+    evidence: dict[str, Scalar] = {"ranks": len(ranks), "reason": reason(first)}
+    return _of_death("failed_rank", reducer, ranks[0], message, evidence)
+
+
+def _of_death(kind: str, reducer: Reducer, rank: int, message: str, evidence: dict[str, Scalar]) -> Alert:
+    member = reducer.members[rank]
+    call = own_call(member)
+    evidence |= {"exit_code": member.exit_code, "signal": member.signal}
+    evidence["call"] = place(call) if call is not None else None
+    since_s = reducer.unix_s(ended_ns(member))
+    return Alert(kind, "critical", rank, ended_step(reducer, rank), since_s, message, evidence)
 
 
 def _lost(reducer: Reducer, states: Sequence[str]) -> Alert | None:
     ranks = _having(states, "lost")
     if not ranks:
         return None
+    gone = [rank for rank in ended_badly(reducer.members) if rank in ranks]
+    if gone:
+        first = reducer.members[gone[0]]
+        evidence: dict[str, Scalar] = {"ranks": len(ranks), "last_step": first.step}
+        message = f"{ranks_phrase(gone[:1], len(states))} {ending(first, ended_step(reducer, gone[0]))}"
+        if not has_words(first):
+            many = "its process is gone" if len(gone) == 1 else "their processes are gone"
+            message = f"{ranks_phrase(gone, len(states))} lost: {many}"
+        return _of_death("lost_rank", reducer, gone[0], message, evidence)
+    return _silent(reducer, ranks)
 
-    def since_ns(rank: int) -> int:
-        member = reducer.members[rank]
-        return member.gone_ns or member.heard_ns + int(SILENT_S * NS)
 
-    first = min(ranks, key=since_ns)
+def _silent(reducer: Reducer, ranks: list[int]) -> Alert:
+    """No process was seen to end, but nothing is heard of it and its host."""
+    first = min(ranks, key=lambda rank: reducer.members[rank].heard_ns)
     member = reducer.members[first]
-    if member.gone_ns is not None:
-        how = "its process is gone" if len(ranks) == 1 else "their processes are gone"
-    elif reducer.ended_ns is not None:
-        how = (
-            "the run ended without a word of it"
-            if len(ranks) == 1
-            else "the run ended without a word of them"
-        )
-    else:
-        how = f"silent for more than {SILENT_S:.0f} s"
-    message = f"{ranks_phrase(ranks, len(states))} lost: {how}"
-    evidence = {"ranks": len(ranks), "last_step": member.step}
-    return Alert(
-        "lost_rank", "critical", first, member.step, reducer.unix_s(since_ns(first)), message, evidence
-    )
+    how = f"silent for more than {SILENT_S:.0f} s"
+    if reducer.ended_ns is not None:
+        how = f"the run ended without a word of {'it' if len(ranks) == 1 else 'them'}"
+    message = f"{ranks_phrase(ranks, len(reducer.members))} lost: {how}"
+    since_s = reducer.unix_s(member.heard_ns + int(SILENT_S * NS))
+    evidence: dict[str, Scalar] = {"ranks": len(ranks), "last_step": member.step}
+    return Alert("lost_rank", "critical", first, member.step, since_s, message, evidence)
 
 
-def _stalled(reducer: Reducer, states: Sequence[str], now_ns: int) -> Alert | None:
-    """Plainly: the step has not moved. Who is missing is for the stall analysis to say."""
-    ranks = _having(states, "stalled")
-    if not ranks:
+def _stalled(reducer: Reducer, stood: Standstill | None) -> Alert | None:
+    if stood is None or stood.found.kind == "dead":
         return None
-    behind = min(ranks, key=lambda rank: (reducer.members[rank].step, reducer.members[rank].moved_ns))
-    member = reducer.members[behind]
-    seconds = (now_ns - member.moved_ns) / NS
-    message = f"{ranks_phrase(ranks, len(states))} in step {member.step:,} for {seconds:.0f} s"
-    evidence = {
-        "ranks": len(ranks),
-        "phase": member.phase or None,
-        "bucket": member.bucket,
-        "sequence": member.sequence,
-    }
-    return Alert("stall", "critical", behind, member.step, reducer.unix_s(member.moved_ns), message, evidence)
+    found = stood.found
+    rank = found.blamed[0] if found.blamed else None
+    evidence: dict[str, Scalar] = {"verdict": found.kind, "blamed": len(found.blamed)}
+    step = stood.step
+    if rank is not None:
+        member = reducer.members[rank]
+        told = testimony(reducer, rank, stood.since_ns, since_ns=stood.since_ns, group=found.group)
+        call = told.user_call
+        step = member.step
+        evidence |= {
+            "phase": member.phase or None,
+            "bucket": member.bucket,
+            "sequence": told.sequence,
+            "operation": told.operation or None,
+            "call": place(call) if call is not None else None,
+            "stopped": member.stopped,
+        }
+    since_s = reducer.unix_s(stood.since_ns)
+    return Alert("stall", "critical", rank, step, since_s, stall_words.short(reducer, stood), evidence)
+
+
+def _mismatch(reducer: Reducer, stood: Standstill | None) -> Alert | None:
+    """Of a stall, or of a rank that gloo aborted because the others' tensors were of another size."""
+    if stood is not None and stood.found.mismatch is not None:
+        found = stood.found.mismatch
+        evidence: dict[str, Scalar] = {"group": found.group, "sequence": found.sequence}
+        for i, side in enumerate(found.sides):
+            call = testimony(reducer, side.ranks[0], stood.since_ns, since_ns=stood.since_ns).user_call
+            evidence[f"side{i}_rank"] = side.ranks[0]
+            evidence[f"side{i}_ranks"] = len(side.ranks)
+            evidence[f"side{i}_operation"] = operation_words(side.operation)
+            evidence[f"side{i}_call"] = place(call) if call is not None else None
+        since_s, text = reducer.unix_s(stood.since_ns), stall_words.sentence(reducer, stood)
+        return Alert("mismatch", "critical", found.sides[0].ranks[0], stood.step, since_s, text, evidence)
+    return fatal_mismatch(reducer)
 
 
 def _bad_loss(reducer: Reducer) -> Alert | None:
@@ -104,7 +152,7 @@ def _bad_loss(reducer: Reducer) -> Alert | None:
     ]
     if not bad:
         return None
-    since_ns, rank, step = min(bad, key=lambda one: (one[2], one[0]))
+    since_ns, rank, step = min(bad, key=lambda one: (one[2], one[0], one[1]))
     others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
     message = f"loss of rank {rank}{others} is NaN or infinite since step {step:,}"
     return Alert("nan", "critical", rank, step, reducer.unix_s(since_ns), message, {"ranks": len(bad)})

@@ -12,6 +12,9 @@ from ddptop.analysis.frames import BucketFigures
 from ddptop.analysis.medians import known
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ddptop.analysis.detail_window import ScopeWindow
     from ddptop.analysis.frames import Column
     from ddptop.analysis.medians import DetailMedians
     from ddptop.analysis.reducer import Reducer
@@ -19,31 +22,58 @@ if TYPE_CHECKING:
 
 
 TIMES = ("collective", "wait", "transfer", "skew")
+FREE = ("wait", "transfer")
+"""Of these the clock-free fallback is kept too."""
 
 
 def bucket_figures(reducer: Reducer, detail: DetailMedians) -> tuple[BucketFigures, ...]:
-    """Of the layout that has detail; before any has, the sizes of the layout told, without figures."""
+    """Of the layouts that have detail, one process group after the other; before any has, the sizes of the
+    layout told, without figures."""
     window = detail.window
-    sessions = (reducer.session_of(member) for member in reducer.members)
-    told = next((s for s in sessions if s is not None and s.generation >= 0), None)
-    if window is None or not len(detail.slots):
-        if told is None:
-            return ()
-        buckets = reducer.layouts.buckets(told.layouts.get(told.generation, -1)) or ()
-        return tuple(_unmeasured(bucket, told.generation) for bucket in buckets)
-    generation = 0
-    if told is not None:
-        same = (number for number, layout in told.layouts.items() if layout == window.layout)
-        generation = max(same, default=told.generation)
-    medians = window.bucket.medians(TIMES, detail.slots)
-    last = window.bucket.of("last", detail.slots)
-    return tuple(
-        _measured(bucket, generation, {name: known(medians[name][i]) for name in TIMES}, last[i], reducer)
-        for i, bucket in enumerate(reducer.layouts.buckets(window.layout) or window.buckets)
-    )
+    if window is not None and len(detail.slots):
+        return tuple(
+            bucket for scope in window.scopes.values() for bucket in _of_scope(reducer, detail, scope)
+        )
+    sessions = ((rank, reducer.session_of(member)) for rank, member in enumerate(reducer.members))
+    found = next(((rank, s) for rank, s in sessions if s is not None and s.generation >= 0), None)
+    if found is None:
+        return ()
+    rank, session = found
+    buckets = reducer.layouts.buckets(session.layouts.get(session.generation, -1)) or ()
+    groups = {bucket.model: reducer.groups.of(rank, bucket.model) for bucket in buckets}
+    names = {model: told.group if told is not None else "" for model, told in groups.items()}
+    return tuple(_unmeasured(bucket, session.generation, names[bucket.model]) for bucket in buckets)
 
 
-def _unmeasured(bucket: Bucket, generation: int) -> BucketFigures:
+def _of_scope(reducer: Reducer, detail: DetailMedians, window: ScopeWindow) -> Iterator[BucketFigures]:
+    """The buckets of one process group."""
+    slots = window.told(detail.slots)
+    if not len(slots):
+        return
+    names = {name: f"free_{name}" if window.clock_free and name in FREE else name for name in TIMES}
+    medians = window.bucket.medians((*names.values(), "spread"), slots)
+    bound = known(np.fmax.reduce(window.bound_ms(slots)))
+    last = window.bucket.of("last", slots)
+    for i, bucket in enumerate(window.buckets):
+        times = {name: known(medians[column][i]) for name, column in names.items()}
+        found = _measured(bucket, _generation(reducer, window), times, window, last[i])
+        spread = known(medians["spread"][i])
+        of_transfer = None
+        if bound is not None and spread is not None and not window.clock_free:
+            of_transfer = bound + spread
+        yield replace(found, bound_ms=bound, transfer_bound_ms=of_transfer)
+
+
+def _generation(reducer: Reducer, window: ScopeWindow) -> int:
+    """The number that the group's first rank gave the layout; where it tells several apart, its newest."""
+    session = reducer.session_of(reducer.members[window.scope.ranks[0]])
+    if session is None:
+        return 0
+    same = (number for number, layout in session.layouts.items() if layout == window.layout)
+    return max(same, default=session.generation)
+
+
+def _unmeasured(bucket: Bucket, generation: int, group: str) -> BucketFigures:
     return BucketFigures(
         index=bucket.index,
         generation=generation,
@@ -61,18 +91,24 @@ def _unmeasured(bucket: Bucket, generation: int) -> BucketFigures:
         skew_ms=None,
         last_arriver=None,
         last_arriver_pct=None,
+        group=group,
     )
 
 
 def _measured(
-    bucket: Bucket, generation: int, times: dict[str, float | None], last: Column, reducer: Reducer
+    bucket: Bucket, generation: int, times: dict[str, float | None], window: ScopeWindow, last: Column
 ) -> BucketFigures:
-    factor = metrics.bus_factor(reducer.figures.world)
+    """With the medians of its times and, step by step, who came last."""
+    if window.clock_free:  # the clocks cannot tell
+        times, last = {**times, "skew": None}, last[:0]
+    factor = window.factor
     algbw = _bandwidth(bucket.wire_bytes, times["transfer"])
     effective = _bandwidth(bucket.wire_bytes, times["collective"])
     arriver, share = _usual(last)
+    if arriver is not None:
+        arriver = window.scope.ranks[arriver]
     return replace(
-        _unmeasured(bucket, generation),
+        _unmeasured(bucket, generation, window.scope.group),
         collective_ms=times["collective"],
         wait_ms=times["wait"],
         transfer_ms=times["transfer"],

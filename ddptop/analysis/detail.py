@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from ddptop.protocol.messages import Flag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from ddptop.analysis.frames import Column
     from ddptop.analysis.pairing import CompleteStep
@@ -23,8 +25,8 @@ US_PER_MS = 1000.0
 class Timing:
     """All-reduces of `n` steps that launched the same buckets in the same order. Microseconds.
 
-    `ready` and `end` are (launches, n, ranks) on the host's clock, counted from the step's first begin;
-    a joined rank is NaN throughout. `aligned`: the ranks share a clock.
+    `ready` and `end` are (launches, n, ranks) on a common clock, counted from the step's first begin;
+    a joined rank is NaN throughout. `aligned`: the ranks share a clock, or offsets put them on one.
     """
 
     numbers: tuple[int, ...]
@@ -33,33 +35,60 @@ class Timing:
     end: Column
     lanes: int
     aligned: bool
+    shift: Column
+    """(n, ranks) the rank's own begin of the step on that common clock; 0 where there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepFigures:
-    """What bucket detail tells of `n` steps, in milliseconds; NaN (last: -1) where it cannot be told."""
+class Met(NamedTuple):
+    """When each all-reduce began and had all its ranks, (launches, n, ranks), beside `Timing`'s ends."""
+
+    start: Column
+    arrival: Column
+
+
+class Waits(NamedTuple):
+    """(n, ranks) milliseconds, NaN where some end is unknown."""
 
     collective: Column
-    """(n, ranks), as the five that follow: length of the union of this rank's collectives."""
+    """Length of the union of this rank's collectives."""
     wait: Column
     """Time in which at least one of them lacked a rank."""
     transfer: Column
     """Time in which at least one of them moved bytes. With several lanes it may overlap with `wait`."""
     exposed: Column
     exposed_wait: Column
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """What bucket detail tells of `n` steps, in milliseconds; NaN (last: -1) where it cannot be told."""
+
+    met: Met
+    waits: Waits
     lateness: Column
-    """At the step's deciding all-reduce, the one with the largest arrival skew."""
+    """(n, ranks), as the next, at the step's deciding all-reduce: the one with the largest arrival skew."""
+    arrival: Column
+    """How long after the first one the rank arrived there."""
+    spread: Column
+    """(n, ranks) how much later than the first this rank saw the ends, summed over its all-reduces."""
+    skew: Column
+    """(n,) arrival skew at the deciding all-reduce."""
     last: Column
     """(n,) rank that came last there; -1: nobody, clocks cannot tell or it is alone."""
     recoverable: Column
     """(n,) what the step had been shorter by, had the last arrivals come at the second-latest time."""
+    half: Column
+    """(n,) and had the later half of the ranks come no later than the others."""
     hidden: Column
     """(n,) and by, had all communication been hidden: no more than the least exposed rank's share."""
     both: Column
+    contradiction: Column
+    """(n,) how long before the last arrival some rank saw the end: not positive, unless clocks are wrong."""
     bucket_collective: Column
-    """(n, launches), as the four that follow: mean over ranks."""
+    """(n, launches), as the five that follow: mean over ranks."""
     bucket_wait: Column
     bucket_transfer: Column
+    bucket_spread: Column
     bucket_skew: Column
     bucket_last: Column
 
@@ -83,8 +112,18 @@ def launched(step: CompleteStep) -> tuple[int, ...] | None:
     return numbers
 
 
-def timing(steps: Sequence[CompleteStep], numbers: tuple[int, ...], *, lanes: int, aligned: bool) -> Timing:
-    """Put the cells of `steps`, which all launched `numbers`, on one clock."""
+def timing(
+    steps: Sequence[CompleteStep],
+    numbers: tuple[int, ...],
+    *,
+    lanes: int,
+    aligned: bool,
+    offset_ns: NDArray[np.int64] | None = None,
+) -> Timing:
+    """Put the cells of `steps`, which all launched `numbers`, on one clock.
+
+    `offset_ns`: (n, ranks), to be added to the ranks' times; None: they are on one clock already.
+    """
     ranks, launches = len(steps[0].rows), len(numbers)
     nothing = (0,) * (3 * launches)
     joined = np.array([[bool(row.flags & Flag.JOINED) for row in step.rows] for step in steps])
@@ -93,47 +132,97 @@ def timing(steps: Sequence[CompleteStep], numbers: tuple[int, ...], *, lanes: in
     ).reshape(len(steps), ranks, launches, 3)
     ready = cells[..., 1].transpose(2, 0, 1).astype(np.float64)
     took = cells[..., 2].transpose(2, 0, 1)
+    shift = np.zeros((len(steps), ranks))
     if aligned:
         begin_ns = np.array(
             [[b.base_ns + r.begin_us * 1000 for r, b in zip(s.rows, s.batches, strict=True)] for s in steps],
             np.int64,
         )
-        ready += (begin_ns - begin_ns.min(axis=1, keepdims=True)) / 1000.0
+        if offset_ns is not None:
+            begin_ns += offset_ns
+        shift = (begin_ns - begin_ns.min(axis=1, keepdims=True)) / 1000.0
+        ready += shift
     ready[:, joined] = np.nan
     end = np.where(took >= 0, ready + took, np.nan)
-    return Timing(numbers, ready, end, lanes, aligned)
+    return Timing(numbers, ready, end, lanes, aligned, shift)
+
+
+def apart(t: Timing) -> Timing:
+    """The same with each rank on its own time, as if the clocks could not be compared."""
+    ready, end = t.ready - t.shift, t.end - t.shift
+    return Timing(t.numbers, ready, end, t.lanes, False, np.zeros_like(t.shift))
+
+
+def meet(t: Timing) -> Met:
+    """Starts and last arrivals."""
+    # A callback may stamp an end many ms late, and never early. So on a shared clock the first end
+    # seen frees a lane on all ranks, and arrivals differ by ready stamps alone.
+    if not t.aligned:
+        start = metrics.starts(t.ready, t.end, t.lanes)
+        return Met(start, metrics.clock_free_arrival(start, t.end))
+    start = metrics.starts(t.ready, np.fmin.reduce(t.end, axis=-1), t.lanes)
+    return Met(start, np.broadcast_to(metrics.last_arrival(start, t.end)[..., None], start.shape))
+
+
+def waits(ready: Column, met: Met, end: Column) -> Waits:
+    """What each rank lost to waiting and moving, over all its launches; those of others are NaN in it."""
+    start, arrival = met
+    unknown = (np.isnan(end) & ~np.isnan(ready)).any(axis=0) | np.isnan(ready).all(axis=0)
+    return Waits(
+        collective=_known(metrics.union(start, end), unknown),
+        wait=_known(metrics.union(start, arrival), unknown),
+        transfer=_known(metrics.union(arrival, end), unknown),
+        exposed=_known(metrics.exposed(ready, end), unknown),
+        exposed_wait=_known(metrics.exposed_wait(ready, start, np.fmin(arrival, end)), unknown),
+    )
+
+
+def together(world: int, pieces: Sequence[tuple[Sequence[int], Timing, Met]]) -> Waits:
+    """The same of ranks that are in several process groups: their intervals united, nothing counted twice.
+
+    Each piece: the ranks of a group, and its all-reduces. Ranks of no group are NaN.
+    """
+    steps = pieces[0][1].ready.shape[1]
+    launches = sum(len(t.numbers) for _, t, _ in pieces)
+    ready, end, start, arrival = np.full((4, launches, steps, world), np.nan)
+    at = 0
+    for ranks, t, met in pieces:
+        rows, columns = slice(at, at + len(t.numbers)), list(ranks)
+        # Back on the rank's own time: each group counts from its own members' first begin.
+        for whole, values in ((ready, t.ready), (end, t.end), (start, met.start), (arrival, met.arrival)):
+            whole[rows, :, columns] = values - t.shift
+        at += len(t.numbers)
+    return waits(ready, Met(start, arrival), end)
 
 
 def figures(t: Timing) -> StepFigures:
     """Everything above, vectorised over steps and ranks."""
-    # A callback may stamp an end many ms late, and never early. So on a shared clock the first end
-    # seen frees a lane on all ranks, and arrivals differ by ready stamps alone.
+    met = meet(t)
+    start, arrival = met
     first_end = np.fmin.reduce(t.end, axis=-1)
-    start = metrics.starts(t.ready, first_end if t.aligned else t.end, t.lanes)
-    if t.aligned:
-        arrival = metrics.last_arrival(start, t.end)[..., None]
-    else:
-        arrival = metrics.clock_free_arrival(start, t.end)
-    unknown = np.isnan(t.end).any(axis=0)
-    waited = metrics.wait(start, arrival)
-    late, last = _lateness(start, t.aligned)
-    recoverable, both = _what_if(t, np.fmin.reduce(t.end - arrival, axis=-1))
-    exposed = _known(metrics.exposed(t.ready, t.end), unknown)
+    found = waits(t.ready, met, t.end)
+    decided = _decided(start, t.aligned)
+    gains = _what_if(t, np.fmin.reduce(t.end - arrival, axis=-1))
+    late_end = t.end - first_end[..., None] if t.aligned else np.full_like(t.end, np.nan)
+    early = np.fmax.reduce(t.ready, axis=-1) - first_end
     skew = np.fmax.reduce(start, axis=-1) - np.fmin.reduce(start, axis=-1)
     return StepFigures(
-        collective=_known(metrics.union(start, t.end), unknown),
-        wait=_known(metrics.union(start, np.broadcast_to(arrival, start.shape)), unknown),
-        transfer=_known(metrics.union(np.broadcast_to(arrival, start.shape), t.end), unknown),
-        exposed=exposed,
-        exposed_wait=_known(metrics.exposed_wait(t.ready, start, np.fmin(arrival, t.end)), unknown),
-        lateness=late,
-        last=last,
-        recoverable=recoverable,
-        hidden=np.fmin.reduce(exposed, axis=-1),
-        both=both,
+        met=met,
+        waits=found,
+        lateness=decided.lateness,
+        arrival=decided.arrival,
+        spread=late_end.sum(axis=0) / US_PER_MS,
+        skew=decided.skew,
+        last=decided.last,
+        recoverable=gains.recoverable,
+        half=gains.half,
+        hidden=np.fmin.reduce(found.exposed, axis=-1),
+        both=gains.both,
+        contradiction=np.fmax.reduce(early, axis=0) / US_PER_MS if t.aligned else decided.skew,
         bucket_collective=_mean(t.end - start),
-        bucket_wait=_mean(waited),
+        bucket_wait=_mean(metrics.wait(start, arrival)),
         bucket_transfer=_mean(np.maximum(t.end - arrival, 0.0)),
+        bucket_spread=_mean(late_end),
         bucket_skew=(skew if t.aligned else np.full_like(skew, np.nan)).T / US_PER_MS,
         bucket_last=_last_of(start).T if t.aligned else np.full(skew.T.shape, -1),
     )
@@ -156,30 +245,57 @@ def _last_of(start: Column) -> Column:
     return np.where(nobody, -1, np.where(np.isnan(start), -np.inf, start).argmax(axis=-1))
 
 
-def _lateness(start: Column, aligned: bool) -> tuple[Column, Column]:
-    """(n, ranks) lateness in ms and (n,) last arriver, both at the step's deciding all-reduce."""
+class _Decided(NamedTuple):
+    """(n, ranks) lateness and arrival, (n,) skew, in ms, and (n,) last arriver."""
+
+    lateness: Column
+    arrival: Column
+    skew: Column
+    last: Column
+
+
+def _decided(start: Column, aligned: bool) -> _Decided:
+    """What happened at each step's deciding all-reduce."""
     _, steps, ranks = start.shape
     if not aligned:
-        return np.full((steps, ranks), np.nan), np.full(steps, -1)
+        unknown = np.full((steps, ranks), np.nan)
+        return _Decided(unknown, unknown, np.full(steps, np.nan), np.full(steps, -1))
     skew = np.fmax.reduce(start, axis=-1) - np.fmin.reduce(start, axis=-1)
     decisive = np.where(np.isnan(skew), -1.0, skew).argmax(axis=0)
     at = start[decisive, np.arange(steps)]
-    return metrics.lateness(at) / US_PER_MS, _last_of(at)
+    arrival = (at - np.fmin.reduce(at, axis=-1)[:, None]) / US_PER_MS
+    return _Decided(metrics.lateness(at) / US_PER_MS, arrival, np.fmax.reduce(arrival, axis=-1), _last_of(at))
 
 
-def _what_if(t: Timing, transfer: Column) -> tuple[Column, Column]:
-    """(n,) ms that a step loses to its last arrivals, and to these and to exposed communication together.
+class _Gains(NamedTuple):
+    """(n,) ms that a step loses to its last arrivals, to its later half, and to the last and to exposed
+    communication together."""
 
-    Both compare the same little model with and without, so that its errors cancel: arrivals as they were
-    or with the last one come at the second-latest time, then lanes and transfer times as measured.
+    recoverable: Column
+    half: Column
+    both: Column
+
+
+def _what_if(t: Timing, transfer: Column) -> _Gains:
+    """What a step had been shorter by.
+
+    All compare the same little model with and without, so that its errors cancel: arrivals as they were
+    or earlier, then lanes and transfer times as measured.
     """
-    steps = t.ready.shape[1]
+    _, steps, ranks = t.ready.shape
     if not t.aligned:
-        return np.full(steps, np.nan), np.full(steps, np.nan)
+        unknown = np.full(steps, np.nan)
+        return _Gains(unknown, unknown, unknown)
     transfer = np.maximum(transfer, 0.0)
-    arrived = np.fmax.reduce(t.ready, axis=-1)
+    as_it_was = metrics.replay(np.fmax.reduce(t.ready, axis=-1), transfer, t.lanes)
     sooner = metrics.second_latest(t.ready)
-    as_it_was = metrics.replay(arrived, transfer, t.lanes)
-    without = metrics.replay(sooner, transfer, t.lanes)
     computed = np.fmax.reduce(sooner, axis=0)
-    return np.maximum(as_it_was - without, 0.0) / US_PER_MS, np.maximum(as_it_was - computed, 0.0) / US_PER_MS
+
+    def gain(without: Column) -> Column:
+        return np.asarray(np.maximum(as_it_was - without, 0.0) / US_PER_MS)
+
+    recoverable = gain(metrics.replay(sooner, transfer, t.lanes))
+    half = recoverable
+    if ranks > 3:  # of three ranks the later half is one
+        half = gain(metrics.replay(metrics.middle_latest(t.ready), transfer, t.lanes))
+    return _Gains(recoverable, half, gain(computed))

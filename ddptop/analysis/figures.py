@@ -7,25 +7,31 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis import detail, judge, metrics
+from ddptop.analysis import judge
+from ddptop.analysis.bounds import TimerBounds
+from ddptop.analysis.detailed import Detailed, Taken, kind_of
 from ddptop.analysis.members import NS
-from ddptop.analysis.window import DetailWindow, StepWindow
+from ddptop.analysis.scopes import Splitter
+from ddptop.analysis.window import StepWindow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from ddptop.analysis.bounds import Comparison
     from ddptop.analysis.clocks import HostClocks
-    from ddptop.analysis.frames import Column
-    from ddptop.analysis.groups import Groups
+    from ddptop.analysis.detail_window import DetailWindow
+    from ddptop.analysis.detailed import Kind
+    from ddptop.analysis.frames import Column, Straggler
+    from ddptop.analysis.groups import Groups, Scope
     from ddptop.analysis.happenings import Log
     from ddptop.analysis.history import HistoryStore
     from ddptop.analysis.layouts import Layouts
     from ddptop.analysis.members import Member
     from ddptop.analysis.pairing import CompleteStep
 
-BATCH_STEPS, BATCH_CELLS = 64, 2**18
+BATCH_STEPS, BATCH_CELLS = 128, 2**18
 """Steps are worked off when there are so many of them, or so many integers in them: numpy's cost per call
 is shared, and what waits and the arrays made of it stay at a few MB."""
 
@@ -46,12 +52,12 @@ class Figures:
     ) -> None:
         """`members` is the reducer's own list, which it changes in place."""
         self._clocks = clocks
-        self._groups = groups
         self._members = members
-        self._layouts = layouts
         self._history = history
         self._log = log
         self._window = window
+        self._timers = TimerBounds()
+        self._splitter = Splitter(groups, layouts)
         self.start_ns = 0
         """Unix nanoseconds from which history counts its time."""
         self.restart(0)
@@ -60,22 +66,57 @@ class Figures:
         """A new incarnation of the group: windows and names start again, the history goes on."""
         self.world = world
         self.steps = StepWindow(world, self._window)
-        self.detail: DetailWindow | None = None
         self.loss = np.full(world, np.nan)
         """Each rank's last known loss among complete steps."""
         self.loss_told: NDArray[np.bool_] = np.zeros(world, bool)
         """Ranks that have told one: theirs may still be NaN."""
         self.straggler: int | None = None
         self.straggler_since_s = 0.0
-        self._waiting: list[CompleteStep] = []
+        self._detailed = Detailed(world, self._window)
+        self._contradicted = False
+        self._splitter.restart(world)
+        self._compared: tuple[int, int] | None = None
+        self._comparisons: dict[Scope, Comparison] = {}
+        self._waiting: list[Taken] = []
         self._cells = 0
+
+    @property
+    def detail(self) -> DetailWindow | None:
+        """The last detailed steps; None before the first."""
+        return self._detailed.window
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether the collectives contradict the hosts' clocks by more than their bound."""
+        return self._contradicted
+
+    def set_timer_bounds(self, rank: int, ready_us: float, end_us: float) -> None:
+        """A rank tells the bounds of its timers (EVENT `timer`), for the steps completed from now on."""
+        self._timers.take(rank, ready_us, end_us)
+
+    def named(self, slots: Column) -> Straggler | None:
+        """The named rank with its figures over the judged steps; None: nobody, or no longer borne out."""
+        return None if self.detail is None else self._detailed.naming.straggler(self.detail, slots)
 
     def take(self, step: CompleteStep) -> None:
         """Add the next complete step."""
-        self._waiting.append(step)
+        parts = self._splitter.split(step)
+        version = self._splitter.version
+        told = (self._clocks.version, self._timers.version)
+        if told != self._compared or len(self._comparisons) > 2 * len(parts):
+            self._compared, self._comparisons = told, {}
+        compared = tuple(self._comparison(part.scope) for part in parts)
+        self._waiting.append(Taken(step, parts, compared, version))
         self._cells += self.world * (1 + len(step.rows[0].cells))
         if len(self._waiting) >= BATCH_STEPS or self._cells >= BATCH_CELLS:
             self.settle()
+
+    def _comparison(self, scope: Scope) -> Comparison:
+        found = self._comparisons.get(scope)
+        if found is None:
+            members = [self._members[rank] for rank in scope.ranks]
+            found = self._comparisons[scope] = self._timers.compare(scope.ranks, members, self._clocks)
+        return found
 
     def settle(self) -> None:
         """Work off all that was taken."""
@@ -85,7 +126,8 @@ class Figures:
         with np.errstate(over="ignore", invalid="ignore"):  # a loss of 1e300 is infinite in float32
             self._settle(steps)
 
-    def _settle(self, steps: list[CompleteStep]) -> None:
+    def _settle(self, taken: list[Taken]) -> None:
+        steps = [one.step for one in taken]
         columns = _columns(steps)
         losses, known = _losses(steps)
         for i in range(len(steps)):
@@ -108,15 +150,11 @@ class Figures:
             "transfer_ms": nothing.copy(),
             "busbw_gbps": nothing.copy(),
         }
-        kinds = [(self._layout_of(step), detail.launched(step)) for step in steps]
-        for (layout, launched), run in groupby(range(len(steps)), key=kinds.__getitem__):
-            if launched is not None:
-                self._add_detail([*run], steps, layout, launched, columns, points)
+        kinds = [kind_of(one) for one in taken]
+        for kind, run in groupby(range(len(steps)), key=kinds.__getitem__):
+            if kind.launched:
+                self._add_detail([*run], taken, kind, columns, points)
         self._history.append(points)
-
-    @staticmethod
-    def _layout_of(step: CompleteStep) -> int:
-        return max(batch.layout for batch in step.batches)
 
     def _end_s(self, steps: list[CompleteStep]) -> Column:
         """When rank 0 ended each step, in seconds since the run started."""
@@ -127,47 +165,35 @@ class Figures:
         return np.array(ends, np.float64) / NS
 
     def _add_detail(
-        self,
-        run: list[int],
-        steps: list[CompleteStep],
-        layout: int,
-        launched: tuple[int, ...],
-        columns: Column,
-        points: dict[str, Column],
+        self, run: list[int], taken: list[Taken], kind: Kind, columns: Column, points: dict[str, Column]
     ) -> None:
-        """Consecutive detailed steps of one layout and launch sequence; `run` are their indices."""
-        buckets = self._layouts.buckets(layout)
-        if buckets is None or min(launched) < 0 or max(launched) >= len(buckets):
-            return
-        if self.detail is None or self.detail.layout != layout:
-            self.detail = DetailWindow(self.world, self._window, layout, buckets)
-            self._name(None, points["step"][run[0]], points["time_s"][run[0]])
-        self.detail.buckets = buckets
-        hellos = [member.hello for member in self._members if member.hello is not None]
-        timing = detail.timing(
-            [steps[i] for i in run],
-            launched,
-            lanes=metrics.lanes_of(hellos[0].backend),
-            aligned=len({hello.host for hello in hellos}) == 1,
-        )
-        found = detail.figures(timing)
-        first = self._history.end
-        added = self.detail.columns_of(first + np.array(run), columns[:, run], launched, found)
-        points["busbw_gbps"][run] = added.busbw
+        """Consecutive detailed steps of one kind; `run` are their indices."""
+        steps, numbers, times = [taken[i] for i in run], points["step"], points["time_s"]
+        detailed = self._detailed
+        if detailed.needs_new_window(steps[0], kind):
+            detailed.restart(steps[0], kind)
+            self._name(numbers[run[0]], times[run[0]])
+        hello = self._members[0].hello
+        backend = hello.backend if hello is not None else ""
+        places = self._history.end + np.array(run)
+        prepared = detailed.prepare(steps, kind, backend, columns[:, run], places)
         at = 0
         while at < len(run):
-            stop = min(len(run), at + judge.EVERY - self.detail.count % judge.EVERY)
-            self.detail.add(added, at, stop)
-            if self.detail.count % judge.EVERY == 0:
-                newest = run[stop - 1]
-                rank = judge.named(self.detail, self.detail.judged(first + newest + 1), self.straggler)
-                self._name(rank, points["step"][newest], points["time_s"][newest])
+            clock_free = self.detail is not None and self.detail.clock_free
+            stop, looked = detailed.add(prepared, at, places)
+            chunk = run[at:stop]
+            wait, transfer, busbw = prepared.history(at, stop, clock_free=clock_free)
+            points["wait_ms"][chunk], points["transfer_ms"][chunk] = wait, transfer
+            points["busbw_gbps"][chunk] = busbw
+            if looked:
+                self._name(numbers[chunk[-1]], times[chunk[-1]])
+                self._check_clocks(numbers[chunk[-1]], times[chunk[-1]])
             at = stop
-        points["wait_ms"][run] = metrics.mean(found.exposed_wait)
-        points["transfer_ms"][run] = metrics.mean(found.exposed - found.exposed_wait)
 
-    def _name(self, rank: int | None, step: float, time_s: float) -> None:
-        """Name a rank, or nobody, from here on."""
+    def _name(self, step: float, time_s: float) -> None:
+        """Tell when another rank is named from here on, or nobody any more."""
+        naming = self._detailed.naming
+        rank = None if naming.now is None else naming.now.global_rank
         if rank == self.straggler:
             return
         now_s = self.start_ns / NS + float(time_s)
@@ -176,10 +202,20 @@ class Figures:
             self._log.add(now_s, "straggler_end", text, rank=self.straggler, step=int(step))
         self.straggler, self.straggler_since_s = rank, now_s
         if rank is not None and self.detail is not None:
-            found = judge.straggler(self.detail, self.detail.group.recent(judge.ENOUGH), rank)
+            found = self.named(self.detail.group.recent(judge.ENOUGH))
             cause = f", {found.cause}" if found is not None and found.cause else ""
             text = f"straggler: rank {rank}{cause}, seen at step {int(step):,}"
             self._log.add(now_s, "straggler", text, severity="warning", rank=rank, step=int(step))
+
+    def _check_clocks(self, step: float, time_s: float) -> None:
+        """Tell when the collectives begin to contradict the clocks: some rank saw an end before the last of
+        the others had arrived, by more than offsets and timers can be wrong."""
+        now = self.detail is not None and any(w.contradicted for w in self.detail.scopes.values())
+        if now and not self._contradicted:
+            now_s = self.start_ns / NS + float(time_s)
+            text = "the hosts' clocks contradict the collectives by more than their bound: no rank is named"
+            self._log.add(now_s, "clocks", text, severity="warning", step=int(step))
+        self._contradicted = now
 
 
 def _columns(steps: list[CompleteStep]) -> Column:

@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis import judge
 from ddptop.analysis.alerts import alerts
 from ddptop.analysis.bucket_figures import bucket_figures
 from ddptop.analysis.deaths import deaths
+from ddptop.analysis.detail_window import FEW_DETAILED
 from ddptop.analysis.frames import Clocks, Frame, Group, Overhead, RunInfo
 from ddptop.analysis.medians import DetailMedians, known
-from ddptop.analysis.members import STALL_STEPS, group_state
+from ddptop.analysis.members import group_state
 from ddptop.analysis.rank_figures import rank_columns, rank_steps
+from ddptop.analysis.stall_rule import rank_states
 from ddptop.analysis.stalls import stall
-from ddptop.analysis.window import FEW_DETAILED
 
 if TYPE_CHECKING:
+    from ddptop.analysis.frames import Column, Straggler
     from ddptop.analysis.reducer import Reducer
     from ddptop.protocol.messages import Scalar
 
@@ -33,19 +34,17 @@ def build(
     """See `Reducer.frame`."""
     figures = reducer.figures
     detail = DetailMedians(figures.detail, reducer.history.end, figures.world)
-    group = _group(reducer, detail)
+    straggler = figures.named(detail.slots)
+    group = _group(reducer, detail, straggler)
     run_state = reducer.run.state if reducer.run is not None else "live"
-    stall_ns = int(max(reducer.stall_s * 1e3, STALL_STEPS * (group.step_ms_p50 or 0.0)) * 1e6)
-    states = [member.state(now_ns, stall_ns, run_state) for member in reducer.members]
-    straggler = None
-    if figures.detail is not None and figures.straggler is not None:
-        straggler = judge.straggler(figures.detail, detail.slots, figures.straggler)
+    states = rank_states(reducer, now_ns)
+    stood = stall(reducer, states, now_ns)
     simulated = reducer.run is not None and reducer.run.simulated
     in_world = focus is not None and 0 <= focus < figures.world
     return Frame(
         source="simulated" if simulated else source,
         unix_s=reducer.unix_s(now_ns),
-        run=_run(reducer, now_ns, group_state(states, run_state), recording),
+        run=_run(reducer, now_ns, group_state(states, run_state, stalled=stood is not None), recording),
         group=group,
         ranks=rank_columns(reducer, states, detail, now_ns),
         buckets=bucket_figures(reducer, detail),
@@ -54,20 +53,26 @@ def build(
         happenings=reducer.log.all(),
         overhead=_overhead(reducer),
         history=reducer.history.since(cursor),
-        focus=rank_steps(reducer, focus) if in_world and focus is not None else None,
+        focus=rank_steps(reducer, detail, focus) if in_world and focus is not None else None,
         records=sum(member.records for member in reducer.members),
         lost_records=sum(member.lost_records for member in reducer.members),
-        stall=stall(reducer, states, now_ns),
+        stall=stood,
         deaths=deaths(reducer, now_ns),
         clocks=_clocks(reducer),
     )
 
 
 def _clocks(reducer: Reducer) -> tuple[Clocks, ...]:
-    """The ranks of one host share its clock. Between hosts nothing is known yet."""
+    """The ranks of one host share its clock; several are compared with the collector's."""
     hosts = sorted({member.hello.host for member in reducer.members if member.hello is not None})
-    exact = 0.0 if len(hosts) == 1 else None
-    return tuple(Clocks(host, exact, exact) for host in hosts)
+    if len(hosts) == 1:
+        return (Clocks(hosts[0], 0.0, 0.0),)
+    found = []
+    for host in hosts:
+        clock = reducer.clocks.of(host)
+        known_clock = (None, None) if clock is None else (clock.offset_ns / 1e6, clock.bound_ns / 1e6)
+        found.append(Clocks(host, *known_clock))
+    return tuple(found)
 
 
 def _run(reducer: Reducer, now_ns: int, state: str, recording: str | None) -> RunInfo:
@@ -94,7 +99,7 @@ def _run(reducer: Reducer, now_ns: int, state: str, recording: str | None) -> Ru
     )
 
 
-def _group(reducer: Reducer, detail: DetailMedians) -> Group:
+def _group(reducer: Reducer, detail: DetailMedians, straggler: Straggler | None) -> Group:
     figures = reducer.figures
     slots = figures.steps.slots()
     number, step, end = (figures.steps.group.of(name, slots) for name in ("number", "step", "end"))
@@ -112,6 +117,12 @@ def _group(reducer: Reducer, detail: DetailMedians) -> Group:
         less = detail.group("step", gain)
         return None if less is None or ran is None or p50 is None else max(0.0, p50 - (ran - less))
 
+    no_straggler, hidden, both = (what_if(gain) for gain in ("recoverable", "hidden", "both"))
+    together = straggler is not None and straggler.ranks and straggler.pattern == "persistent"
+    if together and straggler is not None and p50 is not None and hidden is not None and both is not None:
+        # The last arriver alone gives nothing back: what counts is all of them.
+        no_straggler = p50 * (1 - straggler.cost_pct / 100)
+        both = min(both, max(0.0, no_straggler - (p50 - hidden)))
     return Group(
         step=reducer.complete_step,
         steps_per_s=float(number[-1] - number[0]) / span if span > 0 else None,
@@ -128,10 +139,18 @@ def _group(reducer: Reducer, detail: DetailMedians) -> Group:
         exposed_comm_ms=exposed,
         overlap_pct=detail.group("overlap"),
         busbw_gbps=detail.group("busbw"),
-        no_straggler_ms=what_if("recoverable"),
-        no_exposed_comm_ms=what_if("hidden"),
-        both_ms=what_if("both"),
+        no_straggler_ms=no_straggler,
+        no_exposed_comm_ms=hidden,
+        both_ms=both,
+        bound_ms=_widest(detail.bound),
+        transfer_bound_ms=_widest(detail.transfer_bound),
+        clock_free=detail.clock_free,
     )
+
+
+def _widest(bounds: Column) -> float | None:
+    """The bound that holds for every rank."""
+    return known(np.fmax.reduce(bounds)) if len(bounds) else None
 
 
 def _overhead(reducer: Reducer) -> Overhead:

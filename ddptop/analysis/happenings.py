@@ -57,7 +57,15 @@ class Log:
         self._put(_Entry(unix_s, kind, severity, ranks, step, message))
 
     def add_rank(
-        self, unix_s: float, kind: str, text: str, rank: int, world: int, *, severity: str = "info"
+        self,
+        unix_s: float,
+        kind: str,
+        text: str,
+        rank: int,
+        world: int,
+        *,
+        severity: str = "info",
+        step: int | None = None,
     ) -> None:
         """The same `text` (`joined`) of many ranks shares a line that says which or how many."""
         for entry in reversed(self._entries):
@@ -68,7 +76,7 @@ class Log:
                 entry.seen.add(rank)
                 return
             break
-        self._put(_Entry(unix_s, kind, severity, [rank], None, text, world, {rank}))
+        self._put(_Entry(unix_s, kind, severity, [rank], step, text, world, {rank}))
 
     def _put(self, entry: _Entry) -> None:
         self._entries.append(entry)
@@ -89,4 +97,8 @@ def _only(ranks: list[int]) -> int | None:
 
 
 def _message(entry: _Entry) -> str:
-    return f"{ranks_phrase(entry.ranks, entry.world)} {entry.text}" if entry.world else entry.text
+    if not entry.world:
+        return entry.text
+    many = len(entry.ranks) > 1 and entry.text.startswith("was ")
+    text = "were" + entry.text[len("was") :] if many else entry.text
+    return f"{ranks_phrase(entry.ranks, entry.world)} {text}"

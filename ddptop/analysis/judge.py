@@ -1,4 +1,4 @@
-"""Who the others wait for, whether that is worth a name, and in which phase it lies."""
+"""Who the others of a process group wait for in most of its steps, and whether that is worth a name."""
 
 from __future__ import annotations
 
@@ -7,19 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis import metrics
-from ddptop.analysis.frames import Straggler
-from ddptop.analysis.window import DETAILED_BACK, FEW_DETAILED, PARTS, PHASES
+from ddptop.analysis.detail_window import FEW_DETAILED
 
 if TYPE_CHECKING:
+    from ddptop.analysis.detail_window import ScopeWindow
     from ddptop.analysis.frames import Column
-    from ddptop.analysis.window import DetailWindow
 
-EVERY = 8
-"""Detailed steps between two looks: a rank is named within 100 steps, and the looks cost next to nothing."""
-
-SAME_HOST_BOUND_MS = 0.1
-"""How far two ready stamps of one host may be wrong: one clock, read on entry to the hook, so only what
-delays the reading itself: tens of us on a busy machine. Completion stamps, up to 18 ms late, play no part."""
+EVERY = 16
+"""Detailed steps between two looks: a rank is named within 100 steps, and the looks cost little."""
 
 NAME_PCT, NAME_MS = 2.0, 0.3
 """Below either, a person has nothing to gain from the name."""
@@ -30,7 +25,7 @@ KEEP_PCT = 1.0
 NAME_SHARE, KEEP_SHARE = 0.5, 0.4
 """Share of the judged steps in which it comes last: of two equal ranks each does in half of them."""
 
-ENOUGH = 32
+ENOUGH = 48
 """Judged steps to name a rank from: two equal processes that start up on a busy machine can look unequal
 for two dozen steps in a row (seen on two cores)."""
 
@@ -41,106 +36,168 @@ SPREAD_SHARE = 1 / 3
 """And that quartile must be this share of the median: a delay that varies, not noise around nothing. Delays
 that are themselves random (exponential) reach 0.4."""
 
-CAUSE_SHARE = 0.8
-"""A phase is the cause when it holds this much of the excess, else the cause is mixed."""
+SURE, SURE_FEW = 5.0, 15.0
+"""The mean lateness must be so many standard errors above the bound, and more where it rests on few steps
+that do not merely resemble the one before: (1 + SURE_FEW / n) times as many, about what Student's t asks of
+n. Load that comes and goes over dozens of steps is nobody's fault."""
+
+NEWEST = 64
+"""Newest steps in which a rank that has just become slow is found."""
+
+TOGETHER_SHARE = 0.5
+"""Ranks hold the others up together when each is late by this share of the latest one's lateness: to mend the
+latest alone would leave half of it."""
 
 
 class Look(NamedTuple):
-    """One rank over the judged steps."""
+    """One rank, or several together, over the judged steps of a process group. Ranks count within it."""
 
-    rank: int
+    ranks: tuple[int, ...]
+    """The one to name first."""
     share: float
+    """Of the steps, in which one of them comes last."""
     lateness_ms: float
+    """Of the first; so are the next three."""
     lateness_low_ms: float
+    certainty: float
+    bound_ms: float
     recoverable_ms: float
     cost_ms: float
     cost_pct: float
 
 
-def look(window: DetailWindow, slots: Column, rank: int | None = None) -> Look | None:
-    """Measure `rank`, or else whoever comes last most often. None: too few steps, or nobody can be told."""
-    last = window.group.of("last", slots)
-    if len(last) < FEW_DETAILED or not (last >= 0).any():
+class _Late(NamedTuple):
+    """(members,) each member's lateness over the judged steps."""
+
+    median: Column
+    low: Column
+    bound: Column
+
+    def clear(self) -> Column:
+        """Whether it is late beyond bound and spread."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray(self.low > np.maximum(self.bound, SPREAD_SHARE * self.median))
+
+
+def _late(window: ScopeWindow, slots: Column) -> _Late:
+    values = np.sort(window.ranks.of("lateness", slots), axis=-1)  # sorts NaN to the end
+    size = values.shape[-1]
+    known = size - np.isnan(values).sum(axis=-1)
+    at = np.arange(len(values))
+    low = values[at, np.minimum((CLEAR_QUARTILE * known).astype(np.int64), size - 1)]
+    middle = (values[at, np.maximum(known - 1, 0) // 2] + values[at, np.minimum(known // 2, size - 1)]) / 2
+    return _Late(middle.astype(np.float64), low.astype(np.float64), window.bound_ms(slots))
+
+
+def look(window: ScopeWindow, slots: Column, rank: int | None = None) -> Look | None:
+    """Measure `rank` with those who are late beside it, or else whoever is clearly late and the latest.
+
+    None: too few steps, or nobody can be told.
+    """
+    slots = window.told(slots)
+    if len(slots) < FEW_DETAILED:
         return None
+    late = _late(window, slots)
+    clear = late.clear()
     if rank is None:
-        rank = int(np.bincount(last[last >= 0].astype(np.int64)).argmax())
-    late = window.ranks.of("lateness", slots)[rank]
-    late = np.sort(late[~np.isnan(late)])
-    if not len(late):
+        if not clear.any():
+            return None
+        rank = int(np.where(clear, late.median, -np.inf).argmax())
+    elif np.isnan(late.median[rank]):
         return None
+    beside = clear & (late.median >= TOGETHER_SHARE * late.median[rank])
+    beside[rank] = False
+    order = np.flatnonzero(beside)
+    ranks = (rank, *(int(one) for one in order[np.argsort(-late.median[order], kind="stable")]))
+    if 2 * len(ranks) > len(window.members):
+        ranks = (rank,)
+    is_last, gain = _gain(window, slots, ranks)
     step = window.group.of("step", slots)
-    is_last = last == rank
-    gain = np.where(is_last, window.group.of("recoverable", slots), 0.0)
     as_it_ran = float(metrics.median(step))
     cost = as_it_ran - float(metrics.median(step - gain))
     return Look(
-        rank=rank,
+        ranks=ranks,
         share=float(is_last.mean()),
-        lateness_ms=float(metrics.median(late)),
-        lateness_low_ms=float(late[int(CLEAR_QUARTILE * len(late))]),
+        lateness_ms=float(late.median[rank]),
+        lateness_low_ms=float(late.low[rank]),
+        certainty=certainty(window.ranks.of("lateness", slots)[rank] - late.bound[rank]),
+        bound_ms=float(late.bound[rank]),
         recoverable_ms=float(metrics.median(gain[is_last])) if is_last.any() else 0.0,
         cost_ms=cost,
         cost_pct=100 * cost / as_it_ran if as_it_ran > 0 else 0.0,
     )
 
 
-def named(window: DetailWindow, slots: Column, held: int | None) -> int | None:
-    """The rank to name now, given the one named so far."""
+def certainty(values: Column) -> float:
+    """Mean over standard error of a series in time, less where it rests on few steps (SURE_FEW).
+
+    n steps that resemble their neighbours with correlation r tell as much as n (1 - r) / (1 + r) that do not
+    (Bartlett). r is corrected for being read from few steps (Kendall); outliers count as far as the quartiles
+    let them.
+    """
+    values = values[~np.isnan(values)].astype(np.float64)
+    if len(values) < 2:
+        return 0.0
+    low, high = (float(metrics.quantile(values, share)) for share in (0.25, 0.75))
+    values = np.clip(values, low - 2 * (high - low), high + 2 * (high - low))
+    mean = float(values.mean())
+    around = values - mean
+    variance = float(np.mean(around**2))
+    if variance <= 0:
+        return float(np.sign(mean)) * np.inf if mean else 0.0
+    r = float(np.mean(around[1:] * around[:-1])) / variance
+    r = min(max(r + (1 + 4 * r) / len(values), 0.0), 0.99)
+    told = len(values) * (1 - r) / (1 + r)
+    return mean / float(np.sqrt(variance / told)) / (1 + SURE_FEW / told)
+
+
+def _gain(window: ScopeWindow, slots: Column, ranks: tuple[int, ...]) -> tuple[Column, Column]:
+    """(n,) whether one of `ranks` came last, and what each step had been shorter by, had they come no later
+    than the latest of the others.
+
+    Of one rank this is METRICS' recoverable. Of several: how much later they came at the deciding
+    all-reduce, but no more than the step gains when the whole later half is moved, through lanes and
+    transfers as they were: a delay that hides behind compute costs nothing.
+    """
+    if len(ranks) == 1:
+        is_last = window.group.of("last", slots) == ranks[0]
+        return is_last, np.where(is_last, window.group.of("recoverable", slots), 0.0)
+    arrival = window.ranks.of("arrival", slots)
+    others = np.delete(arrival, ranks, axis=0)
+    behind = np.fmax.reduce(arrival[list(ranks)], axis=0) - np.fmax.reduce(others, axis=0)
+    return behind > 0, np.clip(behind, 0.0, window.group.of("half", slots))
+
+
+def persistent(window: ScopeWindow, slots: Column, held: int | None) -> Look | None:
+    """The ranks that hold the others up in most steps, given who was named so far; None: nobody.
+
+    Whoever is named stays so while it is true, unless in the newest steps it is somebody else.
+    """
+    slots, newest = window.told(slots), window.newest(NEWEST)
     if held is not None:
         seen = look(window, slots, held)
-        if seen is not None and _still(seen):
-            return held
-    if len(slots) < ENOUGH:
-        slots = window.group.recent(DETAILED_BACK)
-    seen = look(window, slots) if len(slots) >= ENOUGH else None
-    return seen.rank if seen is not None and _clearly(seen) else None
+        if seen is not None and still(seen):
+            now = look(window, newest)
+            if now is None or held in now.ranks or not clearly(now):
+                return seen
+            return now
+    if len(newest) < ENOUGH:
+        return None
+    for steps in (slots, newest) if len(slots) > len(newest) else (newest,):
+        seen = look(window, steps)
+        if seen is not None and clearly(seen):
+            return seen
+    return None
 
 
-def _clearly(seen: Look) -> bool:
+def clearly(seen: Look) -> bool:
     """It holds the others up, beyond bound, spread and what is worth a word."""
-    late = seen.lateness_low_ms > max(SAME_HOST_BOUND_MS, SPREAD_SHARE * seen.lateness_ms)
-    return late and seen.share > NAME_SHARE and seen.cost_pct >= NAME_PCT and seen.cost_ms >= NAME_MS
+    late = seen.lateness_low_ms > max(seen.bound_ms, SPREAD_SHARE * seen.lateness_ms)
+    worth = seen.cost_pct >= NAME_PCT and seen.cost_ms >= NAME_MS
+    return late and worth and seen.share > NAME_SHARE and seen.certainty >= SURE
 
 
-def _still(seen: Look) -> bool:
+def still(seen: Look) -> bool:
     """What it takes to keep the name: less, but never a figure that would make the sentence untrue."""
-    late = seen.lateness_ms > SAME_HOST_BOUND_MS and seen.lateness_low_ms > -seen.lateness_ms
+    late = seen.lateness_ms > seen.bound_ms and seen.lateness_low_ms > -seen.lateness_ms
     return late and seen.share > KEEP_SHARE and seen.cost_pct >= KEEP_PCT
-
-
-def straggler(window: DetailWindow, slots: Column, rank: int) -> Straggler | None:
-    """The figures of a named rank, with the cause; None when they no longer bear the name out."""
-    seen = look(window, slots, rank)
-    if seen is None or not _still(seen):
-        return None
-    parts = excess(window, slots, rank)
-    return Straggler(
-        rank=rank,
-        pattern=None,
-        lateness_ms=seen.lateness_ms,
-        bound_ms=SAME_HOST_BOUND_MS,
-        recoverable_ms=seen.recoverable_ms,
-        cost_pct=seen.cost_pct,
-        last_pct=100 * seen.share,
-        cause=cause(parts),
-        parts_ms=parts,
-    )
-
-
-def excess(window: DetailWindow, slots: Column, rank: int) -> dict[str, float]:
-    """By phase, how much longer it takes `rank` than the median of the others: median over the steps, ms."""
-    parts = {}
-    for phase, name in zip(PHASES, PARTS, strict=True):
-        columns = window.ranks.of(name, slots)
-        over = columns[rank] - metrics.median(np.delete(columns, rank, axis=0).T)
-        parts[phase] = float(metrics.median(over))
-    return parts
-
-
-def cause(parts: dict[str, float]) -> str | None:
-    """The phase that holds 80 % of the excess, else `mixed`; None where there is no excess to explain."""
-    over = {phase: ms for phase, ms in parts.items() if ms > 0}
-    if not over:
-        return None
-    largest = max(over, key=lambda phase: over[phase])
-    return largest if over[largest] >= CAUSE_SHARE * sum(over.values()) else "mixed"

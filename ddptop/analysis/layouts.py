@@ -16,8 +16,9 @@ class Layouts:
     What a rank learns later of a bucket (its parameters, its bytes on the wire) makes no new layout.
     """
 
-    KEPT: ClassVar[int] = 64
-    """Layouts known at once; DDP makes two or three. A number is never given to another layout."""
+    KEPT: ClassVar[int] = 1024
+    """Layouts known at once; DDP makes two or three, for each part of a model that is divided over process
+    groups. A number is never given to another layout."""
 
     def __init__(self) -> None:
         self._numbers: dict[Shape, int] = {}

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING
 from ddptop.protocol.messages import Phase
 
 if TYPE_CHECKING:
-    from ddptop.protocol.messages import Bye, Hello, Progress
+    from ddptop.protocol.messages import Bye, Evidence, Hello, Progress
 
 HEARTBEAT_S = 0.5
 """Period of PROGRESS. A loaded machine may be late with one or two; three in a row are worth saying."""
 STALE_S = 3 * HEARTBEAT_S
 SILENT_S = 10.0
 """After this the host is taken for gone."""
-STALL_STEPS = 10
-"""A step may take this many median steps before it counts as a stall, however long they are."""
-
 PHASE_NAMES = {phase.value: phase.name.lower() for phase in Phase}
 NS = 1_000_000_000
 
@@ -43,11 +40,11 @@ class Member:
     hello: Hello | None = None
     session: int = 0
     heard_ns: int = 0
+    seen_ns: int = 0
+    """When its host's agent last read its process: a sign that it is there, not that it works."""
     moved_ns: int = 0
     """When its step last changed."""
     step: int = 0
-    stepped: bool = False
-    """It has finished a step: before that, compilation and first batches may take any time."""
     progress: Progress | None = None
     rss_bytes: int | None = None
     cpu_pct: float | None = None
@@ -57,6 +54,20 @@ class Member:
     gone_ns: int | None = None
     """When its process was seen to be gone."""
     ended_ns: int | None = None
+    """When it said goodbye."""
+    exit_ns: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    """How its process ended, and when that came known; `SIGKILL`."""
+    stopped: bool = False
+    """Its process is held: SIGSTOP, or a debugger."""
+    evidence: Evidence | None = None
+    evidence_ns: int = 0
+    """Its newest answer, and when it came."""
+    last_words: Evidence | None = None
+    """What it said at its end, or its crash file said for it."""
+    joined: bool = False
+    """In its newest step it had run out of inputs and only shadowed the others."""
     bad_loss_step: int | None = None
     bad_loss_ns: int = 0
     """First step of an unbroken row of NaN or Inf losses, and when it arrived."""
@@ -96,33 +107,59 @@ class Member:
         """Sequence number of its process group."""
         return self.progress.sequence if self.progress and self.progress.sequence >= 0 else None
 
-    def state(self, now_ns: int, stall_ns: int, run_state: str) -> str:
-        """waiting, live, stale, stalled, lost, finished or failed, by the rules of METRICS (Health)."""
+    @property
+    def host(self) -> str:
+        """Where its process runs; empty before it has introduced itself."""
+        return self.hello.host if self.hello else ""
+
+    @property
+    def finished(self) -> bool:
+        """It has said goodbye as it should."""
+        return self.bye is not None and self.bye.reason == "finished"
+
+    @property
+    def ended_badly(self) -> bool:
+        """Its process is gone without goodbye, or with an exception, an exit code or a signal."""
+        if self.bye is None:
+            return self.gone_ns is not None
+        return self.bye.reason != "finished" or bool(self.exit_code) or self.signal is not None
+
+    @property
+    def running(self) -> bool:
+        """It has introduced itself, and neither said goodbye nor been seen to be gone."""
+        return self.hello is not None and self.bye is None and self.gone_ns is None
+
+    def state(self, now_ns: int, run_state: str, *, host_gone: bool) -> str:
+        """waiting, live, stale, lost, finished or failed; whether it stalls is for the group to say.
+
+        `host_gone`: nothing came from its host for SILENT_S, be it of another rank or of the agent.
+        """
         if self.bye is not None:
-            return "finished" if self.bye.reason == "finished" else "failed"
+            return "finished" if self.finished and not self.ended_badly else "failed"
         if self.hello is None:
             return "waiting"
         if run_state == "finished":
             return "finished"  # the launcher reports success only when every rank succeeded
         if self.gone_ns is not None or run_state == "failed":
             return "lost"
-        age = now_ns - self.heard_ns
-        if age >= SILENT_S * NS:
+        if host_gone:
             return "lost"
-        if age > STALE_S * NS:
-            return "stale"
-        may_stall = self.stepped and not self.declared
-        return "stalled" if may_stall and now_ns - self.moved_ns >= stall_ns else "live"
+        return "stale" if now_ns - self.heard_ns > STALE_S * NS else "live"
 
 
-def group_state(states: list[str], run_state: str) -> str:
-    """The worst that matters. A late heartbeat shows on its rank; the run is stale when nobody is heard."""
+def group_state(states: list[str], run_state: str, *, stalled: bool = False) -> str:
+    """The worst that matters. A late heartbeat shows on its rank; the run is stale when nobody is heard.
+
+    `stalled`: by the rule of the whole group, also where every rank that stands is silent.
+    """
     if run_state in ("finished", "failed"):
         return run_state
     present = set(states)
-    for worst in ("failed", "lost", "stalled"):
+    for worst in ("failed", "lost"):
         if worst in present:
             return worst
+    if stalled or "stalled" in present:
+        return "stalled"
     if not present or "waiting" in present:
         return "waiting"
     if present == {"finished"}:

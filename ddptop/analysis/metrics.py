@@ -126,6 +126,14 @@ def second_latest(times: Column) -> Column:
     return np.where(np.isinf(second), latest, second)
 
 
+def middle_latest(times: Column) -> Column:
+    """Of n times along the last axis the latest but n // 2: the latest of the others, where up to half are
+    late together. NaN aside; NaN where nothing is left."""
+    ordered = np.sort(times, axis=-1)  # sorts NaN to the end
+    known = (~np.isnan(times)).sum(axis=-1, keepdims=True)
+    return np.asarray(np.take_along_axis(ordered, np.maximum(known - 1 - known // 2, 0), axis=-1)[..., 0])
+
+
 def recoverable(start: Column) -> Column:
     """A - second latest s of each all-reduce: what fixing only the last arriver would give back."""
     return np.fmax.reduce(start, axis=-1) - second_latest(start)
@@ -172,6 +180,17 @@ def median(values: Column) -> Column:
     low = np.take_along_axis(ordered, np.maximum(known - 1, 0) // 2, axis=-1)
     high = np.take_along_axis(ordered, np.minimum(known // 2, size - 1), axis=-1)
     return np.where(known[..., 0] > 0, ((low + high) / 2)[..., 0], np.nan)
+
+
+def quantile(values: Column, share: float) -> Column:
+    """The element below which `share` of the last axis lies, NaN aside; NaN where nothing is left."""
+    size = values.shape[-1]
+    if not size:
+        return np.full(values.shape[:-1], np.nan)
+    ordered = np.sort(values, axis=-1)
+    known = size - np.isnan(ordered).sum(axis=-1, keepdims=True)
+    place = np.minimum((share * known).astype(np.int64), size - 1)
+    return np.asarray(np.take_along_axis(ordered, place, axis=-1)[..., 0])
 
 
 def mean(values: Column) -> Column:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 def rank_columns(reducer: Reducer, states: Sequence[str], detail: DetailMedians, now_ns: int) -> Ranks:
+    """All ranks. Of a rank in several process groups collective, wait, transfer and exposed communication are
+    the unions over all of them, lateness and its bound those of the group in which it is largest."""
     members = reducer.members
     steps = reducer.figures.steps
     slots = steps.slots()
@@ -57,9 +59,9 @@ def rank_columns(reducer: Reducer, states: Sequence[str], detail: DetailMedians,
         **{f"{name}_ms": narrow(detail.ranks(name)) for name in ("collective", "wait", "transfer")},
         exposed_comm_ms=narrow(detail.ranks("exposed")),
         exposed_wait_ms=narrow(detail.ranks("exposed_wait")),
-        lateness_ms=narrow(detail.ranks("lateness")),
-        bound_ms=narrow(unknown),
-        transfer_bound_ms=narrow(unknown),
+        lateness_ms=narrow(detail.lateness()),
+        bound_ms=narrow(detail.bound),
+        transfer_bound_ms=narrow(detail.transfer_bound),
         last_pct=narrow(detail.last_pct()),
         relative_score=narrow(metrics.relative_scores(own)),
         individual_score=narrow(individual),
@@ -70,7 +72,8 @@ def rank_columns(reducer: Reducer, states: Sequence[str], detail: DetailMedians,
     )
 
 
-def rank_steps(reducer: Reducer, rank: int) -> RankSteps:
+def rank_steps(reducer: Reducer, detail: DetailMedians, rank: int) -> RankSteps:
+    """The steps in the window of one rank."""
     steps = reducer.figures.steps
     slots = steps.slots()
     points: Column = reducer.history.end - len(slots) + np.arange(len(slots))
@@ -82,8 +85,9 @@ def rank_steps(reducer: Reducer, rank: int) -> RankSteps:
         theirs = window.group.recent(len(slots))
         at = window.group.of("point", theirs)
         _, here, there = np.intersect1d(points, at, return_indices=True)
-        for name, column in waits.items():
-            column[here] = window.ranks.of(name, theirs[there])[rank]
+        for name in ("wait", "transfer"):
+            waits[name][here] = window.ranks.of(detail.name(name), theirs[there])[rank]
+        waits["lateness"][here] = detail.lateness_of(rank, theirs[there])
     return RankSteps(
         rank=rank,
         step=steps.group.of("number", slots),

@@ -7,24 +7,35 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.analysis.calls import compiling
 from ddptop.analysis.clocks import HostClocks
+from ddptop.analysis.endings import ending
+from ddptop.analysis.events import on_event
 from ddptop.analysis.figures import Figures
 from ddptop.analysis.frame_builder import build
 from ddptop.analysis.groups import Groups
 from ddptop.analysis.happenings import Log
 from ddptop.analysis.history import KEPT_POINTS, HistoryStore
 from ddptop.analysis.layouts import Layouts
+from ddptop.analysis.loss_spread import LossSpread
 from ddptop.analysis.members import NS, Member, Session
 from ddptop.analysis.pairing import Batch, Pairing
+from ddptop.analysis.replicas import Replicas
+from ddptop.analysis.stall_log import StallLog
+from ddptop.analysis.stall_rule import stalled_since
 from ddptop.protocol.messages import (
     Bye,
     Card,
     Clock,
     Event,
+    Evidence,
+    Flag,
     Hello,
     Layout,
     Membership,
+    Phase,
     Progress,
+    Replica,
     Run,
     Steps,
     Usage,
@@ -32,6 +43,7 @@ from ddptop.protocol.messages import (
 
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Frame
+    from ddptop.analysis.stalls import Standstill
     from ddptop.protocol.messages import Message, Received, Scalar, StepRow
 
 
@@ -50,7 +62,8 @@ class Reducer:
         stall_s: float = 15.0,
         tail: bool = False,
     ) -> None:
-        """`window`: complete steps that medians are taken over. `stall_s`: least time without a step."""
+        """`window`: complete steps that medians are taken over. `stall_s`: least time without a step,
+        until the run's own word for it comes."""
         self.stall_s = stall_s
         self.tail = tail
         """True while only the end of a recording is fed: rows before a session's first one then count as
@@ -62,8 +75,14 @@ class Reducer:
         self.log = Log()
         self.recording_trouble: tuple[int, str] | None = None
         self.lost_since_ns: int | None = None
+        self.kept_every = 1
+        """A thinned recording holds only the steps divisible by this."""
         self.complete_step: int | None = None
         """The newest step that every rank has reported, in the ranks' present incarnation."""
+        self.excused_ns = 0
+        """When a rank was last heard in a declared phase or evaluating: there, steps may stand still."""
+        self.compiling_ns = 0
+        """When a rank last gave evidence of compiling."""
         self.layouts = Layouts()
         self.clocks = HostClocks()
         self.groups = Groups()
@@ -71,12 +90,18 @@ class Reducer:
         self.figures = Figures(
             self.members, self.layouts, self.history, self.log, window, clocks=self.clocks, groups=self.groups
         )
+        self.taken = 0
+        """Messages so far."""
+        self.stood: tuple[int, int, Standstill | None] | None = None
+        """What the last look at a stall found, after how many messages and when."""
+        self.replicas = Replicas(self.log)
+        self.loss_spread = LossSpread(self.log)
+        self._stall_log = StallLog()
         self._pairing = Pairing(0)
         self._sessions: dict[int, Session] = {}
         self._sessions_of: dict[int, list[int]] = {}
-        self._kept_every = 1
-        """A thinned recording holds only the steps divisible by this."""
         self._incarnation = 0
+        self._present: frozenset[int] | None = None
         self._detail_every: int | None = 1
         self._clock: tuple[int, int] | None = None
 
@@ -109,6 +134,14 @@ class Reducer:
         """The present process of a rank."""
         return self._sessions.get(member.session)
 
+    def stalled_since(self, now_ns: int) -> int | None:
+        """When the step last moved (collector's clock); None while there is no stall."""
+        return stalled_since(self, now_ns)
+
+    def presence_changed(self) -> None:
+        """A rank has come, gone, or run out of inputs."""
+        self._present = None
+
     def frame(
         self,
         now_ns: int,
@@ -127,6 +160,11 @@ class Reducer:
 
     def feed(self, received: Received) -> None:
         """Take one message in the order of its session. What does not fit is ignored, never raised."""
+        self._take(received)
+        self.taken += 1
+        self._stall_log.look(self, received.t_ns)
+
+    def _take(self, received: Received) -> None:
         message, t_ns = received.message, received.t_ns
         session = self._sessions.get(received.session)
         if session is not None and session.rank < len(self.members):
@@ -136,19 +174,23 @@ class Reducer:
         elif isinstance(message, Run):
             self._on_run(message, t_ns)
         elif isinstance(message, Event):
-            self._on_event(message, t_ns)
+            on_event(self, message, t_ns)
         elif isinstance(message, Clock):
             self.clocks.take(message)
         elif isinstance(message, Usage) and 0 <= received.rank < len(self.members):
-            member = self.members[received.rank]
-            member.rss_bytes, member.cpu_pct = message.rss_bytes, message.cpu_pct
+            self._on_usage(message, self.members[received.rank], t_ns)
+
+    @staticmethod
+    def _on_usage(usage: Usage, member: Member, t_ns: int) -> None:
+        member.rss_bytes, member.cpu_pct, member.seen_ns = usage.rss_bytes, usage.cpu_pct, t_ns
 
     def _on_session(self, message: Message, session: Session, number: int, t_ns: int) -> None:
         """A message of a process that has introduced itself."""
         member = self.members[session.rank]
         current = member.session == number
-        if isinstance(message, Usage):  # the collector's own, about the rank: no sign of life
-            member.rss_bytes, member.cpu_pct = message.rss_bytes, message.cpu_pct
+        if isinstance(message, Usage):  # the agent's, about the process: no word of the rank itself
+            if current:
+                self._on_usage(message, member, t_ns)
             return
         if current and t_ns > member.heard_ns:
             member.heard_ns = t_ns
@@ -157,7 +199,7 @@ class Reducer:
         elif isinstance(message, Layout):
             self._on_layout(message, session, t_ns)
         elif isinstance(message, Event):
-            self._on_event(message, t_ns)
+            on_event(self, message, t_ns)
         elif current and isinstance(message, Membership):
             self.groups.take(session.rank, message)
         elif current:
@@ -189,6 +231,7 @@ class Reducer:
         restarted = member.hello is not None or hello.incarnation > 0
         self._remember(hello)
         member.begin(hello, hello.session, t_ns)
+        self.presence_changed()
         self._detail_every = None
         text = f"restarted, incarnation {hello.incarnation}" if restarted else "joined"
         kind = "restart" if restarted else "joined"
@@ -220,6 +263,8 @@ class Reducer:
                 member.forget_process()
         self._pairing = Pairing(len(self.members))
         self.figures.restart(len(self.members))
+        self.replicas.restart(len(self.members))
+        self.loss_spread.restart(len(self.members))
         self.complete_step = None
 
     def _on_steps(self, steps: Steps, session: Session, member: Member, current: bool, t_ns: int) -> None:
@@ -229,7 +274,7 @@ class Reducer:
         if missing > 0 and self.tail and not session.begun:
             member.records += missing
         elif missing > 0:
-            lost = _multiples(session.next_step, first, self._kept_every)
+            lost = _multiples(session.next_step, first, self.kept_every)
             member.lost_records += lost
             if lost and self.lost_since_ns is None:
                 self.lost_since_ns = t_ns
@@ -238,8 +283,11 @@ class Reducer:
         member.records += count - known
         if not current or not count:
             return
-        member.stepped = True
         member.moved_to(first + count, t_ns)
+        joined = bool(steps.rows[-1].flags & Flag.JOINED)
+        if joined != member.joined:
+            member.joined = joined
+            self.presence_changed()
         batch = Batch(steps.base_ns, session.layouts.get(steps.generation, -1))
         add, rank = self._pairing.add, session.rank
         for step, row in enumerate(steps.rows[known:], first + known):
@@ -247,6 +295,7 @@ class Reducer:
             if done is not None:
                 self.complete_step = step
                 self.figures.take(done)
+                self.loss_spread.take(done, self.unix_s(t_ns))
             if row.loss is not None:
                 self._check_loss(row, rank, member, step, t_ns)
 
@@ -257,8 +306,8 @@ class Reducer:
         elif member.bad_loss_step is None:
             member.bad_loss_step, member.bad_loss_ns = step, t_ns
             what = "NaN" if math.isnan(row.loss) else "infinite"
-            message = f"loss of rank {rank} is {what} since step {step:,}"
-            self.log.add(self.unix_s(t_ns), "nan", message, severity="critical", rank=rank, step=step)
+            text, world = f"with a loss that is {what} since step {step:,}", len(self.members)
+            self.log.add_rank(self.unix_s(t_ns), "nan", text, rank, world, severity="critical", step=step)
 
     def _on_layout(self, layout: Layout, session: Session, t_ns: int) -> None:
         before = session.layouts.get(session.generation)
@@ -277,56 +326,41 @@ class Reducer:
                 self._detail_every = None
             member.progress = message
             member.moved_to(message.step, t_ns)
+            if member.declared or message.phase == Phase.EVALUATE:
+                self.excused_ns = t_ns
         elif isinstance(message, Card):
             self.cards[rank] = message.entries
+        elif isinstance(message, Replica):
+            self._on_replica(message, rank, t_ns)
+        elif isinstance(message, Evidence):
+            self._on_evidence(message, member, t_ns)
         elif isinstance(message, Bye):
             member.bye, member.ended_ns = message, t_ns
-            failed = message.reason != "finished"
-            text = f"failed: {message.reason}" if failed else "finished"
-            severity = "critical" if failed else "info"
-            kind = "failed_rank" if failed else "finished"
+            self.presence_changed()
+            failed = not member.finished
+            text, severity, kind = "finished", "info", "finished"
+            if failed:
+                text, severity, kind = ending(member), "critical", "failed_rank"
             self.log.add_rank(self.unix_s(t_ns), kind, text, rank, len(self.members), severity=severity)
 
-    def _on_event(self, event: Event, t_ns: int) -> None:
-        unix_s = self.unix_s(t_ns)
-        known = 0 <= event.rank < len(self.members)
-        told = str(event.fields.get("message") or event.fields.get("note") or "")
-        if event.kind == "lost_rank" and known:
-            member = self.members[event.rank]
-            if event.fields.get("session", member.session) == member.session and member.bye is None:
-                member.gone_ns = t_ns
-                self.log.add_rank(
-                    unix_s,
-                    event.kind,
-                    "lost: no process any more",
-                    event.rank,
-                    len(self.members),
-                    severity="critical",
-                )
-        elif event.kind in ("phase_begins", "phase_ends"):
-            if known:
-                self.members[event.rank].declare(event.kind == "phase_begins", t_ns)
-        elif event.kind in ("recording", "thinned"):
-            self._kept_every = _whole(event.fields.get("every"), self._kept_every)
-            self.recording_trouble = (t_ns, told or "the recording is incomplete")
-            self.log.add(unix_s, "recording", self.recording_trouble[1], severity="warning")
-        elif event.kind == "collector_restart":
-            self.log.add(
-                unix_s, event.kind, told or "collector restarted, the run went on", severity="warning"
-            )
-        elif event.kind not in ("rebuild", "restart"):  # told by LAYOUT and HELLO
-            rank, step = event.rank if known else None, event.step if event.step >= 0 else None
-            text = event.kind.replace("_", " ") + (f": {told}" if told else "")
-            if rank is not None:
-                self.log.add_rank(unix_s, event.kind, text, rank, len(self.members))
-            else:
-                self.log.add(unix_s, event.kind, text, step=step)
+    def _on_replica(self, replica: Replica, rank: int, t_ns: int) -> None:
+        told = self.groups.of(rank, replica.model)
+        if self._present is None:
+            there = (i for i, m in enumerate(self.members) if not (m.bye or m.gone_ns or m.joined))
+            self._present = frozenset(there)
+        self.replicas.take(rank, replica, told.ranks if told else (), self._present, self.unix_s(t_ns))
+
+    def _on_evidence(self, evidence: Evidence, member: Member, t_ns: int) -> None:
+        if evidence.number == 0:
+            member.last_words = evidence
+            return
+        member.evidence, member.evidence_ns = evidence, t_ns
+        if compiling(evidence.stacks):
+            self.compiling_ns = t_ns
+        if evidence.phase == Phase.EVALUATE:
+            self.excused_ns = t_ns
 
 
 def _multiples(first: int, stop: int, every: int) -> int:
     """How many steps from `first` to before `stop` are divisible by `every`."""
     return (stop - 1) // every - (first - 1) // every
-
-
-def _whole(value: Scalar, otherwise: int) -> int:
-    return value if isinstance(value, int) and value > 0 else otherwise

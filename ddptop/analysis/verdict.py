@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ddptop.analysis.frames import Alert, Frame, Straggler
 
 SIGNS = {"good": "●", "busy": "○", "doubt": "◌", "warning": "▲", "critical": "■"}
@@ -68,18 +70,32 @@ def verdict(frame: Frame) -> Verdict:
     state = by_state.get(frame.run.state)
     if state is not None:
         return state(frame, found)
-    if "nan" in found:
-        return Verdict("nan", "critical", found["nan"].message, step_line(frame))
+    for kind in ("nan", "replica_drift"):
+        if kind in found:
+            return Verdict(kind, "critical", found[kind].message, step_line(frame))
     if frame.straggler is not None:
         return Verdict("straggler", "warning", straggler_words(frame.straggler), step_line(frame))
+    if "loss_spread" in found:
+        return Verdict("loss_spread", "warning", found["loss_spread"].message, step_line(frame))
     return _unnamed(frame)
 
 
 def straggler_words(s: Straggler) -> str:
-    """`rank 1 arrives 20.3 ±0.1 ms late in 96% of steps · data loading · costs 43%`."""
+    """`rank 1 arrives 20.3 ±0.1 ms late in 96% of steps · data loading · costs 43%`.
+
+    Several ranks, one that is late now and then, and a lateness that moves are each said as such.
+    """
+    many = len(s.ranks) > 1
+    who = f"ranks {_listed(s.ranks)}" if many else f"rank {s.rank}"
+    late = f"{s.lateness_ms:,.1f} ±{s.bound_ms:.1f} ms late"
+    often = f"in {s.last_pct:.0f}% of steps"
     cause = f" · {CAUSES.get(s.cause, s.cause)}" if s.cause else ""
-    late = f"{s.lateness_ms:,.1f} ±{s.bound_ms:.1f} ms late in {s.last_pct:.0f}% of steps"
-    return f"rank {s.rank} arrives {late}{cause} · costs {s.cost_pct:.0f}%"
+    said = f"{who} {'arrive' if many else 'arrives'} {late} {often}"
+    if s.pattern == "intermittent":
+        said = f"{who} {'are' if many else 'is'} now and then {late}, {often}"
+    elif s.pattern == "rotating":
+        said = f"one rank is {late}, a different one over time, now rank {s.rank}"
+    return f"{said}{cause} · costs {s.cost_pct:.0f}%"
 
 
 def step_line(frame: Frame) -> str:
@@ -120,9 +136,11 @@ def _unnamed(frame: Frame) -> Verdict:
         return Verdict("starting", "busy", sentence, "first steps take longer: compilation, first batches")
     if run.world_size == 1:
         return Verdict("alone", "good", "one rank: nobody to wait for", step_line(frame))
-    if run.nodes > 1:
+    if run.nodes > 1 and (not frame.clocks or any(clock.offset_ms is None for clock in frame.clocks)):
         sentence = f"{run.nodes} hosts: their clocks are not compared yet, so no rank is named"
         return Verdict("clocks", "doubt", sentence, step_line(frame))
+    if group.clock_free:
+        return Verdict("clocks", "doubt", _unclear(frame), step_line(frame))
     if group.no_straggler_ms is None:
         every = frame.overhead.detail_every
         often = f": one step in {every} has it" if every and every > 1 else ""
@@ -135,19 +153,34 @@ def _unnamed(frame: Frame) -> Verdict:
     return Verdict("even", "good", f"even: the slowest rank costs {cost:.1f}%", step_line(frame))
 
 
+def _unclear(frame: Frame) -> str:
+    """`the skew of 1.2 ms is below what the clocks can tell (±3.0 ms): no rank is named`."""
+    skews = [bucket.skew_ms for bucket in frame.buckets if bucket.skew_ms is not None]
+    bound = "" if frame.group.bound_ms is None else f" (±{frame.group.bound_ms:.1f} ms)"
+    skew = f"the skew of {max(skews):.1f} ms" if skews else "the skew"
+    return f"{skew} is below what the clocks can tell{bound}: no rank is named"
+
+
 def _failed(frame: Frame, found: dict[str, Alert]) -> Verdict:
-    alert = found.get("failed_rank") or found.get("lost_rank")
-    code = frame.run.exit_code
-    at_end = "" if code is None else f" · exit code {code}"
+    alert = _ended(frame)
     who = alert.message if alert is not None else "the launcher reports a failure"
-    return Verdict("failed", "critical", f"FAILED{at_end} · {who}", _last_step(frame))
+    code = frame.run.exit_code
+    at_end = "" if code is None else f"exit code {code} · "
+    detail = found["mismatch"].message if "mismatch" in found else at_end + _last_step(frame)
+    return Verdict("failed", "critical", f"FAILED · {who}", detail)
 
 
 def _lost(frame: Frame, found: dict[str, Alert]) -> Verdict:
-    alert = found.get("lost_rank")
+    alert = _ended(frame)
     if alert is None:
         return Verdict("lost", "critical", "LOST · nothing is heard of the run any more", _last_step(frame))
-    return Verdict("lost", "critical", f"LOST · {alert.message}", _last_step(frame))
+    detail = found["mismatch"].message if "mismatch" in found else _last_step(frame)
+    return Verdict("lost", "critical", f"LOST · {alert.message}", detail)
+
+
+def _ended(frame: Frame) -> Alert | None:
+    """Of the ranks that failed and those that are lost: the alert that holds the cause comes first."""
+    return next((alert for alert in frame.alerts if alert.kind in ("failed_rank", "lost_rank")), None)
 
 
 def _stalled(frame: Frame, found: dict[str, Alert]) -> Verdict:
@@ -155,15 +188,26 @@ def _stalled(frame: Frame, found: dict[str, Alert]) -> Verdict:
     if alert is None:
         return Verdict("stalled", "critical", "STALLED · the step does not move", _last_step(frame))
     since = duration(frame.unix_s - alert.since_s)
-    states = frame.ranks.state
-    count = sum(state == "stalled" for state in states)
-    who = f"rank {alert.rank}" if count == 1 else f"{count} of {len(states)} ranks"
-    sentence = f"STALLED {since} · {who} in step {alert.step or 0:,}"
-    if count > 1:
-        sentence = f"STALLED {since} · {who}, rank {alert.rank} longest: step {alert.step or 0:,}"
-    phase = alert.evidence.get("phase")
-    detail = f"rank {alert.rank} is alive; its last heartbeat was in {phase}" if phase else _last_step(frame)
-    return Verdict("stalled", "critical", sentence, detail)
+    detail = _last_step(frame)
+    call, phase = alert.evidence.get("call"), alert.evidence.get("phase")
+    sides = found["mismatch"].evidence if "mismatch" in found else {}
+    if sides.get("side0_call") and sides.get("side1_call"):
+        first, second = (f"rank {sides[f'side{i}_rank']} is in {sides[f'side{i}_call']}" for i in (0, 1))
+        detail = f"{first}, {second}"
+    elif call:
+        detail = f"rank {alert.rank} is in {call}"
+        if alert.evidence.get("stopped"):
+            detail = f"rank {alert.rank} was in {call}; its process is stopped (SIGSTOP)"
+    elif alert.evidence.get("stopped"):
+        detail = f"the process of rank {alert.rank} is stopped (SIGSTOP)"
+    elif phase:
+        detail = f"the last heartbeat of rank {alert.rank} was in {phase}"
+    return Verdict("stalled", "critical", f"STALLED {since} · {alert.message}", detail)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    """Up to four of them."""
+    return " ".join(str(rank) for rank in ranks[:4]) + (" ..." if len(ranks) > 4 else "")
 
 
 def _waiting(frame: Frame, _: dict[str, Alert]) -> Verdict:
@@ -173,8 +217,7 @@ def _waiting(frame: Frame, _: dict[str, Alert]) -> Verdict:
         return Verdict("waiting", "busy", "waiting for ranks: none has been heard yet", FIRST_HEARD)
     heard = len(states) - len(missing)
     who = "rank" if len(missing) == 1 else "ranks"
-    listed = " ".join(str(rank) for rank in missing[:4]) + (" ..." if len(missing) > 4 else "")
-    sentence = f"waiting for {who} {listed}: {heard} of {len(states)} are here"
+    sentence = f"waiting for {who} {_listed(missing)}: {heard} of {len(states)} are here"
     return Verdict("waiting", "busy", sentence, FIRST_HEARD)
 
 
@@ -182,8 +225,9 @@ def _finished(frame: Frame, found: dict[str, Alert]) -> Verdict:
     step = frame.group.step
     steps = "no step was reported by all ranks" if step is None else f"{step + 1:,} steps"
     detail = step_line(frame)
-    if "nan" in found:
-        detail = found["nan"].message
+    wrong = next((found[kind] for kind in ("nan", "replica_drift") if kind in found), None)
+    if wrong is not None:
+        detail = wrong.message
     elif frame.straggler is not None:
         detail = f"at the end {straggler_words(frame.straggler)}"
     return Verdict("finished", "good", f"finished: {steps} · {duration(frame.run.elapsed_s)}", detail)

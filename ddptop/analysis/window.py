@@ -1,31 +1,18 @@
-"""The last complete steps, and the last detailed ones, in rings of columns: ranks x steps."""
+"""The last steps in rings of columns, ranks x steps; of these, the last complete steps."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ddptop.analysis import metrics
 
 if TYPE_CHECKING:
-    from ddptop.analysis.detail import StepFigures
     from ddptop.analysis.frames import Column
-    from ddptop.protocol.messages import Bucket
 
 PHASES = ("data", "forward", "backward", "optimizer", "other")
 STEP_COLUMNS = ("step", *PHASES)
-WAITS = ("collective", "wait", "transfer", "exposed", "exposed_wait", "lateness")
-PARTS = ("part_data", "part_forward", "part_backward", "part_optimizer", "part_other")
-"""Phases again, of detailed steps, where backward counts compute only: what the cause is read from."""
-DETAIL_COLUMNS = (*WAITS, "self", *PARTS)
-DETAIL_SCALARS = ("point", "step", "overlap", "busbw", "recoverable", "hidden", "both", "last")
-BUCKET_COLUMNS = ("collective", "wait", "transfer", "skew", "last")
-
-FEW_DETAILED = 8
-"""With fewer detailed steps than this in the window a median says little: look further back."""
-DETAILED_BACK = 32
-"""How many detailed steps to take then, however old."""
 
 
 class Ring:
@@ -46,9 +33,19 @@ class Ring:
         if steps > self._size:
             self.count += steps - self._size
             values = values[:, -self._size :]
-        slots: Column = np.arange(self.count, self.count + values.shape[1]) % self._size
-        self._data[..., slots] = np.moveaxis(values, 1, -1)
-        self.count += values.shape[1]
+        steps = values.shape[1]
+        last = values.transpose(0, *range(2, values.ndim), 1)  # steps to the last axis
+        first = self.count % self._size
+        before_end = min(steps, self._size - first)
+        self._data[..., first : first + before_end] = last[..., :before_end]
+        self._data[..., : steps - before_end] = last[..., before_end:]
+        self.count += steps
+
+    def pass_over(self, steps: int) -> None:
+        """Add steps of which nothing is known."""
+        kept = min(steps, self._size)
+        self._data[..., np.arange(self.count + steps - kept, self.count + steps) % self._size] = np.nan
+        self.count += steps
 
     def recent(self, steps: int) -> Column:
         """Slots of the newest steps, oldest first."""
@@ -87,88 +84,3 @@ class StepWindow:
     def slots(self) -> Column:
         """All steps in the window, oldest first."""
         return self.ranks.recent(self._size)
-
-
-class DetailColumns(NamedTuple):
-    """Detailed steps on their way into a window: (columns, n, ...) for each of its rings, (n,) busbw."""
-
-    ranks: Column
-    group: Column
-    bucket: Column
-    busbw: Column
-
-
-class DetailWindow:
-    """Figures of the detailed steps of one layout. A rebuild makes a new one: baselines start again."""
-
-    def __init__(self, world: int, size: int, layout: int, buckets: tuple[Bucket, ...]) -> None:
-        self.layout = layout
-        self.buckets = buckets
-        """May be replaced by the same buckets with more known of them."""
-        self.ranks = Ring(DETAIL_COLUMNS, (world,), size)
-        self.group = Ring(DETAIL_SCALARS, (), size, wide=True)
-        self.bucket = Ring(BUCKET_COLUMNS, (len(buckets),), size)
-        self.best_self = np.full(world, np.nan)
-        """Each rank's own best median self time so far, of DETAILED_BACK steps at a time."""
-        self._factor = metrics.bus_factor(world)
-        self._size = size
-
-    @property
-    def count(self) -> int:
-        """Detailed steps since the layout was made."""
-        return self.group.count
-
-    def columns_of(
-        self, points: Column, columns: Column, numbers: tuple[int, ...], found: StepFigures
-    ) -> DetailColumns:
-        """What to `add` for n steps: of their history points (n,) and (wall and PHASES, n, ranks)."""
-        waits = np.stack([getattr(found, name) for name in WAITS])
-        computed = columns[3] - found.exposed
-        parts = np.stack([columns[1], columns[2], computed, columns[4], columns[5]])
-        ranks = np.concatenate([waits, (columns[0] - found.exposed_wait)[None], parts])
-        busbw = self._busbw(numbers, found)
-        scalars = [points, metrics.median(columns[0]), self._overlap(found), busbw]
-        group = np.stack([*scalars, found.recoverable, found.hidden, found.both, found.last])
-        return DetailColumns(ranks, group, self._per_bucket(numbers, found), busbw)
-
-    def add(self, steps: DetailColumns, first: int, stop: int) -> None:
-        """Take some of the steps. Not past a multiple of DETAILED_BACK at once, where baselines are read."""
-        self.ranks.add(steps.ranks[:, first:stop])
-        self.group.add(steps.group[:, first:stop])
-        self.bucket.add(steps.bucket[:, first:stop])
-        if self.count % DETAILED_BACK == 0:
-            own = self.ranks.medians(("self",), self.ranks.recent(DETAILED_BACK))["self"]
-            self.best_self = np.fmin(self.best_self, own)
-
-    def judged(self, end: int) -> Column:
-        """Slots of the steps that figures are made of, when the history has `end` points; oldest first."""
-        slots = self.group.recent(self._size)
-        within = slots[self.group.of("point", slots) >= end - self._size]
-        if len(within) >= FEW_DETAILED:
-            return np.asarray(within)
-        return self.group.recent(DETAILED_BACK)
-
-    def wire_bytes(self, number: int) -> int | None:
-        """Of one bucket; None where a hook hides it."""
-        return self.buckets[number].wire_bytes
-
-    def _overlap(self, found: StepFigures) -> Column:
-        """1 - exposed / union of all collectives, over all ranks, in percent."""
-        busy = np.nansum(found.collective, axis=-1)
-        bare = np.nansum(found.exposed, axis=-1)
-        return 100 * (1 - np.divide(bare, busy, out=np.full_like(busy, np.nan), where=busy > 0))
-
-    def _busbw(self, numbers: tuple[int, ...], found: StepFigures) -> Column:
-        """All bytes of the step over the time in which some moved (mean over ranks), with the bus factor."""
-        sizes = [self.wire_bytes(number) for number in numbers]
-        total = sum(float("nan") if size is None else size for size in sizes)
-        moving = metrics.mean(found.transfer)
-        return metrics.bandwidth_gbps(np.full_like(moving, total), moving) * self._factor
-
-    def _per_bucket(self, numbers: tuple[int, ...], found: StepFigures) -> Column:
-        """(columns, n, buckets). A bucket that went out several times in a step counts with its last time."""
-        steps = len(found.last)
-        values = np.full((len(BUCKET_COLUMNS), steps, len(self.buckets)), np.nan)
-        for i, name in enumerate(BUCKET_COLUMNS):
-            values[i][:, list(numbers)] = getattr(found, f"bucket_{name}")
-        return values

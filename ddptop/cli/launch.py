@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 
+from ddptop.cli.exits import told
 from ddptop.cli.launch_options import LaunchOptions, add_options, run_name, split_exec
 from ddptop.cli.watched_run import WatchedRun
 
@@ -25,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = split_exec(words)
     if asked is not None:
         options, command = asked
-        return _watched(options, command, lambda: _execute(command))
+        return _watched(options, command, lambda _: _execute(command))
     return _torchrun(words)
 
 
@@ -39,9 +40,10 @@ def _torchrun(words: list[str]) -> int:
     parsed = parser.parse_args(words)
     script = [parsed.training_script, *parsed.training_script_args]
 
-    def launch() -> int:
+    def launch(watched: WatchedRun | None) -> int:
         try:
-            record(run)(parsed)
+            with told(watched.note_exits) if watched is not None else contextlib.nullcontext():
+                record(run)(parsed)
         except Exception:  # noqa: BLE001 - told as torchrun would, then the run is brought to its end
             sys.excepthook(*sys.exc_info())
             return 1
@@ -50,15 +52,17 @@ def _torchrun(words: list[str]) -> int:
     return _watched(LaunchOptions.of(parsed), script, launch)
 
 
-def _watched(options: LaunchOptions, script: Sequence[str], launch: Callable[[], int]) -> int:
+def _watched(
+    options: LaunchOptions, script: Sequence[str], launch: Callable[[WatchedRun | None], int]
+) -> int:
     """Run `launch` with a collector beside it, where one can be had."""
     if options.off:
         os.environ["DDPTOP"] = "0"
-        return launch()
+        return launch(None)
     run = WatchedRun.begin(options, run_name(options, script), script)
     code = 1
     try:
-        code = launch()
+        code = launch(run)
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
         raise

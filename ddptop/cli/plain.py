@@ -6,15 +6,22 @@ import time
 from typing import TYPE_CHECKING
 
 from ddptop.cli.plain_tables import bucket_table, rank_bars, rank_table
-from ddptop.tui.paint.numbers import UNKNOWN, clock, count, duration, fixed, known, loss
-from ddptop.tui.paint.signs import of_severity, of_state
+from ddptop.tui.paint.numbers import UNKNOWN, age, clock, count, duration, fixed, known, loss
+from ddptop.tui.paint.signs import GRAVE, of_severity, of_state
 from ddptop.tui.paint.text import clean, to_ascii
+from ddptop.tui.paint.trouble import death_words, stalled_for
 
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Frame
 
 LAST_HAPPENINGS = 6
 """Of what happened; the recording has the rest."""
+
+MOST_CALLS = 12
+"""Of a stack, innermost first: what a mail bears."""
+
+LEAST_WIDTH = 60
+"""Stacks in fewer columns than this tell nothing."""
 
 _ANSI = {"good": "32", "warn": "33", "bad": "1;31"}
 """The same three meanings as on the screen; red for stalled, lost and failed alone."""
@@ -28,10 +35,11 @@ def picture(frame: Frame, width: int, ascii: bool = False, color: bool = False) 
     """
     blocks = [
         [*_head(frame, color), *_verdict(frame, ascii, color)],
+        _evidence(frame, width, color),
         _run(frame),
-        rank_table(frame.ranks, width),
+        rank_table(frame, width),
         rank_bars(frame, width, ascii),
-        bucket_table(frame.buckets, width),
+        bucket_table(frame, width),
         [*_alerts(frame, color), *_happenings(frame, color)],
         _footing(frame),
     ]
@@ -45,20 +53,21 @@ def watch_line(frame: Frame) -> str:
     slowest = UNKNOWN
     if late is not None:
         slowest = f"rank {late.rank} {late.lateness_ms:+,.1f} ms{f' {late.cause}' if late.cause else ''}"
-    elif known(group.wait_ms):
+    elif known(group.wait_ms) and not group.clock_free:
         slowest = "none"
+    grave = _grave(frame)
     return "  ".join(
         [
             clock(frame.unix_s),
             f"{frame.run.state:<8}",
             f"step {count(group.step):>9}",
-            f"{fixed(group.steps_per_s):>6}/s",
+            f"{UNKNOWN if frame.run.state in GRAVE else fixed(group.steps_per_s):>6}/s",
             f"loss {loss(group.loss_mean):>9}",
             f"{fixed(group.step_ms_p50):>7} ms",
             f"wait {fixed(group.wait_ms):>6} ms",
             f"lost {count(frame.lost_records)}",
             f"cost {fixed(frame.overhead.measured_pct, 1, '%'):>5}",
-            f"slowest {slowest}",
+            grave or f"slowest {slowest}",
         ]
     )
 
@@ -72,7 +81,7 @@ def _head(frame: Frame, color: bool) -> list[str]:
         parts.append(frame.source.upper())
     parts += [
         f"step {count(group.step)}",
-        f"{fixed(group.steps_per_s)}/s",
+        *([f"{fixed(group.steps_per_s)}/s"] if run.state not in GRAVE else []),
         f"loss {loss(group.loss_mean)}",
         f"own cost {fixed(frame.overhead.measured_pct, 1, '%')}",
     ]
@@ -87,6 +96,25 @@ def _verdict(frame: Frame, ascii_only: bool, color: bool) -> list[str]:
     role = "bad" if said.kind in ("failed", "lost", "stalled") else roles.get(said.sign, "")
     lines = [_paint(said.line(ascii_only=ascii_only), role, color)]
     return [*lines, f"  {said.second(ascii_only=ascii_only)}"] if said.detail else lines
+
+
+def _evidence(frame: Frame, width: int, color: bool) -> list[str]:
+    """Whom a stall is due to, where its main thread stands, and how ranks died."""
+    from ddptop.tui.scene import Place, Scene
+    from ddptop.tui.views.evidence import brief
+
+    scene = Scene(frame, Place())
+    lines = brief(scene, max(LEAST_WIDTH, width), MOST_CALLS)
+    return ["".join(_paint(text, role, color) for text, role in line.pieces).rstrip() for line in lines]
+
+
+def _grave(frame: Frame) -> str:
+    """`STALLED 17 s: rank 1 is missing: ...`; empty while all is well."""
+    if frame.stall is not None:
+        # The alert says the same in fewer words; a dead rank's stall has none.
+        short = next((alert.message for alert in frame.alerts if alert.kind == "stall"), frame.stall.sentence)
+        return f"{stalled_for(frame.stall, frame.unix_s)}: {clean(short)}"
+    return f"DIED: {clean(death_words(frame.deaths[0]))}" if frame.deaths else ""
 
 
 def _run(frame: Frame) -> list[str]:
@@ -115,7 +143,8 @@ def _alerts(frame: Frame, color: bool) -> list[str]:
     lines = []
     for alert in frame.alerts:
         sign, role = of_severity(alert.severity, alert.kind)
-        lines.append(f"{_paint(sign, role, color)} since {clock(alert.since_s)}: {clean(alert.message)}")
+        when = f"since {clock(alert.since_s)}, {age(frame.unix_s - alert.since_s)}"
+        lines.append(f"{_paint(sign, role, color)} {when}: {clean(alert.message)}")
     return lines
 
 

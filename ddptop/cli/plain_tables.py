@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from ddptop.cli.table import aligned
 from ddptop.tui.paint.numbers import UNKNOWN, count, fixed, known, loss, size
 from ddptop.tui.paint.text import cells
+from ddptop.tui.views.rank_table import silent_or_stuck_ms
 
 if TYPE_CHECKING:
     from ddptop.analysis.frames import BucketFigures, Frame, Ranks
@@ -31,6 +32,11 @@ _LEGEND = (
     "wait for a slower rank and transfer of bytes lie in bwd where nothing hides them",
 )
 
+_CLOCK_FREE = (
+    "ms, medians over the last 100 complete steps; the clocks cannot tell who came late, so",
+    "~ the shortest collective of all ranks stands for the transfer, and the rest for the wait",
+)
+
 Row = TypeVar("Row")
 
 
@@ -43,18 +49,19 @@ class _Column(Generic[Row]):
     left: bool = False
 
 
-def rank_table(ranks: Ranks, width: int) -> list[str]:
+def rank_table(frame: Frame, width: int) -> list[str]:
     """A line per rank, a legend, and how many ranks were left out."""
+    ranks, free = frame.ranks, frame.group.clock_free
     total = len(ranks.host)
     if not total:
         return ["no rank has reported yet"]
     shown = _worth_showing(ranks)
-    lines = _fit(_rank_columns(ranks), shown, width)
+    lines = _fit(_rank_columns(frame), shown, width)
     if len(shown) < total:
         hidden = set(range(total)) - set(shown)
         unwell = sum(ranks.state[rank] != "live" for rank in hidden)
         lines.append(f"and {len(hidden):,} more ranks, {unwell:,} of them not live (--json has all)")
-    return [*lines, *_LEGEND]
+    return [*lines, *(_CLOCK_FREE if free else _LEGEND)]
 
 
 def rank_bars(frame: Frame, width: int, ascii_only: bool) -> list[str]:
@@ -65,7 +72,8 @@ def rank_bars(frame: Frame, width: int, ascii_only: bool) -> list[str]:
     total = len(breakdown.known)
     if not breakdown.known.any() or total > MAX_BARS:
         return []
-    waited_for = frame.straggler.rank if frame.straggler else None
+    late = frame.straggler
+    waited_for = () if late is None else late.ranks or (late.rank,)
     room = max(MIN_BAR, width - len("rank "))
     return [
         f"where the step went, {fixed(breakdown.full_ms)} ms from edge to edge",
@@ -74,12 +82,13 @@ def rank_bars(frame: Frame, width: int, ascii_only: bool) -> list[str]:
     ]
 
 
-def bucket_table(buckets: Sequence[BucketFigures], width: int) -> list[str]:
+def bucket_table(frame: Frame, width: int) -> list[str]:
     """A line per gradient bucket; nothing when none is known."""
+    buckets = frame.buckets
     if not buckets:
         return []
-    several_models = len({bucket.model for bucket in buckets}) > 1
-    columns = [column for column in _BUCKET_COLUMNS if several_models or column.title != "model"]
+    alike = {name for name in ("model", "group") if len({getattr(bucket, name) for bucket in buckets}) == 1}
+    columns = [column for column in _bucket_columns(frame) if column.title not in alike]
     lines = _fit(columns, list(buckets[:MAX_BUCKET_ROWS]), width)
     if len(buckets) > MAX_BUCKET_ROWS:
         lines.append(f"and {len(buckets) - MAX_BUCKET_ROWS:,} more buckets (--json has them)")
@@ -92,7 +101,7 @@ def _text(line: Line) -> str:
 
 def _fit(columns: Sequence[_Column[Row]], rows: Sequence[Row], width: int) -> list[str]:
     """The table, without as many of its least important columns as it takes."""
-    columns = list(columns)
+    columns = [column for column in columns if column.title != "±" or any(map(_is_told(column), rows))]
     while True:
         right = frozenset(column.title for column in columns if not column.left)
         texts = [[column.text(row) for column in columns] for row in rows]
@@ -100,6 +109,10 @@ def _fit(columns: Sequence[_Column[Row]], rows: Sequence[Row], width: int) -> li
         if max(map(cells, lines)) <= width or len(columns) == 1:
             return lines
         columns.remove(min(columns, key=lambda column: column.keep))
+
+
+def _is_told(column: _Column[Row]) -> Callable[[Row], bool]:
+    return lambda row: column.text(row) != UNKNOWN
 
 
 def _worth_showing(ranks: Ranks) -> list[int]:
@@ -115,13 +128,21 @@ def _worth_showing(ranks: Ranks) -> list[int]:
     return sorted(sorted(range(total), key=badness, reverse=True)[:MAX_RANK_ROWS])
 
 
-def _rank_columns(ranks: Ranks) -> list[_Column[int]]:
-    def ms(name: str) -> Callable[[int], str]:
+def _rank_columns(frame: Frame) -> list[_Column[int]]:
+    ranks, free = frame.ranks, frame.group.clock_free
+    sign = "~" if free else ""
+    some_lost = bool((ranks.lost_records > 0).any())
+
+    def ms(name: str, before: str = "") -> Callable[[int], str]:
         column = getattr(ranks, name)
-        return lambda rank: fixed(float(column[rank]))
+        return lambda rank: _signed(before, float(column[rank]), 1)
+
+    def told(name: str, before: str = "", digits: int = 1) -> Callable[[int], str]:
+        column = getattr(ranks, name)
+        return lambda rank: UNKNOWN if free else _signed(before, float(column[rank]), digits)
 
     def state(rank: int) -> str:
-        age = float(ranks.age_ms[rank])
+        age = silent_or_stuck_ms(frame, rank)
         word = ranks.state[rank]
         return f"{word} {age / 1e3:.0f}s" if word in ("stale", "stalled") and known(age) else word
 
@@ -138,11 +159,13 @@ def _rank_columns(ranks: Ranks) -> list[_Column[int]]:
         _Column("bwd", ms("backward_ms"), 88),
         _Column("opt", ms("optimizer_ms"), 60),
         _Column("other", ms("other_ms"), 50),
-        _Column("wait", ms("wait_ms"), 95),
-        _Column("transfer", ms("transfer_ms"), 94),
-        _Column("late", ms("lateness_ms"), 70),
-        _Column("last %", lambda rank: fixed(float(ranks.last_pct[rank]), 0), 40),
-        _Column("lost", lambda rank: count(float(ranks.lost_records[rank])), 30),
+        _Column("wait", ms("wait_ms", sign), 95),
+        _Column("transfer", ms("transfer_ms", sign), 94),
+        _Column("late", told("lateness_ms"), 70),
+        _Column("±", told("bound_ms", "±"), 69),
+        _Column("last %", told("last_pct", digits=0), 40),
+        _Column("score", lambda rank: fixed(float(ranks.relative_score[rank]), 2), 15),
+        *([_Column("lost", lambda rank: count(float(ranks.lost_records[rank])), 30)] if some_lost else []),
     ]
 
 
@@ -153,16 +176,26 @@ def _last_arriver(bucket: BucketFigures) -> str:
     return f"rank {bucket.last_arriver}{share}"
 
 
-_BUCKET_COLUMNS: tuple[_Column[BucketFigures], ...] = (
-    _Column("model", lambda bucket: str(bucket.model), 98),
-    _Column("bucket", lambda bucket: str(bucket.index), 99),
-    _Column("size", lambda bucket: size(bucket.bytes), 97),
-    _Column("type", lambda bucket: bucket.dtype or UNKNOWN, 20, left=True),
-    _Column("hook", lambda bucket: bucket.hook or UNKNOWN, 10, left=True),
-    _Column("collective ms", lambda bucket: fixed(bucket.collective_ms, 2), 50),
-    _Column("wait ms", lambda bucket: fixed(bucket.wait_ms, 2), 90),
-    _Column("transfer ms", lambda bucket: fixed(bucket.transfer_ms, 2), 89),
-    _Column("busbw GB/s", lambda bucket: fixed(bucket.busbw_gbps, 2), 80),
-    _Column("skew ms", lambda bucket: fixed(bucket.skew_ms, 2), 40),
-    _Column("comes last", _last_arriver, 70, left=True),
-)
+def _signed(sign: str, value: float | None, digits: int) -> str:
+    return f"{sign}{fixed(value, digits)}" if known(value) else UNKNOWN
+
+
+def _bucket_columns(frame: Frame) -> list[_Column[BucketFigures]]:
+    free = frame.group.clock_free
+    sign = "~" if free else ""
+    return [
+        _Column("model", lambda bucket: str(bucket.model), 98),
+        _Column("group", lambda bucket: bucket.group or UNKNOWN, 96, left=True),
+        _Column("bucket", lambda bucket: str(bucket.index), 99),
+        _Column("size", lambda bucket: size(bucket.bytes), 97),
+        _Column("type", lambda bucket: bucket.dtype or UNKNOWN, 20, left=True),
+        _Column("hook", lambda bucket: bucket.hook or UNKNOWN, 10, left=True),
+        _Column("collective ms", lambda bucket: fixed(bucket.collective_ms, 2), 50),
+        _Column("wait ms", lambda bucket: _signed(sign, bucket.wait_ms, 2), 90),
+        _Column("transfer ms", lambda bucket: _signed(sign, bucket.transfer_ms, 2), 89),
+        _Column("±", lambda bucket: _signed("±", bucket.transfer_bound_ms, 2), 36),
+        _Column("busbw GB/s", lambda bucket: fixed(bucket.busbw_gbps, 2), 80),
+        _Column("skew ms", lambda bucket: fixed(None if free else bucket.skew_ms, 2), 40),
+        _Column("±", lambda bucket: _signed("±", bucket.bound_ms, 2), 38),
+        _Column("comes last", lambda bucket: UNKNOWN if free else _last_arriver(bucket), 70, left=True),
+    ]

@@ -53,6 +53,10 @@ class WatchedRun:
         _say(f"run {name}: watch it with `ddptop {name}`")
         return cls(name, directory, supervisor)
 
+    def note_exits(self, exits: Sequence[tuple[int, int]]) -> None:
+        """Ranks have ended: pids, with exit codes as `subprocess` gives them. Never blocks or raises."""
+        self._supervisor.tell_exits(exits)
+
     def end(self, exit_code: int) -> None:
         """Bring the recording to its end and say in one line what there is."""
         summary = self._supervisor.finish(exit_code)

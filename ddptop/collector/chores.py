@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from ddptop.collector.arguments import Arguments
+from ddptop.collector.ends import Ends
 from ddptop.collector.intake import Intake
 from ddptop.collector.record import Record
 from ddptop.collector.usage import UsageSampler
@@ -24,30 +25,39 @@ class Chores:
     """Looks at the ranks' processes, tells of trouble with the recording, keeps the run file true."""
 
     def __init__(
-        self, arguments: Arguments, record: Record, intake: Intake, watch: ProcessWatch, *, started_at: float
+        self,
+        arguments: Arguments,
+        record: Record,
+        intake: Intake,
+        watch: ProcessWatch,
+        ends: Ends,
+        *,
+        started_at: float,
     ) -> None:
         self._arguments = arguments
         self._record = record
         self._intake = intake
         self._watch = watch
+        self._ends = ends
         self._started_at = started_at
         self._usage = UsageSampler()
         self._due_ns = 0
         self._keep_usage_ns = 0
         self._announced: RunFile | None = None
 
-    def work(self, now_ns: int) -> None:
-        """Do it, if a second has gone by."""
+    def work(self, now_ns: int) -> bool:
+        """Do it, if a second has gone by; whether it has."""
         if now_ns < self._due_ns:
-            return
+            return False
         self._due_ns = now_ns + PERIOD_NS
-        self._watch.look(now_ns)
+        self._ends.look(now_ns)
         keep = now_ns >= self._keep_usage_ns
         for process, usage in self._usage.sample(self._watch.living(), now_ns):
             self._intake.say(usage, now_ns, about=process, keep=keep)
             self._keep_usage_ns = now_ns + USAGE_KEPT_NS if keep else self._keep_usage_ns
         self.say_news(now_ns)
         self.announce()
+        return True
 
     def say_news(self, now_ns: int) -> None:
         """Tell of trouble with the recording, once."""

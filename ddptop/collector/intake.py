@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.collector.ends import living_sessions
 from ddptop.collector.mishaps import ARITHMETIC, Mishaps
 from ddptop.collector.record import Record
+from ddptop.collector.stall_watch import StallWatch
 from ddptop.collector.watch import ProcessWatch, RankProcess
 from ddptop.protocol.codec import encode
-from ddptop.protocol.messages import Bye, Event, Hello, Message, Received, Scalar
+from ddptop.protocol.messages import Bye, Event, Evidence, Hello, Message, Received
 from ddptop.transport.receiver import AckedReceiver
 
 NS = 1_000_000_000
@@ -17,12 +19,20 @@ class Intake:
     """Feeds recording and reducer. `watched` is False where pids mean nothing (simulated ranks)."""
 
     def __init__(
-        self, receiver: AckedReceiver, record: Record, reducer: Reducer, watch: ProcessWatch, *, watched: bool
+        self,
+        receiver: AckedReceiver,
+        record: Record,
+        reducer: Reducer,
+        watch: ProcessWatch,
+        stalls: StallWatch,
+        *,
+        watched: bool,
     ) -> None:
         self._receiver = receiver
         self._record = record
         self._reducer = reducer
         self._watch = watch
+        self._stalls = stalls
         self._watched = watched
         self._session_of: dict[int, int] = {}
         self.world_size = 0
@@ -35,6 +45,7 @@ class Intake:
         for received, body in arrived:
             self._note(received, now_ns)
             self._keep(received, body)
+            self._note_trouble(received, now_ns)
         return len(arrived)
 
     def acknowledge(self, now_ns: int) -> None:
@@ -54,12 +65,6 @@ class Intake:
         else:
             self._feed(received)
 
-    def tell_lost(self, now_ns: int) -> None:
-        """Say which ranks' processes are gone."""
-        for process in self._watch.take_gone(now_ns):
-            fields: dict[str, Scalar] = {"pid": process.pid, "session": process.session}
-            self.say(Event("lost_rank", now_ns, process.rank, -1, fields), now_ns)
-
     def _note(self, received: Received, now_ns: int) -> None:
         message, session = received.message, received.session
         if isinstance(message, Hello):
@@ -70,17 +75,37 @@ class Intake:
                 process = RankProcess(session, message.rank, message.pid)
                 self._watch.add(process, message.unix_ns / NS, now_ns)
         elif isinstance(message, Bye):
-            self._watch.forget(session)
+            self._watch.said_bye(session)
         else:
             self._watch.heard(session, now_ns)
+
+    def _note_trouble(self, received: Received, now_ns: int) -> None:
+        """After the reducer has it: what matters to those who ask the ranks."""
+        message = received.message
+        if isinstance(message, Evidence):
+            self._stalls.answered(received.session, message.number)
+        elif isinstance(message, Bye) and message.reason != "finished":
+            self._stalls.note_death(now_ns, living_sessions(self._reducer))
 
     def recall(self, received: Received, now_ns: int) -> None:
         """Take a message out of the recording of a collector before this one."""
         self._note(received, now_ns)
         self._receiver.recall(received.session, received.seq)
-        if isinstance(received.message, Event) and received.message.kind == "lost_rank":
-            self._watch.forget(self._session_of.get(received.message.rank, 0))
+        message = received.message
+        if isinstance(message, Evidence):
+            self._stalls.recall(received.session, message.number, now_ns)
+        elif isinstance(message, Event):
+            self._recall_event(message)
         self._feed(received)
+
+    def _recall_event(self, event: Event) -> None:
+        session = event.fields.get("session")
+        if not isinstance(session, int):
+            return
+        if event.kind in ("lost_rank", "exit"):
+            self._watch.forget(session)
+        elif event.kind == "process":
+            self._watch.recall_held(session, event.fields.get("state") == "stopped")
 
     def _keep(self, received: Received, body: bytes) -> None:
         self._record.add(received, body)

@@ -11,7 +11,10 @@ MAX_LINE_BYTES = 4096
 
 
 class LauncherPipe:
-    """Standard input, read without blocking: `{"exit_code": N}`, or its end when the launcher died."""
+    """Standard input, read without blocking: `{"exit_code": N}`, or its end when the launcher died.
+
+    Before that, how processes ended that the launcher started: `{"exits": [{"pid": P, "exit_code": N}]}`.
+    """
 
     def __init__(self, descriptor: int = 0) -> None:
         self.descriptor = descriptor
@@ -20,10 +23,11 @@ class LauncherPipe:
         self.exit_code: int | None = None
         """Of the run; None: nobody said."""
         self._data = b""
+        self._exits: list[tuple[int, int]] = []
         os.set_blocking(descriptor, False)
 
     def read(self) -> None:
-        """Take what is there. Anything but an exit code on a line of its own is passed over."""
+        """Take what is there. Lines that say anything else are passed over."""
         try:
             data = os.read(self.descriptor, MAX_LINE_BYTES)
         except BlockingIOError:
@@ -36,15 +40,33 @@ class LauncherPipe:
         for line in lines:
             self._hear(line)
 
+    def take_exits(self) -> list[tuple[int, int]]:
+        """Processes seen to end since this was last asked: pid, and exit code or -signal."""
+        exits, self._exits = self._exits, []
+        return exits
+
     def _hear(self, line: bytes) -> None:
         try:
             said = json.loads(line)
         except ValueError:
             return
-        code = said.get("exit_code") if isinstance(said, dict) else None
-        if type(code) is int and -(2**31) <= code < 2**31:
+        if not isinstance(said, dict):
+            return
+        code = _code(said.get("exit_code"))
+        if code is not None:
             self.exit_code = code
             self.ended = True
+        exits = said.get("exits")
+        for one in exits if isinstance(exits, list) else ():
+            pid, code = (
+                (one.get("pid"), _code(one.get("exit_code"))) if isinstance(one, dict) else (None, None)
+            )
+            if type(pid) is int and pid > 0 and code is not None:
+                self._exits.append((pid, code))
+
+
+def _code(value: object) -> int | None:
+    return value if type(value) is int and -(2**31) <= value < 2**31 else None
 
 
 def say(line: Mapping[str, object]) -> None:

@@ -13,10 +13,13 @@ from ddptop.analysis.frames import Frame
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.arguments import Arguments
 from ddptop.collector.chores import Chores
+from ddptop.collector.ends import Ends, living_sessions
 from ddptop.collector.intake import Intake
 from ddptop.collector.launcher_pipe import LauncherPipe
+from ddptop.collector.mishaps import ARITHMETIC, Mishaps
 from ddptop.collector.record import Record
 from ddptop.collector.resume import Earlier, earlier
+from ddptop.collector.stall_watch import StallWatch
 from ddptop.collector.viewers import Viewers
 from ddptop.collector.watch import ProcessWatch
 from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, VERSION
@@ -57,6 +60,7 @@ class Collector:
         """Raises RunDirectoryError where the folder is not ours alone or another collector serves it."""
         self._arguments = arguments
         self._directory = arguments.run_dir
+        self._mishaps = Mishaps()
         with ExitStack() as stack:
             ensure_run_directory(self._directory)
             stack.callback(os.close, hold_lock(self._directory))
@@ -104,7 +108,11 @@ class Collector:
         stack.callback(self._server.close, FAREWELL_NS // 1_000_000)
         self._viewers = Viewers(self._server, self._frame, epoch=epoch)
         self._watch = watch
-        self._intake = Intake(receiver, self._record, self._reducer, watch, watched=not arguments.simulated)
+        self._stalls = StallWatch(receiver.ask)
+        self._intake = Intake(
+            receiver, self._record, self._reducer, watch, self._stalls, watched=not arguments.simulated
+        )
+        self._ends = Ends(self._directory, watch, self._intake, self._reducer, self._stalls)
         for source in (self._pipe.descriptor, receiver.socket, self._server.socket):
             self._poller.register(source, zmq.POLLIN)
 
@@ -117,27 +125,47 @@ class Collector:
         started_at = time.time() if before.started_at is None else before.started_at
         if self._reducer.run is None:
             self._say_run("live", now_ns, started_at=started_at)
+            # A replay must see a stall when this run saw it.
+            settings = Event("settings", now_ns, -1, -1, {"stall_s": self._arguments.stall_s})
+            self._intake.say(settings, now_ns)
         if before.recording is not None or before.started_at is not None:
             self._intake.say(Event("collector_restart", now_ns, -1, -1, {"pid": os.getpid()}), now_ns)
-        self._chores = Chores(self._arguments, self._record, self._intake, self._watch, started_at=started_at)
+        self._chores = Chores(
+            self._arguments, self._record, self._intake, self._watch, self._ends, started_at=started_at
+        )
         self._chores.announce()
 
     def _round(self) -> int:
         """Wait for something, do what is due; returns the number of messages that ranks sent."""
         ready = dict(self._poller.poll(self._viewers.wait_ms(time.monotonic_ns(), TICK_MS)))
         now_ns = time.monotonic_ns()
+        # First of all: how a process ended is told by the kernel until its parent asks.
+        self._watch.note_ended(ready.keys(), now_ns)
         arrived = self._intake.drain(now_ns)
         if self._pipe.descriptor in ready:
-            self._pipe.read()
-            if self._pipe.ended:
-                self._poller.unregister(self._pipe.descriptor)
-        self._watch.note_ended(ready.keys(), now_ns)
-        self._intake.tell_lost(now_ns)
-        self._chores.work(now_ns)
+            self._hear_launcher(now_ns)
+        self._ends.tell(now_ns)
+        if self._chores.work(now_ns):
+            self._watch_stall(now_ns)
         self._intake.acknowledge(now_ns)
         self._server.drain(now_ns)
         self._viewers.serve(now_ns)
         return arrived
+
+    def _hear_launcher(self, now_ns: int) -> None:
+        self._pipe.read()
+        for pid, code in self._pipe.take_exits():
+            self._watch.note_exit(pid, code, now_ns)
+        if self._pipe.ended:
+            self._poller.unregister(self._pipe.descriptor)
+
+    def _watch_stall(self, now_ns: int) -> None:
+        try:
+            since_ns = self._reducer.stalled_since(now_ns)
+        except ARITHMETIC:
+            self._mishaps.note()
+        else:
+            self._stalls.work(now_ns, since_ns, living_sessions(self._reducer))
 
     def _hear_last_words(self) -> None:
         """Until every rank has said BYE or its process is gone, and nothing more comes."""

@@ -5,18 +5,23 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 MAX_RESTARTS = 20
 """A collector that dies more often than this has a reason that starting it again will not mend."""
 
 RESTART_AFTER_S = 0.2
 """Ranks keep their records for minutes, so there is no hurry, and a crash loop must not eat a core."""
+
+EXITS_A_LINE = 50
+"""A line of 50 stays below what a pipe takes at once, and its reader."""
 
 FINISH_S = 6.0
 """How long the end of a run waits for the last records: the collector itself waits 2 s for its ranks."""
@@ -40,6 +45,7 @@ class CollectorSupervisor:
         """`arguments` are those of `python -m ddptop.collector`; its stderr goes to the file `log`."""
         self._command = [sys.executable, "-m", "ddptop.collector", *arguments]
         self._log = log
+        self._told: list[bytes] = []
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._ending = threading.Event()
@@ -53,6 +59,15 @@ class CollectorSupervisor:
         """
         self._process = self._spawn()
         self._thread.start()
+
+    def tell_exits(self, exits: Sequence[tuple[int, int]]) -> None:
+        """Processes have ended: pids, with exit codes as `subprocess` gives them. Never blocks or raises."""
+        with self._lock:
+            for first in range(0, len(exits), EXITS_A_LINE):
+                some = exits[first : first + EXITS_A_LINE]
+                line = json.dumps({"exits": [{"pid": pid, "exit_code": code} for pid, code in some]}) + "\n"
+                self._told.append(line.encode())
+                self._say(self._told[-1:])
 
     def finish(self, exit_code: int) -> Summary | None:
         """Tell the collector that the run has ended; None if it did not answer in time (it is killed)."""
@@ -71,6 +86,12 @@ class CollectorSupervisor:
         finally:
             self._thread.join(1.0)
         return _summary_in(output)
+
+    def _say(self, lines: Sequence[bytes]) -> None:
+        process = self._process
+        if process is not None and process.stdin is not None:
+            for line in lines:
+                _write_if_room(process.stdin, line)
 
     def _spawn(self) -> subprocess.Popen[str]:
         with self._log.open("ab") as log:
@@ -97,6 +118,7 @@ class CollectorSupervisor:
                 _close_pipes(process)
                 try:
                     self._process = self._spawn()
+                    self._say(self._told)  # the one before may have died before it wrote them down
                 except OSError:
                     self._process = None
                     return
@@ -111,6 +133,15 @@ def _environment() -> dict[str, str]:
     # One collector thread works at a time; OpenBLAS would reserve memory for each core.
     mine["OMP_NUM_THREADS"] = mine["OPENBLAS_NUM_THREADS"] = "1"
     return mine
+
+
+def _write_if_room(pipe: IO[str], line: bytes) -> None:
+    """A pipe that is ready takes at least PIPE_BUF bytes; a collector that is stopped does not read it."""
+    try:
+        if select.select([], [pipe], [], 0)[1]:
+            os.write(pipe.fileno(), line)
+    except (OSError, ValueError):  # its process is dead, or the pipe is closed
+        return
 
 
 def _close_pipes(process: subprocess.Popen[str]) -> None:

@@ -1,4 +1,4 @@
-"""Watching the processes of this host's ranks: one that goes without a BYE is lost, seen at once."""
+"""Watching the processes of this host's ranks: when one ends, how it ended, and whether one is held."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddptop.transport.processes import process_start, start_after
+from ddptop.transport.endings import Ending, ending_of, ending_of_code
+from ddptop.transport.processes import process_start, process_status, start_after
 
 GRACE_NS = 150_000_000
 """Between a process's end and the verdict: its last words may still be on their way through the socket."""
@@ -19,6 +20,9 @@ only silence then says that it is gone. Six heartbeats."""
 MAX_WATCHED = 1024
 """Processes of one host; a flood of made-up HELLOs must not cost a look at each, every second."""
 
+HELD_LOOKS = 2
+"""A debugger or profiler holds a process for a moment; what two looks in a row find is worth saying."""
+
 
 class RankProcess(NamedTuple):
     """The process behind one session."""
@@ -26,6 +30,18 @@ class RankProcess(NamedTuple):
     session: int
     rank: int
     pid: int
+
+
+class Gone(NamedTuple):
+    """A process that is there no longer."""
+
+    process: RankProcess
+    said_bye: bool
+    told: bool
+    """Its end was told before; only how it ended is new."""
+    ended_ns: int
+    """When that was seen."""
+    ending: Ending | None
 
 
 @dataclass(slots=True)
@@ -36,10 +52,25 @@ class _Watched:
     descriptor: int | None
     """A pidfd, readable when the process ends; None where the system has none."""
     gone_ns: int | None = None
+    ending: Ending | None = None
+    said_bye: bool = False
+    told: bool = False
+    looks_held: int = 0
+    held: bool = False
+
+    @property
+    def due_ns(self) -> int | None:
+        """When its end is to be told; None: not yet known."""
+        if self.gone_ns is None or (self.told and self.ending is None):
+            return None
+        if self.ending is not None and (self.said_bye or self.told):
+            return self.gone_ns
+        seen = self.start is not None or self.ending is not None
+        return self.gone_ns + (GRACE_NS if seen else SILENCE_NS)
 
 
 class ProcessWatch:
-    """Knows which sessions' processes are alive, and tells of each that went without a word, once.
+    """Knows which sessions' processes are alive, and tells of each that has ended, once.
 
     `register` and `unregister` put a descriptor into the caller's poller and take it out.
     """
@@ -50,7 +81,8 @@ class ProcessWatch:
         self._watched: dict[int, _Watched] = {}
 
     def __len__(self) -> int:
-        return len(self._watched)
+        """Processes whose words may still come: neither a BYE nor their end was seen."""
+        return sum(not watched.said_bye and not watched.told for watched in self._watched.values())
 
     def add(self, process: RankProcess, hello_unix_s: float, now_ns: int) -> None:
         """Watch the process that said HELLO at that time."""
@@ -71,47 +103,93 @@ class ProcessWatch:
     def heard(self, session: int, now_ns: int) -> None:
         """A message came: a process that was never seen lives all the same."""
         watched = self._watched.get(session)
-        if watched is not None and watched.start is None:
+        if watched is not None and watched.start is None and not watched.told:
             watched.gone_ns = now_ns
 
+    def said_bye(self, session: int) -> None:
+        """Its end is no alarm any more; how it ends is still worth knowing."""
+        watched = self._watched.get(session)
+        if watched is not None:
+            watched.said_bye = True
+
     def forget(self, session: int) -> None:
-        """The session said BYE, or another took its rank: its end is no alarm."""
+        """Another process took its rank, or its end has been told: nothing of it matters any more."""
         watched = self._watched.pop(session, None)
         if watched is not None:
             self._close(watched)
 
     def note_ended(self, descriptors: Collection[int], now_ns: int) -> None:
-        """The poller found these pidfds readable."""
+        """The poller found these pidfds readable: see at once how their processes ended."""
         for watched in self._watched.values():
-            if watched.descriptor in descriptors:
-                self._close(watched)
-                watched.gone_ns = now_ns
+            if watched.descriptor is not None and watched.descriptor in descriptors:
+                self._end(watched, now_ns)
 
-    def look(self, now_ns: int) -> None:
-        """Look at the processes that have no pidfd; once a second will do."""
+    def note_exit(self, pid: int, code: int, now_ns: int) -> None:
+        """The launcher has reaped this process; `code` as `subprocess` gives it."""
         for watched in self._watched.values():
-            if watched.gone_ns is None and watched.descriptor is None:
-                pid = watched.process.pid
-                watched.gone_ns = now_ns if process_start(pid) != watched.start else None
+            if watched.process.pid != pid or watched.ending is not None:
+                continue
+            if watched.gone_ns is None and process_start(pid) == watched.start:
+                continue  # it lives: an earlier process with its pid was meant
+            watched.gone_ns = now_ns if watched.gone_ns is None else watched.gone_ns
+            watched.ending = ending_of_code(code)
 
-    def take_gone(self, now_ns: int) -> list[RankProcess]:
-        """Processes that are gone for good; they are watched no longer."""
+    def look(self, now_ns: int) -> list[tuple[RankProcess, bool]]:
+        """Look at the processes; once a second will do. Gives those newly held (True) or let go (False)."""
+        changed = []
+        for watched in self._watched.values():
+            if watched.gone_ns is not None:
+                continue
+            status = process_status(watched.process.pid)
+            if watched.descriptor is None and process_start(watched.process.pid) != watched.start:
+                self._end(watched, now_ns)
+            elif status is not None and status.start == watched.start and not watched.said_bye:
+                watched.looks_held = watched.looks_held + 1 if status.state in "Tt" else 0
+                held = watched.looks_held >= HELD_LOOKS or (watched.held and watched.looks_held > 0)
+                if held != watched.held:
+                    watched.held = held
+                    changed.append((watched.process, held))
+        return changed
+
+    def recall_held(self, session: int, held: bool) -> None:
+        """A collector before this one has told so."""
+        watched = self._watched.get(session)
+        if watched is not None:
+            watched.held = held
+
+    def take_gone(self, now_ns: int) -> list[Gone]:
+        """Processes that are gone for good. One whose ending is not known may come again, when it is."""
         gone = []
-        for watched in list(self._watched.values()):
-            grace = GRACE_NS if watched.start is not None else SILENCE_NS
-            if watched.gone_ns is not None and now_ns - watched.gone_ns >= grace:
-                gone.append(watched.process)
-                self.forget(watched.process.session)
+        for session, watched in list(self._watched.items()):
+            due_ns = watched.due_ns
+            if due_ns is None or now_ns < due_ns:
+                continue
+            assert watched.gone_ns is not None
+            gone.append(
+                Gone(watched.process, watched.said_bye, watched.told, watched.gone_ns, watched.ending)
+            )
+            watched.told = True
+            if watched.ending is not None:
+                self.forget(session)
         return gone
 
     def living(self) -> list[RankProcess]:
-        """Processes that are there."""
-        return [watched.process for watched in self._watched.values() if watched.gone_ns is None]
+        """Processes that are there, and have not said BYE."""
+        return [
+            watched.process
+            for watched in self._watched.values()
+            if watched.gone_ns is None and not watched.said_bye
+        ]
 
     def close(self) -> None:
         """Forget all."""
         for session in list(self._watched):
             self.forget(session)
+
+    def _end(self, watched: _Watched, now_ns: int) -> None:
+        watched.gone_ns = now_ns
+        watched.ending = ending_of(watched.process.pid, watched.start, watched.descriptor)
+        self._close(watched)
 
     def _close(self, watched: _Watched) -> None:
         if watched.descriptor is not None:

@@ -394,12 +394,14 @@ class Credit:
     """Viewer to collector: room for one more frame.
 
     `cursor` is the number of history points the viewer already has, `epoch` whose history that is;
-    `focus` is the rank whose single steps it wants as well, -1 for none.
+    `focus` is the rank whose single steps it wants as well, -1 for none. `want` asks for one more part of
+    the frame (`ddptop.analysis.wants`), empty: none.
     """
 
     epoch: int
     cursor: int
     focus: int
+    want: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ CHECKS: dict[type[Message], tuple[Check, ...]] = {
     Progress: (ns, count, _phase, _count_or_none, _count_or_none, _every, _quantity, _quantity, count),
     Bye: (ns, text),
     Run: (_version, text, text, text, texts, ns, ns, _state, optional(_exit_code), flag),
-    Credit: (_identifier, count, _rank_or_group),
+    Credit: (_identifier, count, _rank_or_group, text),
     State: (_identifier, count, _frame),
     Usage: (ns, _bytes, _quantity),
     Ask: (_identifier,),

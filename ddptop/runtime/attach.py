@@ -119,6 +119,7 @@ def _attach(ddp: Any) -> None:
     known = _models.get(ddp)
     number = session.number_of_next_model() if known is None else known.number
     _models[ddp] = _Attached(ddp, number, session)
+    session.replicas.watch(ddp, number)
     session.describe_model(ddp, number)
 
 
@@ -151,6 +152,8 @@ def _wrap_register_comm_hook(dist: Any) -> None:
         carried = hook
         try:
             attached = next((model for model in _models.values() if model.owns(reducer)), None)
+            if attached is not None:
+                attached.session.replicas.leave_out(attached.number, getattr(hook, "__name__", ""))
             if attached is not None and attached.timer is not None:
                 from ddptop.runtime.timed_hook import timed_hook
 

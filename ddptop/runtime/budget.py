@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Sequence
 
 from ddptop.protocol.messages import Flag
@@ -22,6 +23,9 @@ MAX_LOSS_EVERY = 8
 
 LOSS_NS = 12_000
 """Reading the loss in a training loop of 3 ms steps, where its code is cold: measured 11 to 13 us."""
+
+COST_STEPS = 256
+"""The cost that is told is the mean over these: it holds several steps in which replicas are checked."""
 
 WRAPPER_NS = 2_000
 """Calling into and out of our eight wrappers in one step, which no clock inside them can see: a Python
@@ -47,8 +51,11 @@ class Budget:
         """Per step: training threads and publisher CPU."""
         self.cost_pct = 0.0
         """The same as a share of step time."""
+        self.step_ns = 0.0
+        """The median step; 0 while not known."""
         self._full = full_detail
         self._steps = 0
+        self._costs: deque[int] = deque(maxlen=COST_STEPS)
         self._plain = _Mean()
         self._detail = _Mean()
         self._step = _Mean()
@@ -74,9 +81,11 @@ class Budget:
         self._plain.add(plain)
         # The median: an evaluation between two steps is no reason to take more of the others.
         self._step.add([sorted(record.end - record.begin for record in records)[count // 2]])
+        self.step_ns = self._step.value
         self._publisher.add([publisher_ns / count])
         self._steps += count
-        mean_ns = (sum(detailed) + sum(plain)) / count + self._publisher.value
+        self._costs.extend(detailed + plain)
+        mean_ns = sum(self._costs) / len(self._costs) + self._publisher.value
         self.cost_us = mean_ns / 1e3
         self.cost_pct = 100.0 * mean_ns / self._step.value if self._step.value else 0.0
         if not self._full and self._steps >= SETTLE_STEPS:

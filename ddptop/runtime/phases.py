@@ -61,6 +61,7 @@ def _forward(recorder: Recorder, original: Patched) -> Patched:
 
     def forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
         if not grad_enabled():  # evaluation: not a training step
+            recorder.asides += 1
             try:
                 return original(self, *inputs, **kwargs)
             except BaseException as error:

@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Ack, Bye, Card, Message, Progress
 from ddptop.runtime.budget import Budget
+from ddptop.runtime.ending import FINISHED, Ending
+from ddptop.runtime.evaluation import EvaluationWatch
+from ddptop.runtime.evidence import Witness
 from ddptop.runtime.guard import guard
 from ddptop.runtime.identity import Identity
 from ddptop.runtime.packing import LayoutTracker, pack
 from ddptop.runtime.recorder import StepRecord
+from ddptop.runtime.replica import SHARE
+from ddptop.runtime.timer_bounds import TimerBounds
 
 if TYPE_CHECKING:
     from ddptop.runtime.session import Session
@@ -42,13 +47,17 @@ class Publisher(threading.Thread):
         self._budget = budget
         self._sequence = sequence
         self._layout = LayoutTracker(session.parameters)
+        self._bounds = TimerBounds(session.recorder.handed)
+        self._evaluation = EvaluationWatch(session.recorder)
+        self._witness = Witness(threading.get_ident(), self._place)
+        self._memberships_told: dict[int, Message] = {}
         self._described = 0
         self._epoch: int | None = None
         self._announced = 1
         self._said: deque[Message] = deque(maxlen=1000)
         self._closing = threading.Event()
         self._drain_s = 0.0
-        self._reason = "finished"
+        self._ending = Ending(FINISHED, None)
 
     @property
     def rank(self) -> int:
@@ -59,9 +68,9 @@ class Publisher(threading.Thread):
         """Send a message in order with the steps; from any thread."""
         self._said.append(message)
 
-    def close(self, drain_s: float, *, reason: str) -> None:
+    def close(self, drain_s: float, ending: Ending) -> None:
         """Publish what is left and say BYE; returns after at most `drain_s` and a little."""
-        self._drain_s, self._reason = drain_s, reason
+        self._drain_s, self._ending = drain_s, ending
         self._closing.set()
         self.join(drain_s + 0.2)
 
@@ -79,7 +88,7 @@ class Publisher(threading.Thread):
 
     def _silence(self) -> None:
         """Take as little of the training's time as can be: nobody reads, or something is wrong for good."""
-        self._recorder.detail_every = self._recorder.loss_every = 1 << 40
+        self._recorder.detail_every = self._recorder.loss_every = self._recorder.check_every = 1 << 40
 
     def _publish(self, sender: AckedSender) -> None:
         beat = True
@@ -91,20 +100,35 @@ class Publisher(threading.Thread):
                 sender.beat(encode(self._progress()))
             beat = not beat
             ack = sender.service()
+            evidence = self._witness.answer(sender.asked)
+            if evidence is not None:
+                self.say(evidence)
             before, cpu = cpu, time.thread_time_ns()
             self._budget.account(records, cpu - before)
             if ack is not None:
                 self._heard(ack)
             self._recorder.detail_every = max(self._budget.every, self._announced)
             self._recorder.loss_every = self._budget.loss_every
+            allowed = SHARE * self._budget.budget_pct / 100.0
+            self._session.replicas.allowance_ns = allowed * self._budget.step_ns
             if guard.muted:
                 self._silence()
+        self._say_goodbye(sender)
+
+    def _say_goodbye(self, sender: AckedSender) -> None:
+        end = time.monotonic() + self._drain_s
+        reason = self._ending.reason
+        if reason != FINISHED:
+            self.say(self._witness.last_words(reason, self._ending.trace))
+        self.say(Bye(time.monotonic_ns(), reason))
         self._offer(sender, self._take())
-        sender.offer(encode(Bye(time.monotonic_ns(), self._reason)))
-        sender.close(self._drain_s)
+        sender.close(max(0.0, end - time.monotonic()))
 
     def _heard(self, ack: Ack) -> None:
         if ack.epoch != self._epoch:  # another collector: without a recording it knows nothing of this rank
+            if self._epoch is not None:
+                self._bounds.forget_told()
+                self._memberships_told.clear()
             self._epoch = ack.epoch
             self._layout.forget_told()
             self.card_changed = True
@@ -129,6 +153,14 @@ class Publisher(threading.Thread):
             self.card_changed = False
             messages.insert(0, Card(dict(self._session.card)))
             messages += self._layout.untold()
+            for model, membership in list(self._session.memberships.items()):
+                if self._memberships_told.get(model) != membership:
+                    self._memberships_told[model] = membership
+                    messages.insert(1, membership)
+        self._bounds.take(records)
+        news = self._bounds.news(self.rank, self._recorder.step)
+        if news is not None:
+            messages.append(news)
         while self._said:
             messages.append(self._said.popleft())
         for message in messages:
@@ -137,13 +169,17 @@ class Publisher(threading.Thread):
             except (ValueError, TypeError, OverflowError) as error:  # costs one message, not the rank
                 guard.caught(error)
 
-    def _progress(self) -> Progress:
+    def _place(self) -> tuple[int, int, int]:
         recorder = self._recorder
+        return recorder.step, int(recorder.phase), len(recorder.calls) if recorder.detail else -1
+
+    def _progress(self) -> Progress:
+        step, _, bucket = self._place()
         return Progress(
             t_ns=time.monotonic_ns(),
-            step=recorder.step,
-            phase=int(recorder.phase),
-            bucket=len(recorder.calls) if recorder.detail else -1,
+            step=step,
+            phase=int(self._evaluation.phase()),
+            bucket=bucket,
             sequence=self._sequence(),
             detail_every=self._budget.every,
             cost_us=self._budget.cost_us,

@@ -81,6 +81,15 @@ class Recorder:
         """Called when bucket detail is switched on or off for the coming step."""
         self.errand: Callable[[], None] | None = None
         """Something to do once on the training thread, between two steps; set by the publisher."""
+        self.check: Callable[[int], None] | None = None
+        """Called with the number of a synchronised step that has ended, before the next one begins, where
+        step % check_every == 0. It must not raise."""
+        self.check_every = 16
+        """A power of two."""
+        self.asides = 0
+        """Batches fetched and DDP forwards without gradients since the last DDP forward with them."""
+        self.handed: deque[int] = deque(maxlen=256)
+        """How long after their ready stamps the last buckets had been handed to the process group, in ns."""
         self._optimizer_exists = optimizer_exists
         self._optimizer_seen = False
         self._unstepped_backwards = 0
@@ -109,6 +118,7 @@ class Recorder:
     def data_begins(self) -> None:
         """The training thread asks its loader for a batch."""
         self.phase = Phase.DATA
+        self.asides += 1
         self._optimizer_running = None  # an optimizer step that raised ends here at the latest
         self._data_at = now()
 
@@ -123,8 +133,9 @@ class Recorder:
     def forward_begins(self, synchronises: bool) -> None:
         """A DDP forward that records gradients; `synchronises`: its backward will all-reduce."""
         at = now()
+        self.asides = 0
         if self._stepped or (self._synchronised and self._backward_was_a_step()):
-            self._close(0)
+            self._close(0, check=True)
         if self._begin < 0:
             self._open_first(at)
         self._synchronises = synchronises
@@ -209,10 +220,15 @@ class Recorder:
         """The user's own word for the loss of this step; it replaces what backward was given."""
         self._logged_loss = loss
 
-    def note(self, key: Hashable, ready: int) -> BucketCall | None:
-        """A bucket all-reduce was launched at `ready`; None when this step holds as many as it may."""
+    def note(self, key: Hashable, ready: int, launched: int = 0) -> BucketCall | None:
+        """A bucket was ready for its all-reduce at `ready`, and that was launched by `launched`, if known.
+
+        None when this step holds as many as it may.
+        """
         if len(self.calls) >= MAX_CALLS:
             return None
+        if launched and type(ready) is int:  # a device's timer gives no clock reading
+            self.handed.append(launched - ready)
         call: BucketCall = [key, ready, 0]
         self.calls.append(call)
         return call
@@ -256,7 +272,9 @@ class Recorder:
             self._backwards_end_steps = count >= PATIENCE_STEPS or not self._optimizer_exists()
         return self._backwards_end_steps
 
-    def _close(self, flags: int) -> None:
+    def _close(self, flags: int, *, check: bool = False) -> None:
+        """`check`: training goes on, so that the replicas should be equal now."""
+        check = check and self._synchronised and self.step % self.check_every == 0
         if self.detail:
             flags |= Flag.DETAIL
         loss: float | None = None
@@ -283,7 +301,8 @@ class Recorder:
             self._optimizer_inner, self._optimizer_at = 0, self._optimizer_began
         self.step += 1
         self.passes += 1
-        self.wants_loss = self.step % self.loss_every == 0
+        # After a NaN every loss is read: when it began and whether it ends matters more than what that costs.
+        self.wants_loss = self.step % self.loss_every == 0 or (loss is not None and loss - loss != 0.0)
         detail = self.step % self.detail_every == 0
         if detail != self.detail:
             self.detail = detail
@@ -292,3 +311,5 @@ class Recorder:
         if self.errand is not None:
             errand, self.errand = self.errand, None
             errand()
+        if check and self.check is not None:
+            self.check(self.step - 1)

@@ -8,19 +8,23 @@ import multiprocessing.util
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from ddptop.protocol.messages import Event, Scalar
+from ddptop.protocol.messages import Event, Membership, Message, Scalar
 from ddptop.runtime import phases
 from ddptop.runtime.budget import Budget
+from ddptop.runtime.crash_file import CrashFile
+from ddptop.runtime.ending import ending
+from ddptop.runtime.groups import default_sequence, membership_of
 from ddptop.runtime.guard import guard
 from ddptop.runtime.identity import Identity
 from ddptop.runtime.import_hook import when_imported
 from ddptop.runtime.publisher import Publisher
 from ddptop.runtime.recorder import Recorder, now
+from ddptop.runtime.replica import ReplicaCheck
 from ddptop.runtime.timers import BucketTimer, timer_for
 
 _NO_OPTIONS = frozenset(
@@ -45,9 +49,13 @@ class Session:
         self.card: dict[str, Scalar] = _card_of_process()
         self.parameters: dict[tuple[int, int], int] = {}
         """Parameters in each bucket, by (model, bucket index), where torch's logger tells."""
+        self.memberships: dict[int, Membership] = {}
+        """The process group of each DDP model, by its number."""
+        self.replicas = ReplicaCheck(self.recorder, self.say)
         self._models = 0
         self._timers: dict[str, BucketTimer | None] = {}
         self._publisher: Publisher | None = None
+        self._crash_file: CrashFile | None = None
         self._ddp_device = _device_of(ddp)
         phases.install(self.recorder)
         _trust_dynamo()
@@ -60,8 +68,10 @@ class Session:
             return
         budget = Budget.from_environment()
         identity = Identity.of_this_process(self._ddp_device, budget.budget_pct)
-        self._publisher = Publisher(self, identity, budget, sequence=_sequence_reader())
+        self._publisher = Publisher(self, identity, budget, sequence=default_sequence)
         self._publisher.start()
+        path = Path(os.environ["DDPTOP_RUN_DIR"], f"crash-{identity.session}.txt")
+        self._crash_file = CrashFile.open(path, self._crash_file)
         # Children of multiprocessing leave by os._exit, past atexit, but run these.
         multiprocessing.util.Finalize(None, self.close, exitpriority=100)
 
@@ -92,6 +102,7 @@ class Session:
                 self.parameters[number, index] = len(members.split())
         if self._publisher is not None:
             self._publisher.card_changed = True
+        self.memberships[number] = membership_of(ddp.process_group, number)
 
     def ask_for_description(self) -> None:
         """Have the training thread read torch's logger again between two steps: no other may."""
@@ -102,16 +113,21 @@ class Session:
     @contextlib.contextmanager
     def declared(self, name: str) -> Iterator[None]:
         """Tell the group that this rank is in a phase of the user's own, where a step may stand still."""
-        self._say("phase_begins", name)
+        self._declare("phase_begins", name)
         try:
             yield
         finally:
-            self._say("phase_ends", name)
+            self._declare("phase_ends", name)
 
-    def _say(self, kind: str, name: str) -> None:
+    def _declare(self, kind: str, name: str) -> None:
         if self._publisher is not None:
             rank, step = self._publisher.rank, self.recorder.step
-            self._publisher.say(Event(kind, now(), rank, step, {"name": str(name)}))
+            self.say(Event(kind, now(), rank, step, {"name": str(name)}))
+
+    def say(self, message: Message) -> None:
+        """Send a message in order with the steps, where this process speaks for a rank; from any thread."""
+        if self._publisher is not None:
+            self._publisher.say(message)
 
     def close(self) -> None:
         """Publish the last step and the farewell; bounded by `CLOSE_S`. May be called twice."""
@@ -120,7 +136,9 @@ class Session:
             return
         try:
             self.recorder.finish()
-            publisher.close(CLOSE_S, reason=_reason_of_exit())
+            publisher.close(CLOSE_S, ending())
+            if self._crash_file is not None:
+                self._crash_file.close()
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
 
@@ -128,11 +146,8 @@ class Session:
         """A forked child (a DataLoader worker) must not speak for the rank or touch its sockets."""
         self._publisher = None
         self.recorder.records.clear()
-
-
-def _reason_of_exit() -> str:
-    kind = getattr(sys, "last_type", None)
-    return "finished" if kind is None else str(kind.__name__)
+        if self._crash_file is not None:
+            self._crash_file.forked()
 
 
 def _device_of(ddp: Any) -> torch.device:
@@ -147,19 +162,6 @@ def _card_of_process() -> dict[str, Scalar]:
         "threads": torch.get_num_threads(),
         "argv": " ".join(sys.argv),
     }
-
-
-def _sequence_reader() -> Any:
-    """Reads the default group's sequence number, at no cost to training; -1 where there is none."""
-
-    def sequence() -> int:
-        try:
-            group = dist.group.WORLD  # each time: a script may destroy its group and make another
-            return int(group._get_sequence_number_for_group()) if group is not None else -1
-        except Exception:  # noqa: BLE001 - a backend that counts nothing, or a group that is just being destroyed
-            return -1
-
-    return sequence
 
 
 def _trust_dynamo() -> None:

@@ -87,13 +87,13 @@ class TimedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch is no
         if self._recorder.detail:
             try:
                 launched = now()
-                self._note(tensors[0], ready, work)
+                self._note(tensors[0], ready, launched, work)
                 self._recorder.add_cost(now() - launched)
             except Exception as error:  # noqa: BLE001 - the training boundary
                 guard.caught(error)
         return work
 
-    def _note(self, tensor: torch.Tensor, ready: int, work: Any) -> None:
+    def _note(self, tensor: torch.Tensor, ready: int, launched: int, work: Any) -> None:
         if tensor.dtype is torch.int32:  # the reducer's map of used parameters: no gradient has this type
             return
         recorder = self._recorder
@@ -102,7 +102,7 @@ class TimedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch is no
         size = _bytes_of(tensor)
         key = BucketKey(self._model, self._index, size, size, None, tensor.dtype, "")
         self._index += 1
-        call = recorder.note(key, ready)
+        call = recorder.note(key, ready, launched)
         if call is not None:
             self._timer.watch(call, work.get_future())
 

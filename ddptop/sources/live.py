@@ -146,23 +146,23 @@ class LiveSource(Source):
         self._aged = now
         there = self._collector_is_there()
         last = self._live
-        if last is None:
-            gone = f"the collector of {self._run.name} is gone"
-            self._status = f"{self._run.name} does not answer yet" if there else gone
-            return
-        if last.run.state in ENDED:
+        if last is not None and last.run.state in ENDED:
             return  # the last word of a run is shown for as long as anyone looks
         if not there and (end := self._last_words(last)) is not None:
             self._live = self._frame = end
             self._status = f"the run has {end.run.state}"
+            return
+        if last is None:
+            gone = f"the collector of {self._run.name} is gone"
+            self._status = f"{self._run.name} does not answer yet" if there else gone
             return
         silent_s = now - self._heard
         what = "does not answer" if there else "is gone"
         self._status = f"the collector {what}; this is the run as it was {silent_s:.0f} s ago"
         self._frame = aged(last, silent_s, "stale" if there else "lost")
 
-    def _last_words(self, last: Frame) -> Frame | None:
-        """How the run ended, from its recording: it may have done so while this process was stopped."""
+    def _last_words(self, last: Frame | None) -> Frame | None:
+        """How the run ended, from its recording: while this process was stopped, or before it had a frame."""
         from ddptop.recording.reader import RecordingError
         from ddptop.sources.replay import frame_at
 
@@ -174,6 +174,8 @@ class LiveSource(Source):
             return None
         if end.run.state not in ENDED:
             return None
+        if last is None:
+            return replace(end, source="live", playback=None)
         history = max(last.history, end.history, key=lambda kept: len(kept.step))
         return replace(end, source=last.source, history=history, playback=None)
 

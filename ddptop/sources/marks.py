@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from ddptop.protocol.messages import Bye, Event, Hello, Run
+from ddptop.protocol.messages import Bye, Event, Evidence, Hello, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -12,18 +13,26 @@ if TYPE_CHECKING:
     from ddptop.analysis.frames import Happening
     from ddptop.protocol.messages import Received
 
+STALL = "stall"
+"""The mark of ranks that were asked for evidence: the step had stood still."""
+
 MAX_MARKS = 500
 """More than a bar has cells."""
 
-QUIET = frozenset(("rebuild", "joined"))
+QUIET = frozenset(("rebuild", "joined", "timer", "phase_begins", "phase_ends"))
 """Kinds of events that every healthy run has."""
+
+SAME_STALL_S = 90.0
+"""Ranks are asked anew every 60 s while a stall lasts: answers closer than this tell of the same one."""
 
 
 def mark_of(received: Received) -> str | None:
     """The kind of mark that a message leaves, if any."""
     message = received.message
     if isinstance(message, Event):
-        return None if message.kind in QUIET else message.kind
+        return None if message.kind in QUIET or _is_well(message) else message.kind
+    if isinstance(message, Evidence) and message.number > 0:
+        return STALL
     if isinstance(message, Hello) and message.incarnation > 0:
         return "restart"
     if isinstance(message, Bye) and message.reason != "finished":
@@ -33,11 +42,20 @@ def mark_of(received: Received) -> str | None:
     return None
 
 
+def _is_well(event: Event) -> bool:
+    """A process that ended with code 0, or runs again."""
+    if event.kind == "exit":
+        return not event.fields.get("exit_code") and not event.fields.get("signal")
+    return event.kind == "process" and event.fields.get("state") != "stopped"
+
+
 class Marks:
     """All marks, as moments; shares of the duration are computed when asked, for a recording may grow."""
 
     def __init__(self) -> None:
         self._moments: dict[tuple[float, str], None] = {}
+        self._stalls: list[int] = []
+        """Seconds at which there was a sign of a stall, in order."""
 
     def add_messages(self, messages: Iterable[Received], start_ns: int) -> None:
         """Marks that messages of the recording leave."""
@@ -53,9 +71,21 @@ class Marks:
                 self._add(happening.unix_s - start_unix_s, happening.kind)
 
     def _add(self, at_s: float, kind: str) -> None:
+        if kind == STALL and not self._begins(int(at_s)):
+            return
         # The same thing from two roads, or of many ranks at once, is one mark.
         if len(self._moments) < MAX_MARKS:
             self._moments[round(at_s, 1), kind] = None
+
+    def _begins(self, at_s: int) -> bool:
+        """Whether this is the first sign of a stall; notes it."""
+        at = bisect_left(self._stalls, at_s)
+        near = [
+            second for second in self._stalls[max(0, at - 1) : at + 1] if abs(second - at_s) < SAME_STALL_S
+        ]
+        if at_s not in near:
+            self._stalls.insert(at, at_s)
+        return not near
 
     def shares(self, duration_s: float) -> tuple[tuple[float, str], ...]:
         """(share of the duration, kind), in order of time."""

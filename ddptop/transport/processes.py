@@ -4,6 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
+
+
+class ProcessStatus(NamedTuple):
+    """What the kernel says of a process."""
+
+    state: str
+    """One letter: `R` and `S` for one that lives, `T` and `t` for one that is held, `Z` for a zombie."""
+    start: int
+    """When it started, in a unit only meant for equality."""
+    exit_status: int
+    """As `os.waitstatus_to_exitcode` takes it; of a zombie. 0 to those who have no right to see it."""
 
 
 def boot_id() -> str:
@@ -24,14 +36,23 @@ def pid_namespace() -> str:
 
 def process_start(pid: int) -> int | None:
     """When the process started, in a unit only meant for equality; None if there is none, or a zombie."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    status = process_status(pid)
+    if status is None:
         return _start_without_proc(pid)
-    except OSError:
+    return None if status.state in "ZX" else status.start
+
+
+def process_status(pid: int) -> ProcessStatus | None:
+    """State of a process, a zombie's included; None if there is none, or no /proc that tells.
+
+    Fields 3, 22 and 52 of /proc/PID/stat, proc(5).
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:  # also ProcessLookupError, where it ends while it is read
         return None
-    fields = status[status.rindex(")") + 2 :].split()  # the command in parentheses may hold anything
-    return None if fields[0] in "ZX" else int(fields[19])
+    fields = stat[stat.rindex(b")") + 2 :].split()  # the command in parentheses may hold anything
+    return ProcessStatus(fields[0].decode(), int(fields[19]), int(fields[49]))
 
 
 def start_after(pid: int, unix_s: float) -> bool | None:

@@ -38,6 +38,9 @@ MAX_SOCKET_PATH = 107
 LOCK_PATIENCE_S = 1.0
 """`ddptop ls` may hold the lock for a moment to see whether the run lives."""
 
+REMOVALS = 3
+"""Tries to remove a folder: a rank that is still there may just be making its crash file in it."""
+
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -100,11 +103,14 @@ def hold_lock(directory: Path, *, patience_s: float = LOCK_PATIENCE_S) -> int:
 
 def remove_run_directory(directory: Path) -> None:
     """Remove a run's folder and what is in it; nothing happens if it is gone or not ours."""
-    with suppress(OSError, RunDirectoryError), open_private(directory.parent) as root:
-        with open_private(directory.name, inside=root) as descriptor:
-            for name in os.listdir(descriptor):  # noqa: PTH208 - pathlib takes no descriptor
-                os.unlink(name, dir_fd=descriptor)
-        os.rmdir(directory.name, dir_fd=root)
+    for _ in range(REMOVALS):
+        with suppress(OSError, RunDirectoryError), open_private(directory.parent) as root:
+            with open_private(directory.name, inside=root) as descriptor:
+                for name in os.listdir(descriptor):  # noqa: PTH208 - pathlib takes no descriptor
+                    with suppress(FileNotFoundError):  # a rank has removed its own
+                        os.unlink(name, dir_fd=descriptor)
+            os.rmdir(directory.name, dir_fd=root)
+            return
 
 
 def _remove_stale(root: Path) -> None:

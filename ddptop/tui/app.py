@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import termios
 from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
@@ -22,6 +24,9 @@ from ddptop.tui.views.footer import footer
 from ddptop.tui.views.picture import picture
 
 WHEEL_LINES = 3
+
+GONE_EVERY_S = 0.5
+"""Between two looks at whether the terminal is still there: Textual reads a dead one in a tight loop."""
 
 
 class DdptopApp(Steer, App[None]):
@@ -89,6 +94,13 @@ class DdptopApp(Steer, App[None]):
         """Start to pull frames."""
         self.theme_changed_signal.subscribe(self, self._new_theme)
         self.set_interval(self._period_s, self.tick)
+        if terminal_is_there():
+            self.set_interval(GONE_EVERY_S, self._leave_if_alone)
+
+    def _leave_if_alone(self) -> None:
+        """A terminal may go without a hang-up reaching us (`setsid`, `nohup`): nobody is left to press q."""
+        if not terminal_is_there():
+            self.exit()
 
     def tick(self) -> int:
         """Repaint if the source has something new: a held recording costs nothing."""
@@ -136,3 +148,12 @@ class DdptopApp(Steer, App[None]):
     def _new_theme(self, theme: Theme) -> None:
         self._palette = Palette(theme)
         self.repaint()
+
+
+def terminal_is_there() -> bool:
+    """Whether the standard input is a terminal that answers; one that hung up gives EIO."""
+    try:
+        termios.tcgetattr(sys.__stdin__)  # type: ignore[arg-type]  # None raises TypeError
+    except (termios.error, OSError, TypeError, ValueError):
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -13,10 +14,13 @@ from ddptop.tui.prompt import Prompt
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Frame
 
-ViewName: TypeAlias = Literal["overview", "buckets", "events", "rank", "help"]
+ViewName: TypeAlias = Literal["overview", "buckets", "events", "stall", "rank", "help"]
 
-VIEWS: tuple[ViewName, ...] = ("overview", "buckets", "events")
+VIEWS: tuple[ViewName, ...] = ("overview", "buckets", "events", "stall")
 """Those with a number key."""
+
+TO_STALL = -1
+"""Target of a line that opens the stall page: no rank and no place in a list."""
 
 
 @dataclass
@@ -55,6 +59,10 @@ class Place:
     """Columns of the rank table that were on the screen when it was last painted."""
     order: tuple[int, ...] = ()
     """Ranks in the order in which they were last painted."""
+    every: bool = False
+    """The stall page shows all threads and every call."""
+    note: str = ""
+    """What the last saving came to."""
 
     @property
     def scroll(self) -> Scroll:
@@ -82,9 +90,29 @@ class Scene:
         return Breakdown(self.frame.ranks)
 
     @cached_property
-    def culprit(self) -> int | None:
-        """The rank that the others wait for."""
-        return self.frame.straggler.rank if self.frame.straggler is not None else None
+    def culprits(self) -> tuple[int, ...]:
+        """The ranks that the others wait for."""
+        late = self.frame.straggler
+        return () if late is None else late.ranks or (late.rank,)
+
+    @cached_property
+    def blamed(self) -> frozenset[int]:
+        """Ranks that a stall is due to, and the one that died first: the others died of it."""
+        stall = self.frame.stall
+        dead = (death.rank for death in self.frame.deaths[:1])
+        return frozenset((*(stall.ranks if stall is not None else ()), *dead))
+
+    @cached_property
+    def folder(self) -> str:
+        """Where the script lies, with the slash, as the stacks of a stall or a death have it; else empty."""
+        script = re.split(r"[/\\]", self.frame.run.script)[-1]
+        stall = self.frame.stall
+        told = [*(stall.testimonies if stall else ()), *(death.testimony for death in self.frame.deaths)]
+        for call in (call for one in told for trace in one.traces for call in trace.calls):
+            parts = re.match(r"(.*[/\\])(.*)", call.file)
+            if script and parts is not None and parts[2] == script:
+                return parts[1]
+        return ""
 
     def clean(self, text: str) -> str:
         """Foreign text, safe to draw."""

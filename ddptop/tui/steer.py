@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ddptop.analysis.frames import Happening
+from ddptop.tui.paint.trouble import PAGE_KINDS
 from ddptop.tui.prompt import Prompt, parse_place
-from ddptop.tui.scene import VIEWS, Place, ViewName
+from ddptop.tui.scene import TO_STALL, VIEWS, Place, ViewName
+from ddptop.tui.views.events import listed
+from ddptop.tui.views.saved import saved
 
 if TYPE_CHECKING:
     from textual.app import App
 
-    from ddptop.analysis.frames import Frame, Playback
+    from ddptop.analysis.frames import Alert, Frame, Playback
     from ddptop.sources.base import Source
 
     class _Host(App[None]):
@@ -53,9 +57,25 @@ class Steer(_Host):
         self._open("help")
 
     def action_open(self) -> None:
-        """Open the page of the rank under the cursor."""
+        """Open the page of the rank under the cursor, or what the event under it is about."""
         if self.place.view == "overview" and self.place.rank in self.place.order:
             self._open("rank")
+        elif self.place.view == "events" and self.shown is not None:
+            found = listed(self.shown)
+            if found:
+                self._open_event(found[min(self.place.scroll.cursor, len(found) - 1)])
+
+    def action_threads(self) -> None:
+        """On the stall page: all threads and every call, or what tells most."""
+        if self.place.view == "stall":
+            self.place.every = not self.place.every
+            self.repaint()
+
+    def action_save(self) -> None:
+        """Write the stall page into a file and say where."""
+        if self.place.view == "stall" and self.shown is not None:
+            self.place.note = saved(self.shown)
+            self.repaint()
 
     def action_leave(self) -> None:
         """One step back: from a page, then from a filter."""
@@ -194,13 +214,31 @@ class Steer(_Host):
 
     def choose(self, target: int, enter: bool) -> None:
         """A click on a line of a list."""
+        if target == TO_STALL:
+            self._open("stall")
+            return
         if self.place.view == "overview":
             self.place.rank = target
             if enter:
                 self._open("rank")
         else:
             self.place.scroll.cursor = target
+            if enter:
+                self.action_open()
         self.repaint()
+
+    def _open_event(self, event: Alert | Happening) -> None:
+        """Its moment in a recording, and the page that tells more about it."""
+        played = self.playback
+        if played is not None and played.duration_s > 0 and isinstance(event, Happening):
+            assert self.shown is not None
+            begin = self.shown.unix_s - played.position_s
+            self.source.seek(share=min(1.0, max(0.0, (event.unix_s - begin) / played.duration_s)))
+        if event.kind in PAGE_KINDS:
+            self._open("stall")
+        elif event.rank is not None and played is None:
+            self.place.rank = event.rank
+            self._open("rank")
 
     def _to_row(self, row: int) -> None:
         order = self.place.order
@@ -210,5 +248,6 @@ class Steer(_Host):
 
     def _open(self, name: ViewName) -> None:
         self.place.view = name
+        self.place.note = ""
         self.source.focus(self.place.rank if name == "rank" else None)
         self.repaint()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -11,10 +11,12 @@ from ddptop.protocol.messages import (
     Bucket,
     Bye,
     Card,
+    Clock,
     Event,
     Flag,
     Hello,
     Layout,
+    Membership,
     Message,
     Progress,
     Received,
@@ -54,6 +56,14 @@ class World:
     step: int = 0
     now_us: int = 0
     """When the ranks left the last step's all-reduce, each its own (below)."""
+    offset_ns: dict[str, int] = field(default_factory=dict)
+    """By host: what has to be added to its clock to get the collector's."""
+    groups: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    """For each bucket the ranks that reduce it together; empty: all of them."""
+    joined: set[int] = field(default_factory=set)
+    """Ranks that have run out of inputs: they shadow the others' collectives, as `join()` does."""
+    stamped_late: dict[int, int] = field(default_factory=dict)
+    """By rank: microseconds by which its completion callbacks run late."""
 
     def __post_init__(self) -> None:
         self.begin_us = [self.now_us] * self.size
@@ -62,6 +72,13 @@ class World:
 
     def session(self, rank: int) -> int:
         return self.session_base + rank
+
+    def host(self, rank: int) -> str:
+        return self.hosts[rank * len(self.hosts) // self.size]
+
+    def base_ns(self, rank: int) -> int:
+        """The world's beginning on the clock of the rank's host."""
+        return START_NS - self.offset_ns.get(self.host(rank), 0)
 
     def received(self, rank: int, message: Message, t_us: int | None = None) -> Received:
         self.seq += 1
@@ -82,12 +99,12 @@ class World:
             world_size=self.size,
             local_rank=rank,
             incarnation=self.incarnation,
-            host=self.hosts[rank * len(self.hosts) // self.size],
+            host=self.host(rank),
             pid=4000 + rank,
             device="cpu",
             backend="gloo",
             road="reducer",
-            monotonic_ns=START_NS,
+            monotonic_ns=self.base_ns(rank),
             unix_ns=UNIX_NS,
             budget_pct=1.0,
         )
@@ -95,6 +112,13 @@ class World:
 
     def layout(self, rank: int, buckets: tuple[Bucket, ...] = (bucket(0), bucket(1))) -> Received:
         return self.received(rank, Layout(self.generation, buckets))
+
+    def clock(self, host: str, bound_ms: float, *, wrong_ms: float = 0.0) -> Received:
+        offset_ns = self.offset_ns.get(host, 0) + int(wrong_ms * 1e6)
+        return self.received(-1, Clock(START_NS + self.now_us * 1000, host, offset_ns, int(bound_ms * 1e6)))
+
+    def membership(self, rank: int, group: str, *ranks: int, model: int = 0) -> Received:
+        return self.received(rank, Membership(model, group, "gloo", ranks))
 
     def introduce(self) -> Iterator[Received]:
         for rank in range(self.size):
@@ -125,15 +149,21 @@ class World:
     def rows(self, loss: Callable[[int, int], float | None] = lambda rank, step: 1.0) -> list[StepRow]:
         """The next step of every rank; moves the world on."""
         late = [self._arrivals(rank) for rank in range(self.size)]
-        ends: list[int] = []
-        for i, moving in enumerate(TRANSFER):  # two buckets, two lanes: nobody queues
-            ends.append(max(ready[i] for ready in late) + moving)
         rows = []
         for rank in range(self.size):
+            ends: list[int] = []
+            for i, moving in enumerate(TRANSFER):  # two buckets, two lanes: nobody queues
+                ends.append(max(late[other][i] for other in self._with(rank, i)) + moving)
             rows.append(self._row(rank, late[rank], ends, loss(rank, self.step)))
         self.step += 1
         self.now_us = max(self.begin_us)
         return rows
+
+    def _with(self, rank: int, i: int) -> Sequence[int]:
+        """The ranks that reduce bucket `i` of this rank."""
+        if not self.groups:
+            return [other for other in range(self.size) if other not in self.joined]
+        return next(ranks for ranks in self.groups[i] if rank in ranks)
 
     def _delay(self, rank: int, phase: str) -> int:
         return self.delays.get((rank, phase), 0)
@@ -152,8 +182,11 @@ class World:
         done = max(ends)
         self.begin_us[rank] = done + optimizer
         detail = self.step % self.detail_every == 0
+        stamp = self.stamped_late.get(rank, 0)
         cells = (
-            tuple(n for i in range(2) for n in (i, ready[i] - begin, ends[i] - ready[i])) if detail else ()
+            tuple(n for i in range(2) for n in (i, ready[i] - begin, ends[i] + stamp - ready[i]))
+            if detail
+            else ()
         )
         return StepRow(
             begin_us=begin,
@@ -166,7 +199,7 @@ class World:
             backward_at_us=backward_at - begin,
             optimizer_at_us=done - begin,
             micro_steps=1,
-            flags=Flag.DETAIL if detail else 0,
+            flags=(Flag.DETAIL if detail else 0) | (Flag.JOINED if rank in self.joined else 0),
             cost_us=20,
             loss=loss,
             cells=cells,
@@ -179,7 +212,7 @@ class World:
         for _ in range(count):
             first = self.step
             for rank, row in enumerate(self.rows(loss)):
-                yield self.received(rank, Steps(self.generation, first, START_NS, (row,)))
+                yield self.received(rank, Steps(self.generation, first, self.base_ns(rank), (row,)))
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ def test_rows_that_begin_at_different_times_meet_on_one_clock() -> None:
     steps = [step(row(2_000, 0, 5_000, 21_000), row(0, 0, 27_000, 1_000))]
     found = figures(timing(steps, (0,), lanes=2, aligned=True))
     assert found.lateness.tolist() == [[-20.0, 20.0]]
-    assert found.wait.tolist() == [[20.0, 0.0]]
-    assert found.transfer.tolist() == [[1.0, 1.0]]
+    assert found.waits.wait.tolist() == [[20.0, 0.0]]
+    assert found.waits.transfer.tolist() == [[1.0, 1.0]]
     assert found.last.tolist() == [1]
     assert found.recoverable.tolist() == [20.0]
     assert found.both.tolist() == [21.0]
@@ -36,8 +36,8 @@ def test_between_hosts_nobody_is_named_but_the_wait_is_known() -> None:
     assert np.isnan(found.recoverable).all()
     assert np.isnan(found.bucket_skew).all()
     assert found.last.tolist() == [-1]
-    assert found.wait.tolist() == [[20.0, 0.0]]
-    assert found.transfer.tolist() == [[1.0, 1.0]]
+    assert found.waits.wait.tolist() == [[20.0, 0.0]]
+    assert found.waits.transfer.tolist() == [[1.0, 1.0]]
 
 
 def test_a_late_completion_stamp_does_not_make_anybody_late() -> None:
@@ -56,13 +56,13 @@ def test_a_joined_rank_is_never_scored() -> None:
     found = figures(timing(steps, (0,), lanes=2, aligned=True))
     np.testing.assert_array_equal(found.lateness, [[-5.0, np.nan, 5.0]])
     assert found.last.tolist() == [2]
-    assert np.isnan(found.wait[0, 1])
+    assert np.isnan(found.waits.wait[0, 1])
 
 
 def test_an_unknown_end_leaves_that_rank_unknown() -> None:
     steps = [step(row(0, 0, 5_000, -1), row(0, 0, 10_000, 1_000))]
     found = figures(timing(steps, (0,), lanes=2, aligned=True))
-    np.testing.assert_array_equal(found.collective, [[np.nan, 1.0]])
+    np.testing.assert_array_equal(found.waits.collective, [[np.nan, 1.0]])
     np.testing.assert_array_equal(found.lateness, [[-5.0, 5.0]])
 
 
@@ -81,4 +81,4 @@ def test_a_rank_late_only_for_a_hidden_bucket_costs_nothing() -> None:
     found = figures(timing(steps, (0, 1), lanes=2, aligned=True))
     assert found.lateness.tolist() == [[-5.0, 5.0]]
     assert found.recoverable.tolist() == [0.0]
-    assert found.exposed_wait.tolist() == [[0.0, 0.0]]
+    assert found.waits.exposed_wait.tolist() == [[0.0, 0.0]]

@@ -37,11 +37,22 @@ def test_a_late_heartbeat_is_stale_then_lost(running) -> None:
     assert found.run.state == "live"
     assert found.ranks.age_ms.tolist() == [1000, 2000]
     assert look(3.0).run.state == "stale"
-    found = look(10.5)
-    assert found.ranks.state == ("stale", "lost")
+    assert look(10.5).ranks.state == ("stale", "stale"), "the host was heard 9.5 s ago"
+    found = look(11.5)
+    assert found.ranks.state == ("lost", "lost")
     assert found.run.state == "lost"
     assert kinds(found) == ["lost_rank"]
-    assert found.alerts[0].rank == 1
+
+
+def test_a_silent_rank_whose_process_is_there_is_stale_not_lost(running) -> None:
+    world, reducer, look = running
+    at = START_NS + world.now_us * 1000
+    for second in range(1, 13):
+        read_ns = at + second * NS
+        reducer.feed(Received(read_ns, 1, world.session(1), 0, Usage(read_ns, 1, 0.0)))
+    assert look(12).ranks.state == ("stale", "stale")
+    assert look(12).ranks.age_ms.tolist() == [12_000, 12_000]
+    assert look(23).ranks.state == ("lost", "lost")
 
 
 def test_heartbeats_without_a_step_are_a_stall(running) -> None:
@@ -64,8 +75,13 @@ def test_a_declared_phase_is_no_stall(running) -> None:
     for rank in range(2):
         reducer.feed(world.progress(rank, t_us=world.now_us + 60_000_000))
     found = look(60)
-    assert found.ranks.state == ("stalled", "live")
+    assert found.ranks.state == ("live", "live")
     assert [h.kind for h in found.happenings] == ["joined"]
+    world.now_us += 61_000_000
+    reducer.feed(world.event("phase_ends", 1, name="evaluate"))
+    assert look(0).ranks.state == ("live", "live"), "after it the step has its time again"
+    assert reducer.stalled_since(START_NS + world.now_us * 1000 + 14 * NS) is None
+    assert reducer.stalled_since(START_NS + world.now_us * 1000 + 15 * NS) == START_NS + world.now_us * 1000
 
 
 def test_the_collector_s_own_readings_are_no_sign_of_life(running) -> None:
@@ -87,14 +103,15 @@ def test_long_steps_are_given_ten_times_their_median(make_world) -> None:
         assert reducer.frame(START_NS + at * 1000).run.state == state
 
 
-def test_a_first_step_may_take_any_time(make_world) -> None:
+def test_a_first_step_is_given_four_times_as_long(make_world) -> None:
     world, reducer = make_world(2), Reducer()
     for received in (world.run(), *world.introduce()):
         reducer.feed(received)
-    at = 120_000_000
-    for rank in range(2):
-        reducer.feed(world.progress(rank, t_us=at))
-    assert reducer.frame(START_NS + at * 1000).run.state == "live"
+    for after_s, state in ((59, "live"), (60, "stalled")):
+        at = after_s * 1_000_000
+        for rank in range(2):
+            reducer.feed(world.progress(rank, t_us=at))
+        assert reducer.frame(START_NS + at * 1000).run.state == state
 
 
 def test_a_process_that_is_gone_is_lost_at_once(running) -> None:

@@ -113,6 +113,20 @@ def test_second_latest() -> None:
     assert metrics.second_latest(np.array([[3.0]])).tolist() == [3]
 
 
+def test_the_latest_of_the_earlier_half() -> None:
+    """Of four the second, of five the third, of two the first; NaN aside."""
+    times = np.array([[4.0, 1.0, 3.0, 2.0, NAN], [5.0, 4.0, 1.0, 3.0, 2.0], [7.0, NAN, 9.0, NAN, NAN]])
+    assert metrics.middle_latest(times).tolist() == [2, 3, 7]
+    np.testing.assert_array_equal(metrics.middle_latest(np.full((1, 3), NAN)), [NAN])
+
+
+def test_quantiles_leave_nan_aside() -> None:
+    values = np.array([[3.0, NAN, 1.0, 2.0, 4.0], [NAN] * 5])
+    np.testing.assert_array_equal(metrics.quantile(values, 0.25), [2, NAN])
+    np.testing.assert_array_equal(metrics.quantile(values, 0.75), [4, NAN])
+    np.testing.assert_array_equal(metrics.quantile(np.empty((2, 0)), 0.5), [NAN, NAN])
+
+
 def test_replay_of_a_step_through_its_lanes() -> None:
     arrival = np.array([[0.0], [1.0], [2.0]])
     transfer = np.array([[10.0], [4.0], [3.0]])

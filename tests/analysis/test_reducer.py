@@ -275,7 +275,21 @@ def test_nan_loss_names_the_first_rank_and_step(started) -> None:
     assert found.group.loss_mean is None
     assert np.isnan(found.history.loss_mean[-1])
     feed(reducer, world.steps(2))
-    assert frame(reducer, world).alerts == ()
+    recovered = frame(reducer, world)
+    assert recovered.alerts == ()
+    assert [(h.rank, h.step, h.message) for h in recovered.happenings if h.kind == "nan"] == [
+        (2, 57, "rank 2 with a loss that is NaN since step 57"),
+        (None, 60, "ranks 0 1 3 with a loss that is NaN since step 60"),
+    ]
+
+
+def test_the_first_bad_loss_is_the_one_of_the_lowest_step_whoever_reports_first(started) -> None:
+    world, reducer = started
+    steps = list(world.steps(20, loss=lambda rank, step: float("inf") if step >= 10 - (rank == 1) else 1.0))
+    for rank in (3, 2, 1, 0):
+        feed(reducer, [received for received in steps if received.rank == rank])
+    alert = frame(reducer, world).alerts[0]
+    assert (alert.rank, alert.step, alert.evidence["ranks"]) == (1, 9, 4)
 
 
 def test_an_unknown_loss_keeps_the_last_known_one(started) -> None:

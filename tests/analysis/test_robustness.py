@@ -17,13 +17,21 @@ from ddptop.protocol.messages import (
     Bucket,
     Bye,
     Card,
+    Clock,
     Event,
+    Evidence,
+    GroupState,
     Hello,
     Layout,
+    Membership,
     Message,
+    Operation,
     Progress,
     Received,
+    Replica,
     Run,
+    Stack,
+    StackFrame,
     StepRow,
     Steps,
     Usage,
@@ -62,6 +70,8 @@ class Chaos:
             Bye(clock, self.random.choice(["finished", "Überfehler"])),
             Run(1, "i", "n", "s", (), clock, clock, self.random.choice(["live", "failed"]), None, False),
         )
+        if self.random.random() < 0.15:
+            return self.random.choice((self.evidence, self.replica, self.membership, self.host_clock))()
         return self.random.choice(rare) if self.random.random() < 0.1 else self.random.choice(makers)()
 
     def hello(self) -> Message:
@@ -93,8 +103,61 @@ class Chaos:
         return Progress(0, step, self.random.randrange(9), -1, -1, every, 0.0, 0.0, 0)
 
     def event(self) -> Message:
-        kind = self.random.choice(["lost_rank", "recording", "thinned", "phase_begins", "x"])
-        return Event(kind, 0, self.random.randrange(-1, 4), -1, {"every": self.random.choice([0, 2, "3"])})
+        kinds = [
+            "lost_rank",
+            "exit",
+            "process",
+            "timer",
+            "recording",
+            "thinned",
+            "phase_begins",
+            "phase_ends",
+            "x",
+        ]
+        fields = {
+            "every": self.random.choice([0, 2, "3"]),
+            "session": self.random.choice([1, 2, None]),
+            "exit_code": self.random.choice([None, 0, 1, -9, "one"]),
+            "signal": self.random.choice([None, "SIGKILL", "SIGTERM", 9]),
+            "state": self.random.choice(["stopped", "running", 3]),
+            "ready_us": self.random.choice([1.0, 5, None]),
+            "end_us": self.random.choice([0, -1, "x"]),
+        }
+        kept = {name: value for name, value in fields.items() if self.random.random() < 0.7}
+        return Event(self.random.choice(kinds), 0, self.random.randrange(-1, 4), -1, kept)
+
+    def evidence(self) -> Message:
+        files = [
+            "/me/train.py",
+            "/v/site-packages/torch/distributed/distributed_c10d.py",
+            "/v/torch/_dynamo/x.py",
+        ]
+        frames = tuple(
+            StackFrame(self.random.choice(files), self.whole(9), "f", "x") for _ in range(self.whole(4))
+        )
+        stacks = tuple(
+            Stack("t", self.random.random() < 0.5, frames) for _ in range(self.random.randrange(3))
+        )
+        names = ["all_reduce", "broadcast"]
+        operations = tuple(
+            Operation("01"[i % 2], self.whole(5), self.random.choice(names), "[[1]]", "Float", i % 3 == 0, 1)
+            for i in range(self.whole(5))
+        )
+        groups = tuple(GroupState(name, "gloo", 2, self.whole(5), -1) for name in "01")
+        number, reason = self.random.choice([0, 1]), self.random.choice(["", "Überfehler", "Fatal: Aborted"])
+        return Evidence(
+            0, number, self.whole(9), self.random.randrange(9), -1, reason, groups, stacks, operations
+        )
+
+    def replica(self) -> Message:
+        values = tuple(self.whole(3) for _ in range(self.random.randrange(5)))
+        return Replica(self.whole(limits.MAX_STEP), self.whole(2), self.whole(8), self.whole(8), values)
+
+    def membership(self) -> Message:
+        return Membership(self.whole(2), "g", "gloo", self.random.choice([(), (0, 1), (1, 3)]))
+
+    def host_clock(self) -> Message:
+        return Clock(0, self.random.choice("ab"), self.whole(limits.MAX_NS), self.whole(limits.MAX_NS))
 
     def received(self) -> Received:
         self.t_ns += self.random.choice([0, 10**6, 10**9, 10**11])

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from ddptop.analysis.frames import Clocks
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.verdict import duration, verdict
 
@@ -78,6 +79,45 @@ def test_a_lone_rank_and_several_hosts(scene) -> None:
     assert line == "◌ 2 hosts: their clocks are not compared yet, so no rank is named"
 
 
+def test_hosts_whose_clocks_are_compared(scene) -> None:
+    frame = scene(60, size=4, hosts=("a", "b"))
+    clocks = (Clocks("a", 0.0, 0.0), Clocks("b", 4.0, 3.0))
+    buckets = tuple(
+        replace(bucket, skew_ms=skew) for bucket, skew in zip(frame.buckets, (0.4, 1.2), strict=True)
+    )
+    group = replace(frame.group, clock_free=True, bound_ms=3.0)
+    unclear = replace(frame, clocks=clocks, group=group, buckets=buckets)
+    assert both(unclear)[0] == (
+        "◌ the skew of 1.2 ms is below what the clocks can tell (±3.0 ms): no rank is named"
+    )
+    nothing = replace(unclear, buckets=(), group=replace(group, bound_ms=None))
+    assert both(nothing)[0] == "◌ the skew is below what the clocks can tell: no rank is named"
+    clear = replace(unclear, group=replace(frame.group, no_straggler_ms=14.0, clock_free=False))
+    assert both(clear)[0] == "● even: the slowest rank costs 0.0%"
+    unknown = replace(unclear, clocks=(*clocks[:1], Clocks("b", None, None)))
+    assert both(unknown)[0] == "◌ 2 hosts: their clocks are not compared yet, so no rank is named"
+
+
+def test_several_stragglers_and_patterns(scene) -> None:
+    frame = scene(60, size=4, delays={(1, "data"): 20_300})
+    slow = replace(frame.straggler, pattern="persistent", cost_pct=59.2, last_pct=96.0)
+
+    def line(**changes) -> str:
+        return both(replace(frame, straggler=replace(slow, **changes)))[0]
+
+    assert line() == "▲ rank 1 arrives 20.3 ±0.1 ms late in 96% of steps · data loading · costs 59%"
+    assert line(ranks=(1, 2)) == (
+        "▲ ranks 1 2 arrive 20.3 ±0.1 ms late in 96% of steps · data loading · costs 59%"
+    )
+    assert line(pattern="intermittent", last_pct=12.0, cost_pct=4.0) == (
+        "▲ rank 1 is now and then 20.3 ±0.1 ms late, in 12% of steps · data loading · costs 4%"
+    )
+    assert line(pattern="rotating", cause=None) == (
+        "▲ one rank is 20.3 ±0.1 ms late, a different one over time, now rank 1 · costs 59%"
+    )
+    assert line(ranks=tuple(range(6))).startswith("▲ ranks 0 1 2 3 ... arrive")
+
+
 def test_uneven_without_a_culprit(scene) -> None:
     frame = scene(60, size=2)
     group = replace(frame.group, step_ms_p50=20.0, no_straggler_ms=16.0)
@@ -93,8 +133,8 @@ def test_stalled(scene) -> None:
         return [world.progress(0, t_us=at, step=31), world.progress(1, t_us=at, phase=1)]
 
     line, second = both(scene(30, size=2, after_s=17, also=beats))
-    assert line == "■ STALLED 17 s · rank 1 in step 30"
-    assert second == "rank 1 is alive; its last heartbeat was in data"
+    assert line == "■ STALLED 17 s · rank 1 is missing: still in step 30, the others in 31"
+    assert second == "the last heartbeat of rank 1 was in data"
 
 
 def test_lost(scene) -> None:
@@ -107,8 +147,9 @@ def test_failed_and_finished(scene) -> None:
     def fail(world):
         return [world.bye(1, "ValueError"), world.run("failed", 1)]
 
-    line, _ = both(scene(30, size=2, also=fail))
-    assert line == "■ FAILED · exit code 1 · rank 1 failed: ValueError"
+    line, second = both(scene(30, size=2, also=fail))
+    assert line == "■ FAILED · rank 1 failed: ValueError"
+    assert second == "exit code 1 · last complete step 29"
 
     def finish(world):
         return [world.bye(0), world.bye(1), world.run("finished", 0)]

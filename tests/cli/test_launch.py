@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from ddptop.protocol.messages import Event, Hello, Message
+from ddptop.recording.reader import Recording, RecordingError
 from tests.processes import DDPTOP, DDPTOP_RUN, TORCHRUN, collector_below, environment, run, started, until
 
 ONE = ["--standalone", "--nproc-per-node", "1"]
@@ -129,6 +131,55 @@ def test_the_traceback_of_a_failing_rank_is_the_same(home: Path) -> None:
 def _traceback_of_rank(stderr: str) -> str:
     lines = [line for line in stderr.splitlines() if line.startswith("[rank0]:") and "W1" not in line]
     return "\n".join(lines)
+
+
+def test_how_ranks_ended_is_told_before_the_others_are_ended(home: Path) -> None:
+    script = """
+import sys
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_processes
+from ddptop.cli.exits import told
+def tell(ended):
+    print([(context.pids()[0] == pid, code) for pid, code in ended], context._failures == {}, flush=True)
+from torch.distributed.elastic.multiprocessing.api import PContext, SubprocessContext
+with told(tell):
+    arguments = {0: ("-c", "exit 3"), 1: ("-c", "sleep 60")}
+    context = start_processes("x", "/bin/sh", arguments, {0: {}, 1: {}}, DefaultLogsSpecs())
+    result = context.wait(60, 0.05)
+print({rank: failure.exitcode for rank, failure in result.failures.items()})
+print(SubprocessContext.close is PContext.close)
+"""
+    done = run([sys.executable, "-c", script], environment(home), home)
+    assert done.stdout.splitlines() == [
+        "[(True, 3)] False",
+        "[(False, -15)] False",
+        "{0: 3, 1: -15}",
+        "True",
+    ], done.stderr
+
+
+def test_a_killed_rank_ends_the_run_as_torchrun_says_it_and_is_on_record(home: Path) -> None:
+    recording = home / "killed.ddptop"
+    words = ["--ddptop-record", str(recording), *TWO, "train.py", "0", "100000", "0.02"]
+
+    def recorded() -> list[Message]:
+        try:
+            with Recording.open(recording) as opened:
+                return [item.message for item in opened.records()]
+        except (OSError, RecordingError):  # not there yet
+            return []
+
+    with started([*DDPTOP_RUN, *words], environment(home), home) as process:
+        pid = until(
+            lambda: [seen.pid for seen in recorded() if isinstance(seen, Hello) and seen.rank == 1],
+            "rank 1 on record",
+        )[0]
+        os.kill(pid, signal.SIGKILL)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert f"exitcode  : -9 (pid: {pid})" in err
+    events = [message for message in recorded() if isinstance(message, Event)]
+    ends = {event.rank: event for event in events if event.kind in ("lost_rank", "exit")}
+    assert (ends[1].kind, ends[1].fields["signal"], set(ends)) == ("lost_rank", "SIGKILL", {0, 1})
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from ddptop.analysis.frames import Frame, Playback, Ranks
+from ddptop.analysis.frames import Alert, Call, Frame, Playback, Ranks, Trace
 from ddptop.cli.plain import picture, watch_line
 from ddptop.cli.plain_tables import MAX_RANK_ROWS, rank_table
+from tests.tui.troubles import ASLEEP, SENTENCE, died, hostile, mismatch, missing
 
 
 def empty_ranks() -> Ranks:
@@ -46,7 +47,7 @@ def test_a_picture_says_who_is_late_and_what_it_costs(frame: Frame) -> None:
 
 @pytest.mark.parametrize("width", [80, 100, 160])
 def test_tables_fit_the_width(frame: Frame, width: int) -> None:
-    table = rank_table(frame.ranks, width)[:3]
+    table = rank_table(frame, width)[:3]
     assert max(map(len, table)) <= width
     for title in ("rank", "state", "step", "ms/step", "data", "fwd", "bwd", "wait", "transfer"):
         assert title in table[0].split()
@@ -101,7 +102,7 @@ def test_of_thousands_of_ranks_the_bad_ones_are_shown(frame: Frame) -> None:
     ranks = many_ranks(frame, 4096)
     ranks.lateness_ms[77] = 500.0
     ranks = replace(ranks, state=(*ranks.state[:4095], "lost"))
-    table = rank_table(ranks, 120)
+    table = rank_table(replace(frame, ranks=ranks), 120)
     shown = [line.split()[0] for line in table[1 : 1 + MAX_RANK_ROWS]]
     assert "77" in shown
     assert shown[-1] == "4095"
@@ -130,3 +131,77 @@ def test_lines_a_second_keep_their_columns(frame: Frame) -> None:
     assert line.endswith("slowest rank 1 +20.3 ms data")
     assert even.endswith("slowest none")
     assert line.index("slowest") == even.index("slowest")
+
+
+def test_bounds_stand_beside_what_compares_two_ranks(frame: Frame) -> None:
+    ranks = replace(frame.ranks, bound_ms=np.array([0.1, 0.1]))
+    bucket = replace(frame.buckets[0], bound_ms=0.02, transfer_bound_ms=0.15)
+    text = picture(replace(frame, ranks=ranks, buckets=(bucket,)), 120)
+    assert re.search(r"20\.3 +±0\.1", text)
+    assert re.search(r"1\.90 +±0\.15", text)
+    assert re.search(r"20\.30 +±0\.02", text)
+    assert "±" not in "".join(rank_table(frame_without_bounds(frame), 120))
+
+
+def frame_without_bounds(frame: Frame) -> Frame:
+    return replace(frame, ranks=replace(frame.ranks, bound_ms=np.full(2, np.nan)))
+
+
+def test_clocks_that_cannot_tell_name_nobody(frame: Frame) -> None:
+    group = replace(frame.group, clock_free=True)
+    text = picture(replace(frame, group=group, straggler=None), 120)
+    rows = [line.split() for line in text.splitlines() if re.match(r"\s+[01]  ", line)]
+    assert "~20.3" in rows[0]
+    assert "-20.3" not in rows[0], "no lateness"
+    assert "comes last" in text
+    assert "rank 1 in 96%" not in text
+    assert "~ the shortest collective" in text
+    assert watch_line(replace(frame, group=group, straggler=None)).endswith("slowest –")
+
+
+def test_an_alert_has_an_age(frame: Frame) -> None:
+    alerts = (Alert("nan", "critical", 1, 57, frame.unix_s - 250, "loss of rank 1 is NaN since step 57"),)
+    assert re.search(
+        r"■ since \d\d:\d\d:\d\d, 4 min: loss of rank 1", picture(replace(frame, alerts=alerts), 100)
+    )
+
+
+def test_a_stall_has_the_missing_rank_s_stack() -> None:
+    text = picture(missing(), 100)
+    assert f"STALLED 17 s · {SENTENCE}" in text
+    assert re.search(r"train\.py:88 +tokenize +while True: self\.lock\.acquire\(\)", text)
+    assert re.search(r"^ +3 +alive .*all_reduce of \[\[1000\]\] Float +train\.py:57 train_step", text, re.M)
+    assert "loss.backward()" not in text, "those who wait need no stack of their own"
+    line = watch_line(missing())
+    assert line.endswith(f"STALLED 17 s: {SENTENCE}")
+    assert "37.6/s" not in text + line, "it does not move"
+
+
+def test_both_sides_of_a_mismatch_have_their_stacks() -> None:
+    text = picture(mismatch(), 100)
+    assert "dist.broadcast(scale, src=0)" in text
+    assert "loss.backward()" in text
+
+
+def test_a_death_has_its_traceback() -> None:
+    text = picture(died(), 100)
+    assert "rank 2 failed: ValueError: shard 7 is empty (exit code 1)" in text
+    assert 'raise ValueError("shard 7 is empty")' in text
+    assert "rank 0 was ended by SIGTERM" in text
+    assert watch_line(died()).endswith("DIED: rank 2 failed: ValueError: shard 7 is empty (exit code 1)")
+
+
+def test_a_deep_stack_is_cut_to_what_a_mail_bears() -> None:
+    frame = missing()
+    assert frame.stall is not None
+    deep = tuple(Call("/home/ada/lm/train.py", line, "recurse", "recurse()") for line in range(1, 900))
+    told = replace(frame.stall.testimonies[0], traces=(Trace("MainThread", True, (*ASLEEP, *deep)),))
+    text = picture(replace(frame, stall=replace(frame.stall, testimonies=(told,))), 100)
+    assert text.count("recurse()") == 12 - 1 - len(ASLEEP)
+    assert "... and the calls around it" in text
+
+
+def test_foreign_code_cannot_move_the_cursor() -> None:
+    text = picture(hostile(), 100) + watch_line(hostile())
+    assert not {letter for letter in text if letter != "\n" and not letter.isprintable()}
+    assert picture(hostile(), 100, ascii=True).isascii()

@@ -72,13 +72,14 @@ class Stage:
         buckets: int = 3,
         window: int = 1 << 20,
         drain_s: float = 0.8,
+        end: str = "bye",
     ) -> subprocess.Popen[str]:
-        """Start a made-up rank."""
+        """Start a made-up rank; `end` is what it does after its last step (see fake_rank.py)."""
         return self.spawn(
-            FAKE_RANK, self.directory, RUN_ID, rank, world, steps, rate, buckets, window, drain_s
+            FAKE_RANK, self.directory, RUN_ID, rank, world, steps, rate, buckets, window, drain_s, end
         )
 
-    def ranks(self, world: int = 2, **options: float) -> list[subprocess.Popen[str]]:
+    def ranks(self, world: int = 2, **options: float | str) -> list[subprocess.Popen[str]]:
         """Start all of them."""
         return [self.rank(rank, world, **options) for rank in range(world)]  # type: ignore[arg-type]
 

@@ -1,17 +1,34 @@
 """A rank without training: makes up steps and publishes them. Run as a program, prints a line at its end.
 
-fake_rank.py DIRECTORY RUN_ID RANK WORLD STEPS STEPS_PER_S BUCKETS WINDOW_BYTES DRAIN_S
+fake_rank.py DIRECTORY RUN_ID RANK WORLD STEPS STEPS_PER_S BUCKETS WINDOW_BYTES DRAIN_S END
+
+END is what happens after the last step: `bye`, `exit` (a BYE, and exit code 3), `crash` (SIGABRT, with a
+crash file), `hang` (it answers every ASK, until it is killed), `deaf` (the same without an answer).
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
 import time
+from pathlib import Path
 
 from ddptop.protocol.codec import encode
-from ddptop.protocol.messages import Bucket, Bye, Hello, Layout, Phase, Progress, StepRow, Steps
+from ddptop.protocol.messages import (
+    Bucket,
+    Bye,
+    Evidence,
+    Hello,
+    Layout,
+    Phase,
+    Progress,
+    Stack,
+    StackFrame,
+    StepRow,
+    Steps,
+)
 from ddptop.transport.sender import AckedSender
 
 LOOK_S = 0.25
@@ -41,8 +58,32 @@ def row(step: int, begin_us: int, wall_us: int, buckets: int) -> StepRow:
     return StepRow(*times, 1, 1, 20, float(step), tuple(cells))
 
 
+def hang(sender: AckedSender, steps: int, *, answers: bool) -> None:
+    """Beat, and answer each question once."""
+    answered = 0
+    stacks = (Stack("MainThread", True, (StackFrame("train.py", 7, "load", "time.sleep(600)"),)),)
+    while True:
+        time.sleep(LOOK_S / 5)
+        now_ns = time.monotonic_ns()
+        sender.beat(encode(Progress(now_ns, steps, Phase.FORWARD, -1, steps, 1, 20.0, 0.5, 0)))
+        if answers and sender.asked != answered:
+            answered = sender.asked
+            sender.offer(encode(Evidence(now_ns, answered, steps, Phase.DATA, -1, "", (), stacks, ())))
+        sender.service()
+
+
+def crash(sender: AckedSender, directory: str, session: int) -> None:
+    """As torch ends a process whose C++ has thrown, once all is delivered."""
+    while sender.pending:
+        sender.service()
+        time.sleep(LOOK_S / 5)
+    with Path(directory, f"crash-{session}.txt").open("w") as file:
+        faulthandler.enable(file)
+        os.abort()
+
+
 def main() -> None:
-    directory, run_id, *numbers = sys.argv[1:]
+    directory, run_id, *numbers, end_word = sys.argv[1:]
     rank, world, steps = (int(text) for text in numbers[:3])
     rate, buckets, window, drain_s = float(numbers[3]), int(numbers[4]), int(numbers[5]), float(numbers[6])
     session = int.from_bytes(os.urandom(7), "big") + 1
@@ -65,10 +106,15 @@ def main() -> None:
             done = end
         sender.beat(encode(Progress(time.monotonic_ns(), done, Phase.FORWARD, -1, done, 1, 20.0, 0.5, 0)))
         sender.service()
+    if end_word in ("hang", "deaf"):
+        hang(sender, steps, answers=end_word == "hang")
+    elif end_word == "crash":
+        crash(sender, directory, session)
     sender.offer(encode(Bye(time.monotonic_ns(), "finished")))
     began_close = time.monotonic()
     left = sender.close(drain_s)
     print(json.dumps({"left": left, "dropped": sender.dropped, "close_s": time.monotonic() - began_close}))
+    sys.exit(3 if end_word == "exit" else 0)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -14,8 +15,12 @@ import pytest
 from ddptop.collector import watch as watch_module
 from ddptop.collector.arguments import Arguments, parse
 from ddptop.collector.launcher_pipe import LauncherPipe
+from ddptop.collector.supervisor import CollectorSupervisor
 from ddptop.collector.usage import UsageSampler
-from ddptop.collector.watch import GRACE_NS, SILENCE_NS, ProcessWatch, RankProcess
+from ddptop.collector.watch import GRACE_NS, SILENCE_NS, Gone, ProcessWatch, RankProcess
+from ddptop.transport.endings import Ending
+from ddptop.transport.processes import process_status
+from tests.collector.conftest import wait_for
 
 NEEDED = ["--run-dir", "/run", "--run-id", "id", "--name", "name", "--record", "off"]
 
@@ -48,6 +53,19 @@ def test_an_exit_code_ends_the_run_even_when_it_comes_in_pieces(pipe):
     os.write(writing, b'ode": 3}\n')
     launcher.read()
     assert (launcher.ended, launcher.exit_code) == (True, 3)
+    os.close(writing)
+
+
+def test_ends_of_processes_come_before_the_end_of_the_run(pipe):
+    launcher, writing = pipe
+    os.write(writing, b'{"exits": [{"pid": 7, "exit_code": -9}, {"pid": 0, "exit_code": 1}, 3]}\n')
+    os.write(
+        writing, b'{"exits": [{"pid": 8, "exit_code": 3}, {"pid": 9}]}\n{"exits": 1}\n{"exit_code": 1}\n'
+    )
+    launcher.read()
+    assert launcher.take_exits() == [(7, -9), (8, 3)]
+    assert launcher.take_exits() == []
+    assert launcher.exit_code == 1
     os.close(writing)
 
 
@@ -89,7 +107,7 @@ def test_the_end_of_a_process_wakes_the_poller(child):
     watch.note_ended([descriptor], 5)
     assert registry == set()
     assert watch.take_gone(5 + GRACE_NS - 1) == []
-    assert watch.take_gone(5 + GRACE_NS) == [process]
+    assert watch.take_gone(5 + GRACE_NS) == [Gone(process, False, False, 5, Ending(None, "SIGKILL"))]
     assert (watch.take_gone(10**12), len(watch)) == ([], 0)
 
 
@@ -102,15 +120,52 @@ def test_without_pidfds_a_look_finds_it(child, monkeypatch):
     child.kill()
     child.wait()
     watch.look(2)
-    assert watch.take_gone(2 + GRACE_NS) == [RankProcess(1, 0, child.pid)]
+    process = RankProcess(1, 0, child.pid)
+    assert watch.take_gone(2 + GRACE_NS) == [Gone(process, False, False, 2, None)]
+    assert (watch.take_gone(10**12), len(watch)) == ([], 0)
+    watch.note_exit(child.pid, -9, 3)
+    assert watch.take_gone(3) == [Gone(process, False, True, 2, Ending(None, "SIGKILL"))]
+    assert watch.take_gone(10**12) == []
 
 
-def test_a_bye_makes_the_end_no_alarm(child):
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="no pidfd here")
+def test_after_a_bye_nobody_waits_for_the_end_which_is_told_all_the_same(child):
     registry = Registry()
     watch = registry.watch()
-    watch.add(RankProcess(1, 0, child.pid), time.time(), 0)
+    process = RankProcess(1, 0, child.pid)
+    watch.add(process, time.time(), 0)
+    watch.said_bye(1)
+    assert (watch.living(), len(watch)) == ([], 0)
+    child.stdin.close()  # input() raises
+    (descriptor,) = registry
+    assert select.select([descriptor], [], [], 20)[0]
+    watch.note_ended([descriptor], 5)
+    assert watch.take_gone(5) == [Gone(process, True, False, 5, Ending(1, None))]
     watch.forget(1)
-    assert (registry, len(watch)) == (set(), 0)
+    assert registry == set()
+
+
+def test_a_launcher_that_means_another_process_with_the_same_pid_is_passed_over(child):
+    watch = Registry().watch()
+    watch.add(RankProcess(1, 0, child.pid), time.time(), 0)
+    watch.note_exit(child.pid, 1, 5)
+    assert len(watch.living()) == 1
+    assert watch.take_gone(10**12) == []
+    watch.close()
+
+
+def test_only_a_process_that_stays_held_is_told(child):
+    watch = Registry().watch()
+    process = RankProcess(1, 0, child.pid)
+    watch.add(process, time.time(), 0)
+    os.kill(child.pid, signal.SIGSTOP)
+    wait_for(lambda: process_status(child.pid).state == "T")
+    assert [watch.look(at) for at in (1, 2, 3)] == [[], [(process, True)], []]
+    assert watch.living() == [process]
+    os.kill(child.pid, signal.SIGCONT)
+    wait_for(lambda: process_status(child.pid).state != "T")
+    assert [watch.look(at) for at in (4, 5)] == [[(process, False)], []]
+    watch.close()
 
 
 def test_a_process_that_was_never_seen_is_gone_only_when_it_is_silent():
@@ -140,3 +195,17 @@ def test_usage_comes_with_the_second_reading(child):
     assert usage.t_ns == 2
     assert usage.rss_bytes > 0
     assert usage.cpu_pct >= 0
+
+
+def test_a_collector_that_does_not_read_never_holds_up_the_launcher(tmp_path):
+    supervisor = CollectorSupervisor([], tmp_path / "log")
+    supervisor._process = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], stdin=subprocess.PIPE, text=True
+    )
+    try:
+        for _ in range(300):  # a pipe holds 64 KiB
+            supervisor.tell_exits([(2**22, -15)] * 120)
+    finally:
+        supervisor._process.kill()
+        supervisor._process.communicate()
+    supervisor.tell_exits([(7, 0)])

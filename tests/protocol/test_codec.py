@@ -66,7 +66,7 @@ MESSAGES: list[Message] = [
     Bye(10**15, "finished"),
     Ack(2**63 - 1, 41, True, 1 << 40),
     Run(1, "run-1", "train-k7qf", "train.py", ("--lr", "0.1"), 17 * 10**17, 10**15, "failed", -9, False),
-    Credit(7, 1000, -1),
+    Credit(7, 1000, -1, "timeline 12"),
     State(7, 3, b"\x00" * 100_000),
     Ask(7),
     Evidence(

@@ -87,3 +87,11 @@ def test_the_budget_comes_from_the_environment(
 ) -> None:
     monkeypatch.setenv("DDPTOP_BUDGET", text)
     assert Budget.from_environment().budget_pct == expected
+
+
+def test_a_dear_step_now_and_then_is_told_as_what_it_costs_per_step() -> None:
+    budget = Budget(1.0)
+    for step in range(160):  # long steps: one in a batch
+        cost = 1_600_000 if step % 16 == 0 else 0
+        budget.account([record(step, wall=500_000_000, cost=cost, detail=False)], publisher_ns=0)
+    assert budget.cost_us == pytest.approx(100 + WRAPPER_NS / 1e3)

@@ -276,3 +276,39 @@ def test_an_errand_runs_once_between_two_steps(clock: Clock) -> None:
         loop.optimizer(1)
     loop.recorder.finish()
     assert done == [1]
+
+
+def test_after_a_loss_that_is_no_number_every_loss_is_read(clock: Clock) -> None:
+    loop = Loop(clock)
+    loop.recorder.loss_every = 8
+    wanted = []
+    for step in range(12):
+        loop.forward(1)
+        wanted.append(loop.recorder.wants_loss)
+        loop.backward(1, loss=float("nan") if step in (8, 9) else 0.5)
+        loop.optimizer(1)
+    assert [step for step, read in enumerate(wanted) if read] == [0, 8, 9, 10]
+
+
+def test_batches_and_forwards_outside_training_are_counted_until_training_goes_on(clock: Clock) -> None:
+    loop = Loop(clock)
+    for _ in range(3):
+        loop.data(1)
+    assert loop.recorder.asides == 3
+    loop.forward(1)
+    assert loop.recorder.asides == 0
+
+
+def test_an_interval_of_checks_calls_after_its_steps_and_only_there(clock: Clock) -> None:
+    loop = Loop(clock)
+    checked: list[int] = []
+    errands: list[int] = []
+    loop.recorder.check = checked.append
+    for step in range(34):
+        if step == 16:
+            loop.recorder.errand = lambda: errands.append(1)
+        loop.forward(1)
+        loop.backward(1)
+        loop.optimizer(1)
+    assert checked == [0, 16, 32]
+    assert errands == [1]

@@ -18,6 +18,7 @@ from ddptop.transport.credit import CreditServer
 from ddptop.transport.processes import current_process
 from ddptop.transport.rundir import RunFile, view_endpoint, write_run_file
 from ddptop.transport.sockets import new_context
+from tests.cli.recordings import write_recording
 
 COLUMNS = (
     "step",
@@ -173,6 +174,22 @@ def test_without_a_collector_it_says_so(play):
     play.source.start()
     play.wait_for(lambda: play.source.status() == "the collector of name is gone")
     assert play.source.latest() is None
+
+
+def test_a_run_that_ended_before_its_first_frame_came_is_shown_as_it_ended(play, tmp_path):
+    path = tmp_path / "run.ddptop"
+    write_recording(path)
+    play.run = replace(play.run, recording=str(path))
+    play.source = LiveSource(play.run)
+    (play.run.directory / "run.json").unlink()
+    play.source.start()
+    try:
+        play.wait_for(lambda: play.source.latest() is not None)
+        assert play.source.latest().run.state == "finished"
+        assert play.source.latest().source == "live"
+        assert play.source.status() == "the run has finished"
+    finally:
+        play.source.close()
 
 
 def test_what_replay_can_do_does_nothing_here(play):

@@ -130,6 +130,25 @@ def stale() -> Frame:
     )
 
 
+def several() -> Frame:
+    """Ranks 1 and 3 are late together, and two models reduce in groups of their own."""
+    frame = straggler()
+    late = frame.straggler
+    assert late is not None
+    second = tuple(replace(b, model=1, group="expert 0", last_arriver=3) for b in frame.buckets)
+    return replace(
+        frame, straggler=replace(late, ranks=(1, 3), pattern="intermittent"), buckets=frame.buckets + second
+    )
+
+
+def clock_free() -> Frame:
+    """Two hosts whose clocks cannot tell the skew: nobody is named."""
+    frame = live()
+    figures = replace(frame.group, clock_free=True, bound_ms=4.0, no_straggler_ms=None, both_ms=None)
+    ranks = replace(frame.ranks, bound_ms=np.full(4, 4.0))
+    return replace(frame, group=figures, ranks=ranks, run=replace(frame.run, nodes=2))
+
+
 def lost() -> Frame:
     """Rank 2's process is gone; so is the run."""
     frame = live()
@@ -208,6 +227,8 @@ CASES = {
     "live": live,
     "straggler": straggler,
     "stale": stale,
+    "several": several,
+    "clock_free": clock_free,
     "lost": lost,
     "replay": replay,
     "waiting": waiting,
@@ -314,9 +335,13 @@ def unknown_ranks(world: int) -> Ranks:
 def buckets() -> tuple[BucketFigures, ...]:
     """Two buckets, the second compressed by a hook."""
     return (
-        BucketFigures(0, 1, 0, 8_392_704, 14, "float32", "", 2.1, 0.2, 1.9, 4.4, 6.6, 5.99, 0.3, 1, 96.0),
         BucketFigures(
-            1, 1, 0, 25_165_824, 6, "float32", "fp16", 3.2, 0.2, 3.0, 8.4, 12.6, 11.8, 0.4, 1, 94.0
+            *(0, 1, 0, 8_392_704, 14, "float32", "", 2.1, 0.2, 1.9, 4.4, 6.6, 5.99, 0.3, 1, 96.0),
+            *("0", 0.02, 0.15),
+        ),
+        BucketFigures(
+            *(1, 1, 0, 25_165_824, 6, "float32", "fp16", 3.2, 0.2, 3.0, 8.4, 12.6, 11.8, 0.4, 1, 94.0),
+            *("0", 0.02, 0.15),
         ),
     )
 

@@ -7,12 +7,27 @@ import pytest
 from tests.tui.drive import screen
 from tests.tui.fake import CASES, FakeSource, nobody
 from tests.tui.screens import check
+from tests.tui.troubles import died, drifting, hostile, mismatch, missing, stalled_in_replay
 
 SIZES = {"80x24": (80, 24), "160x50": (160, 50), "50x24": (50, 24)}
 
 TINY = {"30x6": (30, 6), "20x5": (20, 5)}
 
-VIEWS = {"buckets": ("2",), "events": ("3",), "rank": ("down", "enter"), "help": ("question_mark",)}
+TROUBLES = {
+    "missing": missing,
+    "mismatch": mismatch,
+    "died": died,
+    "hostile": hostile,
+    "stalled replay": stalled_in_replay,
+}
+
+VIEWS = {
+    "buckets": ("2",),
+    "events": ("3",),
+    "stall": ("4",),
+    "rank": ("down", "enter"),
+    "help": ("question_mark",),
+}
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -53,7 +68,45 @@ def test_ascii() -> None:
     check("overview-straggler-ascii-80x24", text)
 
 
-@pytest.mark.parametrize("keys", [(), ("2",), ("3",), ("enter",), ("question_mark",), ("space",), ("slash",)])
-@pytest.mark.parametrize("case", ["unknowns", "replay", "lost", "stale"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("case", ["missing", "mismatch", "died"])
+def test_stalls_and_deaths(case: str, size: str) -> None:
+    check(f"stall-{case}-{size}", screen(FakeSource(TROUBLES[case]()), SIZES[size], "4"))
+
+
+@pytest.mark.parametrize("case", ["missing", "died"])
+def test_the_overview_says_what_is_wrong_and_which_key_shows_more(case: str) -> None:
+    check(f"overview-{case}-80x24", screen(FakeSource(TROUBLES[case]()), (80, 24)))
+    check(f"rank-{case}-80x24", screen(FakeSource(TROUBLES[case]()), (80, 24), "down", "down", "enter"))
+
+
+@pytest.mark.parametrize("size", TINY)
+def test_tiny_terminals_still_tell_whom_a_stall_is_due_to(size: str) -> None:
+    check(f"stall-missing-{size}", screen(FakeSource(TROUBLES["missing"]()), TINY[size], "4"))
+
+
+def test_stalls_in_a_recording_in_ascii_and_in_full() -> None:
+    check("stall-replay-80x24", screen(FakeSource(TROUBLES["stalled replay"]()), (80, 24), "4"))
+    check("stall-missing-ascii-80x24", screen(FakeSource(missing()), (80, 24), "4", ascii_only=True))
+    check("stall-missing-every-160x50", screen(FakeSource(missing()), (160, 50), "4", "t"))
+
+
+def test_many_models_and_late_ranks_and_clocks_that_cannot_tell() -> None:
+    for case in ("several", "clock_free"):
+        for size in SIZES:
+            check(f"buckets-{case}-{size}", screen(FakeSource(CASES[case]()), SIZES[size], "2"))
+    check("rank-clock_free-80x24", screen(FakeSource(CASES["clock_free"]()), (80, 24), "enter"))
+
+
+def test_alerts_have_an_age() -> None:
+    for size in SIZES:
+        check(f"events-drifting-{size}", screen(FakeSource(drifting()), SIZES[size], "3", "down"))
+
+
+@pytest.mark.parametrize(
+    "keys", [(), ("2",), ("3",), ("4",), ("4", "t"), ("enter",), ("question_mark",), ("space",), ("slash",)]
+)
+@pytest.mark.parametrize("case", ["unknowns", "replay", "lost", "stale", "hostile", "clock_free"])
 def test_ascii_means_ascii_everywhere(case: str, keys: tuple[str, ...]) -> None:
-    assert screen(FakeSource(CASES[case]()), (120, 30), *keys, ascii_only=True).isascii()
+    make = TROUBLES.get(case) or CASES[case]
+    assert screen(FakeSource(make()), (120, 30), *keys, ascii_only=True).isascii()

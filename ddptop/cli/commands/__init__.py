@@ -8,10 +8,11 @@ from ddptop.cli.commands.demo import Demo
 from ddptop.cli.commands.look import Look
 from ddptop.cli.commands.ls import Ls
 from ddptop.cli.commands.replay import Replay
+from ddptop.cli.commands.report import Report
 
 __all__ = ["COMMANDS", "LOOK", "Command"]
 
-COMMANDS: tuple[Command, ...] = (Ls(), Replay(), Demo(), Config())
+COMMANDS: tuple[Command, ...] = (Ls(), Replay(), Report(), Demo(), Config())
 """In the order in which `ddptop --help` lists them."""
 
 LOOK = Look(COMMANDS)

@@ -63,6 +63,15 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02} min"
 
 
+def age(seconds: float) -> str:
+    """How long something holds: `17 s`, `4 min`, `3 h`, `2 days`."""
+    whole = max(0, int(seconds))
+    for unit, length, until in (("s", 1, 100), ("min", 60, 100 * 60), ("h", 3600, 48 * 3600)):
+        if whole < until:
+            return f"{whole // length} {unit}"
+    return f"{whole // 86400} days"
+
+
 def clock(unix_s: float, seconds: bool = True) -> str:
     """Local time of day."""
     return time.strftime("%H:%M:%S" if seconds else "%H:%M", time.localtime(unix_s))

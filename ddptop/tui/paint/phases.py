@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.analysis.happenings import NAMED_RANKS, ranks_phrase
 from ddptop.tui.paint.line import Line, Role, gather
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ddptop.analysis.frames import Column, Ranks
 
 
@@ -94,9 +97,10 @@ def _parts(ranks: Ranks) -> Column:
     return np.vstack([rows, untold])
 
 
-def legend(ascii_only: bool, waited_for: int | None, width: int) -> Line:
+def legend(ascii_only: bool, waited_for: Sequence[int], width: int) -> Line:
     """Sign and name of every part on one line; the whom of the waiting gives way first."""
-    named = {"waiting": f"waiting for rank {waited_for}"} if waited_for is not None else {}
+    whom = ranks_phrase(list(waited_for), 0 if len(waited_for) <= NAMED_RANKS else len(waited_for))
+    named = {"waiting": f"waiting for {whom}"} if waited_for else {}
     for names, gap in ((named, 2), (named, 1), ({}, 2), ({}, 1), (_SHORT, 1)):
         parts = [_entry(part, names.get(part.name, part.name), ascii_only) for part in PARTS]
         if sum(part.width + gap for part in parts) - gap <= width:

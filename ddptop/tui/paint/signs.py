@@ -26,7 +26,9 @@ GRAVE = ("failed", "lost", "stalled")
 UNWELL = (*GRAVE, "stale")
 """States that want a look, the worst first."""
 
-_GRAVE_KINDS = frozenset({"stall", "stalled", "lost_rank", "failed_rank", "lost", "failed"})
+_GRAVE_KINDS = frozenset(
+    {"stall", "stalled", "mismatch", "lost_rank", "failed_rank", "exit", "lost", "failed"}
+)
 """Kinds that are red: something stalled, was lost or failed."""
 
 

@@ -6,24 +6,30 @@ from ddptop.analysis.frames import BucketFigures
 from ddptop.tui.paint import table
 from ddptop.tui.paint.line import Line, rule
 from ddptop.tui.paint.numbers import UNKNOWN, count, counted, fixed, known, size
-from ddptop.tui.paint.text import wrap
+from ddptop.tui.paint.text import cells, wrap
 from ddptop.tui.scene import Scene
+
+BOUND = "±"
+"""Title of a column that says how far the one before it may be wrong."""
 
 _LEGEND = (
     "coll: the collective = wait for the slowest rank + move the bytes; median ms",
     "busbw: GB/s while moving; eff: the same, waiting included; last: most often last",
 )
 
+_CLOCK_FREE = "~ clock-free: the shortest collective of all ranks is the move, the rest is wait"
+
 
 def buckets(scene: Scene, width: int, height: int) -> list[Line]:
     """A row per bucket; a legend where there is room."""
     figures = scene.frame.buckets
-    lines = [rule(width, _tally(scene))]
+    lines = [rule(width, _tally(scene, width))]
     if not figures:
         return [*lines, Line(), *(Line("  ").add(text, "dim") for text in wrap(_nothing(scene), width - 4))]
     columns = table.fitting(_columns(scene), width - 1)
     gap = 2 if table.total(columns, 2) < width else 1
-    legend = [Line(text, "faint").cut(width) for text in _LEGEND] if height > 9 else []
+    texts = (_CLOCK_FREE, _LEGEND[1]) if scene.frame.group.clock_free else _LEGEND
+    legend = [Line(part, "faint") for text in texts for part in wrap(text, width)] if height > 9 else []
     lines.append(Line(" ").extend(table.head(columns, gap)))
     room = height - len(lines) - len(legend)
     scroll = scene.place.scroll
@@ -37,7 +43,7 @@ def buckets(scene: Scene, width: int, height: int) -> list[Line]:
     return lines + legend
 
 
-def _tally(scene: Scene) -> str:
+def _tally(scene: Scene, width: int) -> str:
     figures = scene.frame.buckets
     words = [counted(len(figures), "bucket")]
     told = [bucket.bytes for bucket in figures if bucket.bytes is not None]
@@ -48,6 +54,8 @@ def _tally(scene: Scene) -> str:
     every = scene.frame.overhead.detail_every
     if every is not None and every > 1:
         words.append(f"timed every {every:,} steps")
+    while len(words) > 1 and cells(" · ".join(words)) + 5 > width:
+        words.pop()
     return " · ".join(words)
 
 
@@ -59,25 +67,45 @@ def _nothing(scene: Scene) -> str:
 
 def _columns(scene: Scene) -> list[table.Column]:
     figures = scene.frame.buckets
-    several = len({bucket.model for bucket in figures}) > 1
+    several, grouped = (len({getattr(b, name) for b in figures}) > 1 for name in ("model", "group"))
+    free = scene.frame.group.clock_free
+    sign = "~" if free else ""
 
     def texts(cell: object) -> list[str]:
         return [cell(bucket) for bucket in figures]  # type: ignore[operator]  # a function of one bucket
 
-    return [
-        table.measured("bkt", texts(lambda b: f"{b.model}.{b.index}" if several else str(b.index)), 99),
+    named = [table.measured("model", texts(lambda b: str(b.model)), 97)] if several else []
+    if grouped:
+        named.append(
+            table.measured("group", texts(lambda b: scene.clean(b.group) or UNKNOWN), 96, right=False)
+        )
+    columns = [
+        *named,
+        table.measured("bkt", texts(lambda b: str(b.index)), 99),
         table.measured("bytes", texts(lambda b: size(b.bytes)), 98),
         table.measured("params", texts(lambda b: count(b.parameters)), 70),
         table.measured("dtype", texts(lambda b: scene.clean(b.dtype) or UNKNOWN), 65, right=False, most=9),
         table.measured("hook", texts(lambda b: scene.clean(b.hook) or "none"), 60, right=False, most=14),
         table.measured("coll", texts(lambda b: fixed(b.collective_ms, 2)), 85),
-        table.measured("wait", texts(lambda b: fixed(b.wait_ms, 2)), 95),
-        table.measured("move", texts(lambda b: fixed(b.transfer_ms, 2)), 94),
+        table.measured("wait", texts(lambda b: _signed(sign, b.wait_ms)), 95),
+        table.measured("move", texts(lambda b: _signed(sign, b.transfer_ms)), 94),
+        table.measured(BOUND, texts(lambda b: _bound(b.transfer_bound_ms)), 45),
         table.measured("busbw", texts(lambda b: fixed(b.busbw_gbps, 2)), 90),
         table.measured("eff", texts(lambda b: fixed(b.effective_busbw_gbps, 2)), 80),
-        table.measured("skew", texts(lambda b: fixed(b.skew_ms, 2)), 50),
-        table.measured("last", texts(_last), 75, right=False),
+        table.measured("skew", texts(lambda b: fixed(None if free else b.skew_ms, 2)), 50),
+        table.measured(BOUND, texts(lambda b: _bound(b.bound_ms)), 46),
+        table.measured("last", texts(lambda b: UNKNOWN if free else _last(b)), 75, right=False),
     ]
+    told = any(known(b.bound_ms) or known(b.transfer_bound_ms) for b in figures)
+    return [column for column in columns if told or column.title != BOUND]
+
+
+def _signed(sign: str, value: float | None) -> str:
+    return f"{sign}{fixed(value, 2)}" if known(value) else UNKNOWN
+
+
+def _bound(value: float | None) -> str:
+    return f"±{fixed(value, 2)}" if known(value) else UNKNOWN
 
 
 def _last(bucket: BucketFigures) -> str:

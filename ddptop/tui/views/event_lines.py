@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddptop.analysis.frames import Alert, Happening
 from ddptop.tui.paint.line import Line
-from ddptop.tui.paint.numbers import clock, count
+from ddptop.tui.paint.numbers import age, clock, count
 from ddptop.tui.paint.signs import of_severity
 from ddptop.tui.scene import Scene
 
@@ -32,13 +32,20 @@ def happening(scene: Scene, event: Happening, short: bool = False) -> Line:
     sign, role = of_severity(event.severity, event.kind)
     line = Line(clock(event.unix_s, seconds=not short), "dim").add(f" {sign} ", role)
     line.add(scene.clean(event.message))
-    if event.step is not None and not short:
+    if event.step is not None and "step" not in event.message and not short:
         line.add(f"  step {count(event.step)}", "faint")
     return line
 
 
-def alert(scene: Scene, held: Alert) -> Line:
-    """A condition that holds now."""
+def alert(scene: Scene, held: Alert, short: bool = False) -> Line:
+    """A condition that holds now, and for how long; `short` on a narrow screen."""
     sign, role = of_severity(held.severity, held.kind)
-    line = Line(f"{sign} ", role).add(f"since {clock(held.since_s)}  ", "dim")
-    return line.add(scene.clean(held.message), "bad" if role == "bad" else "strong")
+    lasts = age(scene.frame.unix_s - held.since_s)
+    when = (
+        f"{clock(held.since_s, seconds=False)}, {lasts}" if short else f"since {clock(held.since_s)}, {lasts}"
+    )
+    line = Line(f"{sign} ", role).add(f"{when}  ", "dim")
+    line.add(scene.clean(held.message), "bad" if role == "bad" else "strong")
+    if held.step is not None and "step" not in held.message and not short:
+        line.add(f"  step {count(held.step)}", "faint")
+    return line

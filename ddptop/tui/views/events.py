@@ -2,47 +2,75 @@
 
 from __future__ import annotations
 
-from ddptop.analysis.frames import Happening
+from ddptop.analysis.frames import Alert, Frame, Happening
 from ddptop.tui.paint.line import Line, rule
-from ddptop.tui.paint.numbers import count, counted
+from ddptop.tui.paint.numbers import age, clock, count, counted
 from ddptop.tui.paint.text import wrap
+from ddptop.tui.paint.trouble import kind_words
 from ddptop.tui.scene import Scene
 from ddptop.tui.views.event_lines import alert, happening
 
 IN_FULL = 3
-"""Lines for the whole text of the event under the cursor."""
+"""Lines for the whole text of what is under the cursor."""
 
 ROOM_FOR_IT = 12
 """Lines from which these are worth taking from the list."""
 
+NARROW = 70
+"""Cells below which alerts are told shortly."""
+
 
 def events(scene: Scene, width: int, height: int) -> list[Line]:
-    """Alerts above, happenings below with a cursor; the event under it in full at the foot."""
-    held = [alert(scene, one).cut(width) for one in scene.frame.alerts]
+    """Alerts above, happenings below, one cursor for both; what is under it in full at the foot."""
+    held = scene.frame.alerts[: max(1, (height - 2) // 3)]
+    total, scroll = len(listed(scene.frame)), scene.place.scroll
+    scroll.cursor = min(max(scroll.cursor, 0), max(0, total - 1))
+    lines = [rule(width, f"{counted(len(scene.frame.alerts), 'alert')} now")]
+    for at, one in enumerate(held):
+        lines.append(_chosen(at == scroll.cursor, alert(scene, one, width < NARROW), at, width))
+    lines += [] if held else [Line("✓ ", "good").add("nothing is wrong now", "dim")]
+    hidden = len(scene.frame.alerts) - len(held)
+    lines += [Line(f"  and {hidden:,} more", "dim")] if hidden else []
     happened = list(reversed(scene.frame.happenings))
-    most = max(1, (height - 2) // 3)
-    lines = [rule(width, f"{counted(len(held), 'alert')} now")]
-    lines += held[:most] or [Line("✓ ", "good").add("nothing is wrong now", "dim")]
-    if len(held) > most:
-        lines.append(Line(f"  and {len(held) - most:,} more", "dim"))
     lines.append(rule(width, f"{counted(len(happened), 'event')}, newest first"))
     if not happened:
-        return [*lines, Line("  nothing has happened yet", "dim")]
-    full = IN_FULL + 1 if height >= ROOM_FOR_IT else 0
-    scroll = scene.place.scroll
-    for at in scroll.window(len(happened), height - len(lines) - full):
-        chosen = at == scroll.cursor
-        line = Line("▸ " if chosen else "  ", "accent", ground="cursor" if chosen else "")
-        line.extend(happening(scene, happened[at])).target = at
-        lines.append(line.cut(width))
+        lines.append(Line("  nothing has happened yet", "dim"))
+    full = IN_FULL + 1 if height >= ROOM_FOR_IT and total else 0
+    before = len(scene.frame.alerts)
+    for at in _window(scene, before, len(happened), height - len(lines) - full):
+        line = happening(scene, happened[at])
+        lines.append(_chosen(before + at == scroll.cursor, line, before + at, width))
     if full:
         lines += [Line()] * (height - full - len(lines))
-        lines += [rule(width), *_in_full(scene, happened[scroll.cursor], width)]
+        lines += [rule(width), *_in_full(scene, listed(scene.frame)[scroll.cursor], width)]
     return lines
 
 
-def _in_full(scene: Scene, event: Happening, width: int) -> list[Line]:
-    where = [f"rank {event.rank}"] if event.rank is not None else []
-    where += [f"step {count(event.step)}"] if event.step is not None else []
-    text = " · ".join([scene.clean(event.kind), *where, scene.clean(event.message)])
+def listed(frame: Frame) -> list[Alert | Happening]:
+    """All that the cursor goes through: alerts, then happenings, newest first."""
+    return [*frame.alerts, *reversed(frame.happenings)]
+
+
+def _chosen(chosen: bool, line: Line, at: int, width: int) -> Line:
+    whole = Line("▸ " if chosen else "  ", "accent", ground="cursor" if chosen else "").extend(line)
+    whole.target = at
+    return whole.cut(width)
+
+
+def _window(scene: Scene, before: int, total: int, height: int) -> range:
+    """The happenings to show: the list stays where it is while the cursor is among the alerts."""
+    scroll = scene.place.scroll
+    cursor = scroll.cursor
+    scroll.cursor = max(0, cursor - before)
+    shown = scroll.window(total, height)
+    scroll.cursor = cursor
+    return shown
+
+
+def _in_full(scene: Scene, chosen: Alert | Happening, width: int) -> list[Line]:
+    when = chosen.unix_s if isinstance(chosen, Happening) else chosen.since_s
+    words = [kind_words(scene.clean(chosen.kind)), f"{clock(when)}, {age(scene.frame.unix_s - when)} ago"]
+    words += [f"rank {chosen.rank}"] if chosen.rank is not None else []
+    words += [f"step {count(chosen.step)}"] if chosen.step is not None else []
+    text = " · ".join([*words, scene.clean(chosen.message)])
     return [Line(part) for part in wrap(text, width)][:IN_FULL]

@@ -10,7 +10,7 @@ from ddptop.tui.scene import Scene
 _ALWAYS = ("q", "?")
 """Kept, however narrow the terminal is; they stand at the end."""
 
-_GIVING_WAY = ("1", "2", "3", "/")
+_GIVING_WAY = ("1", "2", "3", "4", "/")
 
 
 def footer(scene: Scene | None, width: int) -> Line:
@@ -24,7 +24,7 @@ def footer(scene: Scene | None, width: int) -> Line:
         parts = {"Esc": _part("Esc", "back"), **parts}
     tail = gather([parts[shown] for shown in reversed(_ALWAYS)], width)
     if played:  # a recording has many keys of its own: the views share one entry
-        parts = {"1-3": _part("1-3", "views")} | {
+        parts = {"1-4": _part("1-4", "views")} | {
             shown: part for shown, part in parts.items() if shown not in _GIVING_WAY
         }
     lead = [part for shown, part in parts.items() if shown not in _ALWAYS]

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddptop.tui.paint.line import Line, rule
+from ddptop.tui.paint.numbers import counted
 from ddptop.tui.paint.phases import legend
+from ddptop.tui.paint.text import cells
+from ddptop.tui.paint.trouble import in_trouble
 from ddptop.tui.scene import Scene
 from ddptop.tui.views.charts import charts
 from ddptop.tui.views.event_lines import event_lines
@@ -52,19 +55,27 @@ def heights(height: int, ranks: int, verdict: int) -> Heights:
 
 def overview(scene: Scene, width: int, height: int) -> list[Line]:
     """All of the group on one screen."""
-    most = 1 if height < ONE_LINE_VERDICT else 4 if width < 70 else 2
+    grave = in_trouble(scene.frame)
+    most = 1 if height < ONE_LINE_VERDICT else 4 if width < 70 or grave else 3
     said = verdict_lines(scene, width, most)
     room = heights(height, len(scene.frame.ranks.state), len(said))
     lines = said[: room.verdict]
     table = rank_table(scene, width, room.table)
     if room.rules:
-        lines.append(rule(width, tally(scene)))
+        lines.append(rule(width, tally(scene), _alerts(scene, width)))
     lines += table
     lines += [Line()] * (room.table - len(table))
     if room.legend:
-        lines.append(legend(scene.ascii_only, scene.culprit, width))
+        lines.append(legend(scene.ascii_only, scene.culprits, width))
     if room.rules > 1:
         lines.append(rule(width))
     lines += charts(scene, width, room.chart)
     lines += [Line()] * (height - room.events - len(lines))
     return lines + event_lines(scene, width, room.events) if room.events else lines
+
+
+def _alerts(scene: Scene, width: int) -> str:
+    """That more is wrong than the verdict can say; nothing where the rule has no room for it."""
+    held = len(scene.frame.alerts)
+    words = f"{counted(held, 'alert')}: key 3"
+    return words if held > 1 and cells(tally(scene)) + cells(words) + 12 <= width else ""

@@ -14,11 +14,13 @@ from ddptop.tui.views.help import help_page
 from ddptop.tui.views.overview import overview
 from ddptop.tui.views.rank_page import rank_page
 from ddptop.tui.views.replay_bar import banner
+from ddptop.tui.views.stall import stall_page
 
 BODIES: dict[ViewName, Callable[[Scene, int, int], list[Line]]] = {
     "overview": overview,
     "buckets": buckets,
     "events": events,
+    "stall": stall_page,
     "rank": rank_page,
     "help": help_page,
 }

@@ -32,7 +32,7 @@ SORTS: dict[str, tuple[str, bool]] = {
 }
 """Sortable columns of numbers: field of `Ranks`, and whether the largest comes first."""
 
-_STATES = (*UNWELL, "waiting", "live", "finished")
+_RANK_OF_STATE = {state: at for at, state in enumerate((*UNWELL, "waiting", "live", "finished"))}
 
 _SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
@@ -47,7 +47,7 @@ def ordered(scene: Scene, rows: int) -> list[int]:
         keys = -column if falling else column
         return [chosen[at] for at in np.argsort(keys[chosen], kind="stable").tolist()]
     if place.sort == "state":
-        return sorted(chosen, key=lambda rank: _STATES.index(frame.ranks.state[rank]))
+        return sorted(chosen, key=lambda rank: _RANK_OF_STATE.get(frame.ranks.state[rank], 0))
     if place.sort in ("host", "dev"):
         texts = frame.ranks.host if place.sort == "host" else frame.ranks.device
         return sorted(chosen, key=lambda rank: texts[rank])
@@ -55,10 +55,10 @@ def ordered(scene: Scene, rows: int) -> list[int]:
 
 
 def _trouble_first(scene: Scene, chosen: list[int]) -> list[int]:
-    states, culprit = scene.frame.ranks.state, scene.culprit
-    front = [rank for rank in chosen if states[rank] in UNWELL or rank == culprit]
+    states, culprits = scene.frame.ranks.state, {*scene.culprits, *scene.blamed}
+    front = [rank for rank in chosen if states[rank] in UNWELL or rank in culprits]
     lifted = set(front)
-    front.sort(key=lambda rank: (states[rank] not in GRAVE, rank != culprit))
+    front.sort(key=lambda rank: (rank not in scene.blamed, states[rank] not in GRAVE, rank not in culprits))
     return front + [rank for rank in chosen if rank not in lifted]
 
 

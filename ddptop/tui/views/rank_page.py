@@ -11,9 +11,11 @@ from ddptop.tui.paint.line import Line, beside, gather, rule
 from ddptop.tui.paint.numbers import UNKNOWN, count, counted, fixed, known, loss, size
 from ddptop.tui.paint.phases import PARTS
 from ddptop.tui.paint.text import fit
+from ddptop.tui.paint.trouble import death_words
 from ddptop.tui.scene import Scene
 from ddptop.tui.views.charts import TWO_ABREAST, Curve, chart
 from ddptop.tui.views.rank_table import silence, state_piece
+from ddptop.tui.views.testimony_lines import testimony_lines
 
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Column, RankSteps
@@ -31,7 +33,8 @@ def rank_page(scene: Scene, width: int, height: int) -> list[Line]:
     if rank >= len(scene.frame.ranks.state):
         return [rule(width, f"rank {rank}"), Line("  nothing was heard of this rank", "dim")]
     lines = [rule(width, f"rank {rank}"), *_facts(scene, rank, width)]
-    lines += _phases(scene, rank, width)
+    lines += _testimony(scene, rank, width, height - len(lines))
+    lines += _phases(scene, rank, width)[: max(0, height - len(lines))]
     room = height - len(lines) - 1
     focus = scene.frame.focus
     if focus is None or focus.rank != rank:
@@ -57,22 +60,66 @@ def _facts(scene: Scene, rank: int, width: int) -> list[Line]:
     ]
     where = ranks.phase[rank]
     bucket = ranks.bucket[rank]
+    last = float("nan") if scene.frame.group.clock_free else float(ranks.last_pct[rank])
+    late = Line("late ", "dim").add(_late(scene, rank))
+    often = Line("comes last ", "dim").add(fixed(last, 0, "%"))
+    scores = [
+        Line("score ", "dim").add(fixed(ranks.relative_score[rank], 2)).add(" of the best", "faint"),
+        Line("own best ", "dim").add(fixed(ranks.individual_score[rank], 2)),
+    ]
     second = [
         Line("step ", "dim").add(count(ranks.step[rank])).add(f" in {where}" if where else ""),
         Line("loss ", "dim").add(loss(ranks.loss[rank])),
         Line("buckets sent ", "dim").add(count(bucket)) if known(bucket) and bucket >= 0 else Line(),
-        Line("late ", "dim").add(fixed(ranks.lateness_ms[rank], 1, " ms")),
-        Line("last ", "dim").add(fixed(ranks.last_pct[rank], 0, "%")),
     ]
     third = [
         Line("records ", "dim").add(count(ranks.records[rank])),
         Line("lost ", "dim").add(count(ranks.lost_records[rank])),
         Line("memory ", "dim").add(size(ranks.rss_bytes[rank])),
         Line("cpu ", "dim").add(fixed(ranks.cpu_pct[rank], 0, "%")),
-        Line("score ", "dim").add(fixed(ranks.relative_score[rank], 2)).add(" of the best", "faint"),
-        Line("own best ", "dim").add(fixed(ranks.individual_score[rank], 2)),
     ]
-    return [gather(first, width), gather(second, width), gather(third, width)]
+    split = [Line("collectives ", "dim").add(_collectives(scene, rank))]
+    if width >= LONG:
+        rows = [first, [*second, late], [*third, often], split + scores]
+    else:
+        rows = [first, second, [late, often], third, split]
+    return [gather(parts, width) for parts in rows]
+
+
+def _late(scene: Scene, rank: int) -> str:
+    """With its bound; nothing where the clocks cannot tell."""
+    ranks = scene.frame.ranks
+    late, bound = float(ranks.lateness_ms[rank]), float(ranks.bound_ms[rank])
+    if scene.frame.group.clock_free or not known(late):
+        return UNKNOWN
+    return f"{fixed(late)} ±{fixed(bound)} ms" if known(bound) else fixed(late, 1, " ms")
+
+
+def _collectives(scene: Scene, rank: int) -> str:
+    """The split of a collective on this rank."""
+    ranks = scene.frame.ranks
+    sign = "~" if scene.frame.group.clock_free else ""
+    wait, move = float(ranks.wait_ms[rank]), float(ranks.transfer_ms[rank])
+    if not known(wait) or not known(move):
+        return UNKNOWN
+    bound = float(ranks.transfer_bound_ms[rank])
+    text = f"{sign}{fixed(wait)} wait + {sign}{fixed(move)} move"
+    return f"{text} ±{fixed(bound)} ms" if known(bound) else f"{text} ms"
+
+
+def _testimony(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
+    """Where it stands in a stall, or how it ended; with the key that shows all of it."""
+    frame = scene.frame
+    told = [death.testimony for death in frame.deaths if death.rank == rank]
+    told += [one for one in (frame.stall.testimonies if frame.stall else ()) if one.rank == rank]
+    if not told or most < 3:
+        return []
+    said = next((death_words(death) for death in frame.deaths if death.rank == rank), "")
+    title = said or ("the step does not move" if frame.stall else "")
+    lines = [rule(width, fit(scene.clean(title), max(8, width - 20)).rstrip(), "4 shows all")]
+    best = next((one for one in told if one.traces), told[0])
+    lines += testimony_lines(scene, best, width, blamed=rank in scene.blamed)
+    return lines[:most]
 
 
 def _phases(scene: Scene, rank: int, width: int) -> list[Line]:

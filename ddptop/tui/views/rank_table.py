@@ -17,15 +17,18 @@ from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views.rank_order import SORTS, ordered
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Column
+    from ddptop.analysis.frames import Column, Frame
 
 GUTTER = 2
 """Cursor and mark of the culprit, left of every row."""
 
+BOUND = "±"
+"""Title of the column beside the lateness: how far that may be wrong."""
+
 LEAST_BAR = 20
 """Cells below which a bar of seven parts tells nothing."""
 
-BAR_SHARE = 0.3
+BAR_SHARE = 0.25
 """Part of a wide screen that the bar keeps before further columns may come."""
 
 STATE_WIDTH = 10
@@ -51,7 +54,7 @@ def rank_table(scene: Scene, width: int, height: int) -> list[Line]:
 def state_piece(scene: Scene, rank: int, width: int = STATE_WIDTH) -> Piece:
     """Sign and word; a silent rank also shows for how long."""
     ranks = scene.frame.ranks
-    word, age = ranks.state[rank], float(ranks.age_ms[rank])
+    word, age = ranks.state[rank], silent_or_stuck_ms(scene.frame, rank)
     sign, role = of_state(word)
     text = f"{sign} {word}"
     if word in ("stale", "stalled", "lost") and known(age):
@@ -60,8 +63,15 @@ def state_piece(scene: Scene, rank: int, width: int = STATE_WIDTH) -> Piece:
     return text, "dim" if word == "live" and width == STATE_WIDTH else role
 
 
+def silent_or_stuck_ms(frame: Frame, rank: int) -> float:
+    """Since it was heard of; of a stalled rank, since the step last moved (NaN: not known)."""
+    if frame.ranks.state[rank] != "stalled":
+        return float(frame.ranks.age_ms[rank])
+    return (frame.unix_s - frame.stall.since_s) * 1e3 if frame.stall is not None else float("nan")
+
+
 def _note(place: Place, columns: list[table.Column], order: list[int]) -> None:
-    place.sortable = tuple(column.title for column in columns)
+    place.sortable = tuple(column.title for column in columns if column.title != BOUND)
     place.order = tuple(order)
     if place.rank in place.order:
         place.scroll.cursor = place.order.index(place.rank)
@@ -83,12 +93,20 @@ def _sign(sort: str) -> str:
 def _row(scene: Scene, columns: list[table.Column], rank: int, bar: int) -> Line:
     chosen = rank == scene.place.rank
     line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
-    line.add("▲" if rank == scene.culprit else " ", "warn")
+    mark, role = _mark(scene, rank)
+    line.add(mark, role)
     line.extend(table.body(columns, rank))
     line.target = rank
     if bar:
         line.add(" ┃", "rule").extend(scene.breakdown.bar(rank, bar, scene.ascii_only))
     return line
+
+
+def _mark(scene: Scene, rank: int) -> Piece:
+    """Whom a stall is due to, or whom the others wait for at every step."""
+    if rank in scene.blamed:
+        return "■", "bad"
+    return ("▲", "warn") if rank in scene.culprits else (" ", "text")
 
 
 def _nobody(scene: Scene) -> str:
@@ -101,7 +119,8 @@ def _columns(scene: Scene) -> list[table.Column]:
     ranks = scene.frame.ranks
     one_host = scene.frame.run.nodes <= 1 and len(set(ranks.host)) <= 1
     last = max(0, len(ranks.state) - 1)
-    return [
+    bounds = _told(scene, ranks.bound_ms)
+    columns = [
         table.Column("rank", max(5, len(str(last))), lambda rank: (str(rank), _name_role(scene, rank)), 99),
         _text(scene, "host", ranks.host, 5 if one_host else 75, 16),
         _text(scene, "dev", ranks.device, 70, 8),
@@ -109,23 +128,42 @@ def _columns(scene: Scene) -> list[table.Column]:
         _number("step", ranks.step, count, 84, "dim"),
         _number("loss", ranks.loss, loss, 80, "text"),
         _number("ms/step", ranks.step_ms, fixed, 85, "text"),
-        _number("late", ranks.lateness_ms, fixed, 60, "text"),
-        _number("last%", ranks.last_pct, lambda value: fixed(value, 0), 42, "text"),
+        _number("late", _told(scene, ranks.lateness_ms), fixed, 60, "text"),
+        _number(BOUND, bounds, _bound, 59, "faint"),
+        _number("last%", _told(scene, ranks.last_pct), lambda value: fixed(value, 0), 42, "text"),
         _number("data", ranks.data_ms, fixed, 58, "text"),
         _number("fwd", ranks.forward_ms, fixed, 57, "text"),
         _number("bwd", ranks.backward_ms, fixed, 56, "text"),
         _number("opt", ranks.optimizer_ms, fixed, 48, "text"),
         _number("other", ranks.other_ms, fixed, 46, "text"),
-        _number("wait", ranks.wait_ms, fixed, 55, "text"),
-        _number("move", ranks.transfer_ms, fixed, 54, "text"),
+        _number("wait", ranks.wait_ms, _split(scene), 55, "text"),
+        _number("move", ranks.transfer_ms, _split(scene), 54, "text"),
+        _number("score", ranks.relative_score, lambda value: fixed(value, 2), 41, "text"),
         _number("mem", ranks.rss_bytes, size, 40, "dim"),
         _number("cpu%", ranks.cpu_pct, lambda value: fixed(value, 0), 39, "dim"),
         _number("lost", ranks.lost_records, count, 38, "dim"),
     ]
+    return [column for column in columns if column.title != BOUND or np.isfinite(bounds).any()]
 
 
 def _name_role(scene: Scene, rank: int) -> Role:
-    return "warn" if rank == scene.culprit else "strong"
+    return _mark(scene, rank)[1] if rank in scene.blamed or rank in scene.culprits else "strong"
+
+
+def _told(scene: Scene, column: Column) -> Column:
+    """Who came when, where the clocks can tell it; nothing elsewhere."""
+    return np.full_like(column, np.nan) if scene.frame.group.clock_free else column
+
+
+def _bound(value: float | None) -> str:
+    return f"±{fixed(value)}" if known(value) else UNKNOWN
+
+
+def _split(scene: Scene) -> Callable[[float | None], str]:
+    """Wait and transfer; a sign in front of what the clock-free fallback found."""
+    if not scene.frame.group.clock_free:
+        return fixed
+    return lambda value: f"~{fixed(value)}" if known(value) else UNKNOWN
 
 
 def _text(scene: Scene, title: str, texts: tuple[str, ...], keep: int, most: int) -> table.Column:
@@ -169,6 +207,8 @@ def tally(scene: Scene) -> str:
         words.append(f"filter {scene.clean(place.filter)!r}")
     if frame.run.nodes > 1:
         words.append(counted(frame.run.nodes, "node"))
+    if frame.group.clock_free:
+        words.append("~ clock-free")
     if frame.lost_records:
         words.append(f"{counted(frame.lost_records, 'record')} lost")
     return " · ".join(words)

@@ -16,9 +16,19 @@ _MARKS: dict[str, tuple[str, Role]] = {
     "straggler": ("▲", "warn"),
     "stall": ("■", "bad"),
     "stalled": ("■", "bad"),
+    "mismatch": ("■", "bad"),
     "lost_rank": ("✖", "bad"),
+    "exit": ("✗", "bad"),
     "failed_rank": ("✗", "bad"),
+    "failed": ("✗", "bad"),
+    "nan": ("▲", "warn"),
+    "replica_drift": ("▲", "warn"),
+    "loss_spread": ("▲", "warn"),
+    "process": ("◌", "warn"),
 }
+
+_GRAVITY: tuple[Role, ...] = ("dim", "warn", "bad")
+"""Of marks in the same cell the gravest is seen."""
 
 
 def banner(scene: Scene, width: int) -> Line | None:
@@ -56,14 +66,18 @@ def _begin(scene: Scene, played: Playback) -> float:
 def _track(played: Playback, width: int) -> Line:
     inside = width - 2
     cells: list[tuple[str, Role]] = [("─", "rule")] * inside
-    for share, kind in played.marks:
-        cells[_cell(share, inside)] = _MARKS.get(kind, ("┴", "dim"))
+    for share, kind in sorted(played.marks, key=lambda mark: _GRAVITY.index(_mark(mark[1])[1])):
+        cells[_cell(share, inside)] = _mark(kind)
     share = played.position_s / played.duration_s if played.duration_s > 0 else 0.0
     here = _cell(share, inside)
     line = Line("├", "rule")
     for at, (sign, role) in enumerate(cells):
         line.add("●" if at == here else sign, "accent" if at == here else role)
     return line.add("┤", "rule")
+
+
+def _mark(kind: str) -> tuple[str, Role]:
+    return _MARKS.get(kind, ("┴", "dim"))
 
 
 def _cell(share: float, cells: int) -> int:

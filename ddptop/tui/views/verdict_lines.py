@@ -5,9 +5,13 @@ from __future__ import annotations
 from ddptop.analysis.verdict import SIGNS, verdict
 from ddptop.tui.paint.line import Line, Role
 from ddptop.tui.paint.text import wrap
-from ddptop.tui.scene import Scene
+from ddptop.tui.paint.trouble import in_trouble
+from ddptop.tui.scene import TO_STALL, Scene
 
 INDENT = 2
+
+GAP = 3
+"""Between the verdict and the key that shows more."""
 
 _ROLES: dict[str, Role] = {
     "good": "good",
@@ -31,7 +35,26 @@ def verdict_lines(scene: Scene, width: int, most: int) -> list[Line]:
     if lines:
         lines[0].pieces[0] = (f"{SIGNS[said.sign]} ", role)
     lines += [Line("  ").add(text, "dim") for text in _wrapped(scene, said.detail, width)]
-    return lines[:most]
+    lines = lines[:most]
+    if in_trouble(scene.frame):
+        for line in lines:
+            line.target = TO_STALL
+        return lines if most == 1 else _with_way(lines, width, most)
+    return lines
+
+
+def _with_way(lines: list[Line], width: int, most: int) -> list[Line]:
+    """The key that shows more, at the end of the last line or below it."""
+    way = Line("4", "accent").add(" shows the stacks", "dim")
+    room = width - way.width - GAP
+    if lines[-1].width > room and len(lines) < most:
+        lines.append(Line(" " * INDENT).extend(way))
+    else:
+        last = lines[-1].cut(room)
+        last.target = TO_STALL
+        lines[-1] = last.add(" " * GAP).extend(way)
+    lines[-1].target = TO_STALL
+    return lines
 
 
 def _wrapped(scene: Scene, text: str, width: int) -> list[str]:

@@ -1,0 +1,115 @@
+"""Events to state and to the log: the collector's words, and what ranks say of themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddptop.analysis.endings import ending, has_words, reason
+
+if TYPE_CHECKING:
+    from ddptop.analysis.members import Member
+    from ddptop.analysis.reducer import Reducer
+    from ddptop.protocol.messages import Event, Scalar
+
+TOLD_ELSEWHERE = frozenset({"rebuild", "restart"})
+"""LAYOUT and HELLO tell these better."""
+
+PLAIN_FAILURE = 1
+"""Python's exit code after an exception, which has been told already."""
+
+
+def on_event(reducer: Reducer, event: Event, t_ns: int) -> None:
+    """Take one event. What names a rank or a process that is not there is ignored."""
+    member = reducer.members[event.rank] if 0 <= event.rank < len(reducer.members) else None
+    if event.kind in _OF_RANKS:
+        if member is not None and event.fields.get("session", member.session) == member.session:
+            _OF_RANKS[event.kind](reducer, event, member, t_ns)
+    elif event.kind in ("recording", "thinned"):
+        reducer.kept_every = _whole(event.fields.get("every")) or reducer.kept_every
+        reducer.recording_trouble = (t_ns, _told(event) or "the recording is incomplete")
+        reducer.log.add(reducer.unix_s(t_ns), "recording", reducer.recording_trouble[1], severity="warning")
+    elif event.kind == "settings":
+        stall_s = event.fields.get("stall_s")
+        if isinstance(stall_s, (int, float)) and stall_s > 0:
+            reducer.stall_s = float(stall_s)
+    elif event.kind == "collector_restart":
+        text = _told(event) or "collector restarted, the run went on"
+        reducer.log.add(reducer.unix_s(t_ns), event.kind, text, severity="warning")
+    elif event.kind not in TOLD_ELSEWHERE:
+        text = event.kind.replace("_", " ") + (f": {_told(event)}" if _told(event) else "")
+        if member is not None:
+            _log(reducer, event, text, t_ns)
+        else:
+            step = event.step if event.step >= 0 else None
+            reducer.log.add(reducer.unix_s(t_ns), event.kind, text, step=step)
+
+
+def _lost(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
+    if member.bye is not None:
+        return
+    member.gone_ns = t_ns
+    reducer.presence_changed()
+    _note_exit(event, member, t_ns)
+    text = ending(member) if has_words(member) else "lost: no process any more"
+    _log(reducer, event, text, t_ns, severity="critical")
+
+
+def _exited(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
+    """The collector learnt the exit code: of a process that said goodbye, or later than its loss."""
+    _note_exit(event, member, t_ns)
+    if member.signal is not None:
+        _log(reducer, event, f"was ended by {member.signal}", t_ns, severity="critical")
+    elif member.exit_code and (member.exit_code != PLAIN_FAILURE or not reason(member)):
+        _log(reducer, event, f"exited with code {member.exit_code}", t_ns, severity="critical")
+
+
+def _note_exit(event: Event, member: Member, t_ns: int) -> None:
+    code, signal = event.fields.get("exit_code"), event.fields.get("signal")
+    if member.exit_ns is None and (code is not None or signal is not None):
+        member.exit_ns = t_ns
+    if isinstance(code, int):
+        member.exit_code = code
+    if isinstance(signal, str) and signal:
+        member.signal = signal
+
+
+def _process(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
+    stopped = event.fields.get("state") == "stopped"
+    if stopped != member.stopped:
+        member.stopped = stopped
+        text = "was stopped (SIGSTOP)" if stopped else "goes on: its process is running again"
+        _log(reducer, event, text, t_ns, severity="warning" if stopped else "info")
+
+
+def _phase(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
+    member.declare(event.kind == "phase_begins", t_ns)
+    reducer.excused_ns = t_ns
+
+
+def _timer(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
+    ready_us, end_us = event.fields.get("ready_us"), event.fields.get("end_us")
+    if isinstance(ready_us, (int, float)) and isinstance(end_us, (int, float)):
+        reducer.figures.set_timer_bounds(event.rank, ready_us, end_us)
+
+
+_OF_RANKS = {
+    "lost_rank": _lost,
+    "exit": _exited,
+    "process": _process,
+    "phase_begins": _phase,
+    "phase_ends": _phase,
+    "timer": _timer,
+}
+
+
+def _log(reducer: Reducer, event: Event, text: str, t_ns: int, *, severity: str = "info") -> None:
+    world = len(reducer.members)
+    reducer.log.add_rank(reducer.unix_s(t_ns), event.kind, text, event.rank, world, severity=severity)
+
+
+def _told(event: Event) -> str:
+    return str(event.fields.get("message") or event.fields.get("note") or "")
+
+
+def _whole(value: Scalar) -> int | None:
+    return value if isinstance(value, int) and value > 0 else None

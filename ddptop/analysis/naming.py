@@ -1,0 +1,144 @@
+"""The rank that is named now, over all process groups, and the figures it is named with."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ddptop.analysis import judge, metrics, patterns
+from ddptop.analysis.causes import cause, excess
+from ddptop.analysis.frames import Straggler
+
+if TYPE_CHECKING:
+    from ddptop.analysis.detail_window import DetailWindow, ScopeWindow
+    from ddptop.analysis.frames import Column
+    from ddptop.analysis.groups import Scope
+
+MOVES, MOVES_WITHIN = 3, 512
+"""A name that went on from one rank to another so often within so many detailed steps is one that rotates."""
+
+
+class Named(NamedTuple):
+    """Who is named, and for what."""
+
+    scope: Scope
+    rank: int
+    """Its place in the process group."""
+    pattern: str
+    cost_ms: float
+
+    @property
+    def global_rank(self) -> int:
+        return self.scope.ranks[self.rank]
+
+
+class Naming:
+    """Judges every process group in turn and names the rank that costs most."""
+
+    def __init__(self) -> None:
+        self.now: Named | None = None
+        self._last: Named | None = None
+        """The last one that was named."""
+        self._moves: deque[int] = deque(maxlen=MOVES)
+        """Detailed steps at which the name went from one rank to another."""
+
+    def look(self, detail: DetailWindow, slots: Column) -> None:
+        """Look at the judged steps and decide anew."""
+        before = self.now
+        found = [named for window in detail.scopes.values() if (named := self._in(window, slots)) is not None]
+        kept = [named for named in found if before is not None and named[:2] == before[:2]]
+        self.now = kept[0] if kept else max(found, key=lambda named: named.cost_ms, default=None)
+        if self.now is None:
+            return
+        if self._last is not None and self._last[:2] != self.now[:2]:
+            self._moves.append(detail.count)
+        self._last = self.now
+
+    def _in(self, window: ScopeWindow, slots: Column) -> Named | None:
+        """The rank to name in one process group."""
+        if window.clock_free:
+            return None
+        held = self.now if self.now is not None and self.now.scope == window.scope else None
+        rank = None if held is None else held.rank
+        seen = judge.persistent(window, slots, rank if held is None or held.pattern == "persistent" else None)
+        if seen is not None:
+            return Named(window.scope, seen.ranks[0], "persistent", seen.cost_ms)
+        for pattern, found in (
+            ("intermittent", patterns.intermittent(window)),
+            ("rotating", patterns.rotating(window, rank)),
+        ):
+            if found is not None:
+                return Named(window.scope, found.ranks[0], pattern, found.cost_ms)
+        return None
+
+    def straggler(self, detail: DetailWindow, slots: Column) -> Straggler | None:
+        """The figures of the named rank over the judged steps, with the cause; None when they no longer bear
+        the name out, or nobody is named."""
+        named = self.now
+        window = None if named is None else detail.scopes.get(named.scope)
+        if named is None or window is None or not len(slots):
+            return None
+        if named.pattern == "persistent":
+            return self._persistent(detail, window, slots, named)
+        if named.pattern == "intermittent":
+            found = patterns.intermittent(window)
+        else:
+            found = patterns.rotating(window, named.rank)
+        return None if found is None else _of_pattern(detail, window, slots, named, found)
+
+    def _persistent(
+        self, detail: DetailWindow, window: ScopeWindow, slots: Column, named: Named
+    ) -> Straggler | None:
+        seen = judge.look(window, slots, named.rank)
+        if seen is None or not judge.still(seen):
+            slots = window.newest(judge.NEWEST)  # it has only just become slow
+            seen = judge.look(window, slots, named.rank)
+        if seen is None or not judge.still(seen):
+            return None
+        slots = window.told(slots)
+        # Of one rank all steps count, of several those in which each is late.
+        late: Column = np.zeros((len(slots), len(window.members)), bool)
+        late[:, list(seen.ranks)] = True
+        if len(seen.ranks) > 1:
+            lateness = window.ranks.of("lateness", slots).T[:, list(seen.ranks)]
+            late[:, list(seen.ranks)] = lateness > seen.bound_ms
+        parts = excess(detail, window, slots, late)
+        moving = len(self._moves) == MOVES and detail.count - self._moves[0] <= MOVES_WITHIN
+        return Straggler(
+            rank=named.global_rank,
+            pattern="rotating" if moving else "persistent",
+            lateness_ms=seen.lateness_ms,
+            bound_ms=seen.bound_ms,
+            recoverable_ms=seen.recoverable_ms,
+            cost_pct=seen.cost_pct,
+            last_pct=100 * seen.share,
+            cause=cause(parts),
+            parts_ms=parts,
+            ranks=tuple(window.scope.ranks[rank] for rank in seen.ranks) if len(seen.ranks) > 1 else (),
+        )
+
+
+def _of_pattern(
+    detail: DetailWindow, window: ScopeWindow, slots: Column, named: Named, found: patterns.Found
+) -> Straggler:
+    """Lateness and cause over the late steps only."""
+    last = window.group.of("last", slots)
+    clear = (window.group.of("recoverable", slots) > found.clear_ms) & np.isin(last, found.ranks)
+    late = clear[:, None] & (last[:, None] == np.arange(len(window.members)))
+    lateness = window.ranks.of("lateness", slots).T[late]
+    parts = excess(detail, window, slots, late) if late.any() else {}
+    ranks = tuple(window.scope.ranks[rank] for rank in found.ranks)
+    return Straggler(
+        rank=named.global_rank,
+        pattern=named.pattern,
+        lateness_ms=float(metrics.median(lateness)) if len(lateness) else found.recoverable_ms,
+        bound_ms=float(window.bound_ms(slots)[named.rank]),
+        recoverable_ms=found.recoverable_ms,
+        cost_pct=found.cost_pct,
+        last_pct=100 * found.share,
+        cause=cause(parts),
+        parts_ms=parts,
+        ranks=ranks if len(ranks) > 1 else (),
+    )

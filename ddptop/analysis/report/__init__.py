@@ -1,0 +1,1 @@
+"""The report: what happened over a whole run, from its messages alone."""

@@ -1,0 +1,169 @@
+"""All steps that were read, in columns: what each took, and what of it a named rank cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.analysis.detail_window import DETAILED_BACK
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddptop.analysis.frames import Column
+    from ddptop.analysis.report.content import Standstill
+    from ddptop.analysis.report.walk import Look
+
+NOBODY = -1
+
+HALF_WINDOW = 50
+"""A look's medians are over the last 100 steps: it speaks for the one in their middle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """One element per step read, in order of time. NaN is not known."""
+
+    step: Column
+    time_s: Column
+    """End of the step, in seconds since the run started."""
+    step_ms: Column
+    wait_ms: Column
+    transfer_ms: Column
+    steps: Column
+    """How many steps of the run it stands for: those not read, or lost, go with the next one that was."""
+    look: Column
+    """Number of the look that it belongs to."""
+    judge: Column
+    """Number of the look whose window has the step in its middle, or nearly: it names."""
+    rank: Column
+    """The rank named then; NOBODY."""
+    cost_ms: Column
+    """What the named rank cost, 0 where nobody was named; NaN where nothing could be judged."""
+    uneven_ms: Column
+    """What late arrivals cost, named or not; mean over the look's steps with bucket detail."""
+
+    @property
+    def seconds(self) -> Column:
+        """Wall time of the steps that each element stands for."""
+        return self.steps * self.step_ms / 1e3
+
+
+def points(looks: Sequence[Look]) -> Points:
+    """The steps of all looks."""
+    step = _joined([look.points.step for look in looks])
+    counts = [len(look.points.step) for look in looks]
+    number: Column = np.repeat(np.arange(len(looks)), counts).astype(np.int64)
+    stretch: Column = np.repeat(np.array([look.stretch for look in looks], np.int64), counts)
+    last = np.searchsorted(stretch, stretch, side="right") - 1
+    judge = number[np.minimum(np.arange(len(step)) + HALF_WINDOW, last)]
+    wait_ms = _joined([look.points.wait_ms for look in looks])
+    told = np.array([_told(look) for look in looks], np.float64).reshape(-1, 3)
+    told[_stale(looks, wait_ms)] = NOBODY, np.nan, np.nan
+    namers = _backdated(looks, told)
+    rank, cost = told[judge, :2].T
+    judge = namers[judge]
+    return Points(
+        step=step,
+        time_s=_joined([look.points.time_s for look in looks]),
+        step_ms=_joined([look.points.step_ms for look in looks]),
+        wait_ms=wait_ms,
+        transfer_ms=_joined([look.points.transfer_ms for look in looks]),
+        steps=_steps_since(step),
+        look=number,
+        judge=judge,
+        rank=rank.astype(np.int64),
+        cost_ms=cost,
+        uneven_ms=_joined([look.recoverable for look in looks]),
+    )
+
+
+def _stale(looks: Sequence[Look], wait_ms: Column) -> Column:
+    """(looks,) whether the last step with bucket detail is so far back that figures tell of another time."""
+    place: Column = np.arange(len(wait_ms))
+    newest = np.maximum.accumulate(np.where(np.isnan(wait_ms), -np.inf, place))
+    ends = np.cumsum([len(look.points.step) for look in looks]).astype(np.int64) - 1
+    every = np.array([look.frame.overhead.detail_every or 1 for look in looks])
+    return np.asarray(ends - newest[ends] > 2 * HALF_WINDOW + DETAILED_BACK * every)
+
+
+def _backdated(looks: Sequence[Look], told: Column) -> Column:
+    """(looks,) the look that names for each.
+
+    A rank is named only when it was late for a while: the looks just before, in which late arrivals already
+    cost half as much or more, become its own in `told`.
+    """
+    namers: Column = np.arange(len(looks))
+    back = 0
+    for i in range(len(looks) - 2, -1, -1):
+        rank, cost, _ = told[i + 1]
+        early = told[i, 0] == NOBODY and rank != NOBODY and looks[i].stretch == looks[i + 1].stretch
+        back = back + len(looks[i].points.step) if early else 0
+        if early and back <= 2 * HALF_WINDOW and 2 * told[i, 2] >= cost:
+            told[i, :2] = rank, told[i, 2]
+            namers[i] = namers[i + 1]
+    return namers
+
+
+def without_stalls(found: Points, stalls: Sequence[Standstill], started_s: float) -> Points:
+    """The same, but steps are shorter by the stalls in them: a stall has a figure of its own.
+
+    Where only some steps have bucket detail, those speak for the others of their look.
+    """
+    step_ms = found.step_ms.copy()
+    for stall in stalls:
+        middle = stall.since_s + stall.lasted_s / 2 - started_s
+        at = int(np.searchsorted(found.time_s, middle))
+        if at < len(step_ms) and found.time_s[at] - step_ms[at] / 1e3 <= middle:
+            step_ms[at] = max(0.0, step_ms[at] - 1e3 * stall.lasted_s)
+    uneven = np.minimum(found.uneven_ms, step_ms)
+    told = ~np.isnan(uneven)
+    count = np.bincount(found.look, weights=told) if len(told) else np.zeros(0)
+    total = np.bincount(found.look, weights=np.where(told, uneven, 0.0)) if len(told) else np.zeros(0)
+    mean = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+    return replace(found, step_ms=step_ms, uneven_ms=mean[found.look])
+
+
+def even_out(found: Points, span: Column) -> Points:
+    """Spread what was not read evenly over what was read of the same span, (points,) numbers of spans.
+
+    A stretch is read out of each span; without this its first step would stand for all that was left out.
+    """
+    if not len(span):
+        return found
+    read = np.bincount(span)
+    total = np.bincount(span, weights=found.steps)
+    return replace(found, steps=(total / np.maximum(read, 1))[span])
+
+
+def weights(found: Points, looks: int) -> Column:
+    """(looks,) steps of the run that each look stands for."""
+    return np.bincount(found.look, weights=found.steps, minlength=looks)
+
+
+def _told(look: Look) -> tuple[float, float, float]:
+    """Rank, cost and uneven cost in ms of every step of a look."""
+    frame = look.frame
+    group, late = frame.group, frame.straggler
+    p50, even = group.step_ms_p50, group.no_straggler_ms
+    judged = p50 is not None and even is not None and not group.clock_free
+    uneven = max(0.0, p50 - even) if judged and p50 is not None and even is not None else np.nan
+    if late is not None and p50 is not None:
+        # A median tells nothing of what happens now and then: there the cost is of the mean step.
+        step_ms = p50 if late.pattern in (None, "persistent") else float(look.points.step_ms.mean())
+        return float(late.rank), late.cost_pct / 100 * step_ms, uneven
+    return float(NOBODY), 0.0 if judged else np.nan, uneven
+
+
+def _joined(columns: Sequence[Column]) -> Column:
+    return np.concatenate([column.astype(np.float64) for column in columns]) if columns else np.empty(0)
+
+
+def _steps_since(step: Column) -> Column:
+    """Steps since the one before; where a restarted run counts from 0 again, those since its start."""
+    if not len(step):
+        return step
+    ahead = np.diff(step, prepend=-1.0)
+    return np.where(ahead > 0, ahead, step + 1)

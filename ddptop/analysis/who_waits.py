@@ -1,0 +1,134 @@
+"""Who waits and who is waited for, from where the ranks stand: pure functions over their positions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ddptop.analysis.mismatches import Mismatch, differing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ddptop.protocol.messages import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where one rank stands."""
+
+    rank: int
+    step: int
+    bucket: int | None = None
+    """All-reduces launched in the step."""
+    answered: bool = False
+    """It has told where it is since the step stands; what only an answer tells is unknown before."""
+    silent: bool = False
+    """Nothing is heard of it, or its process is held."""
+    sequences: Mapping[str, int] = field(default_factory=dict)
+    """Collectives launched, by process group."""
+    operations: tuple[Operation, ...] = ()
+    inside: bool | None = None
+    """It waits in a collective; None: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`kind` as in `Stall`; `alone` marks ranks that stand in their own code while nobody waits for them."""
+
+    kind: str
+    blamed: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
+    group: str = "0"
+    sequence: int | None = None
+    """Number of the collective that the blamed have not launched, or that differs."""
+    mismatch: Mismatch | None = None
+    alone: bool = False
+
+
+def find(positions: Sequence[Position], *, patient: bool) -> Found:
+    """Who is missing, by step, then by the groups' sequence numbers, then by bucket; else what it is instead.
+
+    `patient`: answers may still come, so that nothing is concluded from their absence.
+    """
+    mismatch = differing([(p.rank, p.operations) for p in positions])
+    if mismatch is not None:
+        rest = tuple(p.rank for p in positions if p.rank not in mismatch.blamed)
+        return Found("mismatch", mismatch.blamed, rest, mismatch.group, mismatch.sequence, mismatch)
+    if _launched_alike(positions):
+        few = _fewest_alike(positions)
+        return Found("mismatch", few, tuple(p.rank for p in positions if p.rank not in few))
+    behind = _behind(positions)
+    if not behind:
+        return Found("mismatch", (), tuple(p.rank for p in positions))
+    if len(behind) == len(positions):
+        return _all_equal(positions, patient=patient)
+    blamed = tuple(p.rank for p in sorted(behind, key=lambda p: (p.step, p.rank)))
+    waiting = tuple(p.rank for p in positions if p.rank not in blamed and p.inside is not False)
+    group, sequence = _lacking(behind[0], positions)
+    return Found("missing", blamed, waiting, group, sequence)
+
+
+def _behind(positions: Sequence[Position]) -> list[Position]:
+    """The ranks that are behind; all where all are equal, none where they wait for each other in a circle."""
+    least = min(p.step for p in positions)
+    slowest = [p for p in positions if p.step == least]
+    waiting = _ahead(slowest)
+    slowest = [p for p in slowest if p.rank not in waiting]
+    if 1 < len(slowest) == len(positions) and all(p.bucket is not None for p in slowest):
+        fewest = min(p.bucket or 0 for p in slowest)
+        slowest = [p for p in slowest if p.bucket == fewest]
+    if 1 < len(slowest) == len(positions) and any(p.inside for p in slowest):
+        slowest = [p for p in slowest if p.inside is False] or slowest
+    return slowest
+
+
+def _launched_alike(positions: Sequence[Position]) -> bool:
+    """Ranks of different steps have launched as many collectives and wait: one of them left one out."""
+    if len({p.step for p in positions}) == 1 or not all(p.inside and p.sequences for p in positions):
+        return False
+    return not _ahead(positions)
+
+
+def _fewest_alike(positions: Sequence[Position]) -> tuple[int, ...]:
+    """The ranks that are not in the step that most are in."""
+    usual = Counter(p.step for p in positions).most_common(1)[0][0]
+    return tuple(p.rank for p in positions if p.step != usual)
+
+
+def _ahead(positions: Sequence[Position]) -> set[int]:
+    """Ranks that have launched more in some group than another of its ranks: they wait for that one."""
+    least: dict[str, int] = {}
+    for p in positions:
+        for group, number in p.sequences.items():
+            least[group] = min(number, least.get(group, number))
+    return {p.rank for p in positions if any(n > least[group] for group, n in p.sequences.items())}
+
+
+def _lacking(missing: Position, positions: Sequence[Position]) -> tuple[str, int | None]:
+    """The group in which others are ahead of the missing rank, and the collective that it lacks."""
+    for group, number in missing.sequences.items():
+        if any(p.sequences.get(group, number) > number for p in positions):
+            return group, number + 1
+    return "0", None
+
+
+def _all_equal(positions: Sequence[Position], *, patient: bool) -> Found:
+    """Nobody is behind: a silent rank is to blame, or the transport; or nobody is in a collective at all."""
+    silent = tuple(p.rank for p in positions if p.silent)
+    others = tuple(p.rank for p in positions if not p.silent)
+    if patient and not all(p.answered or p.silent for p in positions):
+        return Found("asking", (), others)
+    if silent and others:
+        return Found(
+            "missing", silent, tuple(p.rank for p in positions if not p.silent and p.inside is not False)
+        )
+    if len(positions) > 1 and not any(p.answered for p in positions):
+        return Found("asking", (), others)
+    if len(positions) == 1 or not any(p.inside for p in positions if p.answered):
+        return Found("missing", tuple(p.rank for p in positions), alone=True)
+    pending = [op for p in positions for op in p.operations if not op.done]
+    first = min(pending, key=lambda op: op.sequence, default=None)
+    at = ("0", None) if first is None else (first.group, first.sequence)
+    return Found("transport", (), tuple(p.rank for p in positions), *at)

@@ -1,0 +1,82 @@
+"""Telling how the ranks' processes fare: which are gone and how they ended, which are held."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddptop.collector.crash_file import crash_evidence, crash_file, take_crash
+from ddptop.protocol.messages import Event, Scalar
+
+if TYPE_CHECKING:
+    from ddptop.analysis.reducer import Reducer
+    from ddptop.collector.intake import Intake
+    from ddptop.collector.stall_watch import StallWatch
+    from ddptop.collector.watch import Gone, ProcessWatch, RankProcess
+
+
+class Ends:
+    """Says what the watch has found, in the ranks' names, and has the survivors of a death asked."""
+
+    def __init__(
+        self, directory: Path, watch: ProcessWatch, intake: Intake, reducer: Reducer, stalls: StallWatch
+    ) -> None:
+        """`directory`: the run's folder, where crash files are."""
+        self._directory = directory
+        self._watch = watch
+        self._intake = intake
+        self._reducer = reducer
+        self._stalls = stalls
+
+    def tell(self, now_ns: int) -> None:
+        """Say which processes are gone, and of those gone before how they ended."""
+        for gone in self._watch.take_gone(now_ns):
+            if not gone.told:
+                self._tell_crash(gone.process, now_ns)
+            if gone.told or gone.said_bye:
+                if gone.ending is not None:
+                    self._intake.say(_event("exit", gone), now_ns)
+                continue
+            self._intake.say(_event("lost_rank", gone), now_ns)
+            self._stalls.note_death(now_ns, living_sessions(self._reducer))
+
+    def look(self, now_ns: int) -> None:
+        """Say which processes were stopped or go on; once a second will do."""
+        for process, held in self._watch.look(now_ns):
+            fields: dict[str, Scalar] = {
+                "session": process.session,
+                "state": "stopped" if held else "running",
+            }
+            self._intake.say(Event("process", now_ns, process.rank, -1, fields), now_ns)
+
+    def _tell_crash(self, process: RankProcess, now_ns: int) -> None:
+        text = take_crash(crash_file(self._directory, process.session))
+        if not text:
+            return
+        members = self._reducer.members
+        member = members[process.rank] if process.rank < len(members) else None
+        known = member is not None and member.session == process.session
+        evidence = crash_evidence(
+            text,
+            now_ns,
+            member.step if member is not None and known else 0,
+            member.progress if member is not None and known else None,
+        )
+        if evidence is not None:
+            self._intake.say(evidence, now_ns, about=process)
+
+
+def living_sessions(reducer: Reducer) -> list[int]:
+    """Sessions of the ranks that run, as far as anybody knows: those that can be asked."""
+    return [member.session for member in reducer.members if member.running]
+
+
+def _event(kind: str, gone: Gone) -> Event:
+    process, ending = gone.process, gone.ending
+    fields: dict[str, Scalar] = {
+        "pid": process.pid,
+        "session": process.session,
+        "exit_code": ending.exit_code if ending is not None else None,
+        "signal": ending.signal if ending is not None else None,
+    }
+    return Event(kind, gone.ended_ns, process.rank, -1, fields)

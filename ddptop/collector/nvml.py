@@ -1,0 +1,117 @@
+"""One GPU as NVIDIA's management library shows it. Needs the `gpu` extra (nvidia-ml-py) and a driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+THROTTLES = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "thermal (software)",
+    0x40: "thermal (hardware)",
+    0x80: "power brake",
+}
+"""Bits of NVML's clock event reasons that mean slower than the silicon could (nvml.h).
+Idle, application clocks, sync boost and display settings are somebody's wish and left out."""
+
+TEMPERATURE_GPU = 0
+CLOCK_SM = 1
+PCIE_TX, PCIE_RX = 0, 1
+NVLINK_TX_KIB, NVLINK_RX_KIB = 138, 139
+"""Cumulative counters over all links (NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX)."""
+
+
+class GpuReading(NamedTuple):
+    """One look at a GPU. None: this GPU or driver does not tell."""
+
+    util_pct: float | None
+    mem_bytes: int | None
+    mem_total_bytes: int | None
+    temp_c: float | None
+    power_w: float | None
+    clock_mhz: int | None
+    max_clock_mhz: int | None
+    throttle: str | None
+    """Why the clocks are held down, `power cap, thermal (software)`; empty: they are not."""
+    pcie_tx_bytes_s: int | None
+    pcie_rx_bytes_s: int | None
+    nvlink_tx_bytes: int | None
+    """Since the driver was loaded."""
+    nvlink_rx_bytes: int | None
+
+
+class Nvml:
+    """The library, loaded and initialised; raises OSError where there is none."""
+
+    def __init__(self) -> None:
+        try:
+            import pynvml
+        except ImportError as error:
+            raise OSError("nvidia-ml-py is not installed") from error
+        self._nvml: Any = pynvml
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            raise OSError(str(error)) from error
+        self._handles: dict[str, Any] = {}
+
+    def read(self, bus_id: str) -> GpuReading | None:
+        """The GPU at a PCI bus id (`00000000:3B:00.0`); None where NVML does not know it."""
+        nvml = self._nvml
+        handle = self._handles.get(bus_id)
+        if handle is None:
+            handle = self._ask(lambda: nvml.nvmlDeviceGetHandleByPciBusId(bus_id.encode()))
+            if handle is None:
+                return None
+            self._handles[bus_id] = handle
+        memory = self._ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        use = self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+        milliwatts = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        reasons = self._ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+        sent, received = self._nvlink(handle)
+        return GpuReading(
+            util_pct=None if use is None else float(use.gpu),
+            mem_bytes=None if memory is None else int(memory.used),
+            mem_total_bytes=None if memory is None else int(memory.total),
+            temp_c=self._ask(lambda: nvml.nvmlDeviceGetTemperature(handle, TEMPERATURE_GPU)),
+            power_w=None if milliwatts is None else milliwatts / 1000.0,
+            clock_mhz=self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, CLOCK_SM)),
+            max_clock_mhz=self._ask(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, CLOCK_SM)),
+            throttle=None if reasons is None else throttle_words(reasons),
+            pcie_tx_bytes_s=self._kilobytes(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, PCIE_TX)),
+            pcie_rx_bytes_s=self._kilobytes(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, PCIE_RX)),
+            nvlink_tx_bytes=sent,
+            nvlink_rx_bytes=received,
+        )
+
+    def close(self) -> None:
+        """Let go of the library."""
+        self._ask(self._nvml.nvmlShutdown)
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        """The answer; None where NVML refuses, which it does per GPU, per driver and per permission."""
+        try:
+            return question()
+        except self._nvml.NVMLError:
+            return None
+
+    def _kilobytes(self, question: Callable[[], Any]) -> int | None:
+        value = self._ask(question)
+        return None if value is None else int(value) * 1000
+
+    def _nvlink(self, handle: Any) -> tuple[int | None, int | None]:
+        values = self._ask(
+            lambda: self._nvml.nvmlDeviceGetFieldValues(handle, [NVLINK_TX_KIB, NVLINK_RX_KIB])
+        )
+        if values is None or len(values) != 2:
+            return None, None
+        sent, received = (
+            None if value.nvmlReturn != 0 else int(value.value.ullVal) * 1024 for value in values
+        )
+        return sent, received
+
+
+def throttle_words(reasons: int) -> str:
+    """What holds the clocks down, in words; empty where nothing does."""
+    return ", ".join(word for bit, word in THROTTLES.items() if reasons & bit)

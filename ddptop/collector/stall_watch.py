@@ -1,0 +1,99 @@
+"""Asking ranks what they are doing: while the group stalls, and when one of them has died."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+NS = 1_000_000_000
+
+AGAIN_NS = 5 * NS
+"""An ASK may get lost, and the thread that answers may wait for the GIL; dumping stacks takes it a second."""
+
+ANEW_NS = 60 * NS
+"""A stall may change while it lasts (a rank leaves a slow loader and enters a collective)."""
+
+DEATH_NS = 9 * NS
+"""What survivors do right after a death explains it; who does not answer is asked once more, then left."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """One question to all: every rank is to answer it once."""
+
+    number: int
+    began_ns: int
+    until_ns: int | None
+    """None: as long as the stall lasts."""
+    asked_ns: dict[int, int] = field(default_factory=dict)
+    """Session -> when it was last asked."""
+    answered: set[int] = field(default_factory=set)
+
+
+class StallWatch:
+    """Decides whom to ask, and when.
+
+    `ask` sends ASK to a session and may fail without a word. `clock` gives Unix nanoseconds: numbers are
+    taken from it, so that a collector that was started again uses none a second time.
+    """
+
+    def __init__(self, ask: Callable[[int, int], None], clock: Callable[[], int] = time.time_ns) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._round: _Round | None = None
+        self._newest = 0
+
+    def work(self, now_ns: int, stalled_since_ns: int | None, sessions: Collection[int]) -> None:
+        """Ask the living `sessions` what is due. `stalled_since_ns`: None while there is no stall."""
+        current = self._round
+        if stalled_since_ns is not None and not self._covers(current, stalled_since_ns, now_ns):
+            current = self._begin(now_ns, None)
+        elif stalled_since_ns is None and self._is_over(current, now_ns):
+            self._round = current = None
+        if current is not None:
+            self._ask_those_due(current, sessions, now_ns)
+
+    def note_death(self, now_ns: int, sessions: Collection[int]) -> None:
+        """A rank has died or failed: ask the others at once, unless that was just done for another one."""
+        current = self._round
+        if current is None or now_ns - current.began_ns >= AGAIN_NS:
+            current = self._begin(now_ns, now_ns + DEATH_NS)
+            self._ask_those_due(current, sessions, now_ns)
+
+    def answered(self, session: int, number: int) -> None:
+        """EVIDENCE of this number came."""
+        if self._round is not None and number == self._round.number:
+            self._round.answered.add(session)
+
+    def recall(self, session: int, number: int, now_ns: int) -> None:
+        """A collector before this one has asked, and this session has answered."""
+        age_ns = self._clock() - number
+        if number <= 0 or age_ns < 0:
+            return
+        if number > self._newest:
+            self._newest = number
+            self._round = _Round(number, now_ns - age_ns, None)
+        self.answered(session, number)
+
+    @staticmethod
+    def _covers(current: _Round | None, since_ns: int, now_ns: int) -> bool:
+        if current is None or current.until_ns is not None:
+            return False
+        return current.began_ns >= since_ns and now_ns - current.began_ns < ANEW_NS
+
+    @staticmethod
+    def _is_over(current: _Round | None, now_ns: int) -> bool:
+        return current is not None and (current.until_ns is None or now_ns >= current.until_ns)
+
+    def _begin(self, now_ns: int, until_ns: int | None) -> _Round:
+        self._newest = max(self._clock(), self._newest + 1)
+        self._round = _Round(self._newest, now_ns, until_ns)
+        return self._round
+
+    def _ask_those_due(self, current: _Round, sessions: Collection[int], now_ns: int) -> None:
+        for session in sessions:
+            asked_ns = current.asked_ns.get(session)
+            if session not in current.answered and (asked_ns is None or now_ns - asked_ns >= AGAIN_NS):
+                current.asked_ns[session] = now_ns
+                self._ask(session, current.number)

@@ -1,0 +1,63 @@
+"""Bucket all-reduces timed by CUDA events: `ready` on the compute stream, `end` after the collective.
+
+A host clock at the hand-over says when a collective was enqueued, not when it ran. So a call's two stamps
+are events here, which the publisher turns into nanoseconds when they have happened (`StepResolver`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from ddptop.runtime.device.events import Device, Event, EventPool
+from ddptop.runtime.recorder import BucketCall, Recorder, now
+
+
+class CudaTimer:
+    """For NCCL: its future is complete, on the host, as soon as the collective is enqueued.
+
+    `future.wait()` then makes only the current stream wait, which is an own side stream of high priority:
+    neither the compute stream nor the host is held up. (`work.wait()` would take the tensors out of the
+    group's care.)
+    """
+
+    def __init__(self, device: Device, pool: EventPool) -> None:
+        self._device = device
+        self._pool = pool
+        self._side: Any = None
+
+    def ready(self) -> Event | None:
+        """An event on the compute stream; None while a graph is captured, where nothing may be recorded."""
+        return None if self._device.capturing() else self._pool.mark()
+
+    def watch(self, call: BucketCall, future: Any) -> None:
+        """Record the end on the side stream."""
+        if self._side is None:
+            self._side = self._device.side_stream()
+        with self._device.on(self._side):
+            future.wait()
+            call[2] = self._pool.mark(self._side)
+
+
+class GlooCudaTimer:
+    """For gloo with CUDA tensors: the host moves the bytes, so the end is the host's moment.
+
+    `ready` is still the device's: gloo waits for the gradient before it copies it.
+    """
+
+    def __init__(self, device: Device, pool: EventPool, recorder: Recorder) -> None:
+        self._device = device
+        self._pool = pool
+        self._recorder = recorder
+
+    def ready(self) -> Event | None:
+        """As `CudaTimer.ready`."""
+        return None if self._device.capturing() else self._pool.mark()
+
+    def watch(self, call: BucketCall, future: Any) -> None:
+        """Note the end in the future's callback, on a gloo thread."""
+        future.add_done_callback(partial(self._ended, call))
+
+    def _ended(self, call: BucketCall, _future: Any) -> None:
+        call[2] = at = now()
+        self._recorder.add_cost(now() - at)

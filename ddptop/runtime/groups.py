@@ -1,0 +1,53 @@
+"""The process groups of this process: how far each has come, and which of them a DDP model uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from ddptop.protocol.limits import MAX_MEMBERS
+from ddptop.protocol.messages import GroupState, Membership
+
+MAX_GROUPS = 64
+"""Told in one piece of evidence, in order of construction: meshes of a large job have a dozen per rank."""
+
+
+def group_states(completed: Mapping[str, int]) -> tuple[GroupState, ...]:
+    """Every process group of this process, from any thread; `completed` is the flight recorder's word."""
+    names = list(distributed_c10d._world.pg_names.items())[:MAX_GROUPS]
+    return tuple(
+        GroupState(str(name), _backend(group), group.size(), sequence_of(group), completed.get(str(name), -1))
+        for group, name in names
+    )
+
+
+def sequence_of(group: Any) -> int:
+    """Collectives launched in a group so far; -1 where the backend does not count."""
+    try:
+        return int(group._get_sequence_number_for_group())
+    except Exception:  # noqa: BLE001 - a backend that counts nothing, or a group that is just being destroyed
+        return -1
+
+
+def default_sequence() -> int:
+    """The same of the default group; -1 where there is none."""
+    group = dist.group.WORLD  # each time: a script may destroy its group and make another
+    return sequence_of(group) if group is not None else -1
+
+
+def membership_of(group: Any, model: int) -> Membership:
+    """The group that a DDP model reduces its gradients in. On the training thread."""
+    ranks = sorted(dist.get_process_group_ranks(group))
+    whole = len(ranks) == dist.get_world_size() or len(ranks) > MAX_MEMBERS
+    name = distributed_c10d._world.pg_names.get(group, "")
+    return Membership(model, str(name), _backend(group), () if whole else tuple(ranks))
+
+
+def _backend(group: Any) -> str:
+    try:
+        return str(dist.get_backend(group))
+    except (ValueError, RuntimeError, AssertionError):  # destroyed meanwhile
+        return str(group.name())

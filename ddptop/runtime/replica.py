@@ -1,0 +1,161 @@
+"""Checksums of the parameters after a step: replicas of a DDP model must be equal to the last bit.
+
+No collective, no random numbers, nothing that autograd, a profiler or a dispatch mode could see: the
+bytes are read where they lie. Some pieces after some steps, on the training thread, between two steps.
+"""
+
+from __future__ import annotations
+
+import weakref
+import zlib
+from collections.abc import Callable
+from ctypes import c_char
+from typing import Any
+
+import torch
+
+from ddptop.protocol.limits import MAX_CHECKSUMS
+from ddptop.protocol.messages import Replica
+from ddptop.runtime.guard import guard
+from ddptop.runtime.pieces import LEAST_EVERY, Pieces, Slice, first_piece
+from ddptop.runtime.recorder import Recorder, now
+
+MAX_EVERY = 4096
+"""Replicas are checked at least this often, as bucket detail is taken."""
+
+SHARE = 0.1
+"""Of the budget."""
+
+MEMORY = 0.8
+"""Weight of what was known of a piece's cost against a new measurement."""
+
+DIFFERING_HOOKS = frozenset(
+    {"noop_hook", "post_localSGD_hook", "hook_with_zero_fn", "hook_with_zero_interleaved_fn"}
+)
+"""torch's communication hooks that let replicas differ between two averagings, or update parameters while
+the next step already begins."""
+
+
+class ReplicaCheck:
+    """Checks every model of this process that it is told of, within its share of the budget."""
+
+    def __init__(self, recorder: Recorder, say: Callable[[Replica], None]) -> None:
+        self._recorder = recorder
+        self._say = say
+        self._models: dict[int, _Model] = {}
+        self._left_out: set[int] = set()
+        self._piece_ns = 0.0
+        self.allowance_ns = 0.0
+        """What checking may cost per step; written by the publisher, 0 while the step time is not known."""
+        recorder.check = self.check
+
+    def watch(self, ddp: Any, number: int) -> None:
+        """Check this DDP model from now on, if its replicas are to be equal."""
+        self._models.pop(number, None)
+        if number in self._left_out:
+            return
+        if getattr(ddp, "mixed_precision", None) is None:  # it exchanges the parameters' data as it goes
+            model = _Model(ddp)
+            if model.pieces.count:
+                self._models[number] = model
+
+    def leave_out(self, number: int, hook: str) -> None:
+        """Do not check a model whose communication hook, of this name, lets replicas differ on purpose."""
+        if hook in DIFFERING_HOOKS:
+            self._left_out.add(number)
+            self._models.pop(number, None)
+
+    def check(self, step: int) -> None:
+        """Checksum some pieces of every model after `step`."""
+        began = now()
+        try:
+            pieces = self._check(step)
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+            self._models.clear()
+            return
+        if pieces:
+            each = (now() - began) / pieces
+            self._piece_ns = self._piece_ns * MEMORY + each * (1 - MEMORY) if self._piece_ns else each
+            self._recorder.check_every = every_for(
+                self._recorder.check_every, self._piece_ns * len(self._models), self.allowance_ns
+            )
+
+    def _check(self, step: int) -> int:
+        if not self._models:
+            return 0
+        room = self.allowance_ns * self._recorder.check_every / len(self._models)
+        most = min(MAX_CHECKSUMS, int(room / self._piece_ns)) if self._piece_ns else 1
+        done = 0
+        with torch._C.DisableTorchFunction():
+            for number, model in list(self._models.items()):
+                count = model.pieces.count
+                first = first_piece(step, count)
+                values = [model.checksum((first + i) % count) for i in range(min(count, max(1, most)))]
+                known = [value for value in values if value is not None]
+                if len(known) < len(values):  # the model is gone, or no longer what it was
+                    del self._models[number]
+                    continue
+                self._say(Replica(step, number, count, first, tuple(known)))
+                done += len(known)
+        return done
+
+
+def every_for(every: int, cost_ns: float, allowance_ns: float) -> int:
+    """How often the least check, of `cost_ns`, can be afforded; a power of two, `every` so far."""
+    if not allowance_ns:
+        return every
+    if cost_ns > allowance_ns * every and every < MAX_EVERY:
+        return every * 2
+    # Back only with a margin of two, or it would swing.
+    if every > LEAST_EVERY and cost_ns * 4 < allowance_ns * every:
+        return every // 2
+    return every
+
+
+class _Model:
+    """The parameters of one DDP model that are the same on all its ranks; it does not keep them alive."""
+
+    def __init__(self, ddp: Any) -> None:
+        ignored = getattr(ddp, "parameters_to_ignore", ())
+        chosen = [p for name, p in ddp.module.named_parameters() if name not in ignored and _checkable(p)]
+        self._parameters = [weakref.ref(parameter) for parameter in chosen]
+        self._sizes = [int(parameter.nbytes) for parameter in chosen]
+        self.pieces = Pieces(self._sizes)
+
+    def checksum(self, piece: int) -> int | None:
+        """CRC-32 of the bytes of a piece; None where a parameter is not there as it was."""
+        value = 0
+        for part in self.pieces.slices(piece):
+            found = self._extend(value, part)
+            if found is None:
+                return None
+            value = found
+        return value
+
+    def _extend(self, value: int, part: Slice) -> int | None:
+        parameter = self._parameters[part.parameter]()
+        if parameter is None or not parameter.is_cpu or parameter.nbytes != self._sizes[part.parameter]:
+            return None
+        storage = parameter.untyped_storage()  # held while its bytes are read
+        offset = parameter.storage_offset() * parameter.element_size()
+        if storage.nbytes() < offset + parameter.nbytes:
+            return None
+        address = storage.data_ptr() + offset + part.begin
+        return zlib.crc32((c_char * (part.end - part.begin)).from_address(address), value)
+
+
+def _checkable(parameter: Any) -> bool:
+    """A plain, dense floating-point parameter on the CPU, whose elements lie together in memory."""
+    return (
+        type(parameter) is torch.nn.Parameter
+        and parameter.layout is torch.strided
+        and parameter.is_cpu
+        and parameter.is_floating_point()
+        and parameter.numel() > 0
+        and (
+            parameter.is_contiguous()
+            or (parameter.dim() == 4 and parameter.is_contiguous(memory_format=torch.channels_last))
+            or (parameter.dim() == 5 and parameter.is_contiguous(memory_format=torch.channels_last_3d))
+        )
+    )

@@ -1,0 +1,72 @@
+"""How far this rank's own bucket stamps may be wrong, measured from the stamps themselves."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from ddptop.protocol.messages import Event
+from ddptop.runtime.recorder import StepRecord, now
+
+RECENT = 256
+"""Stamps that are looked at: some ten steps of 25 buckets."""
+
+FIRST = 32
+"""Stamps after which the bounds are told for the first time; DDP's rebuild lies behind them."""
+
+QUANTILE = 0.95
+
+HOOK_READY_US = 100.0
+"""Where a communication hook is timed there is no second stamp before the collective to hold the first one
+against: what the hook does comes between. This is what analysis assumes of a rank that has told nothing."""
+
+LEAST_US = 5.0
+"""Changes below this are noise."""
+
+
+class TimerBounds:
+    """Follows the stamps of detailed steps and tells when their bounds have changed. On one thread."""
+
+    def __init__(self, handed: deque[int]) -> None:
+        """`handed`: how long after their ready stamps the last buckets were handed on, in ns."""
+        self._handed = handed
+        self._late: deque[int] = deque(maxlen=RECENT)
+        self._seen = 0
+        self._told: tuple[float, float] | None = None
+
+    def take(self, records: Iterable[StepRecord]) -> None:
+        """Look at the completion stamps of finished steps."""
+        for record in records:
+            latest = record.backward_end
+            for _key, ready, end in record.calls:
+                if type(end) is int and end and latest >= ready:  # a device's stamps are no host times
+                    self._seen += 1
+                    if end > latest:
+                        self._late.append(end - latest)
+
+    def news(self, rank: int, step: int) -> Event | None:
+        """The bounds as an event, when they are first known and whenever one has doubled or halved."""
+        if self._seen < FIRST:
+            return None
+        handed = list(self._handed)
+        found = (quantile_us(handed) if handed else HOOK_READY_US, quantile_us(list(self._late)))
+        told = self._told
+        if told is not None and not any(_moved(old, new) for old, new in zip(told, found, strict=True)):
+            return None
+        self._told = found
+        return Event("timer", now(), rank, step, {"ready_us": found[0], "end_us": found[1]})
+
+    def forget_told(self) -> None:
+        """Have `news` tell the bounds again: the collector is another one."""
+        self._told = None
+
+
+def quantile_us(values_ns: Sequence[int]) -> float:
+    """The 95th percentile in microseconds; 0 of nothing."""
+    ordered = sorted(values_ns)
+    return round(ordered[min(len(ordered) - 1, int(len(ordered) * QUANTILE))] / 1e3, 1) if ordered else 0.0
+
+
+def _moved(old: float, new: float) -> bool:
+    low, high = sorted((old, new))
+    return high - low > LEAST_US and high >= 2 * low

@@ -1,0 +1,97 @@
+"""The page of a stall or of deaths: who is missing or gone, where every rank stands, and the stacks."""
+
+from __future__ import annotations
+
+from ddptop.tui.paint.line import Line, rule
+from ddptop.tui.paint.numbers import count, counted
+from ddptop.tui.paint.text import cells, fit, fit_tail, wrap
+from ddptop.tui.paint.trouble import PAGE_KINDS, death_words, in_trouble
+from ddptop.tui.scene import Scene
+from ddptop.tui.views.event_lines import happening
+from ddptop.tui.views.evidence import evidence
+from ddptop.tui.views.stack_lines import place
+
+ROOM_FOR_FOOT = 6
+"""Lines from which one is spared for what the keys do."""
+
+SMALL = 6
+"""Lines below which the sentence is cut to make room for the place in the code."""
+
+SAVED = "saved to "
+"""How the note of a saved page begins; the path follows."""
+
+EARLIER = 5
+"""Past stalls and deaths named on a page that has nothing to tell of the present."""
+
+
+def stall_page(scene: Scene, width: int, height: int) -> list[Line]:
+    """As much as fits from where it was scrolled to, and at the foot what there is more."""
+    body = evidence(scene, width, every=scene.place.every) or _calm(scene, width)
+    if height < SMALL and in_trouble(scene.frame):
+        body = [*_small(scene, width), *body]
+    scroll = scene.place.scroll
+    room = height - 1 if height >= ROOM_FOR_FOOT else height
+    scroll.top = max(0, min(scroll.cursor, len(body) - room))
+    scroll.cursor, scroll.page = scroll.top, max(1, room)
+    lines = body[scroll.top : scroll.top + room]
+    if room == height:
+        return lines
+    lines += [Line()] * (room - len(lines))
+    return [*lines, _foot(scene, width, len(body) - room - scroll.top)]
+
+
+def _small(scene: Scene, width: int) -> list[Line]:
+    """On a few lines: what it is, on one of them, and where the first to blame stands."""
+    stall, deaths = scene.frame.stall, scene.frame.deaths
+    if stall is not None:
+        head = Line("■ ", "bad").add(scene.clean(stall.sentence), "strong")
+        told = stall.testimonies[:1]
+    else:
+        head = Line("✗ ", "bad").add(scene.clean(death_words(deaths[0])), "strong")
+        told = (deaths[0].testimony,)
+    calls = [one.user_call for one in told if one.user_call is not None]
+    lines = [head.cut(width)]
+    for call in calls:
+        lines.append(Line("  ").add(scene.clean(place(call, width // 2, scene.folder)), "accent"))
+        lines[-1].add(f" {scene.clean(call.function)}", "strong")
+    return lines
+
+
+def _calm(scene: Scene, width: int) -> list[Line]:
+    """Nothing is wrong, and what this page is for."""
+    frame = scene.frame
+    lines = [Line("● ", "good").add("nothing is stalled, and no rank has died", "strong")]
+    if frame.group.step is not None:
+        lines.append(Line("  ").add(f"last complete step {count(frame.group.step)}", "dim"))
+    words = (
+        "When the step stops moving, this page shows which rank is missing and the stack of its main thread, "
+        "and where the others wait; when a process dies, how, and its traceback."
+    )
+    lines += [Line(), *(Line("  ").add(text, "dim") for text in wrap(words, width - 2))]
+    past = [event for event in frame.happenings if event.kind in PAGE_KINDS and event.severity != "info"]
+    if past:
+        lines += [Line(), Line("  ").add("earlier in this run", "dim")]
+        lines += [Line("  ").extend(happening(scene, event)) for event in reversed(past[-EARLIER:])]
+    return lines
+
+
+def _foot(scene: Scene, width: int, below: int) -> Line:
+    """What was saved, or what the keys do, and how much there is below."""
+    more = f"{counted(below, 'line')} below" if below > 0 else ""
+    if scene.place.note:
+        return rule(width, _note(scene.place.note, width - cells(more) - 9), more)
+    if not in_trouble(scene.frame):
+        return rule(width, "", more)
+    words = ["s saves it", "t less" if scene.place.every else "t all threads"]
+    words.append("kept in the recording" if scene.frame.run.recording else "no recording is kept")
+    while len(words) > 1 and cells(" · ".join(words)) + cells(more) + 9 > width:
+        words.pop()
+    return rule(width, " · ".join(words), more)
+
+
+def _note(text: str, room: int) -> str:
+    """A path is cut at its front, a reason at its end."""
+    if cells(text) <= room:
+        return text
+    head, path = text[: len(SAVED)], text[len(SAVED) :]
+    return head + fit_tail(path, room - len(SAVED)) if head == SAVED else fit(text, room)

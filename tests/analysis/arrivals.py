@@ -1,0 +1,76 @@
+"""Thousands of judged steps from arrival times alone, without the messages around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.analysis.bounds import SAME_HOST_BOUND_MS, Comparison
+from ddptop.analysis.detail import Timing, figures
+from ddptop.analysis.detail_window import DetailWindow
+from ddptop.analysis.detailed import Detailed, Prepared
+from ddptop.analysis.frames import Straggler
+from ddptop.analysis.groups import Scope
+from ddptop.analysis.naming import Named
+from ddptop.protocol.messages import Bucket
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Column
+
+STEP_MS, TRANSFER_MS = 20.0, 1.0
+
+
+def one_host(world: int) -> Comparison:
+    """All ranks on one clock."""
+    exact = np.zeros(world)
+    return Comparison(
+        host=np.zeros(world, np.int64),
+        offset_ns=np.zeros(world, np.int64),
+        clock_ms=exact,
+        ready_ms=np.full(world, SAME_HOST_BOUND_MS),
+        end_ms=exact,
+        several_hosts=False,
+        comparable=True,
+    )
+
+
+def looks(late_ms: Column, *, size: int = 100) -> Iterator[tuple[int, Named | None, Detailed]]:
+    """Judge steps in which each rank arrives as much later as `late_ms` (steps, ranks) says, in its forward.
+
+    Yields at every look the number of steps so far, who is named, and the state behind it.
+    """
+    steps, world = late_ms.shape
+    ready = 1000 * (STEP_MS + late_ms)
+    end = np.broadcast_to(ready.max(axis=-1, keepdims=True) + 1000 * TRANSFER_MS, ready.shape)
+    timing = Timing((0,), ready[None], end[None], 2, True, np.zeros(ready.shape))
+    found = figures(timing)
+    scope = Scope("", tuple(range(world)))
+    detailed = Detailed(world, size)
+    detailed.window = window = DetailWindow(world, size, several_hosts=False)
+    bucket = Bucket(model=0, index=0, bytes=8, wire_bytes=8, parameters=1, dtype="float32", hook="")
+    part = window.scope(scope, 0, (bucket,), several_hosts=False)
+    wall = end / 1000 + 1.0
+    phases = [
+        np.full(wall.shape, 1.0),
+        STEP_MS - 2 + late_ms,
+        wall - STEP_MS - late_ms,
+        np.full(wall.shape, 1.0),
+    ]
+    columns = np.stack([wall, *phases, wall - sum(phases)])
+    points = np.arange(steps, dtype=float)
+    added = part.columns_of(wall, (0,), found, None, [one_host(world)] * steps)
+    whole = window.columns_of(points, columns, found.waits, None, [(part, (0,), found, None)])
+    prepared = Prepared(whole, {scope: added}, found.waits, found.waits)
+    at = 0
+    while at < steps:
+        at, looked = detailed.add(prepared, at, points)
+        if looked:
+            yield at, detailed.naming.now, detailed
+
+
+def straggler(detailed: Detailed, steps: int) -> Straggler | None:
+    """The figures of the rank named now."""
+    assert detailed.window is not None
+    return detailed.naming.straggler(detailed.window, detailed.window.judged(steps))

@@ -1,0 +1,182 @@
+"""Who ended badly, who was the cause, and what the screens say of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddptop.analysis.verdict import verdict
+from ddptop.protocol.messages import Bye, Stack, StackFrame
+from tests.analysis.stalling import ALL_REDUCE, BACKWARD, Stage, op, waits
+
+RESET = "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection reset by peer [127.0.0.1]:4242"
+
+
+@pytest.fixture
+def stage(make_world):
+    return Stage(make_world(4))
+
+
+def raises(stage: Stage, rank: int, reason: str, *calls: StackFrame) -> None:
+    """The rank's last words, its goodbye and its end."""
+    stage.answer(rank, (Stack("traceback", True, calls),), number=0, reason=reason)
+    stage.say(rank, Bye(stage.now_ns, reason.split(":")[0]))
+    stage.tell("exit", rank, exit_code=1, signal=None)
+
+
+def load(line: int = 88) -> StackFrame:
+    return StackFrame("/home/me/train.py", line, "load", "raise ValueError('bad batch')")
+
+
+def test_a_killed_rank_is_named_with_signal_and_step(stage) -> None:
+    stage.tell("lost_rank", 2, pid=4002, exit_code=None, signal="SIGKILL")
+    found = stage.frame()
+    assert [(d.rank, d.signal, d.exit_code, d.step, d.reason) for d in found.deaths] == [
+        (2, "SIGKILL", None, 40, "")
+    ]
+    assert found.deaths[0].testimony.process == "killed by SIGKILL"
+    assert (found.deaths[0].testimony.host, found.deaths[0].testimony.pid) == ("node0", 4002)
+    assert verdict(found).line() == "■ LOST · rank 2 was killed by SIGKILL at step 40 (out of memory?)"
+    assert stage.said("lost_rank") == ["rank 2 was killed by SIGKILL at step 40 (out of memory?)"]
+    stage.feed(stage.world.run("failed", 1))
+    assert verdict(stage.frame()).line() == (
+        "■ FAILED · rank 2 was killed by SIGKILL at step 40 (out of memory?)"
+    )
+
+
+def test_an_exception_is_named_with_its_place(stage) -> None:
+    inner = StackFrame("/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 700, "next", "")
+    raises(stage, 1, "ValueError: bad batch", inner, load())
+    found = stage.frame()
+    assert verdict(found).line() == "■ FAILED · rank 1 failed: ValueError: bad batch (train.py:88 load)"
+    death = found.deaths[0]
+    assert (death.reason, death.exit_code, death.signal) == ("ValueError: bad batch", 1, None)
+    assert [call.function for call in death.testimony.traces[0].calls] == ["next", "load"]
+    assert death.testimony.user_call.line == 88
+    alert = found.alerts[0]
+    assert (alert.kind, alert.evidence["call"], alert.evidence["exit_code"]) == (
+        "failed_rank",
+        "train.py:88 load",
+        1,
+    )
+
+
+def test_a_long_message_is_cut(stage) -> None:
+    raises(stage, 1, "ValueError: " + "x" * 400)
+    assert len(stage.frame().deaths[0].reason) == 120
+
+
+def test_the_cause_comes_before_what_followed_even_when_the_peers_were_quicker(stage) -> None:
+    raises(stage, 0, RESET, load(61))
+    stage.after_s = 0.2
+    stage.tell("lost_rank", 2, exit_code=-9, signal="SIGKILL")
+    stage.after_s = 0.5
+    for rank in (1, 3):
+        stage.tell("lost_rank", rank, exit_code=-15, signal="SIGTERM")
+    found = stage.frame()
+    assert [death.rank for death in found.deaths] == [2, 0, 1, 3]
+    assert stage.said("lost_rank")[1] == "ranks 1 3 were ended by SIGTERM at step 40"
+    assert found.deaths[1].reason == "RuntimeError: Connection reset by peer [127.0.0.1]:4242"
+    assert [alert.kind for alert in found.alerts[:2]] == ["lost_rank", "failed_rank"]
+    assert verdict(found).line() == "■ FAILED · rank 2 was killed by SIGKILL at step 40 (out of memory?)"
+
+
+def test_an_exception_stays_the_cause_when_torchrun_ends_its_process_as_well(stage) -> None:
+    stage.answer(1, (Stack("traceback", True, (load(),)),), number=0, reason="ValueError: bad batch")
+    stage.say(1, Bye(stage.now_ns, "ValueError"))
+    stage.after_s = 0.1
+    raises(stage, 0, RESET, load(61))
+    stage.tell("exit", 1, exit_code=-15, signal="SIGTERM")
+    found = stage.frame()
+    assert [death.rank for death in found.deaths] == [1, 0]
+    assert verdict(found).line() == "■ FAILED · rank 1 failed: ValueError: bad batch (train.py:88 load)"
+
+
+def test_the_step_of_an_end_is_told_by_the_others_where_they_are_ahead(stage) -> None:
+    stage.tell("lost_rank", 2, signal="SIGKILL")
+    stage.beat(0.5, {rank: {"step": 44} for rank in (0, 1, 3)})
+    assert stage.frame().deaths[0].step == 43
+    assert "at step 43 (out of memory?)" in verdict(stage.frame()).line()
+
+
+def test_an_exception_comes_before_those_that_torchrun_ended(stage) -> None:
+    stage.tell("lost_rank", 0, exit_code=-15, signal="SIGTERM")
+    stage.after_s = 0.3
+    raises(stage, 3, "ZeroDivisionError: division by zero", load())
+    assert [death.rank for death in stage.frame().deaths] == [3, 0]
+    assert "rank 3 failed: ZeroDivisionError" in verdict(stage.frame()).line()
+
+
+def test_the_same_exception_on_all_ranks_is_one_line(stage) -> None:
+    for rank in range(4):
+        raises(stage, rank, "FileNotFoundError: data.bin", load())
+    assert verdict(stage.frame()).line() == (
+        "■ FAILED · 4 ranks failed: FileNotFoundError: data.bin (train.py:88 load)"
+    )
+
+
+def test_an_exit_code_after_a_good_goodbye_is_a_failure(stage) -> None:
+    stage.feed(stage.world.bye(1))
+    assert stage.frame().deaths == ()
+    stage.tell("exit", 1, exit_code=3, signal=None)
+    found = stage.frame()
+    assert found.ranks.state[1] == "failed"
+    assert [(d.rank, d.exit_code, d.testimony.process) for d in found.deaths] == [(1, 3, "exit code 3")]
+    assert stage.said("exit") == ["rank 1 exited with code 3"]
+
+
+def test_an_exit_code_of_zero_is_not_worth_a_word(stage) -> None:
+    stage.feed(stage.world.bye(1))
+    stage.tell("exit", 1, exit_code=0, signal=None)
+    assert stage.frame().deaths == ()
+    assert stage.said("exit") == []
+
+
+def test_a_process_that_is_gone_without_any_word(stage) -> None:
+    stage.tell("lost_rank", 2)
+    assert verdict(stage.frame()).line() == "■ LOST · rank 2 lost: its process is gone"
+    assert stage.frame().deaths[0].testimony.process == "gone"
+
+
+def test_words_about_an_earlier_process_of_the_rank_are_ignored(stage) -> None:
+    stage.tell("lost_rank", 2, session=77, signal="SIGKILL")
+    stage.tell("exit", 2, session=77, exit_code=3)
+    assert stage.frame().deaths == ()
+
+
+def aborted(stage: Stage, *, call: StackFrame = BACKWARD) -> None:
+    """Rank 1 as gloo leaves it on a tensor of another size: its crash file, and its end."""
+    stage.answer(1, waits(call, line=70), number=0, reason="Fatal Python error: Aborted")
+    stage.tell("lost_rank", 1, exit_code=-6, signal="SIGABRT")
+
+
+def test_a_mismatch_that_killed_a_rank_shows_both_sides(make_world) -> None:
+    stage = Stage(make_world(2))
+    raises(stage, 0, RESET, ALL_REDUCE, load(61))
+    stage.after_s = 0.1
+    aborted(stage)
+    found = stage.frame()
+    assert [death.rank for death in found.deaths] == [1, 0]
+    alert = next(alert for alert in found.alerts if alert.kind == "mismatch")
+    assert alert.message == (
+        "mismatch: rank 1 in backward (train.py:70 step), rank 0 in all_reduce (train.py:61 load)"
+    )
+    assert verdict(found).line() == "■ FAILED · rank 1 aborted (SIGABRT) at step 40 (train.py:70 step)"
+    assert verdict(found).second() == alert.message
+    assert (alert.rank, alert.evidence["side1_rank"]) == (1, 0)
+
+
+def test_the_other_side_may_be_an_answer_with_sizes(make_world) -> None:
+    stage = Stage(make_world(2))
+    stage.answer(0, waits(ALL_REDUCE), operations=(op(3, done=True), op(4, sizes="[[500]]")))
+    aborted(stage, call=ALL_REDUCE)
+    alert = next(alert for alert in stage.frame().alerts if alert.kind == "mismatch")
+    assert alert.evidence["side0_operation"] == "all_reduce"
+    assert alert.evidence["side1_operation"] == "all_reduce of [[500]] Float"
+
+
+def test_an_abort_in_the_users_code_is_no_mismatch(stage) -> None:
+    stage.answer(1, (Stack("MainThread", True, (load(),)),), number=0, reason="Fatal Python error: Aborted")
+    stage.tell("lost_rank", 1, exit_code=-6, signal="SIGABRT")
+    found = stage.frame()
+    assert [alert.kind for alert in found.alerts] == ["lost_rank"]
+    assert verdict(found).line() == "■ LOST · rank 1 aborted (SIGABRT) at step 40 (train.py:88 load)"

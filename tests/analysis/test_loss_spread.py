@@ -1,0 +1,100 @@
+"""Losses of ranks beside each other: noise is not a difference, a level of one's own is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ddptop.analysis.loss_spread import stands_apart
+from ddptop.analysis.verdict import verdict
+from tests.analysis.stalling import Stage
+
+STEPS, WORLD = 100, 8
+
+
+def falling(rng: np.random.Generator, world: int = WORLD, steps: int = STEPS, noise: float = 0.1):
+    """A loss that falls from 2, with the noise of different batches."""
+    return (2 - np.linspace(0, 1, steps))[:, None] + noise * rng.standard_normal((steps, world))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("world", [2, 3, 8, 256])
+def test_the_noise_of_different_batches_is_healthy(seed, world) -> None:
+    rng = np.random.default_rng(seed)
+    assert stands_apart(falling(rng, world)) == []
+    assert stands_apart(falling(rng, world, steps=32)) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("world", [2, 3, 8, 256])
+def test_heavy_tails_are_healthy(seed, world) -> None:
+    rng = np.random.default_rng(seed)
+    assert stands_apart(1 + 0.1 * np.abs(rng.standard_cauchy((STEPS, world)))) == []
+
+
+def test_ranks_with_levels_of_their_own_are_healthy() -> None:
+    """Small shards, learnt by heart: every rank is steady at its own loss."""
+    rng = np.random.default_rng(0)
+    levels = np.array([0.40, 0.41, 0.43, 0.45, 0.38, 0.42, 0.44, 0.39])
+    assert stands_apart(levels + 0.001 * rng.standard_normal((STEPS, WORLD))) == []
+
+
+def test_equal_losses_are_healthy() -> None:
+    assert stands_apart(np.ones((STEPS, 4))) == []
+    assert stands_apart(np.ones((STEPS, 4)) + 1e-7 * np.arange(4)) == []
+
+
+@pytest.mark.parametrize("tails", ["normal", "heavy"])
+@pytest.mark.parametrize("world", [3, 4, 64])
+def test_a_rank_on_other_data_stands_apart(tails, world) -> None:
+    rng = np.random.default_rng(1)
+    losses = falling(rng, world)
+    if tails == "heavy":
+        losses = losses + 0.02 * rng.standard_cauchy((STEPS, world))
+    losses[:, 2] += 1.5
+    found = stands_apart(losses)
+    assert [one.rank for one in found] == [2]
+    assert found[0].own - found[0].others == pytest.approx(1.5, abs=0.1)
+    assert found[0].steps == STEPS
+
+
+def test_two_of_five_stand_apart() -> None:
+    losses = falling(np.random.default_rng(2), 5)
+    losses[:, [1, 4]] += 2.0
+    assert {one.rank for one in stands_apart(losses)} == {1, 4}
+
+
+def test_too_few_known_steps_say_nothing() -> None:
+    losses = falling(np.random.default_rng(3), 4)
+    losses[:, 2] += 5
+    losses[31:, 0] = np.nan
+    assert stands_apart(losses) == []
+    losses[31, 0] = 1.0
+    assert [one.rank for one in stands_apart(losses)] == [2]
+
+
+def test_the_alert_comes_and_goes(make_world) -> None:
+    rng = np.random.default_rng(4)
+    stage = Stage(make_world(4), steps=0)
+
+    def loss(rank: int, step: int) -> float:
+        return 1.0 + 0.05 * rng.standard_normal() + (2.0 if rank == 3 and step < 100 else 0.0)
+
+    stage.feed(*stage.world.steps(48, loss=loss))
+    stage.last_ns = 5_000 * 10**9 + stage.world.now_us * 1000
+    alert = stage.frame().alerts[0]
+    assert (alert.kind, alert.severity, alert.rank) == ("loss_spread", "warning", 3)
+    assert alert.message.startswith("loss of rank 3 stands apart: 3.0")
+    assert verdict(stage.frame()).line() == f"▲ {alert.message}"
+    assert len(stage.said("loss_spread")) == 1
+    stage.feed(*stage.world.steps(160, loss=loss))
+    stage.last_ns = 5_000 * 10**9 + stage.world.now_us * 1000
+    assert stage.frame().alerts == ()
+    assert stage.said("loss_spread_end") == ["the ranks' losses agree again"]
+
+
+def test_of_two_ranks_neither_is_right(make_world) -> None:
+    stage = Stage(make_world(2), steps=0)
+    stage.feed(*stage.world.steps(64, loss=lambda rank, step: 1.0 + 2 * rank))
+    alert = stage.frame().alerts[0]
+    assert alert.message == "losses of ranks 0 1 stand apart: 1 and 3"

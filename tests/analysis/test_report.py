@@ -1,0 +1,257 @@
+"""The report of made-up runs whose delays, and so whose costs, are known."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ddptop.analysis.report.build import finish, report
+from ddptop.analysis.report.data import as_data
+from ddptop.analysis.report.walk import Walk
+from ddptop.protocol.messages import Received, Steps
+
+if TYPE_CHECKING:
+    from ddptop.analysis.report.content import Report
+
+    from .conftest import World
+
+LATE_MS = 10
+SLOW = 300
+EVEN = 200
+
+
+def begun(world: World) -> Iterator[Received]:
+    return chain([world.run()], world.introduce())
+
+
+def slow_for_a_while(world: World) -> Iterator[Received]:
+    """200 even steps, 300 in which rank 1 loads its data 10 ms longer, 200 even ones."""
+    yield from begun(world)
+    yield from world.steps(EVEN)
+    world.delays[1, "data"] = 1000 * LATE_MS
+    yield from world.steps(SLOW)
+    world.delays.clear()
+    yield from world.steps(EVEN)
+    yield world.run("finished", 0)
+
+
+@pytest.fixture
+def slow(make_world: type[World]) -> Report:
+    return report(slow_for_a_while(make_world()), steps=2 * EVEN + SLOW)
+
+
+def kinds(found: Report) -> list[str]:
+    return [one.kind for one in found.verdict]
+
+
+def test_the_cost_is_the_delay_times_the_steps(slow: Report) -> None:
+    truth_s = SLOW * LATE_MS / 1e3
+    assert slow.cost.named_s == pytest.approx(truth_s, rel=0.1)
+    assert slow.culprits[0].lost_s == slow.cost.named_s
+    assert slow.cost.named_pct == pytest.approx(100 * truth_s / slow.cost.step_s, rel=0.1)
+    assert slow.cost.uneven_s == pytest.approx(truth_s, rel=0.1)
+
+
+def test_what_happens_now_and_then_is_added_up(make_world: type[World]) -> None:
+    """A median would not see it: one step in five is 40 ms longer."""
+    world = make_world()
+    messages = [*begun(world)]
+    for step in range(300):
+        world.delays = {(1, "data"): 40_000} if step % 5 == 0 else {}
+        messages += world.steps(1)
+    found = report([*messages, world.run("finished", 0)], steps=300)
+    assert found.cost.uneven_s == pytest.approx(60 * 0.04, rel=0.05)
+    assert kinds(found)[0] in ("uneven", "straggler")
+
+
+def test_the_culprit_is_named_with_cause_and_steps(slow: Report) -> None:
+    (one,) = slow.culprits
+    assert (one.rank, one.cause) == (1, "data")
+    assert one.lateness_ms == pytest.approx(LATE_MS, rel=0.05)
+    assert one.parts_ms["data"] == pytest.approx(LATE_MS, rel=0.05)
+    assert one.first_step == pytest.approx(EVEN, abs=40)
+    assert one.last_step == pytest.approx(EVEN + SLOW, abs=40)
+    assert kinds(slow) == ["straggler"]
+    assert "rank 1 was slow: data loading · cost 3.0 s" in slow.verdict[0].sentence
+
+
+def test_spans_add_up_to_the_whole(slow: Report) -> None:
+    assert sum(span.steps for span in slow.spans) == slow.reading.steps == 2 * EVEN + SLOW
+    assert sum(span.lost_s or 0 for span in slow.spans) == pytest.approx(slow.cost.named_s)
+    who = [span.rank for span in slow.spans]
+    assert who[0] is None
+    assert who[len(who) // 2] == 1
+    assert who[-1] is None
+    middle, edge = slow.spans[len(who) // 2], slow.spans[0]
+    assert middle.step_ms == pytest.approx((edge.step_ms or 0) + LATE_MS, rel=0.01)
+    assert (middle.wait_pct or 0) > 20 > (edge.wait_pct or 0)
+
+
+def test_the_first_suggestion_rests_on_what_the_data_costs(slow: Report) -> None:
+    first = slow.advice[0]
+    assert first.kind == "data_workers"
+    assert first.figures["rank"] == 1
+    assert first.gain_pct == pytest.approx(slow.cost.named_pct)
+    assert "10.0 ms more than the others in waiting for its next batch" in first.because
+
+
+def test_buckets_have_their_bandwidth(slow: Report) -> None:
+    first, second = slow.buckets
+    assert first.transfer_ms == pytest.approx(1.0, rel=0.05)
+    assert second.transfer_ms == pytest.approx(2.0, rel=0.05)
+    assert first.algbw_gbps == pytest.approx(8.0, rel=0.05)
+    assert first.busbw_gbps == pytest.approx(8.0 * 2 * 3 / 4, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("phase", "kind"),
+    [("forward", "slow_device"), ("backward", "slow_device"), ("other", "work_between_steps")],
+)
+def test_another_cause_is_another_suggestion(make_world: type[World], phase: str, kind: str) -> None:
+    world = make_world(delays={(2, phase): 10_000})
+    found = report(chain(begun(world), world.steps(150)), steps=150)
+    assert found.culprits[0].cause == phase
+    assert kind in [one.kind for one in found.advice]
+    assert "data_workers" not in [one.kind for one in found.advice if one.figures.get("rank") == 2]
+
+
+def test_equal_ranks_are_healthy(make_world: type[World]) -> None:
+    world = make_world()
+    found = report(chain(begun(world), world.steps(200), [world.run("finished", 0)]), steps=200)
+    assert kinds(found) == ["even"]
+    assert found.cost.named_s == 0.0
+    assert "even: late arrivals cost 0.0%" in found.verdict[0].sentence
+    assert not [one for one in found.advice if one.kind in ("data_workers", "slow_device", "even_batches")]
+
+
+def test_steps_left_out_are_counted_and_are_neither_lost_nor_a_stall(make_world: type[World]) -> None:
+    whole = report(slow_for_a_while(make_world()), steps=2 * EVEN + SLOW)
+    walk = Walk(20)
+    skipping = False
+    for received in slow_for_a_while(make_world()):
+        if isinstance(received.message, Steps):
+            leave_out = received.message.first_step % 200 < 60
+            if leave_out and not skipping:
+                walk.gap()
+            skipping = leave_out
+            if leave_out:
+                continue
+        walk.feed(received)
+    part = finish(walk, whole=False)
+    assert part.reading.steps == whole.reading.steps
+    assert part.reading.read_steps < whole.reading.read_steps
+    assert part.cost.named_s == pytest.approx(whole.cost.named_s, rel=0.2)
+    assert all(rank.lost_records == 0 for rank in part.ranks)
+    assert not part.stalls
+    assert not [one for one in part.happenings if one.kind.startswith("stall")]
+
+
+def test_lost_steps_still_count_as_lost(make_world: type[World]) -> None:
+    world = make_world(size=2)
+    rows = list(world.steps(100))
+    kept = [r for r in rows if not (r.rank == 1 and 40 <= r.message.first_step < 50)]  # type: ignore[union-attr]
+    world_two = make_world(size=2)
+    found = report(chain(begun(world_two), kept), steps=100)
+    assert found.ranks[1].lost_records == 10
+    assert "lost_records" in [alert.kind for alert in found.troubles]
+    assert found.reading.steps == 100
+    assert found.reading.read_steps == 90
+
+
+def test_a_nan_names_rank_and_step_and_comes_before_speed(make_world: type[World]) -> None:
+    world = make_world(delays={(1, "data"): 10_000})
+    rows = world.steps(150, loss=lambda rank, step: math.nan if rank == 2 and 57 <= step < 60 else 1.0)
+    found = report(chain(begun(world), rows), steps=150)
+    assert kinds(found)[:2] == ["lost", "nan"]
+    assert found.advice[0].kind == "nan"
+    assert found.advice[0].figures == {"rank": 2, "step": 57}
+    assert [one.kind for one in found.advice].count("nan") == 1
+    json.dumps(as_data(found), allow_nan=False)
+
+
+def standing(world: World, seconds: int) -> Iterator[Received]:
+    """Heartbeats of all ranks while no step is finished."""
+    for _ in range(2 * seconds):
+        world.now_us += 500_000
+        for rank in range(world.size):
+            yield world.progress(rank)
+    world.begin_us = [world.now_us] * world.size
+
+
+def test_a_stall_that_was_over_is_in_the_report(make_world: type[World]) -> None:
+    world = make_world(size=2)
+    messages = chain(
+        begun(world), world.steps(100), standing(world, 40), world.steps(100), [world.run("finished", 0)]
+    )
+    found = report(messages, steps=200)
+    (stall,) = found.stalls
+    assert stall.lasted_s == pytest.approx(40, abs=2)
+    assert stall.until_s is not None
+    assert found.cost.stalled_s == stall.lasted_s
+    assert found.cost.step_s < 10
+    assert kinds(found)[0] == "stall"
+
+
+def test_a_run_that_stands_at_the_end(make_world: type[World]) -> None:
+    world = make_world(size=2)
+    found = report(chain(begun(world), world.steps(100), standing(world, 40)), steps=100, growing=True)
+    assert found.run.state == "stalled"
+    assert found.stalls[-1].until_s is None
+    assert "still does" in found.verdict[0].sentence
+
+
+def test_a_restart_keeps_what_was_before(make_world: type[World]) -> None:
+    world = make_world(size=2, delays={(1, "data"): 10_000})
+    messages = [*begun(world), *world.steps(120), world.bye(1, "ValueError")]
+    world.now_us += 1000
+    messages.append(world.bye(0, "RuntimeError"))
+    again = make_world(
+        size=2, session_base=500, incarnation=1, now_us=world.now_us + 1000, delays={(1, "data"): 10_000}
+    )
+    messages += [*again.introduce(), *again.steps(80), again.run("finished", 0)]
+    found = report(messages, steps=200)
+    assert found.reading.steps == 200
+    assert found.culprits[0].lost_s == pytest.approx(2.0, rel=0.2)
+    assert [death.rank for death in found.deaths][:1] == [1]
+    assert found.run.state == "finished"
+
+
+def test_nothing_measured_is_said_plainly(make_world: type[World]) -> None:
+    world = make_world()
+    found = report(begun(world), steps=0)
+    assert kinds(found)[-1] == "no_step"
+    assert found.cost.named_s is None
+    assert found.communication.step_ms is None
+    assert [bucket.bytes for bucket in found.buckets] == [8_000_000, 8_000_000]
+    assert json.loads(json.dumps(as_data(found), allow_nan=False))["cost"]["named_s"] is None
+
+
+def test_one_rank_has_nobody_to_wait_for(make_world: type[World]) -> None:
+    world = make_world(size=1)
+    found = report(chain(begun(world), world.steps(100), [world.run("finished", 0)]), steps=100)
+    assert kinds(found) == ["alone"]
+
+
+def test_without_bucket_detail_nobody_is_judged(make_world: type[World]) -> None:
+    world = make_world(detail_every=1000, delays={(1, "data"): 10_000})
+    world.step = 1
+    found = report(chain(begun(world), world.steps(150), [world.run("finished", 0)]), steps=150)
+    assert kinds(found) == ["no_detail"]
+    assert found.reading.judged_pct == 0.0
+    assert found.communication.step_ms is not None
+
+
+def test_json_is_the_report_with_its_units(slow: Report) -> None:
+    data = json.loads(json.dumps(as_data(slow), allow_nan=False))
+    assert (data["schema"], data["source"]) == (1, "recording")
+    assert data["run"]["exit_code"] == 0
+    assert data["run"]["card"]["ddp.static_graph"] is False
+    assert data["run"]["started_at"] == 1_700_000_000.0
+    assert data["culprits"][0]["cause"] == "data"
+    assert len(data["spans"]) == len(slow.spans)
+    assert set(data["ranks"][0]) >= {"lateness_ms", "last_pct", "relative_score", "wait_ms"}

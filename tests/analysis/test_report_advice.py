@@ -1,0 +1,136 @@
+"""Each suggestion appears where its figure supports it, names it, and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ddptop.analysis.report.advice import advice
+from ddptop.analysis.report.build import report
+from ddptop.analysis.report.content import BucketSummary, Report
+
+if TYPE_CHECKING:
+    from .conftest import World
+
+
+@pytest.fixture
+def healthy(make_world: type[World]) -> Report:
+    world = make_world()
+    messages = chain([world.run()], world.introduce(), world.steps(100), [world.run("finished", 0)])
+    found = report(messages, steps=100)
+    return moving(found, exposed_transfer_ms=0.1, exposed_transfer_pct=1.0, overlap_pct=90.0)
+
+
+def moving(found: Report, **figures: float) -> Report:
+    return replace(found, communication=replace(found.communication, **figures))
+
+
+def with_card(found: Report, **entries: int) -> Report:
+    card = {f"ddp.{name}": value for name, value in entries.items()}
+    return replace(found, run=replace(found.run, card=card))
+
+
+def bucket(index: int, size: int, busbw: float | None, **changes: Any) -> BucketSummary:
+    made = BucketSummary(index, 0, "", size, 4, "float32", "", 2.0, 0.0, 1.0, busbw, busbw, 0.0)
+    return replace(made, **changes)
+
+
+HEAVY = {"exposed_transfer_ms": 8.0, "exposed_transfer_pct": 40.0, "overlap_pct": 20.0}
+
+
+def found_in(made: Report) -> dict[str, Any]:
+    return {one.kind: one for one in advice(made)}
+
+
+def test_a_healthy_run_gets_no_suggestion(healthy: Report) -> None:
+    assert advice(healthy) == ()
+
+
+def test_small_buckets_that_are_slower_than_large_ones(healthy: Report) -> None:
+    buckets = tuple(bucket(i, 400_000 if i < 8 else 8_000_000, 0.5 if i < 8 else 4.0) for i in range(10))
+    one = found_in(replace(moving(healthy, **HEAVY), buckets=buckets))["larger_buckets"]
+    assert one.figures["buckets"] == 10
+    assert "busbw 0.50 GB/s in the smaller half of 10 buckets" in one.because
+    assert "8.0 ms" in one.because
+    hidden = replace(healthy, buckets=buckets)
+    assert "larger_buckets" not in found_in(hidden), "their traffic is hidden: nothing to gain"
+    alike = tuple(replace(b, busbw_gbps=4.0) for b in buckets)
+    assert "larger_buckets" not in found_in(replace(moving(healthy, **HEAVY), buckets=alike))
+
+
+def test_tiny_buckets_of_one_size(healthy: Report) -> None:
+    made = replace(moving(healthy, **HEAVY), buckets=tuple(bucket(i, 4_000, 0.01) for i in range(6)))
+    assert "6 buckets of 4.0 kB or less" in found_in(made)["larger_buckets"].because
+
+
+def test_one_large_bucket_that_nothing_hides(healthy: Report) -> None:
+    made = replace(moving(healthy, **HEAVY), buckets=(bucket(0, 90_000_000, 4.0),))
+    made = with_card(made, bucket_cap_bytes=100 << 20)
+    one = found_in(made)["smaller_buckets"]
+    assert "(now 100)" in one.action
+    assert "one bucket of up to 90.0 MB, overlap 20%" in one.because
+    assert "larger_buckets" not in found_in(made)
+    assert "smaller_buckets" not in found_in(moving(made, overlap_pct=80.0))
+
+
+def test_compression_is_for_full_precision_alone(healthy: Report) -> None:
+    made = replace(moving(healthy, **HEAVY), buckets=(bucket(0, 90_000_000, 4.0),))
+    one = found_in(made)["compress"]
+    assert one.gain_pct == 20.0
+    assert "90.0 MB of float32" in one.because
+    for changes in ({"dtype": "bfloat16"}, {"hook": "fp16_compress_hook"}, {"bytes": 4000}):
+        other = replace(made, buckets=(replace(made.buckets[0], **changes),))
+        assert "compress" not in found_in(other)
+
+
+def test_fewer_all_reduces_only_where_traffic_weighs(healthy: Report) -> None:
+    assert "accumulate" in found_in(moving(healthy, **HEAVY))
+    assert "accumulate" not in found_in(moving(healthy, exposed_transfer_pct=8.0))
+
+
+def test_bucket_view_saves_what_the_gradients_take(healthy: Report) -> None:
+    off = with_card(healthy, gradient_as_bucket_view=0, total_parameter_size_bytes=500_000_000)
+    assert "500.0 MB of gradients" in found_in(off)["gradient_as_bucket_view"].because
+    on = with_card(healthy, gradient_as_bucket_view=1, total_parameter_size_bytes=500_000_000)
+    assert "gradient_as_bucket_view" not in found_in(on)
+    small = with_card(healthy, gradient_as_bucket_view=0, total_parameter_size_bytes=5_000_000)
+    assert "gradient_as_bucket_view" not in found_in(small)
+
+
+def test_unused_parameters_that_nobody_saw(healthy: Report) -> None:
+    assert "100 steps" in found_in(with_card(healthy, find_unused_parameters=1))["unused_parameters"].because
+    used = with_card(healthy, find_unused_parameters=1, unused_parameter_size=4000)
+    assert "unused_parameters" not in found_in(used)
+    static = with_card(healthy, find_unused_parameters=1, static_graph=1)
+    assert "unused_parameters" not in found_in(static)
+
+
+def test_data_that_holds_up_everybody(healthy: Report) -> None:
+    ranks = tuple(replace(rank, data_ms=6.0) for rank in healthy.ranks)
+    made = replace(moving(healthy, step_ms=20.0), ranks=ranks, phases_pct={"data": 30.0})
+    assert found_in(made)["data_workers"].gain_pct == pytest.approx(30.0)
+
+
+def test_late_arrivals_of_nobody_in_particular(healthy: Report) -> None:
+    uneven = replace(healthy, cost=replace(healthy.cost, uneven_pct=12.0, uneven_s=3.0))
+    assert "even_batches" in found_in(uneven)
+    below = moving(uneven, bound_ms=50.0)
+    assert "even_batches" not in found_in(below), "less than stamps of two ranks may differ by"
+
+
+def test_the_recorder_over_its_budget(healthy: Report) -> None:
+    over = replace(healthy, overhead=replace(healthy.overhead, measured_pct=2.0, budget_pct=1.0))
+    assert "own cost 2.0%" in found_in(over)["recorder_budget"].because
+
+
+def test_the_most_valuable_comes_first(healthy: Report) -> None:
+    made = replace(moving(healthy, **HEAVY), buckets=(bucket(0, 90_000_000, 4.0),))
+    made = with_card(made, gradient_as_bucket_view=0, total_parameter_size_bytes=500_000_000)
+    made = replace(made, cost=replace(made.cost, uneven_pct=30.0, uneven_s=3.0))
+    gains = [one.gain_pct for one in advice(made)]
+    assert gains[0] == 30.0
+    assert gains[-1] is None
+    assert sorted((gain for gain in gains if gain is not None), reverse=True) == gains[:-1]

@@ -1,0 +1,360 @@
+"""Why the step does not move: who is dead, missing, in another collective, or whether nobody is to blame."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ddptop.analysis.frame_codec import encode_frame
+from ddptop.analysis.frames import MAX_TESTIMONIES
+from ddptop.analysis.snapshot import snapshot
+from ddptop.analysis.verdict import verdict
+from ddptop.protocol.messages import Phase, Stack, StackFrame
+from tests.analysis.stalling import ALL_REDUCE, Stage, op, users, waits
+
+IN_41 = {"step": 41, "bucket": 3, "sequence": 83}
+"""Three buckets of step 41 launched."""
+
+
+@pytest.fixture
+def stage(make_world):
+    return Stage(make_world(4))
+
+
+def one_missing(stage: Stage, until_s: float = 17) -> None:
+    """Rank 1 has launched two buckets of the step, the others three."""
+    ranks = {rank: dict(IN_41) for rank in (0, 2, 3)}
+    stage.beat(until_s, {**ranks, 1: {"step": 41, "bucket": 2, "sequence": 82}})
+
+
+def answer_all(stage: Stage) -> None:
+    stage.answer(1, users("tokenize"), groups={"0": 82})
+    for rank in (0, 2, 3):
+        stage.answer(rank, waits(), groups={"0": 83}, operations=(op(82, done=True), op(83)))
+
+
+def test_the_missing_rank_is_named_with_what_it_lacks_and_where_it_is(stage) -> None:
+    one_missing(stage)
+    answer_all(stage)
+    found = stage.frame()
+    stall = found.stall
+    assert (stall.kind, stall.ranks, stall.waiting, stall.step) == ("missing", (1,), (0, 2, 3), 41)
+    assert stall.sentence == ("rank 1 is missing: it has not entered all_reduce 3 of step 41 (sequence 83)")
+    since = time.strftime("%H:%M:%S", time.localtime(stall.since_s))
+    assert stall.detail == (
+        f"ranks 0 2 3 wait there since {since}",
+        "rank 1, node0, pid 4001, is in train.py:88 tokenize",
+        "its process is alive, 3% CPU",
+    )
+    assert [t.rank for t in stall.testimonies] == [1, 0, 2, 3]
+    first, second = stall.testimonies[:2]
+    assert (first.process, first.sequence, first.operation) == ("alive", 82, "")
+    assert (first.user_call.line, first.user_call.function) == (88, "tokenize")
+    assert [trace.thread for trace in first.traces] == ["MainThread", "loader"]
+    assert (second.sequence, second.operation) == (83, "all_reduce of [[1000]] Float")
+    assert second.user_call.function == "step"
+    assert found.ranks.state == ("stalled",) * 4
+    assert found.run.state == "stalled"
+
+
+def test_the_verdict_fits_the_screen_and_names_the_users_function(stage) -> None:
+    one_missing(stage)
+    answer_all(stage)
+    said = verdict(stage.frame())
+    assert said.line() == "■ STALLED 16 s · rank 1 is missing: not in all_reduce 3 of step 41"
+    assert said.second() == "rank 1 is in train.py:88 tokenize"
+    alert = stage.frame().alerts[0]
+    assert (alert.kind, alert.rank, alert.evidence["call"]) == ("stall", 1, "train.py:88 tokenize")
+    assert (alert.evidence["verdict"], alert.evidence["sequence"]) == ("missing", 82)
+
+
+def test_who_is_missing_is_known_before_the_answers(stage) -> None:
+    one_missing(stage)
+    stall = stage.frame().stall
+    assert (stall.kind, stall.ranks) == ("missing", (1,))
+    assert "rank 1, node0, pid 4001, has not told where it is" in stall.detail
+
+
+def test_a_rank_behind_by_a_step_is_missing_though_its_sequence_is_not_known(stage) -> None:
+    ahead = {rank: {"step": 41, "bucket": -1, "sequence": -1} for rank in (0, 1, 2)}
+    stage.beat(17, {**ahead, 3: {"step": 40, "bucket": -1, "sequence": -1, "phase": Phase.DATA}})
+    stall = stage.frame().stall
+    assert (stall.kind, stall.ranks) == ("missing", (3,))
+    assert stall.sentence == "rank 3 is missing: still in step 40, the others in 41"
+
+
+def test_by_bucket_where_backends_do_not_count(stage) -> None:
+    stage.beat(17, {rank: {"step": 41, "bucket": 1 + (rank != 2), "sequence": -1} for rank in range(4)})
+    assert stage.frame().stall.ranks == (2,)
+
+
+def test_several_ranks_are_missing(stage) -> None:
+    behind = {rank: {"step": 41, "bucket": 0, "sequence": 80} for rank in (1, 3)}
+    stage.beat(17, {**behind, 0: dict(IN_41), 2: dict(IN_41)})
+    stall = stage.frame().stall
+    assert stall.ranks == (1, 3)
+    assert stall.sentence.startswith("ranks 1 3 are missing: they have not entered all_reduce 1 of step 41")
+
+
+def test_of_two_that_are_behind_the_one_that_the_other_waits_for_is_missing(stage) -> None:
+    """Tensor and data parallel groups: 0 waits for 1, 2 and 1 wait for 3."""
+    stage.beat(17, {rank: {"step": 41, "bucket": -1, "sequence": -1} for rank in range(4)})
+    sequences = {0: {"d0": 5, "t0": 9}, 1: {"d0": 4, "t1": 9}, 2: {"d1": 5, "t0": 9}, 3: {"d1": 4, "t1": 8}}
+    for rank, groups in sequences.items():
+        stage.answer(rank, users("load") if rank == 3 else waits(), groups=groups)
+    stall = stage.frame().stall
+    assert (stall.kind, stall.ranks) == ("missing", (3,))
+    assert stall.sentence.endswith("(sequence 5 of group d1)")
+
+
+def test_ranks_that_wait_for_each_other_in_different_groups(make_world) -> None:
+    stage = Stage(make_world(2))
+    stage.beat(17, {rank: {"step": 41, "sequence": -1, "bucket": -1} for rank in range(2)})
+    stage.answer(0, waits(ALL_REDUCE), groups={"a": 5, "b": 1}, operations=(op(5, group="a"),))
+    stage.answer(1, waits(ALL_REDUCE), groups={"a": 4, "b": 2}, operations=(op(2, group="b"),))
+    stall = stage.frame().stall
+    assert (stall.kind, stall.ranks) == ("mismatch", ())
+    assert stall.sentence == "the ranks wait for each other in different process groups"
+
+
+def test_a_stopped_process_is_stale_and_missing(stage) -> None:
+    alive = {rank: {"step": 41, "bucket": 1, "sequence": 81} for rank in (0, 2, 3)}
+    stage.tell("process", 1, state="stopped")
+    stage.beat(17, alive, there=[1])
+    for rank in alive:
+        stage.answer(rank, waits(), groups={"0": 81}, operations=(op(81),))
+    found = stage.frame()
+    assert found.ranks.state == ("stalled", "stale", "stalled", "stalled")
+    assert (found.stall.kind, found.stall.ranks) == ("missing", (1,))
+    assert found.stall.testimonies[0].process == "stopped"
+    assert "its process is stopped (SIGSTOP)" in found.stall.detail
+    assert verdict(found).second() == "the process of rank 1 is stopped (SIGSTOP)"
+    assert stage.said("process") == ["rank 1 was stopped (SIGSTOP)"]
+
+
+def test_a_silent_rank_is_to_blame_where_nobody_is_behind(stage) -> None:
+    """It stopped inside the collective that all are in: something holds its interpreter."""
+    stage.beat(0.5, {rank: dict(IN_41) for rank in range(4)})
+    stage.beat(17, {rank: dict(IN_41) for rank in (0, 1, 3)}, there=[2])
+    for rank in (0, 1, 3):
+        stage.answer(rank, waits(), groups={"0": 83}, operations=(op(83),))
+    stall = stage.frame().stall
+    assert (stall.kind, stall.ranks, stall.testimonies[0].process) == ("missing", (2,), "silent")
+    assert stall.sentence == "rank 2 is missing: it does not answer"
+
+
+def test_all_ranks_in_the_same_collective_is_the_transport(stage) -> None:
+    stage.beat(16, {rank: dict(IN_41) for rank in range(4)})
+    assert stage.frame().stall.kind == "asking"
+    for rank in range(4):
+        stage.answer(rank, waits(), groups={"0": 83}, operations=(op(83),))
+    stall = stage.frame().stall
+    assert (stall.kind, stall.ranks) == ("transport", ())
+    assert stall.sentence == (
+        "4 ranks have all launched all_reduce of step 41 (sequence 83) and none completes: "
+        "transport or device"
+    )
+
+
+def test_ranks_that_all_stand_in_their_own_code_do_not_blame_the_transport(stage) -> None:
+    stage.beat(16, {rank: dict(IN_41) for rank in range(4)})
+    for rank in range(4):
+        stage.answer(rank, users("read_from_dead_disk"), groups={"0": 83}, operations=(op(83, done=True),))
+    stall = stage.frame().stall
+    assert (stall.kind, stall.ranks) == ("missing", (0, 1, 2, 3))
+    assert stall.sentence == "4 ranks stand still in step 41, outside any collective"
+
+
+def test_of_equal_sequences_the_rank_outside_any_collective_is_missing(stage) -> None:
+    stage.beat(16, {rank: dict(IN_41) for rank in range(4)})
+    for rank in range(4):
+        stage.answer(rank, users("save") if rank == 2 else waits(), groups={"0": 83})
+    assert stage.frame().stall.ranks == (2,)
+
+
+def mismatched(stage: Stage, odd: int, **own) -> None:
+    stage.beat(16, {rank: dict(IN_41) for rank in range(4)})
+    for rank in range(4):
+        call = op(83, **own) if rank == odd else op(83)
+        stage.answer(rank, waits(line=70 if rank == odd else 61), groups={"0": 83}, operations=(call,))
+
+
+def test_different_operations_are_a_mismatch_with_both_sides(stage) -> None:
+    mismatched(stage, 2, name="gloo:broadcast")
+    found = stage.frame()
+    assert (found.stall.kind, found.stall.ranks, found.stall.waiting) == ("mismatch", (2,), (0, 1, 3))
+    assert found.stall.sentence == "rank 2 calls broadcast where ranks 0 1 3 call all_reduce (sequence 83)"
+    assert [t.rank for t in found.stall.testimonies[:2]] == [2, 0]
+    assert "rank 2, node0, pid 4002, is in train.py:70 step" in found.stall.detail
+    assert "rank 0, node0, pid 4000, is in train.py:61 step" in found.stall.detail
+    assert verdict(found).second() == "rank 2 is in train.py:70 step, rank 0 is in train.py:61 step"
+    alert = next(alert for alert in found.alerts if alert.kind == "mismatch")
+    assert (alert.rank, alert.evidence["side0_call"]) == (2, "train.py:70 step")
+    assert alert.evidence["side1_operation"] == "all_reduce of [[1000]] Float"
+
+
+def test_different_sizes_are_a_mismatch(stage) -> None:
+    mismatched(stage, 0, sizes="[[2000]]")
+    assert stage.frame().stall.sentence == (
+        "rank 0 calls all_reduce of [[2000]] Float where ranks 1 2 3 call all_reduce of [[1000]] Float "
+        "(sequence 83)"
+    )
+
+
+def test_sizes_that_differ_by_nature_are_no_mismatch(stage) -> None:
+    stage.beat(16, {rank: dict(IN_41) for rank in range(4)})
+    for rank in range(4):
+        call = op(83, "scatter", "[[1000]]" if rank else "[]")
+        stage.answer(rank, waits(), groups={"0": 83}, operations=(call,))
+    assert stage.frame().stall.kind == "transport"
+
+
+def test_a_skipped_collective_is_told_from_a_missing_rank(stage) -> None:
+    """Rank 3 left one out and went on: it is ahead by a step, all have launched 83, none is missing."""
+    ranks = {rank: {"step": 40, "bucket": -1, "sequence": 83} for rank in range(3)}
+    stage.beat(16, {**ranks, 3: {"step": 41, "bucket": 1, "sequence": 83}})
+    for rank in range(4):
+        stage.answer(rank, waits(), groups={"0": 83})
+    stall = stage.frame().stall
+    assert (stall.kind, stall.ranks) == ("mismatch", (3,))
+    assert stall.sentence == "rank 3 waits in a collective of step 41, the others in one of step 40"
+
+
+def test_a_rank_that_is_gone_comes_before_everything_else(stage) -> None:
+    stage.tell("lost_rank", 2, exit_code=None, signal="SIGKILL")
+    stage.beat(17, {rank: dict(IN_41) for rank in (0, 1, 3)})
+    found = stage.frame()
+    assert (found.stall.kind, found.stall.ranks, found.stall.waiting) == ("dead", (2,), (0, 1, 3))
+    assert found.stall.sentence == "rank 2 was killed by SIGKILL at step 40 (out of memory?)"
+    assert found.run.state == "lost"
+
+
+def test_a_rank_that_finished_early_is_what_the_others_wait_for(stage) -> None:
+    stage.feed(stage.world.bye(1))
+    stage.beat(17, {rank: dict(IN_41) for rank in (0, 2, 3)})
+    stall = stage.frame().stall
+    assert (stall.kind, stall.ranks) == ("missing", (1,))
+    assert stall.sentence == "rank 1 has finished: the others wait for it in step 41"
+
+
+def test_a_rank_that_works_on_after_the_others_finished_is_no_stall(stage) -> None:
+    for rank in (1, 2, 3):
+        stage.feed(stage.world.bye(rank))
+    stage.beat(60, {0: {"step": 40, "phase": Phase.OTHER}})
+    assert stage.frame().stall is None
+
+
+def test_a_lone_rank_that_stands_still(make_world) -> None:
+    stage = Stage(make_world(1))
+    stage.beat(16, {0: {"step": 40, "phase": Phase.DATA}})
+    stage.answer(0, users("fetch"))
+    stall = stage.frame().stall
+    assert (stall.ranks, stall.waiting) == ((0,), ())
+    assert stall.sentence == "rank 0 stands still in step 40, outside any collective"
+    assert "rank 0, node0, pid 4000, is in train.py:88 fetch" in stall.detail
+
+
+def test_thousands_of_ranks_carry_only_a_page_of_testimonies(make_world) -> None:
+    stage = Stage(make_world(1024), steps=1)
+    stage.after_s = 14
+    stage.beat(16, {rank: {"step": 1, "bucket": int(rank > 500), "sequence": 1} for rank in range(1024)})
+    stall = stage.frame().stall
+    assert (len(stall.ranks), len(stall.testimonies)) == (501, MAX_TESTIMONIES)
+    assert stall.sentence.startswith("501 of 1024 ranks are missing")
+    assert stall.testimonies[-1].rank == 501, "one that waits is among them"
+
+
+def test_evaluation_and_declared_phases_are_no_stalls(stage) -> None:
+    stage.beat(60, {rank: {"step": 41, "phase": Phase.EVALUATE if rank == 0 else 3} for rank in range(4)})
+    assert stage.reducer.stalled_since(stage.now_ns) is None
+    evaluated_ns = stage.now_ns
+    stage.beat(80, {rank: {"step": 41} for rank in range(4)})
+    assert stage.reducer.stalled_since(stage.now_ns) == evaluated_ns
+
+
+def test_a_rank_that_compiles_is_no_stall_and_is_asked_again(make_world) -> None:
+    stage = Stage(make_world(2), steps=0)
+    compiler = StackFrame(
+        "/v/lib/python3.11/site-packages/torch/_inductor/compile_fx.py", 9, "compile_fx", ""
+    )
+    stacks = (Stack("MainThread", True, (compiler, *users("main")[1].frames)),)
+    beats = {rank: {"step": 0, "sequence": 1, "bucket": -1} for rank in range(2)}
+    stage.beat(61, beats)
+    assert stage.reducer.stalled_since(stage.now_ns) is not None
+    stage.answer(0, stacks)
+    assert stage.reducer.stalled_since(stage.now_ns) is None
+    stage.beat(122, beats)
+    assert stage.reducer.stalled_since(stage.now_ns) is not None, "the collector asks again"
+    assert stage.frame().stall is None, "and the screen waits for the answer"
+    stage.beat(132, beats)
+    assert stage.frame().stall is not None
+
+
+def test_an_answer_to_an_earlier_stall_counts_no_more(stage) -> None:
+    stage.beat(17, {rank: dict(IN_41) for rank in range(4)})
+    for rank in range(4):
+        stage.answer(rank, waits(), groups={"0": 83}, operations=(op(83),))
+    assert stage.frame().stall.kind == "transport"
+    stage.beat(33, {rank: {"step": 42, "bucket": 1, "sequence": 84} for rank in range(4)})
+    found = stage.frame()
+    assert found.stall.kind == "asking"
+    assert found.stall.testimonies[0].traces == ()
+
+
+def test_the_log_tells_when_it_began_and_how_long_it_lasted(stage) -> None:
+    one_missing(stage, 30)
+    assert stage.said("stall") == ["stall: rank 1 is missing: not in all_reduce 3 of step 41"]
+    stage.beat(32, {rank: {"step": 42, "bucket": 0, "sequence": 84} for rank in range(4)})
+    assert stage.said("stall_end") == ["the step moves again after 30 s, rank 1 had been missing"]
+    assert stage.frame().stall is None
+    assert stage.frame().run.state == "live"
+
+
+def test_the_log_does_not_depend_on_who_looked(make_world) -> None:
+    logs = []
+    for looks in (False, True):
+        stage = Stage(make_world(4))
+        for until_s in range(14, 25):
+            one_missing(stage, until_s)
+            if looks:
+                stage.frame()
+        answer_all(stage)
+        stage.beat(26, {rank: {"step": 42, "bucket": 0, "sequence": 84} for rank in range(4)})
+        logs.append((stage.frame().happenings, snapshot(stage.frame())["alerts"]))
+    assert logs[0] == logs[1]
+
+
+def test_a_finished_or_failed_run_is_no_stall(stage) -> None:
+    one_missing(stage)
+    assert stage.reducer.stalled_since(stage.now_ns) is not None
+    stage.feed(stage.world.run("failed", 1))
+    assert stage.reducer.stalled_since(stage.now_ns) is None
+    assert stage.frame().stall is None
+
+
+def test_ranks_that_never_answer_are_told_in_the_log(stage) -> None:
+    stage.beat(19, {rank: dict(IN_41) for rank in range(4)})
+    assert stage.said("stall") == []
+    stage.beat(22, {rank: dict(IN_41) for rank in range(4)})
+    assert stage.said("stall") == ["stall: nobody is behind in step 41, and no rank says where it is"]
+
+
+def test_frames_carry_a_page_of_stacks_whatever_ranks_send(stage) -> None:
+    one_missing(stage)
+    deep = tuple(StackFrame("/home/me/" + "x" * 500, i, "f" * 500, "c" * 500) for i in range(128))
+    stacks = tuple(Stack(f"thread {i}", i == 63, deep) for i in range(64))
+    for rank in range(4):
+        stage.answer(rank, stacks, groups={"0": 82 if rank == 1 else 83})
+    found = stage.frame().stall.testimonies
+    assert [len(one.traces) for one in found] == [8, 8, 1, 1]
+    assert all(one.traces[0].thread == "thread 63" for one in found)
+    assert len(found[0].traces[0].calls) == 40
+    assert len(encode_frame(stage.frame())) < 512 * 1024
+
+
+def test_the_runs_own_patience_holds_also_in_a_replay(stage) -> None:
+    stage.tell("settings", -1, stall_s=3.0)
+    one_missing(stage, until_s=5)
+    assert stage.frame().run.state == "stalled"
+    assert not any("settings" in happening.message for happening in stage.frame().happenings)

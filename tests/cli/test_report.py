@@ -1,0 +1,205 @@
+"""`ddptop report` over recordings: the page, the JSON, and what it says of what is not whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ddptop.analysis.report.content import Report
+from ddptop.cli import report_reading
+from ddptop.cli.report_reading import read
+from ddptop.cli.report_text import page
+from ddptop.protocol.messages import Evidence, Progress, Received, Steps
+from ddptop.recording.format import MAGIC
+from ddptop.recording.reader import Recording
+from tests.recording import made_up
+
+from .recordings import LATE_US, STEP_US, write_recording
+
+NS = 1_000_000_000
+STEPS = 300
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    path = tmp_path / "train-k7qf.ddptop"
+    write_recording(path, steps=STEPS)
+    return path
+
+
+def report_of(path: Path) -> Report:
+    with Recording.open(path) as recording:
+        return read(recording)
+
+
+def test_a_page_tells_who_why_and_what_it_cost(ddptop, recording: Path) -> None:
+    done = ddptop("report", str(recording))
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines[:-1])) <= 80  # the last one is the path, which is never cut
+    assert len(lines) < 50
+    assert lines[0] == "ddptop report train-k7qf   ✓ FINISHED"
+    assert "2 ranks on node0 · gloo" in lines[1]
+    assert "300 steps · exit code 0" in lines[2]
+    lost_s = STEPS * LATE_US / 1e6
+    share = 100 * LATE_US // STEP_US
+    assert lines[4] == f"▲ rank 1 was slow: data loading · cost {lost_s:.1f} s, {share}% of the time in steps"
+    assert any(line.startswith("step ms") and "█" in line for line in lines)
+    assert any(line.startswith("slow rank") and "111" in line for line in lines)
+    assert any(line.split()[:1] == ["1"] and "5.0 ±0.1" in line for line in lines)
+    assert "1 Speed up the data loading of rank 1" in done.stdout
+    assert f"all {STEPS} steps read · 0 records lost" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_ascii_is_ascii_and_no_wider(ddptop, recording: Path) -> None:
+    text = ddptop("report", str(recording), "--ascii").stdout
+    assert text.isascii()
+    assert max(map(len, text.splitlines()[:-1])) <= 80
+    assert "step ms   ####" in text
+
+
+def test_json_is_the_same_as_data(ddptop, recording: Path) -> None:
+    done = ddptop("report", str(recording), "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert (found["schema"], found["source"]) == (1, "recording")
+    assert found["run"]["recording"] == str(recording)
+    assert found["culprits"][0]["cause"] == "data"
+    assert found["cost"]["named_s"] == pytest.approx(STEPS * LATE_US / 1e6, rel=0.01)
+    assert found["reading"]["whole"] is True
+
+
+def test_a_run_is_found_by_how_its_name_begins(ddptop, tmp_path: Path) -> None:
+    state = tmp_path / "state" / "ddptop"
+    state.mkdir(mode=0o700)
+    write_recording(state / "train-k7qf.ddptop", run_id="beef01")
+    write_recording(state / "other-a2a2.ddptop", run_id="cafe02")
+    for word in ("tr", "beef01"):
+        assert ddptop("report", word).stdout.startswith("ddptop report train-k7qf")
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "said"),
+    [
+        ("nothing", 3, "no run is called"),
+        ("nothing.ddptop", 3, "no such file"),
+        ("./", 3, "folder"),
+        ("text", 3, "not a ddptop recording"),
+        ("empty.ddptop", 3, "empty"),
+    ],
+)
+def test_mistakes_are_one_line(ddptop, tmp_path: Path, word: str, code: int, said: str) -> None:
+    (tmp_path / "text").write_text("this is no recording\n" * 100)
+    (tmp_path / "empty.ddptop").touch()
+    done = ddptop("report", word)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_recording_cut_off_in_the_middle(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.ddptop"
+    write_recording(cut, steps=2000)
+    whole = cut.read_bytes()
+    cut.write_bytes(whole[: len(whole) // 2])
+    found = report_of(cut)
+    text = page(found, 80)
+    assert 0 < found.reading.steps < 1500
+    assert found.culprits[0].rank == 1
+    assert "✖ LOST" in text
+    assert "nobody saw how it ended" in text
+    assert "damage: " in text
+
+
+def test_a_thinned_recording_says_how_little_was_compared(tmp_path: Path) -> None:
+    path = tmp_path / "thin.ddptop"
+    made_up.write(path, made_up.a_run(6000), limit_bytes=40_000)
+    found = report_of(path)
+    assert found.reading.steps > found.reading.read_steps
+    assert (found.reading.judged_pct or 0) < 40
+    assert found.verdict[-1].kind == "little_judged"
+    assert all(rank.lost_records == 0 for rank in found.ranks)
+    assert "Raise --ddptop-record-limit" in page(found, 80)
+
+
+def test_one_rank_and_no_step(tmp_path: Path) -> None:
+    made_up.write(tmp_path / "one.ddptop", made_up.a_run(50, world=1))
+    made_up.write(tmp_path / "none.ddptop", made_up.a_run(0))
+    assert "one rank: nobody to wait for" in page(report_of(tmp_path / "one.ddptop"), 80)
+    text = page(report_of(tmp_path / "none.ddptop"), 80)
+    assert "no step was finished by all 2 ranks: nothing can be measured" in text
+    assert "nan" not in text.lower()
+    assert "None" not in text
+
+
+def test_a_simulated_run_says_so(tmp_path: Path) -> None:
+    records = [
+        replace(r, message=replace(r.message, simulated=True)) if isinstance(r.message, made_up.Run) else r
+        for r in made_up.a_run(50)
+    ]
+    made_up.write(tmp_path / "sim.ddptop", records)
+    assert "SIMULATED" in page(report_of(tmp_path / "sim.ddptop"), 80).splitlines()[0]
+
+
+def test_of_a_long_recording_stretches_tell_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "long.ddptop"
+    made_up.write(path, made_up.a_run(12_000, buckets=1, batch=25, event_at=7_777))
+    whole = report_of(path)
+    monkeypatch.setattr(report_reading, "WHOLE_ROWS", 1000)
+    monkeypatch.setattr(report_reading, "STRETCH_ROWS", 0)
+    part = report_of(path)
+    assert not part.reading.whole
+    assert part.reading.read_steps < 0.7 * whole.reading.read_steps
+    assert part.reading.steps == whole.reading.steps == 12_000
+    assert part.cost.named_s == pytest.approx(whole.cost.named_s, rel=0.02)
+    assert [one.rank for one in part.culprits] == [1]
+    assert not part.stalls
+    assert all(rank.lost_records == 0 for rank in part.ranks)
+    assert "mute" in [one.kind for one in part.happenings]
+    assert "evenly spread; all events" in " ".join(page(part, 80).split())
+
+
+def with_a_stall(messages: list[Received], at: int, seconds: int) -> Iterator[Received]:
+    """The run stands still before message `at` and after: only heartbeats, and a question after 15 s."""
+    pause_ns = seconds * NS
+    yield from messages[:at]
+    t_ns = messages[at - 1].t_ns
+    done = {r.rank: r.message for r in messages[:at] if isinstance(r.message, Steps)}
+    for second in range(1, seconds):
+        for rank, last in done.items():
+            step = last.first_step + len(last.rows)
+            beat = Progress(t_ns + second * NS, step, 2, 0, 100, 1, 25.0, 0.1, 0)
+            yield Received(beat.t_ns, rank, 1000 + rank, 0, beat)
+            if second == 16:
+                said = Evidence(beat.t_ns, 7, step, 2, 0, "", (), (), ())
+                yield Received(beat.t_ns, rank, 1000 + rank, 5_000_000, said)
+    for r in messages[at:]:
+        later = r.message
+        if isinstance(later, Steps):
+            later = replace(later, base_ns=later.base_ns + pause_ns)
+        yield replace(r, t_ns=r.t_ns + pause_ns, message=later)
+
+
+def test_stretches_do_not_miss_a_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "stall.ddptop"
+    messages = list(made_up.a_run(8_000, buckets=1, batch=25))
+    made_up.write(path, with_a_stall(messages, 333, seconds=40))
+    monkeypatch.setattr(report_reading, "WHOLE_ROWS", 1000)
+    monkeypatch.setattr(report_reading, "STRETCH_ROWS", 0)
+    found = report_of(path)
+    assert not found.reading.whole
+    (stall,) = found.stalls
+    assert stall.lasted_s == pytest.approx(40, abs=2)
+    assert found.cost.step_s == pytest.approx(8_000 * 0.02, rel=0.05)
+
+
+def test_magic_is_what_makes_a_recording(ddptop, tmp_path: Path) -> None:
+    (tmp_path / "future.ddptop").write_bytes(MAGIC[:-1] + bytes([MAGIC[-1] + 1]) + b"x" * 100)
+    done = ddptop("report", "future.ddptop")
+    assert done.returncode == 3
+    assert "format" in done.stderr

@@ -1,0 +1,205 @@
+"""Whom the collector asks, and when: by a clock of the test's own, then with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from ddptop.collector.stall_watch import AGAIN_NS, ANEW_NS, NS, StallWatch
+from ddptop.protocol.messages import Event, Evidence, Progress
+from ddptop.recording.reader import Recording, RecordingError
+
+BEGAN = 1_000 * NS
+RANKS = (11, 12, 13)
+
+
+class Asked(list):
+    """What was asked: (session, number). The Unix clock runs with the other one."""
+
+    def __init__(self):
+        self.now_ns = BEGAN
+        self.watch = StallWatch(lambda session, number: self.append((session, number)), lambda: self.now_ns)
+
+    def after(self, seconds, since_ns=BEGAN, sessions=RANKS):
+        self.now_ns = BEGAN + int(seconds * NS)
+        self.watch.work(self.now_ns, since_ns, sessions)
+        new, self[:] = list(self), []
+        return new
+
+    def numbers(self, seconds, **kwargs):
+        return {number for _, number in self.after(seconds, **kwargs)}
+
+
+@pytest.fixture
+def asked():
+    return Asked()
+
+
+def test_nobody_is_asked_while_steps_move(asked):
+    assert asked.after(1, since_ns=None) == asked.after(100, since_ns=None) == []
+
+
+def test_each_rank_is_asked_once_and_again_until_it_answers(asked):
+    first = asked.after(15)
+    number = BEGAN + 15 * NS
+    assert first == [(11, number), (12, number), (13, number)]
+    asked.watch.answered(11, number)
+    asked.watch.answered(12, number - 1)
+    assert asked.after(19.9) == []
+    assert asked.after(20) == [(12, number), (13, number)]
+    asked.watch.answered(13, number)
+    assert asked.after(24) == []
+    assert asked.after(25) == [(12, number)]
+
+
+def test_a_rank_that_comes_or_goes_during_a_stall_is_asked_or_not(asked):
+    number = asked.after(15, sessions=(11,))[0][1]
+    assert asked.after(16, sessions=(12,)) == [(12, number)]
+    assert asked.after(21, sessions=()) == []
+
+
+def test_a_long_stall_is_looked_at_anew_and_never_more_often_than_that(asked):
+    rounds = []
+    for second in range(15, 15 + 5 * ANEW_NS // NS):
+        questions = asked.after(second)
+        for session, number in questions:
+            asked.watch.answered(session, number)
+        rounds += [(second, len(questions))] if questions else []
+    assert rounds == [(15, 3), (75, 3), (135, 3), (195, 3), (255, 3)]
+
+
+def test_the_next_stall_has_a_number_of_its_own(asked):
+    first = asked.numbers(15)
+    assert asked.numbers(16, since_ns=None) == set()
+    second = asked.numbers(40, since_ns=BEGAN + 20 * NS)
+    assert len(first) == len(second) == 1
+    assert first != second
+    # The step moved between two looks: the same stall it is not.
+    assert asked.numbers(60, since_ns=BEGAN + 45 * NS) not in (set(), first, second)
+
+
+def test_at_a_death_the_others_are_asked_at_once_and_once_more(asked):
+    asked.watch.note_death(BEGAN, (11, 12))
+    (number,) = {number for _, number in asked}
+    assert [session for session, _ in asked] == [11, 12]
+    asked.clear()
+    asked.watch.note_death(BEGAN + NS, (12,))  # many ranks go when one has gone
+    assert asked == []
+    asked.watch.answered(11, number)
+    assert asked.after(AGAIN_NS / NS, since_ns=None, sessions=(11, 12)) == [(12, number)]
+    assert asked.after(10, since_ns=None) == asked.after(30, since_ns=None) == []
+
+
+def test_what_ranks_said_at_a_death_does_not_answer_for_the_stall_after_it(asked):
+    asked.watch.note_death(BEGAN, RANKS)
+    (before,) = {number for _, number in asked}
+    asked.clear()
+    assert before not in asked.numbers(8) != set()
+
+
+def test_numbers_never_come_twice_even_if_the_clock_goes_back(asked):
+    (first,) = asked.numbers(15)
+    asked.watch.work(asked.now_ns, None, RANKS)
+    asked.now_ns = BEGAN
+    asked.watch.work(BEGAN + 40 * NS, BEGAN + 20 * NS, RANKS)
+    assert {number for _, number in asked} == {first + 1}
+
+
+def test_a_new_collector_asks_only_those_that_have_not_answered_the_one_before(asked):
+    number = BEGAN + 15 * NS
+    asked.now_ns = BEGAN + 20 * NS
+    asked.watch.recall(11, number - NS, asked.now_ns)
+    asked.watch.recall(11, number, asked.now_ns)
+    asked.watch.recall(12, number, asked.now_ns)
+    asked.watch.recall(13, 0, asked.now_ns)  # a rank's own word at its end
+    asked.watch.recall(13, number + 3600 * NS, asked.now_ns)  # nobody has asked this yet
+    assert asked.after(20) == [(13, number)]
+    assert asked.after(74) == [(13, number)]
+    assert asked.numbers(75) == {BEGAN + 75 * NS}
+
+
+# ------------------------------------------------------------------ real processes
+
+
+def recorded(stage, kind):
+    """Messages of this kind that are on disk."""
+    try:
+        return [item for item in Recording.open(stage.recording).records() if isinstance(item.message, kind)]
+    except (OSError, RecordingError):  # not there yet
+        return []
+
+
+def test_ranks_that_stand_still_are_asked_once_also_when_the_collector_restarts(stage):
+    collector = stage.collector("--stall", "0.5")
+    ranks = [stage.rank(0, end="hang", steps=30), stage.rank(1, end="deaf", steps=30)]
+    source = stage.source()
+    stage.until(source, lambda frame: "stalled" in frame.ranks.state)
+    stage.wait_for(lambda: recorded(stage, Evidence))
+    collector.kill()
+    collector.wait()
+    collector = stage.collector("--stall", "0.5")
+    stage.wait_for(lambda: recorded(stage, Event))
+    (restart,) = recorded(stage, Event)
+    assert restart.message.kind == "collector_restart"
+    # One heartbeat a second is kept of each rank: after these it has looked three times at least.
+    stage.wait_for(lambda: sum(beat.t_ns > restart.t_ns for beat in recorded(stage, Progress)) >= 8)
+    for rank in ranks:
+        rank.kill()
+    stage.finish(collector, 1)
+    (evidence,) = recorded(stage, Evidence)
+    assert (evidence.rank, evidence.message.number > 0, evidence.seq > 0) == (0, True, True)
+    assert evidence.message.stacks[0].frames[0].function == "load"
+
+
+def test_a_stopped_process_is_told_and_goes_on(stage):
+    collector = stage.collector()
+    rank = stage.rank(0, 1, end="hang", steps=30)
+
+    def states():
+        return [
+            item.message.fields["state"] for item in recorded(stage, Event) if item.message.kind == "process"
+        ]
+
+    stage.wait_for(lambda: recorded(stage, Progress))
+    os.kill(rank.pid, signal.SIGSTOP)
+    stage.wait_for(lambda: states() == ["stopped"])
+    os.kill(rank.pid, signal.SIGCONT)
+    stage.wait_for(lambda: states() == ["stopped", "running"])
+    rank.kill()
+    stage.finish(collector, 1)
+
+
+def test_the_recording_says_how_every_process_ended(stage):
+    collector = stage.collector()
+    ends = ("hang", "crash", "exit", "bye")
+    ranks = [stage.rank(rank, 4, end=end, steps=30) for rank, end in enumerate(ends)]
+
+    def told():
+        return {item.message.rank: item.message for item in recorded(stage, Event)}
+
+    # Nobody reaps them before: only a new kernel tells how a process ended that is reaped.
+    stage.wait_for(lambda: set(told()) == {1, 2, 3})
+    # Rank 0 is asked when rank 1 dies.
+    stage.wait_for(lambda: {item.rank for item in recorded(stage, Evidence)} == {0, 1})
+    ranks[0].kill()
+    stage.wait_for(lambda: 0 in told())
+    stage.finish(collector, 1)
+    ended = {
+        rank: (event.kind, event.fields["exit_code"], event.fields["signal"])
+        for rank, event in told().items()
+    }
+    assert ended == {
+        0: ("lost_rank", None, "SIGKILL"),
+        1: ("lost_rank", None, "SIGABRT"),
+        2: ("exit", 3, None),
+        3: ("exit", 0, None),
+    }
+    (last,) = (item for item in recorded(stage, Evidence) if item.rank == 1)
+    assert (last.message.number, last.message.reason) == (0, "Fatal Python error: Aborted")
+    assert last.message.stacks[0].frames[0].code == "os.abort()"
+    assert last.message.step == 30
+    order = [item.message for item in Recording.open(stage.recording).records()]
+    assert order.index(last.message) < order.index(told()[1])
+    assert not stage.directory.exists()

@@ -1,0 +1,182 @@
+"""Bucket timers, phase marks and scalars on a made-up GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ddptop.runtime.device.cuda_timer import CudaTimer, GlooCudaTimer
+from ddptop.runtime.device.events import MAX_POOLED, EventPool
+from ddptop.runtime.device.marks import MAX_MARKS, Mark, PhaseMarks, phases
+from ddptop.runtime.device.scalars import SLOTS, DeviceScalars
+from ddptop.runtime.recorder import Recorder
+from tests.runtime.device.fake import FakeDevice
+
+MS = 1_000_000
+
+
+class NcclFuture:
+    """Makes the current stream wait for the collective, as a CUDA future does."""
+
+    def __init__(self, device: FakeDevice, done_ns: int) -> None:
+        self._device = device
+        self._done_ns = done_ns
+
+    def wait(self) -> None:
+        self._device.current.busy_ns = max(self._device.current.busy_ns, self._done_ns)
+
+
+class GlooFuture:
+    """Calls back when the host is done."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Any] = []
+
+    def add_done_callback(self, callback: Any) -> None:
+        self.callbacks.append(callback)
+
+
+class FakeSlots:
+    """Slots that are written when asked to."""
+
+    def __init__(self) -> None:
+        self.memory = [0.0] * SLOTS
+
+    def copy(self, slot: int, tensor: Any) -> None:
+        self.memory[slot] = float(tensor)
+
+    def read(self, slot: int) -> float:
+        return self.memory[slot]
+
+
+def test_nccl_ready_is_on_the_compute_stream_and_end_on_a_side_stream() -> None:
+    device = FakeDevice()
+    pool = EventPool(device)
+    timer = CudaTimer(device, pool)
+    compute = device.current
+    device.compute(4 * MS)
+    ready = timer.ready()
+    call: list[Any] = ["key", ready, 0]
+    timer.watch(call, NcclFuture(device, device.now_ns + 9 * MS))
+    assert ready is not None
+    assert ready.at_ns == device.now_ns + 4 * MS
+    assert call[2].at_ns == device.now_ns + 9 * MS
+    assert device.current is compute
+    assert compute.busy_ns == device.now_ns + 4 * MS, "the compute stream was made to wait"
+
+
+def test_collectives_share_one_side_stream() -> None:
+    device = FakeDevice()
+    timer = CudaTimer(device, EventPool(device))
+    for done in (3, 1):
+        timer.watch(["key", None, 0], NcclFuture(device, device.now_ns + done * MS))
+    assert len(device.streams) == 1
+
+
+@pytest.mark.parametrize("kind", ["nccl", "gloo"])
+def test_nothing_is_recorded_into_a_graph(kind: str) -> None:
+    device = FakeDevice()
+    pool = EventPool(device)
+    timer = CudaTimer(device, pool) if kind == "nccl" else GlooCudaTimer(device, pool, Recorder())
+    device.captures = True
+    assert timer.ready() is None
+    assert pool.made == 0
+
+
+def test_gloo_with_cuda_tensors_ends_on_the_hosts_clock() -> None:
+    device = FakeDevice()
+    timer = GlooCudaTimer(device, EventPool(device), Recorder())
+    call: list[Any] = ["key", timer.ready(), 0]
+    future = GlooFuture()
+    timer.watch(call, future)
+    assert call[2] == 0
+    future.callbacks[0](future)
+    assert isinstance(call[2], int) and call[2] > 0
+
+
+def test_events_are_used_again() -> None:
+    pool = EventPool(FakeDevice())
+    for _ in range(100):
+        pool.give(pool.mark(), pool.mark())
+    assert pool.made == 2
+
+
+def test_the_pool_keeps_no_more_than_it_may() -> None:
+    pool = EventPool(FakeDevice())
+    pool.give(*(pool.mark() for _ in range(2 * MAX_POOLED)))
+    made = pool.made
+    for _ in range(MAX_POOLED):
+        pool.take()
+    assert pool.made == made
+    pool.take()
+    assert pool.made == made + 1
+
+
+def test_marks_become_phases_on_the_devices_line() -> None:
+    marks = [
+        (Mark.FORWARD, 10), (Mark.FORWARD_END, 14), (Mark.BACKWARD, 15), (Mark.BACKWARD_END, 25),
+        (Mark.FORWARD, 26), (Mark.FORWARD_END, 30), (Mark.BACKWARD, 31), (Mark.BACKWARD_END, 43),
+        (Mark.OPTIMIZER, 44), (Mark.OPTIMIZER_END, 49),
+    ]  # fmt: skip
+    found = phases(marks, before=7)
+    assert found is not None
+    assert (found.begin, found.end) == (7, 49)
+    assert (found.forward, found.backward, found.optimizer) == (8, 22, 5)
+    assert (found.forward_at, found.backward_at, found.optimizer_at) == (10, 31, 44)
+    assert found.backward_end == 43
+
+
+def test_a_closure_inside_the_optimizer_keeps_its_own_names() -> None:
+    marks = [
+        (Mark.OPTIMIZER, 0), (Mark.FORWARD, 1), (Mark.FORWARD_END, 4), (Mark.BACKWARD, 4),
+        (Mark.BACKWARD_END, 9), (Mark.OPTIMIZER_END, 12),
+    ]  # fmt: skip
+    found = phases(marks, before=None)
+    assert found is not None
+    assert (found.forward, found.backward, found.optimizer) == (3, 5, 4)
+
+
+def test_a_phase_that_raised_does_not_spoil_the_others() -> None:
+    marks = [
+        (Mark.FORWARD, 0), (Mark.FORWARD, 5), (Mark.FORWARD_END, 9),
+        (Mark.BACKWARD, 9), (Mark.BACKWARD_END, 12),
+    ]  # fmt: skip
+    found = phases(marks, before=None)
+    assert found is not None
+    assert (found.forward, found.backward, found.end) == (4, 3, 12)
+
+
+def test_no_marks_no_phases() -> None:
+    assert phases([], before=3) is None
+
+
+def test_marks_are_bounded_and_skipped_in_a_graph() -> None:
+    device = FakeDevice()
+    marks = PhaseMarks(device, EventPool(device))
+    for _ in range(2 * MAX_MARKS):
+        marks(Mark.FORWARD)
+    assert len(marks.take()) == MAX_MARKS
+    device.captures = True
+    marks(Mark.FORWARD)
+    assert marks.take() == []
+
+
+def test_a_scalar_is_read_when_the_device_has_it_and_not_before() -> None:
+    device = FakeDevice(look_ns=0)
+    scalars = DeviceScalars(EventPool(device), FakeSlots())
+    device.compute(5 * MS)
+    pending = scalars.take(0.25)
+    assert pending is not None
+    assert scalars.value(pending) is None
+    device.now_ns += 5 * MS
+    assert scalars.value(pending) == 0.25
+
+
+def test_without_a_free_slot_a_scalar_is_left_unread() -> None:
+    device = FakeDevice(look_ns=0)
+    scalars = DeviceScalars(EventPool(device), FakeSlots())
+    taken = [scalars.take(float(i)) for i in range(SLOTS + 1)]
+    assert taken[-1] is None
+    assert taken[0] is not None and scalars.value(taken[0]) == 0.0
+    assert scalars.take(7.0) is not None

@@ -1,0 +1,111 @@
+"""Devices, failures under torchrun, and what the run's card is told."""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import ddptop
+from ddptop.runtime import attach
+from ddptop.runtime.group import failure, setup, wrap
+from ddptop.runtime.group.words import tell_card
+from tests.processes import TORCHRUN, environment, run
+
+SCRIPT = """
+import torch, torch.distributed as dist, ddptop
+with ddptop.setup() as group:
+    group.print(group.restarts)
+    if group.rank == 1:
+        raise ValueError("the user's own mistake")
+    dist.all_reduce(torch.ones(1))
+"""
+
+
+def test_under_torchrun_the_rank_that_raised_first_is_the_root_cause(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    env = environment(tmp_path) | {"DDPTOP": "0"}
+    done = run([*TORCHRUN, "--standalone", "--nproc-per-node", "2", "train.py"], env, tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == "[rank 0] 0\n[rank 1] 0\n"
+    root_cause = done.stderr.partition("Root Cause")[2]
+    assert re.search(r"rank +: 1 ", root_cause)
+    assert "ValueError: the user's own mistake" in root_cause, "with its traceback"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "backend", "device", "local_rank", "expected"),
+    [
+        (0, None, None, 1, "cpu"),
+        (4, None, None, 1, "cuda:1"),
+        (1, None, None, 3, "cuda:0"),  # a launcher that shows each rank one GPU
+        (4, "gloo", None, 1, "cpu"),
+        (4, "cpu:gloo,cuda:nccl", None, 1, "cuda:1"),
+        (4, "gloo", "cuda", 2, "cuda:2"),
+        (4, None, "cuda:3", 2, "cuda:3"),
+        (4, None, "cpu", 2, "cpu"),
+    ],
+)
+def test_each_rank_wants_the_gpu_of_its_local_rank(
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: int,
+    backend: str | None,
+    device: str | None,
+    local_rank: int,
+    expected: str,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert setup._device_wanted(backend, device, local_rank) == torch.device(expected)
+
+
+def test_a_worker_that_imports_the_script_is_told_about_the_main_guard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(RuntimeError, match="__name__ == '__main__'"):
+        ddptop.setup()
+
+
+def test_a_failed_group_is_gone_and_the_next_one_is_sound() -> None:
+    with pytest.raises(KeyError), ddptop.setup(seed=None):
+        raise KeyError("x")
+    try:
+        ddptop.setup(seed=3)
+        raise KeyError("y")
+    except KeyError:
+        ddptop.cleanup()
+    with ddptop.setup() as group:
+        assert group.mean(2.0) == 2.0
+
+
+def test_a_module_on_several_devices_is_not_moved() -> None:
+    spread = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1, device="meta"))
+    assert wrap.devices_of(spread) == {torch.device("cpu"), torch.device("meta")}
+    assert wrap.devices_of(nn.Linear(1, 1)) == {torch.device("cpu")}
+
+
+def test_the_seed_is_written_on_the_runs_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Session:
+        def __init__(self) -> None:
+            self.card: dict[str, object] = {}
+            self.asked = 0
+
+        def ask_for_description(self) -> None:
+            self.asked += 1
+
+    session = Session()
+    monkeypatch.setattr(attach, "_session", session)
+    tell_card("seed", 7)
+    assert session.card == {"seed": 7}
+    assert session.asked, "so that the card is sent again"
+
+
+@pytest.mark.parametrize(("code", "expected"), [(None, 0), (0, 0), (3, 3), ("no such file", 1)])
+def test_exit_codes_are_those_that_python_makes_of_them(code: object, expected: int) -> None:
+    assert failure.exit_code(SystemExit(code)) == expected
+    assert failure.exit_code(ValueError()) is None

@@ -1,0 +1,133 @@
+"""A DDP script that knows what it injects: known_delays.py STEPS [SLEEP_MS] [NAMESPACE...]
+
+Rank r comes r x 10 ms late to every backward. A communication hook lets each all-reduce take SLEEP_MS longer in
+the second half of the steps. With a network namespace for each rank there is no hook, the ranks talk through
+whatever link joins the namespaces, and rank 0 also times plain all-reduces over it, to which the ranks come just as late
+by the clock that they share. Rank 0 prints a line of JSON for each half, medians over its steps, by the script's own clocks:
+`wait_ms` of each rank, `transfer_ms`, and as `plain_ms` that of the plain all-reduces.
+"""
+
+import ctypes
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+LATE_S = 0.01
+WIDTH = 64
+PLAIN = 20
+"""Plain all-reduces, 100 ms apart: enough for all ranks to be asleep before each."""
+CLONE_NEWNET = 0x40000000
+
+
+class Stamps:
+    """When this rank had its gradients, and when the all-reduce was done."""
+
+    def __init__(self) -> None:
+        self.arrived: list[int] = []
+        self.ended: list[int] = []
+        self._arrived = 0
+
+    def gradient(self, _gradient: torch.Tensor) -> None:
+        self._arrived = time.monotonic_ns()  # that of the last parameter stays: with it the bucket goes out
+
+    def backward_done(self) -> None:
+        self.arrived.append(self._arrived)
+        self.ended.append(time.monotonic_ns())
+
+
+def join(namespaces: list[str]) -> None:
+    """Meet the other ranks, each in its own network namespace if there are any."""
+    if not namespaces:
+        dist.init_process_group("gloo")
+        return
+    rank = int(os.environ["RANK"])
+    with open(f"/run/netns/{namespaces[rank]}") as namespace:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")
+    os.environ["GLOO_SOCKET_IFNAME"] = namespaces[rank]  # the device is called as its namespace
+    store = dist.FileStore(str(Path.cwd() / "store"), len(namespaces))  # torchrun's is not within reach there
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=len(namespaces))
+
+
+def plain_ms(count: int) -> float:
+    """Median over plain all-reduces of the time from the last rank's call, as a mean over the ranks."""
+    data = torch.ones(WIDTH * (WIDTH + 1))
+    last_s = (dist.get_world_size() - 1) * LATE_S
+    begin = torch.tensor(time.monotonic_ns() + 10**9)
+    dist.broadcast(begin, 0)
+    took = []
+    for number in range(count):
+        at_ns = int(begin) + number * 10**8
+        time.sleep(max(0, at_ns - time.monotonic_ns()) / 1e9 + dist.get_rank() * LATE_S)
+        dist.all_reduce(data)
+        took.append(time.monotonic_ns() - at_ns)
+    times = torch.tensor(took) / 1e6 - 1e3 * last_s
+    dist.all_reduce(times)
+    return statistics.median((times / dist.get_world_size()).tolist())
+
+
+def main() -> None:
+    steps, sleep_s, namespaces = int(sys.argv[1]), float(sys.argv[2]) / 1e3, sys.argv[3:]
+    torch.set_num_threads(1)
+    join(namespaces)
+    torch.manual_seed(0)
+    stamps = Stamps()
+    net = nn.Linear(WIDTH, WIDTH)
+    for parameter in net.parameters():
+        parameter.register_hook(stamps.gradient)
+    model = DDP(net)
+
+    def slow_all_reduce(_state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        late = len(stamps.arrived) >= steps // 2
+
+        def finish(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+            if late:
+                time.sleep(sleep_s)
+            return done.value()[0]
+
+        tensor = bucket.buffer().div_(dist.get_world_size())
+        return dist.all_reduce(tensor, async_op=True).get_future().then(finish)
+
+    if not namespaces:
+        model.register_comm_hook(None, slow_all_reduce)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, WIDTH)).square().mean()
+        time.sleep(dist.get_rank() * LATE_S)
+        loss.backward()
+        stamps.backward_done()
+        optimizer.step()
+    tell(stamps, plain_ms(PLAIN) if namespaces else None)
+    dist.destroy_process_group()
+
+
+def tell(stamps: Stamps, plain: float | None) -> None:
+    mine = torch.tensor([stamps.arrived, stamps.ended])
+    everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, mine)
+    if dist.get_rank() != 0:
+        return
+    arrived, ended = torch.stack(everyone, dim=1)
+    last = arrived.max(dim=0).values
+    waits, transfer = (last - arrived) / 1e6, ((ended - last) / 1e6).mean(dim=0)
+    middle = arrived.shape[1] // 2
+    for half in (slice(middle), slice(middle, None)):
+        told = {
+            "wait_ms": waits[:, half].median(dim=1).values.tolist(),
+            "transfer_ms": transfer[half].median().item(),
+            "plain_ms": plain,
+        }
+        print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""A plain DDP script in which something goes wrong at step 40: troubled.py TROUBLE STEPS FOLDER
+
+TROUBLE is what rank 1 does then: `asleep` in user code until FOLDER/go exists, `barrier` that it leaves out, a
+tensor of another `size`, `kill` itself, or `none`. Writes FOLDER/trouble when it begins, and at the end the
+weights of each rank as FOLDER/weights-RANK.pt.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+STEP = 40
+
+
+def tokenize(folder: Path) -> None:
+    while not (folder / "go").exists():
+        time.sleep(0.05)
+
+
+def trouble(kind: str, folder: Path) -> None:
+    culprit = dist.get_rank() == 1
+    if culprit:
+        (folder / "trouble").touch()
+    if kind == "asleep" and culprit:
+        tokenize(folder)
+    elif kind == "barrier" and not culprit:
+        dist.barrier()
+    elif kind == "size":
+        dist.all_reduce(torch.ones(2000 if culprit else 1000))
+    elif kind == "kill" and culprit:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    kind, steps, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = DDP(nn.Sequential(*(nn.Linear(32, 32) for _ in range(3))), bucket_cap_mb=0.004)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = model(torch.randn(8, 32, generator=generator)).square().mean()
+        if step == STEP:
+            trouble(kind, folder)
+        loss.backward()
+        optimizer.step()
+        time.sleep(0.01)
+    torch.save(model.module.state_dict(), folder / f"weights-{dist.get_rank()}.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Wait and transfer agree with a script that knows its own delays and takes its own times.
+
+Three ranks come 0, 10 and 20 ms late to every backward; a communication hook then makes each all-reduce 15 ms
+longer. And two ranks on a link of 10 ms each way: what moving the bytes costs there, the script times with
+plain all-reduces that all ranks begin at the same moment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddptop.analysis.snapshot import snapshot
+from ddptop.sources.replay import frame_at
+from tests.processes import DDPTOP_RUN, environment, run
+
+SCRIPTS = Path(__file__).parent / "scripts"
+STEPS = 200
+LATE_MS, SLEEP_MS, LINK_MS = 10.0, 15.0, 10.0
+
+
+def close_to(truth: float) -> Any:
+    """Within 10 %, or a millisecond: what two busy cores take to let a thread go on."""
+    return pytest.approx(truth, rel=0.1, abs=1.0)
+
+
+@dataclass
+class Half:
+    """One half of a run: what the script saw and what ddptop shows."""
+
+    wait_ms: list[float]
+    transfer_ms: float
+    plain_ms: float | None
+    shown: dict[str, Any]
+
+    @property
+    def transfer_shown(self) -> float:
+        return self.shown["buckets"][0]["transfer_ms"]
+
+    @property
+    def waits_shown(self) -> list[float]:
+        return [rank["wait_ms"] for rank in self.shown["ranks"]]
+
+
+def watched(home: Path, world: int, *words: object) -> tuple[Half, Half]:
+    recording = home / "run.ddptop"
+    options = ["--ddptop-record", recording, "--standalone", "--nproc-per-node", world]
+    command = [*DDPTOP_RUN, *options, SCRIPTS / "known_delays.py", STEPS, *words]
+    done = run([str(word) for word in command], environment(home), home)
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    ends = (STEPS // 2 - 1, STEPS - 1)
+    first, second = (
+        Half(**one, shown=snapshot(frame_at(recording, end))) for one, end in zip(told, ends, strict=True)
+    )
+    return first, second
+
+
+@pytest.fixture(scope="module")
+def hooked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Half, Half]:
+    return watched(tmp_path_factory.mktemp("hooked"), 3, SLEEP_MS)
+
+
+def test_each_rank_waits_as_long_as_the_others_were_told_to_be_late(hooked: tuple[Half, Half]) -> None:
+    for half in hooked:
+        assert half.waits_shown == [close_to(wait) for wait in half.wait_ms]
+        assert half.waits_shown == [close_to(2 * LATE_MS), close_to(LATE_MS), close_to(0.0)]
+
+
+def test_the_transfer_is_longer_by_what_the_hook_sleeps(hooked: tuple[Half, Half]) -> None:
+    plain, slow = hooked
+    assert plain.transfer_shown == close_to(plain.transfer_ms)
+    assert slow.transfer_shown == close_to(slow.transfer_ms)
+    assert slow.transfer_shown - plain.transfer_shown == close_to(SLEEP_MS)
+
+
+@contextmanager
+def slow_link(name: str) -> Iterator[list[str]]:
+    """The two namespaces; skips the test where they cannot be made."""
+    command = [sys.executable, str(SCRIPTS / "slow_link.py"), name, str(LINK_MS)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as link:
+        assert link.stdin and link.stdout and link.stderr
+        if link.stdout.readline() != "up\n":
+            link.stdin.close()
+            pytest.skip(f"no namespaces or TUN devices here: {link.stderr.read().strip().splitlines()[-1]}")
+        yield [name + "a", name + "b"]
+        link.stdin.close()
+    assert link.returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network namespaces")
+def test_on_a_slow_link_the_delay_is_transfer_and_lateness_is_wait(tmp_path: Path) -> None:
+    with slow_link(f"ddp{os.getpid()}") as namespaces:
+        _, half = watched(tmp_path, 2, 0, *namespaces)
+    assert half.plain_ms is not None and half.plain_ms > LINK_MS
+    assert half.transfer_shown == close_to(half.plain_ms)
+    assert half.transfer_shown == close_to(half.transfer_ms)
+    assert half.waits_shown == [close_to(wait) for wait in half.wait_ms]

@@ -1,0 +1,226 @@
+"""The stall page: how one comes to it, what the keys do there, and what foreign text cannot do."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ddptop.analysis.frames import Frame
+from tests.tui.drive import Stage, on_stage, screen
+from tests.tui.fake import NOW, FakeSource, live, several
+from tests.tui.troubles import SENTENCE, died, drifting, hostile, mismatch, missing, stalled_in_replay
+
+SIZE = (100, 30)
+
+
+def test_four_opens_the_page_and_escape_leaves_it() -> None:
+    async def act(stage: Stage) -> None:
+        assert "4 shows the stacks" in await stage.text()
+        page = await stage.press("4")
+        assert "STALLED 17 s" in page
+        assert "train.py:88       tokenize  while True: self.lock.acquire()" in page
+        assert "── 4 ranks" in await stage.press("escape")
+
+    on_stage(FakeSource(missing()), SIZE, act)
+
+
+def test_a_click_on_the_verdict_opens_the_page() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.text()
+        await stage.pilot.click(offset=(5, 1))
+        assert stage.app.place.view == "stall"
+
+    on_stage(FakeSource(missing()), SIZE, act)
+
+
+def test_a_calm_verdict_leads_nowhere() -> None:
+    async def act(stage: Stage) -> None:
+        assert "shows the stacks" not in await stage.text()
+        await stage.pilot.click(offset=(5, 1))
+        assert stage.app.place.view == "overview"
+
+    on_stage(FakeSource(live()), SIZE, act)
+
+
+def test_the_time_of_a_stall_goes_on() -> None:
+    source = FakeSource(missing())
+
+    async def act(stage: Stage) -> None:
+        await stage.press("4")
+        assert source.frame is not None
+        source.frame = replace(source.frame, unix_s=NOW + 300)
+        assert "STALLED 5 min" in await stage.text()
+
+    on_stage(source, SIZE, act)
+
+
+def test_threads_on_demand() -> None:
+    async def act(stage: Stage) -> None:
+        page = await stage.press("4")
+        assert "pin_memory" not in page
+        assert "more library calls" in page
+        page = await stage.press("t")
+        assert "thread pin_memory" in page
+        assert "more library call" not in page
+        assert "pin_memory" not in await stage.press("t")
+
+    on_stage(FakeSource(missing()), (100, 60), act)
+
+
+def test_the_page_scrolls_to_its_end_and_back() -> None:
+    async def act(stage: Stage) -> None:
+        assert "lines below" in await stage.press("4", "t")
+        assert "STALLED 17 s" not in await stage.press("pagedown")
+        page = await stage.press("end")
+        assert "below" not in page
+        assert "rank 3, node1" in page
+        assert "STALLED 17 s" in await stage.press("home")
+
+    on_stage(FakeSource(missing()), (80, 24), act)
+
+
+def test_s_saves_all_of_it_as_text_and_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = screen(FakeSource(missing()), SIZE, "4", "s")
+    [path] = tmp_path.iterdir()
+    assert f"saved to {path}"[-40:] in page
+    text = path.read_text(encoding="utf-8")
+    assert SENTENCE in text
+    assert "while True: self.lock.acquire()" in text
+    assert "thread pin_memory" in text
+    assert "return Variable._execution_engine.run_b" in text, "lines of code are whole"
+    assert "rank 3, node1, pid 4313" in text
+
+
+def test_a_saved_page_replaces_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    screen(FakeSource(died()), SIZE, "4", "s", "s")
+    first, second = sorted(tmp_path.iterdir())
+    assert first.read_text() == second.read_text()
+
+
+def test_where_the_folder_is_gone_it_is_saved_with_the_recordings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    page = screen(FakeSource(missing()), (200, 30), "4", "s")
+    [path] = (tmp_path / "state" / "ddptop").iterdir()
+    assert f"saved to {path}" in page
+
+
+def test_saving_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "state").write_text("a file where a folder should be")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert "not saved: cannot make" in screen(FakeSource(missing()), (200, 30), "4", "s")
+
+
+def test_nothing_is_saved_of_a_healthy_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "nothing to save" in screen(FakeSource(live()), SIZE, "4", "s")
+    assert "nothing to save" not in screen(FakeSource(live()), SIZE, "s", "4"), "only on the page itself"
+    assert not list(tmp_path.iterdir())
+
+
+def test_enter_on_an_alert_opens_what_it_is_about() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.press("3", "enter")
+        assert stage.app.place.view == "stall"
+
+    async def act_on_nan(stage: Stage) -> None:
+        assert "── rank 2 ──" in await stage.press("3", "enter")
+
+    on_stage(FakeSource(missing()), SIZE, act)
+    on_stage(FakeSource(drifting()), SIZE, act_on_nan)
+
+
+def test_enter_on_an_event_of_a_recording_goes_to_its_moment() -> None:
+    source = FakeSource(stalled_in_replay())
+    screen(source, SIZE, "3", "down", "enter")
+    seeks = [asked for asked in source.asked if asked[0] == "seek"]
+    assert len(seeks) == 1
+    assert seeks[0][2] == pytest.approx((840 - 2) / 3_360), "it happened two seconds ago"
+
+
+def test_the_rank_page_has_its_stack_and_the_other_ranks_theirs() -> None:
+    page = screen(FakeSource(missing()), SIZE, "down", "enter")
+    assert "while True: self.lock.acquire()" in page
+    page = screen(FakeSource(missing()), SIZE, "enter")
+    assert "loss.backward()" in page
+    page = screen(FakeSource(died()), SIZE, "down", "down", "enter")
+    assert 'raise ValueError("shard 7 is empty")' in page
+
+
+def test_culprits_are_marked_in_the_table() -> None:
+    def marked(frame: Frame, sign: str) -> list[int]:
+        rows = (line for line in screen(FakeSource(frame), SIZE).splitlines() if "┃" in line)
+        return [int(row[2:].split()[0]) for row in rows if row[1] == sign]
+
+    assert marked(several(), "▲") == [1, 3]
+    assert marked(missing(), "■") == [1]
+    assert marked(died(), "■") == [2], "rank 0 died of it"
+    assert marked(live(), "▲") == marked(live(), "■") == []
+
+
+def test_both_sides_of_a_mismatch_stand_next_to_each_other_where_there_is_room() -> None:
+    wide = screen(FakeSource(mismatch()), (160, 40), "4").splitlines()
+    assert any("dist.broadcast" in line and "_engine_run_backward"[:14] in line for line in wide)
+    narrow = screen(FakeSource(mismatch()), (80, 40), "4")
+    assert narrow.index("dist.broadcast") < narrow.index("loss.backward()")
+
+
+def test_foreign_text_stays_text_and_moves_no_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def act(stage: Stage) -> None:
+        for keys in (["4"], ["t"], ["s"], ["1"], ["down", "enter"], ["3"]):
+            text = await stage.press(*keys)
+            assert not _controls(text), keys
+        page = await stage.press("4")
+        assert "[b]missing[/b]" in page
+        assert "[red]x[/]" in page
+
+    on_stage(FakeSource(hostile()), (120, 40), act)
+    [path] = tmp_path.iterdir()
+    assert not _controls(path.read_text(encoding="utf-8"))
+
+
+def test_a_run_s_name_cannot_choose_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tmp_path / "a"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    frame = missing()
+    screen(FakeSource(replace(frame, run=replace(frame.run, name="../../x\x1b/y"))), SIZE, "4", "s")
+    assert [path.parent for path in tmp_path.rglob("*.txt")] == [here]
+
+
+@pytest.mark.parametrize("size", [(1, 1), (20, 5), (400, 100)])
+@pytest.mark.parametrize("make", [mismatch, died, hostile, stalled_in_replay])
+def test_every_size_survives_it(
+    size: tuple[int, int], make: Callable[[], Frame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    screen(FakeSource(make()), size, "4", "t", "down", "pagedown", "s", "3", "down", "enter", "1", "enter")
+
+
+def test_without_colour_the_page_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    coloured = screen(FakeSource(missing()), SIZE, "4")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert screen(FakeSource(missing()), SIZE, "4") == coloured
+
+
+def _controls(text: str) -> set[str]:
+    """Letters that would move the cursor, colour or reorder what follows."""
+    return {letter for letter in text if letter != os.linesep and unicodedata.category(letter)[0] == "C"}

@@ -1,0 +1,170 @@
+"""Frames of stalls and deaths, as the analysis hands them on, with figures that are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddptop.analysis.frames import Alert, Call, Death, Frame, Happening, Stall, Testimony, Trace
+from tests.tui.fake import NOW, column, live, replay
+
+TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
+
+SENTENCE = "rank 1 is missing: it has not entered all_reduce 3 of step 12,480 (sequence 49,923)"
+
+ASLEEP = (
+    Call("/usr/lib/python3.11/threading.py", 320, "wait", "waiter.acquire()"),
+    Call("/home/ada/lm/train.py", 88, "tokenize", "while True: self.lock.acquire()"),
+    Call("/home/ada/lm/train.py", 41, "main", "batch = next(it)"),
+    Call("/home/ada/lm/train.py", 120, "<module>", "main()"),
+)
+
+WAITING = (
+    Call(
+        f"{TORCH}/autograd/graph.py", 824, "_engine_run_backward", "return Variable._execution_engine.run_b"
+    ),
+    Call(f"{TORCH}/autograd/__init__.py", 353, "backward", "_engine_run_backward("),
+    Call(f"{TORCH}/_tensor.py", 648, "backward", "torch.autograd.backward("),
+    Call(f"{TORCH}/_compile.py", 53, "inner", "return disable_fn(*args, **kwargs)"),
+    Call("/home/ada/lm/train.py", 57, "train_step", "loss.backward()"),
+    Call("/home/ada/lm/train.py", 45, "main", "train_step(model, batch)"),
+)
+
+PIN = Trace("pin_memory", False, (Call("/usr/lib/python3.11/queue.py", 171, "get", "self.not_empty.wait()"),))
+
+
+def testimony(rank: int, calls: tuple[Call, ...], **changes: object) -> Testimony:
+    """A rank that has answered."""
+    told = Testimony(
+        rank=rank,
+        host=f"node{rank // 2}",
+        pid=4_310 + rank,
+        process="alive",
+        step=12_480,
+        bucket=2,
+        sequence=49_923,
+        group="0",
+        operation="all_reduce of [[1000]] Float",
+        user_call=next((call for call in calls if "ada" in call.file), None),
+        traces=(Trace("MainThread", True, calls), PIN) if calls else (),
+        at_s=NOW - 1,
+    )
+    return replace(told, **changes)  # type: ignore[arg-type]  # fields of Testimony
+
+
+def missing() -> Frame:
+    """Rank 1 loops in a lock of its own, the others wait for it."""
+    stall = Stall(
+        kind="missing",
+        since_s=NOW - 17,
+        step=12_480,
+        ranks=(1,),
+        waiting=(0, 2, 3),
+        sentence=SENTENCE,
+        detail=("ranks 0 2 3 wait there since 12:30:50", "its process is alive, 0% CPU"),
+        testimonies=(
+            testimony(1, ASLEEP, sequence=49_922, operation=""),
+            *(testimony(rank, WAITING) for rank in (0, 2, 3)),
+        ),
+    )
+    return _stalled(stall)
+
+
+def mismatch() -> Frame:
+    """Rank 2 broadcasts where the others reduce."""
+    odd = (Call("/home/ada/lm/train.py", 61, "sync_scale", "dist.broadcast(scale, src=0)"), *ASLEEP[2:])
+    stall = Stall(
+        kind="mismatch",
+        since_s=NOW - 17,
+        step=12_480,
+        ranks=(2,),
+        waiting=(0, 1, 3),
+        sentence="ranks wait in different collectives at sequence 49,923: rank 2 in broadcast, "
+        "ranks 0 1 3 in all_reduce",
+        detail=(),
+        testimonies=(
+            testimony(2, odd, operation="broadcast of [[1000]] Float"),
+            *(testimony(rank, WAITING) for rank in (0, 1, 3)),
+        ),
+    )
+    return _stalled(stall)
+
+
+def died() -> Frame:
+    """Rank 2 raised an exception, and rank 0 lost its connection to it."""
+    frame = live()
+    raised = (
+        Call("/home/ada/lm/data.py", 31, "read", 'raise ValueError("shard 7 is empty")'),
+        Call(f"{TORCH}/utils/data/dataloader.py", 734, "__next__", "data = self._next_data()"),
+        *ASLEEP[2:],
+    )
+    first = testimony(
+        2, raised, process="exit code 1", operation="", traces=(Trace("traceback", True, raised),)
+    )
+    after = testimony(0, (), process="ended by SIGTERM", operation="", at_s=None)
+    deaths = (
+        Death(2, NOW - 12, 12_480, 1, None, "ValueError: shard 7 is empty", first),
+        Death(0, NOW - 11, 12_480, None, "SIGTERM", "", after),
+    )
+    message = "rank 2 failed: ValueError: shard 7 is empty (data.py:31 read)"
+    return replace(
+        frame,
+        run=replace(frame.run, state="failed", exit_code=1),
+        ranks=replace(
+            frame.ranks,
+            state=("failed", "live", "failed", "live"),
+            age_ms=column(11_000, 210, 12_300, 180),
+        ),
+        alerts=(Alert("failed_rank", "critical", 2, 12_480, NOW - 12, message),),
+        happenings=(*frame.happenings, Happening(NOW - 12, "failed_rank", "critical", 2, 12_480, message)),
+        deaths=deaths,
+    )
+
+
+def hostile() -> Frame:
+    """What is foreign tries to break the screen."""
+    frame = missing()
+    assert frame.stall is not None
+    evil = (
+        Call("/tmp/[red]x[/]\x1b[2J.py", 1, "f\x1b]0;x\x07", "print('\x1b[31m')\r\n\t# 名前 ‮"),
+        Call("", 0, "", ""),
+        Call("C:\\Users\\ada\\train.py", 7, "main", "x" * 500),
+    )
+    told = testimony(1, evil, host="a\x1b[31mb", process="\x1b[5malive", operation="all\x1b[1m_reduce")
+    stall = replace(
+        frame.stall, sentence="rank 1 \x1b[2Jis [b]missing[/b]", detail=("\x07 a",), testimonies=(told,)
+    )
+    return replace(frame, stall=stall)
+
+
+def stalled_in_replay() -> Frame:
+    """The same out of a recording."""
+    return replace(missing(), source="replay", playback=replay(False).playback)
+
+
+def drifting() -> Frame:
+    """Several alerts at once, of which none stops the run."""
+    frame = live()
+    alerts = (
+        Alert("nan", "critical", 2, 57, NOW - 250, "loss of rank 2 is NaN or infinite since step 57"),
+        Alert("replica_drift", "critical", 3, 80, NOW - 6_500, "rank 3's parameters differ from the others'"),
+        Alert("loss_spread", "warning", 0, 12_400, NOW - 12, "loss of rank 0 is 4 times the median"),
+    )
+    return replace(frame, alerts=alerts)
+
+
+def _stalled(stall: Stall) -> Frame:
+    frame = live()
+    call = stall.testimonies[0].user_call
+    assert call is not None
+    evidence = {"call": f"train.py:{call.line} {call.function}"}
+    return replace(
+        frame,
+        run=replace(frame.run, state="stalled"),
+        ranks=replace(frame.ranks, state=("stalled",) * 4),
+        alerts=(Alert("stall", "critical", stall.ranks[0], 12_480, NOW - 17, stall.sentence, evidence),),
+        happenings=(
+            *frame.happenings,
+            Happening(NOW - 2, "stall", "critical", stall.ranks[0], 12_480, stall.sentence),
+        ),
+        stall=stall,
+    )

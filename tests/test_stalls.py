@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,19 @@ class Watched:
         return last[-1]
 
 
+@contextmanager
+def watched_run(home: Path, trouble: str, *options: str) -> Iterator[Watched]:
+    """A run under ddptop-run. Ranks are in sessions of their own: one that hangs is killed by itself."""
+    env = environment(home)
+    with started(command(home, trouble, STEPS, *options), env, home) as process:
+        try:
+            yield Watched(home, env, process)
+        finally:
+            if process.poll() is None:
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    child.kill()
+
+
 def command(home: Path, trouble: str, steps: int, *options: str) -> list[str]:
     words = ["--standalone", "--nproc-per-node", "2", str(SCRIPT), trouble, str(steps), str(home)]
     recorded = ["--ddptop-name", "troubled", "--ddptop-record", str(home / "run.ddptop")]
@@ -99,22 +113,20 @@ def one_of(stall: dict[str, Any], rank: int) -> dict[str, Any]:
 def slept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A run whose rank 1 sleeps in `tokenize`, is let go on, is stopped from outside, and let go on again."""
     home = tmp_path_factory.mktemp("slept")
-    env = environment(home)
     seen: dict[str, Any] = {"home": home}
-    with started(command(home, "asleep", STEPS), env, home) as process:
-        watched = Watched(home, env, process)
+    with watched_run(home, "asleep") as watched:
         seen["asleep"] = watched.verdict(begun(home))
         (home / "go").touch()
         seen["awake"] = watched.goes_on(STEP + 10)
         pid = int(seen["awake"]["ranks"][1]["pid"])
-        assert psutil.Process(pid).ppid() == process.pid
+        assert psutil.Process(pid).ppid() == watched.process.pid
         os.kill(pid, signal.SIGSTOP)
         try:
             seen["stopped"] = watched.verdict(time.time())
         finally:
             os.kill(pid, signal.SIGCONT)
-        _, seen["err"] = process.communicate(timeout=60)
-        seen["code"] = process.returncode
+        _, seen["err"] = watched.process.communicate(timeout=60)
+        seen["code"] = watched.process.returncode
     return seen
 
 
@@ -156,9 +168,8 @@ def test_a_replay_shows_the_stall_at_its_step_and_not_at_the_end(slept: dict[str
 
 
 def test_a_rank_that_left_out_a_collective_is_a_mismatch_with_both_sides_shown(tmp_path: Path) -> None:
-    env = environment(tmp_path)
-    with started(command(tmp_path, "barrier", STEPS, "--ddptop-stall", "5"), env, tmp_path) as process:
-        stall = Watched(tmp_path, env, process).verdict(begun(tmp_path))["stall"]
+    with watched_run(tmp_path, "barrier", "--ddptop-stall", "5") as watched:
+        stall = watched.verdict(begun(tmp_path))["stall"]
     assert stall["kind"] == "mismatch", stall
     assert "barrier" in stall["sentence"] and "all_reduce" in stall["sentence"], stall["sentence"]
     operations = {one["rank"]: one["operation"] for one in stall["testimonies"]}

@@ -162,7 +162,10 @@ def _late(reducer: Reducer, straggler: Straggler | None) -> Alert | None:
     if straggler is None:
         return None
     s = straggler
-    message = f"rank {s.rank} arrives {s.lateness_ms:.1f} ms late, costs {s.cost_pct:.0f}% of every step"
+    who = ranks_phrase([*(s.ranks or (s.rank,))], len(reducer.members))
+    often = {"intermittent": " now and then", "rotating": " at present"}.get(s.pattern or "", "")
+    verb = "arrive" if len(s.ranks) > 1 else "arrives"
+    message = f"{who} {verb} {s.lateness_ms:.1f} ms late{often}, costs {s.cost_pct:.0f}% of the step time"
     evidence = {"lateness_ms": round(s.lateness_ms, 3), "cost_pct": round(s.cost_pct, 2), "cause": s.cause}
     return Alert("straggler", "warning", s.rank, None, reducer.figures.straggler_since_s, message, evidence)
 

@@ -161,7 +161,7 @@ class Straggler:
     recoverable_ms: float
     cost_pct: float
     last_pct: float
-    """Share of the judged steps in which it came last."""
+    """Share of the judged steps in which it, or one of `ranks`, came last."""
     cause: str | None
     """data, forward, backward, optimizer, other or mixed."""
     parts_ms: Mapping[str, float]

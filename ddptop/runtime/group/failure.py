@@ -48,10 +48,11 @@ def write_to(path: Path) -> None:
 def note(error: BaseException) -> None:
     """Write down, once, the moment (CLOCK_MONOTONIC: one for all processes of a host) and what it was."""
     global _noted
-    if _noted:
+    if _noted or isinstance(error, KeyboardInterrupt):
         return
     _noted = True
-    if os.environ.get("TORCHELASTIC_ERROR_FILE"):  # where torchrun's report takes its tracebacks from
+    # torchrun's report takes its tracebacks from there; of an exit code it tells by itself.
+    if os.environ.get("TORCHELASTIC_ERROR_FILE") and isinstance(error, Exception):
         with contextlib.suppress(OSError):
             get_error_handler().record_exception(error)
     if _path is None:

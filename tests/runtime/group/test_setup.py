@@ -19,19 +19,25 @@ from tests.processes import TORCHRUN, environment, run
 SCRIPT = """
 import torch, torch.distributed as dist, ddptop
 with ddptop.setup() as group:
-    group.print(group.restarts)
+    model = group.wrap(torch.nn.Linear(1, 1))
+    begin = group.resume("checkpoints", model)
+    group.print(f"restart {group.restarts} from epoch {begin.epoch}")
+    group.save("checkpoints", model, epoch=begin.epoch + 1)
     if group.rank == 1:
         raise ValueError("the user's own mistake")
     dist.all_reduce(torch.ones(1))
 """
 
 
-def test_under_torchrun_the_rank_that_raised_first_is_the_root_cause(tmp_path: Path) -> None:
+def test_torchrun_restarts_from_the_checkpoint_and_names_who_raised_first(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     env = environment(tmp_path) | {"DDPTOP": "0"}
-    done = run([*TORCHRUN, "--standalone", "--nproc-per-node", "2", "train.py"], env, tmp_path)
+    options = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+    done = run([*TORCHRUN, *options, "train.py"], env, tmp_path)
     assert done.returncode == 1
-    assert done.stdout == "[rank 0] 0\n[rank 1] 0\n"
+    assert done.stdout.splitlines() == [
+        f"[rank {rank}] restart {attempt} from epoch {attempt}" for attempt in (0, 1) for rank in (0, 1)
+    ]
     root_cause = done.stderr.partition("Root Cause")[2]
     assert re.search(r"rank +: 1 ", root_cause)
     assert "ValueError: the user's own mistake" in root_cause, "with its traceback"

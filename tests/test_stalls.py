@@ -182,15 +182,17 @@ def ended(home: Path, trouble: str) -> tuple[subprocess.CompletedProcess[str], d
     return done, snapshot(frame_at(home / "run.ddptop", None))
 
 
-def test_a_tensor_of_another_size_kills_a_rank_and_both_sizes_are_told(tmp_path: Path) -> None:
+def test_a_tensor_of_another_size_kills_a_rank_and_both_sides_are_shown(tmp_path: Path) -> None:
     done, shown = ended(tmp_path, "size")
     assert done.returncode == 1
     first = shown["deaths"][0]
-    assert first["signal"] == "SIGABRT"
-    assert "trouble" in {call["function"] for trace in first["testimony"]["traces"] for call in trace["calls"]}
-    mismatch = next(alert for alert in shown["alerts"] if alert["kind"] == "mismatch")
-    told = json.dumps(mismatch)
-    assert "1000" in told and "2000" in told, mismatch
+    assert first["signal"] == "SIGABRT"  # gloo's doing, and of which rank is chance
+    assert first["testimony"]["user_call"]["function"] == "trouble"
+    evidence = next(alert["evidence"] for alert in shown["alerts"] if alert["kind"] == "mismatch")
+    assert {evidence["side0_rank"], evidence["side1_rank"]} == {0, 1}
+    for side in ("side0", "side1"):
+        assert evidence[f"{side}_operation"].startswith("all_reduce")
+        assert "trouble" in evidence[f"{side}_call"]
 
 
 def same_words(text: str, select: Callable[[str], bool]) -> list[str]:
@@ -199,13 +201,16 @@ def same_words(text: str, select: Callable[[str], bool]) -> list[str]:
     return ["".join("#" if letter.isdigit() else letter for letter in line).strip() for line in lines]
 
 
-def test_a_killed_rank_is_named_with_its_signal_and_the_launcher_says_what_torchrun_says(tmp_path: Path) -> None:
+def test_a_killed_rank_is_named_with_its_signal_and_the_launcher_says_what_torchrun_says(
+    tmp_path: Path,
+) -> None:
     home, other = tmp_path / "ours", tmp_path / "plain"
     home.mkdir()
     other.mkdir()
     done, shown = ended(home, "kill")
     first = shown["deaths"][0]
-    assert (first["rank"], first["signal"], first["step"]) == (1, "SIGKILL", STEP)
+    assert (first["rank"], first["signal"]) == (1, "SIGKILL")
+    assert STEP - 1 <= first["step"] <= STEP  # as far as it had told when it was killed
     assert first["since_s"] - begun(home) < 5
     assert shown["alerts"][0]["rank"] == 1 and "SIGKILL" in shown["alerts"][0]["message"]
     words = ["--standalone", "--nproc-per-node", "2", str(SCRIPT), "kill", str(STEPS), str(other)]

@@ -2,7 +2,7 @@
 
 Three ranks come 0, 10 and 20 ms late to every backward; a communication hook then makes each all-reduce 15 ms
 longer. And two ranks on a link of 10 ms each way: what moving the bytes costs there, the script times with
-plain all-reduces that all ranks begin at the same moment.
+plain all-reduces to which the ranks come as late.
 """
 
 from __future__ import annotations
@@ -59,10 +59,12 @@ def watched(home: Path, world: int, *words: object) -> tuple[Half, Half]:
     assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines()]
     ends = (STEPS // 2 - 1, STEPS - 1)
-    first, second = (
+    halves = [
         Half(**one, shown=snapshot(frame_at(recording, end))) for one, end in zip(told, ends, strict=True)
-    )
-    return first, second
+    ]
+    for half, one in zip(halves, told, strict=True):
+        print("seen", one, "shown", half.waits_shown, half.transfer_shown)
+    return halves[0], halves[1]
 
 
 @pytest.fixture(scope="module")

@@ -35,8 +35,8 @@ def test_before_nothing_is_wrong(recording: Path) -> None:
 
 
 def test_the_rank_with_the_nan_is_named_with_its_step(recording: Path) -> None:
-    found = alerts(recording, 60)["nan"]
-    assert (found["rank"], found["step"]) == (2, 57)
+    found = alerts(recording, STEPS - 1)["nan"]
+    assert (found["rank"], found["step"], found["evidence"]["ranks"]) == (2, 57, 3)
 
 
 def test_the_replica_that_was_nudged_is_named_with_its_step(recording: Path) -> None:

@@ -151,9 +151,9 @@ class Figures:
             "busbw_gbps": nothing.copy(),
         }
         kinds = [kind_of(one) for one in taken]
-        for kind, run in groupby(range(len(steps)), key=kinds.__getitem__):
-            if kind.launched:
-                self._add_detail([*run], taken, kind, columns, points)
+        detailed = [i for i, kind in enumerate(kinds) if kind.launched]
+        for kind, run in groupby(detailed, key=kinds.__getitem__):
+            self._add_detail([*run], taken, kind, columns, points)
         self._history.append(points)
 
     def _end_s(self, steps: list[CompleteStep]) -> Column:

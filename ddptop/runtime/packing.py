@@ -100,7 +100,7 @@ def _row(record: StepRecord, base: int, cells: tuple[int, ...]) -> StepRow:
     (
         _step, begin, end, data, forward, backward, optimizer,
         forward_at, backward_at, optimizer_at, _backward_end,
-        micro_steps, flags, cost, loss, _calls,
+        micro_steps, flags, cost, loss, _calls, _marks,
     ) = record  # fmt: skip
     return StepRow(
         (begin - base) // 1000,

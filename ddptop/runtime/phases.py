@@ -28,9 +28,9 @@ from ddptop.runtime.recorder import Recorder, now
 Patched = Callable[..., Any]
 
 
-def install(recorder: Recorder) -> None:
-    """Wrap torch's own functions, once per process."""
-    scaled = _ScaledLoss()
+def install(recorder: Recorder, read_later: Callable[[Any], Any] | None = None) -> None:
+    """Wrap torch's own functions, once per process. `read_later` takes a loss that is on a GPU."""
+    scaled = _ScaledLoss(read_later)
     _wrap(distributed.DistributedDataParallel, "forward", functools.partial(_forward, recorder))
     _wrap(torch.autograd, "backward", functools.partial(_backward, recorder, scaled))
     for iterator in (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter):
@@ -161,7 +161,8 @@ def _hook_optimizers(recorder: Recorder) -> None:
 class _ScaledLoss:
     """Reads the loss that `backward()` is given, and what it was before a GradScaler multiplied it."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_later: Callable[[Any], Any] | None = None) -> None:
+        self._read_later = read_later
         self._scaled: Any = None
         self._unscaled: Any = None
 
@@ -179,18 +180,20 @@ class _ScaledLoss:
         """Let go of the tensors, and with them of their graph."""
         self._scaled = self._unscaled = None
 
-    def loss_of(self, tensors: Any) -> float | None:
-        """The loss as a number, read at once (the tensor may change later); None unless a scalar on the CPU.
+    def loss_of(self, tensors: Any) -> Any:
+        """The loss as a number, read at once (the tensor may change later); None unless it is a scalar.
 
-        On a GPU reading would wait for the device, so it is left to the device timers.
+        On a GPU reading would wait for the device: there it is what `read_later` makes of it.
         """
         loss = tensors
         if self._scaled is not None:
             if loss is self._scaled:
                 loss = self._unscaled
             self.forget()
-        if type(loss) is not torch.Tensor or not loss.is_cpu or loss.numel() != 1:
+        if type(loss) is not torch.Tensor or loss.numel() != 1:
             return None
+        if not loss.is_cpu:
+            return self._read_later(loss) if loss.is_cuda and self._read_later is not None else None
         address = loss.data_ptr() if loss.dtype is torch.float32 and not loss.is_neg() else 0
         if address:  # item() goes twice through the dispatcher; a lazy zero has no address
             return c_float.from_address(address).value

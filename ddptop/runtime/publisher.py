@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Ack, Bye, Card, Message, Progress
 from ddptop.runtime.budget import Budget
+from ddptop.runtime.device.timing import memory_of
 from ddptop.runtime.ending import FINISHED, Ending
 from ddptop.runtime.evaluation import EvaluationWatch
 from ddptop.runtime.evidence import Witness
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 PERIOD_S = 0.25
 """Between two looks at the queue: a screen at 4 Hz sees every batch, and waking up stays cheap."""
+
+MEMORY_EVERY_S = 2.0
+"""Between two looks at torch's CUDA allocator, whose counters take some 30 us to read."""
 
 TIGHT_PERIOD_S = 0.5
 """The same where the budget is tight. Heartbeats go every 0.5 s, so not longer."""
@@ -55,6 +59,7 @@ class Publisher(threading.Thread):
         self._epoch: int | None = None
         self._announced = 1
         self._said: deque[Message] = deque(maxlen=1000)
+        self._memory_due = 0.0
         self._closing = threading.Event()
         self._drain_s = 0.0
         self._ending = Ending(FINISHED, None)
@@ -80,6 +85,8 @@ class Publisher(threading.Thread):
             from ddptop.transport.sender import AckedSender
 
             endpoint = f"ipc://{os.environ['DDPTOP_RUN_DIR']}/ingest"
+            if self._session.device is not None:
+                self._session.device.enter_thread()
             sender = AckedSender(endpoint, lambda: encode(self._identity.hello(self._session.road)))
             self._publish(sender)
         except Exception as error:  # noqa: BLE001 - the training boundary
@@ -121,7 +128,7 @@ class Publisher(threading.Thread):
         if reason != FINISHED:
             self.say(self._witness.last_words(reason, self._ending.trace))
         self.say(Bye(time.monotonic_ns(), reason))
-        self._offer(sender, self._take())
+        self._offer(sender, self._take(all_of_them=True))
         sender.close(max(0.0, end - time.monotonic()))
 
     def _heard(self, ack: Ack) -> None:
@@ -134,12 +141,17 @@ class Publisher(threading.Thread):
             self.card_changed = True
         self._announced = ack.detail_every
 
-    def _take(self) -> list[StepRecord]:
+    def _take(self, *, all_of_them: bool = False) -> list[StepRecord]:
+        """Steps that are finished, on a device also by the device; at the end all."""
         queue = self._recorder.records
         taken: list[StepRecord] = []
         while queue:
             taken.append(StepRecord._make(queue.popleft()))
-        return taken
+        device = self._session.device
+        if device is None:
+            return taken
+        done = device.resolver.take(taken)
+        return done + device.resolver.flush() if all_of_them else done
 
     def _offer(self, sender: AckedSender, records: list[StepRecord]) -> None:
         messages: list[Message] = list(pack(records, self._layout))
@@ -157,6 +169,10 @@ class Publisher(threading.Thread):
                 if self._memberships_told.get(model) != membership:
                     self._memberships_told[model] = membership
                     messages.insert(1, membership)
+        device = self._session.device
+        if device is not None and time.monotonic() >= self._memory_due:
+            self._memory_due = time.monotonic() + MEMORY_EVERY_S
+            messages.append(memory_of(device.index))
         self._bounds.take(records)
         news = self._bounds.news(self.rank, self._recorder.step)
         if news is not None:

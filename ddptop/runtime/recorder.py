@@ -23,6 +23,9 @@ from ddptop.protocol.messages import Flag, Phase
 
 now = time.monotonic_ns
 
+FORWARD, FORWARD_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END = range(6)
+"""What `Recorder.marks` is called with."""
+
 QUEUE_STEPS = 8192
 """Finished steps that wait for the publisher: 25 s of 3 ms steps. The oldest is dropped, and the gap in
 step numbers is counted by the collector."""
@@ -55,8 +58,11 @@ class StepRecord(NamedTuple):
     micro_steps: int
     flags: int
     cost: int
-    loss: float | None
+    loss: Any
+    """float or None; on a device a tuple of values that it has yet to write."""
     calls: list[BucketCall]
+    marks: Any = ()
+    """On a device: (mark, event) at the borders of the phases."""
 
 
 class Recorder:
@@ -86,6 +92,8 @@ class Recorder:
         step % check_every == 0. It must not raise."""
         self.check_every = 16
         """A power of two."""
+        self.marks: Any = None
+        """On a device: records an event at every border of a phase (`ddptop.runtime.device.PhaseMarks`)."""
         self.asides = 0
         """Batches fetched and DDP forwards without gradients since the last DDP forward with them."""
         self.handed: deque[int] = deque(maxlen=256)
@@ -112,6 +120,7 @@ class Recorder:
         self._micro_steps = 0
         self._loss_sum = 0.0
         self._loss_count = 0
+        self._loss_later: list[Any] = []
 
     # -- phases ---------------------------------------------------------------
 
@@ -140,6 +149,8 @@ class Recorder:
             self._open_first(at)
         self._synchronises = synchronises
         self.phase = Phase.FORWARD
+        if self.marks is not None:
+            self.marks(FORWARD)
         self._forward_began = began = now()
         if self._forward_at < 0:
             self._forward_at = began
@@ -148,20 +159,26 @@ class Recorder:
     def forward_ends(self) -> None:
         """The forward has returned or raised."""
         at = now()
+        if self.marks is not None:
+            self.marks(FORWARD_END)
         self._forward += at - self._forward_began
         self.phase = Phase.OTHER
         self._cost += now() - at
 
-    def backward_begins(self, loss: float | None) -> None:
+    def backward_begins(self, loss: Any) -> None:
         """`backward()` is called; nested calls (checkpointing) belong to the outermost."""
         self._backward_depth += 1
         if self._backward_depth > 1:
             return
         self.passes += 1
-        if loss is not None:
+        if type(loss) is float:
             self._loss_sum += loss
             self._loss_count += 1
+        elif loss is not None:
+            self._loss_later.append(loss)
         self.phase = Phase.BACKWARD
+        if self.marks is not None:
+            self.marks(BACKWARD)
         self._backward_at = now()
 
     def backward_ends(self) -> None:
@@ -170,6 +187,8 @@ class Recorder:
         if self._backward_depth > 0:
             return
         at = now()
+        if self.marks is not None:
+            self.marks(BACKWARD_END)
         self._backward += at - self._backward_at
         self._backward_end = at
         self._micro_steps += 1
@@ -194,6 +213,8 @@ class Recorder:
         self._optimizer_running = optimizer
         self._optimizer_inner = self._forward + self._backward
         self.phase = Phase.OPTIMIZER
+        if self.marks is not None:
+            self.marks(OPTIMIZER)
         self._optimizer_began = began = now()
         if self._optimizer_at < 0:
             self._optimizer_at = began
@@ -206,6 +227,8 @@ class Recorder:
         if self._optimizer_running != optimizer:
             return
         at = now()
+        if self.marks is not None:
+            self.marks(OPTIMIZER_END)
         self._optimizer_running = None
         # A closure (LBFGS) runs forward and backward inside the optimizer: they keep their own names.
         inner = self._forward + self._backward - self._optimizer_inner
@@ -216,11 +239,11 @@ class Recorder:
 
     # -- what else a step carries ----------------------------------------------
 
-    def log_loss(self, loss: float) -> None:
+    def log_loss(self, loss: Any) -> None:
         """The user's own word for the loss of this step; it replaces what backward was given."""
         self._logged_loss = loss
 
-    def note(self, key: Hashable, ready: int, launched: int = 0) -> BucketCall | None:
+    def note(self, key: Hashable, ready: Any, launched: int = 0) -> BucketCall | None:
         """A bucket was ready for its all-reduce at `ready`, and that was launched by `launched`, if known.
 
         None when this step holds as many as it may.
@@ -277,18 +300,21 @@ class Recorder:
         check = check and self._synchronised and self.step % self.check_every == 0
         if self.detail:
             flags |= Flag.DETAIL
-        loss: float | None = None
+        loss: Any = None
         if self._logged_loss is not None:
             loss, self._logged_loss = self._logged_loss, None
             flags |= Flag.LOSS_LOGGED
         elif self._loss_count:
             loss = self._loss_sum / self._loss_count
+        elif self._loss_later:
+            loss = tuple(self._loss_later)
         self.records.append(
             (  # in the order of StepRecord, which the publisher makes of it: naming fields costs 2 us here
                 self.step, self._begin, self._step_end,
                 self._data_done, self._forward, self._backward, self._optimizer,
                 self._forward_at, self._backward_at, self._optimizer_at, self._backward_end,
                 self._micro_steps, flags, self._cost, loss, self.calls,
+                self.marks.take() if self.marks is not None else (),
             )
         )  # fmt: skip
         self.calls = []
@@ -302,7 +328,7 @@ class Recorder:
         self.step += 1
         self.passes += 1
         # After a NaN every loss is read: when it began and whether it ends matters more than what that costs.
-        self.wants_loss = self.step % self.loss_every == 0 or (loss is not None and loss - loss != 0.0)
+        self.wants_loss = self.step % self.loss_every == 0 or (type(loss) is float and loss - loss != 0.0)
         detail = self.step % self.detail_every == 0
         if detail != self.detail:
             self.detail = detail

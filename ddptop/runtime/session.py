@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ddptop.protocol.messages import Event, Membership, Message, Scalar
 from ddptop.runtime import phases
 from ddptop.runtime.budget import Budget
 from ddptop.runtime.crash_file import CrashFile
+from ddptop.runtime.device.timing import DeviceTiming, device_card
 from ddptop.runtime.ending import ending
 from ddptop.runtime.groups import default_sequence, membership_of
 from ddptop.runtime.guard import guard
@@ -25,7 +27,7 @@ from ddptop.runtime.import_hook import when_imported
 from ddptop.runtime.publisher import Publisher
 from ddptop.runtime.recorder import Recorder, now
 from ddptop.runtime.replica import ReplicaCheck
-from ddptop.runtime.timers import BucketTimer, timer_for
+from ddptop.runtime.timers import BucketTimer, HostTimer
 
 _NO_OPTIONS = frozenset(
     {"iteration", "num_buckets_reduced", "rank", "prev_iteration_grad_ready_order_indices"}
@@ -53,11 +55,15 @@ class Session:
         """The process group of each DDP model, by its number."""
         self.replicas = ReplicaCheck(self.recorder, self.say)
         self._models = 0
+        self.device: DeviceTiming | None = None
+        """Timing on the GPU, where the models are on one."""
         self._timers: dict[str, BucketTimer | None] = {}
         self._publisher: Publisher | None = None
         self._crash_file: CrashFile | None = None
         self._ddp_device = _device_of(ddp)
-        phases.install(self.recorder)
+        if self._ddp_device.type == "cuda":
+            self._time_device(self._ddp_device.index or 0)
+        phases.install(self.recorder, None if self.device is None else self.device.scalar)
         _trust_dynamo()
         os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self.close)
@@ -76,11 +82,29 @@ class Session:
         multiprocessing.util.Finalize(None, self.close, exitpriority=100)
 
     def timer_for(self, ddp: Any) -> BucketTimer | None:
-        """The bucket timer for the model's device; None where there is none that tells the truth."""
-        kind = _device_of(ddp).type
+        """The bucket timer for the model's device and backend; None where none tells the truth."""
+        device, backend = _device_of(ddp), str(dist.get_backend(ddp.process_group))
+        kind = f"{device} {backend}"
         if kind not in self._timers:
-            self._timers[kind] = timer_for(kind, self.recorder)
+            self._timers[kind] = self._new_timer(device, backend)
         return self._timers[kind]
+
+    def _new_timer(self, device: torch.device, backend: str) -> BucketTimer | None:
+        if device.type == "cpu":
+            return HostTimer(self.recorder)
+        # Events can be told from one another within a device only.
+        if device == self._ddp_device and self.device is not None:
+            return self.device.timer(backend, self.recorder)
+        return None
+
+    def _time_device(self, index: int) -> None:
+        """Without events training is recorded all the same: steps as the host saw them, buckets untimed."""
+        try:
+            self.device = DeviceTiming.of(index)
+            self.recorder.marks = self.device.marks
+            self.card.update(device_card(index))
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
 
     def number_of_next_model(self) -> int:
         """DDP models are numbered from 0 in order of construction, the same on every rank."""

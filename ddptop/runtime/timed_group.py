@@ -84,7 +84,7 @@ class TimedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch is no
         """All-reduce of one bucket: stamped, launched, and its end watched."""
         ready = self._timer.ready()
         work = self._group.allreduce(tensors, opts)
-        if self._recorder.detail:
+        if self._recorder.detail and ready is not None:
             try:
                 launched = now()
                 self._note(tensors[0], ready, launched, work)
@@ -93,7 +93,7 @@ class TimedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch is no
                 guard.caught(error)
         return work
 
-    def _note(self, tensor: torch.Tensor, ready: int, launched: int, work: Any) -> None:
+    def _note(self, tensor: torch.Tensor, ready: Any, launched: int, work: Any) -> None:
         if tensor.dtype is torch.int32:  # the reducer's map of used parameters: no gradient has this type
             return
         recorder = self._recorder

@@ -40,7 +40,7 @@ def timed_hook(hook: Hook, model: int, recorder: Recorder, timer: BucketTimer) -
         except BaseException as error:
             hide_frame(error)
             raise
-        if recorder.detail:
+        if recorder.detail and ready is not None:
             try:
                 launched = now()
                 call = recorder.note(keys.of(bucket), ready)

@@ -11,11 +11,13 @@ from ddptop.runtime.recorder import BucketCall, Recorder, now
 class BucketTimer(Protocol):
     """Stamps a bucket all-reduce. Called between the reducer and the collective: it must never block."""
 
-    def ready(self) -> int:
-        """The moment the bucket is handed over, in ns of the host's CLOCK_MONOTONIC."""
+    def ready(self) -> Any:
+        """The moment the bucket is handed over, in ns of the host's CLOCK_MONOTONIC or as an event of the
+        device; None where it must not be timed."""
 
     def watch(self, call: BucketCall, future: Any) -> None:
-        """Fill in `call[2]`, the end in ns, when the collective behind `future` has completed."""
+        """Fill in `call[2]`, the end, in ns when the collective behind `future` has completed, or at once
+        as an event that will happen then."""
 
 
 class HostTimer:
@@ -37,12 +39,3 @@ class HostTimer:
     def _ended(self, call: BucketCall, _future: Any) -> None:
         call[2] = at = now()
         self._recorder.add_cost(now() - at)
-
-
-def timer_for(device_type: str, recorder: Recorder) -> BucketTimer | None:
-    """The timer for gradients on this type of device; None where there is none that tells the truth.
-
-    On CUDA a host clock says when a collective was enqueued, not when it ran: that waits for the
-    event timer, and until then no bucket is timed there.
-    """
-    return HostTimer(recorder) if device_type == "cpu" else None

@@ -26,6 +26,7 @@ from ddptop.protocol.messages import (
     Hello,
     Layout,
     Membership,
+    Memory,
     Message,
     Progress,
     Received,
@@ -45,7 +46,7 @@ MAX_SESSIONS = 2 * MAX_WORLD
 
 _HEAD_LIMITS = {f"max_{kind}_len": 0 for kind in ("map", "str", "bin", "ext")} | {"max_array_len": 4}
 
-NUMBERED = (Steps, Event, Layout, Card, Bye, Evidence, Replica, Membership)
+NUMBERED = (Steps, Event, Layout, Card, Bye, Evidence, Replica, Membership, Memory)
 
 
 class Head(NamedTuple):

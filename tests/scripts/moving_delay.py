@@ -66,7 +66,9 @@ class Net(nn.Module):
         self.layer = nn.Linear(16, 16)
         self._naps = naps
         for parameter in self.parameters():
-            parameter.register_hook(naps.came)  # DDP's own comes right after: with the last, its bucket goes out
+            parameter.register_hook(
+                naps.came
+            )  # DDP's own comes right after: with the last, its bucket goes out
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._naps.nap("forward")

@@ -1,7 +1,8 @@
 """A plain DDP script whose numbers go wrong: unhealthy.py STEPS
 
-The loss of rank 2 is NaN at step 57, and of no other: its gradients are thrown away with those of all ranks, as a
-careful script does. After step 80 rank 1 changes one of its parameters by 1e-3.
+The loss of rank 2 is NaN at step 57, and from the next step on that of every rank, as it is once the gradients have
+been shared; here they are thrown away, so that the parameters stay numbers. After step 80 rank 1 changes one of its
+parameters by 1e-3.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ def main() -> None:
     for step in range(int(sys.argv[1])):
         optimizer.zero_grad()
         loss = model(torch.randn(8, 32)).square().mean()
-        if (rank, step) == NAN:
+        if (rank, step) == NAN or step > NAN[1]:
             loss = loss * float("nan")
         loss.backward()
-        if step == NAN[1]:
+        if step >= NAN[1]:
             optimizer.zero_grad(set_to_none=False)
         optimizer.step()
         if (rank, step) == NUDGE:

@@ -33,6 +33,9 @@ class Device(Protocol):
     def new_event(self) -> Event:
         """An event with timing."""
 
+    def make_current(self) -> None:
+        """Make it the calling thread's device."""
+
     def capturing(self) -> bool:
         """Whether the current stream is being captured into a graph: nothing may be recorded then."""
 
@@ -55,6 +58,9 @@ class CudaDevice:
     def new_event(self) -> Event:
         event: Event = self._cuda.Event(enable_timing=True)
         return event
+
+    def make_current(self) -> None:
+        self._cuda.set_device(self._index)
 
     def capturing(self) -> bool:
         return bool(self._cuda.is_current_stream_capturing())

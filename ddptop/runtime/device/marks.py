@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+from ddptop.runtime import recorder
 from ddptop.runtime.device.events import Device, Event, EventPool
 
 
 class Mark(IntEnum):
     """Where in a step an event was recorded. Ends are odd."""
 
-    FORWARD = 0
-    FORWARD_END = 1
-    BACKWARD = 2
-    BACKWARD_END = 3
-    OPTIMIZER = 4
-    OPTIMIZER_END = 5
+    FORWARD = recorder.FORWARD
+    FORWARD_END = recorder.FORWARD_END
+    BACKWARD = recorder.BACKWARD
+    BACKWARD_END = recorder.BACKWARD_END
+    OPTIMIZER = recorder.OPTIMIZER
+    OPTIMIZER_END = recorder.OPTIMIZER_END
 
 
 MAX_MARKS = 512

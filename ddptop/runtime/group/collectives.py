@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,10 @@ T = TypeVar("T")
 Layout = tuple[tuple[int, ...], torch.dtype]
 
 
+@overload
+def gather(group: Group, tensor: torch.Tensor, *, dst: None = None) -> torch.Tensor: ...
+@overload
+def gather(group: Group, tensor: torch.Tensor, *, dst: int) -> torch.Tensor | None: ...
 def gather(group: Group, tensor: torch.Tensor, *, dst: int | None = None) -> torch.Tensor | None:
     """The tensors of all ranks, stacked in rank order: shape (world size, *tensor.shape), where `tensor` is.
 
@@ -43,6 +47,14 @@ def gather(group: Group, tensor: torch.Tensor, *, dst: int | None = None) -> tor
     return gathered.to(tensor.device)
 
 
+@overload
+def gather_list(
+    group: Group, tensors: Sequence[torch.Tensor], *, dst: None = None
+) -> list[list[torch.Tensor]]: ...
+@overload
+def gather_list(
+    group: Group, tensors: Sequence[torch.Tensor], *, dst: int
+) -> list[list[torch.Tensor]] | None: ...
 def gather_list(
     group: Group, tensors: Sequence[torch.Tensor], *, dst: int | None = None
 ) -> list[list[torch.Tensor]] | None:
@@ -72,6 +84,10 @@ def gather_list(
     ]
 
 
+@overload
+def gather_object(group: Group, value: T, *, dst: None = None) -> list[T]: ...
+@overload
+def gather_object(group: Group, value: T, *, dst: int) -> list[T] | None: ...
 def gather_object(group: Group, value: T, *, dst: int | None = None) -> list[T] | None:
     """The values of all ranks in rank order, pickled on the way; None on ranks other than `dst`."""
     if dst is None or not _many(group):

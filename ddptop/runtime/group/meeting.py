@@ -7,10 +7,8 @@ a collective could hang on it.
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import json
-import os
+import secrets
 import socket
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -19,18 +17,9 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 from ddptop.runtime.group import waiting
-from ddptop.runtime.group.place import Place
 
 GRACE = timedelta(seconds=10)
 """How much longer than rank 0 the others wait: it is rank 0 that can say who is missing."""
-
-CONNECT_S = 5.0
-"""One attempt to reach rank 0's host; a silently dropped packet must not cost the whole time."""
-
-_stores: dict[tuple[str, int], Any] = {}
-"""One store per meeting point and process: its server may not go while others still read from it."""
-
-_setups = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -48,6 +37,8 @@ class Card:
     seed: int | None
     address: str = ""
     """Of its host, on the way to rank 0."""
+    nonce: str = ""
+    """Of this process: an earlier one may have had the same rank."""
 
 
 class Agreement(NamedTuple):
@@ -56,102 +47,95 @@ class Agreement(NamedTuple):
     backend: str
     addresses: tuple[str, ...]
     """Of the hosts, each once."""
-
-
-def store_of(place: Place, timeout: timedelta) -> Any:
-    """The store of this group: torchrun's own, one that rank 0 serves, or, alone, one in memory.
-
-    Raises:
-        RuntimeError: when the port is in use, or when rank 0 does not answer within `timeout`.
-    """
-    if place.launcher == "alone":
-        store = dist.HashStore()
-    elif os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        store = next(dist.rendezvous("env://", place.rank, place.world_size, timeout=timeout))[0]
-    else:
-        store = _served_by_rank_0(place, timeout)
-    return dist.PrefixStore(f"ddptop/{next(_setups)}", store)
-
-
-def _served_by_rank_0(place: Place, timeout: timedelta) -> Any:
-    point = (place.master_addr, place.master_port)
-    if point in _stores:
-        return _stores[point]
-    serves = place.rank == 0
-    if not serves and not _answers(point, timeout):
-        raise RuntimeError(
-            f"rank {place.rank} found nobody at {point[0]}:{point[1]} within {_words(timeout)}: rank 0 has "
-            "not come. Start all ranks, with MASTER_ADDR the host of rank 0 on each of them"
-        )
-    try:
-        _stores[point] = dist.TCPStore(
-            *point, is_master=serves, timeout=timeout, wait_for_workers=False, multi_tenant=True
-        )
-    except (dist.DistStoreError, dist.DistNetworkError) as error:
-        if not serves:
-            raise RuntimeError(
-                f"what answers rank {place.rank} at {point[0]}:{point[1]} is no rank 0 ({error})"
-            ) from error
-        raise RuntimeError(
-            f"rank 0 cannot serve at {point[0]}:{point[1]}: the port is in use or the host is another. "
-            "Set MASTER_PORT to a free port on all ranks, end the training that holds it, or start by "
-            f"ddptop.spawn or torchrun --standalone, which find one ({error})"
-        ) from error
-    return _stores[point]
-
-
-def _answers(point: tuple[str, int], timeout: timedelta) -> bool:
-    """Whether somebody listens at rank 0's address before the time is up."""
-    for _ in waiting.pauses(timeout.total_seconds()):
-        with contextlib.suppress(OSError), socket.create_connection(point, timeout=CONNECT_S):
-            return True
-    return False
+    number: str
+    """Of this meeting: no other has had it."""
 
 
 def meet(store: Any, card: Card, timeout: timedelta) -> Agreement:
     """Wait until all ranks are here; returns what they all do.
+
+    torchrun keeps its store over restarts, so what is in it may be of ranks that are gone. A card counts
+    only once its rank has acknowledged the verdict that was made of it.
 
     Raises:
         RuntimeError: after `timeout`, naming the ranks that have not come.
         ValueError: where the ranks do not fit together: twice the same rank, different world sizes or
             seeds, two ranks on one GPU under NCCL.
     """
-    twice = store.add(f"count/{card.rank}", 1) > 1
-    store.set(f"twice/{card.rank}" if twice else f"card/{card.rank}", json.dumps(asdict(card)))
-    if twice:
-        first = Card(**json.loads(store.get(f"card/{card.rank}")))
-        raise ValueError(
-            f"two processes say that they are rank {card.rank}: {_name(first)} and {_name(card)}. "
-            "Give each its own rank, or this training another MASTER_PORT"
-        )
-    if card.rank == 0:
-        told = _call_the_roll(store, card.world_size, timeout)
-        store.set("verdict", json.dumps(told))
-    else:
-        told = json.loads(_heard_from_rank_0(store, card.rank, timeout + GRACE))
+    store.set(_card(card.rank), json.dumps(asdict(card)))
+    told = (
+        _call_the_roll(store, card, timeout)
+        if card.rank == 0
+        else _hear_from_rank_0(store, card, timeout + GRACE)
+    )
     if "missing" in told:
         raise RuntimeError(told["missing"])
     if "wrong" in told:
         raise ValueError(told["wrong"])
-    return Agreement(told["backend"], tuple(told["addresses"]))
+    return Agreement(told["backend"], tuple(told["addresses"]), told["number"])
 
 
-def _heard_from_rank_0(store: Any, rank: int, timeout: timedelta) -> str:
+def _call_the_roll(store: Any, own: Card, timeout: timedelta) -> dict[str, Any]:
+    """Rank 0's part: a verdict is made anew until all have acknowledged one."""
+    ranks = range(own.world_size)
+    number, nonces, acknowledged = "", [""], [0]
+    for _ in waiting.pauses(timeout.total_seconds()):
+        cards = _cards_here(store, ranks)
+        _refuse_a_second(cards.get(own.rank, own), own)
+        found = [card.nonce for card in cards.values()]
+        if found != nonces:
+            number, nonces, acknowledged = secrets.token_hex(8), found, [0]
+            told = verdict(list(cards.values())) if len(cards) == own.world_size else {}
+            if told:
+                store.set("verdict", json.dumps(told | {"nonces": nonces, "number": number}))
+        acknowledged = [0, *(rank for rank in ranks[1:] if store.check([f"ack/{number}/{rank}"]))]
+        if told and len(acknowledged) == own.world_size:
+            store.set(f"go/{number}", "")
+            return told | {"number": number}
+    came = acknowledged if told else [rank for rank in ranks if rank in cards]
+    missing = {"missing": _missing(came, own.world_size, timeout)}
+    every = [cards[rank].nonce if rank in cards else "" for rank in ranks]
+    store.set("verdict", json.dumps(missing | {"nonces": every, "number": number}))
+    return missing
+
+
+def _hear_from_rank_0(store: Any, own: Card, timeout: timedelta) -> dict[str, Any]:
+    """The other ranks' part."""
     why = f"nothing for {_words(timeout)}"
+    acknowledged = ""
     try:
-        if waiting.for_keys(store, ["verdict"], timeout.total_seconds()):
-            return bytes(store.get("verdict")).decode()
+        for _ in waiting.pauses(timeout.total_seconds()):
+            _refuse_a_second(Card(**json.loads(store.get(_card(own.rank)))), own)
+            told = json.loads(store.get("verdict")) if store.check(["verdict"]) else {}
+            if told and told["nonces"][own.rank : own.rank + 1] == [own.nonce]:
+                if "missing" in told:
+                    return dict(told)
+                if told["number"] != acknowledged:
+                    acknowledged = told["number"]
+                    store.set(f"ack/{acknowledged}/{own.rank}", "")
+                if store.check([f"go/{acknowledged}"]):
+                    return dict(told)
     except (dist.DistStoreError, dist.DistNetworkError) as error:
         why = str(error)
-    raise RuntimeError(f"rank {rank} has waited in vain for rank 0, whose own error may say why ({why})")
+    raise RuntimeError(f"rank {own.rank} has waited in vain for rank 0, whose own error may say why ({why})")
 
 
-def _call_the_roll(store: Any, world_size: int, timeout: timedelta) -> dict[str, Any]:
-    keys = [f"card/{rank}" for rank in range(world_size)]
-    if not waiting.for_keys(store, keys, timeout.total_seconds()):
-        came = [rank for rank, key in enumerate(keys) if store.check([key])]
-        return {"missing": _missing(came, world_size, timeout)}
-    return verdict([Card(**json.loads(store.get(key))) for key in keys])
+def _card(rank: int) -> str:
+    return f"card/{rank}"
+
+
+def _cards_here(store: Any, ranks: range) -> dict[int, Card]:
+    """In rank order."""
+    return {rank: Card(**json.loads(store.get(_card(rank)))) for rank in ranks if store.check([_card(rank)])}
+
+
+def _refuse_a_second(written: Card, own: Card) -> None:
+    """Who wrote over this rank's card is alive: it has the same rank."""
+    if written.nonce != own.nonce:
+        raise ValueError(
+            f"two processes say that they are rank {own.rank}: {_name(own)} and {_name(written)}. "
+            "Give each its own rank, or this training another MASTER_PORT"
+        )
 
 
 def verdict(cards: list[Card]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
+import secrets
 import sys
 from datetime import timedelta
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddptop.runtime.group import ending, interface, meeting, seeding
+from ddptop.runtime.group import ending, interface, meeting, seeding, stores
 from ddptop.runtime.group.handle import Group
 from ddptop.runtime.group.place import Place
 
@@ -59,7 +60,7 @@ def setup(
     target = _device_wanted(backend, device, place.local_rank)
     if target.type == "cuda":
         torch.cuda.set_device(target)
-    store = meeting.store_of(place, start_timeout)
+    store = stores.store_of(place, start_timeout)
     card = meeting.Card(
         place.rank,
         place.world_size,
@@ -69,8 +70,9 @@ def setup(
         backend,
         seed,
         interface.source_address(place.master_addr),
+        secrets.token_hex(8),
     )
-    chosen, addresses = meeting.meet(store, card, start_timeout)
+    chosen, addresses, number = meeting.meet(store, card, start_timeout)
     if "nccl" not in chosen and device is None:
         target = torch.device("cpu")
     if seed is not None:
@@ -81,7 +83,11 @@ def setup(
         arguments["device_id"] = target
     with ending.connections.opened_here():
         dist.init_process_group(
-            chosen, store=store, rank=place.rank, world_size=place.world_size, **arguments
+            chosen,
+            store=dist.PrefixStore(number, store),
+            rank=place.rank,
+            world_size=place.world_size,
+            **arguments,
         )
     atexit.register(_at_exit)
     return Group(

@@ -53,6 +53,9 @@ class FakeDevice:
     def new_event(self) -> FakeEvent:
         return FakeEvent(self)
 
+    def make_current(self) -> None:
+        """One device is always the current one."""
+
     def capturing(self) -> bool:
         return self.captures
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
 
-from ddptop.runtime.group.meeting import Card, meet, store_of, verdict
+from ddptop.runtime.group.meeting import Card, meet, verdict
 from ddptop.runtime.group.place import Place
-from tests.processes import free_port
+from ddptop.runtime.group.stores import store_of
+from tests.processes import free_port, until
 
 SOON = timedelta(seconds=0.2)
 
 
 def card(rank: int, **changes: object) -> Card:
-    made = Card(rank, world_size=2, host="h", pid=100 + rank, gpu=f"GPU-{rank}", backend=None, seed=0)
+    made = Card(
+        rank, world_size=2, host="h", pid=100 + rank, gpu=f"GPU-{rank}", backend=None, seed=0, nonce=str(rank)
+    )
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -55,23 +59,38 @@ def test_ranks_that_were_told_different_things_are_refused(change: dict[str, obj
     assert words in verdict([card(0), card(1, **change)])["wrong"]
 
 
+def put(store: dist.Store, made: Card) -> None:
+    store.set(f"card/{made.rank}", json.dumps(dataclasses.asdict(made)))
+
+
 def test_ranks_that_never_come_are_named() -> None:
     store = dist.HashStore()
-    store.set("card/2", json.dumps(dataclasses.asdict(card(2, world_size=4))))
+    put(store, card(2, world_size=4))
     with pytest.raises(RuntimeError, match=r"after 0.2 s 2 of 4 ranks have not come: 1, 3. Here: 0, 2"):
         meet(store, card(0, world_size=4), SOON)
     with pytest.raises(RuntimeError, match="2 of 4 ranks have not come"):
-        meet(store, card(1, world_size=4), SOON)  # too late, and told so in the same words
+        meet(store, card(2, world_size=4), SOON)  # in the same words
+
+
+def test_what_ranks_before_a_restart_have_left_does_not_count() -> None:
+    store = dist.HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        for attempt in ("before", "after"):
+            cards = [card(rank, nonce=f"{attempt} {rank}", seed=len(attempt)) for rank in range(2)]
+            first, second = [pool.submit(meet, store, each, 50 * SOON) for each in cards]
+            assert first.result() == second.result()
+    with pytest.raises(RuntimeError, match="1 of 2 ranks have not come: 1"):
+        meet(store, card(0, nonce="alone"), SOON)
 
 
 def test_two_processes_of_one_rank_are_named() -> None:
     store = dist.HashStore()
-    store.set("verdict", json.dumps({"backend": "gloo", "addresses": ["a"]}))
-    assert meet(store, card(1), SOON) == ("gloo", ("a",))
-    with pytest.raises(
-        ValueError, match=r"rank 1: rank 1 \(process 101 on h\) and rank 1 \(process 7 on h\)"
-    ):
-        meet(store, card(1, pid=7), SOON)
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(meet, store, card(1), 50 * SOON)
+        until(lambda: store.check(["card/1"]), "the first one's card")
+        put(store, card(1, pid=7, nonce="other"))
+        with pytest.raises(ValueError, match=r"rank 1 \(process 101 on h\) and rank 1 \(process 7 on h\)"):
+            waits.result()
 
 
 def test_a_rank_that_waits_for_rank_0_in_vain_says_where() -> None:

@@ -1,0 +1,85 @@
+"""All that times one CUDA device in one rank, made at its first DDP model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddptop.protocol.messages import Memory, Scalar
+from ddptop.runtime.device.clock import DeviceClock
+from ddptop.runtime.device.cuda_timer import CudaTimer, GlooCudaTimer
+from ddptop.runtime.device.events import CudaDevice, Device, EventPool
+from ddptop.runtime.device.marks import PhaseMarks
+from ddptop.runtime.device.resolver import StepResolver
+from ddptop.runtime.device.scalars import DeviceScalars, PinnedSlots, Slots
+from ddptop.runtime.recorder import Recorder, now
+from ddptop.runtime.timers import BucketTimer
+
+
+class DeviceTiming:
+    """Pool, clock, marks, scalars and resolver of a device, sharing one pool of events."""
+
+    def __init__(self, device: Device, slots: Slots, *, index: int = 0) -> None:
+        self.index = index
+        self.device = device
+        self.pool = EventPool(device)
+        self.clock = DeviceClock(device, self.pool)
+        self.marks = PhaseMarks(device, self.pool)
+        self.scalars = DeviceScalars(self.pool, slots)
+        self.resolver = StepResolver(self.clock, self.pool, self.scalars)
+
+    def enter_thread(self) -> None:
+        """Make the device the current one of this thread (the publisher's)."""
+        self.device.make_current()
+
+    @classmethod
+    def of(cls, index: int) -> DeviceTiming:
+        """Of a real device. Raises RuntimeError where CUDA refuses (no pinned memory left, say)."""
+        return cls(CudaDevice(index), PinnedSlots(), index=index)
+
+    def timer(self, backend: str, recorder: Recorder) -> BucketTimer:
+        """The bucket timer for a process group's backend on this device."""
+        if "nccl" in backend:
+            return CudaTimer(self.device, self.pool)
+        return GlooCudaTimer(self.device, self.pool, recorder)
+
+    def scalar(self, tensor: Any) -> Any:
+        """Have a scalar tensor's value read later; None in a graph, or where too many wait already."""
+        return None if self.device.capturing() else self.scalars.take(tensor)
+
+
+def device_card(index: int) -> dict[str, Scalar]:
+    """What the run's card says of a GPU; `gpu.bus_id` joins it with what the host's agent reads."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    card: dict[str, Scalar] = {
+        "gpu.name": properties.name,
+        "gpu.memory_bytes": properties.total_memory,
+        "gpu.capability": f"{properties.major}.{properties.minor}",
+        "cuda": torch.version.cuda,
+    }
+    if all(hasattr(properties, name) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")):
+        card["gpu.bus_id"] = bus_id(properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id)
+    nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else None
+    if nccl is not None:
+        card["nccl"] = ".".join(map(str, nccl))
+    return card
+
+
+def bus_id(domain: int, bus: int, device: int) -> str:
+    """A PCI bus id as NVML writes it: `00000000:3B:00.0`."""
+    return f"{domain:08X}:{bus:02X}:{device:02X}.0"
+
+
+def memory_of(index: int) -> Memory:
+    """What torch's allocator says of a device: counters in the process, no synchronisation."""
+    import torch
+
+    stats = torch.cuda.memory_stats(index)
+    return Memory(
+        t_ns=now(),
+        allocated_bytes=int(stats.get("allocated_bytes.all.current", 0)),
+        reserved_bytes=int(stats.get("reserved_bytes.all.current", 0)),
+        peak_bytes=int(stats.get("allocated_bytes.all.peak", 0)),
+        retries=int(stats.get("num_alloc_retries", 0)),
+    )

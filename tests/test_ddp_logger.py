@@ -1,10 +1,11 @@
 """Communication and overlap agree with DDP's own logger, which times every step of a run by itself.
 
-What torch logs (torch/csrc/distributed/c10d/logger.cpp and reducer.cpp, `Timer` on CPU): backward communication,
-from the first bucket that is ready to the moment when the reducer has all its buckets back; the overlap, from
-the same beginning to the end of backward computation. What ddptop has: the union of the all-reduces of a step,
-and the share of it that lies before the last bucket was ready. They mean the same where communication does not
-pause between buckets (torch counts pauses as communication), which the script sees to.
+What torch logs (torch/csrc/distributed/c10d/logger.cpp and reducer.cpp, `Timer` on CPU): backward
+communication, from the first bucket that is ready to the moment when the reducer has all its buckets back;
+the overlap, from the same beginning to the end of backward computation. What ddptop has: the union of the
+all-reduces of a step, and the share of it that lies before the last bucket was ready. They mean the same
+where communication does not pause between buckets (torch counts pauses as communication), which the script
+sees to.
 """
 
 from __future__ import annotations

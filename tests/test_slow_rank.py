@@ -1,8 +1,9 @@
-"""One rank of four sleeps 20 ms, in every place where it can: who it is, where, and what it does to the others.
+"""One rank of four sleeps 20 ms, in every place where it can: who it is, where, and what it does to the
+others.
 
 One run, in which the delay moves on through the phases, with stretches of equal ranks between. The script
-knows how long it slept and when its ranks had their gradients, by its own clock; figures are
-compared with that, so that a busy machine, on which a sleep takes longer and ranks compute in turn, fails nothing.
+knows how long it slept and when its ranks had their gradients, by its own clock; figures are compared with
+that, so that a busy machine, on which a sleep takes longer and ranks compute in turn, fails nothing.
 """
 
 from __future__ import annotations

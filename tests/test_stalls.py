@@ -1,4 +1,6 @@
-"""A run that stands still says within seconds who is missing and where, and goes on as if nobody had looked."""
+"""A run that stands still says within seconds who is missing and where, and goes on as if nobody had
+looked.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ class Watched:
         return json.loads(done.stdout) if done.returncode == 0 else {"stall": None, "group": {"step": None}}
 
     def verdict(self, since: float) -> dict[str, Any]:
-        """The snapshot with the first verdict on a stall, which must come in time; `since` in Unix seconds."""
+        """The snapshot with the first whole verdict, which must come in time; `since` in Unix seconds."""
 
         last: list[dict[str, Any]] = []
 

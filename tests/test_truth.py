@@ -1,8 +1,8 @@
 """Wait and transfer agree with a script that knows its own delays and takes its own times.
 
-Three ranks come 0, 10 and 20 ms late to every backward; a communication hook then makes each all-reduce 15 ms
-longer. And two ranks on a link of 10 ms each way: what moving the bytes costs there, the script times with
-plain all-reduces to which the ranks come as late.
+Three ranks come 0, 10 and 20 ms late to every backward; a communication hook then makes each all-reduce 15
+ms longer. And two ranks on a link of 10 ms each way: what moving the bytes costs there, the script times
+with plain all-reduces to which the ranks come as late.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP_RUN, environment, run
 
 SCRIPTS = Path(__file__).parent / "scripts"
-STEPS = 200
+WINDOW = 100
+"""Steps that figures are made of."""
+
 LATE_MS, SLEEP_MS, LINK_MS = 10.0, 15.0, 10.0
 
 
@@ -51,14 +53,14 @@ class Half:
         return [rank["wait_ms"] for rank in self.shown["ranks"]]
 
 
-def watched(home: Path, world: int, *words: object) -> tuple[Half, Half]:
+def watched(home: Path, world: int, steps: int, *words: object) -> tuple[Half, Half]:
     recording = home / "run.ddptop"
     options = ["--ddptop-record", recording, "--standalone", "--nproc-per-node", world]
-    command = [*DDPTOP_RUN, *options, SCRIPTS / "known_delays.py", STEPS, *words]
+    command = [*DDPTOP_RUN, *options, SCRIPTS / "known_delays.py", steps, *words]
     done = run([str(word) for word in command], environment(home), home)
     assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines()]
-    ends = (STEPS // 2 - 1, STEPS - 1)
+    ends = (steps // 2 - 1, steps - 1)
     halves = [
         Half(**one, shown=snapshot(frame_at(recording, end))) for one, end in zip(told, ends, strict=True)
     ]
@@ -69,7 +71,7 @@ def watched(home: Path, world: int, *words: object) -> tuple[Half, Half]:
 
 @pytest.fixture(scope="module")
 def hooked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Half, Half]:
-    return watched(tmp_path_factory.mktemp("hooked"), 3, SLEEP_MS)
+    return watched(tmp_path_factory.mktemp("hooked"), 3, 2 * WINDOW, SLEEP_MS)
 
 
 def test_each_rank_waits_as_long_as_the_others_were_told_to_be_late(hooked: tuple[Half, Half]) -> None:
@@ -103,7 +105,7 @@ def slow_link(name: str) -> Iterator[list[str]]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network namespaces")
 def test_on_a_slow_link_the_delay_is_transfer_and_lateness_is_wait(tmp_path: Path) -> None:
     with slow_link(f"ddp{os.getpid()}") as namespaces:
-        _, half = watched(tmp_path, 2, 0, *namespaces)
+        _, half = watched(tmp_path, 2, 80, 0, *namespaces)
     assert half.plain_ms is not None and half.plain_ms > LINK_MS
     assert half.transfer_shown == close_to(half.plain_ms)
     assert half.transfer_shown == close_to(half.transfer_ms)

@@ -11,6 +11,7 @@ from ddptop.analysis.bucket_figures import bucket_figures
 from ddptop.analysis.deaths import deaths
 from ddptop.analysis.detail_window import FEW_DETAILED
 from ddptop.analysis.frames import Clocks, Frame, Group, Overhead, RunInfo
+from ddptop.analysis.gpu_facts import gpu_facts, with_throttle
 from ddptop.analysis.medians import DetailMedians, known
 from ddptop.analysis.members import group_state
 from ddptop.analysis.rank_figures import rank_columns, rank_steps
@@ -48,7 +49,7 @@ def build(
         group=group,
         ranks=rank_columns(reducer, states, detail, now_ns),
         buckets=bucket_figures(reducer, detail),
-        straggler=straggler,
+        straggler=with_throttle(straggler, reducer.members),
         alerts=alerts(reducer, states, straggler, now_ns),
         happenings=reducer.log.all(),
         overhead=_overhead(reducer),
@@ -58,6 +59,7 @@ def build(
         lost_records=sum(member.lost_records for member in reducer.members),
         stall=stood,
         deaths=deaths(reducer, now_ns),
+        gpus=gpu_facts(reducer.members),
         clocks=_clocks(reducer),
     )
 

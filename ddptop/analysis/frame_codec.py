@@ -18,7 +18,7 @@ from ddptop.protocol import limits
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-VERSION = 2
+VERSION = 3
 """Raised when a frame's fields change: viewer and collector may be of different installations."""
 
 ROOM = limits.MAX_FRAME_BYTES - 4096
@@ -93,7 +93,7 @@ def _write(kind: Any, value: Any) -> Any:
     """A field's value as msgpack knows it."""
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
-    if isinstance(value, (frames.Ranks, frames.RankSteps)):
+    if isinstance(value, WITH_COLUMNS):
         return [_write_field(f.name, f.type, getattr(value, f.name)) for f in fields(value)]
     if kind in PARTS or kind in OPTIONAL_PARTS:
         return [_write(f.type, getattr(value, f.name)) for f in fields(value)]
@@ -111,7 +111,7 @@ def _write_field(name: str, kind: Any, value: Any) -> Any:
         distinct = list(dict.fromkeys(value))
         places = {text: place for place, text in enumerate(distinct)}
         return [distinct, np.array([places[text] for text in value], "<u4").tobytes()]
-    return value
+    return _write(kind, value)
 
 
 # ---------------------------------------------------------------------- reading
@@ -121,8 +121,8 @@ def _read(kind: Any, value: Any) -> Any:
     """A field's value, checked by its annotation."""
     if kind in OPTIONAL_PARTS and value is None:
         return None
-    if kind in ("Ranks", "RankSteps | None"):
-        return _read_columns(frames.Ranks if kind == "Ranks" else frames.RankSteps, value)
+    if kind in COLUMN_PARTS:
+        return _read_columns(COLUMN_PARTS[kind], value)
     if kind in PARTS or kind in OPTIONAL_PARTS:
         part = PARTS.get(kind) or OPTIONAL_PARTS[kind]
         names = fields(part)
@@ -245,7 +245,18 @@ PARTS: Mapping[str, Any] = {
     "Trace": frames.Trace,
     "Testimony": frames.Testimony,
     "Death": frames.Death,
+    "GpuFacts": frames.GpuFacts,
 }
+
+COLUMN_PARTS: Mapping[str, Any] = {
+    "Ranks": frames.Ranks,
+    "RankSteps | None": frames.RankSteps,
+    "Lane": frames.Lane,
+    "Heat | None": frames.Heat,
+}
+"""Dataclasses with columns, which within one of them are of one length."""
+
+WITH_COLUMNS = tuple(COLUMN_PARTS.values())
 
 OPTIONAL_PARTS: Mapping[str, Any] = {
     "Straggler | None": frames.Straggler,
@@ -253,6 +264,8 @@ OPTIONAL_PARTS: Mapping[str, Any] = {
     "Call | None": frames.Call,
     "RankSteps | None": frames.RankSteps,
     "Playback | None": frames.Playback,
+    "Timeline | None": frames.Timeline,
+    "Heat | None": frames.Heat,
 }
 
 LISTS: Mapping[str, str] = {
@@ -264,4 +277,5 @@ LISTS: Mapping[str, str] = {
     "tuple[Trace, ...]": "Trace",
     "tuple[Testimony, ...]": "Testimony",
     "tuple[Death, ...]": "Death",
+    "tuple[GpuFacts, ...]": "GpuFacts",
 }

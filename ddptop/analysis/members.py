@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ddptop.protocol.messages import Phase
 
 if TYPE_CHECKING:
-    from ddptop.protocol.messages import Bye, Evidence, Hello, Progress
+    from ddptop.protocol.messages import Bye, Evidence, Gpu, Hello, Memory, Progress
 
 HEARTBEAT_S = 0.5
 """Period of PROGRESS. A loaded machine may be late with one or two; three in a row are worth saying."""
@@ -48,6 +48,9 @@ class Member:
     progress: Progress | None = None
     rss_bytes: int | None = None
     cpu_pct: float | None = None
+    gpu: Gpu | None = None
+    memory: Memory | None = None
+    """Of torch's CUDA allocator."""
     declared: int = 0
     """Phases of the user's own that it is in (`ddptop.phase`): there, a step may stand still."""
     bye: Bye | None = None

@@ -30,9 +30,11 @@ from ddptop.protocol.messages import (
     Event,
     Evidence,
     Flag,
+    Gpu,
     Hello,
     Layout,
     Membership,
+    Memory,
     Phase,
     Progress,
     Replica,
@@ -192,6 +194,9 @@ class Reducer:
             if current:
                 self._on_usage(message, member, t_ns)
             return
+        if isinstance(message, Gpu):  # likewise
+            member.gpu = message if current else member.gpu
+            return
         if current and t_ns > member.heard_ns:
             member.heard_ns = t_ns
         if isinstance(message, Steps):
@@ -202,6 +207,8 @@ class Reducer:
             on_event(self, message, t_ns)
         elif current and isinstance(message, Membership):
             self.groups.take(session.rank, message)
+        elif current and isinstance(message, Memory):
+            member.memory = message
         elif current:
             self._on_state(message, session.rank, member, t_ns)
 

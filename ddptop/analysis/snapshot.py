@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from ddptop.analysis.gpu_facts import as_json
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -140,6 +142,7 @@ def _group(frame: Frame) -> dict[str, object]:
 
 def _ranks(frame: Frame) -> list[dict[str, object]]:
     ranks = frame.ranks
+    gpus = {facts.rank: as_json(facts) for facts in frame.gpus}
 
     def listed(name: str) -> list[object]:
         column: Column = getattr(ranks, name)
@@ -155,7 +158,7 @@ def _ranks(frame: Frame) -> list[dict[str, object]]:
             "device": ranks.device[rank] or None,
             "state": ranks.state[rank],
             **{name: columns[name][rank] for name in RANK_COLUMNS},
-            "gpu": None,
+            "gpu": gpus.get(rank),
         }
         for rank in range(len(ranks.state))
     ]
@@ -171,6 +174,7 @@ def _straggler(frame: Frame) -> dict[str, object] | None:
     return {
         **_fields(found, names),
         "parts_ms": parts,
+        "throttle": found.throttle or None,
         "last_pct": tidy("last_pct", found.last_pct),
         "ranks": ranks,
     }

@@ -90,6 +90,8 @@ def straggler_words(s: Straggler) -> str:
     late = f"{s.lateness_ms:,.1f} ±{s.bound_ms:.1f} ms late"
     often = f"in {s.last_pct:.0f}% of steps"
     cause = f" · {CAUSES.get(s.cause, s.cause)}" if s.cause else ""
+    if s.throttle:
+        cause += f" · its GPU is throttled: {s.throttle}"
     said = f"{who} {'arrive' if many else 'arrives'} {late} {often}"
     if s.pattern == "intermittent":
         said = f"{who} {'are' if many else 'is'} now and then {late}, {often}"

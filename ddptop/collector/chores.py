@@ -6,11 +6,12 @@ import sys
 
 from ddptop.collector.arguments import Arguments
 from ddptop.collector.ends import Ends
+from ddptop.collector.gpus import GpuSampler
 from ddptop.collector.intake import Intake
 from ddptop.collector.record import Record
 from ddptop.collector.usage import UsageSampler
 from ddptop.collector.watch import ProcessWatch
-from ddptop.protocol.messages import Event
+from ddptop.protocol.messages import Event, Gpu
 from ddptop.transport.private import RunDirectoryError
 from ddptop.transport.processes import current_process
 from ddptop.transport.rundir import RunFile, write_run_file
@@ -31,6 +32,7 @@ class Chores:
         intake: Intake,
         watch: ProcessWatch,
         ends: Ends,
+        gpus: GpuSampler,
         *,
         started_at: float,
     ) -> None:
@@ -41,6 +43,7 @@ class Chores:
         self._ends = ends
         self._started_at = started_at
         self._usage = UsageSampler()
+        self._gpus = gpus
         self._due_ns = 0
         self._keep_usage_ns = 0
         self._announced: RunFile | None = None
@@ -52,12 +55,22 @@ class Chores:
         self._due_ns = now_ns + PERIOD_NS
         self._ends.look(now_ns)
         keep = now_ns >= self._keep_usage_ns
+        self._tell_gpus(now_ns, keep)
         for process, usage in self._usage.sample(self._watch.living(), now_ns):
             self._intake.say(usage, now_ns, about=process, keep=keep)
             self._keep_usage_ns = now_ns + USAGE_KEPT_NS if keep else self._keep_usage_ns
         self.say_news(now_ns)
         self.announce()
         return True
+
+    def _tell_gpus(self, now_ns: int, keep: bool) -> None:
+        """The GPUs that the ranks of this host say they use, as NVML last saw them."""
+        used = {process: self._intake.bus_id_of(process) for process in self._watch.living()}
+        self._gpus.want(bus_id for bus_id in used.values() if bus_id)
+        for process, bus_id in used.items():
+            reading = self._gpus.newest(bus_id)
+            if reading is not None:
+                self._intake.say(Gpu(now_ns, *reading), now_ns, about=process, keep=keep)
 
     def say_news(self, now_ns: int) -> None:
         """Tell of trouble with the recording, once."""

@@ -65,6 +65,10 @@ class Intake:
         else:
             self._feed(received)
 
+    def bus_id_of(self, process: RankProcess) -> str:
+        """PCI bus id of the GPU that a rank says it uses; empty where it has none."""
+        return str(self._reducer.cards.get(process.rank, {}).get("gpu.bus_id") or "")
+
     def _note(self, received: Received, now_ns: int) -> None:
         message, session = received.message, received.session
         if isinstance(message, Hello):

@@ -14,6 +14,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.collector.arguments import Arguments
 from ddptop.collector.chores import Chores
 from ddptop.collector.ends import Ends, living_sessions
+from ddptop.collector.gpus import GpuSampler
 from ddptop.collector.intake import Intake
 from ddptop.collector.launcher_pipe import LauncherPipe
 from ddptop.collector.mishaps import ARITHMETIC, Mishaps
@@ -95,6 +96,9 @@ class Collector:
         stack.callback(watch.close)
         self._record = Record(arguments.record, limit_bytes=arguments.record_limit, resume=resume)
         stack.callback(self._record.close)
+        gpus = GpuSampler()
+        stack.callback(gpus.close)
+        self._gpus = gpus
         self._reducer = Reducer(stall_s=arguments.stall_s, tail=resume)
         receiver = AckedReceiver(
             context,
@@ -131,7 +135,13 @@ class Collector:
         if before.recording is not None or before.started_at is not None:
             self._intake.say(Event("collector_restart", now_ns, -1, -1, {"pid": os.getpid()}), now_ns)
         self._chores = Chores(
-            self._arguments, self._record, self._intake, self._watch, self._ends, started_at=started_at
+            self._arguments,
+            self._record,
+            self._intake,
+            self._watch,
+            self._ends,
+            self._gpus,
+            started_at=started_at,
         )
         self._chores.announce()
 
@@ -216,11 +226,12 @@ class Collector:
         )
         self._intake.say(run, now_ns)
 
-    def _frame(self, *, cursor: int, focus: int | None) -> Frame:
+    def _frame(self, *, cursor: int, focus: int | None, want: str) -> Frame:
         return self._reducer.frame(
             time.monotonic_ns(),
             cursor=cursor,
             focus=focus,
+            want=want,
             source="simulated" if self._arguments.simulated else "live",
             recording=self._record.existing,
         )

@@ -19,8 +19,8 @@ INTERVAL_NS = 250_000_000
 class FrameMaker(Protocol):
     """Gives the group as it is now, with the history from point `cursor` on."""
 
-    def __call__(self, *, cursor: int, focus: int | None) -> Frame:
-        """`focus`: the rank whose single steps are wanted."""
+    def __call__(self, *, cursor: int, focus: int | None, want: str) -> Frame:
+        """`focus`: the rank whose single steps are wanted; `want`: one more part (`ddptop.analysis.wants`)."""
 
 
 class Viewers:
@@ -58,7 +58,8 @@ class Viewers:
         skipped = 0 if viewer.sent_ns is None else (viewer.since_ns - viewer.sent_ns) // INTERVAL_NS
         credit = viewer.credit
         cursor = credit.cursor if credit.epoch == self._epoch else 0
-        frame = self._frame(cursor=cursor, focus=credit.focus if credit.focus >= 0 else None)
+        focus = credit.focus if credit.focus >= 0 else None
+        frame = self._frame(cursor=cursor, focus=focus, want=credit.want)
         data = encode_frame(frame)
         if len(data) > LARGEST_FRAME_BYTES:
             raise ValueError(f"a frame of {len(data)} bytes does not fit the link")

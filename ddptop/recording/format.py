@@ -11,6 +11,8 @@ Kinds of frames:
     record  = msgpack [t_ns, rank, session, seq, body]: a `Received`, body = the message as on the wire
     INDEX   = offset of the INDEX before it (0: none), then (offset, summary) of each BLOCK since that one
     FOOTER  = offset of the last INDEX; last in a file that was closed, and nowhere else
+    HISTORY = zlib of the group's history points, thinned out (`ddptop.recording.past`); it follows the INDEX
+              whose blocks it is about, where the writer knew any. Earlier versions pass over it.
 
 A file without a FOOTER is still being written, or its writer was killed: what follows its last INDEX is
 found by walking over the frames. What is damaged is skipped by searching for the next sync.
@@ -31,7 +33,7 @@ SYNC = b"\xd7DR1"
 HEADER = struct.Struct("<4sBBHIII")
 _CHECKED = HEADER.size - 4
 
-BLOCK, INDEX, FOOTER = 1, 2, 3
+BLOCK, INDEX, FOOTER, HISTORY = 1, 2, 3, 4
 
 MAX_PAYLOAD = 1 << 20
 """No frame of ours comes near it; a header that claims more is not believed."""
@@ -64,6 +66,12 @@ class Entry(NamedTuple):
     offset: int
     summary: Summary
 
+
+ENTRY_FIELDS = (
+    *(("offset", "<u8"), ("first_ns", "<i8"), ("last_ns", "<i8"), ("first_step", "<i8")),
+    *(("last_step", "<i8"), ("records", "<u4"), ("lasting", "<u4")),
+)
+"""An entry of an INDEX: its offset and its Summary, as numpy names them."""
 
 _SUMMARY = struct.Struct("<qqqqII")
 _ENTRY = struct.Struct("<QqqqqII")
@@ -111,13 +119,17 @@ def index_payload(before: int, entries: Iterable[Entry]) -> bytes:
     return _OFFSET.pack(before) + b"".join(packed)
 
 
-def index_content(payload: bytes) -> tuple[int, list[Entry]]:
-    """Offset of the INDEX before it, and the entries. Raises RecordingError."""
+def index_content(payload: bytes) -> tuple[int, bytes]:
+    """Offset of the INDEX before it, and the entries as they are packed. Raises RecordingError."""
     if len(payload) < _OFFSET.size or (len(payload) - _OFFSET.size) % _ENTRY.size:
         raise RecordingError("an index of a wrong length")
     (before,) = _OFFSET.unpack_from(payload)
-    rows = _ENTRY.iter_unpack(memoryview(payload)[_OFFSET.size :])
-    return before, [Entry(row[0], Summary._make(row[1:])) for row in rows]
+    return before, payload[_OFFSET.size :]
+
+
+def first_offset(packed: bytes) -> int:
+    """Offset of the first block among packed entries."""
+    return int(_OFFSET.unpack_from(packed)[0])
 
 
 def footer_payload(index: int) -> bytes:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ddptop.recording.blocks import Blocks
 from ddptop.recording.format import (
     BLOCK,
     FOOTER,
     FOOTER_BYTES,
+    HISTORY,
     INDEX,
     MAGIC,
     SUMMARY_BYTES,
     Entry,
     RecordingError,
     block_summary,
+    first_offset,
     footer_content,
     index_content,
 )
@@ -23,7 +26,7 @@ from ddptop.recording.frames import Frame, last_of_kind, read_frame, walk
 class Contents(NamedTuple):
     """What was found in a file."""
 
-    entries: list[Entry]
+    blocks: Blocks
     """All blocks, in order."""
     unindexed: int
     """How many of them, at the end, no INDEX names yet."""
@@ -36,15 +39,17 @@ class Contents(NamedTuple):
     """It ends with a FOOTER."""
     damaged: int
     """Bytes between whole frames."""
+    histories: tuple[int, ...] = ()
+    """Offsets at which a HISTORY frame may be, in order: behind every INDEX."""
 
 
 def load(descriptor: int, size: int) -> Contents:
     """The contents of a file of this size; reads little of it, unless an INDEX is damaged. Raises OSError."""
     last = _footer_index(descriptor, size) or last_of_kind(descriptor, INDEX, size)
     if last is None:
-        return extend(Contents([], 0, 0, len(MAGIC), 0, False, 0), descriptor, size)
-    entries, damaged = _chain(descriptor, last)
-    known = Contents(entries, 0, last.offset, last.end, last.sequence + 1, False, damaged)
+        return extend(Contents(Blocks(), 0, 0, len(MAGIC), 0, False, 0), descriptor, size)
+    blocks, damaged, histories = _chain(descriptor, last)
+    known = Contents(blocks, 0, last.offset, last.end, last.sequence + 1, False, damaged, histories)
     return extend(known, descriptor, size)
 
 
@@ -53,6 +58,7 @@ def extend(known: Contents, descriptor: int, size: int) -> Contents:
     added: list[Entry] = []
     unindexed, last_index, end = known.unindexed, known.last_index, known.end
     sequence, closed, damaged = known.next_sequence, False, known.damaged
+    histories = list(known.histories)
     for found in walk(descriptor, known.end, size):
         damaged += found.offset - end
         if found.kind == FOOTER:
@@ -60,12 +66,14 @@ def extend(known: Contents, descriptor: int, size: int) -> Contents:
             break
         if found.kind == INDEX:
             unindexed, last_index = 0, found.offset
+        elif found.kind == HISTORY:
+            histories += [found.offset] if found.offset not in histories[-1:] else []
         elif (entry := _entry(found)) is not None:
             added.append(entry)
             unindexed += 1
         end, sequence = found.end, found.sequence + 1
-    entries = known.entries + added if added else known.entries
-    return Contents(entries, unindexed, last_index, end, sequence, closed, damaged)
+    blocks = known.blocks + Blocks.of(added) if added else known.blocks
+    return Contents(blocks, unindexed, last_index, end, sequence, closed, damaged, tuple(histories))
 
 
 def _footer_index(descriptor: int, size: int) -> Frame | None:
@@ -80,30 +88,36 @@ def _footer_index(descriptor: int, size: int) -> Frame | None:
     return index if index is not None and index.kind == INDEX else None
 
 
-def _chain(descriptor: int, last: Frame) -> tuple[list[Entry], int]:
-    """The entries of this INDEX and all before it, and how many bytes are damaged.
+def _chain(descriptor: int, last: Frame) -> tuple[Blocks, int, tuple[int, ...]]:
+    """The blocks of this INDEX and all before it, how many bytes are damaged, and the ends of the INDEXes.
 
     Where the chain is broken, the blocks before the break are found by walking.
     """
-    pieces: list[list[Entry]] = []
+    pieces: list[bytes] = []
+    ends: list[int] = []
     index: Frame | None = last
     reached = last.offset
+    whole = False
     while index is not None:
         try:
-            before, entries = index_content(index.payload)
+            before, packed = index_content(index.payload)
         except RecordingError:
             break
-        pieces.append(entries)
-        reached = entries[0].offset if entries else index.offset
+        pieces.append(packed)
+        ends.append(index.end)
+        reached = first_offset(packed) if packed else index.offset
         if before == 0:
-            return [entry for piece in reversed(pieces) for entry in piece], 0
+            whole = True
+            break
         # Only backwards: a chain that was forged into a ring must end.
         index = read_frame(descriptor, before) if len(MAGIC) <= before < index.offset else None
         if index is not None and index.kind != INDEX:
             index = None
-    found = extend(Contents([], 0, 0, len(MAGIC), 0, False, 0), descriptor, reached)
-    indexed = [entry for piece in reversed(pieces) for entry in piece]
-    return found.entries + indexed, found.damaged + max(0, reached - found.end)
+    indexed, histories = Blocks.of_bytes(reversed(pieces)), tuple(reversed(ends))
+    if whole:
+        return indexed, 0, histories
+    found = extend(Contents(Blocks(), 0, 0, len(MAGIC), 0, False, 0), descriptor, reached)
+    return found.blocks + indexed, found.damaged + max(0, reached - found.end), found.histories + histories
 
 
 def _entry(found: Frame) -> Entry | None:

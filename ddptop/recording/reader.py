@@ -9,11 +9,14 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from ddptop.protocol.limits import VERSION
 from ddptop.protocol.messages import Hello, Received, Run, Type
 from ddptop.recording import lookup
+from ddptop.recording.blocks import Blocks
 from ddptop.recording.disk import is_being_written
-from ddptop.recording.format import FOOTER_BYTES, MAGIC, NO_STEP, Entry, RecordingError
+from ddptop.recording.format import FOOTER_BYTES, MAGIC, NO_STEP, RecordingError
 from ddptop.recording.index import Contents, extend, load
 from ddptop.recording.records import PASSING_TYPES, Wanted, read_block
 
@@ -25,6 +28,9 @@ TAIL_STEPS = 2000
 """Enough for every median, for one in twenty steps with bucket detail, and for a chart to begin with."""
 TAIL_NS = 10 * NS
 """The newest heartbeat and usage of every rank are within this."""
+
+LASTING_KEPT = 50_000
+"""Lasting messages that stay in memory, some 50 MB at most: 4096 ranks say three each when they join."""
 
 
 class Recording:
@@ -45,6 +51,8 @@ class Recording:
         self._size = 0
         self._unreadable: set[int] = set()
         self._scanned = 0
+        self._lasting: dict[int, list[Received]] = {}
+        self._lasting_kept = 0
         self._contents: Contents | None = None
         self._look()
         self.run = self._first_run()
@@ -80,17 +88,17 @@ class Recording:
     @property
     def start_ns(self) -> int:
         """When its first message arrived."""
-        return self._entries[0].summary.first_ns
+        return int(self._blocks.first_ns[0])
 
     @property
     def end_ns(self) -> int:
         """When its last message arrived."""
-        return self._entries[-1].summary.last_ns
+        return int(self._blocks.last_ns[-1])
 
     @property
     def messages(self) -> int:
         """How many messages it holds, by its index."""
-        return sum(entry.summary.records for entry in self._entries)
+        return int(self._blocks.records.sum())
 
     @property
     def bytes(self) -> int:
@@ -100,11 +108,10 @@ class Recording:
     @property
     def latest_run(self) -> Run:
         """The newest RUN message: it tells how the run ended, if somebody saw it end."""
-        for entry in reversed(self._entries):
-            if entry.summary.lasting:
-                for received in reversed(self._read(entry, _is(Type.RUN))):
-                    if isinstance(received.message, Run):
-                        return received.message
+        for index in reversed(self._lasting_blocks()):
+            for received in reversed(self._read(index, _is(Type.RUN))):
+                if isinstance(received.message, Run):
+                    return received.message
         return self.run
 
     @property
@@ -122,7 +129,7 @@ class Recording:
         if contents.damaged:
             parts.append(f"{contents.damaged:,} bytes in the middle are damaged")
         if self._unreadable:
-            parts.append(f"{len(self._unreadable):,} of {len(self._entries):,} blocks cannot be read")
+            parts.append(f"{len(self._unreadable):,} of {len(self._blocks):,} blocks cannot be read")
         if torn > 0 and not self.growing:
             parts.append(f"the last {torn:,} bytes are cut off or damaged")
         elif not contents.closed and not self.growing:
@@ -143,9 +150,8 @@ class Recording:
 
     def lasting(self, *, from_ns: int = 0) -> Iterator[Received]:
         """Messages that matter for ever after (all but STEPS, PROGRESS and USAGE), in order."""
-        for entry in self._entries[self.block_at(from_ns) :]:
-            if entry.summary.lasting:
-                yield from (found for found in self._read(entry, _is_lasting) if found.t_ns >= from_ns)
+        for index in self._lasting_blocks(self.block_at(from_ns)):
+            yield from (found for found in self._read_lasting(index) if found.t_ns >= from_ns)
 
     def tail(self, *, before_ns: int | None = None, steps: int = TAIL_STEPS) -> Iterator[Received]:
         """What it takes to stand at a moment without reading all that was before it, in order.
@@ -154,19 +160,14 @@ class Recording:
         steps, and what else arrived in that time and in the last ten seconds.
         """
         until = self.end_ns + 1 if before_ns is None else before_ns
-        stop = min(len(self._entries), self.block_at(until) + 1)
-        from_steps = lookup.steps_back(self._entries, self.block_at(until), steps)
+        stop = min(len(self._blocks), self.block_at(until) + 1)
+        from_steps = lookup.steps_back(self._blocks, self.block_at(until), steps)
         from_beats = min(from_steps, self.block_at(until - TAIL_NS))
-        for index, entry in enumerate(self._entries[:stop]):
-            if index >= from_steps:
-                wanted: Wanted = _everything
-            elif index >= from_beats:
-                wanted = _is_no_steps
-            elif entry.summary.lasting:
-                wanted = _is_lasting
-            else:
-                continue
-            yield from (received for received in self._read(entry, wanted) if received.t_ns < until)
+        for index in self._lasting_blocks(0, from_beats):
+            yield from (received for received in self._read_lasting(index) if received.t_ns < until)
+        for index in range(from_beats, stop):
+            wanted = _everything if index >= from_steps else _is_no_steps
+            yield from (received for received in self._read(index, wanted) if received.t_ns < until)
 
     def span_of_step(self, step: int, *, before_ns: int | None = None) -> tuple[int, int] | None:
         """First and last arrival in the block where the slowest rank reports this step (or the one before).
@@ -174,26 +175,26 @@ class Recording:
         A restarted run may have come past it more than once: the last time counts, or the last one up to
         `before_ns`. None: all steps come later.
         """
-        stop = None if before_ns is None else self.block_at(before_ns) + 1
-        index = lookup.block_of_step(self._entries[:stop], step)
+        stop = len(self._blocks) if before_ns is None else self.block_at(before_ns) + 1
+        index = lookup.block_of_step(self._blocks.part(0, stop), step)
         if index is None:
             return None
-        summary = self._entries[index].summary
+        summary = self._blocks[index].summary
         return summary.first_ns, summary.last_ns
 
     def refresh(self) -> bool:
         """Take notice of what was written since; True when there is more to read."""
-        before = len(self._entries)
+        before = len(self._blocks)
         self._look()
-        return len(self._entries) > before
+        return len(self._blocks) > before
 
     def block(self, index: int) -> list[Received] | None:
         """The messages of a block, by its number from 0; none where it is damaged, None past the last one."""
-        return self._read(self._entries[index], _everything) if index < len(self._entries) else None
+        return self._read(index, _everything) if index < len(self._blocks) else None
 
     def block_at(self, t_ns: int) -> int:
         """Number of the first block that reaches up to this moment."""
-        return lookup.block_at(self._entries, t_ns)
+        return lookup.block_at(self._blocks, t_ns)
 
     # -- inside -----------------------------------------------------------------
 
@@ -203,8 +204,13 @@ class Recording:
         return self._contents
 
     @property
-    def _entries(self) -> list[Entry]:
-        return self._known.entries
+    def _blocks(self) -> Blocks:
+        return self._known.blocks
+
+    def _lasting_blocks(self, first: int = 0, stop: int | None = None) -> list[int]:
+        """Numbers of the blocks that hold lasting messages."""
+        found: list[int] = (np.flatnonzero(self._blocks.lasting[first:stop]) + first).tolist()
+        return found
 
     def _look(self) -> None:
         # Asked before the size: a writer that ends in between has written all that the size says.
@@ -214,13 +220,13 @@ class Recording:
             self._contents = load(self._descriptor, self._size)
         else:
             self._contents = extend(self._contents, self._descriptor, self._size)
-        for entry in self._entries[self._scanned :]:
-            summary = entry.summary
-            if summary.first_step != NO_STEP:
-                first, last = self.first_step, self.last_step
-                self.first_step = summary.first_step if first is None else min(first, summary.first_step)
-                self.last_step = summary.last_step if last is None else max(last, summary.last_step)
-        self._scanned = len(self._entries)
+        added = self._blocks.part(self._scanned, len(self._blocks))
+        self._scanned = len(self._blocks)
+        steps = added.first_step != NO_STEP
+        if steps.any():
+            first, last = int(added.first_step[steps].min()), int(added.last_step[steps].max())
+            self.first_step = first if self.first_step is None else min(first, self.first_step)
+            self.last_step = last if self.last_step is None else max(last, self.last_step)
 
     def _first_run(self) -> Run:
         """The first RUN; where its block is damaged, one made up from what the ranks said."""
@@ -230,7 +236,7 @@ class Recording:
                 return received.message
             if hello is None and isinstance(received.message, Hello):
                 hello = received.message
-        if not self._entries:
+        if not len(self._blocks):
             raise RecordingError(f"{self.path} is empty: nothing of the run was written")
         return Run(
             version=VERSION,
@@ -245,7 +251,18 @@ class Recording:
             simulated=False,
         )
 
-    def _read(self, entry: Entry, wanted: Wanted) -> list[Received]:
+    def _read_lasting(self, index: int) -> list[Received]:
+        """Lasting messages of a block. They are asked for wherever one goes, so many of them are kept."""
+        known = self._lasting.get(index)
+        if known is None:
+            known = self._read(index, _is_lasting)
+            if self._lasting_kept < LASTING_KEPT:
+                self._lasting[index] = known
+                self._lasting_kept += len(known)
+        return known
+
+    def _read(self, index: int, wanted: Wanted) -> list[Received]:
+        entry = self._blocks[index]
         found: list[Received] = []
         try:
             found.extend(read_block(self._descriptor, entry, wanted=wanted))

@@ -59,7 +59,8 @@ class Writer:
         """Stand behind the last whole frame."""
         contents = load(file.descriptor, file.size)
         file.truncate(contents.end)
-        self._unindexed = contents.entries[len(contents.entries) - contents.unindexed :]
+        count = len(contents.blocks)
+        self._unindexed = [*contents.blocks.part(count - contents.unindexed, count)]
         self._last_index, self._sequence = contents.last_index, contents.next_sequence
         self._indexed_to = contents.last_index
         self._thinner.look(file.size)

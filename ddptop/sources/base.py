@@ -26,6 +26,9 @@ class Source(Protocol):
     def focus(self, rank: int | None) -> None:
         """Ask for the single steps of this rank in coming frames."""
 
+    def want(self, text: str) -> None:
+        """Ask for one more part of coming frames, by a text of `ddptop.analysis.wants`; empty: none."""
+
     def play(self, playing: bool | None = None) -> None:
         """Run or hold the recording; None toggles. Live: nothing."""
 

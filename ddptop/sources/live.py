@@ -46,6 +46,7 @@ class LiveSource(Source):
         self._epoch = 0
         self._cursor = 0
         self._focus = -1
+        self._want = ""
         self._frame: Frame | None = None
         self._live: Frame | None = None
         self._status: str | None = f"waiting for the collector of {run.name}"
@@ -71,6 +72,10 @@ class LiveSource(Source):
     def focus(self, rank: int | None) -> None:
         """Ask for the single steps of this rank in coming frames."""
         self._focus = -1 if rank is None else rank
+
+    def want(self, text: str) -> None:
+        """Ask for one more part of coming frames."""
+        self._want = text
 
     def play(self, playing: bool | None = None) -> None:
         """A live run cannot be held."""
@@ -108,7 +113,7 @@ class LiveSource(Source):
         now = time.monotonic()
         if self._owed and now - self._asked < ASK_AGAIN_S:
             return
-        if client.grant(Credit(self._epoch, self._cursor, self._focus)):
+        if client.grant(Credit(self._epoch, self._cursor, self._focus, self._want)):
             self._owed, self._asked = True, now
 
     def _receive(self, client: CreditClient) -> None:

@@ -1,8 +1,37 @@
-"""The one key table: bindings, help and the key line at the foot are all made from it."""
+"""The one key table: bindings, help, palette and the key line at the foot are all made from it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+ViewName: TypeAlias = Literal[
+    "overview", "timeline", "buckets", "heat", "events", "run", "stall",
+    "rank", "compare", "picker", "runs", "help",
+]  # fmt: skip
+
+VIEWS: tuple[ViewName, ...] = get_args(ViewName)[:7]
+"""Those with a number key, in its order."""
+
+ANSWERS: dict[ViewName, str] = {
+    "overview": "is it well, how fast, who is slow and why",
+    "timeline": "one step: a lane per rank, every all-reduce as wait and transfer",
+    "buckets": "what is sent, how long it takes, at which bandwidth, who comes last",
+    "heat": "all ranks over the last steps, by any figure",
+    "events": "what is wrong now, and what happened when",
+    "run": "options, versions, hosts, clocks, losses, own cost",
+    "stall": "a stall or a death: who, where, the stacks",
+    "rank": "one rank: its phases against the group's, its single steps",
+    "compare": "two ranks side by side, with their differences",
+    "picker": "all runs and recordings of this machine",
+    "runs": "two recordings side by side",
+    "help": "what the keys do",
+}
+"""What a view tells a person."""
+
+LISTS: tuple[ViewName, ...] = ("overview", "buckets", "heat", "events", "picker")
+TEXTS: tuple[ViewName, ...] = ("help", "run", "stall")
+"""Pages of text: there `/` searches, where it filters in the lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,17 +44,18 @@ class Key:
     short: str
     """For the key line; empty: only in the help."""
     help: str
+    views: tuple[ViewName, ...] = ()
+    """Where it means this; empty: wherever it means nothing else."""
     replay: bool = False
     """Only of use where a recording is played."""
 
 
+_CHARTS: tuple[ViewName, ...] = ("overview", "rank")
+
 KEYS = (
-    Key("1", "1", "view('overview')", "overview", "the group: a row per rank, charts"),
-    Key("2", "2", "view('buckets')", "buckets", "buckets: sizes, times, bandwidth"),
-    Key("3", "3", "view('events')", "events", "what holds now and what happened"),
-    Key("4", "4", "view('stall')", "stall", "a stall or a death: who, where, the stacks"),
-    Key("enter", "Enter", "open", "", "the rank, or what an event is about"),
-    Key("escape", "Esc", "leave", "", "back; closes a prompt, clears the filter"),
+    *(Key(str(at), str(at), f"view('{name}')", name, ANSWERS[name]) for at, name in enumerate(VIEWS, 1)),
+    Key("enter", "Enter", "open", "", "the rank, what an event is about, the run"),
+    Key("escape", "Esc", "back", "", "back; closes a prompt, clears the filter"),
     Key("up", "↑", "move(-1)", "", "up"),
     Key("down", "↓", "move(1)", "", "down"),
     Key("pageup", "PgUp", "page(-1)", "", "a page up"),
@@ -34,22 +64,44 @@ KEYS = (
     Key("right", "→", "aside(1)", "", "the view, or the rank, after"),
     Key("home", "Home", "end(0)", "", "top; of a recording: its start"),
     Key("end", "End", "end(1)", "", "bottom; of a recording: its end"),
-    Key("slash", "/", "filter", "filter", "some ranks: 3, 8-15, a host, a state"),
+    Key("slash", "/", "search", "search", "search the page", views=TEXTS),
+    Key("slash", "/", "filter", "filter", "filter: 3, 8-15, node1, !live, /gpu[01]$/"),
+    Key("n", "n", "match(1)", "", "the next match of the filter or search"),
+    Key("N", "N", "match(-1)", "", "the match before"),
     Key("less_than_sign", "<", "sort(-1)", "", "sort by the column to the left"),
     Key("greater_than_sign", ">", "sort(1)", "", "sort by the column to the right"),
-    Key("s", "s", "save", "", "save the page of the stall as text"),
-    Key("t", "t", "threads", "", "there: all threads, every call"),
+    Key("I", "I", "invert", "", "turn the order round"),
+    Key("F", "F", "follow", "follow", "follow the rank: always chosen and in view"),
+    Key("c", "c", "compare", "compare", "mark a rank; on another one: compare the two"),
+    Key("l", "l", "log", "", "loss on a logarithmic axis, or not", views=_CHARTS),
+    Key("x", "x", "cross", "", "crosshair on the charts: arrows move it", views=_CHARTS),
+    Key("shift+left", "Shift ←", "cross_by(-10)", "", "crosshair ten columns to the left", views=_CHARTS),
+    Key("shift+right", "Shift →", "cross_by(10)", "", "crosshair ten columns to the right", views=_CHARTS),
+    Key("s", "s", "save", "save", "save the screen as text and SVG"),
+    Key("y", "y", "copy", "", "copy the screen's text to the clipboard"),
+    Key("t", "t", "threads", "threads", "all threads, every call", views=("stall",)),
+    Key("r", "r", "pick", "runs", "the runs and recordings to choose from"),
+    Key("colon", ":", "palette", "all", "the palette: any view, rank, theme, run, key by name"),
+    Key("ctrl+p", "Ctrl P", "palette", "", "the same"),
     Key("space", "space", "pause", "pause", "hold the picture, or the recording"),
     Key("left_square_bracket", "[", "step(-1)", "", "one step back", replay=True),
     Key("right_square_bracket", "]", "step(1)", "step", "one step on", replay=True),
+    Key("left_parenthesis", "(", "step(-10)", "", "ten steps back", replay=True),
+    Key("right_parenthesis", ")", "step(10)", "", "ten steps on", replay=True),
     Key("left_curly_bracket", "{", "mark(-1)", "", "to the event before", replay=True),
     Key("right_curly_bracket", "}", "mark(1)", "event", "to the next event", replay=True),
-    Key("plus", "+", "faster(1)", "", "play at twice the speed, up to 64x", replay=True),
+    Key("plus", "+", "faster(1)", "", "play at twice the speed; past 64x: as fast as it goes", replay=True),
     Key("minus", "-", "faster(-1)", "speed", "play at half the speed, down to 0.25x", replay=True),
-    Key("g", "g", "go", "go to", "go to a step, or a share such as 50%", replay=True),
+    Key("g", "g", "go", "go to", "go to a step, a time or a share such as 50%", replay=True),
     Key("question_mark", "?", "help", "help", "this page"),
-    Key("q", "q", "quit", "quit", "leave; the training goes on"),
+    Key("q", "q", "finish", "quit", "leave; the training goes on"),
 )
 
 PAIRS = {"]": "[ ]", "}": "{ }", "-": "+ -"}
 """How the key line shows two keys that belong together."""
+
+
+def meaning(name: str, view: ViewName) -> Key | None:
+    """What a key, by Textual's name, does in a view; None where it does nothing."""
+    rows = [key for key in KEYS if key.keys == name and (view in key.views or not key.views)]
+    return next((key for key in rows if key.views), rows[0] if rows else None)

@@ -105,8 +105,11 @@ class Palette:
         if ground == "banner" or role == "badge":
             loud = self._named("banner", "warning")
             return Style(color=self._background.rich_color, bgcolor=loud.rich_color, bold=True)
-        bold = role in ("strong", "bad", "accent")
-        return Style(color=self._colour(role).rich_color, bgcolor=behind.rich_color, bold=bold)
+        bold = role in ("strong", "bad", "accent", "match")
+        colour = self._colour("warn" if role == "match" else role)
+        # Underlined too: colour alone would tell nothing where there is none.
+        under = True if role == "match" else None
+        return Style(color=colour.rich_color, bgcolor=behind.rich_color, bold=bold, underline=under)
 
     def _ground(self, ground: Ground) -> Color:
         return self._named("cursor", "panel") if ground == "cursor" else self._background

@@ -34,7 +34,7 @@ ADDED = {
     "group": "bound_ms transfer_bound_ms clock_free",
     "ranks": "bound_ms transfer_bound_ms",
     "buckets": "model group effective_busbw_gbps bound_ms transfer_bound_ms",
-    "straggler": "last_pct ranks",
+    "straggler": "throttle last_pct ranks",
 }
 """Keys added to schema 1 since: a program written for the first ones finds all of them, in their order."""
 

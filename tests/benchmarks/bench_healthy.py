@@ -1,7 +1,8 @@
 """Is anybody named in a healthy run? Equal ranks train for a while beside noise, looked at every second.
 
-Every rank's batches take a random while, another process burns a core in bursts, and whatever else the machine
-does comes on top. Prints in how many looks a rank was named or an alert was up, and the first of each kind.
+Every rank's batches take a random while, another process burns a core in bursts, and whatever else the
+machine does comes on top. Prints in how many looks a rank was named or an alert was up, and the first of
+each kind.
 
 Run by hand: python -m tests.benchmarks.bench_healthy [--ranks N] [--minutes M]
 """

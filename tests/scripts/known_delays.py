@@ -1,10 +1,11 @@
 """A DDP script that knows what it injects: known_delays.py STEPS SLEEP_MS [NAMESPACE...]
 
-Rank r comes r x 10 ms late to every backward. A communication hook lets each all-reduce take SLEEP_MS longer in
-the second half of the steps. With a network namespace for each rank there is no hook, the ranks talk through
-whatever link joins the namespaces, and rank 0 also times plain all-reduces over it, to which the ranks come just
-as late by the clock that they share. Rank 0 prints a line of JSON for each half, medians over its steps, by the
-script's own clocks: `wait_ms` of each rank, `transfer_ms`, and as `plain_ms` that of the plain all-reduces.
+Rank r comes r x 10 ms late to every backward. A communication hook lets each all-reduce take SLEEP_MS
+longer in the second half of the steps. With a network namespace for each rank there is no hook, the ranks
+talk through whatever link joins the namespaces, and rank 0 also times plain all-reduces over it, to which
+the ranks come just as late by the clock that they share. Rank 0 prints a line of JSON for each half,
+medians over its steps, by the script's own clocks: `wait_ms` of each rank, `transfer_ms`, and as `plain_ms`
+that of the plain all-reduces.
 """
 
 import ctypes
@@ -49,7 +50,7 @@ def join(namespaces: list[str]) -> None:
         dist.init_process_group("gloo")
         return
     rank = int(os.environ["RANK"])
-    with open(f"/run/netns/{namespaces[rank]}") as namespace:
+    with Path("/run/netns", namespaces[rank]).open() as namespace:
         if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), "setns")
     os.environ["GLOO_SOCKET_IFNAME"] = namespaces[rank]  # the device is called as its namespace

@@ -1,9 +1,9 @@
 """A DDP script that reads DDP's own logger after every step: logged.py STEPS
 
-A communication hook lets the first bucket take 40 ms longer; meanwhile backward goes on for 25 ms. Sleeping takes
-no core from anybody, so that both clocks see the same also on a busy machine. Rank 0 prints a line of JSON:
-`comm_ms`, what the logger has as backward communication, and `overlap_pct`, the share of it that backward
-computation hid; medians over the last hundred steps, all ranks together.
+A communication hook lets the first bucket take 40 ms longer; meanwhile backward goes on for 25 ms. Sleeping
+takes no core from anybody, so that both clocks see the same also on a busy machine. Rank 0 prints a line of
+JSON: `comm_ms`, what the logger has as backward communication, and `overlap_pct`, the share of it that
+backward computation hid; medians over the last hundred steps, all ranks together.
 """
 
 import json

@@ -1,10 +1,10 @@
 """A plain DDP script whose rank 1 sleeps in one place, then in another: moving_delay.py PLACE:STEPS...
 
-PLACE is where in a step 20 ms are slept, or `nowhere`. Rank 0 prints at the end what the script itself saw of
-it, for each stretch a line of JSON, medians over its steps: `slept_ms`, rank 1's sleep by its own clock (never
-shorter than asked for, and longer on a busy machine), and, from when each rank had its
-gradients, `late_ms`, how much later rank 1 had them than the median of the others, and `wait_ms`, how much sooner
-than the last rank the ranks had them, as a mean over all four.
+PLACE is where in a step 20 ms are slept, or `nowhere`. Rank 0 prints at the end what the script itself saw
+of it, for each stretch a line of JSON, medians over its steps: `slept_ms`, rank 1's sleep by its own clock
+(never shorter than asked for, and longer on a busy machine), and, from when each rank had its gradients,
+`late_ms`, how much later rank 1 had them than the median of the others, and `wait_ms`, how much sooner than
+the last rank the ranks had them, as a mean over all four.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 SLEEP_S = 0.02
 NOISE_S = 0.003
-"""Every rank's batches take up to this: else the order in which two cores serve four ranks makes one the last."""
+"""Every rank's batches take up to this: else the order in which two cores serve four ranks decides."""
 
 
 class Naps:
@@ -96,7 +96,8 @@ def main() -> None:
     naps = Naps(plan, slow=dist.get_rank() == 1)
     model = DDP(Net(naps))
     optimizer = SlowSGD(model, naps)
-    for naps.step, x in enumerate(DataLoader(Samples(naps), batch_size=None)):
+    for step, x in enumerate(DataLoader(Samples(naps), batch_size=None)):
+        naps.step = step
         optimizer.zero_grad()
         model(x).square().mean().backward()
         optimizer.step()

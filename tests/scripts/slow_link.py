@@ -1,8 +1,8 @@
 """Two network namespaces joined by a link that takes its time: slow_link.py NAME DELAY_MS
 
-Does in user space what `tc netem delay` does, for kernels without it: a TUN device in either namespace, and this
-process, which hands on each packet DELAY_MS after it came. The namespaces and the devices in them are called
-NAMEa and NAMEb. Needs root. Prints `up`; ends, and leaves nothing behind, when its stdin closes.
+Does in user space what `tc netem delay` does, for kernels without it: a TUN device in either namespace, and
+this process, which hands on each packet DELAY_MS after it came. The namespaces and the devices in them are
+called NAMEa and NAMEb. Needs root. Prints `up`; ends, and leaves nothing behind, when its stdin closes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A plain DDP script in which something goes wrong at step 40: troubled.py TROUBLE STEPS FOLDER
 
-TROUBLE is what rank 1 does then: `asleep` in user code until FOLDER/go exists, `barrier` that it leaves out, a
-tensor of another `size`, `kill` itself, or `none`. Writes FOLDER/trouble when it begins, and at the end the
-weights of each rank as FOLDER/weights-RANK.pt.
+TROUBLE is what rank 1 does then: `asleep` in user code until FOLDER/go exists, `barrier` that it leaves
+out, a tensor of another `size`, `kill` itself, or `none`. Writes FOLDER/trouble when it begins, and at the
+end the weights of each rank as FOLDER/weights-RANK.pt.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A plain DDP script whose numbers go wrong: unhealthy.py STEPS
 
-The loss of rank 2 is NaN at step 57, and from the next step on that of every rank, as it is once the gradients have
-been shared; here they are thrown away, so that the parameters stay numbers. After step 80 rank 1 changes one of its
-parameters by 1e-3.
+The loss of rank 2 is NaN at step 57, and from the next step on that of every rank, as it is once the
+gradients have been shared; here they are thrown away, so that the parameters stay numbers. After step 80
+rank 1 changes one of its parameters by 1e-3.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from rich.cells import set_cell_size
 from ddptop.tui.paint.text import cells
 
 Role: TypeAlias = Literal[
-    "text", "dim", "faint", "strong", "accent", "good", "warn", "bad", "badge", "rule",
+    "text", "dim", "faint", "strong", "accent", "good", "warn", "bad", "badge", "match", "rule",
     "data", "forward", "backward", "waiting", "moving", "optimizer", "other",
 ]  # fmt: skip
 """What a piece means; never what it looks like. `bad` is for stalled, lost and failed alone."""
@@ -19,20 +19,26 @@ Ground: TypeAlias = Literal["", "cursor", "banner"]
 
 Piece: TypeAlias = "tuple[str, Role]"
 
+Spot: TypeAlias = "tuple[int, int, str]"
+"""First cell, the cell after the last, and the action of a click there. `{share}` in the action stands for
+how far between the two it was, 0 to 1; such a spot also follows the mouse while its button is held."""
+
 
 class Line:
     """One line of a view, written from left to right.
 
     `target` is what a click on it selects (a rank, a place in a list); None where nothing is.
+    `spots` are parts of it that do something else when clicked.
     """
 
-    __slots__ = ("ground", "pieces", "target", "width")
+    __slots__ = ("ground", "pieces", "spots", "target", "width")
 
     def __init__(self, text: str = "", role: Role = "text", *, ground: Ground = "") -> None:
         self.pieces: list[Piece] = []
         self.width = 0
         self.ground: Ground = ground
         self.target: int | None = None
+        self.spots: tuple[Spot, ...] = ()
         self.add(text, role)
 
     def add(self, text: str, role: Role = "text") -> Line:
@@ -43,9 +49,17 @@ class Line:
         return self
 
     def extend(self, other: Line) -> Line:
-        """Append all pieces of another line."""
+        """Append all pieces of another line, with what a click on them does."""
+        if other.spots:
+            moved = ((begin + self.width, end + self.width, act) for begin, end, act in other.spots)
+            self.spots = (*self.spots, *moved)
         self.pieces += other.pieces
         self.width += other.width
+        return self
+
+    def spot(self, begin: int, end: int, action: str) -> Line:
+        """Let a click on the cells from `begin` up to `end` run an action such as `view('events')`."""
+        self.spots = (*self.spots, (begin, end, action))
         return self
 
     def pad(self, column: int) -> Line:
@@ -58,6 +72,7 @@ class Line:
             return self
         shorter = Line(ground=self.ground)
         shorter.target = self.target
+        shorter.spots = tuple((begin, min(end, width), act) for begin, end, act in self.spots if begin < width)
         for text, role in self.pieces:
             room = width - shorter.width
             if cells(text) < room:

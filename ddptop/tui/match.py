@@ -1,0 +1,103 @@
+"""What a person types to find something: plain words, `/regular expressions/`, and `!` for not.
+
+Words stand beside each other for *and*. Case does not count. A word that means nothing as plain text, but
+reads as a regular expression, is taken as one: `node[0-3]` need not be wrapped in slashes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+_WORD = re.compile(r"(!?)(?:/((?:[^/\\]|\\.)*)/?(?=\s|$)|(\S+))")
+
+_SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+
+_META = re.compile(r"[\\.^$*+?{}\[\]|()]")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One condition."""
+
+    text: str
+    """In lower case; empty: matches everything."""
+    wrapped: bool
+    """Written between slashes."""
+    negated: bool
+
+    @property
+    def span(self) -> range | None:
+        """The numbers that it names, `8` or `8-15`; None for a text."""
+        found = None if self.wrapped else _SPAN.fullmatch(self.text)
+        return range(int(found[1]), int(found[2] or found[1]) + 1) if found else None
+
+    def pattern(self, texts: Iterable[str] | None = None) -> re.Pattern[str] | None:
+        """The expression to look for, where `texts` are all that there is to find; None: cannot be read."""
+        plain = re.escape(self.text)
+        if self.wrapped:
+            return _compiled(self.text)
+        if texts is not None and _META.search(self.text) and not any(self.text in text for text in texts):
+            return _compiled(self.text) or _compiled(plain)
+        return _compiled(plain)
+
+
+@lru_cache(maxsize=64)
+def words(typed: str) -> tuple[Word, ...]:
+    """The conditions in what was typed."""
+    found = []
+    for match in _WORD.finditer(typed):
+        wrapped = match[2] is not None
+        text = match[2] if wrapped else match[3]
+        if text == "!" and not match[1]:
+            continue  # the rest is still to come
+        found.append(Word(text if wrapped else text.lower(), wrapped, bool(match[1])))
+    return tuple(word for word in found if word.text)
+
+
+def chosen(typed: str, texts: Sequence[str], number: Callable[[int], int] | None = None) -> list[int]:
+    """Places of the texts (in lower case) that meet all conditions.
+
+    `number`: what a condition such as `8-15` counts, from a place; None: numbers are text like any other.
+    """
+    keep = list(range(len(texts)))
+    for word in words(typed):
+        span = word.span if number is not None else None
+        if span is not None and number is not None:
+            keep = [at for at in keep if (number(at) in span) != word.negated]
+            continue
+        pattern = word.pattern(texts)
+        if pattern is None:
+            continue
+        # Hosts and states of thousands of ranks are a few texts only.
+        hit = {text for text in {texts[at] for at in keep} if pattern.search(text)}
+        keep = [at for at in keep if (texts[at] in hit) != word.negated]
+    return keep
+
+
+def problem(typed: str) -> str | None:
+    """Why an expression between slashes cannot be read; None where all can."""
+    for word in words(typed):
+        if word.wrapped:
+            try:
+                re.compile(word.text)
+            except re.error as error:
+                return f"/{word.text}/: {error.msg}"
+    return None
+
+
+def shown(typed: str, texts: Sequence[str] | None = None) -> re.Pattern[str] | None:
+    """What to highlight: everything that a condition without `!` found; None: nothing."""
+    parts = [word.pattern(texts) for word in words(typed) if not word.negated and word.span is None]
+    sources = [f"(?:{part.pattern})" for part in parts if part is not None]
+    return _compiled("|".join(sources)) if sources else None
+
+
+@lru_cache(maxsize=128)
+def _compiled(source: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(source, re.IGNORECASE)
+    except re.error:
+        return None

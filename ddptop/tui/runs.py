@@ -1,0 +1,75 @@
+"""The runs that there are to look at, as the screen knows them: who finds and opens them is handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ddptop.sources.base import Source
+
+
+@dataclass(frozen=True, slots=True)
+class RunChoice:
+    """One run. None: not known."""
+
+    name: str
+    id: str
+    live: bool
+    state: str
+    ranks: int | None
+    script: str
+    started_at: float | None
+    """Unix seconds."""
+    path: str | None
+    """The recording."""
+    note: str | None = None
+    """Why it cannot be opened, or what of it is missing."""
+
+
+class Runs(Protocol):
+    """Finds and opens runs. Both may take a while: they are called in a thread."""
+
+    def choices(self) -> Sequence[RunChoice]:
+        """All there are: live ones first, newest first. Raises ValueError with the reason for none at all."""
+
+    def open(self, choice: RunChoice) -> Source:
+        """A source of its frames, not yet started. Raises ValueError with the reason why not."""
+
+
+class NoSource:
+    """What is looked at while nothing is: no frames, and a line that says what to do."""
+
+    def __init__(self, said: str = "choose a run: Enter opens it") -> None:
+        self._said = said
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def latest(self) -> None:
+        """Never a frame."""
+
+    def status(self) -> str | None:
+        """What to do."""
+        return self._said
+
+    def focus(self, rank: int | None) -> None:
+        """Nothing to focus."""
+
+    def want(self, text: str) -> None:
+        """Nothing to ask for."""
+
+    def play(self, playing: bool | None = None) -> None:
+        """Nothing to play."""
+
+    def set_speed(self, factor: float) -> None:
+        """Nothing to play."""
+
+    def seek(
+        self, *, step: int | None = None, share: float | None = None, by_steps: int | None = None
+    ) -> None:
+        """Nothing to play."""
+
+    def close(self) -> None:
+        """Nothing to end."""

@@ -1,0 +1,95 @@
+"""Ways of torch itself beside the plain loop; knows nothing of ddptop: torch_ways.py FOLDER WAY [WAY ...]
+
+Saves each rank's final weights as FOLDER/WAY-RANK.pt; each way trains for STEPS steps.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+STEPS = 10
+
+
+def network() -> nn.Module:
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+
+
+def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(100 + dist.get_rank())
+    inputs = [torch.randn(8, 16, generator=generator) for _ in range(STEPS)]
+    return [(x, x.sum(1, keepdim=True)) for x in inputs]
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, way: str) -> None:
+    for step, (x, y) in enumerate(batches()):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        tell(way, step, loss)
+
+
+def tell(way: str, step: int, loss: torch.Tensor) -> None:
+    print(f"{way} rank {dist.get_rank()} step {step} loss {loss.item()!r}", flush=True)
+
+
+def compiled(way: str) -> DDP:
+    """torch.compile of the DDP model: the reducer's hooks fire inside compiled backward graphs."""
+    from torch._dynamo.utils import counters
+
+    model = DDP(network(), bucket_cap_mb=0.01)
+    train(torch.compile(model), torch.optim.SGD(model.parameters(), lr=0.05), way)
+    # A frame of ours that Dynamo traced, or could not, would show here.
+    print(dist.get_rank(), dict(counters["stats"]), dict(counters["graph_break"]), dict(counters["frames"]))
+    return model
+
+
+def zero(way: str) -> DDP:
+    """Each rank keeps the state of its share of the parameters and broadcasts them."""
+    model = DDP(network(), bucket_cap_mb=0.01)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=1e-2)
+    train(model, optimizer, way)
+    optimizer.consolidate_state_dict(to=0)
+    return model
+
+
+def amp(way: str) -> DDP:
+    """bfloat16 autocast with a GradScaler, whose first scale of 2^16 multiplies the loss."""
+    model = DDP(network(), bucket_cap_mb=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu")
+    for step, (x, y) in enumerate(batches()):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = nn.functional.mse_loss(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        tell(way, step, loss)
+    return model
+
+
+WAYS: dict[str, Callable[[str], DDP]] = {"zero": zero, "amp": amp, "compiled": compiled}
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for way in sys.argv[2:]:
+        model = WAYS[way](way)
+        torch.save(model.module.state_dict(), folder / f"{way}-{dist.get_rank()}.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -12,6 +12,7 @@ from ddptop.analysis.deaths import deaths
 from ddptop.analysis.detail_window import FEW_DETAILED
 from ddptop.analysis.frames import Clocks, Frame, Group, Overhead, RunInfo
 from ddptop.analysis.gpu_facts import gpu_facts, with_throttle
+from ddptop.analysis.logged import logged
 from ddptop.analysis.medians import DetailMedians, known
 from ddptop.analysis.members import group_state
 from ddptop.analysis.rank_figures import rank_columns, rank_steps
@@ -59,6 +60,7 @@ def build(
         lost_records=sum(member.lost_records for member in reducer.members),
         stall=stood,
         deaths=deaths(reducer, now_ns),
+        logged=logged(reducer.members, focus),
         gpus=gpu_facts(reducer.members),
         clocks=_clocks(reducer),
     )

@@ -246,6 +246,7 @@ PARTS: Mapping[str, Any] = {
     "Testimony": frames.Testimony,
     "Death": frames.Death,
     "GpuFacts": frames.GpuFacts,
+    "LoggedScalar": frames.LoggedScalar,
 }
 
 COLUMN_PARTS: Mapping[str, Any] = {
@@ -278,4 +279,5 @@ LISTS: Mapping[str, str] = {
     "tuple[Testimony, ...]": "Testimony",
     "tuple[Death, ...]": "Death",
     "tuple[GpuFacts, ...]": "GpuFacts",
+    "tuple[LoggedScalar, ...]": "LoggedScalar",
 }

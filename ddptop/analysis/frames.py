@@ -285,6 +285,22 @@ class GpuFacts:
     retries: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class LoggedScalar:
+    """One name given to `ddptop.log`: the newest values of all ranks that logged it. None: not finite."""
+
+    name: str
+    ranks: int
+    """How many ranks logged it."""
+    mean: float | None
+    min: float | None
+    max: float | None
+    min_rank: int | None
+    max_rank: int | None
+    focus: float | None
+    """Of the rank in focus."""
+
+
 MAX_TESTIMONIES = 8
 """Ranks shown with their stacks: a page holds no more, the recording has all."""
 
@@ -511,6 +527,8 @@ class Frame:
     deaths: tuple[Death, ...] = ()
     """In order of time, at most MAX_TESTIMONIES; the first is the cause of the others."""
     clocks: tuple[Clocks, ...] = ()
+    logged: tuple[LoggedScalar, ...] = ()
+    """In order of name."""
     gpus: tuple[GpuFacts, ...] = ()
     """Of the ranks that have one, in order of rank."""
     timeline: Timeline | None = None

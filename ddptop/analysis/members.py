@@ -49,6 +49,8 @@ class Member:
     rss_bytes: int | None = None
     cpu_pct: float | None = None
     gpu: Gpu | None = None
+    logged: dict[str, float] = field(default_factory=dict)
+    """Newest value of everything that the script logged; NaN where it was no finite number."""
     memory: Memory | None = None
     """Of torch's CUDA allocator."""
     declared: int = 0

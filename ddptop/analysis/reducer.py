@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.analysis import logged
 from ddptop.analysis.calls import compiling
 from ddptop.analysis.clocks import HostClocks
 from ddptop.analysis.endings import ending
@@ -33,6 +34,7 @@ from ddptop.protocol.messages import (
     Gpu,
     Hello,
     Layout,
+    Logged,
     Membership,
     Memory,
     Phase,
@@ -209,6 +211,8 @@ class Reducer:
             self.groups.take(session.rank, message)
         elif current and isinstance(message, Memory):
             member.memory = message
+        elif current and isinstance(message, Logged):
+            logged.take(member, message)
         elif current:
             self._on_state(message, session.rank, member, t_ns)
 

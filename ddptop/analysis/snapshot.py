@@ -44,6 +44,8 @@ GROUP_FIELDS = (
     *("bound_ms", "transfer_bound_ms", "clock_free"),
 )
 
+LOGGED_FIELDS = ("ranks", "mean", "min", "max", "min_rank", "max_rank")
+
 STALL_FIELDS = ("kind", "since_s", "step", "sentence")
 
 DEATH_FIELDS = ("rank", "since_s", "step", "exit_code", "signal", "reason")
@@ -77,6 +79,7 @@ def snapshot(frame: Frame) -> dict[str, object]:
         ],
         "clocks": _clocks(frame),
         "overhead": _fields(frame.overhead, ("budget_pct", "measured_pct", "us_per_step", "detail_every")),
+        "logged": {scalar.name: _fields(scalar, LOGGED_FIELDS) for scalar in frame.logged},
         "stall": _stall(frame),
         "deaths": [
             {**_fields(death, DEATH_FIELDS), "testimony": _testimony(death.testimony)}

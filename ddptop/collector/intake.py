@@ -5,6 +5,7 @@ from __future__ import annotations
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.ends import living_sessions
 from ddptop.collector.mishaps import ARITHMETIC, Mishaps
+from ddptop.collector.past_points import PastPoints
 from ddptop.collector.record import Record
 from ddptop.collector.stall_watch import StallWatch
 from ddptop.collector.watch import ProcessWatch, RankProcess
@@ -38,6 +39,7 @@ class Intake:
         self.world_size = 0
         """0: no rank has said it yet."""
         self._mishaps = Mishaps()
+        record.tell_past(PastPoints(reducer))
 
     def drain(self, now_ns: int) -> int:
         """Take all that has arrived; returns the number of messages."""

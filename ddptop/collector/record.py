@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ddptop.protocol.messages import Bye, Progress, Received
 from ddptop.recording.format import RecordingError
-from ddptop.recording.writer import Writer
+from ddptop.recording.writer import PastTeller, Writer
 
 PROGRESS_EVERY_NS = 1_000_000_000
 """One heartbeat a second is kept of each rank: a replay shows its own cost and its silences from them."""
@@ -28,6 +28,11 @@ class Record:
         except (OSError, RecordingError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             self._trouble = f"not recorded: {path}: {reason}"
+
+    def tell_past(self, past: PastTeller) -> None:
+        """From whom the recording learns the group's history."""
+        if self._writer is not None:
+            self._writer.past = past
 
     @property
     def note(self) -> str | None:

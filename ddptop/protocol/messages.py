@@ -35,6 +35,7 @@ class Type(IntEnum):
     MEMBERSHIP = 17
     GPU = 18
     MEMORY = 19
+    LOGGED = 20
 
 
 class Phase(IntEnum):
@@ -239,6 +240,16 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Logged:
+    """The newest values that a script logged with `ddptop.log`. Only the newest of each name counts."""
+
+    step: int
+    """The step in which the newest of them was logged."""
+    values: dict[str, Scalar]
+    """Finite numbers; None for NaN or Inf."""
+
+
+@dataclass(frozen=True, slots=True)
 class Bye:
     """The rank's process ends in an orderly way: after this, silence is no alarm."""
 
@@ -416,7 +427,7 @@ class State:
 
 Message: TypeAlias = (
     "Hello | Card | Layout | Steps | Event | Progress | Usage | Bye | Ack | Run | Credit | State"
-    " | Ask | Evidence | Replica | Clock | Membership | Gpu | Memory"
+    " | Ask | Evidence | Replica | Clock | Membership | Gpu | Memory | Logged"
 )
 
 

@@ -32,6 +32,7 @@ from ddptop.protocol.messages import (
     GroupState,
     Hello,
     Layout,
+    Logged,
     Membership,
     Memory,
     Message,
@@ -133,6 +134,7 @@ CHECKS: dict[type[Message], tuple[Check, ...]] = {
         optional(text), *(optional(check) for check in (_bytes, _bytes, count, count)),
     ),
     Memory: (ns, _bytes, _bytes, _bytes, count),
+    Logged: (count, scalars),
 }  # fmt: skip
 """STEPS, which must be fast, is checked by the codec itself."""
 

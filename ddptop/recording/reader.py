@@ -16,8 +16,10 @@ from ddptop.protocol.messages import Hello, Received, Run, Type
 from ddptop.recording import lookup
 from ddptop.recording.blocks import Blocks
 from ddptop.recording.disk import is_being_written
-from ddptop.recording.format import FOOTER_BYTES, MAGIC, NO_STEP, RecordingError
+from ddptop.recording.format import FOOTER_BYTES, HISTORY, MAGIC, NO_STEP, RecordingError
+from ddptop.recording.frames import read_frame
 from ddptop.recording.index import Contents, extend, load
+from ddptop.recording.past import Past, past_content
 from ddptop.recording.records import PASSING_TYPES, Wanted, read_block
 
 __all__ = ["Recording", "RecordingError"]
@@ -53,6 +55,8 @@ class Recording:
         self._scanned = 0
         self._lasting: dict[int, list[Received]] = {}
         self._lasting_kept = 0
+        self._pasts: list[tuple[int, Past]] = []
+        self._pasts_read = 0
         self._contents: Contents | None = None
         self._look()
         self.run = self._first_run()
@@ -135,6 +139,27 @@ class Recording:
         elif not contents.closed and not self.growing:
             parts.append("it was never closed: its last moments may be missing")
         return "; ".join(parts) or None
+
+    # -- its past -----------------------------------------------------------------
+
+    def pasts(self) -> list[tuple[int, Past]]:
+        """What its writer told of the group's history: (last moment that it covers, Past), oldest first.
+
+        Empty where the writer told none. A damaged one is left out.
+        """
+        for offset in self._known.histories[self._pasts_read :]:
+            found = read_frame(self._descriptor, offset)
+            if found is None or found.kind != HISTORY:
+                continue
+            try:
+                past = past_content(found.payload)
+            except RecordingError:
+                continue
+            if len(past.points["time_s"]):
+                run = self.run
+                self._pasts.append((run.monotonic_ns + int(past.points["time_s"][-1] * NS), past))
+        self._pasts_read = len(self._known.histories)
+        return self._pasts
 
     # -- reading ----------------------------------------------------------------
 

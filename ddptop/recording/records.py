@@ -9,7 +9,7 @@ import msgpack
 
 from ddptop.protocol.codec import ProtocolError, decode
 from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
-from ddptop.protocol.messages import Gpu, Memory, Progress, Received, Replica, Steps, Type, Usage
+from ddptop.protocol.messages import Gpu, Logged, Memory, Progress, Received, Replica, Steps, Type, Usage
 from ddptop.recording.format import (
     BLOCK,
     NO_STEP,
@@ -21,7 +21,7 @@ from ddptop.recording.format import (
 )
 from ddptop.recording.frames import read_frame
 
-PASSING = (Steps, Progress, Usage, Replica, Gpu, Memory)
+PASSING = (Steps, Progress, Usage, Replica, Gpu, Memory, Logged)
 """Messages that only a moment cares for; all others matter for ever after."""
 PASSING_TYPES = frozenset(int(Type[kind.__name__.upper()]) for kind in PASSING)
 

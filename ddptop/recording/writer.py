@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Event, Hello, Received, Steps
@@ -12,7 +13,9 @@ from ddptop.recording.disk import AppendFile
 from ddptop.recording.format import (
     BLOCK,
     FOOTER,
+    HISTORY,
     INDEX,
+    MAX_PAYLOAD,
     Entry,
     block_payload,
     footer_payload,
@@ -20,6 +23,7 @@ from ddptop.recording.format import (
     index_payload,
 )
 from ddptop.recording.index import load
+from ddptop.recording.past import Past, past_payload
 from ddptop.recording.records import BlockBuilder
 from ddptop.recording.thinning import Thinner
 
@@ -30,6 +34,13 @@ FLUSH_NS = 250_000_000
 INDEX_BLOCKS = 256
 INDEX_BYTES = 4 << 20
 """What a reader has to walk over at the end of a file that was not closed."""
+
+
+class PastTeller(Protocol):
+    """Knows the group's history, which the messages alone would take long to tell."""
+
+    def take(self, *, final: bool) -> Past | None:
+        """What was added since the last time; None for nothing. `final`: there will be no other time."""
 
 
 class Writer:
@@ -43,6 +54,8 @@ class Writer:
         """
         self.note: str | None = None
         """Why it stopped, or what it leaves out, for a person."""
+        self.past: PastTeller | None = None
+        """Asked whenever an INDEX is written."""
         self._file: AppendFile | None = AppendFile(path, resume=resume)
         self._block = BlockBuilder()
         self._thinner = Thinner(limit_bytes)
@@ -116,18 +129,22 @@ class Writer:
         """Write the rest, INDEX and FOOTER, and let go of the file. May be called twice."""
         self.flush()
         if self._unindexed:
-            self._write_index()
+            self._write_index(final=True)
         if self._file is not None:
             self._write(FOOTER, footer_payload(self._last_index))
         if self._file is not None:
             self._release(self._file)
 
-    def _write_index(self) -> None:
+    def _write_index(self, *, final: bool = False) -> None:
         assert self._file is not None
         offset = self._file.size
         if self._write(INDEX, index_payload(self._last_index, self._unindexed)):
             self._last_index = self._indexed_to = offset
             self._unindexed = []
+            past = self.past.take(final=final) if self.past is not None else None
+            payload = past_payload(past) if past is not None else b""
+            if 0 < len(payload) <= MAX_PAYLOAD:
+                self._write(HISTORY, payload)
 
     def _tell_thinning(self, now_ns: int) -> None:
         """Into the file too: who reads it must not take what was left out for lost."""

@@ -173,6 +173,9 @@ class Publisher(threading.Thread):
         if device is not None and time.monotonic() >= self._memory_due:
             self._memory_due = time.monotonic() + MEMORY_EVERY_S
             messages.append(memory_of(device.index))
+        logged = self._session.scalars.take(None if device is None else device.scalars.value)
+        if logged is not None:
+            messages.append(logged)
         self._bounds.take(records)
         news = self._bounds.news(self.rank, self._recorder.step)
         if news is not None:

@@ -24,6 +24,7 @@ from ddptop.runtime.groups import default_sequence, membership_of
 from ddptop.runtime.guard import guard
 from ddptop.runtime.identity import Identity
 from ddptop.runtime.import_hook import when_imported
+from ddptop.runtime.logged import LoggedScalars
 from ddptop.runtime.publisher import Publisher
 from ddptop.runtime.recorder import Recorder, now
 from ddptop.runtime.replica import ReplicaCheck
@@ -54,6 +55,7 @@ class Session:
         self.memberships: dict[int, Membership] = {}
         """The process group of each DDP model, by its number."""
         self.replicas = ReplicaCheck(self.recorder, self.say)
+        self.scalars = LoggedScalars()
         self._models = 0
         self.device: DeviceTiming | None = None
         """Timing on the GPU, where the models are on one."""
@@ -133,6 +135,22 @@ class Session:
         from ddptop.runtime.attach import each_model
 
         self.recorder.errand = lambda: each_model(self.describe_model)
+
+    def log(self, name: str, value: Any) -> None:
+        """Take a scalar of the script's own; on the training thread. Raises for what is no number."""
+        if isinstance(value, torch.Tensor):
+            if value.is_cuda:
+                value = None if self.device is None else self.device.scalar(value)
+            else:
+                value = float(value.detach())
+        else:
+            value = float(value)
+        if value is None:
+            return
+        if name == "loss":
+            self.recorder.log_loss(value if isinstance(value, float) else (value,))
+        else:
+            self.scalars.note(name, value, self.recorder.step)
 
     @contextlib.contextmanager
     def declared(self, name: str) -> Iterator[None]:

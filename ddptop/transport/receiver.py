@@ -25,6 +25,7 @@ from ddptop.protocol.messages import (
     Evidence,
     Hello,
     Layout,
+    Logged,
     Membership,
     Memory,
     Message,
@@ -46,7 +47,7 @@ MAX_SESSIONS = 2 * MAX_WORLD
 
 _HEAD_LIMITS = {f"max_{kind}_len": 0 for kind in ("map", "str", "bin", "ext")} | {"max_array_len": 4}
 
-NUMBERED = (Steps, Event, Layout, Card, Bye, Evidence, Replica, Membership, Memory)
+NUMBERED = (Steps, Event, Layout, Card, Bye, Evidence, Replica, Membership, Memory, Logged)
 
 
 class Head(NamedTuple):

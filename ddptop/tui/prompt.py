@@ -1,4 +1,4 @@
-"""The one-line prompts: a filter for ranks, a place in a recording."""
+"""The one-line prompts: a filter, a search, a place in a recording, a name out of the palette."""
 
 from __future__ import annotations
 
@@ -23,19 +23,26 @@ class Prompt:
     a fast typist's `g 5 0 % Enter` would do something else.
     """
 
-    purpose: Literal["filter", "go to"]
+    purpose: Literal["filter", "search", "go to", "palette"]
     hint: str
     """Shown while nothing is typed."""
     text: str = ""
+    at: int = 0
+    """The chosen line of the palette."""
 
     def edit(self, key: str, character: str | None) -> None:
         """One key that is neither Enter nor Escape."""
+        self.at = 0
         if key in ("backspace", "ctrl+h"):
             self.text = self.text[:-1]
         elif key == "ctrl+u":
             self.text = ""
         elif character is not None:
             self.paste(character)
+
+    def move(self, lines: int) -> None:
+        """Choose another line of the palette; how many there are is known where they are drawn."""
+        self.at = max(0, self.at + lines)
 
     def paste(self, text: str) -> None:
         """Append what can be shown of a text."""

@@ -3,71 +3,22 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
+from ddptop.tui.keys import VIEWS, ViewName
 from ddptop.tui.paint.phases import Breakdown
 from ddptop.tui.paint.text import clean
-from ddptop.tui.prompt import Prompt
+from ddptop.tui.place import Place, Scroll
 
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Frame
 
-ViewName: TypeAlias = Literal["overview", "buckets", "events", "stall", "rank", "help"]
-
-VIEWS: tuple[ViewName, ...] = ("overview", "buckets", "events", "stall")
-"""Those with a number key."""
+__all__ = ["TO_STALL", "VIEWS", "Place", "Scene", "Scroll", "ViewName"]
 
 TO_STALL = -1
 """Target of a line that opens the stall page: no rank and no place in a list."""
-
-
-@dataclass
-class Scroll:
-    """A cursor in a list, and the first line of it that is on the screen."""
-
-    cursor: int = 0
-    top: int = 0
-    page: int = 1
-    """Lines that were on the screen when it was last painted."""
-
-    def window(self, total: int, height: int) -> range:
-        """The lines to show: as before where possible, and the cursor always among them."""
-        self.page = max(1, height)
-        self.cursor = min(max(self.cursor, 0), max(0, total - 1))
-        self.top = min(max(self.top, self.cursor - self.page + 1), self.cursor)
-        self.top = max(0, min(self.top, total - self.page))
-        return range(self.top, min(total, self.top + height))
-
-
-@dataclass
-class Place:
-    """Where the person is. Changed by keys alone, never by a frame."""
-
-    view: ViewName = "overview"
-    before: ViewName = "overview"
-    """The view to go back to."""
-    rank: int = 0
-    """The rank under the cursor: the cursor stays on it when the order changes."""
-    prompt: Prompt | None = None
-    """Open, it takes the keys."""
-    sort: str = "rank"
-    filter: str = ""
-    scrolls: dict[ViewName, Scroll] = field(default_factory=dict)
-    sortable: tuple[str, ...] = ()
-    """Columns of the rank table that were on the screen when it was last painted."""
-    order: tuple[int, ...] = ()
-    """Ranks in the order in which they were last painted."""
-    every: bool = False
-    """The stall page shows all threads and every call."""
-    note: str = ""
-    """What the last saving came to."""
-
-    @property
-    def scroll(self) -> Scroll:
-        """Of the view that is open."""
-        return self.scrolls.setdefault(self.view, Scroll())
 
 
 @dataclass(frozen=True)
@@ -83,6 +34,8 @@ class Scene:
     """The newest frame, while the picture is held."""
     status: str | None = None
     """What the source has to say of itself."""
+    other: Frame | None = None
+    """The same moment of a second recording, where two are looked at."""
 
     @cached_property
     def breakdown(self) -> Breakdown:

@@ -30,7 +30,7 @@ KEYS = {
 }
 
 ADDED = {
-    "": "stall deaths",
+    "": "logged stall deaths",
     "group": "bound_ms transfer_bound_ms clock_free",
     "ranks": "bound_ms transfer_bound_ms",
     "buckets": "model group effective_busbw_gbps bound_ms transfer_bound_ms",

@@ -30,6 +30,7 @@ from ddptop.protocol.messages import (
     GroupState,
     Hello,
     Layout,
+    Logged,
     Membership,
     Memory,
     Message,
@@ -85,6 +86,7 @@ MESSAGES: list[Message] = [
     Membership(0, "1", "gloo", (0, 2)),
     Gpu(10**15, 97.0, 5 << 30, 80 << 30, 83.0, 412.5, 1200, 1980, "power cap", None, 0, 2**47, None),
     Memory(10**15, 1 << 30, 2 << 30, 3 << 30, 4),
+    Logged(12, {"accuracy": 0.9, "lr": None}),
 ]
 
 

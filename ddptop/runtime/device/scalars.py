@@ -40,36 +40,53 @@ class PinnedSlots:
 class Pending(NamedTuple):
     """A value that the device has yet to write."""
 
+    number: int
     slot: int
     event: Event
 
 
 class DeviceScalars:
-    """Takes scalars on the training thread, gives their values to the publisher when the device has them."""
+    """Takes scalars on the training thread, gives their values to the publisher when the device has them.
+
+    A value that nobody asks for again (a newer one took its place) keeps its slot until slots run short.
+    """
 
     def __init__(self, pool: EventPool, slots: Slots) -> None:
         self._pool = pool
         self._slots = slots
         self._free: deque[int] = deque(range(SLOTS))
+        self._out: dict[int, Pending] = {}
+        """Values under way or not yet asked for, by number, oldest first."""
+        self._next = 0
 
     def take(self, tensor: Any) -> Pending | None:
         """Enqueue the copy of a scalar tensor; None where no slot is free."""
-        try:
-            slot = self._free.popleft()
-        except IndexError:
+        if not self._free and not self._reclaim():
             return None
+        slot = self._free.popleft()
         self._slots.copy(slot, tensor)
-        return Pending(slot, self._pool.mark())
+        pending = Pending(self._next, slot, self._pool.mark())
+        self._next += 1
+        self._out[pending.number] = pending
+        return pending
 
     def value(self, pending: Pending) -> float | None:
-        """The value, and its slot is free again; None while the device has not written it."""
-        if not pending.event.query():
+        """The value, and its slot is free again; None while it is not written yet, or where it is lost."""
+        if pending.number not in self._out or not pending.event.query():
             return None
         found = self._slots.read(pending.slot)
-        self.forget(pending)
-        return found
-
-    def forget(self, pending: Pending) -> None:
-        """Give up a value that has been read; its slot and event may be used again."""
+        if self._out.pop(pending.number, None) is None:
+            return None  # taken back meanwhile by the training thread
         self._pool.give(pending.event)
         self._free.append(pending.slot)
+        return found
+
+    def _reclaim(self) -> bool:
+        """Take back the oldest slot, if the device is done with it. Its event is not used again."""
+        oldest = next(iter(self._out), None)
+        if oldest is None or not self._out[oldest].event.query():
+            return False
+        given_up = self._out.pop(oldest, None)
+        if given_up is not None:
+            self._free.append(given_up.slot)
+        return bool(self._free)

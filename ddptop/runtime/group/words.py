@@ -11,22 +11,22 @@ from ddptop.runtime import attach
 from ddptop.runtime.guard import guard
 
 
-def log(*, loss: float | torch.Tensor | None = None) -> None:
-    """Give the loss of this step in your own words, instead of what `backward()` was called with.
+def log(**scalars: float | torch.Tensor | None) -> None:
+    """Show numbers of your own, of this rank and over all ranks: `ddptop.log(loss=loss, accuracy=0.9)`.
 
-    A tensor on a GPU is not read: that would wait for the device.
+    `loss` replaces, for this step, what `backward()` was called with. A tensor holds one element; one on a
+    GPU is copied without waiting for the device and shows when it is there. Where nothing is recorded this
+    does nothing; what is no number is left out.
     """
     session = attach.current_session()
-    if session is None or loss is None:
+    if session is None:
         return
-    try:
-        if isinstance(loss, torch.Tensor):
-            if loss.device.type != "cpu":
-                return
-            loss = loss.detach()
-        session.recorder.log_loss(float(loss))
-    except Exception as error:  # noqa: BLE001 - the training boundary: what is no number is not logged
-        guard.caught(error)
+    for name, value in scalars.items():
+        try:
+            if value is not None:
+                session.log(name, value)
+        except Exception as error:  # noqa: BLE001 - the training boundary: what is no number is not logged
+            guard.caught(error)
 
 
 @contextlib.contextmanager

@@ -176,7 +176,19 @@ def test_a_scalar_is_read_when_the_device_has_it_and_not_before() -> None:
 def test_without_a_free_slot_a_scalar_is_left_unread() -> None:
     device = FakeDevice(look_ns=0)
     scalars = DeviceScalars(EventPool(device), FakeSlots())
+    device.compute(5 * MS)
     taken = [scalars.take(float(i)) for i in range(SLOTS + 1)]
     assert taken[-1] is None
-    assert taken[0] is not None and scalars.value(taken[0]) == 0.0
+    device.now_ns += 5 * MS
+    assert taken[1] is not None and scalars.value(taken[1]) == 1.0
     assert scalars.take(7.0) is not None
+
+
+def test_a_value_that_nobody_asks_for_gives_its_slot_back_when_they_run_short() -> None:
+    device = FakeDevice(look_ns=0)
+    scalars = DeviceScalars(EventPool(device), FakeSlots())
+    taken = [scalars.take(float(i)) for i in range(SLOTS + 3)]
+    assert None not in taken
+    assert taken[0] is not None and scalars.value(taken[0]) is None
+    assert taken[3] is not None and scalars.value(taken[3]) == 3.0
+    assert taken[-1] is not None and scalars.value(taken[-1]) == SLOTS + 2.0

@@ -34,7 +34,7 @@ def main() -> None:
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
-        print(f"rank {accelerator.process_index} batch {step} loss {loss.item()!r}", flush=True)
+        print(f"rank {accelerator.process_index} batch {step} loss {loss.item()!r}\n", end="", flush=True)
     mean = accelerator.gather(loss.detach()).mean()
     accelerator.print(f"{accelerator.distributed_type} last loss {mean.item()!r}")
     weights = accelerator.unwrap_model(model).state_dict()

@@ -27,7 +27,7 @@ class Regression(lightning.LightningModule):
         x, y = batch
         loss = nn.functional.mse_loss(self.net(x), y)
         self.log("loss", loss)
-        print(f"rank {self.global_rank} step {index} loss {loss.item()!r}", flush=True)
+        print(f"rank {self.global_rank} step {index} loss {loss.item()!r}\n", end="", flush=True)
         return loss
 
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], index: int) -> None:

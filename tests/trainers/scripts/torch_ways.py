@@ -18,9 +18,10 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 STEPS = 10
 
 
-def network() -> nn.Module:
+def network(width: int = 64) -> nn.Module:
     torch.manual_seed(7)
-    return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    middle = nn.Linear(width, width)
+    return nn.Sequential(nn.Linear(16, width), nn.ReLU(), middle, nn.ReLU(), nn.Linear(width, 1))
 
 
 def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -39,17 +40,20 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, way: str) -> None:
 
 
 def tell(way: str, step: int, loss: torch.Tensor) -> None:
-    print(f"{way} rank {dist.get_rank()} step {step} loss {loss.item()!r}", flush=True)
+    print(f"{way} rank {dist.get_rank()} step {step} loss {loss.item()!r}\n", end="", flush=True)
 
 
 def compiled(way: str) -> DDP:
     """torch.compile of the DDP model: the reducer's hooks fire inside compiled backward graphs."""
     from torch._dynamo.utils import counters
 
-    model = DDP(network(), bucket_cap_mb=0.01)
+    # Two buckets: Dynamo's DDPOptimizer then cuts the graph in two, and wants no bucket below DDP's first.
+    model = DDP(network(width=512), bucket_cap_mb=1)
     train(torch.compile(model), torch.optim.SGD(model.parameters(), lr=0.05), way)
     # A frame of ours that Dynamo traced, or could not, would show here.
-    print(dist.get_rank(), dict(counters["stats"]), dict(counters["graph_break"]), dict(counters["frames"]))
+    breaks = sorted((name.splitlines()[0], count) for name, count in counters["graph_break"].items())
+    told = {"frames": counters["frames"]["ok"], "breaks": breaks}
+    print(f"compiled rank {dist.get_rank()} {told}\n", end="", flush=True)
     return model
 
 

@@ -1,0 +1,92 @@
+"""The palette: everything that can be done, by name, found by some of its letters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ddptop.tui.keys import ANSWERS, KEYS, VIEWS
+from ddptop.tui.runs import RunChoice
+
+_RANK = re.compile(r"\s*(?:rank|r)?\s*(\d{1,9})\s*")
+
+_COMPARE = re.compile(r"\s*compare\s+(?:rank\s*)?(\d{1,9})\s*")
+
+_STILL = frozenset(("escape", "ctrl+p", "colon", "up", "down", "pageup", "pagedown", "enter", "n", "N"))
+"""Keys that mean nothing without the place that they are pressed in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the palette."""
+
+    name: str
+    help: str
+    key: str
+    """The key that does the same; may be empty."""
+    action: str
+
+
+def entries(
+    themes: Sequence[str], ranks: int, choices: Sequence[RunChoice], typed: str, *, replay: bool
+) -> list[Entry]:
+    """What matches, the best first: views, actions, themes, runs; `rank 17` where there is such a rank."""
+    ranked = [
+        (quality, at, entry)
+        for at, entry in enumerate((*_fixed(themes, replay), *_runs(choices)))
+        if (quality := likeness(typed, entry.name)) is not None
+    ]
+    ranked.sort(key=lambda found: found[:2])
+    return [*_of_ranks(typed, ranks), *(entry for _, _, entry in ranked)]
+
+
+def likeness(typed: str, name: str) -> tuple[int, int] | None:
+    """How well some letters name something, least first; None: not at all.
+
+    Begins with them, has a word that does, holds them, holds them apart from each other in this order.
+    """
+    typed, name = typed.lower().strip(), name.lower()
+    if not typed:
+        return (0, 0)
+    at = name.find(typed)
+    if at == 0:
+        return (0, len(name))
+    if at > 0:
+        return (1 if name[at - 1] in " -_" else 2, len(name))
+    where = -1
+    first = 0
+    for letter in typed.replace(" ", ""):
+        where = name.find(letter, where + 1)
+        if where < 0:
+            return None
+        first = first or where + 1
+    return (3, where - first)
+
+
+def _fixed(themes: Sequence[str], replay: bool) -> Iterator[Entry]:
+    for number, view in enumerate(VIEWS, 1):
+        yield Entry(view, ANSWERS[view], str(number), f"view('{view}')")
+    seen: set[str] = set()
+    for key in KEYS:
+        if key.keys in _STILL or key.action.startswith("view(") or key.action in seen:
+            continue
+        if key.replay and not replay:
+            continue
+        seen.add(key.action)
+        name = key.short if key.short and key.action.count("(") == 0 else ""
+        yield Entry(f"{name}: {key.help}" if name else key.help, "", key.shown, key.action)
+    for theme in themes:
+        yield Entry(f"theme {theme}", "", "", f"theme({theme!r})")
+
+
+def _runs(choices: Sequence[RunChoice]) -> Iterator[Entry]:
+    for at, choice in enumerate(choices):
+        yield Entry(f"run {choice.name}", f"{choice.state} {choice.script}".strip(), "", f"switch({at})")
+
+
+def _of_ranks(typed: str, ranks: int) -> Iterator[Entry]:
+    for pattern, name, action in ((_RANK, "rank", "rank"), (_COMPARE, "compare with rank", "compare_with")):
+        found = pattern.fullmatch(typed)
+        if found is not None and int(found[1]) < ranks:
+            yield Entry(f"{name} {int(found[1])}", "", "", f"{action}({int(found[1])})")

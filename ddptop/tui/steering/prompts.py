@@ -1,0 +1,105 @@
+"""Filters and searches, and the keys while a prompt is open."""
+
+from __future__ import annotations
+
+from ddptop.tui import match
+from ddptop.tui.paint.text import clean
+from ddptop.tui.prompt import Prompt, parse_place
+from ddptop.tui.steering.host import Host
+from ddptop.tui.steering.matching import next_line, next_rank
+
+
+class PromptKeys(Host):
+    """Actions of prompts."""
+
+    def action_filter(self) -> None:
+        """Ask for a filter, of events on their page, else of ranks."""
+        place = self.place
+        if place.view == "events":
+            hint = "events to show: rank 3, straggler, !joined, /rank [01]\\b/"
+            place.prompt = Prompt("filter", hint, place.event_filter)
+        else:
+            if place.view not in ("overview", "heat"):
+                self.open_view("overview")
+            hint = "ranks to show: 3, 8-15, a host, a device, a state, !not, /regex/"
+            place.prompt = Prompt("filter", hint, place.filter)
+        self.repaint()
+
+    def action_search(self) -> None:
+        """Ask for a text to look for on the page."""
+        self.place.prompt = Prompt("search", "text or /regex/; n and N go on to the next", "")
+        self.repaint()
+
+    def action_match(self, by: int) -> None:
+        """The next line or rank that matches what was looked for last."""
+        place = self.place
+        if not place.searched:
+            self.tell("nothing was searched for yet: / does")
+        elif place.view == "overview":
+            rank = next_rank(self.scene(), by) if self.shown is not None else None
+            if rank is not None:
+                place.rank = rank
+            self.tell("" if rank is not None else f"no rank matches {clean(place.searched)!r}")
+        elif place.view == "events":
+            line = next_line(self.scene(), by) if self.shown is not None else None
+            place.scroll.cursor = line if line is not None else place.scroll.cursor
+            self.repaint()
+        else:
+            place.seek = by
+            self.repaint()
+
+    def type_key(self, prompt: Prompt, key: str, character: str | None) -> None:
+        """A key while a prompt is open."""
+        if key == "ctrl+c":
+            self.finish()
+        elif key == "escape":
+            self._cancel(prompt)
+        elif key == "enter":
+            self._answer(prompt)
+        elif prompt.purpose == "palette" and key in ("up", "down", "pageup", "pagedown"):
+            prompt.move({"up": -1, "down": 1, "pageup": -8, "pagedown": 8}[key])
+            self.repaint()
+        else:
+            prompt.edit(key, character)
+            self.typed(prompt)
+
+    def typed(self, prompt: Prompt) -> None:
+        """The filter is applied while it is typed."""
+        place = self.place
+        if prompt.purpose == "filter":
+            if place.view == "events":
+                place.event_filter = prompt.text
+            else:
+                place.filter = prompt.text
+        if prompt.purpose in ("filter", "search"):
+            place.searched = prompt.text
+        self.repaint()
+
+    def _cancel(self, prompt: Prompt) -> None:
+        self.place.prompt = None
+        if prompt.purpose in ("filter", "search"):
+            prompt.text = ""
+            self.typed(prompt)
+        self.repaint()
+
+    def _answer(self, prompt: Prompt) -> None:
+        """Enter. A prompt that cannot be read stays open and says what it wants."""
+        if prompt.purpose == "palette":
+            self.place.prompt = None
+            self.act(f"run_palette({prompt.text!r}, {prompt.at})")
+            return
+        goal, wrong = None, None
+        if prompt.purpose == "go to" and prompt.text.strip():
+            goal = parse_place(prompt.text)
+            wrong = f"{prompt.text[:20]!r} is neither a step nor a share such as 50%" if goal is None else None
+        elif prompt.purpose in ("filter", "search"):
+            wrong = match.problem(prompt.text)
+        if wrong is not None:
+            prompt.hint, prompt.text = wrong, ""
+            self.typed(prompt)
+            return
+        self.place.prompt = None
+        self.place.seek = 1 if prompt.purpose == "search" else 0
+        if goal is not None:
+            self.source.seek(step=goal[0], share=goal[1])
+        self.repaint()

@@ -1,0 +1,125 @@
+"""Choosing among several runs without leaving, and the palette."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ddptop.tui.palette import Entry, entries
+from ddptop.tui.place import Place
+from ddptop.tui.prompt import Prompt
+from ddptop.tui.steering.host import Host
+
+if TYPE_CHECKING:
+    from ddptop.sources.base import Source
+
+
+class RunKeys(Host):
+    """Picker and palette. What takes a while is done in threads, which `wait_for_threads` joins."""
+
+    threads: list[threading.Thread]
+    _opening: str = ""
+
+    def action_pick(self) -> None:
+        """Show the runs that there are."""
+        if self.place.view == "picker":
+            self.act("back")
+            return
+        if self.runs is None:
+            self.tell("no other runs can be looked at from here")
+            return
+        self.place.before = self.place.view
+        self.look_up()
+        self.open_view("picker")
+
+    def action_palette(self) -> None:
+        """Ask for a name."""
+        self.place.prompt = Prompt("palette", "a view, rank 17, a theme, a run, or what a key does")
+        if self.runs is not None and self.place.choices is None:
+            self.look_up()
+        self.repaint()
+
+    def palette(self, typed: str) -> list[Entry]:
+        """What the palette offers for some letters."""
+        ranks = len(self.shown.ranks.state) if self.shown is not None else 0
+        return entries(
+            self.themes(), ranks, self.place.choices or (), typed, replay=self.playback is not None
+        )
+
+    def action_run_palette(self, typed: str, at: int) -> None:
+        """Do what the chosen line of the palette says."""
+        offered = self.palette(typed)
+        if offered:
+            self.act(offered[min(at, len(offered) - 1)].action)
+        else:
+            self.tell("nothing is called so")
+
+    def look_up(self) -> None:
+        """Find the runs: recordings are opened for it, so not in this thread."""
+        runs, place = self.runs, self.place
+        assert runs is not None
+
+        def find() -> None:
+            try:
+                found = tuple(runs.choices())
+            except ValueError as problem:
+                found, note = (), str(problem)
+                self.later(lambda: self.tell(note))
+            place.choices = found
+            self.later(self.repaint)
+
+        self.start_thread(find, "ddptop-runs")
+
+    def action_switch(self, at: int | None = None) -> None:
+        """Look at another run: the one under the cursor, or the one of this number."""
+        choices = self.place.choices or ()
+        at = self.place.scroll.cursor if at is None else at
+        if self.runs is None or not 0 <= at < len(choices) or self._opening:
+            return
+        choice, runs = choices[at], self.runs
+        self._opening = choice.name
+
+        def open_it() -> None:
+            try:
+                source = runs.open(choice)
+                source.start()
+            except (ValueError, OSError) as problem:
+                note = str(problem)
+                self.later(lambda: self._opened(None, note))
+            else:
+                self.later(lambda: self._opened(source, ""))
+
+        self.tell(f"opening {choice.name}")
+        self.start_thread(open_it, "ddptop-open")
+
+    def _opened(self, source: Source | None, note: str) -> None:
+        """In the screen's own thread: the new run takes the place of the old one, which ends in a thread."""
+        self._opening = ""
+        if source is None:
+            self.tell(note)
+            return
+        old, self.source = self.source, source
+        self.start_thread(old.close, "ddptop-close")
+        kept = self.place
+        self.place = Place(sort=kept.sort, inverted=kept.inverted, choices=kept.choices)
+        self.place.charts.log_loss = kept.charts.log_loss
+        self.shown, self.frozen = None, False
+        self.repaint()
+
+    def start_thread(self, work: Callable[[], object], name: str) -> None:
+        """Do something that may take a while."""
+        thread = threading.Thread(target=work, name=name)
+        self.threads = [one for one in self.threads if one.is_alive()] + [thread]
+        thread.start()
+
+    def wait_for_threads(self) -> None:
+        """Join all threads that are left."""
+        for thread in self.threads:
+            thread.join()
+
+    def later(self, do: Callable[[], object]) -> None:
+        """Do something in the screen's own thread; nothing once it has ended."""
+        raise NotImplementedError
+
+

@@ -1,0 +1,168 @@
+"""Going from view to view, and about in them."""
+
+from __future__ import annotations
+
+from ddptop.analysis.frames import Alert, Happening
+from ddptop.tui.keys import VIEWS, ViewName
+from ddptop.tui.paint.trouble import PAGE_KINDS
+from ddptop.tui.scene import TO_STALL
+from ddptop.tui.steering.host import Host
+from ddptop.tui.views.events import listed
+
+FAR = 1_000_000
+"""More lines than any list has."""
+
+
+class ViewKeys(Host):
+    """Views, cursor and mouse."""
+
+    def action_view(self, name: ViewName) -> None:
+        """Open a view."""
+        self.open_view(name)
+
+    def action_help(self) -> None:
+        """Open the help, or leave it."""
+        if self.place.view == "help":
+            self.open_view(self.place.before)
+            return
+        self.place.before = self.place.view
+        self.place.scrolls.pop("help", None)
+        self.open_view("help")
+
+    def action_open(self) -> None:
+        """Open the page of the rank under the cursor, or what the line under it is about."""
+        place = self.place
+        if place.view == "overview" and place.rank in place.order:
+            self.open_view("rank")
+        elif place.view == "events" and self.shown is not None:
+            found = listed(self.shown, place.event_filter)
+            if found:
+                self._open_event(found[min(place.scroll.cursor, len(found) - 1)])
+        elif place.view == "picker":
+            self.act("switch")
+
+    def action_rank(self, rank: int) -> None:
+        """Open the page of a rank."""
+        self.place.rank = rank
+        self.open_view("rank")
+
+    def action_threads(self) -> None:
+        """On the stall page: all threads and every call, or what tells most."""
+        self.place.every = not self.place.every
+        self.repaint()
+
+    def action_back(self) -> None:
+        """One step back: crosshair, page, filter, marks."""
+        place = self.place
+        if place.charts.off():
+            self.repaint()
+        elif place.view in ("help", "picker"):
+            self.open_view(place.before)
+        elif place.view == "events" and place.event_filter:
+            place.event_filter = ""
+            self.repaint()
+        elif place.view != "overview":
+            self.open_view("overview")
+        else:
+            self._forget()
+
+    def _forget(self) -> None:
+        """First the filter, its matches stay marked; then these; then the rank that was to be compared."""
+        place = self.place
+        if place.filter:
+            place.filter = ""
+        elif place.searched:
+            place.searched = ""
+        else:
+            place.marked = None
+        self.repaint()
+
+    def action_move(self, lines: int) -> None:
+        """Move the cursor."""
+        place = self.place
+        if place.view == "overview":
+            self._to_row(place.scroll.cursor + lines)
+        elif place.view in ("rank", "compare"):
+            self.action_aside(1 if lines > 0 else -1)
+        else:
+            place.scroll.cursor = max(0, place.scroll.cursor + lines)
+            self.repaint()
+
+    def action_page(self, pages: int) -> None:
+        """Move the cursor by a screenful."""
+        if self.place.view not in ("rank", "compare"):
+            self.action_move(pages * self.place.scroll.page)
+
+    def action_aside(self, by: int) -> None:
+        """The crosshair; else the neighbouring view, or on a rank's page the neighbouring rank."""
+        place = self.place
+        if place.view in ("overview", "rank") and place.charts.move(by):
+            self.repaint()
+        elif place.view in ("rank", "compare"):
+            if not place.order:
+                return
+            at = place.order.index(place.rank) if place.rank in place.order else 0
+            place.rank = place.order[(at + by) % len(place.order)]
+            self.open_view(place.view)
+        elif place.view in VIEWS:
+            self.open_view(VIEWS[(VIEWS.index(place.view) + by) % len(VIEWS)])
+
+    def action_end(self, which: int) -> None:
+        """Start (0) or end (1) of the recording, else of the list."""
+        if self.playback is not None and self.place.view != "picker":
+            self.source.seek(share=float(which))
+        elif self.place.view not in ("rank", "compare"):
+            self.action_move(FAR if which else -FAR)
+
+    def action_log(self) -> None:
+        """Loss on a logarithmic axis, or not."""
+        self.place.charts.toggle_log()
+        self.repaint()
+
+    def action_cross(self) -> None:
+        """Crosshair on the charts, or none."""
+        self.place.charts.toggle()
+        self.repaint()
+
+    def action_cross_by(self, cells: int) -> None:
+        """Move the crosshair."""
+        if self.place.charts.move(cells):
+            self.repaint()
+
+    def choose(self, target: int, enter: bool) -> None:
+        """A click on a line of a list."""
+        if target == TO_STALL:
+            self.open_view("stall")
+            return
+        if self.place.view == "overview":
+            self._stop_following(target)
+            self.place.rank = target
+        else:
+            self.place.scroll.cursor = target
+        if enter:
+            self.action_open()
+        self.repaint()
+
+    def _open_event(self, event: Alert | Happening) -> None:
+        """Its moment in a recording, and the page that tells more about it."""
+        played = self.playback
+        if played is not None and played.duration_s > 0 and isinstance(event, Happening):
+            assert self.shown is not None
+            begin = self.shown.unix_s - played.position_s
+            self.source.seek(share=min(1.0, max(0.0, (event.unix_s - begin) / played.duration_s)))
+        if event.kind in PAGE_KINDS:
+            self.open_view("stall")
+        elif event.rank is not None and played is None:
+            self.action_rank(event.rank)
+
+    def _to_row(self, row: int) -> None:
+        order = self.place.order
+        if order:
+            rank = order[min(max(row, 0), len(order) - 1)]
+            self._stop_following(rank)
+            self.place.rank = rank
+            self.repaint()
+
+    def _stop_following(self, rank: int) -> None:
+        """Whoever goes to another rank no longer follows the one before."""
+        self.place.follow = self.place.follow and rank == self.place.rank

@@ -1,0 +1,160 @@
+"""What the heat map shows and where its cursor is. Changed by keys and mouse alone; the view notes its size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ddptop.analysis.wants import HEAT_FIGURES, WantsHeat
+
+FIGURES = HEAT_FIGURES
+"""Of ranks x steps, in the order of the key."""
+
+NOW_FIGURES = (
+    *("step", "data", "forward", "backward", "optimizer", "other"),
+    *("wait", "transfer", "collective", "exposed", "lateness", "loss"),
+    *("last", "score", "cpu", "memory", "age", "lost"),
+)
+"""Of hosts x local ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Where the map was painted last, in cells of the body, and which ranks each cell stands for."""
+
+    top: int
+    left: int
+    rows: int
+    columns: int
+    cell: int
+    """Terminal cells that one cell of the map is wide."""
+    folds: tuple[tuple[int, int], ...]
+    """First rank, and the one after the last, of every cell (hosts x local ranks) or of every row."""
+    worst: tuple[int | None, ...]
+    """Whose value every cell shows, row by row."""
+
+
+@dataclass
+class HeatState:
+    """Figure, shape, the ranks unfolded, and the cursor."""
+
+    figure: str = "step"
+    hosts: bool = False
+    """Hosts x local ranks, as they are now; otherwise ranks x recent steps."""
+    row: int = 0
+    column: int = -1
+    """-1: the newest step, which stays the newest as steps come."""
+    inside: list[tuple[int, int]] = field(default_factory=list)
+    """Ranks (first, count) that were unfolded, one within the other."""
+    height: int = 16
+    width: int = 64
+    """Rows and columns that there is room for; noted by the view."""
+    grid: Grid | None = None
+
+    @property
+    def page(self) -> int:
+        """Rows of a page."""
+        return max(1, self.height)
+
+    @property
+    def first(self) -> int:
+        """First rank shown."""
+        return self.inside[-1][0] if self.inside else 0
+
+    @property
+    def count(self) -> int:
+        """Ranks shown; 0: all."""
+        return self.inside[-1][1] if self.inside else 0
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Those of the present shape."""
+        return NOW_FIGURES if self.hosts else FIGURES
+
+    def next_figure(self, by: int) -> None:
+        """The figure after this one, or before it."""
+        at = self.figures.index(self.figure)
+        self.figure = self.figures[(at + by) % len(self.figures)]
+
+    def choose(self, figure: str) -> None:
+        """A figure by name; one that is not known step by step turns to hosts x local ranks."""
+        if figure in NOW_FIGURES:
+            self.hosts = self.hosts or figure not in FIGURES
+            self.figure = figure
+
+    def toggle_shape(self) -> None:
+        """The other shape."""
+        self.hosts = not self.hosts
+        self.row, self.column, self.inside = 0, 0 if self.hosts else -1, []
+        if self.figure not in self.figures:
+            self.figure = self.figures[0]
+
+    def move(self, rows: int, columns: int = 0) -> None:
+        """The cursor down and to the right. At the right edge of the steps it stays with the newest one."""
+        grid = self.grid
+        if grid is None:
+            return
+        self.row = min(max(self.row + rows, 0), max(0, grid.rows - 1))
+        if columns:
+            last = max(0, grid.columns - 1)
+            at = last if self.column < 0 else min(self.column, last)
+            at = min(max(at + columns, 0), last)
+            self.column = -1 if at == last and not self.hosts else at
+
+    def cell(self) -> int | None:
+        """Place of the cell under the cursor, row by row."""
+        grid = self.grid
+        if grid is None or not grid.rows or not grid.columns:
+            return None
+        column = grid.columns - 1 if self.column < 0 else min(self.column, grid.columns - 1)
+        return min(self.row, grid.rows - 1) * grid.columns + column
+
+    def rank(self) -> int | None:
+        """Whose value the cell under the cursor shows."""
+        at = self.cell()
+        return None if at is None or self.grid is None else self.grid.worst[at]
+
+    def fold(self) -> tuple[int, int] | None:
+        """First rank, and the one after the last, that the cell under the cursor stands for."""
+        at = self.cell()
+        if at is None or self.grid is None:
+            return None
+        return self.grid.folds[at if self.hosts else at // self.grid.columns]
+
+    def enter(self) -> int | None:
+        """Unfold the cell under the cursor; of a cell with one rank that rank, whose page may be opened."""
+        fold = self.fold()
+        if fold is None:
+            return None
+        first, stop = fold
+        if stop - first <= 1 or (first, stop - first) == (self.first, self.count):
+            return self.rank() if stop - first > 1 else first
+        self.inside.append((first, stop - first))
+        worst = self.rank()
+        self.row, self.grid = 0 if worst is None else worst - first, None
+        return None
+
+    def leave(self) -> bool:
+        """One fold back out; False where all ranks were shown already."""
+        if not self.inside:
+            return False
+        self.inside.pop()
+        self.row, self.grid = 0, None
+        return True
+
+    def click(self, x: int, y: int) -> bool:
+        """The cursor to a cell of the body; True where the map is there."""
+        grid = self.grid
+        if grid is None:
+            return False
+        row, column = y - grid.top, (x - grid.left) // max(1, grid.cell)
+        if not (0 <= row < grid.rows and x >= grid.left and column < grid.columns):
+            return False
+        self.row = row
+        self.column = -1 if column == grid.columns - 1 and not self.hosts else column
+        return True
+
+    def want(self) -> str:
+        """What frames should carry for this view; hosts x local ranks are in every frame."""
+        if self.hosts or self.height < 1 or self.width < 1:
+            return ""
+        return str(WantsHeat(self.figure, self.height, self.width, self.first, self.count))

@@ -1,0 +1,78 @@
+"""What part of the timeline a person looks at. Changed by keys and mouse alone, never by a frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ddptop.analysis.wants import WantsTimeline
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Timeline
+
+MOST_ZOOM = 12
+"""4096 times: a step of a second then shows a quarter of a millisecond."""
+
+
+@dataclass
+class TimelineState:
+    """Step, lane and cut of the time axis."""
+
+    rank: int = 0
+    """The lane under the cursor."""
+    step: int | None = None
+    """The step that was picked; None: the newest."""
+    level: int = 0
+    """The axis shows 1 / 2**level of the step."""
+    begin: float = 0.0
+    """Where it begins, as a share of the step."""
+    every: bool = False
+    """The all-reduces of every lane, not only of the one under the cursor."""
+
+    @property
+    def share(self) -> float:
+        """How much of the step is seen."""
+        return 1.0 / 2**self.level
+
+    def zoom(self, by: int) -> None:
+        """Twice as near for each, or half; the middle stays where it is."""
+        middle = self.begin + self.share / 2
+        self.level = min(max(self.level + by, 0), MOST_ZOOM)
+        self._show_from(middle - self.share / 2)
+
+    def fit(self) -> None:
+        """The whole step."""
+        self.level, self.begin = 0, 0.0
+
+    def pan(self, by: int) -> None:
+        """To the right by quarters of what is seen."""
+        self._show_from(self.begin + by * self.share / 4)
+
+    def pick(self, by: int, shown: Timeline | None) -> None:
+        """Some of the steps on or back among those that are kept; it is held until `release`."""
+        if shown is None or not shown.kept:
+            return
+        here = sum(step < shown.step for step in shown.kept)
+        if by > 0 and (here == len(shown.kept) or shown.kept[here] != shown.step):
+            here -= 1  # the one shown is not kept: the next one on is already at `here`
+        self.step = shown.kept[min(max(here + by, 0), len(shown.kept) - 1)]
+
+    def release(self) -> bool:
+        """Follow the newest step again; False where that was so already."""
+        held, self.step = self.step is not None, None
+        return held
+
+    def move(self, by: int, world: int) -> None:
+        """The cursor some lanes down."""
+        self.rank = min(max(self.rank + by, 0), max(0, world - 1))
+
+    def toggle_all(self) -> None:
+        """All-reduces of every lane, or of one."""
+        self.every = not self.every
+
+    def want(self) -> str:
+        """What frames should carry for this view."""
+        return str(WantsTimeline(self.step, self.rank))
+
+    def _show_from(self, begin: float) -> None:
+        self.begin = min(max(begin, 0.0), 1.0 - self.share)

@@ -17,7 +17,9 @@ import ddptop
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batches", type=int, default=200, help="of rank 0; each further rank has a half more")
+    parser.add_argument(
+        "--batches", type=int, default=200, help="of rank 0; each further rank has a half more"
+    )
     options = parser.parse_args()
 
     with ddptop.setup(seed=0) as group:

@@ -68,7 +68,12 @@ def main() -> None:
         held_out = group.loader(TensorDataset(points[:1001], label[:1001]), batch_size=32, shuffle=False)
 
         net = nn.Sequential(
-            nn.Linear(2, 128), nn.ReLU(), nn.Dropout(0.1), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, CLASSES)
+            nn.Linear(2, 128),
+            nn.ReLU(),
+            nn.Dropout(0.1),
+            nn.Linear(128, 128),
+            nn.ReLU(),
+            nn.Linear(128, CLASSES),
         )
         model = group.wrap(net)
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

@@ -10,6 +10,7 @@ import numpy as np
 from ddptop.analysis import judge
 from ddptop.analysis.bounds import TimerBounds
 from ddptop.analysis.detailed import Detailed, Taken, kind_of
+from ddptop.analysis.kept_steps import KeptSteps
 from ddptop.analysis.members import NS
 from ddptop.analysis.scopes import Splitter
 from ddptop.analysis.window import StepWindow
@@ -72,6 +73,8 @@ class Figures:
         """Ranks that have told one: theirs may still be NaN."""
         self.straggler: int | None = None
         self.straggler_since_s = 0.0
+        self.kept = KeptSteps()
+        """The last detailed steps, row by row."""
         self._detailed = Detailed(world, self._window)
         self._contradicted = False
         self._splitter.restart(world)
@@ -151,6 +154,7 @@ class Figures:
             "busbw_gbps": nothing.copy(),
         }
         kinds = [kind_of(one) for one in taken]
+        self.kept.take(taken, kinds)
         detailed = [i for i, kind in enumerate(kinds) if kind.launched]
         for kind, run in groupby(detailed, key=kinds.__getitem__):
             self._add_detail([*run], taken, kind, columns, points)

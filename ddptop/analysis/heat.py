@@ -84,7 +84,9 @@ def _figure(reducer: Reducer, figure: str, columns: int) -> tuple[Column, Column
     # Buckets are timed in some steps only: the columns are those steps, however far back they lie.
     detail = DetailMedians(window, reducer.history.end, figures.world)
     slots = window.group.recent(columns)
-    numbers = reducer.history.numbers_at(window.group.of("point", slots))
+    kept = reducer.history.since(0)
+    points = window.group.of("point", slots).astype(np.int64) - kept.start
+    slots, numbers = slots[points >= 0], kept.step[points[points >= 0]]
     if figure == "lateness":
         return numbers, _lateness(detail, figures.world, slots)
     return numbers, window.ranks.of(detail.name(figure), slots)

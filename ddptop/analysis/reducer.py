@@ -24,6 +24,7 @@ from ddptop.analysis.pairing import Batch, Pairing
 from ddptop.analysis.replicas import Replicas
 from ddptop.analysis.stall_log import StallLog
 from ddptop.analysis.stall_rule import stalled_since
+from ddptop.analysis.wanted_parts import with_wanted
 from ddptop.protocol.messages import (
     Bye,
     Card,
@@ -154,11 +155,16 @@ class Reducer:
         focus: int | None = None,
         source: str = "live",
         recording: str | None = None,
+        want: str = "",
     ) -> Frame:
-        """The group at `now_ns` (collector's clock), with the history from point `cursor` on."""
+        """The group at `now_ns` (collector's clock), with the history from point `cursor` on.
+
+        `want`: one more part of it (`ddptop.analysis.wants`).
+        """
         self.figures.settle()
         with np.errstate(over="ignore", invalid="ignore"):  # losses may be 1e300, infinite or NaN
-            return build(self, now_ns, cursor=cursor, focus=focus, source=source, recording=recording)
+            frame = build(self, now_ns, cursor=cursor, focus=focus, source=source, recording=recording)
+            return with_wanted(self, frame, want)
 
     # ------------------------------------------------------------------ what arrives
 

@@ -89,7 +89,7 @@ def _footer_index(descriptor: int, size: int) -> Frame | None:
 
 
 def _chain(descriptor: int, last: Frame) -> tuple[Blocks, int, tuple[int, ...]]:
-    """The blocks of this INDEX and all before it, how many bytes are damaged, and the ends of the INDEXes.
+    """The blocks of this INDEX and all before it, how many bytes are damaged, and where those before it end.
 
     Where the chain is broken, the blocks before the break are found by walking.
     """
@@ -113,7 +113,7 @@ def _chain(descriptor: int, last: Frame) -> tuple[Blocks, int, tuple[int, ...]]:
         index = read_frame(descriptor, before) if len(MAGIC) <= before < index.offset else None
         if index is not None and index.kind != INDEX:
             index = None
-    indexed, histories = Blocks.of_bytes(reversed(pieces)), tuple(reversed(ends))
+    indexed, histories = Blocks.of_bytes(reversed(pieces)), tuple(reversed(ends[1:]))
     if whole:
         return indexed, 0, histories
     found = extend(Contents(Blocks(), 0, 0, len(MAGIC), 0, False, 0), descriptor, reached)

@@ -8,7 +8,7 @@ points are those of the whole group of steps. With them goes each rank's own bes
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +96,7 @@ def picked(points: Columns) -> dict[str, NDArray[np.float64]]:
     return found
 
 
-def joined(pieces: list[Columns]) -> dict[str, NDArray[np.float64]]:
+def joined(pieces: Sequence[Columns]) -> dict[str, NDArray[np.float64]]:
     """Points of several pasts as one."""
     names = (*WIDE, *NARROW)
     if not pieces:

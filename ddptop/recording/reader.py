@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ddptop.protocol.limits import VERSION
-from ddptop.protocol.messages import Hello, Received, Run, Type
+from ddptop.protocol.messages import Hello, Progress, Received, Run, Type
 from ddptop.recording import lookup
 from ddptop.recording.blocks import Blocks
 from ddptop.recording.disk import is_being_written
@@ -193,6 +193,15 @@ class Recording:
         for index in range(from_beats, stop):
             wanted = _everything if index >= from_steps else _is_no_steps
             yield from (received for received in self._read(index, wanted) if received.t_ns < until)
+
+    def detail_every(self, *, before_ns: int) -> int:
+        """The sampling interval of some rank shortly before this moment; 1 where none is told."""
+        stop = min(len(self._blocks), self.block_at(before_ns) + 1)
+        for index in range(stop - 1, max(-1, self.block_at(before_ns - TAIL_NS) - 1), -1):
+            for received in reversed(self._read(index, _is(Type.PROGRESS))):
+                if isinstance(received.message, Progress) and received.t_ns < before_ns:
+                    return received.message.detail_every
+        return 1
 
     def span_of_step(self, step: int, *, before_ns: int | None = None) -> tuple[int, int] | None:
         """First and last arrival in the block where the slowest rank reports this step (or the one before).

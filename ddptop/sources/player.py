@@ -6,8 +6,10 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ddptop.analysis.reducer import Reducer
-from ddptop.protocol.messages import Steps
+from ddptop.protocol.messages import Hello, Layout, Membership, Steps
 from ddptop.sources.held_steps import HeldSteps
 
 if TYPE_CHECKING:
@@ -20,13 +22,14 @@ NS = 1_000_000_000
 WHOLE_BYTES = 1 << 20
 """A recording of this size is read from its start wherever one goes: some 30,000 step rows, half a second of
 work, and every figure is exactly what it was live."""
-TAIL_ROWS = 5_000
-"""From a larger one, about so many step rows before the moment: a tenth of a second and more."""
-LEAST_TAIL_STEPS = 400
-"""Four windows of medians, however many ranks there are."""
+TAIL_ROWS = 1_600
+"""From a larger one, about so many step rows before the moment: some hundredths of a second."""
+LEAST_TAIL_STEPS = 200
+"""Two windows of medians, however many ranks there are."""
 DETAILED_STEPS = 40
 """Where few steps have bucket detail, the tail reaches back over so many of those: waits and straggler are
-judged by the last 32. It may take four times TAIL_ROWS for it."""
+judged by the last 32. It may take 20,000 rows for it."""
+MOST_TAIL_ROWS = 20_000
 
 READ_ON_NS = 20 * NS
 """A moment less than this ahead is reached by reading on, not by starting over."""
@@ -56,7 +59,7 @@ class Player:
         self._whole_bytes = whole_bytes
         world = recording.world_size or 1
         self._tail_steps = max(LEAST_TAIL_STEPS, tail_rows // world)
-        self._most_tail_steps = max(self._tail_steps, 4 * tail_rows // world)
+        self._most_tail_steps = max(self._tail_steps, MOST_TAIL_ROWS // world)
         self._start_over(recording.start_ns)
 
     @property
@@ -114,6 +117,11 @@ class Player:
         if self.step == before and following is not None:
             self._read_to_step(following, self.recording.end_ns)  # those between were lost, or thinned out
 
+    def stand_behind(self, t_ns: int) -> None:
+        """Stand at this moment, having read no more than it takes, however small the recording is."""
+        self._whole_bytes = 0
+        self._start_over(max(self.recording.start_ns, min(t_ns, self.recording.end_ns)))
+
     # -- what is there ---------------------------------------------------------------
 
     def frame(self, *, focus: int | None = None) -> Frame:
@@ -139,19 +147,29 @@ class Player:
             self._cursor = self.recording.cursor()
             self.read_on(t_ns)
             return
-        self._feed_tail(t_ns)
-        needed = min(DETAILED_STEPS * self.reducer.detail_every, self._most_tail_steps)
-        if needed > self._tail_steps:
-            self._tail_steps = needed
-            self.reducer = Reducer(tail=True)
-            self._feed_tail(t_ns)
+        every = self.recording.detail_every(before_ns=t_ns + 1)
+        steps = max(self._tail_steps, min(DETAILED_STEPS * every, self._most_tail_steps))
+        for received in self.recording.tail(before_ns=t_ns + 1, steps=steps):
+            self._feed(received)
+        self._recall_best(t_ns)
         self.reducer.tail = False
         self._cursor = self.recording.cursor(from_ns=t_ns + 1)
         self.position_ns = max(self.position_ns, t_ns)
 
-    def _feed_tail(self, t_ns: int) -> None:
-        for received in self.recording.tail(before_ns=t_ns + 1, steps=self._tail_steps):
-            self._feed(received)
+    def _recall_best(self, t_ns: int) -> None:
+        """The ranks' best times from before the tail, as the writer told them last.
+
+        Of the time between that and the tail, a minute at most, they are not known.
+        """
+        told = [(end_ns, past) for end_ns, past in self.recording.pasts() if end_ns <= t_ns]
+        self.reducer.figures.settle()
+        window = self.reducer.figures.detail
+        if not told or window is None or len(told[-1][1].best_ms) != len(window.best_self):
+            return
+        end_ns, past = told[-1]
+        news = (one.message for one in self.recording.lasting(from_ns=end_ns) if one.t_ns <= t_ns)
+        if not any(isinstance(message, (Hello, Layout, Membership)) for message in news):
+            window.best_self = np.fmin(window.best_self, past.best_ms)
 
     def _go_to_span(self, step: int, span: tuple[int, int] | None) -> None:
         if span is None:

@@ -13,7 +13,7 @@ MOST_NUMBERS = 100
 """Files of one run and one second: more than anyone saves."""
 
 
-def save_page(run: str, what: str, unix_s: float, text: str) -> Path:
+def save_page(run: str, what: str, unix_s: float, text: str, suffix: str = ".txt") -> Path:
     """Write `text` to a new file `ddptop-RUN-WHAT-TIME.txt`, here or else where the recordings are.
 
     Nothing is ever overwritten. Raises OSError where neither place can be written.
@@ -21,18 +21,18 @@ def save_page(run: str, what: str, unix_s: float, text: str) -> Path:
     when = time.strftime("%Y%m%d-%H%M%S", time.localtime(unix_s))
     stem = f"ddptop-{re.sub(r'[^A-Za-z0-9._-]+', '_', run).strip('.')}-{what}-{when}"
     try:
-        return _write_new(Path.cwd(), stem, text)
+        return _write_new(Path.cwd(), stem, text, suffix)
     except OSError:
         pass
     try:
-        return _write_new(state_directory(), stem, text)
+        return _write_new(state_directory(), stem, text, suffix)
     except RunDirectoryError as error:
         raise OSError(str(error)) from error
 
 
-def _write_new(folder: Path, stem: str, text: str) -> Path:
+def _write_new(folder: Path, stem: str, text: str, suffix: str) -> Path:
     for number in range(1, MOST_NUMBERS):
-        path = folder / (f"{stem}.txt" if number == 1 else f"{stem}-{number}.txt")
+        path = folder / (f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}")
         try:
             # Exclusively: in a folder of many users the name could be a link that somebody laid there.
             with path.open("x", encoding="utf-8") as stream:

@@ -21,6 +21,8 @@ class Scroll:
     top: int = 0
     page: int = 1
     """Lines that were on the screen when it was last painted."""
+    hit: int | None = None
+    """The line of a page of text on which a search stands."""
 
     def window(self, total: int, height: int) -> range:
         """The lines to show: as before where possible, and the cursor always among them."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ddptop.analysis.frames import Alert, Happening
 from ddptop.tui.paint.line import Line
 from ddptop.tui.paint.numbers import age, clock, count
 from ddptop.tui.paint.signs import of_severity
+from ddptop.tui.paint.trouble import kind_words
 from ddptop.tui.scene import Scene
 
 ASIDE = 4
@@ -25,6 +28,16 @@ def event_lines(scene: Scene, width: int, height: int) -> list[Line]:
         return [line]
     lines += [happening(scene, event).cut(width) for event in happenings[: height - len(lines)]]
     return lines[:height] or [Line("nothing has happened yet", "faint")]
+
+
+def texts_of(events: Sequence[Alert | Happening]) -> list[str]:
+    """What a filter looks into, in lower case."""
+    return [
+        f"{event.kind} {kind_words(event.kind)} {event.severity} {event.message} "
+        f"{f'rank {event.rank}' if event.rank is not None else ''} "
+        f"{f'step {event.step}' if event.step is not None else ''}".lower()
+        for event in events
+    ]
 
 
 def happening(scene: Scene, event: Happening, short: bool = False) -> Line:

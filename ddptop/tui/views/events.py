@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from ddptop.analysis.frames import Alert, Frame, Happening
+from ddptop.tui import match
+from ddptop.tui.paint.highlight import highlight
 from ddptop.tui.paint.line import Line, rule
 from ddptop.tui.paint.numbers import age, clock, count, counted
-from ddptop.tui.paint.text import wrap
+from ddptop.tui.paint.text import fit, wrap
 from ddptop.tui.paint.trouble import kind_words
 from ddptop.tui.scene import Scene
-from ddptop.tui.views.event_lines import alert, happening
+from ddptop.tui.views.event_lines import alert, happening, texts_of
 
 IN_FULL = 3
 """Lines for the whole text of what is under the cursor."""
@@ -22,33 +24,55 @@ NARROW = 70
 
 def events(scene: Scene, width: int, height: int) -> list[Line]:
     """Alerts above, happenings below, one cursor for both; what is under it in full at the foot."""
-    held = scene.frame.alerts[: max(1, (height - 2) // 3)]
-    total, scroll = len(listed(scene.frame)), scene.place.scroll
+    scroll = scene.place.scroll
+    alerts, happened = _passing(scene.frame, scene.place.event_filter)
+    total = len(alerts) + len(happened)
     scroll.cursor = min(max(scroll.cursor, 0), max(0, total - 1))
-    lines = [rule(width, f"{counted(len(scene.frame.alerts), 'alert')} now")]
+    pattern = match.shown(scene.place.searched)
+    held = alerts[: max(1, (height - 2) // 3)]
+    lines = [rule(width, f"{counted(len(alerts), 'alert')} now", _filtered(scene, width))]
     for at, one in enumerate(held):
-        lines.append(_chosen(at == scroll.cursor, alert(scene, one, width < NARROW), at, width))
-    lines += [] if held else [Line("✓ ", "good").add("nothing is wrong now", "dim")]
-    hidden = len(scene.frame.alerts) - len(held)
+        line = highlight(alert(scene, one, width < NARROW), pattern)
+        lines.append(_chosen(at == scroll.cursor, line, at, width))
+    if not held:
+        none = "no alert matches" if scene.frame.alerts else "nothing is wrong now"
+        lines.append(Line("  " if scene.frame.alerts else "✓ ", "good").add(none, "dim"))
+    hidden = len(alerts) - len(held)
     lines += [Line(f"  and {hidden:,} more", "dim")] if hidden else []
-    happened = list(reversed(scene.frame.happenings))
     lines.append(rule(width, f"{counted(len(happened), 'event')}, newest first"))
     if not happened:
-        lines.append(Line("  nothing has happened yet", "dim"))
+        none = "no event matches" if scene.frame.happenings else "nothing has happened yet"
+        lines.append(Line(f"  {none}", "dim"))
     full = IN_FULL + 1 if height >= ROOM_FOR_IT and total else 0
-    before = len(scene.frame.alerts)
+    before = len(alerts)
     for at in _window(scene, before, len(happened), height - len(lines) - full):
-        line = happening(scene, happened[at])
+        line = highlight(happening(scene, happened[at]), pattern)
         lines.append(_chosen(before + at == scroll.cursor, line, before + at, width))
     if full:
         lines += [Line()] * (height - full - len(lines))
-        lines += [rule(width), *_in_full(scene, listed(scene.frame)[scroll.cursor], width)]
+        lines += [rule(width), *_in_full(scene, [*alerts, *happened][scroll.cursor], width)]
     return lines
 
 
-def listed(frame: Frame) -> list[Alert | Happening]:
-    """All that the cursor goes through: alerts, then happenings, newest first."""
-    return [*frame.alerts, *reversed(frame.happenings)]
+def listed(frame: Frame, typed: str = "") -> list[Alert | Happening]:
+    """All that the cursor goes through: alerts, then happenings, newest first, as far as the filter lets them."""
+    alerts, happened = _passing(frame, typed)
+    return [*alerts, *happened]
+
+
+def _passing(frame: Frame, typed: str) -> tuple[list[Alert], list[Happening]]:
+    alerts, happened = list(frame.alerts), list(reversed(frame.happenings))
+    if not match.words(typed):
+        return alerts, happened
+    return (
+        [alerts[at] for at in match.chosen(typed, texts_of(alerts))],
+        [happened[at] for at in match.chosen(typed, texts_of(happened))],
+    )
+
+
+def _filtered(scene: Scene, width: int) -> str:
+    typed = scene.place.event_filter
+    return fit(f"filter {scene.clean(typed)!r}", width // 2).rstrip() if typed else ""
 
 
 def _chosen(chosen: bool, line: Line, at: int, width: int) -> Line:

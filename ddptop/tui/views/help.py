@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
-from ddptop.tui.keys import KEYS
+from collections.abc import Iterable
+
+from ddptop.tui.keys import ANSWERS, KEYS, Key
 from ddptop.tui.paint.line import Line, rule
 from ddptop.tui.paint.numbers import counted
+from ddptop.tui.paint.text import fit
 from ddptop.tui.scene import Scene
+from ddptop.tui.views.text_page import below, text_page
 
 KEY_WIDTH = 7
 
 
 def help_page(scene: Scene, width: int, height: int) -> list[Line]:
-    """A line per key; those of a recording apart. Scrolls where it is taller than the terminal."""
-    entries = [_entry(key.shown, key.help) for key in KEYS if not key.replay]
-    entries += [Line("in a recording", "dim")]
-    entries += [_entry(key.shown, key.help) for key in KEYS if key.replay]
-    scroll = scene.place.scroll
+    """A line per key: those of the page that the help was asked on, then all others, a recording's apart."""
     room = height - 1
-    scroll.top = max(0, min(scroll.cursor, len(entries) - room))
-    scroll.cursor, scroll.page = scroll.top, max(1, room)
-    hidden = len(entries) - room - scroll.top
+    body = [line.cut(width) for line in _lines(scene)]
+    lines = text_page(scene, body, room)
+    hidden = below(scene, body, room)
     more = f"{counted(hidden, 'line')} below" if hidden > 0 else ""
-    return [rule(width, "keys", more), *(line.cut(width) for line in entries[scroll.top : scroll.top + room])]
+    return [rule(width, "keys", more), *lines]
 
 
-def _entry(shown: str, words: str) -> Line:
-    return Line(f"  {shown:<{KEY_WIDTH}}", "accent").add(words)
+def _lines(scene: Scene) -> Iterable[Line]:
+    before = scene.place.before
+    here = [key for key in KEYS if before in key.views]
+    if here:
+        yield Line(f"on the page before this: {before}, {ANSWERS[before]}", "dim")
+        yield from map(_entry, here)
+        yield Line("everywhere", "dim")
+    yield from (_entry(key) for key in KEYS if not key.replay and not key.views)
+    yield Line("in a recording", "dim")
+    yield from map(_entry, (key for key in KEYS if key.replay))
+    others = [key for key in KEYS if key.views and key not in here]
+    if others:
+        yield Line("on other pages", "dim")
+        yield from (_entry(key, f" ({', '.join(key.views)})") for key in others)
+    yield Line("the mouse chooses rows, titles to sort by, keys and the place in a recording", "dim")
+
+
+def _entry(key: Key, where: str = "") -> Line:
+    return Line(f"  {fit(key.shown, max(KEY_WIDTH, len(key.shown) + 1))}", "accent").add(key.help + where)

@@ -69,6 +69,7 @@ def overview(scene: Scene, width: int, height: int) -> list[Line]:
         lines.append(legend(scene.ascii_only, scene.culprits, width))
     if room.rules > 1:
         lines.append(rule(width))
+    scene.place.charts.top = 1 + len(lines)  # the header of the picture is above
     lines += charts(scene, width, room.chart)
     lines += [Line()] * (height - room.events - len(lines))
     return lines + event_lines(scene, width, room.events) if room.events else lines
@@ -77,5 +78,5 @@ def overview(scene: Scene, width: int, height: int) -> list[Line]:
 def _alerts(scene: Scene, width: int) -> str:
     """That more is wrong than the verdict can say; nothing where the rule has no room for it."""
     held = len(scene.frame.alerts)
-    words = f"{counted(held, 'alert')}: key 3"
+    words = f"{counted(held, 'alert')}: key 5"
     return words if held > 1 and cells(tally(scene)) + cells(words) + 12 <= width else ""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.tui import match
 from ddptop.tui.paint.signs import GRAVE, UNWELL
 from ddptop.tui.scene import Scene
 
@@ -29,29 +30,40 @@ SORTS: dict[str, tuple[str, bool]] = {
     "mem": ("rss_bytes", True),
     "cpu%": ("cpu_pct", True),
     "lost": ("lost_records", True),
+    "score": ("relative_score", False),
 }
 """Sortable columns of numbers: field of `Ranks`, and whether the largest comes first."""
 
 _RANK_OF_STATE = {state: at for at, state in enumerate((*UNWELL, "waiting", "live", "finished"))}
 
-_SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
-
 
 def ordered(scene: Scene, rows: int) -> list[int]:
     """Ranks that pass the filter, sorted. Where not all fit, those in trouble come before all others."""
     frame, place = scene.frame, scene.place
-    chosen = _filtered(frame.ranks, place.filter)
+    chosen = passing(frame.ranks, place.filter)
+    if place.follow and place.rank not in chosen and place.rank < len(frame.ranks.state):
+        chosen = sorted([*chosen, place.rank])
+    if place.sort == "rank" and not place.inverted:
+        return chosen if len(chosen) <= rows else _trouble_first(scene, chosen)
+    return _sorted(scene, chosen)
+
+
+def _sorted(scene: Scene, chosen: list[int]) -> list[int]:
+    """By the chosen column. What is not known comes last, whichever way round the rest is."""
+    ranks, place = scene.frame.ranks, scene.place
     if place.sort in SORTS:
         name, falling = SORTS[place.sort]
-        column: Column = getattr(frame.ranks, name)
-        keys = -column if falling else column
+        column: Column = getattr(ranks, name)
+        keys = -column if falling != place.inverted else column
         return [chosen[at] for at in np.argsort(keys[chosen], kind="stable").tolist()]
     if place.sort == "state":
-        return sorted(chosen, key=lambda rank: _RANK_OF_STATE.get(frame.ranks.state[rank], 0))
-    if place.sort in ("host", "dev"):
-        texts = frame.ranks.host if place.sort == "host" else frame.ranks.device
-        return sorted(chosen, key=lambda rank: texts[rank])
-    return chosen if len(chosen) <= rows else _trouble_first(scene, chosen)
+        chosen.sort(key=lambda rank: _RANK_OF_STATE.get(ranks.state[rank], 0), reverse=place.inverted)
+    elif place.sort in ("host", "dev"):
+        texts = ranks.host if place.sort == "host" else ranks.device
+        chosen.sort(key=texts.__getitem__, reverse=place.inverted)
+    elif place.inverted:
+        chosen.reverse()
+    return chosen
 
 
 def _trouble_first(scene: Scene, chosen: list[int]) -> list[int]:
@@ -62,20 +74,14 @@ def _trouble_first(scene: Scene, chosen: list[int]) -> list[int]:
     return front + [rank for rank in chosen if rank not in lifted]
 
 
-def _filtered(ranks: Ranks, text: str) -> list[int]:
-    chosen = list(range(len(ranks.state)))
-    for word in text.lower().split():
-        span = _SPAN.fullmatch(word)
-        if span is not None:
-            first, last = int(span[1]), int(span[2] or span[1])
-            chosen = [rank for rank in chosen if first <= rank <= last]
-        else:
-            chosen = [
-                rank
-                for rank in chosen
-                if word in ranks.host[rank].lower()
-                or word in ranks.device[rank].lower()
-                or word in ranks.state[rank]
-                or word in ranks.phase[rank]
-            ]
-    return chosen
+def passing(ranks: Ranks, typed: str) -> list[int]:
+    """Ranks that a filter lets through: numbers and spans are ranks, words are host, device, state or phase."""
+    if not match.words(typed):
+        return list(range(len(ranks.state)))
+    return match.chosen(typed, _texts(ranks.host, ranks.device, ranks.state, ranks.phase), number=int)
+
+
+@lru_cache(maxsize=2)
+def _texts(*columns: tuple[str, ...]) -> list[str]:
+    """What is known of every rank in words; a frame is painted many times while a filter is typed."""
+    return [" ".join(words).lower() for words in zip(*columns, strict=True)]

@@ -116,7 +116,7 @@ def _testimony(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
         return []
     said = next((death_words(death) for death in frame.deaths if death.rank == rank), "")
     title = said or ("the step does not move" if frame.stall else "")
-    lines = [rule(width, fit(scene.clean(title), max(8, width - 20)).rstrip(), "4 shows all")]
+    lines = [rule(width, fit(scene.clean(title), max(8, width - 20)).rstrip(), "7 shows all")]
     best = next((one for one in told if one.traces), told[0])
     lines += testimony_lines(scene, best, width, blamed=rank in scene.blamed)
     return lines[:most]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from ddptop.tui.paint.line import Line, rule
 from ddptop.tui.paint.numbers import count, counted
-from ddptop.tui.paint.text import cells, fit, fit_tail, wrap
+from ddptop.tui.paint.text import cells, wrap
 from ddptop.tui.paint.trouble import PAGE_KINDS, death_words, in_trouble
 from ddptop.tui.scene import Scene
 from ddptop.tui.views.event_lines import happening
 from ddptop.tui.views.evidence import evidence
+from ddptop.tui.views.text_page import below, text_page
 from ddptop.tui.views.stack_lines import place
 
 ROOM_FOR_FOOT = 6
@@ -16,9 +17,6 @@ ROOM_FOR_FOOT = 6
 
 SMALL = 6
 """Lines below which the sentence is cut to make room for the place in the code."""
-
-SAVED = "saved to "
-"""How the note of a saved page begins; the path follows."""
 
 EARLIER = 5
 """Past stalls and deaths named on a page that has nothing to tell of the present."""
@@ -29,15 +27,12 @@ def stall_page(scene: Scene, width: int, height: int) -> list[Line]:
     body = evidence(scene, width, every=scene.place.every) or _calm(scene, width)
     if height < SMALL and in_trouble(scene.frame):
         body = [*_small(scene, width), *body]
-    scroll = scene.place.scroll
     room = height - 1 if height >= ROOM_FOR_FOOT else height
-    scroll.top = max(0, min(scroll.cursor, len(body) - room))
-    scroll.cursor, scroll.page = scroll.top, max(1, room)
-    lines = body[scroll.top : scroll.top + room]
+    lines = text_page(scene, body, room)
     if room == height:
         return lines
     lines += [Line()] * (room - len(lines))
-    return [*lines, _foot(scene, width, len(body) - room - scroll.top)]
+    return [*lines, _foot(scene, width, below(scene, body, room))]
 
 
 def _small(scene: Scene, width: int) -> list[Line]:
@@ -76,10 +71,8 @@ def _calm(scene: Scene, width: int) -> list[Line]:
 
 
 def _foot(scene: Scene, width: int, below: int) -> Line:
-    """What was saved, or what the keys do, and how much there is below."""
+    """What the keys do, and how much there is below."""
     more = f"{counted(below, 'line')} below" if below > 0 else ""
-    if scene.place.note:
-        return rule(width, _note(scene.place.note, width - cells(more) - 9), more)
     if not in_trouble(scene.frame):
         return rule(width, "", more)
     words = ["s saves it", "t less" if scene.place.every else "t all threads"]
@@ -87,11 +80,3 @@ def _foot(scene: Scene, width: int, below: int) -> Line:
     while len(words) > 1 and cells(" · ".join(words)) + cells(more) + 9 > width:
         words.pop()
     return rule(width, " · ".join(words), more)
-
-
-def _note(text: str, room: int) -> str:
-    """A path is cut at its front, a reason at its end."""
-    if cells(text) <= room:
-        return text
-    head, path = text[: len(SAVED)], text[len(SAVED) :]
-    return head + fit_tail(path, room - len(SAVED)) if head == SAVED else fit(text, room)

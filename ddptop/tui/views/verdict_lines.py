@@ -45,7 +45,7 @@ def verdict_lines(scene: Scene, width: int, most: int) -> list[Line]:
 
 def _with_way(lines: list[Line], width: int, most: int) -> list[Line]:
     """The key that shows more, at the end of the last line or below it."""
-    way = Line("4", "accent").add(" shows the stacks", "dim")
+    way = Line("7", "accent").add(" shows the stacks", "dim")
     room = width - way.width - GAP
     if lines[-1].width > room and len(lines) < most:
         lines.append(Line(" " * INDENT).extend(way))

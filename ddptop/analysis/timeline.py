@@ -1,0 +1,219 @@
+"""One step, rank by rank: what the training threads did and every all-reduce, on one axis of time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ddptop.analysis import detail, metrics
+from ddptop.analysis.frames import Lane, Reduce, Timeline
+from ddptop.analysis.kept_steps import HEAD
+from ddptop.analysis.lane_spans import spans
+
+if TYPE_CHECKING:
+    from ddptop.analysis.detail import Met, StepFigures, Timing
+    from ddptop.analysis.frames import Column
+    from ddptop.analysis.kept_steps import Packed, PackedPart
+    from ddptop.analysis.reducer import Reducer
+    from ddptop.analysis.wants import WantsTimeline
+
+MOST_LANES = 16
+"""Lanes of one frame: a screen holds no more at once, and a frame stays small."""
+
+MOST_CELLS = 4096
+"""All-reduces of all lanes of a frame: of a step with a thousand of them few lanes are sent."""
+
+US = 1e3
+
+
+class _Worked(NamedTuple):
+    """A process group's all-reduces, worked out. Microseconds on the ranks' common axis."""
+
+    part: PackedPart
+    timing: Timing
+    met: Met
+    found: StepFigures
+    first: int
+    """Place of its first all-reduce among those of all groups."""
+
+
+def timeline(reducer: Reducer, want: WantsTimeline, straggler: int | None) -> Timeline | None:
+    """The step asked for, or the newest where that is not kept; None before the first complete step."""
+    kept = reducer.figures.kept
+    packed = kept.find(want.step)
+    picked = packed is not None and want.step is not None
+    if packed is None:
+        packed = kept.find(None)
+    if packed is None:
+        return None
+    shift = _shifts(reducer, packed)
+    worked = _work_out(reducer, packed, free=shift is None)
+    begins = np.zeros(packed.head.shape[1]) if shift is None else shift
+    waits = _waits(packed, worked)
+    decided = _decided(worked)
+    walls = packed.head[HEAD.index("wall_us")] / US
+    exposed = None if waits is None else _known(np.nanmean(waits.exposed)) if _some(waits.exposed) else None
+    overlap = None if waits is None else _overlap(waits)
+    last = decided[0] if decided is not None else None
+    return Timeline(
+        step=packed.step,
+        kept=kept.numbers,
+        picked=picked,
+        detailed=bool(worked),
+        clock_free=shift is None,
+        micro_steps=int(packed.head[HEAD.index("micro_steps")].max()),
+        step_ms=float(np.median(walls)),
+        span_ms=float((begins + walls).max()),
+        exposed_ms=exposed,
+        overlap_pct=overlap,
+        bound_ms=_bound(packed) if shift is not None else None,
+        last=last,
+        skew_ms=None if decided is None else decided[1],
+        kept_every=reducer.kept_every,
+        reduces=tuple(_reduces(worked)),
+        lanes=tuple(_lanes(packed, worked, begins, _chosen(packed, worked, last, straggler, want.rank))),
+    )
+
+
+def _shifts(reducer: Reducer, packed: Packed) -> Column | None:
+    """(ranks,) each rank's begin after the first of all, in ms; None where clocks cannot tell."""
+    window = reducer.figures.detail
+    if window is not None and window.clock_free:
+        return None
+    hosts = {member.hello.host for member in reducer.members if member.hello is not None}
+    if len(hosts) > 1 and not all(how.comparable for _, how in packed.compared):
+        return None
+    begin_ns = packed.begin_ns.copy()
+    told = np.zeros(len(begin_ns), bool)
+    for scope, how in packed.compared:
+        ranks = [rank for rank in scope.ranks if not told[rank]]
+        begin_ns[ranks] += how.offset_ns[[scope.ranks.index(rank) for rank in ranks]] if told.any() else (
+            how.offset_ns
+        )
+        told[list(scope.ranks)] = True
+    if len(hosts) > 1 and not told.all():
+        return None
+    return np.asarray((begin_ns - begin_ns.min()) / 1e6)
+
+
+def _work_out(reducer: Reducer, packed: Packed, *, free: bool) -> list[_Worked]:
+    worked: list[_Worked] = []
+    first = 0
+    hello = reducer.members[0].hello
+    backend = hello.backend if hello is not None else ""
+    for part in packed.parts:
+        lanes = metrics.lanes_of(part.backend or backend)
+        timing = _timing(packed, part, lanes, aligned=not free)
+        worked.append(_Worked(part, timing, detail.meet(timing), detail.figures(timing), first))
+        first += len(part.numbers)
+    return worked
+
+
+def _timing(packed: Packed, part: PackedPart, lanes: int, *, aligned: bool) -> Timing:
+    """As `detail.timing`, of one step."""
+    ready = part.ready[:, None, :].astype(np.float64)
+    took = part.took[:, None, :]
+    shift = np.zeros((1, len(part.scope.ranks)))
+    if aligned:
+        begin_ns = packed.begin_ns[list(part.scope.ranks)] + part.compared.offset_ns
+        shift = (begin_ns - begin_ns.min())[None] / US
+        ready += shift
+    ready[..., part.joined] = np.nan
+    end = np.where(took >= 0, ready + took, np.nan)
+    return detail.Timing(part.numbers, ready, end, lanes, aligned, shift)
+
+
+def _waits(packed: Packed, worked: list[_Worked]) -> detail.Waits | None:
+    if not worked:
+        return None
+    if len(worked) == 1 and len(worked[0].part.scope.ranks) == packed.head.shape[1]:
+        return worked[0].found.waits
+    pieces = [(one.part.scope.ranks, one.timing, one.met) for one in worked]
+    return detail.together(packed.head.shape[1], pieces)
+
+
+def _decided(worked: list[_Worked]) -> tuple[int, float] | None:
+    """Who came last at the all-reduce of the largest skew, and that skew in ms."""
+    best: tuple[int, float] | None = None
+    for one in worked:
+        last, skew = int(one.found.last[0]), float(one.found.skew[0])
+        if last >= 0 and np.isfinite(skew) and (best is None or skew > best[1]):
+            best = (one.part.scope.ranks[last], skew)
+    return best
+
+
+def _bound(packed: Packed) -> float | None:
+    bounds = [how.bound_ms().max() for _, how in packed.compared]
+    return _known(max(bounds)) if bounds else None
+
+
+def _reduces(worked: list[_Worked]) -> list[Reduce]:
+    found = []
+    for one in worked:
+        for number in one.part.numbers:
+            bucket = one.part.buckets[number]
+            found.append(Reduce(bucket.model, bucket.index, bucket.wire_bytes, one.part.scope.group))
+    return found
+
+
+def _chosen(
+    packed: Packed, worked: list[_Worked], last: int | None, straggler: int | None, focus: int
+) -> list[int]:
+    """Ranks that get a lane: all where there are few, else who matters, then those about the focus."""
+    world = packed.head.shape[1]
+    launches = max(1, sum(len(one.part.numbers) for one in worked))
+    most = min(world, MOST_LANES, max(2, MOST_CELLS // launches))
+    if most == world:
+        return list(range(world))
+    focus = min(focus, world - 1)
+    lead = [rank for rank in dict.fromkeys((last, straggler)) if rank is not None and rank < world]
+    near = sorted(range(world), key=lambda rank: (abs(rank - focus), rank))
+    about: list[int] = []
+    for rank in near:
+        if len(about) + sum(one not in about for one in lead) >= most:
+            break
+        about.append(rank)
+    return [*(rank for rank in lead if rank not in about), *sorted(about)]
+
+
+def _lanes(packed: Packed, worked: list[_Worked], begins: Column, ranks: list[int]) -> list[Lane]:
+    lanes = []
+    for rank in ranks:
+        begin = float(begins[rank])
+        rows = [_row(one, rank, begin) for one in worked if rank in one.part.scope.ranks]
+        places, ready, start, arrival, end, last = (
+            np.concatenate([row[at] for row in rows]) if rows else np.zeros(0) for at in range(6)
+        )
+        order = np.argsort(ready, kind="stable")
+        told = [column[order].astype(np.float32) for column in (places, ready, start, arrival, end, last)]
+        head = dict(zip(HEAD, packed.head[:, rank].tolist(), strict=True))
+        lanes.append(Lane(rank, spans(head, begin, ready, start, arrival, end), *told))
+    return lanes
+
+
+def _row(one: _Worked, rank: int, begin: float) -> tuple[Column, ...]:
+    """A rank's launches in one group, in ms on the common axis: place, ready, start, arrival, end, last."""
+    at = one.part.scope.ranks.index(rank)
+    # The group counts from its own members' first begin.
+    move = begin - float(one.timing.shift[0, at]) / US
+    times = (one.timing.ready, one.met.start, one.met.arrival, one.timing.end)
+    ready, start, arrival, end = (column[:, 0, at] / US + move for column in times)
+    there = ~np.isnan(ready)
+    who = one.found.bucket_last[0]
+    last = np.where(who < 0, np.nan, (who == at).astype(float))
+    places = one.first + np.arange(len(ready), dtype=np.float64)
+    return tuple(column[there] for column in (places, ready, start, arrival, end, last))
+
+
+def _overlap(waits: detail.Waits) -> float | None:
+    busy, bare = float(np.nansum(waits.collective)), float(np.nansum(waits.exposed))
+    return _known(100 * (1 - bare / busy)) if busy > 0 else None
+
+
+def _some(values: Column) -> bool:
+    return bool(np.isfinite(values).any())
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

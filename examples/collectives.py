@@ -107,7 +107,7 @@ def what_ddp_does(group: ddptop.Group, steps: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=5000, help="of the small DDP training at the end")
+    parser.add_argument("--steps", type=int, default=3000, help="of the small DDP training at the end")
     options = parser.parse_args()
     with ddptop.setup(seed=0) as group:
         if group.rank == 0:

@@ -1,4 +1,4 @@
-"""Communication hooks compared: how many bytes each hands to all-reduce, how long a step takes, what it learns.
+"""Communication hooks compared: bytes that each hands to all-reduce, time of a step, and what it learns.
 
 ddptop-run --standalone --nproc-per-node 2 examples/comm_hooks.py
 ddptop                                       # in a second terminal
@@ -10,6 +10,7 @@ losses in the table are measured in this run.
 
 import argparse
 import contextlib
+import itertools
 import statistics
 import time
 from collections.abc import Iterator
@@ -57,7 +58,7 @@ def train(group: ddptop.Group, hook: str, dataset: TensorDataset, steps: int) ->
     loader = group.loader(dataset, batch_size=64)
     batches = (batch for epoch in range(1 + steps) for batch in loader.epoch(epoch))
     sent, took, losses = [], [], []
-    for _, (x, y) in zip(range(WARM_UP + steps), batches):
+    for x, y in itertools.islice(batches, WARM_UP + steps):
         began = time.perf_counter()
         with bytes_counted() as sizes:
             loss = nn.functional.mse_loss(model(x.to(group.device)), y.to(group.device))

@@ -9,6 +9,7 @@ The hang ends by itself after --seconds, or by Ctrl-C.
 """
 
 import argparse
+import itertools
 import time
 
 import torch
@@ -52,7 +53,7 @@ def main() -> None:
         optimizer.register_step_pre_hook(lambda *_: lose_time("optimizer"))
 
         batches = (batch for epoch in range(options.steps) for batch in loader.epoch(epoch))
-        for step, (x, y) in zip(range(options.steps), batches):
+        for step, (x, y) in enumerate(itertools.islice(batches, options.steps)):
             if troubled and options.kind == "hang" and step == options.steps // 2:
                 print(f"rank {group.rank} stands still for {options.seconds:g} s", flush=True)
                 time.sleep(options.seconds)  # the others wait for it in the all-reduce of this step

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -60,7 +60,12 @@ def started(command: Sequence[str | Path], env: dict[str, str], cwd: Path) -> It
         yield process
     finally:
         if process.poll() is None:
+            # torchrun starts its ranks in sessions of their own: the process group alone would leave them.
+            below = psutil.Process(process.pid).children(recursive=True)
             os.killpg(process.pid, signal.SIGKILL)
+            for child in below:
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
         process.communicate()
 
 

@@ -75,5 +75,7 @@ def _side(rank: int, member: Member) -> _Side | None:
 
 
 def _operation(words: Evidence) -> str:
-    told = operation_words(pending(words))
+    # gloo marks a collective that failed as done: of a rank that has ended the newest one is meant.
+    newest = words.operations[-1] if words.operations and words.reason else None
+    told = operation_words(pending(words) or newest)
     return told or collective_called(words.stacks) or ("backward" if in_collective(words.stacks) else "")

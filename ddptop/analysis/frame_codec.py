@@ -247,6 +247,8 @@ PARTS: Mapping[str, Any] = {
     "Death": frames.Death,
     "GpuFacts": frames.GpuFacts,
     "LoggedScalar": frames.LoggedScalar,
+    "Span": frames.Span,
+    "Reduce": frames.Reduce,
 }
 
 COLUMN_PARTS: Mapping[str, Any] = {
@@ -280,4 +282,7 @@ LISTS: Mapping[str, str] = {
     "tuple[Death, ...]": "Death",
     "tuple[GpuFacts, ...]": "GpuFacts",
     "tuple[LoggedScalar, ...]": "LoggedScalar",
+    "tuple[Span, ...]": "Span",
+    "tuple[Reduce, ...]": "Reduce",
+    "tuple[Lane, ...]": "Lane",
 }

@@ -29,9 +29,7 @@ def heat(reducer: Reducer, want: WantsHeat) -> Heat | None:
     edges = folds(count, want.rows)
     value, rank = fold(part, edges)
     known = part[np.isfinite(part)]
-    spread = (None, None, None)
-    if len(known):
-        spread = (float(known.min()), float(np.median(known)), float(known.max()))
+    spread = [float(f(known)) for f in (np.min, np.median, np.max)] if len(known) else [None, None, None]
     return Heat(
         figure=want.figure,
         first=want.first,

@@ -58,7 +58,7 @@ class PackedPart(NamedTuple):
     @property
     def bytes(self) -> int:
         """Of the arrays."""
-        return self.ready.nbytes + self.took.nbytes
+        return int(self.ready.nbytes + self.took.nbytes)
 
 
 class Packed(NamedTuple):
@@ -76,7 +76,8 @@ class Packed(NamedTuple):
     @property
     def bytes(self) -> int:
         """Of the arrays."""
-        return self.head.nbytes + self.begin_ns.nbytes + sum(part.bytes for part in self.parts)
+        own = int(self.head.nbytes + self.begin_ns.nbytes)
+        return own + sum(part.bytes for part in self.parts)
 
 
 def pack(taken: Taken, kind: Kind) -> Packed:

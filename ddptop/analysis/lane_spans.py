@@ -30,17 +30,17 @@ def spans(
     found: list[Span] = []
     at = begin_ms
     for name, since, until in _phases(head):
-        since, until = (min(max(begin_ms + us / 1e3, at), done) for us in (since, until))
-        if since - at > LEAST_MS:
-            found.append(Span("other", at, since))
-            at = since
-        if until - at <= 0:
+        left, right = (min(max(begin_ms + us / 1e3, at), done) for us in (since, until))
+        if left - at > LEAST_MS:
+            found.append(Span("other", at, left))
+            at = left
+        if right - at <= 0:
             continue
         if name == "backward":
-            found += _backward(at, until, ready, start, arrival, end)
+            found += _backward(at, right, ready, start, arrival, end)
         else:
-            found.append(Span(name, at, until))
-        at = until
+            found.append(Span(name, at, right))
+        at = right
     if done - at > LEAST_MS:
         found.append(Span("other", at, done))
     return tuple(found)

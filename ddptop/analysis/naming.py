@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis import judge, metrics, patterns
-from ddptop.analysis.causes import cause, excess
+from ddptop.analysis.causes import bears_out, cause, excess
 from ddptop.analysis.frames import Straggler
 
 if TYPE_CHECKING:
@@ -50,6 +50,9 @@ class Naming:
         found = [named for window in detail.scopes.values() if (named := self._in(window, slots)) is not None]
         kept = [named for named in found if before is not None and named[:2] == before[:2]]
         self.now = kept[0] if kept else max(found, key=lambda named: named.cost_ms, default=None)
+        fresh = self.now is not None and (before is None or before[:2] != self.now[:2])
+        if fresh and not self._borne_out(detail, slots):
+            self.now = None
         if self.now is None:
             return
         if self._last is not None and self._last[:2] != self.now[:2]:
@@ -72,6 +75,17 @@ class Naming:
             if found is not None:
                 return Named(window.scope, found.ranks[0], pattern, found.cost_ms)
         return None
+
+    def _borne_out(self, detail: DetailWindow, slots: Column) -> bool:
+        """Whether what is to be named can be seen in the rank's own time as well."""
+        named = self.now
+        assert named is not None
+        window, newest = detail.scopes[named.scope], detail.group.recent(judge.NEWEST)
+        for judged in (newest, slots):
+            found = self.straggler(detail, judged)
+            if found is not None and bears_out(detail, window, judged, named.rank, found):
+                return True
+        return False
 
     def straggler(self, detail: DetailWindow, slots: Column) -> Straggler | None:
         """The figures of the named rank over the judged steps, with the cause; None when they no longer bear

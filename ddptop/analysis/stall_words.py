@@ -28,7 +28,10 @@ def sentence(reducer: Reducer, stall: Standstill) -> str:
     if found.kind == "missing" and not found.alone and found.sequence is not None:
         who, one = _who(reducer, found.blamed)
         has = "it has" if one else "they have"
-        return f"{who} missing: {has} not entered {_collective(reducer, stall)} ({_number(stall)})"
+        # Of a rank that has not answered only an old heartbeat's number is known.
+        answered = answer_since(reducer.members[found.blamed[0]], stall.since_ns) is not None
+        number = f" ({_number(stall)})" if answered else ""
+        return f"{who} missing: {has} not entered {_collective(reducer, stall)}{number}"
     if found.kind == "mismatch" and found.mismatch is not None:
         return f"{_sides(found.mismatch, len(reducer.members))} ({_number(stall)})"
     if found.kind == "transport":

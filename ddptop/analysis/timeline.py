@@ -12,6 +12,8 @@ from ddptop.analysis.kept_steps import HEAD
 from ddptop.analysis.lane_spans import spans
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ddptop.analysis.detail import Met, StepFigures, Timing
     from ddptop.analysis.frames import Column
     from ddptop.analysis.kept_steps import Packed, PackedPart
@@ -53,7 +55,7 @@ def timeline(reducer: Reducer, want: WantsTimeline, straggler: int | None) -> Ti
     waits = _waits(packed, worked)
     decided = _decided(worked)
     walls = packed.head[HEAD.index("wall_us")] / US
-    exposed = None if waits is None else _known(np.nanmean(waits.exposed)) if _some(waits.exposed) else None
+    exposed = None if waits is None else _known(float(metrics.mean(waits.exposed[0])))
     overlap = None if waits is None else _overlap(waits)
     last = decided[0] if decided is not None else None
     return Timeline(
@@ -85,13 +87,12 @@ def _shifts(reducer: Reducer, packed: Packed) -> Column | None:
     if len(hosts) > 1 and not all(how.comparable for _, how in packed.compared):
         return None
     begin_ns = packed.begin_ns.copy()
-    told = np.zeros(len(begin_ns), bool)
+    told: NDArray[np.bool_] = np.zeros(len(begin_ns), bool)
     for scope, how in packed.compared:
-        ranks = [rank for rank in scope.ranks if not told[rank]]
-        begin_ns[ranks] += how.offset_ns[[scope.ranks.index(rank) for rank in ranks]] if told.any() else (
-            how.offset_ns
-        )
-        told[list(scope.ranks)] = True
+        members = np.array(scope.ranks)
+        fresh = ~told[members]  # a rank in several groups has one clock all the same
+        begin_ns[members[fresh]] += how.offset_ns[fresh]
+        told[members] = True
     if len(hosts) > 1 and not told.all():
         return None
     return np.asarray((begin_ns - begin_ns.min()) / 1e6)
@@ -182,13 +183,10 @@ def _lanes(packed: Packed, worked: list[_Worked], begins: Column, ranks: list[in
     for rank in ranks:
         begin = float(begins[rank])
         rows = [_row(one, rank, begin) for one in worked if rank in one.part.scope.ranks]
-        places, ready, start, arrival, end, last = (
-            np.concatenate([row[at] for row in rows]) if rows else np.zeros(0) for at in range(6)
-        )
-        order = np.argsort(ready, kind="stable")
-        told = [column[order].astype(np.float32) for column in (places, ready, start, arrival, end, last)]
+        columns = np.concatenate([np.zeros((6, 0)), *(np.stack(row) for row in rows)], axis=1)
+        columns = columns[:, np.argsort(columns[1], kind="stable")]
         head = dict(zip(HEAD, packed.head[:, rank].tolist(), strict=True))
-        lanes.append(Lane(rank, spans(head, begin, ready, start, arrival, end), *told))
+        lanes.append(Lane(rank, spans(head, begin, *columns[1:5]), *columns.astype(np.float32)))
     return lanes
 
 
@@ -202,17 +200,13 @@ def _row(one: _Worked, rank: int, begin: float) -> tuple[Column, ...]:
     there = ~np.isnan(ready)
     who = one.found.bucket_last[0]
     last = np.where(who < 0, np.nan, (who == at).astype(float))
-    places = one.first + np.arange(len(ready), dtype=np.float64)
+    places: Column = one.first + np.arange(len(ready), dtype=np.float64)
     return tuple(column[there] for column in (places, ready, start, arrival, end, last))
 
 
 def _overlap(waits: detail.Waits) -> float | None:
     busy, bare = float(np.nansum(waits.collective)), float(np.nansum(waits.exposed))
     return _known(100 * (1 - bare / busy)) if busy > 0 else None
-
-
-def _some(values: Column) -> bool:
-    return bool(np.isfinite(values).any())
 
 
 def _known(value: float) -> float | None:

@@ -17,8 +17,8 @@ HEAT_FIGURES = (
 )
 """Figures that are kept for every rank and step."""
 
-MOST_ROWS, MOST_COLUMNS = 256, 512
-"""A larger terminal gets larger folds: 8 bytes a cell keep a frame under its limit."""
+MOST_ROWS, MOST_COLUMNS = 128, 256
+"""A larger terminal gets larger folds: at 8 bytes a cell a map takes a quarter of a frame at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,15 +37,15 @@ def main(options: argparse.Namespace) -> int:
     with tempfile.TemporaryFile() as output:
         training = _start(name, options.ranks, steps, output)
         try:
-            code = _watch(_wait_for_run(name, training, output), training, mode, settings)
+            code = watch(wait_for_run(name, training, output), training, mode, settings)
             if training.poll() is None and steps and mode is show.Mode.WATCH:
                 training.wait(STOP_S)
         finally:
             stopped = training.poll() is None
-            _stop(training)
+            stop(training)
         if training.returncode and not stopped:
             raise CliError(f"the demo's training failed: {_last_line(output)}")
-        _say_farewell(name)
+        say_farewell(name)
     return code
 
 
@@ -61,7 +61,8 @@ def _start(name: str, ranks: int, steps: int, output: IO[bytes]) -> subprocess.P
     )
 
 
-def _wait_for_run(name: str, training: subprocess.Popen[bytes], output: IO[bytes]) -> RunFile:
+def wait_for_run(name: str, training: subprocess.Popen[bytes], output: IO[bytes]) -> RunFile:
+    """The run file, once its collector is there. Raises CliError where it does not come."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         for run in find.live():
@@ -73,7 +74,8 @@ def _wait_for_run(name: str, training: subprocess.Popen[bytes], output: IO[bytes
     raise CliError(f"the demo's training did not start in {START_S:g} s: {_last_line(output)}")
 
 
-def _watch(run: RunFile, training: subprocess.Popen[bytes], mode: show.Mode, settings: Settings) -> int:
+def watch(run: RunFile, training: subprocess.Popen[bytes], mode: show.Mode, settings: Settings) -> int:
+    """Show the run until it or the person ends; a screen ends with the process `training` as well."""
     from ddptop.sources.live import LiveSource
 
     source = LiveSource(run)
@@ -94,7 +96,8 @@ def _ended(training: subprocess.Popen[bytes]) -> threading.Event:
     return over
 
 
-def _stop(training: subprocess.Popen[bytes]) -> None:
+def stop(training: subprocess.Popen[bytes]) -> None:
+    """End it in good order if it still runs."""
     if training.poll() is None:
         training.terminate()
         try:
@@ -110,7 +113,8 @@ def _last_line(output: IO[bytes]) -> str:
     return lines[-1].strip() if lines else "it printed nothing"
 
 
-def _say_farewell(name: str) -> None:
+def say_farewell(name: str) -> None:
+    """Tell how to see it again."""
     for recording in find.recorded(find.live()):
         if recording.name == name:
             print(f"replay it with: ddptop replay {recording.path}", file=sys.stderr)

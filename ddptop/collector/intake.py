@@ -10,10 +10,13 @@ from ddptop.collector.record import Record
 from ddptop.collector.stall_watch import StallWatch
 from ddptop.collector.watch import ProcessWatch, RankProcess
 from ddptop.protocol.codec import encode
-from ddptop.protocol.messages import Bye, Event, Evidence, Hello, Message, Received
+from ddptop.protocol.messages import Bye, Clock, Event, Evidence, Hello, Message, Received
 from ddptop.transport.receiver import AckedReceiver
 
 NS = 1_000_000_000
+
+MADE_UP_BOUND_NS = 50_000
+"""Made-up hosts have this machine's clock; the bound is what a network would leave of it."""
 
 
 class Intake:
@@ -35,6 +38,7 @@ class Intake:
         self._watch = watch
         self._stalls = stalls
         self._watched = watched
+        self._hosts: set[str] = set()
         self._session_of: dict[int, int] = {}
         self.world_size = 0
         """0: no rank has said it yet."""
@@ -77,6 +81,9 @@ class Intake:
             self.world_size = message.world_size
             self._watch.forget(self._session_of.get(message.rank, 0))
             self._session_of[message.rank] = session
+            if not self._watched and message.host not in self._hosts:
+                self._hosts.add(message.host)
+                self.say(Clock(now_ns, message.host, 0, MADE_UP_BOUND_NS), now_ns)
             if self._watched:
                 process = RankProcess(session, message.rank, message.pid)
                 self._watch.add(process, message.unix_ns / NS, now_ns)

@@ -110,7 +110,7 @@ class Recorder:
         self._backward_depth = 0
         self._stepped_in_backward = False
         self._optimizer_running: int | None = None
-        self._optimizer_began = self._optimizer_inner = 0
+        self._optimizer_began = self._optimizer_inner = self._optimizer_depth = 0
         self._logged_loss: float | None = None
         self._clear()
 
@@ -206,10 +206,12 @@ class Recorder:
         """`step()` of the optimizer with this `id()`; one that runs inside another belongs to the outer."""
         if self._backward_depth:
             return
-        # Another one is running: this is inside it, unless that one raised and training went on without it.
-        inside = self._optimizer_running not in (None, optimizer)
-        if inside and self._backward_at < self._optimizer_began:
+        # One is running: this is inside it (or its `super().step()`), unless that one raised and training
+        # went on without it.
+        if self._optimizer_running is not None and self._backward_at < self._optimizer_began:
+            self._optimizer_depth += self._optimizer_running == optimizer
             return
+        self._optimizer_depth = 0
         self._optimizer_running = optimizer
         self._optimizer_inner = self._forward + self._backward
         self.phase = Phase.OPTIMIZER
@@ -225,6 +227,9 @@ class Recorder:
             self._stepped_in_backward = True
             return
         if self._optimizer_running != optimizer:
+            return
+        if self._optimizer_depth:
+            self._optimizer_depth -= 1
             return
         at = now()
         if self.marks is not None:

@@ -47,7 +47,7 @@ class Backfill:
             self._player = Player(self._recording, whole_bytes=sys.maxsize)
             pasts = self._recording.pasts()
             if pasts:
-                self._player.stand_behind(pasts[-1][0])
+                self._player.stand_at(pasts[-1][0])
         self._player.read_on(self._recording.end_ns, until=time.monotonic() + seconds)
 
     def before(self, history: History) -> History:

@@ -70,6 +70,11 @@ class Marks:
             if happening.severity != "info":
                 self._add(happening.unix_s - start_unix_s, happening.kind)
 
+    def add_found(self, marks: Iterable[tuple[float, str]]) -> None:
+        """Marks that the run's own collector wrote down: seconds since the run began, and the kind."""
+        for at_s, kind in marks:
+            self._add(at_s, kind)
+
     def _add(self, at_s: float, kind: str) -> None:
         if kind == STALL and not self._begins(int(at_s)):
             return

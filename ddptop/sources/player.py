@@ -117,17 +117,16 @@ class Player:
         if self.step == before and following is not None:
             self._read_to_step(following, self.recording.end_ns)  # those between were lost, or thinned out
 
-    def stand_behind(self, t_ns: int) -> None:
-        """Stand at this moment, having read no more than it takes, however small the recording is."""
-        self._whole_bytes = 0
-        self._start_over(max(self.recording.start_ns, min(t_ns, self.recording.end_ns)))
+    def stand_at(self, t_ns: int) -> None:
+        """Stand at this moment, having read no more than it takes, however near it and small the file is."""
+        self._start_over(max(self.recording.start_ns, min(t_ns, self.recording.end_ns)), whole=False)
 
     # -- what is there ---------------------------------------------------------------
 
-    def frame(self, *, focus: int | None = None) -> Frame:
+    def frame(self, *, focus: int | None = None, want: str = "") -> Frame:
         """The group at the moment stood at; a recording nobody saw the end of ends as lost."""
         frame = self.reducer.frame(
-            self.position_ns, focus=focus, source="replay", recording=str(self.recording.path)
+            self.position_ns, focus=focus, source="replay", recording=str(self.recording.path), want=want
         )
         if self.at_end and not self.recording.growing and frame.run.state in NOT_ENDED:
             return replace(frame, run=replace(frame.run, state="lost"))
@@ -135,10 +134,10 @@ class Player:
 
     # -- inside ------------------------------------------------------------------------
 
-    def _start_over(self, t_ns: int) -> None:
+    def _start_over(self, t_ns: int, *, whole: bool = True) -> None:
         """A new reducer that has seen what it takes to stand at `t_ns`, or the start of a small recording."""
         self._held = HeldSteps()
-        small = self.recording.bytes <= self._whole_bytes
+        small = whole and self.recording.bytes <= self._whole_bytes
         self.from_start = small or t_ns <= self.recording.start_ns
         """Whether the reducer has seen everything from the start of the run."""
         self.reducer = Reducer(tail=not self.from_start)

@@ -73,6 +73,10 @@ class ReplaySource:
         """See Source."""
         self._controls.set(focus=rank)
 
+    def want(self, text: str) -> None:
+        """See Source."""
+        self._controls.set(want=text)
+
     def play(self, playing: bool | None = None) -> None:
         """See Source."""
         self._controls.play(playing)

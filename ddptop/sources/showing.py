@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +29,7 @@ FOLLOW_S = 0.5
 BACKFILL_S = 0.02
 """The early history is read in pieces this long and with pauses as long: the screen needs the interpreter."""
 MIN_SPEED, MAX_SPEED = 0.01, 10_000.0
+"""Beyond the largest speed there is only `math.inf`: as fast as the file can be read, nothing left out."""
 
 
 class Controls:
@@ -39,16 +41,19 @@ class Controls:
         self.playing = playing
         self.speed = 1.0
         self.focus: int | None = None
+        self.want = ""
         self._orders: list[Order] = []
         self._lock = threading.Lock()
         self.set(speed=speed)
 
-    def set(self, *, speed: float | None = None, focus: int | None = -1) -> None:
-        """A new speed, or a rank (None: none) whose single steps are wanted."""
+    def set(self, *, speed: float | None = None, focus: int | None = -1, want: str | None = None) -> None:
+        """A new speed, a rank (None: none) whose single steps are wanted, or what else frames shall have."""
         if speed is not None:
-            self.speed = min(MAX_SPEED, max(MIN_SPEED, speed))
+            self.speed = speed if speed == math.inf else min(MAX_SPEED, max(MIN_SPEED, speed))
         if focus != -1:
             self.focus = focus
+        if want is not None:
+            self.want = want
         self.wake.set()
 
     def play(self, playing: bool | None) -> None:
@@ -85,6 +90,9 @@ class Showing:
         self._player = Player(recording)
         self._marks = Marks()
         self._marked_ns = 0
+        self._pasts_marked = 0
+        self._leaps: float | None = None
+        """The speed at which reading could not keep up: the clock then leaps from frame to frame."""
         self._backfill: Backfill | None = None
         self._clock_s = self._followed_s = 0.0
 
@@ -106,10 +114,24 @@ class Showing:
         before, self._clock_s = self._clock_s, time.monotonic()
         if not self._controls.playing:
             return
-        ahead_ns = int((self._clock_s - before) * self._controls.speed * NS)
-        self._player.read_on(self._player.position_ns + ahead_ns, until=self._clock_s + READ_S)
+        self._advance(self._clock_s - before, self._controls.speed)
         if self._player.at_end and not self._recording.growing:
             self._controls.playing = False
+
+    def _advance(self, passed_s: float, speed: float) -> None:
+        """By so much of the wall's time. What cannot be read in time is leapt over: the clock keeps its word,
+        and the figures at the new place are made of the steps before it all the same."""
+        player, until = self._player, self._clock_s + READ_S
+        if speed == math.inf:
+            player.read_on(self._recording.end_ns, until=until)
+            return
+        goal_ns = min(player.position_ns + int(passed_s * speed * NS), self._recording.end_ns)
+        if self._leaps != speed:
+            self._leaps = None
+            player.read_on(goal_ns, until=until)
+        if player.position_ns < goal_ns:
+            self._leaps = speed
+            player.stand_at(goal_ns)
 
     def _follow(self) -> None:
         now_s = time.monotonic()
@@ -122,10 +144,14 @@ class Showing:
         recording = self._recording
         self._marks.add_messages(recording.lasting(from_ns=self._marked_ns), recording.start_ns)
         self._marked_ns = recording.end_ns + 1
+        pasts = recording.pasts()
+        for _, past in pasts[self._pasts_marked :]:
+            self._marks.add_found(past.marks)
+        self._pasts_marked = len(pasts)
 
     def _frame(self) -> Frame:
         player, controls = self._player, self._controls
-        frame = player.frame(focus=controls.focus)
+        frame = player.frame(focus=controls.focus, want=controls.want)
         self._marks.add_happenings(frame.happenings, player.reducer.unix_s(self._recording.start_ns))
         if not player.from_start:
             if self._backfill is None:
@@ -135,7 +161,8 @@ class Showing:
 
     def _rest(self) -> None:
         """Until the next frame is due or somebody calls; the early history is read meanwhile."""
-        end_s = time.monotonic() + FRAME_S
+        at_once = self._controls.playing and self._controls.speed == math.inf
+        end_s = time.monotonic() + (BACKFILL_S if at_once else FRAME_S)
         backfill = self._backfill
         busy = self._controls.playing or self._recording.growing
         while backfill is not None and not backfill.done and time.monotonic() < end_s:

@@ -4,44 +4,46 @@ from __future__ import annotations
 
 import sys
 import termios
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Click, Event, Key, MouseScrollDown, MouseScrollUp, Paste
+from textual.events import Event, Key, Paste
 from textual.theme import Theme
 
 from ddptop.analysis.frames import Frame
 from ddptop.sources.base import Source
 from ddptop.tui.keys import KEYS
+from ddptop.tui.mouse import Mouse
 from ddptop.tui.paint.line import Line
+from ddptop.tui.paint.text import clean
 from ddptop.tui.painted import Painted
+from ddptop.tui.runs import Runs
 from ddptop.tui.scene import Place, Scene
 from ddptop.tui.steer import Steer
 from ddptop.tui.theme import DEFAULT_THEME, THEMES, Palette
-from ddptop.tui.views.empty import empty
-from ddptop.tui.views.footer import footer
-from ddptop.tui.views.picture import picture
-
-WHEEL_LINES = 3
+from ddptop.tui.views.picture import picture, without_frame
+from ddptop.tui.views.wanted import wanted
 
 GONE_EVERY_S = 0.5
 """Between two looks at whether the terminal is still there: Textual reads a dead one in a tight loop."""
 
 
-class DdptopApp(Steer, App[None]):
+class DdptopApp(Mouse, Steer, App[None]):
     """The dashboard over a source of frames.
 
     `rate_hz`: pictures a second. `theme`: one of ours (`ddptop-dark`, `ddptop-light`, `ddptop-cvd`) or of
-    Textual's. Raises ValueError for a theme that there is not.
+    Textual's. `place`: where to begin. `runs`: where other runs are found. Raises ValueError for a theme that
+    there is not. The source that is looked at in the end (`source`) is the caller's to close.
     """
 
-    ENABLE_COMMAND_PALETTE = False
+    ENABLE_COMMAND_PALETTE = False  # ours is drawn by lines, takes every key at once and knows ranks and runs
     AUTO_FOCUS = None
     BINDINGS: ClassVar[list[BindingType]] = [
         # Priority: they are then handled in the order in which they were pressed, before any widget.
-        *(Binding(key.keys, key.action, key.help, show=False, priority=True) for key in KEYS),
-        Binding("ctrl+c", "quit", "leave", show=False, priority=True),
+        *(Binding(name, f"key({name!r})", show=False, priority=True) for name in {key.keys for key in KEYS}),
+        Binding("ctrl+c", "finish", "leave", show=False, priority=True),
     ]
     CSS = "Painted { width: 100%; height: 100%; }"
 
@@ -53,21 +55,29 @@ class DdptopApp(Steer, App[None]):
         ascii_only: bool = False,
         theme: str | None = None,
         mouse: bool = True,
+        place: Place | None = None,
+        runs: Runs | None = None,
     ) -> None:
         super().__init__()
         self.source = source
-        self.place = Place()
+        self.runs = runs
+        self.threads = []
+        self.place = Place() if place is None else place
+        if hasattr(source, "other"):
+            self.place.view = "runs"
         self.shown: Frame | None = None
         self.frozen = False
+        self.chosen_theme: str | None = None
+        """The theme that was chosen on the screen itself."""
         self._told: tuple[Frame | None, str | None] = (None, None)
+        self._wanted = ""
         self._period_s = 1.0 / rate_hz
         self._ascii_only = ascii_only
         self._mouse = mouse
         for own in THEMES:
             self.register_theme(own)
         if theme is not None and theme not in self.available_themes:
-            names = dict.fromkeys([*(own.name for own in THEMES), *self.available_themes])
-            raise ValueError(f"there is no theme {theme!r}; choose from {', '.join(names)}")
+            raise ValueError(f"there is no theme {theme!r}; choose from {', '.join(self.themes())}")
         self.theme = theme or DEFAULT_THEME
         self._palette = Palette(self.current_theme)
 
@@ -114,36 +124,64 @@ class DdptopApp(Steer, App[None]):
         """Draw the lines that differ from those on the screen; returns how many these were."""
         canvas = self.query_one(Painted)
         width, height = canvas.size
-        return canvas.show_lines(self._lines(width, height), self._palette) if width and height else 0
+        drawn = canvas.show_lines(self._lines(width, height), self._palette) if width and height else 0
+        if (want := wanted(self.place)) != self._wanted:  # only now: views note how much they have room for
+            self._wanted = want
+            self.source.want(want)
+        return drawn
 
     def _lines(self, width: int, height: int) -> list[Line]:
         newest = self.source.latest()
         if not self.frozen or self.shown is None:
             self.shown = newest
         if self.shown is None:
-            lines = empty(self.source.status(), width, height - 1, self._ascii_only)
-            return [*lines, *(Line() for _ in range(height - 1 - len(lines))), footer(None, width)]
-        return picture(self.scene(newest), width, height)
+            return without_frame(self.place, self.source.status(), width, height, self._ascii_only)
+        prompt = self.place.prompt
+        offered = self.palette(prompt.text) if prompt is not None and prompt.purpose == "palette" else ()
+        return picture(self.scene(newest), width, height, offered)
 
     def scene(self, newest: Frame | None = None) -> Scene:
         """What is looked at now. Only with a frame."""
         assert self.shown is not None
-        status = self.source.status()
-        return Scene(self.shown, self.place, self._ascii_only, self.frozen, newest, status)
+        other = getattr(self.source, "other", None)
+        return Scene(
+            self.shown,
+            self.place,
+            self._ascii_only,
+            self.frozen,
+            newest,
+            self.source.status(),
+            other() if other is not None else None,
+        )
 
-    def on_click(self, event: Click) -> None:
-        """Choose what was clicked; a second click on a rank opens its page."""
-        target = self.query_one(Painted).target_at(event.screen_y)
-        if target is not None:
-            self.choose(target, event.chain > 1)
+    def finish(self) -> None:
+        """Leave the screen."""
+        self.exit()
 
-    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
-        """The wheel moves the cursor."""
-        self.action_move(WHEEL_LINES)
+    def later(self, do: Callable[[], object]) -> None:
+        """From any thread: do something in the screen's own."""
+        self.call_later(do)
 
-    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
-        """The wheel moves the cursor."""
-        self.action_move(-WHEEL_LINES)
+    def picture_text(self) -> str:
+        """The screen as text."""
+        return self.query_one(Painted).text()
+
+    def picture_svg(self) -> str:
+        """The screen as an SVG."""
+        name = self.shown.run.name if self.shown is not None else ""
+        return self.export_screenshot(title=f"ddptop {clean(name)}".strip())
+
+    def to_clipboard(self, text: str) -> None:
+        """By the terminal (OSC 52)."""
+        self.copy_to_clipboard(text)
+
+    def themes(self) -> tuple[str, ...]:
+        """Ours, then Textual's."""
+        return tuple(dict.fromkeys([*(own.name for own in THEMES), *self.available_themes]))
+
+    def use_theme(self, name: str) -> None:
+        """Draw with this theme."""
+        self.theme = self.chosen_theme = name
 
     def _new_theme(self, theme: Theme) -> None:
         self._palette = Palette(theme)

@@ -19,7 +19,7 @@ ANSWERS: dict[ViewName, str] = {
     "buckets": "what is sent, how long it takes, at which bandwidth, who comes last",
     "heat": "all ranks over the last steps, by any figure",
     "events": "what is wrong now, and what happened when",
-    "run": "options, versions, hosts, clocks, losses, own cost",
+    "run": "options, versions, hosts, clocks, records lost, own cost",
     "stall": "a stall or a death: who, where, the stacks",
     "rank": "one rank: its phases against the group's, its single steps",
     "compare": "two ranks side by side, with their differences",
@@ -53,9 +53,26 @@ class Key:
 _CHARTS: tuple[ViewName, ...] = ("overview", "rank")
 
 KEYS = (
-    *(Key(str(at), str(at), f"view('{name}')", name, ANSWERS[name]) for at, name in enumerate(VIEWS, 1)),
+    *(
+        Key(str(at), str(at), f"view('{name}')", name, f"{name}: {ANSWERS[name]}")
+        for at, name in enumerate(VIEWS, 1)
+    ),
     Key("enter", "Enter", "open", "", "the rank, what an event is about, the run"),
-    Key("escape", "Esc", "back", "", "back; closes a prompt, clears the filter"),
+    Key("escape", "Esc", "leave", "", "back; closes a prompt, clears the filter"),
+    Key("left", "←", "pan(-1)", "", "to the left, by a quarter of what is seen", views=("timeline",)),
+    Key("right", "→", "pan(1)", "", "to the right", views=("timeline",)),
+    Key("z", "z", "zoom(1)", "", "nearer", views=("timeline",)),
+    Key("Z", "Z", "zoom(-1)", "zoom", "farther", views=("timeline",)),
+    Key("0", "0", "fit", "", "the whole step", views=("timeline",)),
+    Key("comma", ",", "pick_step(-1)", "", "the step before, of those told in full", views=("timeline",)),
+    Key("full_stop", ".", "pick_step(1)", "pick", "the step after; f: the newest again", views=("timeline",)),
+    Key("f", "f", "newest", "", "follow the newest step again", views=("timeline",)),
+    Key("t", "t", "all_lanes", "all", "the all-reduces of every lane, or of one", views=("timeline",)),
+    Key("left", "←", "across(-1)", "", "the cell before", views=("heat",)),
+    Key("right", "→", "across(1)", "", "the cell after", views=("heat",)),
+    Key("m", "m", "figure(1)", "figure", "the next figure", views=("heat",)),
+    Key("M", "M", "figure(-1)", "", "the figure before", views=("heat",)),
+    Key("v", "v", "shape", "shape", "ranks by steps, or hosts by local ranks", views=("heat",)),
     Key("up", "↑", "move(-1)", "", "up"),
     Key("down", "↓", "move(1)", "", "down"),
     Key("pageup", "PgUp", "page(-1)", "", "a page up"),
@@ -97,7 +114,7 @@ KEYS = (
     Key("q", "q", "finish", "quit", "leave; the training goes on"),
 )
 
-PAIRS = {"]": "[ ]", "}": "{ }", "-": "+ -"}
+PAIRS = {"Z": "z Z", ".": ", .", "]": "[ ]", "}": "{ }", "-": "+ -"}
 """How the key line shows two keys that belong together."""
 
 

@@ -11,7 +11,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ddptop.tui.paint.line import Line
+from ddptop.tui.paint.line import Line, Spot
 from ddptop.tui.paint.text import ASCII
 from ddptop.tui.theme import Palette
 
@@ -36,6 +36,7 @@ class Painted(Widget):
         width = self.size.width
         whole = palette is not self._palette or len(lines) != len(self._lines)
         self._palette = palette
+        # Lines that look the same may yet mean something else when clicked: they are kept, not drawn.
         changed = [at for at, line in enumerate(lines) if whole or line != self._lines[at]]
         if whole:
             self._strips = [Strip.blank(0)] * len(lines)
@@ -60,6 +61,17 @@ class Painted(Widget):
     def target_at(self, y: int) -> int | None:
         """What a click on this line selects."""
         return self._lines[y].target if 0 <= y < len(self._lines) else None
+
+    def spot_at(self, x: int, y: int) -> Spot | None:
+        """What else a click on this cell does."""
+        spots = self._lines[y].spots if 0 <= y < len(self._lines) else ()
+        return next((spot for spot in spots if spot[0] <= x < spot[1]), None)
+
+    def text(self) -> str:
+        """The picture as text, a line each, without blanks at their ends."""
+        lines = (str(line) for line in self._lines)
+        plain = (line.translate(ASCII) if self._ascii_only else line for line in lines)
+        return "".join(f"{line.rstrip()}\n" for line in plain)
 
     def render_line(self, y: int) -> Strip:
         """Textual asks for one line."""

@@ -6,14 +6,17 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ddptop.tui.keys import ANSWERS, KEYS, VIEWS
+from ddptop.tui.keys import ANSWERS, KEYS, VIEWS, ViewName, meaning
 from ddptop.tui.runs import RunChoice
+from ddptop.tui.views.heat_state import NOW_FIGURES as HEAT_FIGURES
 
 _RANK = re.compile(r"\s*(?:rank|r)?\s*(\d{1,9})\s*")
 
 _COMPARE = re.compile(r"\s*compare\s+(?:rank\s*)?(\d{1,9})\s*")
 
-_STILL = frozenset(("escape", "ctrl+p", "colon", "up", "down", "pageup", "pagedown", "enter", "n", "N"))
+_STILL = frozenset(
+    ("escape", "ctrl+p", "colon", "up", "down", "left", "right", "pageup", "pagedown", "enter", "n", "N")
+)
 """Keys that mean nothing without the place that they are pressed in."""
 
 
@@ -29,12 +32,18 @@ class Entry:
 
 
 def entries(
-    themes: Sequence[str], ranks: int, choices: Sequence[RunChoice], typed: str, *, replay: bool
+    typed: str,
+    view: ViewName,
+    *,
+    themes: Sequence[str] = (),
+    ranks: int = 0,
+    choices: Sequence[RunChoice] = (),
+    replay: bool = False,
 ) -> list[Entry]:
-    """What matches, the best first: views, actions, themes, runs; `rank 17` where there is such a rank."""
+    """What matches, the best first: views, what keys do in this one, themes, runs; `rank 17` where it exists."""
     ranked = [
         (quality, at, entry)
-        for at, entry in enumerate((*_fixed(themes, replay), *_runs(choices)))
+        for at, entry in enumerate((*_fixed(view, themes, replay), *_runs(choices)))
         if (quality := likeness(typed, entry.name)) is not None
     ]
     ranked.sort(key=lambda found: found[:2])
@@ -64,18 +73,15 @@ def likeness(typed: str, name: str) -> tuple[int, int] | None:
     return (3, where - first)
 
 
-def _fixed(themes: Sequence[str], replay: bool) -> Iterator[Entry]:
-    for number, view in enumerate(VIEWS, 1):
-        yield Entry(view, ANSWERS[view], str(number), f"view('{view}')")
-    seen: set[str] = set()
+def _fixed(view: ViewName, themes: Sequence[str], replay: bool) -> Iterator[Entry]:
+    for number, name in enumerate(VIEWS, 1):
+        yield Entry(name, ANSWERS[name], str(number), f"view({name!r})")
     for key in KEYS:
-        if key.keys in _STILL or key.action.startswith("view(") or key.action in seen:
-            continue
-        if key.replay and not replay:
-            continue
-        seen.add(key.action)
-        name = key.short if key.short and key.action.count("(") == 0 else ""
-        yield Entry(f"{name}: {key.help}" if name else key.help, "", key.shown, key.action)
+        here = meaning(key.keys, view) is key and (replay or not key.replay)
+        if here and key.keys not in _STILL and not key.action.startswith("view("):
+            yield Entry(key.help, "", key.shown, key.action)
+    for figure in HEAT_FIGURES:
+        yield Entry(f"heat {figure}", f"the heat map of {figure}", "", f"choose_figure({figure!r})")
     for theme in themes:
         yield Entry(f"theme {theme}", "", "", f"theme({theme!r})")
 

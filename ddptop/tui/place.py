@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from ddptop.tui.keys import ViewName
 from ddptop.tui.prompt import Prompt
 from ddptop.tui.views.chart_state import ChartState
+from ddptop.tui.views.heat_state import HeatState
+from ddptop.tui.views.timeline_state import TimelineState
 
 if TYPE_CHECKING:
     from ddptop.tui.runs import RunChoice
@@ -68,6 +70,8 @@ class Place:
     note: str = ""
     """What the last key came to, where that is not to be seen; until the next key."""
     charts: ChartState = field(default_factory=ChartState)
+    timeline: TimelineState = field(default_factory=TimelineState)
+    heat: HeatState = field(default_factory=HeatState)
     choices: tuple[RunChoice, ...] | None = None
     """Runs to choose from; None: they are being looked up."""
 

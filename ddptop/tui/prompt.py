@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,8 +10,6 @@ from ddptop.tui.paint.text import cells, clean
 
 LONGEST = 80
 """Characters that a prompt takes: no filter and no step is longer."""
-
-_PLACE = re.compile(r"(?P<number>\d[\d,_ ]{0,20}(\.\d{1,9})?)\s*(?P<percent>%?)")
 
 
 @dataclass
@@ -59,14 +56,3 @@ def prompt_line(prompt: Prompt, width: int, ascii_only: bool) -> Line:
     if not typed:
         line.add(f" {clean(prompt.hint, ascii_only)}", "dim")
     return line
-
-
-def parse_place(text: str) -> tuple[int | None, float | None] | None:
-    """`12,480` is a step, `50%` a share of the recording: (step, share), one of them None. None: neither."""
-    match = _PLACE.fullmatch(text.strip())
-    if match is None:
-        return None
-    number = float(re.sub(r"[,_ ]", "", match["number"]))
-    if match["percent"]:
-        return (None, number / 100) if number <= 100 else None
-    return (int(number), None) if number == int(number) else None

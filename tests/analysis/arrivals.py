@@ -36,10 +36,13 @@ def one_host(world: int) -> Comparison:
     )
 
 
-def looks(late_ms: Column, *, size: int = 100) -> Iterator[tuple[int, Named | None, Detailed]]:
+def looks(
+    late_ms: Column, *, size: int = 100, shown: float = 1.0, hidden: bool = False
+) -> Iterator[tuple[int, Named | None, Detailed]]:
     """Judge steps in which each rank arrives as much later as `late_ms` (steps, ranks) says, in its forward.
 
-    Yields at every look the number of steps so far, who is named, and the state behind it.
+    `shown`: the share of it that the forward took longer; the rest counts as `other`, or with `hidden` in no
+    phase: the rank began its step so much later. Yields at every look the number of steps so far, who is named, and the state behind it.
     """
     steps, world = late_ms.shape
     ready = 1000 * (STEP_MS + late_ms)
@@ -54,11 +57,12 @@ def looks(late_ms: Column, *, size: int = 100) -> Iterator[tuple[int, Named | No
     wall = end / 1000 + 1.0
     phases = [
         np.full(wall.shape, 1.0),
-        STEP_MS - 2 + late_ms,
+        STEP_MS - 2 + shown * late_ms,
         wall - STEP_MS - late_ms,
         np.full(wall.shape, 1.0),
     ]
-    columns = np.stack([wall, *phases, wall - sum(phases)])
+    other = np.full(wall.shape, 0.5) if hidden else wall - sum(phases)
+    columns = np.stack([wall, *phases, other])
     points = np.arange(steps, dtype=float)
     added = part.columns_of(wall, (0,), found, None, [one_host(world)] * steps)
     whole = window.columns_of(points, columns, found.waits, None, [(part, (0,), found, None)])

@@ -174,6 +174,15 @@ def test_the_other_side_may_be_an_answer_with_sizes(make_world) -> None:
     assert alert.evidence["side1_operation"] == "all_reduce of [[500]] Float"
 
 
+def test_a_survivor_tells_the_size_of_what_failed_under_it_though_gloo_calls_that_done(make_world) -> None:
+    stage = Stage(make_world(2))
+    failed = (op(3, done=True), op(4, sizes="[[500]]", done=True))
+    stage.answer(0, waits(ALL_REDUCE), operations=failed, number=0, reason=f"RuntimeError: {RESET}")
+    aborted(stage, call=ALL_REDUCE)
+    alert = next(alert for alert in stage.frame().alerts if alert.kind == "mismatch")
+    assert alert.evidence["side1_operation"] == "all_reduce of [[500]] Float"
+
+
 def test_an_abort_in_the_users_code_is_no_mismatch(stage) -> None:
     stage.answer(1, (Stack("MainThread", True, (load(),)),), number=0, reason="Fatal Python error: Aborted")
     stage.tell("lost_rank", 1, exit_code=-6, signal="SIGABRT")

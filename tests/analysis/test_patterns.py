@@ -245,3 +245,11 @@ def test_an_intermittent_straggler_in_a_frame(make_world) -> None:
     assert found.recoverable_ms == pytest.approx(20.0)
     assert found.last_pct == pytest.approx(20.0, abs=0.5)
     assert found.cost_pct == pytest.approx(100 * 4 / 18, rel=0.01)
+
+
+@pytest.mark.parametrize(("shown", "named"), [(1.0, True), (0.7, True), (0.2, False)])
+def test_a_lateness_that_no_phase_of_the_rank_bears_out_is_not_named(shown: float, named: bool) -> None:
+    late = np.abs(np.random.default_rng(5).normal(0, 0.2, (200, 4)))
+    late[:, 2] += 5.0
+    found = [name for _, name, _ in looks(late, shown=shown, hidden=True)]
+    assert any(found) is named

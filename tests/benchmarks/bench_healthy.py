@@ -43,6 +43,8 @@ def main() -> None:
                 begin = time.monotonic()
                 watch(looks, run([*DDPTOP, "healthy", "--json"], env, home).stdout)
                 time.sleep(max(0.0, EVERY_S - (time.monotonic() - begin)))
+            if training.returncode:
+                raise SystemExit(training.communicate()[1])
     print(f"{options.ranks} ranks, {options.minutes:g} minutes, {looks.pop('looks', 0)} looks")
     print(f"a rank named in {looks.pop('named', 0)}, an alert in {looks.pop('alerted', 0)}")
     for what, count in looks.items():

@@ -133,6 +133,20 @@ def test_an_optimizer_inside_another_is_counted_once(clock: Clock) -> None:
     assert record.optimizer == 6
 
 
+def test_a_subclass_that_calls_the_step_of_its_parent_keeps_its_own_time(clock: Clock) -> None:
+    loop = Loop(clock)
+    for _ in range(2):
+        loop.forward(1)
+        loop.backward(1)
+        loop.recorder.optimizer_begins(1)
+        clock.pass_(20)  # before super().step(), which is hooked as well
+        loop.optimizer(5, which=1)
+        clock.pass_(1)
+        loop.recorder.optimizer_ends(1)
+    loop.forward(1)
+    assert [record.optimizer for record in loop.records()] == [26, 26]
+
+
 def test_an_optimizer_step_that_raised_does_not_stop_the_count(clock: Clock) -> None:
     loop = Loop(clock)
     loop.forward(1)

@@ -52,6 +52,10 @@ class FakeSource:
         if self.frame is not None:
             self.frame = replace(self.frame, focus=None if rank is None else single_steps(rank))
 
+    def want(self, text: str) -> None:
+        """Notes it."""
+        self.asked.append(("want", text))
+
     def play(self, playing: bool | None = None) -> None:
         """Notes it."""
         self.asked.append(("play", playing))

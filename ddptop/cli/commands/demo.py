@@ -10,8 +10,12 @@ MAX_DEMO_RANKS = 64
 """Each rank is a process with torch in it, about 200 MB."""
 
 
+MAX_SIMULATED_RANKS = 8192
+"""All played by one process; 4096 at two steps a second keep it and the collector busy, not breathless."""
+
+
 class Demo(Command):
-    """Trains a small model on this machine and shows it."""
+    """Trains a small model on this machine, or plays that many ranks do, and shows it."""
 
     name = "demo"
     summary = "Train a small model on this machine, one rank slow for a while, and watch it."
@@ -20,6 +24,12 @@ class Demo(Command):
         """Ranks, steps and how to show them."""
         parser.add_argument("--ranks", type=_ranks, default=2, metavar="N", help="processes (default 2)")
         parser.add_argument(
+            "--simulate",
+            type=_simulated,
+            metavar="RANKS",
+            help="no training: made-up messages of so many ranks through the real collector",
+        )
+        parser.add_argument(
             "--steps", type=_steps, default=None, metavar="N", help="end after so many steps (default: go on)"
         )
         parser.add_argument("--headless", action="store_true", help="print a line a second, no screen")
@@ -27,14 +37,24 @@ class Demo(Command):
 
     def run(self, options: argparse.Namespace) -> int:
         """Hand over to the demo."""
-        from ddptop.cli.demo import main
+        from ddptop.cli import demo
 
-        return main(options)
+        if options.simulate is None:
+            return demo.main(options)
+        from ddptop.cli import simulate
+
+        return simulate.main(options)
 
 
 def _ranks(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MAX_DEMO_RANKS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks from 1 to {MAX_DEMO_RANKS}")
+    return int(text)
+
+
+def _simulated(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_SIMULATED_RANKS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks from 1 to {MAX_SIMULATED_RANKS}")
     return int(text)
 
 

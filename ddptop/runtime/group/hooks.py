@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks, powerSGD_hook
 
 Hook = Callable[[Any, Any], Any]
@@ -33,3 +35,18 @@ def hook_and_state(comm_hook: str | Hook, state: Any, process_group: Any) -> tup
         power = comm_hook == "powersgd"
         state = powerSGD_hook.PowerSGDState(process_group=process_group) if power else process_group
     return state, HOOKS[comm_hook]
+
+
+def one_bucket(model: torch.nn.Module, process_group: Any) -> dict[str, float]:
+    """DDP's options for a named PowerSGD hook: one bucket for all gradients, on gloo; none elsewhere.
+
+    From the callbacks of one bucket torch's hook launches the next collectives and waits for them. On gloo
+    callbacks of several buckets run side by side, in another order on each rank, and ranks then wait for ever
+    or abort (seen with torch 2.13 and two buckets, with and without ddptop).
+    """
+    parameters = list(model.parameters())
+    on_cpu = any(parameter.device.type == "cpu" for parameter in parameters)
+    if not on_cpu and dist.get_backend(process_group) != "gloo":
+        return {}
+    size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    return {"bucket_cap_mb": size / 2**20 + 1}

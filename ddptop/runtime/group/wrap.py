@@ -16,7 +16,7 @@ from torch.nn.parallel import distributed as ddp_module
 
 from ddptop.runtime import attach
 from ddptop.runtime.group import seeding
-from ddptop.runtime.group.hooks import Hook, hook_and_state
+from ddptop.runtime.group.hooks import Hook, hook_and_state, one_bucket
 from ddptop.runtime.group.words import tell_card
 
 if TYPE_CHECKING:
@@ -48,8 +48,10 @@ def wrap_in_group(
         sync_batchnorm: make its BatchNorm layers SyncBatchNorm: statistics of the whole group's batch.
             On the CPU torch has none, and says so here.
         comm_hook: `allreduce`, `fp16`, `bf16`, `powersgd`, `noop`, or your own `(state, bucket) -> Future`.
-            None: DDP's own all-reduce, whose result is that of plain DDP to the last bit.
-        hook_state: state for the hook; PowerSGD makes its own unless given.
+            None: DDP's own all-reduce, whose result is that of plain DDP to the last bit. `powersgd` on
+            gloo gets one bucket for all gradients unless you give `bucket_cap_mb`: with several it can hang.
+        hook_state: state for the hook; PowerSGD makes its own unless given, which is torch's default: a plain
+            all-reduce for the first thousand steps, then rank 1.
         ignore: names of parameters, buffers or submodules that DDP leaves alone: neither sent from rank 0
             nor averaged.
         options: passed to DistributedDataParallel as they are.
@@ -86,6 +88,7 @@ def wrap(
 ) -> DistributedDataParallel:
     """As `Group.wrap`, for a process group made elsewhere; without `device` the model stays where it is."""
     process_group = options.get("process_group")
+    named_powersgd = comm_hook == "powersgd"
     if comm_hook is not None:
         hook_state, comm_hook = hook_and_state(comm_hook, hook_state, process_group)
     if attach.enabled():
@@ -101,6 +104,8 @@ def wrap(
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
     if len(devices) == 1 and next(iter(devices)).type == "cuda":
         options.setdefault("device_ids", [next(iter(devices)).index])
+    if named_powersgd:
+        options = one_bucket(model, process_group) | options
     ddp = DistributedDataParallel(model, **options)
     if comm_hook is not None:
         ddp.register_comm_hook(hook_state, comm_hook)

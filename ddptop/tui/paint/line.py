@@ -72,7 +72,9 @@ class Line:
             return self
         shorter = Line(ground=self.ground)
         shorter.target = self.target
-        shorter.spots = tuple((begin, min(end, width), act) for begin, end, act in self.spots if begin < width)
+        shorter.spots = tuple(
+            (begin, min(end, width), act) for begin, end, act in self.spots if begin < width
+        )
         for text, role in self.pieces:
             room = width - shorter.width
             if cells(text) < room:

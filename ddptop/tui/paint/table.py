@@ -48,6 +48,10 @@ def head(columns: Sequence[Column], gap: int = 1, sorted_by: str | None = None, 
     """The titles; the sorted column wears a sign where its width allows."""
     line = Line()
     for column in columns:
+        begin = line.width + (gap if line.width else 0)
+        line.spot(
+            begin, begin + column.width, f"sort_by({column.title!r})"
+        ) if sorted_by is not None else None
         chosen = column.title == sorted_by
         title = f"{column.title}{sign}" if chosen and cells(column.title) < column.width else column.title
         line.add(" " * gap if line.width else "")

@@ -91,7 +91,10 @@ class Host:
 
     def open_view(self, name: ViewName) -> None:
         """Another view, and what its frames need."""
-        self.place.view = name
-        self.place.seek = 0
-        self.source.focus(self.place.rank if name == "rank" else None)
+        place = self.place
+        if name == "timeline" and place.view != name:
+            place.timeline.rank = place.rank
+        place.view = name
+        place.seek = 0
+        self.source.focus(place.rank if name == "rank" else None)
         self.repaint()

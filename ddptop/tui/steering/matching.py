@@ -15,7 +15,9 @@ def next_rank(scene: Scene, by: int) -> int | None:
     Ranks that the filter hides do not count.
     """
     hits = set(passing(scene.frame.ranks, scene.place.searched))
-    order = [rank for rank in ordered(scene, scene.place.scroll.page) if rank in hits or rank == scene.place.rank]
+    order = [
+        rank for rank in ordered(scene, scene.place.scroll.page) if rank in hits or rank == scene.place.rank
+    ]
     if not hits.intersection(order):
         return None
     at = order.index(scene.place.rank) if scene.place.rank in order else -1

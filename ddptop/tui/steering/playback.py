@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
+from ddptop.tui.playing import faster, next_mark
 from ddptop.tui.prompt import Prompt
 from ddptop.tui.steering.host import Host
-
-SLOWEST, FASTEST = 0.25, 64.0
-"""Playback speeds; powers of two between them."""
-
-NEAR_MARK = 1e-3
-"""Share of a recording around the present place in which a mark counts as reached already."""
 
 
 class PlaybackKeys(Host):
@@ -31,22 +26,15 @@ class PlaybackKeys(Host):
     def action_mark(self, by: int) -> None:
         """The next mark of the recording, or the one before."""
         played = self.playback
-        if played is None or played.duration_s <= 0:
-            return
-        here = played.position_s / played.duration_s
-        shares = sorted(share for share, _ in played.marks)
-        ahead = [share for share in shares if share > here + NEAR_MARK]
-        behind = [share for share in shares if share < here - NEAR_MARK]
-        if by > 0 and ahead:
-            self.source.seek(share=ahead[0])
-        elif by < 0 and behind:
-            self.source.seek(share=behind[-1])
+        share = next_mark(played, by) if played is not None else None
+        if share is not None:
+            self.source.seek(share=share)
 
     def action_faster(self, by: int) -> None:
-        """Twice or half the speed."""
+        """The next speed, or the one before."""
         played = self.playback
         if played is not None:
-            self.source.set_speed(min(FASTEST, max(SLOWEST, played.speed * 2.0**by)))
+            self.source.set_speed(faster(played.speed, by))
 
     def action_scrub(self, share: float) -> None:
         """To a share of the recording."""
@@ -56,5 +44,5 @@ class PlaybackKeys(Host):
     def action_go(self) -> None:
         """Ask for a place in the recording."""
         if self.playback is not None:
-            self.place.prompt = Prompt("go to", "a step, or a share of the recording such as 50%")
+            self.place.prompt = Prompt("go to", "a step, 50%, a time of day 12:31, or 1h20m from the start")
             self.repaint()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ddptop.tui import match
 from ddptop.tui.paint.text import clean
-from ddptop.tui.prompt import Prompt, parse_place
+from ddptop.tui.playing import where
+from ddptop.tui.prompt import Prompt
 from ddptop.tui.steering.host import Host
 from ddptop.tui.steering.matching import next_line, next_rank
 
@@ -90,8 +91,8 @@ class PromptKeys(Host):
             return
         goal, wrong = None, None
         if prompt.purpose == "go to" and prompt.text.strip():
-            goal = parse_place(prompt.text)
-            wrong = f"{prompt.text[:20]!r} is neither a step nor a share such as 50%" if goal is None else None
+            goal = where(prompt.text, self.shown) if self.shown is not None else None
+            wrong = f"{prompt.text[:20]!r} is no step, share (50%) or time (12:31)" if goal is None else None
         elif prompt.purpose in ("filter", "search"):
             wrong = match.problem(prompt.text)
         if wrong is not None:
@@ -101,5 +102,5 @@ class PromptKeys(Host):
         self.place.prompt = None
         self.place.seek = 1 if prompt.purpose == "search" else 0
         if goal is not None:
-            self.source.seek(step=goal[0], share=goal[1])
+            self.source.seek(step=goal.step, share=goal.share)
         self.repaint()

@@ -24,7 +24,7 @@ class RunKeys(Host):
     def action_pick(self) -> None:
         """Show the runs that there are."""
         if self.place.view == "picker":
-            self.act("back")
+            self.act("leave")
             return
         if self.runs is None:
             self.tell("no other runs can be looked at from here")
@@ -35,6 +35,8 @@ class RunKeys(Host):
 
     def action_palette(self) -> None:
         """Ask for a name."""
+        if self.shown is None:
+            return
         self.place.prompt = Prompt("palette", "a view, rank 17, a theme, a run, or what a key does")
         if self.runs is not None and self.place.choices is None:
             self.look_up()
@@ -44,7 +46,12 @@ class RunKeys(Host):
         """What the palette offers for some letters."""
         ranks = len(self.shown.ranks.state) if self.shown is not None else 0
         return entries(
-            self.themes(), ranks, self.place.choices or (), typed, replay=self.playback is not None
+            typed,
+            self.place.view,
+            themes=self.themes(),
+            ranks=ranks,
+            choices=self.place.choices or (),
+            replay=self.playback is not None,
         )
 
     def action_run_palette(self, typed: str, at: int) -> None:
@@ -121,5 +128,3 @@ class RunKeys(Host):
     def later(self, do: Callable[[], object]) -> None:
         """Do something in the screen's own thread; nothing once it has ended."""
         raise NotImplementedError
-
-

@@ -9,6 +9,9 @@ from ddptop.tui.scene import TO_STALL
 from ddptop.tui.steering.host import Host
 from ddptop.tui.views.events import listed
 
+LANES_A_PAGE = 4
+"""Of the timeline: a lane has several lines."""
+
 FAR = 1_000_000
 """More lines than any list has."""
 
@@ -40,6 +43,11 @@ class ViewKeys(Host):
                 self._open_event(found[min(place.scroll.cursor, len(found) - 1)])
         elif place.view == "picker":
             self.act("switch")
+        elif place.view == "timeline":
+            self.action_rank(place.timeline.rank)
+        elif place.view == "heat":
+            rank = place.heat.enter()
+            self.action_rank(rank) if rank is not None else self.repaint()
 
     def action_rank(self, rank: int) -> None:
         """Open the page of a rank."""
@@ -51,10 +59,10 @@ class ViewKeys(Host):
         self.place.every = not self.place.every
         self.repaint()
 
-    def action_back(self) -> None:
+    def action_leave(self) -> None:
         """One step back: crosshair, page, filter, marks."""
         place = self.place
-        if place.charts.off():
+        if place.charts.off() or self._out_of_view():
             self.repaint()
         elif place.view in ("help", "picker"):
             self.open_view(place.before)
@@ -65,6 +73,13 @@ class ViewKeys(Host):
             self.open_view("overview")
         else:
             self._forget()
+
+    def _out_of_view(self) -> bool:
+        """Whether the view had something of its own to go back from: a picked step, an unfolded fold."""
+        place = self.place
+        if place.view == "timeline":
+            return place.timeline.release()
+        return place.view == "heat" and place.heat.leave()
 
     def _forget(self) -> None:
         """First the filter, its matches stay marked; then these; then the rank that was to be compared."""
@@ -84,14 +99,22 @@ class ViewKeys(Host):
             self._to_row(place.scroll.cursor + lines)
         elif place.view in ("rank", "compare"):
             self.action_aside(1 if lines > 0 else -1)
+        elif place.view == "timeline":
+            place.timeline.move(lines, len(self.shown.ranks.state) if self.shown is not None else 0)
+            self.repaint()
+        elif place.view == "heat":
+            place.heat.move(lines)
+            self.repaint()
         else:
             place.scroll.cursor = max(0, place.scroll.cursor + lines)
             self.repaint()
 
     def action_page(self, pages: int) -> None:
         """Move the cursor by a screenful."""
-        if self.place.view not in ("rank", "compare"):
-            self.action_move(pages * self.place.scroll.page)
+        place = self.place
+        lines = {"timeline": LANES_A_PAGE, "heat": place.heat.page}.get(place.view, place.scroll.page)
+        if place.view not in ("rank", "compare"):
+            self.action_move(pages * lines)
 
     def action_aside(self, by: int) -> None:
         """The crosshair; else the neighbouring view, or on a rank's page the neighbouring rank."""
@@ -137,6 +160,8 @@ class ViewKeys(Host):
         if self.place.view == "overview":
             self._stop_following(target)
             self.place.rank = target
+        elif self.place.view == "timeline":
+            self.place.timeline.rank = target
         else:
             self.place.scroll.cursor = target
         if enter:

@@ -54,7 +54,9 @@ def _special(key: Key, view: ViewName, played: bool) -> bool:
 
 def _wanted(scene: Scene | None, key: Key) -> bool:
     """The stall page is offered while there is something on it."""
-    return key.short != "stall" or (scene is not None and (in_trouble(scene.frame) or scene.place.view == "stall"))
+    return key.short != "stall" or (
+        scene is not None and (in_trouble(scene.frame) or scene.place.view == "stall")
+    )
 
 
 def _view(key: Key, view: ViewName) -> Line:

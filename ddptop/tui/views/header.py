@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from ddptop.tui.paint.line import Line, gather
-from ddptop.tui.paint.numbers import UNKNOWN, count, counted, duration, fixed, known, loss
+from ddptop.tui.paint.numbers import UNKNOWN, age, count, counted, duration, fixed, known, loss
 from ddptop.tui.paint.signs import of_state
 from ddptop.tui.paint.text import cells
 from ddptop.tui.scene import Scene
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Frame
 
 SHORTEST_NAME = 8
 """Cells of the run's name that stay, however narrow the terminal is."""
@@ -26,7 +34,8 @@ def header(scene: Scene, width: int) -> Line:
     if cells(name) > room:
         head = Line()
         room = max(SHORTEST_NAME, width - badge.width - GAP)
-    head.extend(Line(name, "strong").cut(room))
+    title = Line(name, "strong").cut(room)
+    head.extend(title.spot(0, title.width, "pick"))
     parts = [head, badge, *_figures(scene)]
     return gather(parts, width, _widest_gap(parts[:MAIN_PARTS], width))
 
@@ -44,14 +53,29 @@ def state(scene: Scene) -> Line:
     word = Line(f"{sign} {frame.run.state.upper()}", role)
     if frame.run.state == "failed" and frame.run.exit_code is not None:
         word.add(f" exit code {frame.run.exit_code}", "text")
+    if (lasts := _lasts(frame)) is not None:
+        word.add(f" {lasts}", role)
+    if frame.source == "simulated":
+        word.add(" SIMULATED", "accent")
     if scene.frozen:
         return Line(" ‖ PAUSED ", "badge")
-    if frame.playback is not None:
-        line = Line("▶ REPLAY" if frame.playback.playing else "‖ REPLAY", "accent")
-        return line if frame.run.state == "live" else line.add("  ").extend(word)
-    if frame.source == "simulated":
-        word.add("  SIMULATED", "accent")
+    played = frame.playback
+    if played is not None:
+        speed = "max" if math.isinf(played.speed) else f"{played.speed:g}x"
+        line = Line(f"{'▶' if played.playing else '‖'} REPLAY {speed}", "accent")
+        return line if frame.run.state == "live" else line.add(" ").extend(word)
     return word
+
+
+def _lasts(frame: Frame) -> str | None:
+    """For how long nothing has been heard, or the step has not moved."""
+    if frame.run.state == "stalled" and frame.stall is not None:
+        return age(frame.unix_s - frame.stall.since_s)
+    if frame.run.state in ("stale", "lost"):
+        ages = frame.ranks.age_ms[np.isfinite(frame.ranks.age_ms)]
+        if len(ages):
+            return duration(float(ages.max()) / 1e3)
+    return None
 
 
 def _figures(scene: Scene) -> list[Line]:

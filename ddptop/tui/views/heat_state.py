@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ddptop.analysis.wants import HEAT_FIGURES, WantsHeat
+from ddptop.analysis.wants import HEAT_FIGURES, MOST_COLUMNS, MOST_ROWS, WantsHeat
 
 FIGURES = HEAT_FIGURES
 """Of ranks x steps, in the order of the key."""
@@ -157,4 +157,5 @@ class HeatState:
         """What frames should carry for this view; hosts x local ranks are in every frame."""
         if self.hosts or self.height < 1 or self.width < 1:
             return ""
-        return str(WantsHeat(self.figure, self.height, self.width, self.first, self.count))
+        rows, columns = min(self.height, MOST_ROWS), min(self.width, MOST_COLUMNS)
+        return str(WantsHeat(self.figure, rows, columns, self.first, self.count))

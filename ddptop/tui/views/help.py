@@ -11,7 +11,7 @@ from ddptop.tui.paint.text import fit
 from ddptop.tui.scene import Scene
 from ddptop.tui.views.text_page import below, text_page
 
-KEY_WIDTH = 7
+KEY_WIDTH = 8
 
 
 def help_page(scene: Scene, width: int, height: int) -> list[Line]:
@@ -42,4 +42,4 @@ def _lines(scene: Scene) -> Iterable[Line]:
 
 
 def _entry(key: Key, where: str = "") -> Line:
-    return Line(f"  {fit(key.shown, max(KEY_WIDTH, len(key.shown) + 1))}", "accent").add(key.help + where)
+    return Line(f"  {fit(key.shown, KEY_WIDTH)}", "accent").add(key.help + where)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.tui import match
 from ddptop.tui.paint import table
+from ddptop.tui.paint.highlight import marked
 from ddptop.tui.paint.line import Line, Piece, Role
 from ddptop.tui.paint.numbers import UNKNOWN, count, counted, duration, fixed, known, loss, size
 from ddptop.tui.paint.signs import of_state
@@ -28,7 +31,7 @@ BOUND = "±"
 LEAST_BAR = 20
 """Cells below which a bar of seven parts tells nothing."""
 
-BAR_SHARE = 0.25
+BAR_SHARE = 0.22
 """Part of a wide screen that the bar keeps before further columns may come."""
 
 STATE_WIDTH = 10
@@ -44,8 +47,9 @@ def rank_table(scene: Scene, width: int, height: int) -> list[Line]:
     order = ordered(scene, height - 1)
     _note(scene.place, columns, order)
     lines = [_titles(scene, columns, bar)]
+    pattern = match.shown(scene.place.searched)
     for at in scene.place.scroll.window(len(order), height - 1):
-        lines.append(_row(scene, columns, order[at], bar))
+        lines.append(_row(scene, columns, order[at], bar, pattern))
     if not order:
         lines.append(Line("  ").add(_nobody(scene), "dim"))
     return lines
@@ -78,7 +82,7 @@ def _note(place: Place, columns: list[table.Column], order: list[int]) -> None:
 
 
 def _titles(scene: Scene, columns: list[table.Column], bar: int) -> Line:
-    line = Line(" " * GUTTER).extend(table.head(columns, 1, scene.place.sort, _sign(scene.place.sort)))
+    line = Line(" " * GUTTER).extend(table.head(columns, 1, scene.place.sort, _sign(scene.place)))
     if bar:
         scale = f"{fixed(scene.breakdown.full_ms)} ms" if scene.breakdown.full_ms else ""
         title = "where the step went" if bar >= 32 else "its step"
@@ -86,24 +90,41 @@ def _titles(scene: Scene, columns: list[table.Column], bar: int) -> Line:
     return line
 
 
-def _sign(sort: str) -> str:
-    return "▾" if sort in SORTS and SORTS[sort][1] else "▴"
+def _sign(place: Place) -> str:
+    falling = place.sort in SORTS and SORTS[place.sort][1]
+    return "▾" if falling != place.inverted else "▴"
 
 
-def _row(scene: Scene, columns: list[table.Column], rank: int, bar: int) -> Line:
+def _row(
+    scene: Scene, columns: list[table.Column], rank: int, bar: int, pattern: re.Pattern[str] | None
+) -> Line:
     chosen = rank == scene.place.rank
-    line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
+    sign = ("▶" if scene.place.follow else "▸") if chosen else " "
+    line = Line(sign, "accent", ground="cursor" if chosen else "")
     mark, role = _mark(scene, rank)
     line.add(mark, role)
-    line.extend(table.body(columns, rank))
+    body = table.body(columns, rank)
+    line.extend(body if pattern is None else _with_matches(columns, body, pattern))
     line.target = rank
     if bar:
         line.add(" ┃", "rule").extend(scene.breakdown.bar(rank, bar, scene.ascii_only))
     return line
 
 
+def _with_matches(columns: list[table.Column], body: Line, pattern: re.Pattern[str]) -> Line:
+    """Matches are marked where the filter looks: in words, not in figures."""
+    line = Line()
+    for at, piece in enumerate(body.pieces):
+        title = columns[at // 2].title if at % 2 == 0 else ""  # gaps stand between the columns
+        line.pieces += marked(piece, pattern) if title in ("host", "dev", "state") else [piece]
+    line.width = body.width
+    return line
+
+
 def _mark(scene: Scene, rank: int) -> Piece:
-    """Whom a stall is due to, or whom the others wait for at every step."""
+    """To be compared; whom a stall is due to; whom the others wait for at every step."""
+    if rank == scene.place.marked:
+        return "◆", "accent"
     if rank in scene.blamed:
         return "■", "bad"
     return ("▲", "warn") if rank in scene.culprits else (" ", "text")
@@ -117,12 +138,12 @@ def _nobody(scene: Scene) -> str:
 
 def _columns(scene: Scene) -> list[table.Column]:
     ranks = scene.frame.ranks
-    one_host = scene.frame.run.nodes <= 1 and len(set(ranks.host)) <= 1
+    one_host = len(set(ranks.host)) <= 1
     last = max(0, len(ranks.state) - 1)
     bounds = _told(scene, ranks.bound_ms)
     columns = [
         table.Column("rank", max(5, len(str(last))), lambda rank: (str(rank), _name_role(scene, rank)), 99),
-        _text(scene, "host", ranks.host, 5 if one_host else 75, 16),
+        _text(scene, "host", without_domain(ranks.host), 5 if one_host else 75, 16),
         _text(scene, "dev", ranks.device, 70, 8),
         table.Column("state", STATE_WIDTH, lambda rank: state_piece(scene, rank), 98, right=False),
         _number("step", ranks.step, count, 84, "dim"),
@@ -138,7 +159,7 @@ def _columns(scene: Scene) -> list[table.Column]:
         _number("other", ranks.other_ms, fixed, 46, "text"),
         _number("wait", ranks.wait_ms, _split(scene), 55, "text"),
         _number("move", ranks.transfer_ms, _split(scene), 54, "text"),
-        _number("score", ranks.relative_score, lambda value: fixed(value, 2), 41, "text"),
+        _number("score", ranks.relative_score, lambda value: fixed(value, 2), 61, "text"),
         _number("mem", ranks.rss_bytes, size, 40, "dim"),
         _number("cpu%", ranks.cpu_pct, lambda value: fixed(value, 0), 39, "dim"),
         _number("lost", ranks.lost_records, count, 38, "dim"),
@@ -173,6 +194,15 @@ def _text(scene: Scene, title: str, texts: tuple[str, ...], keep: int, most: int
     )
 
 
+@lru_cache(maxsize=2)
+def without_domain(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    """`gpu017.cluster.local` as `gpu017`, where that still tells all hosts apart."""
+    short = {host: host.partition(".")[0] for host in set(hosts)}
+    if len(set(short.values())) < len(short) or any(name.isdecimal() for name in short.values()):
+        return hosts  # several of one name, or addresses
+    return tuple(short[host] for host in hosts)
+
+
 @lru_cache(maxsize=4)
 def _widest(texts: tuple[str, ...], ascii_only: bool) -> int:
     """Hosts and devices of thousands of ranks do not change from picture to picture."""
@@ -203,6 +233,8 @@ def tally(scene: Scene) -> str:
         words = [f"{len(place.order):,} of {words[0]}"]
     if 0 < seen < len(place.order):
         words[0] = f"{place.scroll.top + 1:,}–{place.scroll.top + seen:,} of {words[0]}"
+    if place.follow:
+        words.append(f"following rank {place.rank}")
     if place.filter:
         words.append(f"filter {scene.clean(place.filter)!r}")
     if frame.run.nodes > 1:

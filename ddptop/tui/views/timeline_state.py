@@ -26,13 +26,15 @@ class TimelineState:
     """The axis shows 1 / 2**level of the step."""
     begin: float = 0.0
     """Where it begins, as a share of the step."""
+    lines: int = 0
+    """Lines scrolled on from where the lane under the cursor begins."""
     every: bool = False
     """The all-reduces of every lane, not only of the one under the cursor."""
 
     @property
     def share(self) -> float:
         """How much of the step is seen."""
-        return 1.0 / 2**self.level
+        return float(0.5**self.level)
 
     def zoom(self, by: int) -> None:
         """Twice as near for each, or half; the middle stays where it is."""
@@ -65,6 +67,11 @@ class TimelineState:
     def move(self, by: int, world: int) -> None:
         """The cursor some lanes down."""
         self.rank = min(max(self.rank + by, 0), max(0, world - 1))
+        self.lines = 0
+
+    def scroll(self, lines: int) -> None:
+        """The lanes some lines up: the view keeps it within what there is."""
+        self.lines += lines
 
     def toggle_all(self) -> None:
         """All-reduces of every lane, or of one."""

@@ -1,0 +1,105 @@
+"""`ddptop demo --simulate RANKS`: made-up ranks, the real collector, the real screen."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+from ddptop.cli import demo, show
+from ddptop.cli.errors import CliError
+from ddptop.cli.settings import load
+from ddptop.collector.supervisor import CollectorSupervisor
+from ddptop.transport.rundir import (
+    RunDirectoryError,
+    create_run_directory,
+    remove_run_directory,
+    state_directory,
+)
+
+RECORD_LIMIT = 256 << 20
+"""Bytes after which the recording thins itself: nobody keeps a made-up run for its figures."""
+
+HEADLESS_STEPS = 120
+"""Without a screen somebody has to end it: a minute of thousands of ranks."""
+
+
+class Simulated:
+    """The processes of a made-up run: its collector, and one that plays all of its ranks."""
+
+    def __init__(self, name: str, ranks: int, steps: int) -> None:
+        """Raises CliError where they cannot be started."""
+        self._run_id = secrets.token_hex(6)
+        self._lock = threading.Lock()
+        self._over = False
+        self.output = tempfile.TemporaryFile()
+        try:
+            self._directory = create_run_directory(self._run_id)
+            recording = state_directory() / f"{name}.ddptop"
+            arguments = self._arguments(name, recording, ranks)
+            self._supervisor = CollectorSupervisor(arguments, self._directory / "collector.log")
+            self._supervisor.start()
+            self.process = self._play(ranks, steps)
+        except (RunDirectoryError, OSError) as error:
+            raise CliError(f"cannot simulate: {error}") from error
+        threading.Thread(target=self._end_with_ranks, name="ddptop-simulate", daemon=True).start()
+
+    def _arguments(self, name: str, recording: Path, ranks: int) -> list[str]:
+        named = {
+            "--run-dir": str(self._directory),
+            "--run-id": self._run_id,
+            "--name": name,
+            "--record": str(recording),
+            "--record-limit": str(RECORD_LIMIT),
+            "--script": "simulated",
+            "--argv": f'["--simulate", "{ranks}"]',
+        }
+        return [*(word for pair in named.items() for word in pair), "--simulated"]
+
+    def _play(self, ranks: int, steps: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "ddptop.sources.simulation", "--directory", str(self._directory)]
+        command += ["--run-id", self._run_id, "--ranks", str(ranks), "--steps", str(steps)]
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=self.output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C ends the watching, and that ends the rest in good order
+        )
+
+    def _end_with_ranks(self) -> None:
+        self.finish(self.process.wait())
+
+    def finish(self, exit_code: int) -> None:
+        """Bring the run to its end; the second time nothing."""
+        with self._lock:
+            over, self._over = self._over, True
+            if not over and self._supervisor.finish(exit_code) is None:
+                remove_run_directory(self._directory)
+
+    def stop(self) -> None:
+        """End the ranks if they are still at it, then the run."""
+        stopped = self.process.poll() is None
+        demo.stop(self.process)
+        self.finish(0 if stopped else self.process.returncode)
+        self.output.close()
+
+
+def main(options: argparse.Namespace) -> int:
+    """Start the run, show it until the person or the steps end it, and clean up."""
+    settings = load(vars(options)).settings
+    mode = show.Mode.WATCH if options.headless else show.choose_mode(options, live=True)
+    steps = options.steps or (0 if mode is show.Mode.SCREEN else HEADLESS_STEPS)
+    name = f"simulated-{secrets.token_hex(2)}"
+    simulated = Simulated(name, options.simulate, steps)
+    try:
+        run = demo.wait_for_run(name, simulated.process, simulated.output)
+        code = demo.watch(run, simulated.process, mode, settings)
+    finally:
+        simulated.stop()
+    demo.say_farewell(name)
+    return code

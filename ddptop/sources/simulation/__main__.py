@@ -1,0 +1,45 @@
+"""`python -m ddptop.sources.simulation`: all the ranks of a made-up run in one process."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import time
+from pathlib import Path
+
+from ddptop.sources.simulation.ranks import Ranks
+from ddptop.sources.simulation.story import Story
+from ddptop.transport.rundir import ingest_endpoint
+
+
+def main() -> int:
+    """Live through the story until the steps are done; for ever where there is no end to them."""
+    parser = argparse.ArgumentParser(prog="python -m ddptop.sources.simulation", allow_abbrev=False)
+    parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--run-id", required=True)
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--steps", type=int, default=0, help="0: no end")
+    parser.add_argument("--rate", type=float, default=0.0, help="steps a second; 0: by the number of ranks")
+    options = parser.parse_args()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    rate = options.rate or usual_rate(options.ranks)
+    story = Story(options.ranks, rate, detail_every=1 if options.ranks <= 64 else 4)
+    ranks = Ranks(story, ingest_endpoint(options.directory), options.run_id, steps=options.steps)
+    try:
+        while ranks.work(time.monotonic_ns()):
+            time.sleep(ranks.pause_s)
+    finally:
+        ranks.close()
+    return 0
+
+
+def usual_rate(ranks: int) -> float:
+    """Steps a second: large groups train large models, and all of them are made up by this one process."""
+    return 20.0 if ranks <= 64 else 5.0 if ranks <= 512 else 2.0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

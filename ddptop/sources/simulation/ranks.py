@@ -1,0 +1,181 @@
+"""The made-up ranks in time: steps as they come due, heartbeats, answers, a death and what follows."""
+
+from __future__ import annotations
+
+import time
+
+from ddptop.protocol.messages import (
+    Bye,
+    Evidence,
+    GroupState,
+    Phase,
+    Progress,
+    Stack,
+    StackFrame,
+    StepRow,
+    Steps,
+)
+from ddptop.sources.simulation.node import RANKS_PER_NODE, Node
+from ddptop.sources.simulation.story import Story
+from ddptop.transport.sockets import new_context
+
+NS = 1_000_000_000
+
+REPORT_S = 1.0
+"""Many ranks report once a second: a rank is called stale when nothing was heard of it for one and a half."""
+QUICK_REPORT_S = 0.25
+"""Few report as often as real ones."""
+BEAT_EVERY = 4
+"""One report in so many is followed by a heartbeat; while the step stands still every one is."""
+
+MOURNING_S = 12.0
+"""From a death until the elastic agent has started all ranks again."""
+
+REASON = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB"
+
+_STUCK = (
+    StackFrame("torch/autograd/graph.py", 841, "_engine_run_backward", "Variable._execution_engine.run_backward("),
+    StackFrame("torch/_tensor.py", 648, "backward", "torch.autograd.backward("),
+    StackFrame("train.py", 118, "train", "loss.backward()"),
+    StackFrame("train.py", 164, "<module>", "train()"),
+)  # fmt: skip
+_FAILED = (StackFrame("train.py", 97, "attention", "scores = q @ k.transpose(-2, -1)"), *_STUCK[2:])
+
+
+class Ranks:
+    """All ranks of the story. One thread."""
+
+    def __init__(self, story: Story, endpoint: str, run_id: str, *, steps: int = 0) -> None:
+        """`steps`: after so many of them, over all incarnations, it ends; 0: never."""
+        self._story = story
+        self._left = steps or None
+        self._context = new_context()
+        world = story.world
+        self._nodes = [
+            Node(self._context, endpoint, run_id, range(at, min(world, at + RANKS_PER_NODE)), story)
+            for at in range(0, world, RANKS_PER_NODE)
+        ]
+        self.pause_s = 0.02
+        self._report_ns = int((QUICK_REPORT_S if world <= 64 else REPORT_S) * NS)
+        self._incarnation = -1
+        self._restart(time.monotonic_ns())
+
+    def work(self, now_ns: int) -> bool:
+        """Do what is due by this moment; False when the steps are done."""
+        if self._mourns_until_ns is not None and now_ns >= self._mourns_until_ns:
+            self._restart(now_ns)
+        self._take_steps(now_ns)
+        done = self._left == 0
+        for at, node in enumerate(self._nodes):
+            if now_ns >= self._due_ns[at] or done:
+                self._due_ns[at] = max(self._due_ns[at] + self._report_ns, now_ns)
+                self._report(at, node, now_ns)
+            if node.asked != self._answered[at]:
+                self._answered[at] = node.asked
+                self._answer(node, now_ns)
+            node.service()
+        return not done
+
+    def close(self) -> None:
+        """Every rank says that it is done; what is not sent within a second is not sent."""
+        now_ns = time.monotonic_ns()
+        for node in self._nodes:
+            for rank in node.ranks:
+                node.offer(rank, Bye(now_ns, "finished"))
+        end = time.monotonic() + 1.0
+        while any(node.pending for node in self._nodes) and time.monotonic() < end:
+            for node in self._nodes:
+                node.service()
+            time.sleep(self.pause_s)
+        for node in self._nodes:
+            node.close()
+        self._context.term()
+
+    # -- inside ----------------------------------------------------------------------
+
+    def _restart(self, now_ns: int) -> None:
+        """Processes of the next incarnation."""
+        self._incarnation += 1
+        self._mourns_until_ns: int | None = None
+        self._step = 0
+        self._end_ns = now_ns
+        """When the last finished step ended."""
+        self._rows: list[tuple[int, int, list[StepRow]]] = []
+        self._ahead: tuple[int, list[StepRow]] | None = None
+        """Length and rows of the step that is going on."""
+        count = len(self._nodes)
+        self._told = [0] * count
+        """By node: steps before this one were reported."""
+        self._answered = [node.asked for node in self._nodes]
+        # Spread over the period, as hosts that started by themselves.
+        self._due_ns = [now_ns + self._report_ns * (1 + at) // count for at in range(count)]
+        self._reports = 0
+        for node in self._nodes:
+            node.begin(self._incarnation, now_ns, time.time_ns())
+
+    def _take_steps(self, now_ns: int) -> None:
+        """Make up the steps that have ended by now."""
+        while self._mourns_until_ns is None and self._left != 0:
+            if self._ahead is None:
+                self._ahead = self._story.rows(self._step, 0)
+            wall_us, rows = self._ahead
+            end_ns = self._end_ns + wall_us * 1000
+            if end_ns > now_ns:
+                return
+            self._rows.append((self._step, self._end_ns, rows))
+            self._ahead = None
+            self._left = None if self._left is None else self._left - 1
+            if self._story.is_last_of(self._step):
+                self._die(end_ns)
+            self._step, self._end_ns = self._step + 1, end_ns
+            self._forget()
+
+    def _forget(self) -> None:
+        told = min(self._told)
+        self._rows = [entry for entry in self._rows if entry[0] >= told]
+
+    def _die(self, now_ns: int) -> None:
+        """One rank fails; the others wait for it in the next step, until all are started again."""
+        self._mourns_until_ns = now_ns + int(MOURNING_S * NS)
+        node = self._nodes[-1]
+        self._report(len(self._nodes) - 1, node, now_ns)
+        stack = Stack("traceback", True, _FAILED)
+        words = Evidence(now_ns, 0, self._step + 1, Phase.FORWARD, 0, REASON, (), (stack,), ())
+        node.offer(self._story.mortal, words)
+        node.offer(self._story.mortal, Bye(now_ns, "OutOfMemoryError"))
+
+    def _alive(self, node: Node) -> list[int]:
+        dead = self._story.mortal if self._mourns_until_ns is not None else -1
+        return [rank for rank in node.ranks if rank != dead]
+
+    def _report(self, at: int, node: Node, now_ns: int) -> None:
+        entries = [entry for entry in self._rows if entry[0] >= self._told[at]]
+        if entries:
+            first, base_ns, _ = entries[0]
+            begins = [(begin_ns - base_ns) // 1000 for _, begin_ns, _ in entries]
+            for rank in node.ranks:
+                rows = tuple(
+                    entry[2][rank]._replace(begin_us=begin)
+                    for entry, begin in zip(entries, begins, strict=True)
+                )
+                node.offer(rank, Steps(1, first, base_ns, rows))
+            self._told[at] = entries[-1][0] + 1
+        self._reports += 1
+        if not entries or self._reports // len(self._nodes) % BEAT_EVERY == at % BEAT_EVERY:
+            for rank in self._alive(node):
+                node.beat(rank, self._progress(now_ns))
+
+    def _progress(self, now_ns: int) -> Progress:
+        every = self._story.detail_every
+        us = self._story.step_us
+        sequence = 4 * self._step + 4
+        return Progress(now_ns, self._step, Phase.BACKWARD, 0, sequence, every, 0.003 * us, 0.3, 0)
+
+    def _answer(self, node: Node, now_ns: int) -> None:
+        stacks = (Stack("MainThread", True, _STUCK),)
+        sequence = 4 * self._step + 4
+        groups = (GroupState("0", "nccl", self._story.world, sequence, sequence - 1),)
+        for rank in self._alive(node):
+            node.offer(
+                rank, Evidence(now_ns, node.asked, self._step, Phase.BACKWARD, 0, "", groups, stacks, ())
+            )

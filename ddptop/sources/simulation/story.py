@@ -1,0 +1,141 @@
+"""What the made-up ranks live through: mostly nothing, then a straggler, a NaN, a death."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.protocol.messages import Bucket, Flag, StepRow
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from numpy.typing import NDArray
+
+    Times: TypeAlias = NDArray[np.int64]
+
+CYCLE_S = 120.0
+"""After this long, in steps of an undisturbed run, the story begins again."""
+
+STRAGGLER = (0.15, 0.40)
+NAN = (0.52, 0.54)
+DEATH = 0.75
+"""Parts of the cycle: the data of one rank come late, one rank's loss is NaN, a rank fails."""
+
+LATE = 0.35
+"""How late the straggler is, as a part of the step."""
+
+DATA, FORWARD, BACKWARD, OPTIMIZER = 0.05, 0.27, 0.52, 0.10
+"""Parts of a step in which nobody waits; what is missing to 1 is spent between them."""
+
+BUCKET_BYTES = (8_392_704, 25_165_824, 25_165_824, 26_214_400)
+MOVE = 0.02
+"""Part of a step that moving one bucket's bytes takes."""
+
+JITTER = 0.004
+"""Standard deviation of a rank's phases, as a part of the step."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """A run of `world` ranks at `rate` steps a second while nothing is the matter. The same every time."""
+
+    world: int
+    rate: float
+    detail_every: int = 1
+
+    @cached_property
+    def step_us(self) -> int:
+        """An undisturbed step."""
+        return int(1e6 / self.rate)
+
+    @cached_property
+    def cycle(self) -> int:
+        """Steps of the story."""
+        return max(40, int(CYCLE_S * self.rate))
+
+    @property
+    def straggler(self) -> int:
+        """The rank that is late for a while."""
+        return self.world // 3
+
+    @property
+    def nan_rank(self) -> int:
+        """The rank whose loss is NaN for a while."""
+        return self.world // 2
+
+    @property
+    def mortal(self) -> int:
+        """The rank that fails; a group of one lives for ever."""
+        return self.world - 1
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The gradient buckets of every rank."""
+        return tuple(
+            Bucket(0, index, size, size, 12, "float32", "") for index, size in enumerate(BUCKET_BYTES)
+        )
+
+    def is_last_of(self, step: int) -> bool:
+        """Whether a rank fails after this step."""
+        return self.world > 1 and step == int(DEATH * self.cycle)
+
+    def late_us(self, step: int) -> int:
+        """How late the straggler comes in a step."""
+        part = (step % self.cycle) / self.cycle
+        late = self.world > 1 and STRAGGLER[0] <= part < STRAGGLER[1]
+        return int(LATE * self.step_us) if late else 0
+
+    def rows(self, step: int, begin_us: int) -> tuple[int, list[StepRow]]:
+        """Length of a step in microseconds and the row of every rank; it begins `begin_us` after the base."""
+        unit, late = self.step_us, self.late_us(step)
+        noise = np.abs(np.random.default_rng(step).normal(0.0, JITTER, (2, self.world)))
+        data = ((DATA + noise[0]) * unit).astype(np.int64)
+        data[self.straggler] += late
+        forward_at = data + unit // 200
+        forward = ((FORWARD + noise[1]) * unit).astype(np.int64)
+        backward_at = forward_at + forward + unit // 200
+        cells, backward_end = self._collectives(backward_at)
+        backward = backward_end - backward_at
+        optimizer_at = backward_end + unit // 100
+        optimizer = int(OPTIMIZER * unit)
+        wall = int(optimizer_at.max()) + optimizer + unit // 100
+        detail = step % self.detail_every == 0
+        flags = int(Flag.DETAIL) if detail else 0
+        whole = cells.tolist() if detail else [()] * self.world
+        columns = zip(
+            data.tolist(), forward.tolist(), backward.tolist(), forward_at.tolist(), backward_at.tolist(),
+            optimizer_at.tolist(), self._losses(step), whole, strict=True,
+        )  # fmt: skip
+        return wall, [
+            StepRow(begin_us, wall, d, f, b, optimizer, fa, ba, oa, 1, flags, 30, loss, tuple(own))
+            for d, f, b, fa, ba, oa, loss, own in columns
+        ]
+
+    def _collectives(self, backward_at: Times) -> tuple[Times, Times]:
+        """(ranks, 3 x buckets) cells, and (ranks,) ends of backward: one stream, all wait for the last."""
+        count = len(BUCKET_BYTES)
+        part = BACKWARD * self.step_us / count
+        ready = backward_at[:, None] + (part * (1 + np.arange(count))).astype(np.int64)
+        moving = int(MOVE * self.step_us)
+        cells = np.empty((self.world, count, 3), np.int64)
+        end = 0
+        for bucket in range(count):
+            end = max(end, int(ready[:, bucket].max())) + moving
+            cells[:, bucket] = np.stack(
+                [np.full(self.world, bucket), ready[:, bucket], end - ready[:, bucket]], axis=1
+            )
+        return cells.reshape(self.world, -1), np.full(self.world, end + self.step_us // 200)
+
+    def _losses(self, step: int) -> list[float]:
+        mean = 0.35 + 2.2 * math.exp(-step / (0.4 * self.cycle)) + 0.01 * math.sin(step / 7)
+        losses = mean + 0.01 * np.sin(np.arange(self.world) * 1.7 + step)
+        part = (step % self.cycle) / self.cycle
+        if NAN[0] <= part < NAN[1]:
+            losses[self.nan_rank] = math.nan
+        told: list[float] = losses.tolist()
+        return told

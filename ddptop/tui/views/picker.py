@@ -1,0 +1,62 @@
+"""All runs and recordings of this machine, to choose one from."""
+
+from __future__ import annotations
+
+import time
+from pathlib import PurePath
+
+from ddptop.tui.paint import table
+from ddptop.tui.paint.line import Line, rule
+from ddptop.tui.paint.numbers import UNKNOWN, age, count, counted
+from ddptop.tui.paint.signs import of_state
+from ddptop.tui.paint.text import clean
+from ddptop.tui.place import Place
+from ddptop.tui.runs import RunChoice
+
+LONGEST_NAME = 32
+
+
+def picker(place: Place, width: int, height: int, ascii_only: bool, now_s: float | None = None) -> list[Line]:
+    """A row per run: state, name, ranks, script, age, recording; `now_s` in Unix seconds, by default now."""
+    if place.choices is None:
+        return [rule(width, "runs"), Line("  looking for runs and recordings", "dim")]
+    live = sum(choice.live for choice in place.choices)
+    lines = [rule(width, f"{counted(live, 'live run')}, {counted(len(place.choices) - live, 'recording')}")]
+    if not place.choices:
+        return [*lines, Line("  none yet: start one with ddptop-run SCRIPT", "dim")]
+    columns = table.fitting(
+        _columns(place.choices, time.time() if now_s is None else now_s, ascii_only), width - 2
+    )
+    lines.append(Line("  ").extend(table.head(columns, 2)))
+    scroll = place.scroll
+    for at in scroll.window(len(place.choices), height - len(lines) - 1):
+        chosen = at == scroll.cursor
+        line = Line("▸ " if chosen else "  ", "accent", ground="cursor" if chosen else "")
+        line.extend(table.body(columns, at, 2))
+        line.target = at
+        lines.append(line)
+    note = place.choices[scroll.cursor].note
+    lines += [Line()] * (height - len(lines) - 1)
+    return [*lines, Line("▲ ", "warn").add(clean(note, ascii_only)) if note else Line()]
+
+
+def _columns(choices: tuple[RunChoice, ...], now_s: float, ascii_only: bool) -> list[table.Column]:
+    def texts(cell: object) -> list[str]:
+        return [clean(cell(choice), ascii_only) for choice in choices]  # type: ignore[operator]  # a function of one choice
+
+    states = [of_state(choice.state) for choice in choices]
+    words = [f"{sign} {choice.state}" for (sign, _), choice in zip(states, choices, strict=True)]
+    return [
+        table.Column("state", max(map(len, words)), lambda at: (words[at], states[at][1]), 99, right=False),
+        table.measured("run", texts(lambda c: c.name), 98, right=False, most=LONGEST_NAME),
+        table.measured("ranks", texts(lambda c: count(c.ranks)), 90),
+        table.measured(
+            "script", texts(lambda c: PurePath(c.script).name or UNKNOWN), 80, right=False, most=24
+        ),
+        table.measured("age", texts(lambda c: _age(c, now_s)), 95),
+        table.measured("recording", texts(lambda c: c.path or UNKNOWN), 60, right=False, most=60, tail=True),
+    ]
+
+
+def _age(choice: RunChoice, now_s: float) -> str:
+    return UNKNOWN if choice.started_at is None else age(now_s - choice.started_at)

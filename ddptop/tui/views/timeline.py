@@ -1,0 +1,150 @@
+"""The timeline: one step, a lane per rank, phases above and every all-reduce below."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddptop.tui.paint.line import Line, gather, rule
+from ddptop.tui.paint.numbers import count, fixed, known
+from ddptop.tui.paint.phases import legend
+from ddptop.tui.paint.text import wrap
+from ddptop.tui.views.timeline_lanes import MOVE, QUEUED, READY, WAIT, Plan, lane_lines
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Lane, Timeline
+    from ddptop.tui.paint.line import Role
+    from ddptop.tui.scene import Scene
+    from ddptop.tui.views.timeline_state import TimelineState
+
+LEAST_FOR_WORDS, LEAST_FOR_AXIS, LEAST_FOR_LEGEND = 5, 4, 12
+"""Lines of the page from which these are worth one of them."""
+
+
+def timeline_page(scene: Scene, width: int, height: int) -> list[Line]:
+    """What is known of the step, and as many lanes as there is room for."""
+    shown, state = scene.frame.timeline, scene.place.timeline
+    if shown is None:
+        text = "The step is asked for: it comes with the next picture."
+        if scene.frame.group.step is None:
+            text = "No step is complete yet: its lanes come with the first one."
+        return [rule(width, "timeline"), Line(), *(Line("  ").add(row, "dim") for row in wrap(text, width - 4))]
+    lines = [_head(scene, shown, state, width)]
+    if height >= LEAST_FOR_WORDS:
+        sign, role, text = _words(scene, shown, state)
+        rows = wrap(scene.clean(text), width - 2)[: 1 if height < 14 else 3]
+        lines += [Line(f"{sign} " if i == 0 else "  ", role).add(row) for i, row in enumerate(rows)]
+    plan = Plan.of(shown, state, width)
+    if height >= LEAST_FOR_AXIS:
+        lines.append(plan.head())
+    foot = _legend(scene, shown, width) if height >= LEAST_FOR_LEGEND else []
+    lines += _lanes(scene, shown, state, plan, height - len(lines) - len(foot))
+    return [*lines, *(Line() for _ in range(height - len(lines) - len(foot))), *foot]
+
+
+def _head(scene: Scene, shown: Timeline, state: TimelineState, width: int) -> Line:
+    back, on = any(step < shown.step for step in shown.kept), any(step > shown.step for step in shown.kept)
+    step = Line("◂ " if back else "", "accent").add("step ", "dim").add(count(shown.step), "strong")
+    step.add(" ▸" if on else "", "accent")
+    held = Line(" held ", "badge") if state.step is not None else Line("newest", "dim")
+    world = len(scene.frame.ranks.state)
+    part = len(shown.lanes) < world
+    return gather(
+        [
+            step,
+            Line(fixed(shown.step_ms), "strong").add(" ms", "dim"),
+            held,
+            Line("exposed ", "dim").add(fixed(shown.exposed_ms, 1, " ms")) if shown.detailed else Line(),
+            Line("overlap ", "dim").add(fixed(shown.overlap_pct, 0, "%")) if shown.detailed else Line(),
+            Line("zoom ", "dim").add(f"{2**state.level}x", "accent" if state.level else "text"),
+            Line(f"{len(shown.lanes)} of {world:,} lanes", "dim") if part else Line(),
+        ],
+        width,
+    )
+
+
+def _words(scene: Scene, shown: Timeline, state: TimelineState) -> tuple[str, Role, str]:
+    """Sign, role and what is to be said of this step; what makes it less than it seems comes first."""
+    notes = []
+    sign, role = ("●", "good")
+    if state.step is not None and state.step != shown.step:
+        notes.append(f"step {state.step:,} is not kept, this is the newest")
+    if not shown.detailed:
+        every = scene.frame.overhead.detail_every
+        often = f" (one step in {every:,} is)" if every is not None and every > 1 else ""
+        return "▲", "warn", "; ".join([*notes, f"the buckets of this step were not timed{often}: phases only"])
+    if shown.clock_free:
+        sign, role = ("~", "warn")
+        notes.append("the clocks cannot tell who came last: every lane counts from its own begin")
+        notes.append("what the shortest collective leaves is called wait")
+    elif shown.last is not None and known(shown.skew_ms):
+        bound = f" ±{fixed(shown.bound_ms)}" if known(shown.bound_ms) else ""
+        clear = not known(shown.bound_ms) or shown.skew_ms > shown.bound_ms  # type: ignore[operator]  # known() has looked
+        late = f"rank {shown.last} came last, {fixed(shown.skew_ms)}{bound} ms after the first"
+        even = f"nobody stands out: all arrive within {fixed(shown.skew_ms, 2)}{bound} ms"
+        sign, role = ("▸", "warn") if clear else ("●", "good")
+        notes.append(late if clear else even)
+    else:
+        notes.append("nobody came last")
+    if shown.micro_steps > 1:
+        notes.append(f"{shown.micro_steps} backward passes, the earlier ones drawn as one")
+    if shown.kept_every > 1:
+        notes.append(f"thinned recording: one step in {shown.kept_every:,} is kept")
+    return sign, role, "; ".join(notes)  # type: ignore[return-value]  # mypy widens the roles to str
+
+
+def _lanes(scene: Scene, shown: Timeline, state: TimelineState, plan: Plan, room: int) -> list[Line]:
+    """Of many lanes those of the culprits stay on top; the others scroll with the cursor."""
+    if not shown.lanes or room < 1:
+        return []
+    ranks = [lane.rank for lane in shown.lanes]
+    nearest = min(ranks, key=lambda rank: abs(rank - state.rank))
+    blocks = [
+        lane_lines(scene, shown, lane, plan, how=how, chosen=lane.rank == nearest)
+        for lane, how in zip(shown.lanes, _how(shown.lanes, nearest, state.every, room), strict=True)
+    ]
+    if sum(map(len, blocks)) + len(blocks) - 1 <= room:
+        blocks = [[*block, Line()] for block in blocks]
+        return [line for block in blocks for line in block][:room]
+    lead = _lead(ranks) if room > LEAST_FOR_LEGEND and nearest not in ranks[: _lead(ranks)] else 0
+    pinned = [line for block in blocks[:lead] for line in block]
+    return pinned + _window(blocks[lead:], ranks[lead:].index(nearest), state, room - len(pinned))
+
+
+def _lead(ranks: list[int]) -> int:
+    """How many lanes come before those that are neighbours."""
+    lead = len(ranks) - 1
+    while lead > 0 and ranks[lead - 1] + 1 == ranks[lead]:
+        lead -= 1
+    return lead
+
+
+def _window(blocks: list[list[Line]], at: int, state: TimelineState, room: int) -> list[Line]:
+    """The lane under the cursor whole, where it fits, and its neighbours about it."""
+    begin, total, own = sum(map(len, blocks[:at])), sum(map(len, blocks)), len(blocks[at])
+    before = (room - own) // 2 if own < room else 0
+    top = max(0, min(begin - before, total - room))
+    state.lines = max(-top, min(state.lines, max(0, total - room) - top))
+    top += state.lines
+    return [line for block in blocks for line in block][top : top + room]
+
+
+def _how(lanes: tuple[Lane, ...], chosen: int, every: bool, room: int) -> list[str]:
+    """How much of every lane: all where that fits or was asked for, else of the one under the cursor."""
+    if every or sum(1 + len(lane.reduces) for lane in lanes) <= room:
+        return ["all"] * len(lanes)
+    own = next(1 + len(lane.reduces) for lane in lanes if lane.rank == chosen)
+    rest = "merged" if own + 2 * (len(lanes) - 1) <= room else "none"
+    return ["all" if lane.rank == chosen else rest for lane in lanes]
+
+
+def _legend(scene: Scene, shown: Timeline, width: int) -> list[Line]:
+    lines = [legend(scene.ascii_only, (), width)]
+    if shown.detailed:
+        plain = scene.ascii_only
+        texts = (
+            *((READY, "bucket ready"), (WAIT, "waits for a rank"), (MOVE, "moves bytes")),
+            (QUEUED, "queued"),
+        )
+        parts = [Line(signs[plain]).add(f" {text}", "dim") for signs, text in texts]
+        lines.append(gather(parts, width))
+    return lines

@@ -1,0 +1,147 @@
+"""The lanes of a timeline: a rank's phases, and below them its all-reduces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.tui.paint.line import Line
+from ddptop.tui.paint.numbers import fixed, size
+from ddptop.tui.paint.phases import PARTS
+from ddptop.tui.paint.text import fit
+from ddptop.tui.paint.timeaxis import TimeAxis, Track
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Lane, Timeline
+    from ddptop.tui.paint.line import Role
+    from ddptop.tui.scene import Scene
+    from ddptop.tui.views.timeline_state import TimelineState
+
+READY, QUEUED, WAIT, MOVE, UNSEEN = (("┊", "|"), ("╌", ":"), ("░", "."), ("≈", "~"), ("?", "?"))
+"""Of an all-reduce: handed over, behind others in the queue, a rank is missing, bytes move, end not seen."""
+
+_SIGNS = {part.name: part for part in PARTS}
+
+SIZE, TIME = 9, 8
+"""Widths of the columns at the right: bytes, and a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Widths of the parts of a lane's lines."""
+
+    rank: int
+    bucket: int
+    axis: TimeAxis
+    size: bool
+    times: bool
+
+    @classmethod
+    def of(cls, shown: Timeline, state: TimelineState, width: int) -> Plan:
+        """The figures give way to the axis, bytes first."""
+        rank = max((len(str(lane.rank)) for lane in shown.lanes), default=1)
+        bucket = max((len(_name(shown, place)) for place in range(len(shown.reduces))), default=2)
+        label = rank + bucket + 4
+        sized, timed = (shown.detailed and width >= least for least in (58, 38))
+        room = max(1, width - label - (SIZE if sized else 0) - (2 * TIME if timed else 0))
+        begin, share = state.begin * shown.span_ms, state.share * shown.span_ms
+        return cls(rank, bucket, TimeAxis(begin, begin + share, room), sized, timed)
+
+    @property
+    def left(self) -> int:
+        """Cells before the axis."""
+        return self.rank + self.bucket + 4
+
+    def head(self) -> Line:
+        """The numbers of the axis and the titles of the figures."""
+        line = Line(" " * self.left).extend(self.axis.numbers()).pad(self.left + self.axis.width)
+        line.add("size".rjust(SIZE) if self.size else "", "dim")
+        return line.add("wait".rjust(TIME) + "move".rjust(TIME) if self.times else "", "dim")
+
+    def figures(self, line: Line, what: str, wait: str, move: str, role: Role = "text") -> Line:
+        """The end of a line."""
+        line.add(fit(what, SIZE, right=True) if self.size else "", "dim")
+        if self.times:
+            line.add(fit(wait, TIME, right=True), role).add(fit(move, TIME, right=True))
+        return line
+
+
+def lane_lines(scene: Scene, shown: Timeline, lane: Lane, plan: Plan, *, how: str, chosen: bool) -> list[Line]:
+    """`how`: `all` reduces below the phases, or them `merged` into one line, or `none`."""
+    lines = [_phases(scene, lane, plan, chosen)]
+    count = len(lane.reduces)
+    if how == "all":
+        lines += [_reduce(scene, shown, lane, at, plan) for at in range(count)]
+    elif how == "merged" and count:
+        lines.append(_merged(scene, lane, plan))
+    for line in lines:
+        line.target = lane.rank
+    return lines
+
+
+def _phases(scene: Scene, lane: Lane, plan: Plan, chosen: bool) -> Line:
+    late = lane.rank in scene.culprits
+    line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
+    line.add(f"r{lane.rank}".ljust(plan.rank + 1), "warn" if late else "strong")
+    line.add(f" {'ph'.ljust(plan.bucket)} ", "dim")
+    track = Track(plan.axis)
+    exposed = {"waiting": 0.0, "moving": 0.0}
+    for span in lane.spans:
+        part = _SIGNS[span.name]
+        track.put(span.begin_ms, span.end_ms, part.plain if scene.ascii_only else part.glyph, part.role)
+        if span.name in exposed:
+            exposed[span.name] += span.end_ms - span.begin_ms
+    line.extend(track.line())
+    if not len(lane.reduces):
+        return plan.figures(line, "", "", "")
+    return plan.figures(line, "exposed", fixed(exposed["waiting"]), fixed(exposed["moving"]), "strong")
+
+
+def _reduce(scene: Scene, shown: Timeline, lane: Lane, at: int, plan: Plan) -> Line:
+    place = int(lane.reduces[at])
+    line = Line(" " * (plan.rank + 3)).add(_name(shown, place).ljust(plan.bucket), "dim").add(" ")
+    track = Track(plan.axis)
+    _draw(track, lane, at, scene.ascii_only)
+    line.extend(track.line())
+    start, arrival, end = (float(column[at]) for column in (lane.start_ms, lane.arrival_ms, lane.end_ms))
+    sign = "~" if shown.clock_free else ""
+    came_last = lane.last[at] == 1
+    wait = "last" if came_last else sign + fixed(max(0.0, arrival - start))
+    move = fixed(max(0.0, end - arrival)) if np.isfinite(end) else "–"
+    role: Role = "warn" if came_last else "text"
+    return plan.figures(line, size(shown.reduces[place].bytes), wait, sign + move, role)
+
+
+def _merged(scene: Scene, lane: Lane, plan: Plan) -> Line:
+    """All of a lane's all-reduces in one row: where some bytes move it says so, else where some rank lacks."""
+    line = Line(" " * (plan.rank + 3)).add(f"{len(lane.reduces)}b".ljust(plan.bucket)[: plan.bucket], "dim")
+    track = Track(plan.axis)
+    plain = scene.ascii_only
+    for at in range(len(lane.reduces)):
+        track.put(float(lane.start_ms[at]), float(lane.arrival_ms[at]), WAIT[plain], "waiting")
+    for at in range(len(lane.reduces)):
+        if np.isfinite(lane.end_ms[at]):
+            track.put(float(lane.arrival_ms[at]), float(lane.end_ms[at]), MOVE[plain], "moving")
+    return plan.figures(line.add(" ").extend(track.line()), "", "", "")
+
+
+def _draw(track: Track, lane: Lane, at: int, plain: bool) -> None:
+    ready, start, arrival, end = (
+        float(column[at]) for column in (lane.ready_ms, lane.start_ms, lane.arrival_ms, lane.end_ms)
+    )
+    track.put(ready, start, QUEUED[plain], "faint")
+    track.put(start, arrival, WAIT[plain], "waiting")
+    track.mark(ready, READY[plain], "dim")
+    if np.isfinite(end):
+        track.put(arrival, end, MOVE[plain], "moving", least=1)
+    else:
+        track.mark(arrival, UNSEEN[plain], "warn")
+
+
+def _name(shown: Timeline, place: int) -> str:
+    """`b3`, or `m1b3` of the second of several models."""
+    reduce = shown.reduces[place]
+    several = any(other.model for other in shown.reduces)
+    return f"m{reduce.model}b{reduce.bucket}" if several else f"b{reduce.bucket}"

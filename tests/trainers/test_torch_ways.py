@@ -1,0 +1,51 @@
+"""What torch itself has beside the plain loop: torch.compile, ZeroRedundancyOptimizer, AMP with a GradScaler."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.trainers.pairs import Pair, Ran, assert_same_weights, assert_seen, by_torchrun
+
+STEPS = 10
+"""Of each way."""
+
+NOT_REACHED = "Profiler record function <class 'torch.autograd.profiler.record_function'> will be ignored"
+"""Dynamo says so when it begins to trace `DDP.forward`, before it gives up on it and compiles the module inside
+alone. The recorder's wrapper around `DDP.forward` makes it give up one call earlier."""
+
+
+@pytest.fixture(scope="module")
+def ways(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    compiled = ["compiled"] if shutil.which("g++") or shutil.which("clang++") else []
+    return by_torchrun(tmp_path_factory.mktemp("ways"), "torch_ways.py", "zero", "amp", *compiled)
+
+
+def last_loss(ran: Ran, way: str) -> float:
+    """The mean of what the ranks have printed for the last step."""
+    found = [re.fullmatch(rf"{way} rank \d step {STEPS - 1} loss (\S+)", line) for line in ran.lines]
+    losses = [float(match[1]) for match in found if match]
+    assert len(losses) == 2
+    return sum(losses) / 2
+
+
+@pytest.mark.parametrize("number_way", enumerate(["zero", "amp", "compiled"], start=1), ids=lambda p: p[1])
+def test_weights_are_the_same_and_each_way_is_seen(ways: Pair, number_way: tuple[int, str]) -> None:
+    number, way = number_way
+    if not (ways.plain.folder / f"{way}-0.pt").exists():
+        pytest.skip("torch.compile needs a C++ compiler")
+    assert_same_weights(ways.plain.weights(way), ways.watched.weights(way))
+    shown = ways.shown(number * STEPS - 1)
+    assert_seen(shown, number * STEPS)
+    # Under a GradScaler, of the loss before it was scaled.
+    assert shown["group"]["loss"]["mean"] == pytest.approx(last_loss(ways.plain, way), rel=1e-5)
+
+
+def test_the_lines_are_the_same_and_so_are_the_compiled_graphs(ways: Pair) -> None:
+    told = [line for line in ways.plain.lines if NOT_REACHED not in line]
+    assert ways.watched.lines == told
+    if (ways.plain.folder / "compiled-0.pt").exists():
+        assert any(re.fullmatch(r"compiled rank 0 .*'unique_graphs': [1-9].*", line) for line in told)

@@ -1,0 +1,137 @@
+"""Made-up parts of frames that only some views want: timelines, heat maps, and runs with much to tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ddptop.analysis.frames import Heat, Lane, Reduce, Span, Timeline
+from ddptop.analysis.heat import fold, folds
+from ddptop.analysis.wants import WantsHeat, WantsTimeline, parse
+from tests.tui.fake import FakeSource
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Frame
+
+NAN = float("nan")
+
+
+class WantedSource(FakeSource):
+    """Gives what is wanted at once, as a collector would with its next frame."""
+
+    def want(self, text: str) -> None:
+        self.asked.append(("want", text))
+        assert self.frame is not None
+        self.frame = with_wanted(self.frame, text)
+
+
+def with_wanted(frame: Frame, text: str) -> Frame:
+    """The frame with the made-up part that `text` asks for."""
+    want = parse(text)
+    if isinstance(want, WantsTimeline):
+        return replace(frame, timeline=timeline(len(frame.ranks.state), want))
+    if isinstance(want, WantsHeat):
+        return replace(frame, heat=heat(len(frame.ranks.state), want))
+    return frame
+
+
+def timeline(world: int = 4, want: WantsTimeline | None = None, buckets: int = 2, **changes: Any) -> Timeline:
+    """A step in which rank 1 comes 20 ms late with its data."""
+    want = want or WantsTimeline()
+    kept = tuple(range(12_228, 12_481, 4))
+    step = want.step if want.step in kept else kept[-1]
+    first = max(0, min(want.rank - 7, world - 15)) if world > 16 else 0
+    ranks = list(range(first, min(world, first + 16)))
+    if world > 16 and 1 not in ranks:
+        ranks = [1, *ranks[:15]]
+    sizes = [8_392_704, *[25_165_824] * (buckets - 1)]
+    shown = Timeline(
+        step=step or 12_480,
+        kept=kept,
+        picked=want.step in kept,
+        detailed=True,
+        clock_free=False,
+        micro_steps=1,
+        step_ms=46.8,
+        span_ms=46.8,
+        exposed_ms=18.4,
+        overlap_pct=22.0,
+        bound_ms=0.1,
+        last=1,
+        skew_ms=20.3,
+        kept_every=1,
+        reduces=tuple(Reduce(0, i, sizes[i], "0") for i in range(buckets)),
+        lanes=tuple(lane(rank, late=20.3 if rank == 1 else 0.0, buckets=buckets) for rank in ranks),
+    )
+    return replace(shown, **changes)
+
+
+def lane(rank: int, late: float, buckets: int = 2) -> Lane:
+    """1.2 ms of data, 7.1 of forward, 14 of backward with the buckets ready at even distances."""
+    begin = 0.1 * (rank % 3)
+    data, forward = begin + 1.2 + late, begin + 8.4 + late
+    ready = forward + 14.0 * np.arange(1, buckets + 1) / buckets
+    arrival = begin + 8.4 + 20.3 + 14.0 * np.arange(1, buckets + 1) / buckets
+    arrival = np.maximum(arrival, ready)
+    end = arrival + np.where(np.arange(buckets) == 0, 1.9, 3.0)
+    spans = [Span("data", begin, data), Span("other", data, data + 0.1), Span("forward", data + 0.1, forward)]
+    spans.append(Span("backward", forward, float(ready[-1])))
+    spans.append(Span("waiting", float(ready[-1]), float(arrival[-1])))
+    spans.append(Span("moving", float(arrival[-1]), float(end[-1])))
+    spans += [Span("optimizer", float(end[-1]), 46.5), Span("other", 46.5, 46.8)]
+    last = np.full(buckets, 1.0 if late else 0.0)
+    spans = [span for span in spans if span.end_ms > span.begin_ms]
+    return Lane(rank, tuple(spans), np.arange(float(buckets)), ready, ready, arrival, end, last)
+
+
+def untimed(world: int = 4) -> Timeline:
+    """A step without bucket detail."""
+    shown = timeline(world, exposed_ms=None, overlap_pct=None, detailed=False, last=None, skew_ms=None)
+    nothing = np.zeros(0)
+    lanes = []
+    for one in shown.lanes:
+        spans = [Span("backward" if s.name in ("waiting", "moving") else s.name, s.begin_ms, s.end_ms) for s in one.spans]
+        lanes.append(replace(one, spans=tuple(spans), reduces=nothing, ready_ms=nothing, start_ms=nothing,
+                             arrival_ms=nothing, end_ms=nothing, last=nothing))  # fmt: skip
+    return replace(shown, reduces=(), lanes=tuple(lanes))
+
+
+def clock_free(world: int = 4) -> Timeline:
+    """Ranks whose clocks cannot be compared."""
+    shown = timeline(world, clock_free=True, last=None, skew_ms=None, bound_ms=None)
+    lanes = tuple(replace(one, last=np.full(len(one.last), NAN)) for one in shown.lanes)
+    return replace(shown, lanes=lanes)
+
+
+def values(world: int, figure: str, steps: int) -> Any:
+    """(ranks, steps): rank 1 late in its data, one rank slower every tenth step, one not known."""
+    base = {"step": 46.8, "data": 1.2, "wait": 20.2, "loss": 0.41}.get(figure, 3.0)
+    rank, step = np.arange(world)[:, None], np.arange(steps)[None, :]
+    found = base * (1 + 0.004 * ((rank * 7 + step * 3) % 5))
+    if figure == "data":
+        found = np.where(rank == 1, 21.4 + 0.2 * (step % 3), found)
+        found = np.where((rank == world - 2) & (step % 10 == 0), 9.0, found)
+    return np.where((rank == world - 1) & (step < steps // 3), NAN, found)
+
+
+def heat(world: int, want: WantsHeat) -> Heat:
+    """As the reducer makes it."""
+    count = min(want.count or world, world - want.first)
+    steps = min(want.columns, 100)
+    cells = values(world, want.figure, steps)[want.first : want.first + count]
+    edges = folds(count, want.rows)
+    value, rank = fold(cells, edges)
+    return Heat(
+        figure=want.figure,
+        first=want.first,
+        count=count,
+        rows=tuple((edges + want.first).tolist()),
+        steps=tuple(range(12_481 - steps, 12_481)),
+        low=float(np.nanmin(cells)),
+        middle=float(np.nanmedian(cells)),
+        high=float(np.nanmax(cells)),
+        value=value.ravel(),
+        rank=(rank + want.first).ravel(),
+    )

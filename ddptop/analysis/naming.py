@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from ddptop.analysis.frames import Column
     from ddptop.analysis.groups import Scope
 
+FADED = 0.25
+"""A rank whose lateness has come down to this share of what it was named with is not the same story any more:
+to go on with its name it must be named anew. Otherwise noise, which is always about, would keep it."""
+
 MOVES, MOVES_WITHIN = 3, 512
 """A name that went on from one rank to another so often within so many detailed steps is one that rotates."""
 
@@ -28,6 +32,8 @@ class Named(NamedTuple):
     """Its place in the process group."""
     pattern: str
     cost_ms: float
+    lateness_ms: float
+    """When it was named."""
 
     @property
     def global_rank(self) -> int:
@@ -67,13 +73,17 @@ class Naming:
         rank = None if held is None else held.rank
         seen = judge.persistent(window, slots, rank if held is None or held.pattern == "persistent" else None)
         if seen is not None:
-            return Named(window.scope, seen.ranks[0], "persistent", seen.cost_ms)
+            faded = held is not None and seen.lateness_ms < FADED * held.lateness_ms
+            first = held is None or held.rank != seen.ranks[0] or judge.clearly(seen)
+            if first or not faded:
+                named_with = seen.lateness_ms if held is None or first else held.lateness_ms
+                return Named(window.scope, seen.ranks[0], "persistent", seen.cost_ms, named_with)
         for pattern, found in (
             ("intermittent", patterns.intermittent(window)),
             ("rotating", patterns.rotating(window, rank)),
         ):
             if found is not None:
-                return Named(window.scope, found.ranks[0], pattern, found.cost_ms)
+                return Named(window.scope, found.ranks[0], pattern, found.cost_ms, found.recoverable_ms)
         return None
 
     def _borne_out(self, detail: DetailWindow, slots: Column) -> bool:

@@ -4,34 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddptop.cli.table import aligned
+from ddptop.tui.runs import RunChoice as Entry
 
 if TYPE_CHECKING:
     from ddptop.cli.find import Recorded
     from ddptop.transport.rundir import RunFile
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One run. None: not known."""
-
-    name: str
-    id: str
-    live: bool
-    state: str
-    """live; of a recording: finished, failed, lost (nobody saw its end), unreadable; live while it grows."""
-    ranks: int | None
-    script: str
-    started_at: float | None
-    """Unix seconds."""
-    path: str | None
-    """The recording."""
-    note: str | None = None
-    """Why the recording cannot be read, or what of it is missing."""
 
 
 def of_live(run: RunFile) -> Entry:

@@ -1,4 +1,5 @@
-"""Settings of the screens: flags, then `DDPTOP_*`, then the configuration file, then the defaults."""
+"""Settings of the screens: flags, then `DDPTOP_*`, then the configuration file, then what the screen itself
+remembers of the last time, then the defaults."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from ddptop.cli import remembered
 from ddptop.cli.errors import CliError, Exit
 
 MIN_RATE_HZ = 0.1
@@ -28,6 +30,14 @@ class Settings:
     """Draw with ASCII characters only."""
     color: bool = True
     """Use colours; `NO_COLOR` turns them off."""
+    mouse: bool = True
+    """Take the mouse; without it the terminal's own selecting and copying works as ever."""
+    view: str = "overview"
+    """The view to begin with."""
+    sort: str = "rank"
+    """Column by which the ranks are sorted; with a `-` before it the other way round."""
+    log: bool = False
+    """The loss on a logarithmic axis."""
 
 
 @dataclass(frozen=True)
@@ -54,17 +64,21 @@ def load(
     environ = os.environ if environ is None else environ
     path = config_file(environ)
     in_file = _read(path)
+    last_time = remembered.load(environ)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for field in fields(Settings):
         name = field.name
         variable = f"DDPTOP_{name.upper()}"
         if (given := flags.get(name)) is not None:
-            value, origin = given, f"--{name}"
+            value, origin = given, "--no-mouse" if name == "mouse" else f"--{name}"
         elif environ.get(variable):
             value, origin = environ[variable], variable
         elif name in in_file:
             value, origin = in_file[name], str(path)
+        elif (kept := _kept(name, last_time)) is not None:
+            values[name], origins[name] = kept, "remembered"
+            continue
         else:
             values[name], origins[name] = _default(name, field.default, environ, encoding)
             continue
@@ -82,6 +96,14 @@ def config_file(environ: Mapping[str, str]) -> Path:
     # The XDG specification has relative paths ignored.
     base = Path(home) if home.startswith("/") else Path("~/.config").expanduser()
     return base / "ddptop" / "config.toml"
+
+
+def _kept(name: str, last_time: Mapping[str, object]) -> object | None:
+    """What was remembered, if this version can use it."""
+    try:
+        return _PARSERS[name](last_time[name]) if name in last_time else None
+    except ValueError:
+        return None
 
 
 def _default(
@@ -143,9 +165,29 @@ def _switch(value: object) -> bool:
     raise ValueError(f"{value!r} is neither true nor false")
 
 
+def _view(value: object) -> str:
+    from ddptop.tui.keys import VIEWS
+
+    if value in VIEWS:
+        return str(value)
+    raise ValueError(f"{value!r} is no view; choose from {', '.join(VIEWS)}")
+
+
+def _sort(value: object) -> str:
+    from ddptop.tui.views.rank_order import COLUMNS
+
+    if isinstance(value, str) and value.removeprefix("-") in COLUMNS:
+        return value
+    raise ValueError(f"{value!r} is no column; choose from {', '.join(COLUMNS)}")
+
+
 _PARSERS: dict[str, Callable[[object], object]] = {
     "rate": _hertz,
     "theme": _word,
     "ascii": _switch,
     "color": _switch,
+    "mouse": _switch,
+    "view": _view,
+    "sort": _sort,
+    "log": _switch,
 }

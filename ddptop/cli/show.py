@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ddptop.cli.errors import CliError, Exit
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ddptop.cli.settings import Settings
     from ddptop.sources.base import Source
     from ddptop.tui.app import DdptopApp
+    from ddptop.tui.keys import ViewName
 
 FIRST_FRAME_S = 5.0
 """A collector sends its first frame within 0.25 s; one that is busy or being restarted gets some more."""
@@ -70,14 +71,22 @@ def has_terminal() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
-def show(source: Source, mode: Mode, settings: Settings, *, until: threading.Event | None = None) -> int:
+def show(
+    source: Source,
+    mode: Mode,
+    settings: Settings,
+    *,
+    until: threading.Event | None = None,
+    view: ViewName | None = None,
+) -> int:
     """Start the source, show it until it or the person ends, close it. Returns the exit code.
 
     A screen stays after the end of a run, for the person to leave; `until` closes it all the same.
+    `view`: the one that the screen begins with, whatever the settings say.
     """
     with _started(source):
         if mode is Mode.SCREEN:
-            return _screen(source, settings, until)
+            return _screen(source, settings, until, view)
         if mode is Mode.WATCH:
             return _watch(source, settings)
         return emit(first_frame(source), mode, settings)
@@ -116,18 +125,41 @@ def _started(source: Source) -> Iterator[None]:
         source.close()
 
 
-def _screen(source: Source, settings: Settings, until: threading.Event | None) -> int:
+def _screen(source: Source, settings: Settings, until: threading.Event | None, view: ViewName | None) -> int:
     if not settings.color:
         # Textual reads it on import and then draws in shades of grey.
         os.environ["NO_COLOR"] = "1"
+    from ddptop.cli import remembered
+    from ddptop.cli.runs import MachineRuns
     from ddptop.tui.app import DdptopApp
+    from ddptop.tui.place import Place
 
+    place = Place(view or cast("ViewName", settings.view))
+    place.sort, place.inverted = settings.sort.removeprefix("-"), settings.sort.startswith("-")
+    place.charts.log_loss = settings.log
     try:
-        app = DdptopApp(source, rate_hz=settings.rate, ascii_only=settings.ascii, theme=settings.theme)
+        app = DdptopApp(
+            source,
+            rate_hz=settings.rate,
+            ascii_only=settings.ascii,
+            theme=settings.theme,
+            mouse=settings.mouse,
+            place=place,
+            runs=MachineRuns(),
+        )
     except ValueError as problem:  # no such theme
         raise CliError(f"{problem}; ddptop config shows where it was set", Exit.USAGE) from None
-    with _closed_on(until, app):
-        app.run()
+    try:
+        with _closed_on(until, app):
+            app.run()
+    finally:
+        app.wait_for_threads()
+        if app.source is not source:
+            app.source.close()
+    try:
+        remembered.keep(app, settings)
+    except OSError as problem:
+        print(f"ddptop: theme and sorting cannot be remembered: {problem}", file=sys.stderr)
     return app.return_code or Exit.DONE
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 from ddptop.cli import demo, show
@@ -36,7 +37,7 @@ class Simulated:
         self._run_id = secrets.token_hex(6)
         self._lock = threading.Lock()
         self._over = False
-        self.output = tempfile.TemporaryFile()
+        self.output = tempfile.TemporaryFile()  # noqa: SIM115  # closed in stop
         try:
             self._directory = create_run_directory(self._run_id)
             recording = state_directory() / f"{name}.ddptop"
@@ -99,6 +100,10 @@ def main(options: argparse.Namespace) -> int:
     try:
         run = demo.wait_for_run(name, simulated.process, simulated.output)
         code = demo.watch(run, simulated.process, mode, settings)
+        # A rank that fails ends the watching of a line a second, but not this run: all are started again.
+        while mode is show.Mode.WATCH and simulated.process.poll() is None:
+            time.sleep(1.0)
+            code = demo.watch(run, simulated.process, mode, settings)
     finally:
         simulated.stop()
     demo.say_farewell(name)

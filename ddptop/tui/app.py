@@ -104,6 +104,8 @@ class DdptopApp(Mouse, Steer, App[None]):
         """Start to pull frames."""
         self.theme_changed_signal.subscribe(self, self._new_theme)
         self.set_interval(self._period_s, self.tick)
+        if self.place.view == "picker" and self.runs is not None:
+            self.look_up()
         if terminal_is_there():
             self.set_interval(GONE_EVERY_S, self._leave_if_alone)
 

@@ -36,7 +36,7 @@ class Mouse(_Base):
             self._drag(event.screen_x)
 
     def on_mouse_move(self, event: MouseMove) -> None:
-        """The bar that is held follows; the crosshair of the charts too, while it is on and a button is down."""
+        """The bar that is held follows; so does the crosshair of the charts."""
         if self._dragged is not None:
             self._drag(event.screen_x)
         elif event.button and self._on_charts() and self.place.charts.hover(event.screen_x, event.screen_y):

@@ -40,7 +40,7 @@ def entries(
     choices: Sequence[RunChoice] = (),
     replay: bool = False,
 ) -> list[Entry]:
-    """What matches, the best first: views, what keys do in this one, themes, runs; `rank 17` where it exists."""
+    """What matches, the best first: views, what keys do in this one, themes, runs; `rank 17` if there is."""
     ranked = [
         (quality, at, entry)
         for at, entry in enumerate((*_fixed(view, themes, replay), *_runs(choices)))

@@ -1,4 +1,4 @@
-"""Where a person is on the screen: the view, the cursors, the filters. Moved by keys alone, never by a frame."""
+"""Where a person is on the screen: view, cursors, filters. Moved by keys alone, never by a frame."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ class RunChoice:
     id: str
     live: bool
     state: str
+    """live; of a recording: finished, failed, lost (nobody saw its end), unreadable; live while it grows."""
     ranks: int | None
     script: str
     started_at: float | None

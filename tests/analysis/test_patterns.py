@@ -253,3 +253,13 @@ def test_a_lateness_that_no_phase_of_the_rank_bears_out_is_not_named(shown: floa
     late[:, 2] += 5.0
     found = [name for _, name, _ in looks(late, shown=shown, hidden=True)]
     assert any(found) is named
+
+
+def test_noise_does_not_keep_a_name_that_a_delay_has_earned() -> None:
+    noise = np.random.default_rng(11)
+    late = np.abs(noise.normal(0, 1.5, (600, 4)))
+    late[:200, 1] += 20.0
+    late[200:, 1] += 0.4  # what is left of it would never have earned the name
+    names = [(at, named) for at, named, _ in looks(late)]
+    assert any(named for at, named in names if at <= 200)
+    assert not any(named for at, named in names if at > 320)

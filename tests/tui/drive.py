@@ -1,4 +1,4 @@
-"""Runs the app over a fake source without a terminal."""
+"""Runs the app over a fake source without a terminal, or the keys and the picture alone, without the app."""
 
 from __future__ import annotations
 
@@ -9,11 +9,101 @@ from typing import Any
 from textual.pilot import Pilot
 
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.paint.text import ASCII
+from ddptop.tui.place import Place
+from ddptop.tui.scene import Scene
+from ddptop.tui.steer import Steer
+from ddptop.tui.views.picture import picture, without_frame
+from ddptop.tui.views.wanted import wanted
 from tests.tui.fake import FakeSource
 from tests.tui.screens import text_of
 
 NEVER_HZ = 0.001
 """The timer does not fire within a test: pictures are asked for, so that nothing depends on time."""
+
+
+class Sketch(Steer):
+    """Keys and pictures as the app has them, without Textual: a hundredth of a second for a screen."""
+
+    def __init__(self, source: FakeSource, size: tuple[int, int], ascii_only: bool = False) -> None:
+        self.source, self.size, self.ascii_only = source, size, ascii_only
+        self.place, self.shown, self.frozen = Place(), None, False
+        self.runs, self.threads, self.left, self.clipboard = None, [], False, ""  # type: ignore[var-annotated]
+        self._wanted = ""
+        self.repaint()
+
+    def repaint(self) -> int:
+        """Paint; views note in the place what is on the screen."""
+        width, height = self.size
+        self.shown = self.shown if self.frozen else self.source.latest()
+        prompt = self.place.prompt
+        if self.shown is None:
+            self.lines = without_frame(self.place, self.source.status(), width, height, self.ascii_only)
+        else:
+            offered = self.palette(prompt.text) if prompt is not None and prompt.purpose == "palette" else ()
+            self.lines = picture(self.scene(), width, height, offered)
+        if (want := wanted(self.place)) != self._wanted:
+            self._wanted = want
+            self.source.want(want)
+        return len(self.lines)
+
+    def scene(self) -> Scene:
+        """What is looked at."""
+        assert self.shown is not None
+        newest = self.source.latest()
+        return Scene(self.shown, self.place, self.ascii_only, self.frozen, newest, self.source.status())
+
+    def press(self, *keys: str) -> str:
+        """Press keys by Textual's names; the screen then."""
+        for key in keys:
+            if self.place.prompt is not None:
+                letter = LETTERS.get(key, key if len(key) == 1 else None)
+                self.type_key(self.place.prompt, key, letter)
+            else:
+                self.action_key(key)
+        return self.text()
+
+    def text(self) -> str:
+        """The screen now."""
+        self.repaint()
+        return self.picture_text()
+
+    def picture_text(self) -> str:
+        """The screen as it was painted last."""
+        lines = (str(line).rstrip() for line in self.lines)
+        return "".join(f"{line.translate(ASCII) if self.ascii_only else line}\n" for line in lines)
+
+    def picture_svg(self) -> str:
+        """Only Textual can."""
+        return "<svg/>"
+
+    def finish(self) -> None:
+        """Notes it."""
+        self.left = True
+
+    def to_clipboard(self, text: str) -> None:
+        """Notes it."""
+        self.clipboard = text
+
+    def themes(self) -> tuple[str, ...]:
+        """Two."""
+        return ("ddptop-dark", "ddptop-light")
+
+    def use_theme(self, name: str) -> None:
+        """Nothing is coloured here."""
+
+    def later(self, do: Callable[[], object]) -> None:
+        """At once: there is one thread that matters."""
+        do()
+
+
+LETTERS = {"space": " ", "percent_sign": "%", "slash": "/", "exclamation_mark": "!", "left_square_bracket": "["}
+"""What some keys type into a prompt."""
+
+
+def sketch(source: FakeSource, size: tuple[int, int], *keys: str, ascii_only: bool = False) -> str:
+    """The text of the screen after some keys, without the app."""
+    return Sketch(source, size, ascii_only).press(*keys)
 
 
 class Stage:

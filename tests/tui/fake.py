@@ -22,6 +22,7 @@ from ddptop.analysis.frames import (
     RunInfo,
     Straggler,
 )
+from ddptop.sources.live import aged
 
 NOW = 1_760_013_067.0
 """2025-10-09 12:31:07 UTC."""
@@ -132,6 +133,11 @@ def stale() -> Frame:
             step=column(12_480, 12_480, 12_480, 12_479),
         ),
     )
+
+
+def out_of_reach() -> Frame:
+    """Nothing was heard of the run itself for 4.2 s."""
+    return aged(straggler(), 4.2, "stale")
 
 
 def several() -> Frame:

@@ -92,7 +92,10 @@ def untimed(world: int = 4) -> Timeline:
     nothing = np.zeros(0)
     lanes = []
     for one in shown.lanes:
-        spans = [Span("backward" if s.name in ("waiting", "moving") else s.name, s.begin_ms, s.end_ms) for s in one.spans]
+        spans = [
+            Span("backward" if s.name in ("waiting", "moving") else s.name, s.begin_ms, s.end_ms)
+            for s in one.spans
+        ]
         lanes.append(replace(one, spans=tuple(spans), reduces=nothing, ready_ms=nothing, start_ms=nothing,
                              arrival_ms=nothing, end_ms=nothing, last=nothing))  # fmt: skip
     return replace(shown, reduces=(), lanes=tuple(lanes))

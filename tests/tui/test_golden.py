@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tui.drive import screen
-from tests.tui.fake import CASES, FakeSource, nobody
+from tests.tui.drive import screen, sketch
+from tests.tui.fake import CASES, FakeSource, nobody, out_of_reach, replay, straggler
+from tests.tui.fake_views import WantedSource
 from tests.tui.screens import check
 from tests.tui.troubles import died, drifting, hostile, mismatch, missing, stalled_in_replay
 
@@ -22,9 +23,9 @@ TROUBLES = {
 }
 
 VIEWS = {
-    "buckets": ("2",),
-    "events": ("3",),
-    "stall": ("4",),
+    "buckets": ("3",),
+    "events": ("5",),
+    "stall": ("7",),
     "rank": ("down", "enter"),
     "help": ("question_mark",),
 }
@@ -33,80 +34,112 @@ VIEWS = {
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("case", CASES)
 def test_overview(case: str, size: str) -> None:
-    check(f"overview-{case}-{size}", screen(FakeSource(CASES[case]()), SIZES[size]))
+    check(f"overview-{case}-{size}", sketch(FakeSource(CASES[case]()), SIZES[size]))
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("view", VIEWS)
 def test_views(view: str, size: str) -> None:
-    check(f"{view}-{size}", screen(FakeSource(CASES["straggler"]()), SIZES[size], *VIEWS[view]))
+    check(f"{view}-{size}", sketch(FakeSource(CASES["straggler"]()), SIZES[size], *VIEWS[view]))
+
+
+STATES = {"live": straggler, "stale": out_of_reach, "stalled": missing, "replay": replay, "paused": straggler}
+
+PAGES = {
+    "overview": ("1",),
+    "timeline": ("2",),
+    "buckets": ("3",),
+    "heat": ("4",),
+    "events": ("5",),
+    "run": ("6",),
+    "stall": ("7",),
+    "rank": ("down", "enter"),
+    "compare": ("c", "down", "c"),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_in_every_state_and_size(page: str, state: str) -> None:
+    pause = ("space",) if state == "paused" else ()
+    screens = [
+        f"{size}\n{sketch(WantedSource(STATES[state]()), cells, *PAGES[page], *pause)}"
+        for size, cells in SIZES.items()
+    ]
+    check(f"{page}-{state}", "\n".join(screens))
+
+
+def test_the_app_shows_what_the_sketch_of_it_does() -> None:
+    for keys in ((), ("5", "down"), ("colon", "b", "u", "c"), ("slash", "1")):
+        frame = CASES["straggler"]()
+        assert screen(FakeSource(frame), (80, 24), *keys) == sketch(FakeSource(frame), (80, 24), *keys)
 
 
 @pytest.mark.parametrize("size", TINY)
 @pytest.mark.parametrize("case", ["straggler", "replay", "lost"])
 def test_tiny_terminals_still_tell_the_state(case: str, size: str) -> None:
-    check(f"overview-{case}-{size}", screen(FakeSource(CASES[case]()), TINY[size]))
+    check(f"overview-{case}-{size}", sketch(FakeSource(CASES[case]()), TINY[size]))
 
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("case", ["waiting", "unknowns", "lost"])
 def test_views_without_figures(case: str, view: str) -> None:
-    check(f"{view}-{case}-80x24", screen(FakeSource(CASES[case]()), (80, 24), *VIEWS[view]))
+    check(f"{view}-{case}-80x24", sketch(FakeSource(CASES[case]()), (80, 24), *VIEWS[view]))
 
 
 def test_paused() -> None:
-    check("paused-80x24", screen(FakeSource(CASES["live"]()), (80, 24), "space"))
+    check("paused-80x24", sketch(FakeSource(CASES["live"]()), (80, 24), "space"))
 
 
 def test_before_the_first_frame() -> None:
-    check("nobody-80x24", screen(FakeSource(nobody()), (80, 24)))
-    check("empty-80x24", screen(FakeSource(None, "connecting to train-k7qf"), (80, 24)))
+    check("nobody-80x24", sketch(FakeSource(nobody()), (80, 24)))
+    check("empty-80x24", sketch(FakeSource(None, "connecting to train-k7qf"), (80, 24)))
 
 
 def test_ascii() -> None:
-    text = screen(FakeSource(CASES["straggler"]()), (80, 24), ascii_only=True)
+    text = sketch(FakeSource(CASES["straggler"]()), (80, 24), ascii_only=True)
     check("overview-straggler-ascii-80x24", text)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("case", ["missing", "mismatch", "died"])
 def test_stalls_and_deaths(case: str, size: str) -> None:
-    check(f"stall-{case}-{size}", screen(FakeSource(TROUBLES[case]()), SIZES[size], "4"))
+    check(f"stall-{case}-{size}", sketch(FakeSource(TROUBLES[case]()), SIZES[size], "7"))
 
 
 @pytest.mark.parametrize("case", ["missing", "died"])
 def test_the_overview_says_what_is_wrong_and_which_key_shows_more(case: str) -> None:
-    check(f"overview-{case}-80x24", screen(FakeSource(TROUBLES[case]()), (80, 24)))
-    check(f"rank-{case}-80x24", screen(FakeSource(TROUBLES[case]()), (80, 24), "down", "down", "enter"))
+    check(f"overview-{case}-80x24", sketch(FakeSource(TROUBLES[case]()), (80, 24)))
+    check(f"rank-{case}-80x24", sketch(FakeSource(TROUBLES[case]()), (80, 24), "down", "down", "enter"))
 
 
 @pytest.mark.parametrize("size", TINY)
 def test_tiny_terminals_still_tell_whom_a_stall_is_due_to(size: str) -> None:
-    check(f"stall-missing-{size}", screen(FakeSource(TROUBLES["missing"]()), TINY[size], "4"))
+    check(f"stall-missing-{size}", sketch(FakeSource(TROUBLES["missing"]()), TINY[size], "7"))
 
 
 def test_stalls_in_a_recording_in_ascii_and_in_full() -> None:
-    check("stall-replay-80x24", screen(FakeSource(TROUBLES["stalled replay"]()), (80, 24), "4"))
-    check("stall-missing-ascii-80x24", screen(FakeSource(missing()), (80, 24), "4", ascii_only=True))
-    check("stall-missing-every-160x50", screen(FakeSource(missing()), (160, 50), "4", "t"))
+    check("stall-replay-80x24", sketch(FakeSource(TROUBLES["stalled replay"]()), (80, 24), "7"))
+    check("stall-missing-ascii-80x24", sketch(FakeSource(missing()), (80, 24), "7", ascii_only=True))
+    check("stall-missing-every-160x50", sketch(FakeSource(missing()), (160, 50), "7", "t"))
 
 
 def test_many_models_and_late_ranks_and_clocks_that_cannot_tell() -> None:
     for case in ("several", "clock_free"):
         for size in SIZES:
-            check(f"buckets-{case}-{size}", screen(FakeSource(CASES[case]()), SIZES[size], "2"))
-    check("rank-clock_free-80x24", screen(FakeSource(CASES["clock_free"]()), (80, 24), "enter"))
+            check(f"buckets-{case}-{size}", sketch(FakeSource(CASES[case]()), SIZES[size], "3"))
+    check("rank-clock_free-80x24", sketch(FakeSource(CASES["clock_free"]()), (80, 24), "enter"))
 
 
 def test_alerts_have_an_age() -> None:
     for size in SIZES:
-        check(f"events-drifting-{size}", screen(FakeSource(drifting()), SIZES[size], "3", "down"))
+        check(f"events-drifting-{size}", sketch(FakeSource(drifting()), SIZES[size], "5", "down"))
 
 
 @pytest.mark.parametrize(
-    "keys", [(), ("2",), ("3",), ("4",), ("4", "t"), ("enter",), ("question_mark",), ("space",), ("slash",)]
+    "keys", [(), ("2",), ("3",), ("4",), ("7", "t"), ("enter",), ("question_mark",), ("space",), ("slash",)]
 )
 @pytest.mark.parametrize("case", ["unknowns", "replay", "lost", "stale", "hostile", "clock_free"])
 def test_ascii_means_ascii_everywhere(case: str, keys: tuple[str, ...]) -> None:
     make = TROUBLES.get(case) or CASES[case]
-    assert screen(FakeSource(make()), (120, 30), *keys, ascii_only=True).isascii()
+    assert sketch(FakeSource(make()), (120, 30), *keys, ascii_only=True).isascii()

@@ -18,10 +18,10 @@ from tests.tui.troubles import SENTENCE, died, drifting, hostile, mismatch, miss
 SIZE = (100, 30)
 
 
-def test_four_opens_the_page_and_escape_leaves_it() -> None:
+def test_seven_opens_the_page_and_escape_leaves_it() -> None:
     async def act(stage: Stage) -> None:
-        assert "4 shows the stacks" in await stage.text()
-        page = await stage.press("4")
+        assert "7 shows the stacks" in await stage.text()
+        page = await stage.press("7")
         assert "STALLED 17 s" in page
         assert "train.py:88       tokenize  while True: self.lock.acquire()" in page
         assert "── 4 ranks" in await stage.press("escape")
@@ -51,7 +51,7 @@ def test_the_time_of_a_stall_goes_on() -> None:
     source = FakeSource(missing())
 
     async def act(stage: Stage) -> None:
-        await stage.press("4")
+        await stage.press("7")
         assert source.frame is not None
         source.frame = replace(source.frame, unix_s=NOW + 300)
         assert "STALLED 5 min" in await stage.text()
@@ -61,7 +61,7 @@ def test_the_time_of_a_stall_goes_on() -> None:
 
 def test_threads_on_demand() -> None:
     async def act(stage: Stage) -> None:
-        page = await stage.press("4")
+        page = await stage.press("7")
         assert "pin_memory" not in page
         assert "more library calls" in page
         page = await stage.press("t")
@@ -74,20 +74,20 @@ def test_threads_on_demand() -> None:
 
 def test_the_page_scrolls_to_its_end_and_back() -> None:
     async def act(stage: Stage) -> None:
-        assert "lines below" in await stage.press("4", "t")
-        assert "STALLED 17 s" not in await stage.press("pagedown")
+        assert "lines below" in await stage.press("7", "t")
+        assert "■ STALLED 17 s  rank" not in await stage.press("pagedown")
         page = await stage.press("end")
         assert "below" not in page
         assert "rank 3, node1" in page
-        assert "STALLED 17 s" in await stage.press("home")
+        assert "■ STALLED 17 s  rank" in await stage.press("home")
 
     on_stage(FakeSource(missing()), (80, 24), act)
 
 
 def test_s_saves_all_of_it_as_text_and_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    page = screen(FakeSource(missing()), SIZE, "4", "s")
-    [path] = tmp_path.iterdir()
+    page = screen(FakeSource(missing()), SIZE, "7", "s")
+    [path] = tmp_path.glob("*.txt")
     assert f"saved to {path}"[-40:] in page
     text = path.read_text(encoding="utf-8")
     assert SENTENCE in text
@@ -99,8 +99,8 @@ def test_s_saves_all_of_it_as_text_and_says_where(tmp_path: Path, monkeypatch: p
 
 def test_a_saved_page_replaces_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    screen(FakeSource(died()), SIZE, "4", "s", "s")
-    first, second = sorted(tmp_path.iterdir())
+    screen(FakeSource(died()), SIZE, "7", "s", "s")
+    first, second = sorted(tmp_path.glob("*.txt"))
     assert first.read_text() == second.read_text()
 
 
@@ -112,8 +112,8 @@ def test_where_the_folder_is_gone_it_is_saved_with_the_recordings(
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    page = screen(FakeSource(missing()), (200, 30), "4", "s")
-    [path] = (tmp_path / "state" / "ddptop").iterdir()
+    page = screen(FakeSource(missing()), (200, 30), "7", "s")
+    [path] = (tmp_path / "state" / "ddptop").glob("*.txt")
     assert f"saved to {path}" in page
 
 
@@ -124,23 +124,23 @@ def test_saving_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert "not saved: cannot make" in screen(FakeSource(missing()), (200, 30), "4", "s")
+    assert "not saved: cannot make" in screen(FakeSource(missing()), (200, 30), "7", "s")
 
 
-def test_nothing_is_saved_of_a_healthy_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_healthy_run_the_screen_itself_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "nothing to save" in screen(FakeSource(live()), SIZE, "4", "s")
-    assert "nothing to save" not in screen(FakeSource(live()), SIZE, "s", "4"), "only on the page itself"
-    assert not list(tmp_path.iterdir())
+    page = screen(FakeSource(live()), SIZE, "7", "s")
+    [path] = tmp_path.glob("*.txt")
+    assert path.read_text(encoding="utf-8").splitlines()[:-1] == page.splitlines()[:-1], "but for the note"
 
 
 def test_enter_on_an_alert_opens_what_it_is_about() -> None:
     async def act(stage: Stage) -> None:
-        await stage.press("3", "enter")
+        await stage.press("5", "enter")
         assert stage.app.place.view == "stall"
 
     async def act_on_nan(stage: Stage) -> None:
-        assert "── rank 2 ──" in await stage.press("3", "enter")
+        assert "── rank 2 ──" in await stage.press("5", "enter")
 
     on_stage(FakeSource(missing()), SIZE, act)
     on_stage(FakeSource(drifting()), SIZE, act_on_nan)
@@ -148,7 +148,7 @@ def test_enter_on_an_alert_opens_what_it_is_about() -> None:
 
 def test_enter_on_an_event_of_a_recording_goes_to_its_moment() -> None:
     source = FakeSource(stalled_in_replay())
-    screen(source, SIZE, "3", "down", "enter")
+    screen(source, SIZE, "5", "down", "enter")
     seeks = [asked for asked in source.asked if asked[0] == "seek"]
     assert len(seeks) == 1
     assert seeks[0][2] == pytest.approx((840 - 2) / 3_360), "it happened two seconds ago"
@@ -175,9 +175,9 @@ def test_culprits_are_marked_in_the_table() -> None:
 
 
 def test_both_sides_of_a_mismatch_stand_next_to_each_other_where_there_is_room() -> None:
-    wide = screen(FakeSource(mismatch()), (160, 40), "4").splitlines()
+    wide = screen(FakeSource(mismatch()), (160, 40), "7").splitlines()
     assert any("dist.broadcast" in line and "_engine_run_backward"[:14] in line for line in wide)
-    narrow = screen(FakeSource(mismatch()), (80, 40), "4")
+    narrow = screen(FakeSource(mismatch()), (80, 40), "7")
     assert narrow.index("dist.broadcast") < narrow.index("loss.backward()")
 
 
@@ -185,15 +185,15 @@ def test_foreign_text_stays_text_and_moves_no_cursor(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
 
     async def act(stage: Stage) -> None:
-        for keys in (["4"], ["t"], ["s"], ["1"], ["down", "enter"], ["3"]):
+        for keys in (["7"], ["t"], ["s"], ["1"], ["down", "enter"], ["5"]):
             text = await stage.press(*keys)
             assert not _controls(text), keys
-        page = await stage.press("4")
+        page = await stage.press("7")
         assert "[b]missing[/b]" in page
         assert "[red]x[/]" in page
 
     on_stage(FakeSource(hostile()), (120, 40), act)
-    [path] = tmp_path.iterdir()
+    [path] = tmp_path.glob("*stall*.txt")
     assert not _controls(path.read_text(encoding="utf-8"))
 
 
@@ -202,7 +202,7 @@ def test_a_run_s_name_cannot_choose_the_folder(tmp_path: Path, monkeypatch: pyte
     here.mkdir()
     monkeypatch.chdir(here)
     frame = missing()
-    screen(FakeSource(replace(frame, run=replace(frame.run, name="../../x\x1b/y"))), SIZE, "4", "s")
+    screen(FakeSource(replace(frame, run=replace(frame.run, name="../../x\x1b/y"))), SIZE, "7", "s")
     assert [path.parent for path in tmp_path.rglob("*.txt")] == [here]
 
 
@@ -212,13 +212,13 @@ def test_every_size_survives_it(
     size: tuple[int, int], make: Callable[[], Frame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    screen(FakeSource(make()), size, "4", "t", "down", "pagedown", "s", "3", "down", "enter", "1", "enter")
+    screen(FakeSource(make()), size, "7", "t", "down", "pagedown", "s", "5", "down", "enter", "1", "enter")
 
 
 def test_without_colour_the_page_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    coloured = screen(FakeSource(missing()), SIZE, "4")
+    coloured = screen(FakeSource(missing()), SIZE, "7")
     monkeypatch.setenv("NO_COLOR", "1")
-    assert screen(FakeSource(missing()), SIZE, "4") == coloured
+    assert screen(FakeSource(missing()), SIZE, "7") == coloured
 
 
 def _controls(text: str) -> set[str]:

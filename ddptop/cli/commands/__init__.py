@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddptop.cli.commands.base import Command
+from ddptop.cli.commands.completion import Completion
 from ddptop.cli.commands.config import Config
 from ddptop.cli.commands.demo import Demo
 from ddptop.cli.commands.look import Look
@@ -12,7 +13,7 @@ from ddptop.cli.commands.report import Report
 
 __all__ = ["COMMANDS", "LOOK", "Command"]
 
-COMMANDS: tuple[Command, ...] = (Ls(), Replay(), Report(), Demo(), Config())
+COMMANDS: tuple[Command, ...] = (Ls(), Replay(), Report(), Demo(), Config(), Completion())
 """In the order in which `ddptop --help` lists them."""
 
 LOOK = Look(COMMANDS)

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from ddptop.cli.errors import CliError, Exit
 
-VALUE_OPTIONS = frozenset({"--rate", "--theme"})
+VALUE_OPTIONS = frozenset({"--rate", "--theme", "--view", "--sort"})
 """Shared options that take a value as the next word; they may stand before the subcommand."""
 
 
@@ -59,4 +59,11 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     look = parser.add_argument_group("settings (`ddptop config` shows where each one comes from)")
     look.add_argument("--rate", metavar="HZ", help="refreshes of the screen a second (default 4)")
     look.add_argument("--theme", metavar="NAME", help="colour theme of the screen")
+    look.add_argument("--view", metavar="NAME", help="view to begin with: timeline, events ...")
+    look.add_argument(
+        "--sort", metavar="COLUMN", help="column to sort ranks by; -COLUMN: the other way round"
+    )
+    look.add_argument(
+        "--no-mouse", action="store_false", dest="mouse", default=None, help="leave the mouse to the terminal"
+    )
     look.add_argument("--ascii", action="store_true", default=None, help="draw with ASCII characters only")

@@ -38,13 +38,15 @@ class Look(Command):
     def run(self, options: argparse.Namespace) -> int:
         """Find the run and show it."""
         from ddptop.cli.find import Recorded, find, only
-        from ddptop.cli.show import choose_mode
+        from ddptop.cli.show import Mode, choose_mode
 
         choose_mode(options, live=True)  # a contradiction is told before anything is looked for
         if options.run is not None:
             target = find(options.run)
         else:
             running = only()
+            if len(running) > 1 and choose_mode(options, live=True) is Mode.SCREEN:
+                return show_picker(options)
             target = running[0] if len(running) == 1 else pick(running)
         if isinstance(target, Recorded):
             from ddptop.cli.commands.replay import show_recording
@@ -60,6 +62,15 @@ def show_live(run: RunFile, options: argparse.Namespace, mode: Mode) -> int:
     from ddptop.sources.live import LiveSource
 
     return show(LiveSource(run), mode, load(vars(options)).settings)
+
+
+def show_picker(options: argparse.Namespace) -> int:
+    """Let the person choose on the screen, and look at one run after the other."""
+    from ddptop.cli.settings import load
+    from ddptop.cli.show import Mode, show
+    from ddptop.tui.runs import NoSource
+
+    return show(NoSource(), Mode.SCREEN, load(vars(options)).settings, view="picker")
 
 
 def pick(running: Sequence[RunFile]) -> RunFile:

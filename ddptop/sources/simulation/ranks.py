@@ -34,7 +34,7 @@ MOURNING_S = 12.0
 REASON = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB"
 
 _STUCK = (
-    StackFrame("torch/autograd/graph.py", 841, "_engine_run_backward", "Variable._execution_engine.run_backward("),
+    StackFrame("torch/autograd/graph.py", 841, "_engine_run_backward", "engine.run_backward("),
     StackFrame("torch/_tensor.py", 648, "backward", "torch.autograd.backward("),
     StackFrame("train.py", 118, "train", "loss.backward()"),
     StackFrame("train.py", 164, "<module>", "train()"),

@@ -122,7 +122,7 @@ class Story:
         part = BACKWARD * self.step_us / count
         ready = backward_at[:, None] + (part * (1 + np.arange(count))).astype(np.int64)
         moving = int(MOVE * self.step_us)
-        cells = np.empty((self.world, count, 3), np.int64)
+        cells: Times = np.empty((self.world, count, 3), np.int64)
         end = 0
         for bucket in range(count):
             end = max(end, int(ready[:, bucket].max())) + moving

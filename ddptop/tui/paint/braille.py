@@ -40,6 +40,20 @@ class Canvas:
                 self._cells[dot // 4][x // 2] |= _DOTS[x % 2][dot % 4]
             before = y
 
+    def between(self, low: Column, high: Column, scale: Scale) -> None:
+        """Every dot from one curve to the other; both as in `curve`."""
+        bottom = self.height * 4 - 1
+        per_unit = bottom / (scale.high - scale.low)
+        for x, (under, over) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
+            if not (math.isfinite(under) and math.isfinite(over)):
+                continue
+            top, last = (
+                bottom - round((min(max(value, scale.low), scale.high) - scale.low) * per_unit)
+                for value in (over, under)
+            )
+            for dot in range(top, last + 1):
+                self._cells[dot // 4][x // 2] |= _DOTS[x % 2][dot % 4]
+
     def row(self, y: int) -> list[int]:
         """Bits of the cells of one row."""
         return self._cells[y]

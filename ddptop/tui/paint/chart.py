@@ -73,6 +73,32 @@ def binned(values: Column, edges: Column, how: str) -> Column:
     return result
 
 
+MOST_SORTED = 20_000
+"""Quantiles are taken of at most so many points, evenly picked: a picture has some 300 bins of them."""
+
+
+def quantiles(values: Column, edges: Column, shares: tuple[float, ...]) -> list[Column]:
+    """For each share (0.5: the median) one figure per bin of what is known in it; NaN where nothing is."""
+    columns = len(edges) - 1
+    low, high = int(edges[0]), int(edges[-1])
+    stride = max(1, (high - low) // MOST_SORTED)
+    first = -(-low // stride) * stride  # the same points are picked while more come in
+    inside = values[first:high:stride]
+    bins = np.searchsorted(edges, np.arange(first, high, stride), side="right") - 1
+    known = np.isfinite(inside)
+    inside, bins = inside[known], bins[known]
+    inside = inside[np.lexsort((inside, bins))]
+    count = np.bincount(bins, minlength=columns)[:columns]
+    begin = np.concatenate([[0], np.cumsum(count)[:-1]])
+    filled = count > 0
+    found = []
+    for share in shares:
+        figure = np.full(columns, np.nan)
+        figure[filled] = inside[begin[filled] + np.ceil(share * (count[filled] - 1)).astype(np.int64)]
+        found.append(figure)
+    return found
+
+
 def joined(values: Column) -> Column:
     """Small holes filled in straight lines; a real gap stays a gap."""
     at = np.flatnonzero(np.isfinite(values))
@@ -92,6 +118,17 @@ class Scale:
 
     low: float
     high: float
+    log: bool = False
+    """Values are decimal logarithms."""
+
+    @classmethod
+    def of_logs(cls, main: Column) -> Scale:
+        """A range of tenths that holds decimal logarithms."""
+        there = main[np.isfinite(main)]
+        if not len(there):
+            return cls(0.0, 1.0, log=True)
+        low, high = math.floor(float(there.min()) * 10) / 10, math.ceil(float(there.max()) * 10) / 10
+        return cls(low, high if high > low else low + 0.1, log=True)
 
     @classmethod
     def of(cls, main: Column, zero: bool) -> Scale:
@@ -109,6 +146,8 @@ class Scale:
 
     def label(self, value: float) -> str:
         """A value of this scale with the decimals that it needs and no more."""
+        if self.log:
+            return f"{10.0**value:.2g}"
         unit = _round_unit(self.high - self.low)
         digits = max(0, -math.floor(math.log10(unit) + 1e-9))
         return f"{value:,.{digits}f}" if digits <= 6 and abs(value) < 1e7 else f"{value:.2g}"

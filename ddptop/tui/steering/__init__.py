@@ -1,1 +1,1 @@
-"""What the keys do: small classes of actions that are mixed into the application. None of them knows Textual."""
+"""What the keys do: small classes of actions, mixed into the application. None of them knows Textual."""

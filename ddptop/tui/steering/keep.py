@@ -25,7 +25,7 @@ class KeepKeys(Host):
             self.tell(f"saved to {path} and .svg")
 
     def action_copy(self) -> None:
-        """The screen's text to the clipboard, by the terminal: it works through ssh too, where allowed (OSC 52)."""
+        """The screen's text to the clipboard, by the terminal (OSC 52): that works through ssh too."""
         self.to_clipboard(self.picture_text())
         self.tell("the screen's text was handed to the terminal's clipboard")
 

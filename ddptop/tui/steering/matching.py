@@ -10,7 +10,7 @@ from ddptop.tui.views.rank_order import ordered, passing
 
 
 def next_rank(scene: Scene, by: int) -> int | None:
-    """The rank after (or before) the one under the cursor that matches, in the order of the table; None: none.
+    """The rank that matches next, from the one under the cursor, in the table's order; None: none.
 
     Ranks that the filter hides do not count.
     """

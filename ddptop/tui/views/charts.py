@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.tui.paint.braille import Canvas, rows
-from ddptop.tui.paint.chart import Axis, Scale, binned, joined
-from ddptop.tui.paint.line import Line, Role, beside, gather
-from ddptop.tui.paint.numbers import count, fixed, known, loss
-from ddptop.tui.paint.text import cells
+from ddptop.tui.paint.chart_marks import no_number
+from ddptop.tui.paint.line import Line, beside
+from ddptop.tui.paint.numbers import clock, count, fixed, known, loss
 from ddptop.tui.scene import Scene
+from ddptop.tui.views.plot import Cross, Curve, chart
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Column
+    from collections.abc import Callable
+
+    from ddptop.analysis.frames import Column, History
+
+__all__ = ["RECENT_S", "TWO_ABREAST", "Curve", "chart", "charts"]
 
 RECENT_S = 300.0
 """What the charts of times look back on: long enough to see a change, short enough to see it now."""
@@ -26,97 +29,101 @@ TWO_ABREAST = 44
 LEAST_ROWS = 8
 """Rows per chart from which a second row of charts is worth having."""
 
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """What a chart shows."""
-
-    title: list[Line]
-    """Parts of it, the most important first: as many as fit."""
-    x: Column
-    """Seconds."""
-    main: Column
-    role: Role
-    behind: Column | None = None
-    """Drawn faintly behind the mean: the largest of every bin."""
-    span_s: float | None = None
-    """None: all that is kept."""
-    zero: bool = False
-    """Whether the scale starts at 0: for times always, or jitter would look like news."""
+NEWEST = 100
+"""Points of the median in a title, as of the figures elsewhere."""
 
 
 def charts(scene: Scene, width: int, height: int) -> list[Line]:
     """As many charts as are legible in the room, the most important first."""
+    state = scene.place.charts
+    state.plots.clear()
     if height < 3:
         return []
-    curves = _curves(scene)
     columns = 2 if width >= TWO_ABREAST else 1
     bands = 2 if height >= 2 * LEAST_ROWS and columns == 2 else 1
+    curves = _curves(scene)[: columns * bands]
+    cross = None if state.at_s is None else Cross(state.at_s, _moment(scene))
     each, right = height // bands, (width + 1) // 2
     lines: list[Line] = []
     for band in range(bands):
-        pair = curves[band * 2 : band * 2 + columns]
-        painted = [
-            chart(curve, right - 1 if columns == 2 else width, each, scene.ascii_only) for curve in pair
-        ]
-        lines += beside(painted[0], painted[1], right) if len(painted) == 2 else painted[0]
+        painted = []
+        for column, curve in enumerate(curves[band * 2 : band * 2 + columns]):
+            begun = len(state.plots)
+            room = right - 1 if columns == 2 else width
+            painted.append(chart(curve, room, each, scene.ascii_only, cross, state.plots))
+            for at in range(begun, len(state.plots)):
+                plot = state.plots[at]
+                left = plot.left + column * right
+                state.plots[at] = replace(plot, top=plot.top + band * each, left=left)
+        block = beside(painted[0], painted[1], right) if len(painted) == 2 else painted[0]
+        lines += block + [Line()] * (each - len(block) if band < bands - 1 else 0)
     return lines
-
-
-def chart(curve: Curve, width: int, height: int, ascii_only: bool) -> list[Line]:
-    """A title and `height - 1` rows of curve, its scale on the left."""
-    if not len(curve.x) or not np.isfinite(curve.main).any():
-        return [gather(curve.title[:1], width), Line("  nothing to draw yet", "faint")]
-    across = 1 if ascii_only else 2
-    axis = Axis.over(curve.x, 2, curve.span_s)
-    scale, gutter = Scale(0.0, 1.0), 0
-    for _ in range(2):  # the width of the labels depends on the scale, which depends on the width
-        axis = Axis.over(curve.x, max(2, (width - gutter - 1) * across), curve.span_s)
-        main = binned(curve.main, axis.edges(curve.x), "mean")
-        scale = Scale.of(main, curve.zero)
-        gutter = max(cells(scale.label(scale.high)), cells(scale.label(scale.low)))
-    behind = None
-    if curve.behind is not None:
-        behind = _canvas(binned(curve.behind, axis.edges(curve.x), "max"), scale, across, height - 1)
-    front = _canvas(main, scale, across, height - 1)
-    lines = [gather(curve.title, width, 1)]
-    for at, picture in enumerate(rows(front, behind, curve.role, ascii_only)):
-        label = {0: scale.label(scale.high), height - 2: scale.label(scale.low)}.get(at, "")
-        lines.append(Line(label.rjust(gutter), "faint").add("│", "rule").extend(picture))
-    return lines
-
-
-def _canvas(values: Column, scale: Scale, across: int, height: int) -> Canvas:
-    values = joined(values)
-    canvas = Canvas((len(values) * 2 // across + 1) // 2, height)
-    canvas.curve(values if across == 2 else np.repeat(values, 2), scale)
-    return canvas
 
 
 def _curves(scene: Scene) -> list[Curve]:
     history, group, x = scene.frame.history, scene.frame.group, scene.frame.history.time_s
     young = len(x) and x[-1] - x[0] <= RECENT_S
     recent = Line("whole run" if young else f"last {RECENT_S / 60:.0f} min", "faint")
-    steps = [_title("step ms", fixed(group.step_ms_p50)), Line(f"p95 {fixed(group.step_ms_p95)}", "dim")]
-    steps += [recent, Line(f"┄ peak {fixed(_peak(x, history.step_ms))}", "faint")]
-    waits = [_title("waiting ms", fixed(group.wait_ms)), recent]
+    steps = [_title("step ms", fixed(group.step_ms_p50)), Line("━ p50", "forward")]
+    steps += [Line(f"┄ p95 {fixed(group.step_ms_p95)}", "faint"), recent]
+    steps += [Line(f"peak {fixed(_peak(x, history.step_ms))}", "faint")]
+    share = _waiting(history)
+    waits = [_title("waiting %", fixed(_newest(share))), recent, Line("of the step, mean of ranks", "faint")]
     speed = [_title("busbw GB/s", fixed(group.busbw_gbps, 2)), recent]
+
     return [
-        Curve(_loss_title(scene), x, history.loss_mean, "accent", behind=history.loss_max),
-        Curve(steps, x, history.step_ms, "forward", behind=history.step_ms, span_s=RECENT_S, zero=True),
-        Curve(waits, x, history.wait_ms, "optimizer", span_s=RECENT_S, zero=True),
-        Curve(speed, x, history.busbw_gbps, "moving", span_s=RECENT_S, zero=True),
-    ]
+        _loss(scene),
+        Curve(
+            steps, x, history.step_ms, "forward", span_s=RECENT_S, zero=True, step=history.step, band=True,
+            read=lambda at: fixed(history.step_ms[at], 1, " ms"),
+        ),
+        Curve(
+            waits, x, share, "optimizer", span_s=RECENT_S, zero=True, step=history.step, filled=True,
+            read=lambda at: fixed(share[at], 1, "%"),
+        ),
+        Curve(
+            speed, x, history.busbw_gbps, "moving", span_s=RECENT_S, zero=True, step=history.step,
+            read=lambda at: fixed(history.busbw_gbps[at], 2, " GB/s"),
+        ),
+    ]  # fmt: skip
 
 
-def _loss_title(scene: Scene) -> list[Line]:
+def _loss(scene: Scene) -> Curve:
     history, group = scene.frame.history, scene.frame.group
+    log = scene.place.charts.log_loss
     parts = [_title("loss", loss(group.loss_mean)), Line("━ mean", "accent")]
+    parts += [Line("log", "dim")] if log else []
     if known(group.loss_max):
         parts.append(Line(f"┄ worst {loss(group.loss_max)}", "faint"))
         parts.append(Line(f"rank {group.loss_max_rank}" if group.loss_max_rank is not None else "", "faint"))
     kept = f"since step {count(history.step[0])}" if history.start else "whole run"
-    return [*parts, Line(kept, "faint")]
+    began = scene.frame.run.started_at
+    seen = [one.unix_s - began for one in scene.frame.happenings if one.kind == "nan"]
+    seen += history.time_s[no_number(history.loss_mean, history.loss_max)].tolist()
+    return Curve(
+        [*parts, Line(kept, "faint")], history.time_s, history.loss_mean, "accent", behind=history.loss_max,
+        step=history.step, nan_at=tuple(seen), log=log, read=lambda at: loss(history.loss_mean[at]),
+    )  # fmt: skip
+
+
+def _waiting(history: History) -> Column:
+    """Share of every step that was spent waiting for a slower rank, in %, mean over ranks."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = 100.0 * history.wait_ms / history.step_ms
+    return np.where(np.isfinite(share), share, np.nan)
+
+
+def _newest(values: Column) -> float | None:
+    """The median of the last points that are known."""
+    there = values[-20 * NEWEST :]
+    there = there[np.isfinite(there)][-NEWEST:]
+    return float(np.median(there)) if len(there) else None
+
+
+def _moment(scene: Scene) -> Callable[[int], str]:
+    """Step and time of day of a point of the history."""
+    history, began = scene.frame.history, scene.frame.run.started_at
+    return lambda at: f"step {count(history.step[at])} {clock(began + float(history.time_s[at]))}"
 
 
 def _peak(x: Column, values: Column) -> float | None:

@@ -28,7 +28,7 @@ BARS_FROM = 6
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of the comparison. `worse`: +1 where more of it is worse, -1 where less is, 0 where neither."""
+    """One line of the comparison. `worse`: +1 where more of it is worse, -1 where less is, 0: neither."""
 
     name: str
     values: Column

@@ -50,12 +50,15 @@ def events(scene: Scene, width: int, height: int) -> list[Line]:
         lines.append(_chosen(before + at == scroll.cursor, line, before + at, width))
     if full:
         lines += [Line()] * (height - full - len(lines))
-        lines += [rule(width), *_in_full(scene, [*alerts, *happened][scroll.cursor], width)]
+        lines += [
+            rule(width),
+            *_in_full(scene, listed(scene.frame, scene.place.event_filter)[scroll.cursor], width),
+        ]
     return lines
 
 
 def listed(frame: Frame, typed: str = "") -> list[Alert | Happening]:
-    """All that the cursor goes through: alerts, then happenings, newest first, as far as the filter lets them."""
+    """All that the cursor goes through: alerts, then happenings, newest first, that the filter lets pass."""
     alerts, happened = _passing(frame, typed)
     return [*alerts, *happened]
 

@@ -1,4 +1,4 @@
-"""What the heat map shows and where its cursor is. Changed by keys and mouse alone; the view notes its size."""
+"""What the heat map shows and where its cursor is. Changed by keys and mouse; the view notes its size."""
 
 from __future__ import annotations
 
@@ -27,10 +27,16 @@ class Grid:
     columns: int
     cell: int
     """Terminal cells that one cell of the map is wide."""
+    tall: int
+    """Lines that one row of it takes."""
     folds: tuple[tuple[int, int], ...]
-    """First rank, and the one after the last, of every cell (hosts x local ranks) or of every row."""
+    """Of every row the first rank (or host), and the one after the last."""
     worst: tuple[int | None, ...]
-    """Whose value every cell shows, row by row."""
+    """Whose value every cell shows, row by row; None: there is no rank."""
+    lines: int = 0
+    """Rows below each other, where they go on in a block to the right; 0: all."""
+    block: int = 0
+    """Terminal cells from one block to the next."""
 
 
 @dataclass
@@ -93,12 +99,25 @@ class HeatState:
         grid = self.grid
         if grid is None:
             return
-        self.row = min(max(self.row + rows, 0), max(0, grid.rows - 1))
-        if columns:
-            last = max(0, grid.columns - 1)
-            at = last if self.column < 0 else min(self.column, last)
-            at = min(max(at + columns, 0), last)
-            self.column = -1 if at == last and not self.hosts else at
+        self.row += rows
+        if not columns:
+            self.settle()
+            return
+        last = max(0, grid.columns - 1)
+        at = (last if self.column < 0 else min(self.column, last)) + columns
+        if grid.lines and at > last and self.row + grid.lines < grid.rows:
+            self.row, at = self.row + grid.lines, 0
+        elif grid.lines and at < 0 <= self.row - grid.lines:
+            self.row, at = self.row - grid.lines, last
+        at = min(max(at, 0), last)
+        self.column = -1 if at == last and not self.hosts else at
+        self.settle()
+
+    def settle(self) -> None:
+        """The cursor on the map, whatever its size is now."""
+        if self.grid is not None:
+            self.row = min(max(self.row, 0), max(0, self.grid.rows - 1))
+            self.column = min(self.column, self.grid.columns - 1)
 
     def cell(self) -> int | None:
         """Place of the cell under the cursor, row by row."""
@@ -113,24 +132,19 @@ class HeatState:
         at = self.cell()
         return None if at is None or self.grid is None else self.grid.worst[at]
 
-    def fold(self) -> tuple[int, int] | None:
-        """First rank, and the one after the last, that the cell under the cursor stands for."""
-        at = self.cell()
-        if at is None or self.grid is None:
-            return None
-        return self.grid.folds[at if self.hosts else at // self.grid.columns]
-
     def enter(self) -> int | None:
         """Unfold the cell under the cursor; of a cell with one rank that rank, whose page may be opened."""
-        fold = self.fold()
-        if fold is None:
+        at, grid = self.cell(), self.grid
+        if at is None or grid is None:
             return None
-        first, stop = fold
+        first, stop = grid.folds[at // grid.columns]
+        worst = grid.worst[at]
         if stop - first <= 1 or (first, stop - first) == (self.first, self.count):
-            return self.rank() if stop - first > 1 else first
+            return worst
         self.inside.append((first, stop - first))
-        worst = self.rank()
-        self.row, self.grid = 0 if worst is None else worst - first, None
+        rows = min(self.height, stop - first)
+        inside = 0 if worst is None or self.hosts else worst - first
+        self.row, self.grid = ((inside + 1) * rows - 1) // (stop - first), None
         return None
 
     def leave(self) -> bool:
@@ -146,8 +160,11 @@ class HeatState:
         grid = self.grid
         if grid is None:
             return False
-        row, column = y - grid.top, (x - grid.left) // max(1, grid.cell)
-        if not (0 <= row < grid.rows and x >= grid.left and column < grid.columns):
+        block, inside = divmod(x, grid.block) if grid.block else (0, x)
+        line, column = (y - grid.top) // max(1, grid.tall), (inside - grid.left) // max(1, grid.cell)
+        row = line + block * grid.lines
+        on_map = 0 <= line < (grid.lines or grid.rows) and inside >= grid.left and column < grid.columns
+        if not on_map or row >= grid.rows:
             return False
         self.row = row
         self.column = -1 if column == grid.columns - 1 and not self.hosts else column

@@ -14,6 +14,7 @@ from ddptop.tui.views.empty import empty
 from ddptop.tui.views.events import events
 from ddptop.tui.views.footer import footer
 from ddptop.tui.views.header import header
+from ddptop.tui.views.heat import heat_page
 from ddptop.tui.views.help import help_page
 from ddptop.tui.views.overview import overview
 from ddptop.tui.views.palette_list import palette_list
@@ -21,6 +22,7 @@ from ddptop.tui.views.picker import picker
 from ddptop.tui.views.rank_page import rank_page
 from ddptop.tui.views.replay_bar import banner
 from ddptop.tui.views.stall import stall_page
+from ddptop.tui.views.timeline import timeline_page
 
 View = Callable[[Scene, int, int], "list[Line]"]
 
@@ -31,7 +33,9 @@ def _picker(scene: Scene, width: int, height: int) -> list[Line]:
 
 BODIES: dict[ViewName, View] = {
     "overview": overview,
+    "timeline": timeline_page,
     "buckets": buckets,
+    "heat": heat_page,
     "events": events,
     "stall": stall_page,
     "rank": rank_page,
@@ -52,7 +56,7 @@ def picture(scene: Scene, width: int, height: int, offered: Sequence[Entry] = ()
     if height - len(foot) >= LEAST_FOR_KEYS or place.prompt is not None or place.note:
         foot.append(footer(scene, width))
     room = max(0, height - 1 - len(foot))
-    body = BODIES[place.view](scene, width, room)[:room] if room else []
+    body = BODIES.get(place.view, overview)(scene, width, room)[:room] if room else []
     lines = [header(scene, width), *body, *(Line() for _ in range(room - len(body))), *foot]
     if place.prompt is not None and place.prompt.purpose == "palette":
         over = palette_list(place.prompt, offered, width, room, scene.ascii_only)

@@ -34,6 +34,9 @@ SORTS: dict[str, tuple[str, bool]] = {
 }
 """Sortable columns of numbers: field of `Ranks`, and whether the largest comes first."""
 
+COLUMNS = ("rank", "host", "dev", "state", *SORTS)
+"""Everything that the table can be sorted by."""
+
 _RANK_OF_STATE = {state: at for at, state in enumerate((*UNWELL, "waiting", "live", "finished"))}
 
 
@@ -75,7 +78,7 @@ def _trouble_first(scene: Scene, chosen: list[int]) -> list[int]:
 
 
 def passing(ranks: Ranks, typed: str) -> list[int]:
-    """Ranks that a filter lets through: numbers and spans are ranks, words are host, device, state or phase."""
+    """Ranks that a filter lets pass: numbers and spans are ranks, words are host, device, state or phase."""
     if not match.words(typed):
         return list(range(len(ranks.state)))
     return match.chosen(typed, _texts(ranks.host, ranks.device, ranks.state, ranks.phase), number=int)

@@ -9,8 +9,8 @@ from ddptop.tui.paint.trouble import PAGE_KINDS, death_words, in_trouble
 from ddptop.tui.scene import Scene
 from ddptop.tui.views.event_lines import happening
 from ddptop.tui.views.evidence import evidence
-from ddptop.tui.views.text_page import below, text_page
 from ddptop.tui.views.stack_lines import place
+from ddptop.tui.views.text_page import below, text_page
 
 ROOM_FOR_FOOT = 6
 """Lines from which one is spared for what the keys do."""

@@ -27,7 +27,11 @@ def timeline_page(scene: Scene, width: int, height: int) -> list[Line]:
         text = "The step is asked for: it comes with the next picture."
         if scene.frame.group.step is None:
             text = "No step is complete yet: its lanes come with the first one."
-        return [rule(width, "timeline"), Line(), *(Line("  ").add(row, "dim") for row in wrap(text, width - 4))]
+        return [
+            rule(width, "timeline"),
+            Line(),
+            *(Line("  ").add(row, "dim") for row in wrap(text, width - 4)),
+        ]
     lines = [_head(scene, shown, state, width)]
     if height >= LEAST_FOR_WORDS:
         sign, role, text = _words(scene, shown, state)
@@ -71,7 +75,11 @@ def _words(scene: Scene, shown: Timeline, state: TimelineState) -> tuple[str, Ro
     if not shown.detailed:
         every = scene.frame.overhead.detail_every
         often = f" (one step in {every:,} is)" if every is not None and every > 1 else ""
-        return "▲", "warn", "; ".join([*notes, f"the buckets of this step were not timed{often}: phases only"])
+        return (
+            "▲",
+            "warn",
+            "; ".join([*notes, f"the buckets of this step were not timed{often}: phases only"]),
+        )
     if shown.clock_free:
         sign, role = ("~", "warn")
         notes.append("the clocks cannot tell who came last: every lane counts from its own begin")

@@ -68,7 +68,9 @@ class Plan:
         return line
 
 
-def lane_lines(scene: Scene, shown: Timeline, lane: Lane, plan: Plan, *, how: str, chosen: bool) -> list[Line]:
+def lane_lines(
+    scene: Scene, shown: Timeline, lane: Lane, plan: Plan, *, how: str, chosen: bool
+) -> list[Line]:
     """`how`: `all` reduces below the phases, or them `merged` into one line, or `none`."""
     lines = [_phases(scene, lane, plan, chosen)]
     count = len(lane.reduces)
@@ -115,7 +117,7 @@ def _reduce(scene: Scene, shown: Timeline, lane: Lane, at: int, plan: Plan) -> L
 
 
 def _merged(scene: Scene, lane: Lane, plan: Plan) -> Line:
-    """All of a lane's all-reduces in one row: where some bytes move it says so, else where some rank lacks."""
+    """All of a lane's all-reduces in one row: moving bytes where some move, else waiting."""
     line = Line(" " * (plan.rank + 3)).add(f"{len(lane.reduces)}b".ljust(plan.bucket)[: plan.bucket], "dim")
     track = Track(plan.axis)
     plain = scene.ascii_only

@@ -39,7 +39,6 @@ def main() -> None:
     accelerator.print(f"{accelerator.distributed_type} last loss {mean.item()!r}")
     weights = accelerator.unwrap_model(model).state_dict()
     torch.save(weights, folder / f"weights-{accelerator.process_index}.pt")
-    accelerator.end_training()
 
 
 if __name__ == "__main__":

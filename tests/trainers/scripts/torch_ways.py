@@ -90,13 +90,18 @@ def amp(way: str) -> DDP:
 WAYS: dict[str, Callable[[str], DDP]] = {"zero": zero, "amp": amp, "compiled": compiled}
 
 
+def go(way: str, folder: Path) -> None:
+    """In a function of its own: a model that outlives the process group can hang in its destructor."""
+    model = WAYS[way](way)
+    torch.save(model.module.state_dict(), folder / f"{way}-{dist.get_rank()}.pt")
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     for way in sys.argv[2:]:
-        model = WAYS[way](way)
-        torch.save(model.module.state_dict(), folder / f"{way}-{dist.get_rank()}.pt")
+        go(way, folder)
     dist.destroy_process_group()
 
 

@@ -52,7 +52,6 @@ def main() -> None:
     trainer = Trainer(model=model, args=arguments, train_dataset=data, eval_dataset=Sentences(32))
     trainer.train()
     torch.save(model.state_dict(), folder / f"weights-{arguments.process_index}.pt")
-    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

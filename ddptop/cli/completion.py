@@ -1,0 +1,122 @@
+"""Scripts that let a shell complete `ddptop`: commands, options, runs and recordings."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from ddptop.cli.commands.base import Command
+
+NAMES = "ddptop completion names 2>/dev/null"
+"""Asked whenever a person completes, so that a run started a minute ago is offered."""
+
+_BASH = """\
+# ddptop completion for bash: put `eval "$(ddptop completion bash)"` into ~/.bashrc
+_ddptop() {
+  local cur="${COMP_WORDS[COMP_CWORD]}" word command="" words=""
+  for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+    case "$word" in @COMMANDS_OR@) command="$word"; break ;; esac
+  done
+  case "$command" in
+@CASES@
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "$cur"))
+  case "$command" in replay|report) [[ "$cur" == -* ]] || COMPREPLY+=($(compgen -f -- "$cur")) ;; esac
+}
+complete -o bashdefault -F _ddptop ddptop
+"""
+
+_ZSH = """\
+#compdef ddptop
+# ddptop completion for zsh: put `eval "$(ddptop completion zsh)"` into ~/.zshrc, after compinit
+_ddptop() {
+  local -a all
+  local word command=""
+  for word in ${words[2,CURRENT-1]}; do
+    case "$word" in (@COMMANDS_OR@) command="$word"; break ;; esac
+  done
+  case "$command" in
+@CASES@
+  esac
+  compadd -- $all
+  case "$command" in (replay|report) _files ;; esac
+}
+compdef _ddptop ddptop
+"""
+
+_FISH_HEAD = """\
+# ddptop completion for fish: put `ddptop completion fish | source` into ~/.config/fish/config.fish
+complete -c ddptop -f
+"""
+
+
+def script(shell: str, look: Command, commands: Sequence[Command]) -> str:
+    """The script for `bash`, `zsh` or `fish`. Raises KeyError for another shell."""
+    return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](look, commands)
+
+
+def options(command: Command) -> list[tuple[str, str]]:
+    """Long options of a command, each with its help."""
+    # Private, but argparse has had it since Python 2.7 and offers no other way to ask.
+    actions: list[argparse.Action] = command.parser()._actions
+    return [
+        (option, (action.help or "").partition(";")[0])
+        for action in actions
+        for option in action.option_strings
+        if option.startswith("--")
+    ]
+
+
+def _bash(look: Command, commands: Sequence[Command]) -> str:
+    cases = [_case_of(f"    {c.name})", c, 'words="{}"') for c in commands]
+    first = " ".join([*(c.name for c in commands), *_names(look)])
+    cases.append(f'    *) words="{first} $({NAMES})" ;;')
+    return _filled(_BASH, commands, cases)
+
+
+def _zsh(look: Command, commands: Sequence[Command]) -> str:
+    cases = [_case_of(f"    ({c.name})", c, "all=({})") for c in commands]
+    first = " ".join([*(c.name for c in commands), *_names(look)])
+    cases.append(f'    (*) all=({first} ${{(f)"$({NAMES})"}}) ;;')
+    return _filled(_ZSH, commands, cases)
+
+
+def _case_of(label: str, command: Command, words: str) -> str:
+    choices = _names(command)
+    choices += [f"$({NAMES})"] if command.name == "report" else []
+    choices += ["bash", "zsh", "fish"] if command.name == "completion" else []
+    return f"{label} {words.format(' '.join(choices))} ;;"
+
+
+def _filled(text: str, commands: Sequence[Command], cases: Sequence[str]) -> str:
+    named = "|".join(command.name for command in commands)
+    return text.replace("@COMMANDS_OR@", named).replace("@CASES@", "\n".join(cases))
+
+
+def _fish(look: Command, commands: Sequence[Command]) -> str:
+    named = " ".join(command.name for command in commands)
+    none = f"not __fish_seen_subcommand_from {named}"
+    lines = [f"complete -c ddptop -n '{none}' -a '({NAMES})' -d run"]
+    for command in commands:
+        lines.append(f"complete -c ddptop -n '{none}' -a {command.name} -d {_quoted(command.summary)}")
+    lines += [_fish_option(none, *option) for option in options(look)]
+    for command in commands:
+        inside = f"__fish_seen_subcommand_from {command.name}"
+        lines += [_fish_option(inside, *option) for option in options(command)]
+    lines.append("complete -c ddptop -n '__fish_seen_subcommand_from replay report' -F")
+    lines.append(f"complete -c ddptop -n '__fish_seen_subcommand_from report' -a '({NAMES})'")
+    lines.append("complete -c ddptop -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'")
+    return _FISH_HEAD + "\n".join(lines) + "\n"
+
+
+def _fish_option(when: str, option: str, words: str) -> str:
+    return f"complete -c ddptop -n '{when}' -l {option.removeprefix('--')} -d {_quoted(words)}"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _names(command: Command) -> list[str]:
+    return [option for option, _ in options(command)]

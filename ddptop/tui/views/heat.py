@@ -1,0 +1,212 @@
+"""The heat map: all ranks over the recent steps, or hosts x local ranks, by any figure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.tui.paint.line import Line, gather
+from ddptop.tui.paint.numbers import UNKNOWN, counted, fixed
+from ddptop.tui.paint.shades import Shades, digits
+from ddptop.tui.paint.text import fit, wrap
+from ddptop.tui.views import heat_figures
+from ddptop.tui.views.heat_cursor import under_cursor
+from ddptop.tui.views.heat_hosts import host_cells
+from ddptop.tui.views.heat_state import Grid
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Column, Heat
+    from ddptop.tui.scene import Scene
+    from ddptop.tui.views.heat_state import HeatState
+
+WORST, WORST_AND_HOST = 14, 34
+"""Cells for the worst of a row, at the right."""
+
+LEAST_FOR_LEGEND, LEAST_FOR_AXIS = 7, 5
+"""Lines of the page from which these are worth one of them."""
+
+MISSING = "!"
+"""Above the first step after some that were lost or thinned out."""
+
+TALLEST = 3
+"""Lines that a row takes at most, where there are few ranks."""
+
+
+def heat_page(scene: Scene, width: int, height: int) -> list[Line]:
+    """Map, what is under the cursor, and what the shades mean."""
+    state = scene.place.heat
+    world = len(scene.frame.ranks.state)
+    if not state.hosts and state.first >= world:
+        state.inside.clear()
+    extra = 2 + (height >= LEAST_FOR_LEGEND) + (height >= LEAST_FOR_AXIS)
+    room = max(1, height - extra)
+    if state.hosts:
+        shades, body, under = host_cells(scene, state, width, room)
+        return _whole(scene, state, shades, body, under, width, height)
+    label = max(5, 2 * len(str(max(0, world - 1))) + 1)
+    side = 0 if width < 60 else WORST if width < 110 else WORST_AND_HOST
+    state.height, state.width = room, max(1, width - label - 3 - side)
+    heat = scene.frame.heat
+    if heat is None or not heat.steps:
+        state.grid = None
+        text = "The map is asked for: it comes with the next picture."
+        if scene.frame.group.step is None or (heat is not None and not heat.steps):
+            text = "No step is there to be shown yet: the map begins with the first one."
+        head = _head(scene, state, state.figure, "", width)
+        return [head, Line(), *(Line("  ").add(row, "dim") for row in wrap(text, width - 4))][:height]
+    shades = _shades(scene, heat)
+    body = _steps(scene, state, heat, shades, label, side, room, axis=height >= LEAST_FOR_AXIS)
+    return _whole(scene, state, shades, body, _under(scene, state, heat, width), width, height)
+
+
+def _whole(
+    scene: Scene, state: HeatState, shades: Shades, body: list[Line], under: Line, width: int, height: int
+) -> list[Line]:
+    shown = scene.frame.heat
+    figure = state.figure if state.hosts or shown is None else shown.figure
+    what = "hosts x local ranks, now"
+    if not state.hosts and shown is not None:
+        timed = "timed step" if figure in heat_figures.TIMED else "step"
+        what = f"ranks x last {counted(len(shown.steps), timed)}"
+    foot = [under]
+    if height >= LEAST_FOR_LEGEND:
+        places = digits(shades)
+        unit = heat_figures.FIGURES[figure].unit
+        foot.append(gather(shades.legend(lambda v: fixed(v, places), unit, scene.ascii_only), width))
+    lines = [_head(scene, state, figure, what, width), *body]
+    return [*lines, *(Line() for _ in range(height - len(lines) - len(foot))), *foot]
+
+
+def _head(scene: Scene, state: HeatState, figure: str, what: str, width: int) -> Line:
+    if not scene.ascii_only:
+        what = what.replace(" x ", " × ")
+    part = (
+        f"ranks {state.first:,}-{state.first + state.count - 1:,}" if state.count and not state.hosts else ""
+    )
+    asked = f"{state.figure} is asked for" if figure != state.figure else ""
+    untold = scene.frame.group.clock_free and figure == "lateness"
+    at = state.figures.index(state.figure) + 1 if state.figure in state.figures else 0
+    return gather(
+        [
+            Line(heat_figures.title(figure, scene.frame), "strong"),
+            Line(what, "dim"),
+            Line(part, "accent"),
+            Line(asked, "warn"),
+            Line("the clocks cannot tell", "warn") if untold else Line(),
+            Line(f"figure {at}/{len(state.figures)}", "faint"),
+        ],
+        width,
+    )
+
+
+def _shades(scene: Scene, heat: Heat) -> Shades:
+    least = heat_figures.least_range(heat.figure, heat.middle, scene.frame)
+    return Shades.of(heat.value, heat.middle, least, down=heat_figures.FIGURES[heat.figure].down)
+
+
+def _steps(
+    scene: Scene,
+    state: HeatState,
+    heat: Heat,
+    shades: Shades,
+    label: int,
+    side: int,
+    room: int,
+    *,
+    axis: bool,
+) -> list[Line]:
+    rows, columns = len(heat.rows) - 1, len(heat.steps)
+    columns = min(columns, state.width)
+    rows = min(rows, room)
+    cut = len(heat.steps) - columns  # a map for a wider screen, until the next picture comes
+    value = heat.value.reshape(-1, len(heat.steps))[:rows, cut:]
+    rank = heat.rank.reshape(-1, len(heat.steps))[:rows, cut:]
+    cell, tall = (2 if 2 * columns <= state.width else 1), max(1, min(TALLEST, room // max(1, rows)))
+    folds = tuple((heat.rows[i], heat.rows[i + 1]) for i in range(rows))
+    worst = tuple(folds[i][0] if np.isnan(who) else int(who) for i in range(rows) for who in rank[i].tolist())
+    top = 2 if axis else 1
+    state.grid = Grid(top, label + 2, rows, columns, cell, tall, folds, worst)
+    state.settle()
+    chosen = state.column if state.column >= 0 else columns - 1
+    levels = shades.levels(value)
+    lines = [_axis(heat.steps[cut:], chosen, label, cell)] if axis else []
+    for i in range(rows):
+        first, stop = folds[i]
+        name = f"{first}" if stop - first == 1 else f"{first}-{stop - 1}"
+        here = i == state.row
+        for j in range(tall):
+            line = Line("▸" if here and j == 0 else " ", "accent")
+            line.add(fit(name if j == 0 else "", label, right=True), "strong" if here else "dim")
+            line.add("│", "rule")
+            _cells(line, levels[i].tolist(), shades, cell, chosen if here else None, scene.ascii_only)
+            line.add("│", "rule")
+            if side and j == 0:
+                line.add(_worst(scene, value[i], rank[i], shades, side), "strong" if here else "dim")
+            lines.append(line)
+    return lines
+
+
+def _axis(steps: tuple[int, ...], chosen: int, label: int, cell: int) -> Line:
+    """First and last step, where the cursor is, and where steps are missing."""
+    width, at = len(steps) * cell, chosen * cell
+    first, last = f"{steps[0]:,}", f"{steps[-1]:,}"
+    line = Line(" " * (label + 2))
+    text = list(first.ljust(width)[:width])
+    end = width - cell if at == width - cell else width
+    if len(first) + len(last) + 2 <= end:
+        text[end - len(last) : end] = last
+    gaps = np.diff(np.array(steps))
+    usual = np.median(gaps) if len(gaps) else 1
+    for gap in (np.flatnonzero(gaps > usual) + 1).tolist():
+        text[gap * cell] = MISSING if text[gap * cell] == " " else text[gap * cell]
+    text[at] = "▾"
+    for sign in text:
+        line.add(sign, {"▾": "accent", MISSING: "warn"}.get(sign, "faint"))  # type: ignore[arg-type]  # roles
+    return line
+
+
+def _cells(
+    line: Line, levels: list[int], shades: Shades, cell: int, chosen: int | None, ascii_only: bool
+) -> None:
+    """Runs of one shade, so that a line of a calm map is one piece."""
+    run, before = "", None
+    for at, level in enumerate(levels):
+        glyph, role = shades.sign(level, ascii_only)
+        if at == chosen:
+            role = "badge"
+        if before is not None and role != before:
+            line.add(run, before)
+            run = ""
+        run, before = run + glyph * cell, role
+    if before is not None:
+        line.add(run, before)
+
+
+def _worst(scene: Scene, values: Column, ranks: Column, shades: Shades, width: int) -> str:
+    """` 21.4 r1`, and its host where there is room."""
+    if np.isnan(values).all():
+        return f" {UNKNOWN:>6}"
+    at = int(np.nanargmin(values) if shades.down else np.nanargmax(values))
+    rank = int(ranks[at])
+    text = f" {fixed(float(values[at]), max(1, digits(shades))):>6} r{rank}"
+    hosts = scene.frame.ranks.host
+    if width < WORST_AND_HOST or rank >= len(hosts):
+        return text
+    return fit(f"{text} {scene.clean(hosts[rank])}", width)
+
+
+def _under(scene: Scene, state: HeatState, heat: Heat, width: int) -> Line:
+    """What the cell under the cursor stands for."""
+    grid, at = state.grid, state.cell()
+    if grid is None or at is None:
+        return Line()
+    row, column = divmod(at, grid.columns)
+    column += len(heat.steps) - grid.columns
+    value = float(heat.value[row * len(heat.steps) + column])
+    first, stop = grid.folds[row]
+    rank = grid.worst[at]
+    return under_cursor(
+        *(scene, width, heat.figure, first if rank is None else rank, value, stop - first, ""),
+        step=heat.steps[column],
+    )

@@ -32,7 +32,7 @@ def main() -> None:
         data = [torch.randn(32, 64, generator=generator) for _ in range(batches)]
 
         model = group.wrap(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1)))
-        # A rank that is done gets the weights of the others at the end of the block, but not the state of their
+        # A rank that is done gets the others' weights at the end of the block, but not the state of their
         # optimizer: with Adam or momentum the ranks' models would part ways in the next epoch.
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 

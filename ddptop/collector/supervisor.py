@@ -60,6 +60,11 @@ class CollectorSupervisor:
         self._process = self._spawn()
         self._thread.start()
 
+    @property
+    def pid(self) -> int:
+        """Of the collector that was started last; 0: there is none."""
+        return 0 if self._process is None else self._process.pid
+
     def tell_exits(self, exits: Sequence[tuple[int, int]]) -> None:
         """Processes have ended: pids, with exit codes as `subprocess` gives them. Never blocks or raises."""
         with self._lock:

@@ -134,3 +134,8 @@ def test_the_most_valuable_comes_first(healthy: Report) -> None:
     assert gains[0] == 30.0
     assert gains[-1] is None
     assert sorted((gain for gain in gains if gain is not None), reverse=True) == gains[:-1]
+
+
+def test_buckets_of_several_models_are_not_to_be_merged(healthy) -> None:
+    buckets = tuple(replace(bucket(i, 4_000, 0.1 * (i + 1)), model=i, group="0") for i in range(6))
+    assert "larger_buckets" not in found_in(replace(moving(healthy, **HEAVY), buckets=buckets))

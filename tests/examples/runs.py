@@ -1,4 +1,4 @@
-"""Examples started as a person would: watched by `ddptop-run`, and without ddptop; few steps, two at a time."""
+"""Examples started as a person would, for few steps: watched by `ddptop-run`, and without ddptop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of CIFAR-10 is read as its makers describe it, and a pickle that is something else is refused."""
+"""The folder of CIFAR-10 is read as its makers describe it; a pickle that is something else is refused."""
 
 from __future__ import annotations
 

@@ -22,14 +22,18 @@ tasks = [
 sys.exit(max(task.wait() for task in tasks))
 """
 
+PYTHON = """#!/bin/sh
+exec {python} "$@"
+"""
+
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_the_batch_script_trains_on_two_nodes(tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
-    (tools / "srun").write_text(SRUN.format(python=sys.executable))
-    (tools / "srun").chmod(0o700)
-    (tools / "python").symlink_to(sys.executable)
+    for name, text in (("srun", SRUN), ("python", PYTHON)):
+        (tools / name).write_text(text.format(python=sys.executable))
+        (tools / name).chmod(0o700)
     env = environment(tmp_path)
     env |= {
         "PATH": f"{tools}:{env['PATH']}",

@@ -30,7 +30,7 @@ class WantedSource(FakeSource):
 def with_wanted(frame: Frame, text: str) -> Frame:
     """The frame with the made-up part that `text` asks for."""
     want = parse(text)
-    if isinstance(want, WantsTimeline):
+    if isinstance(want, WantsTimeline) and frame.timeline is None:
         return replace(frame, timeline=timeline(len(frame.ranks.state), want))
     if isinstance(want, WantsHeat):
         return replace(frame, heat=heat(len(frame.ranks.state), want))
@@ -138,3 +138,14 @@ def heat(world: int, want: WantsHeat) -> Heat:
         value=value.ravel(),
         rank=(rank + want.first).ravel(),
     )
+
+
+def odd() -> Timeline:
+    """Two models in groups of their own, a bucket that queues, one whose end nobody saw."""
+    shown = timeline(2, reduces=(Reduce(0, 0, None, "0"), Reduce(1, 0, 25_165_824, "expert 1")))
+    changed = []
+    for one in shown.lanes:
+        start = np.array([one.ready_ms[0], one.ready_ms[1] + 2.0])
+        end = np.array([NAN, one.end_ms[1]])
+        changed.append(replace(one, start_ms=start, end_ms=end, last=np.array([NAN, one.last[1]])))
+    return replace(shown, lanes=tuple(changed))

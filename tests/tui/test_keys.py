@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from textual.events import Key, Paste
 
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.keys import KEYS
+from ddptop.tui.keys import KEYS, VIEWS, ViewName
 from ddptop.tui.theme import THEMES
-from tests.tui.drive import Stage, on_stage, screen
+from tests.tui.drive import Sketch, Stage, on_stage, screen, sketch
 from tests.tui.fake import FakeSource, live, lost, many, nobody, replay, straggler
+from tests.tui.fake_views import WantedSource
 
 SIZE = (100, 30)
 
@@ -87,7 +89,7 @@ def test_a_prompt_misses_no_key_of_a_fast_typist() -> None:
             ("0", "0"),
             ("percent_sign", "%"),
             ("enter", "\r"),
-            ("2", "2"),
+            ("3", "3"),
         ]:
             stage.app.post_message(Key(key, letter))
         await stage.text()
@@ -133,7 +135,7 @@ def test_keys_of_a_recording() -> None:
     source = FakeSource(replay())
     keys = ["space", "left_square_bracket", "right_square_bracket", "home", "end", "plus", "minus"]
     screen(source, SIZE, *keys, "right_curly_bracket", "left_curly_bracket")
-    assert source.asked == [
+    assert [asked for asked in source.asked if asked[0] != "want"] == [
         ("play", None),
         ("seek", None, None, -1),
         ("seek", None, None, 1),
@@ -146,12 +148,12 @@ def test_keys_of_a_recording() -> None:
     ]
 
 
-@pytest.mark.parametrize(("speed", "key", "asked"), [(64.0, "plus", 64.0), (0.25, "minus", 0.25)])
+@pytest.mark.parametrize(("speed", "key", "asked"), [(64.0, "plus", float("inf")), (0.25, "minus", 0.25)])
 def test_speed_has_bounds(speed: float, key: str, asked: float) -> None:
     frame = replay()
     assert frame.playback is not None
     source = FakeSource(replace(frame, playback=replace(frame.playback, speed=speed)))
-    screen(source, SIZE, key)
+    sketch(source, SIZE, key)
     assert source.asked == [("speed", asked)]
 
 
@@ -162,13 +164,13 @@ def test_speed_has_bounds(speed: float, key: str, asked: float) -> None:
 def test_go_to(typed: str, asked: tuple[object, ...]) -> None:
     source = FakeSource(replay())
     keys = ["percent_sign" if letter == "%" else letter for letter in typed]
-    screen(source, SIZE, "g", *keys, "enter")
+    sketch(source, SIZE, "g", *keys, "enter")
     assert source.asked == [asked]
 
 
 def test_go_to_says_what_it_wants() -> None:
     source = FakeSource(replay())
-    assert "'x' is neither a step nor a share such as 50%" in screen(source, SIZE, "g", "x", "enter")
+    assert "'x' is no step, share (50%) or time (12:31)" in sketch(source, SIZE, "g", "x", "enter")
     assert source.asked == []
 
 
@@ -205,8 +207,31 @@ def test_a_click_chooses_a_rank() -> None:
 
 
 def test_help_names_every_key() -> None:
-    text = screen(FakeSource(live()), (80, 40), "question_mark")
-    assert all(f"  {key.shown:<7}{key.help}" in text for key in KEYS)
+    text = sketch(FakeSource(replay()), (160, 100), "question_mark")
+    for key in KEYS:
+        assert f"  {key.shown:<8}{key.help}" in text
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_help_begins_with_the_keys_of_the_page_it_was_asked_on(view: str) -> None:
+    here = [key for key in KEYS if view in key.views]
+    rows = sketch(WantedSource(live()), (160, 100), str(VIEWS.index(view) + 1), "question_mark").splitlines()
+    if here:
+        assert rows[2].startswith(f"on the page before this: {view}")
+        assert all(key.help in "\n".join(rows[3 : 3 + len(here)]) for key in here)
+
+
+def test_a_key_has_one_meaning_on_a_page() -> None:
+    for view in get_args(ViewName):
+        own = [key.keys for key in KEYS if view in key.views]
+        assert len(own) == len(set(own)), view
+    common = [key.keys for key in KEYS if not key.views]
+    assert len(common) == len(set(common))
+
+
+def test_every_key_does_something_that_there_is() -> None:
+    for key in KEYS:
+        assert hasattr(Sketch, f"action_{key.action.partition('(')[0]}"), key
 
 
 def test_q_leaves() -> None:
@@ -270,8 +295,10 @@ def test_only_changed_lines_are_drawn() -> None:
 @pytest.mark.parametrize("size", [(1, 1), (12, 3), (20, 5), (400, 100)])
 @pytest.mark.parametrize("make", [nobody, replay, many])
 def test_every_size_survives_every_view(size: tuple[int, int], make: object) -> None:
-    keys = ["2", "down", "3", "1", "enter", "question_mark", "escape", "escape", "slash", "x", "escape"]
-    screen(FakeSource(make()), size, *keys)  # type: ignore[operator]
+    views = ["2", "down", "3", "down", "4", "right", "enter", "5", "down", "6", "down", "7", "1"]
+    others = ["enter", "escape", "c", "down", "c", "r", "escape", "question_mark", "slash", "x", "enter", "n"]
+    keys = [*views, *others, "escape", "escape", "colon", "x", "escape", "space", "F", "I", "l", "x", "right"]
+    sketch(FakeSource(make()), size, *keys)  # type: ignore[operator]
 
 
 def _ranks(text: str) -> list[int]:

@@ -71,6 +71,14 @@ def small_and_large(buckets: Sequence[BucketSummary]) -> tuple[float, float] | N
     return small, large
 
 
+def _of_one_model(buckets: Sequence[BucketSummary]) -> list[BucketSummary]:
+    """The buckets of the model that has most: those of several models can never become one."""
+    models: dict[tuple[str, int], list[BucketSummary]] = {}
+    for bucket in buckets:
+        models.setdefault((bucket.group, bucket.model), []).append(bucket)
+    return max(models.values(), key=len, default=[])
+
+
 def _moving(report: Report) -> str:
     ms, pct = report.communication.exposed_transfer_ms, report.communication.exposed_transfer_pct
     return f"moving bytes adds {ms or 0:,.1f} ms to each step, {pct or 0:.0f}%"
@@ -82,8 +90,9 @@ def _cap(report: Report) -> str:
 
 
 def _larger_buckets(report: Report, moving: float) -> Iterator[Suggestion]:
-    sizes = sorted(bucket.bytes for bucket in report.buckets if bucket.bytes)
-    halves = small_and_large(report.buckets)
+    buckets = _of_one_model(report.buckets)
+    sizes = sorted(bucket.bytes for bucket in buckets if bucket.bytes)
+    halves = small_and_large(buckets)
     if len(sizes) < MANY_BUCKETS or sizes[len(sizes) // 2] > SMALL_BYTES:
         return
     if halves is None:

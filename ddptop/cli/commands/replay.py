@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 from ddptop.cli.commands.base import Command, add_screen_options
 from ddptop.cli.errors import CliError, Exit
 
 MAX_SPEED = 1000.0
-"""An hour in under four seconds; beyond it a person uses `g`."""
+"""An hour in under four seconds; beyond it a person uses `g`, or says `max`."""
 
 
 class Replay(Command):
@@ -23,13 +24,22 @@ class Replay(Command):
         parser.add_argument("file", type=Path, metavar="FILE", help="a recording (ddptop ls lists them)")
         parser.add_argument("--at", type=_step, metavar="STEP", help="begin at this step")
         parser.add_argument(
-            "--speed", type=_speed, default=1.0, metavar="X", help="times as fast as it happened (default 1)"
+            "--speed",
+            type=_speed,
+            default=1.0,
+            metavar="X",
+            help="times as fast as it happened (default 1); max: as fast as it can be read",
+        )
+        parser.add_argument(
+            "--compare", type=Path, metavar="FILE", help="a second recording, shown beside it step by step"
         )
         add_screen_options(parser)
 
     def run(self, options: argparse.Namespace) -> int:
         """Check the file and the step, then show it."""
-        return show_recording(options.file, options, at=options.at, speed=options.speed)
+        return show_recording(
+            options.file, options, at=options.at, speed=options.speed, compare=options.compare
+        )
 
 
 def show_recording(
@@ -39,8 +49,9 @@ def show_recording(
     at: int | None = None,
     speed: float = 1.0,
     at_end: bool = False,
+    compare: Path | None = None,
 ) -> int:
-    """Show a recording from its beginning, from step `at`, or standing at its end.
+    """Show a recording from its beginning, from step `at`, or standing at its end; beside it `compare`.
 
     Raises CliError: 3 no such recording, 4 not allowed to read it, 2 no such step in it.
     """
@@ -50,6 +61,10 @@ def show_recording(
     mode = choose_mode(options, live=False)
     settings = load(vars(options)).settings
     _check(path, at)
+    if compare is not None:
+        _check(compare, None)
+        if mode is not Mode.SCREEN:
+            raise CliError("--compare needs the screen; --at STEP --json of each tells the same", Exit.USAGE)
     from ddptop.sources.replay import ReplaySource, frame_at
 
     if mode in (Mode.ONCE, Mode.JSON):
@@ -57,6 +72,10 @@ def show_recording(
     source = ReplaySource(path, at=at, speed=speed, playing=not at_end)
     if at_end:
         source.seek(share=1.0)
+    if compare is not None:
+        from ddptop.sources.pair import PairSource
+
+        return show(PairSource(source, ReplaySource(compare, playing=False)), mode, settings)
     return show(source, mode, settings)
 
 
@@ -91,6 +110,8 @@ def _step(text: str) -> int:
 
 
 def _speed(text: str) -> float:
+    if text.lower() == "max":
+        return math.inf
     try:
         speed = float(text.lower().removesuffix("x"))
     except ValueError:

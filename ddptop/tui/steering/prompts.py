@@ -86,7 +86,6 @@ class PromptKeys(Host):
     def _answer(self, prompt: Prompt) -> None:
         """Enter. A prompt that cannot be read stays open and says what it wants."""
         if prompt.purpose == "palette":
-            self.place.prompt = None
             self.act(f"run_palette({prompt.text!r}, {prompt.at})")
             return
         goal, wrong = None, None

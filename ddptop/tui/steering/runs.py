@@ -56,6 +56,7 @@ class RunKeys(Host):
 
     def action_run_palette(self, typed: str, at: int) -> None:
         """Do what the chosen line of the palette says."""
+        self.place.prompt = None
         offered = self.palette(typed)
         if offered:
             self.act(offered[min(at, len(offered) - 1)].action)

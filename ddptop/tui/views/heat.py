@@ -131,6 +131,8 @@ def _steps(
     chosen = state.column if state.column >= 0 else columns - 1
     levels = shades.levels(value)
     lines = [_axis(heat.steps[cut:], chosen, label, cell)] if axis else []
+    if axis and side:
+        lines[0].pad(label + 3 + columns * cell).add("  worst", "dim")
     for i in range(rows):
         first, stop = folds[i]
         name = f"{first}" if stop - first == 1 else f"{first}-{stop - 1}"

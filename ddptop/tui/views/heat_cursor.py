@@ -32,7 +32,7 @@ def under_cursor(
     return gather(
         [
             Line("▸ ", "accent").add(f"rank {rank}", "strong"),
-            Line(f"{figure} ", "dim").add(text, "strong"),
+            Line(f"{FIGURES[figure].title or figure} ", "dim").add(text, "strong"),
             Line("step ", "dim").add(count(step)) if step is not None else Line(),
             Line(where, "dim"),
             Line(hint, "faint"),

@@ -21,6 +21,7 @@ from ddptop.tui.views.palette_list import palette_list
 from ddptop.tui.views.picker import picker
 from ddptop.tui.views.rank_page import rank_page
 from ddptop.tui.views.replay_bar import banner
+from ddptop.tui.views.run_page import run_page
 from ddptop.tui.views.stall import stall_page
 from ddptop.tui.views.timeline import timeline_page
 
@@ -37,6 +38,7 @@ BODIES: dict[ViewName, View] = {
     "buckets": buckets,
     "heat": heat_page,
     "events": events,
+    "run": run_page,
     "stall": stall_page,
     "rank": rank_page,
     "compare": compare,

@@ -41,7 +41,9 @@ class Curve:
     main: Column
     role: Role
     behind: Column | None = None
-    """Drawn faintly behind the mean: the largest of every bin."""
+    """Drawn faintly behind the mean: the largest of every bin, or with `behind_x` the mean."""
+    behind_x: Column | None = None
+    """Its own x, where it is another run's; the scale then holds both."""
     span_s: float | None = None
     """None: all that is kept."""
     zero: bool = False
@@ -126,6 +128,7 @@ class _Drawn:
     def of(cls, curve: Curve, values: Column, width: int, across: int) -> _Drawn:
         axis, gutter = Axis.over(curve.x, 2, curve.span_s), 3
         high: Column | None = None
+        behind: Column | None = None
         for _ in range(2):  # the width of the labels depends on the scale, which depends on the width
             axis = Axis.over(curve.x, max(2, (width - gutter - 1) * across), curve.span_s)
             edges = axis.edges(curve.x)
@@ -133,17 +136,13 @@ class _Drawn:
                 main, high = quantiles(values, edges, P50_P95)
             else:
                 main = binned(values, edges, "mean")
-            scale = Scale.of_logs(main) if curve.log else Scale.of(main, curve.zero)
+            behind = _behind(curve, axis)
+            both = main if behind is None or curve.behind_x is None else np.concatenate([main, behind])
+            scale = Scale.of_logs(both) if curve.log else Scale.of(both, curve.zero)
             needed = max(cells(scale.label(scale.high)), cells(scale.label(scale.low)))
             if needed == gutter:
                 break
             gutter = needed
-        behind = None
-        if curve.behind is not None:
-            behind = binned(curve.behind, axis.edges(curve.x), "max")
-            if curve.log:
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    behind = np.log10(behind)
         return cls(axis, scale, gutter, main, high, behind)
 
     def picture(self, curve: Curve, height: int, across: int, ascii_only: bool) -> list[Line]:
@@ -161,6 +160,18 @@ class _Drawn:
         front = _canvas(len(self.main), across, height)
         front.curve(_dots(joined(self.main), across), self.scale)
         return rows(front, behind, curve.role, ascii_only)
+
+
+def _behind(curve: Curve, axis: Axis) -> Column | None:
+    if curve.behind is None:
+        return None
+    if curve.behind_x is not None:
+        return binned(curve.behind, axis.edges(curve.behind_x), "mean")
+    behind = binned(curve.behind, axis.edges(curve.x), "max")
+    if not curve.log:
+        return behind
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.log10(behind))
 
 
 def _canvas(columns: int, across: int, height: int) -> Canvas:

@@ -7,6 +7,7 @@ from ddptop.tui.paint.line import Line, Role
 from ddptop.tui.paint.numbers import clock, count, duration
 from ddptop.tui.paint.signs import of_state
 from ddptop.tui.paint.text import fit
+from ddptop.tui.playing import speed_word
 from ddptop.tui.scene import Scene
 
 SHORTEST = 10
@@ -25,6 +26,7 @@ _MARKS: dict[str, tuple[str, Role]] = {
     "replica_drift": ("▲", "warn"),
     "loss_spread": ("▲", "warn"),
     "process": ("◌", "warn"),
+    "lost_records": ("✗", "warn"),
 }
 
 _GRAVITY: tuple[Role, ...] = ("dim", "warn", "bad")
@@ -43,7 +45,8 @@ def banner(scene: Scene, width: int) -> Line | None:
 def replay_bar(scene: Scene, played: Playback, width: int) -> Line:
     """Speed, the bar with its marks, and the step; damage of the file is told where the step stands."""
     sign = "▶" if played.playing else "‖"
-    head = Line(f"{sign} {played.speed:g}x ", "accent").add(clock(_begin(scene, played)) + " ", "dim")
+    speed = speed_word(played.speed)
+    head = _buttons(sign, speed).add(clock(_begin(scene, played)) + " ", "dim")
     tail = Line(" ").add(clock(_begin(scene, played) + played.duration_s), "dim")
     tail.add("+" if played.growing else "", "good")
     tail.add(f"  step {count(played.step)}", "strong").add(f" / {count(played.last_step)}", "dim")
@@ -51,12 +54,18 @@ def replay_bar(scene: Scene, played: Playback, width: int) -> Line:
         tail.add("  ▲ damaged", "warn")
     room = width - head.width - tail.width
     if room < SHORTEST:
-        head = Line(f"{sign} {played.speed:g}x ", "accent")
+        head = _buttons(sign, speed)
         tail = Line(f" step {count(played.step)}", "strong")
         room = width - head.width - tail.width
     if room >= SHORTEST:
         head.extend(_track(played, room))
     return head.extend(tail).cut(width)
+
+
+def _buttons(sign: str, speed: str) -> Line:
+    """A click on the sign plays or holds, one on the speed doubles it."""
+    line = Line(f"{sign} {speed} ", "accent")
+    return line.spot(0, 2, "pause").spot(2, line.width - 1, "faster(1)")
 
 
 def _begin(scene: Scene, played: Playback) -> float:
@@ -73,7 +82,7 @@ def _track(played: Playback, width: int) -> Line:
     line = Line("├", "rule")
     for at, (sign, role) in enumerate(cells):
         line.add("●" if at == here else sign, "accent" if at == here else role)
-    return line.add("┤", "rule")
+    return line.add("┤", "rule").spot(1, 1 + inside, "scrub({share})")
 
 
 def _mark(kind: str) -> tuple[str, Role]:

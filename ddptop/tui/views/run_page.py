@@ -1,0 +1,231 @@
+"""The run page: what runs where, with which options, what was lost, and what ddptop itself costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.tui.paint import table
+from ddptop.tui.paint.line import Line, rule
+from ddptop.tui.paint.numbers import UNKNOWN, clock, count, counted, duration, fixed, known, size
+from ddptop.tui.paint.text import cells, fit, wrap
+from ddptop.tui.views.run_card import ENVIRONMENT, OPTIONS, VERSIONS, Fact, card_facts
+from ddptop.tui.views.text_page import below, text_page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ddptop.analysis.frames import BucketFigures, Column
+    from ddptop.tui.scene import Scene
+
+NAME, VALUE = 26, 13
+"""Cells for the name of a fact, at most, and what its value needs for a column of its own."""
+
+FEW_HOSTS = 8
+"""More than these stand at the end of the page."""
+
+MOST_HOSTS = 64
+"""Hosts in the table: those that lost records or whose clock is known worst come first."""
+
+
+def run_page(scene: Scene, width: int, height: int) -> list[Line]:
+    """Sections under each other, scrolled as one text."""
+    body = [line.cut(width) for line in _body(scene, width)]
+    room = max(1, height - 1)
+    lines = text_page(scene, body, room)
+    hidden = below(scene, body, room)
+    return [rule(width, "run", f"{counted(hidden, 'line')} below" if hidden else ""), *lines]
+
+
+def _body(scene: Scene, width: int) -> list[Line]:
+    facts = card_facts(scene.frame.run.card)
+    hosts = [rule(width, "hosts and clocks"), *_hosts(scene, width)]
+    few = len(set(scene.frame.ranks.host)) <= FEW_HOSTS
+    lines = [*_facts(scene, _run(scene), width), *_losses(scene, width)]
+    lines += [rule(width, "own cost"), *_facts(scene, _cost(scene), width)]
+    lines += hosts if few else []
+    lines += [rule(width, "models and process groups"), *_models(scene, width)]
+    for title in (
+        OPTIONS,
+        *sorted(one for one in facts if one.startswith(f"{OPTIONS} of")),
+        VERSIONS,
+        ENVIRONMENT,
+    ):
+        if title in facts:
+            lines += [rule(width, title), *_facts(scene, facts[title], width)]
+    rest = [fact for title in facts if title == "" for fact in facts[title]]
+    if rest:
+        lines += [rule(width, "told by the script"), *_facts(scene, rest, width)]
+    return lines if few else lines + hosts
+
+
+def _facts(scene: Scene, facts: Iterable[Fact], width: int) -> list[Line]:
+    """In as many columns as fit; a long value takes several of them, or lines of its own."""
+    told = [(scene.clean(fact.name), scene.clean(fact.value), fact.role) for fact in facts]
+    label = min(max((cells(name) for name, _, _ in told), default=0), NAME, max(8, width // 2 - 4))
+    columns = max(1, width // (label + VALUE))
+    each = width // columns
+    lines: list[Line] = []
+    row, at = Line(), 0
+    for name, value, role in told:
+        piece = Line(" ").add(fit(name, label), "dim").add(" ").add(value, role)
+        taken = -(-(piece.width + 1) // each)
+        if at and at + taken > columns:
+            lines.append(row)
+            row, at = Line(), 0
+        if taken <= columns:
+            row.pad(at * each).extend(piece)
+            at += taken
+            continue
+        rows = wrap(value, max(8, width - label - 3)) or [""]
+        lines.append(Line(" ").add(fit(name, label), "dim").add(" ").add(rows[0], role))
+        lines += [Line(" " * (label + 2)).add(text, role) for text in rows[1:]]
+    return [*lines, row] if row.width else lines
+
+
+def _run(scene: Scene) -> list[Fact]:
+    run, frame = scene.frame.run, scene.frame
+    argv = run.argv[1:] if run.argv[:1] == (run.script,) else run.argv
+    kind = {"simulated": "simulated, no real training", "replay": "a recording"}.get(frame.source, "live")
+    recorded = run.recording or "off: nothing is recorded"
+    return [
+        Fact("script", run.script or UNKNOWN, "strong"),
+        Fact("arguments", " ".join(argv) or "none"),
+        Fact("run", f"{run.name or UNKNOWN} {run.id}".strip()),
+        Fact("shown", kind),
+        Fact("state", run.state if run.exit_code is None else f"{run.state}, exit code {run.exit_code}"),
+        Fact("started", clock(run.started_at)),
+        Fact("for", duration(run.elapsed_s)),
+        Fact("ranks", f"{run.world_size:,} on {counted(run.nodes, 'host')}"),
+        Fact("backend", run.backend or UNKNOWN),
+        Fact("torch", run.torch or UNKNOWN),
+        Fact("recording", recorded, "text" if run.recording else "warn"),
+    ]
+
+
+def _cost(scene: Scene) -> list[Fact]:
+    cost = scene.frame.overhead
+    over = known(cost.measured_pct) and known(cost.budget_pct) and cost.measured_pct > cost.budget_pct  # type: ignore[operator]  # known() has looked
+    every = cost.detail_every
+    timed = UNKNOWN if every is None else "every step" if every == 1 else f"1 step in {every:,}"
+    first = scene.frame.run.card.get("first_failure")
+    facts = [
+        Fact("measured, worst rank", fixed(cost.measured_pct, 2, "%" if known(cost.measured_pct) else ""),
+             "warn" if over else "strong"),
+        Fact("budget", fixed(cost.budget_pct, 1, "%" if known(cost.budget_pct) else "")),
+        Fact("per step", fixed(cost.us_per_step, 0, " us" if known(cost.us_per_step) else "")),
+        Fact("buckets timed", timed),
+        Fact("own failures", count(cost.failures), "warn" if cost.failures else "text"),
+    ]  # fmt: skip
+    return [*facts, Fact("first failure", str(first), "warn")] if first else facts
+
+
+def _hosts(scene: Scene, width: int) -> list[Line]:
+    ranks = scene.frame.ranks
+    of: dict[str, list[int]] = {}
+    for rank, host in enumerate(ranks.host):
+        of.setdefault(host, []).append(rank)
+    clocks = {one.host: one for one in scene.frame.clocks}
+    told = [one.bound_ms for one in scene.frame.clocks if one.bound_ms is not None]
+    worst = max(told, default=0.0)
+
+    def concern(host: str) -> tuple[float, float]:
+        found = clocks.get(host)
+        bound = worst + 1 if found is None or found.bound_ms is None else found.bound_ms
+        return (-float(np.nansum(ranks.lost_records[of[host]])), -bound)
+
+    names = list(of)
+    if len(names) > MOST_HOSTS:
+        names = sorted(names, key=concern)[:MOST_HOSTS]
+    if not names:
+        return [Line(" no rank was heard yet", "dim")]
+
+    def texts(value: object) -> Sequence[str]:
+        return [value(host) for host in names]  # type: ignore[operator]  # a function of a host's name
+
+    def clock_of(host: str) -> str:
+        found = clocks.get(host)
+        if found is None or found.offset_ms is None:
+            return "not compared"
+        if len(of) == 1:
+            return "one clock"
+        return f"{found.offset_ms:+,.3f} ±{fixed(found.bound_ms, 3)}"
+
+    columns = table.fitting(
+        [
+            table.measured(
+                "host", texts(lambda h: scene.clean(h) or UNKNOWN), 99, right=False, most=30, tail=True
+            ),
+            table.measured("ranks", texts(lambda h: _ranks(of[h])), 90, right=False, most=24),
+            table.measured(
+                "device", texts(lambda h: scene.clean(ranks.device[of[h][0]])), 30, right=False, most=12
+            ),
+            table.measured("clock ms", texts(clock_of), 80),
+            table.measured("records", texts(lambda h: count(_sum(ranks.records, of[h]))), 60),
+            table.measured("lost", texts(lambda h: count(_sum(ranks.lost_records, of[h]))), 70),
+            table.measured("heard ago", texts(lambda h: _ago(ranks.age_ms, of[h])), 50),
+        ],
+        width - 1,
+        2,
+    )
+    lines = [Line(" ").extend(table.head(columns, 2))]
+    lines += [Line(" ").extend(table.body(columns, at, 2)) for at in range(len(names))]
+    if len(of) > len(names):
+        lines.append(Line(f" and {counted(len(of) - len(names), 'host')} more, with less to tell", "faint"))
+    return lines
+
+
+def _ranks(ranks: list[int]) -> str:
+    """`0-7`, `0 2 5`."""
+    if len(ranks) > 1 and ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return " ".join(map(str, ranks))
+
+
+def _sum(column: Column, ranks: list[int]) -> float | None:
+    values = column[ranks]
+    return None if np.isnan(values).all() else float(np.nansum(values))
+
+
+def _ago(column: Column, ranks: list[int]) -> str:
+    """The rank that was silent longest."""
+    values = column[ranks]
+    return UNKNOWN if np.isnan(values).all() else duration(float(np.nanmax(values)) / 1e3)
+
+
+def _losses(scene: Scene, width: int) -> list[Line]:
+    frame = scene.frame
+    records, lost = frame.records, frame.lost_records
+    if not records and not lost:
+        return [Line(" no record of a step has come yet", "dim")]
+    if not lost:
+        return [Line(f" {records:,} records of steps, none lost on the way", "dim")]
+    worst = np.argsort(-np.nan_to_num(frame.ranks.lost_records), kind="stable")
+    who = [int(rank) for rank in worst[:8] if frame.ranks.lost_records[rank] > 0]
+    each = ", ".join(f"rank {rank}: {count(frame.ranks.lost_records[rank])}" for rank in who)
+    each = f" · {each}" if each else ""
+    text = f"{lost:,} of {records + lost:,} records of steps were lost{each}"
+    return [Line(" ").add(row, "warn") for row in wrap(text, width - 1)]
+
+
+def _models(scene: Scene, width: int) -> list[Line]:
+    models: dict[tuple[int, str], list[BucketFigures]] = {}
+    for bucket in scene.frame.buckets:
+        models.setdefault((bucket.model, bucket.group), []).append(bucket)
+    if not models:
+        return [Line(" no rank has told its buckets yet", "dim")]
+    lines = []
+    for (model, group), buckets in models.items():
+        told = [bucket.bytes for bucket in buckets if bucket.bytes is not None]
+        total = size(sum(told)) if len(told) == len(buckets) else UNKNOWN
+        hooks = sorted({scene.clean(bucket.hook) for bucket in buckets if bucket.hook})
+        kinds = sorted({scene.clean(bucket.dtype) for bucket in buckets if bucket.dtype})
+        text = f"model {model}: {counted(len(buckets), 'bucket')}, {total} a step"
+        text += f" in {', '.join(kinds)}" if kinds else ""
+        text += f", hook {', '.join(hooks)}" if hooks else ", no communication hook"
+        name = scene.clean(group)
+        text += f", process group {name}" if name else ""
+        text += " (the default one)" if name == "0" else ""
+        lines += [Line(" ").add(row) for row in wrap(f"{text}, layout {buckets[0].generation}", width - 1)]
+    return lines

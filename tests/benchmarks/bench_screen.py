@@ -1,0 +1,135 @@
+"""What the screen costs: `python tests/benchmarks/bench_screen.py [RANKS ...]` (8 and 4096 by default).
+
+For each number of ranks a simulated run with its real collector, and `ddptop RUN` in a pseudo terminal of
+160 x 50 beside it. Printed are the CPU time of every process as a share of one core over 20 s (CPU time, not
+wall: the machine may be busy), the viewer's memory, the time from the command to its first picture, and that
+from a key to the first byte of its answer. The last two are wall times: read them on a quiet machine; beside
+them stands the CPU time that the viewer had taken by its first picture.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import resource
+import select
+import struct
+import sys
+import tempfile
+import termios
+import time
+from pathlib import Path
+
+SIZE = (50, 160)
+"""Lines and columns."""
+
+MEASURED_S = 20.0
+SETTLE_S = 8.0
+"""Until all ranks have said who they are, and the first burst of frames is over."""
+
+KEYS = ("5", "1", "3", "1", "4", "1", "2", "1", "\x1b[B", "\x1b[B", "\x1b[6~", ">")
+"""Views there and back, the cursor, another order of the ranks."""
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Viewer:
+    """`ddptop RUN` in a pseudo terminal."""
+
+    def __init__(self, run: str) -> None:
+        self.began = time.monotonic()
+        self.pid, self._terminal = pty.fork()
+        if self.pid == 0:
+            os.environ["TERM"] = "xterm-256color"
+            os.execv(sys.executable, [sys.executable, "-m", "ddptop.cli.main", run])
+        fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", *SIZE, 0, 0))
+
+    def read(self, seconds: float, until: bytes | None = None) -> bytes:
+        """What it draws in so long, or up to some text."""
+        end, seen = time.monotonic() + seconds, b""
+        while (left := end - time.monotonic()) > 0:
+            if select.select([self._terminal], [], [], left)[0]:
+                try:
+                    seen += os.read(self._terminal, 65536)
+                except OSError:  # EIO: it has ended
+                    break
+                if until is not None and until in seen:
+                    break
+        return seen
+
+    def answer_ms(self, key: str) -> float:
+        """From a key to the first byte of what it changes, in a moment in which nothing else is drawn."""
+        while self.read(0.03):
+            pass
+        begin = time.monotonic()
+        os.write(self._terminal, key.encode())
+        select.select([self._terminal], [], [], 5.0)
+        took = 1000 * (time.monotonic() - begin)
+        self.read(0.3)
+        return took
+
+    def quit(self) -> None:
+        """Leave in good order."""
+        os.write(self._terminal, b"q")
+        self.read(1.0)
+        os.close(self._terminal)
+        os.waitpid(self.pid, 0)
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def memory_mb(pid: int) -> float:
+    """Resident memory at its highest."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+def measure(ranks: int) -> str:
+    """One line of the table."""
+    from ddptop.cli.simulate import Simulated
+
+    name = f"bench-screen-{ranks}"
+    simulated = Simulated(name, ranks, 0)
+    try:
+        time.sleep(SETTLE_S)
+        viewer = Viewer(name)
+        viewer.read(20.0, until=b"LIVE")
+        first_s, first_cpu_s = time.monotonic() - viewer.began, cpu_s(viewer.pid)
+        viewer.read(3.0)
+        pids = (viewer.pid, simulated.collector_pid, simulated.process.pid)
+        before, begin = [cpu_s(pid) for pid in pids], time.monotonic()
+        drawn = len(viewer.read(MEASURED_S))
+        passed = time.monotonic() - begin
+        shares = [100 * (cpu_s(pid) - had) / passed for pid, had in zip(pids, before, strict=True)]
+        keys = sorted(viewer.answer_ms(key) for key in KEYS)
+        memory = memory_mb(viewer.pid)
+        viewer.quit()
+    finally:
+        simulated.stop()
+    return (
+        f"{ranks:6,} {shares[0]:7.1f}% {memory:7.0f} MB {drawn / passed / 1024:7.1f} kB/s {first_s:7.2f} s"
+        f" {first_cpu_s:7.2f} s {keys[len(keys) // 2]:7.0f} ms {keys[-1]:6.0f} ms {shares[1]:9.1f}%"
+        f" {shares[2]:9.1f}%"
+    )
+
+
+def main() -> None:
+    """The table."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_RUNTIME_DIR"] = os.environ["XDG_STATE_HOME"] = folder
+        Path(folder).chmod(0o700)
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        print(" ranks   viewer    memory   to terminal   first pic  its CPU   key p50    max", end="")
+        print("  collector      ranks")
+        for ranks in [int(word) for word in sys.argv[1:]] or [8, 4096]:
+            print(measure(ranks), flush=True)
+
+
+if __name__ == "__main__":
+    main()

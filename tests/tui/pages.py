@@ -1,0 +1,39 @@
+"""Whole pictures as text, without an app: what the lines of a view hold, as a terminal would show them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ddptop.tui.paint.text import ASCII
+from ddptop.tui.place import Place
+from ddptop.tui.scene import Scene
+from ddptop.tui.views.picture import picture
+from ddptop.tui.views.wanted import wanted
+from tests.tui.fake_views import with_wanted
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Frame
+    from ddptop.tui.keys import ViewName
+
+SIZES = {"80x24": (80, 24), "160x50": (160, 50), "50x24": (50, 24)}
+
+TINY = {"30x6": (30, 6), "20x5": (20, 5)}
+
+
+def place_at(view: ViewName, **states: Any) -> Place:
+    """A place in a view."""
+    return Place(view=view, **states)
+
+
+def page(
+    frame: Frame, place: Place, size: tuple[int, int], *, plain: bool = False, frozen: bool = False
+) -> str:
+    """The picture once the frame has what the view wants. Fails where a line is too wide."""
+    width, height = size
+    scene = Scene(frame, place, plain, frozen)
+    picture(scene, width, height)  # the view notes how much it has room for
+    lines = picture(Scene(with_wanted(frame, wanted(place)), place, plain, frozen), width, height)
+    assert len(lines) == height
+    assert max(line.width for line in lines) <= width
+    texts = [str(line).translate(ASCII) if plain else str(line) for line in lines]
+    return "\n".join(text.rstrip() for text in texts) + "\n"

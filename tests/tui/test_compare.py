@@ -1,0 +1,64 @@
+"""Two ranks side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.tui.drive import Sketch
+from tests.tui.fake import FakeSource, clock_free, live, straggler, waiting
+
+SIZE = (100, 40)
+
+
+def compared(sketch: Sketch) -> dict[str, list[str]]:
+    """Cells of every row by its name."""
+    rows = [line for line in sketch.text().splitlines() if line.startswith("  ")]
+    return {row[2:22].strip(): row[22:].split() for row in rows}
+
+
+def test_a_mark_and_another_rank_open_the_page() -> None:
+    sketch = Sketch(FakeSource(straggler()), SIZE)
+    assert "rank 0 is marked: c on another rank compares the two" in sketch.press("c")
+    assert "◆" in sketch.press("down")
+    page = sketch.press("c")
+    assert "── rank 0 and rank 1 ──" in page
+    assert compared(sketch)["data ms"][:3] == ["1.2", "21.4", "+20.2"]
+    assert compared(sketch)["late ms"][:3] == ["-0.1", "20.3", "+20.4"]
+    assert compared(sketch)["score"][:3] == ["0.99", "0.57", "−0.42"]
+    assert compared(sketch)["step"][:3] == ["12,480", "12,480", "0"]
+    assert "rank 1 is most often last in bucket 0 (96%), 1 (94%)" in page
+
+
+def test_the_sides_change_and_the_right_one_goes_on() -> None:
+    sketch = Sketch(FakeSource(straggler()), SIZE)
+    sketch.press("c", "down", "c", "c")
+    assert compared(sketch)["data ms"][:3] == ["21.4", "1.2", "−20.2"]
+    assert "── rank 1 and rank 3 ──" in sketch.press("left")
+    assert "── rank 1 and rank 2 ──" in sketch.press("up")
+    assert sketch.press("escape")
+    assert sketch.place.view == "overview"
+
+
+def test_the_mark_is_taken_back() -> None:
+    sketch = Sketch(FakeSource(live()), SIZE)
+    assert "rank 0 is no longer marked" in sketch.press("c", "c")
+    assert "◆" not in sketch.press("down")
+    sketch.press("c", "escape")
+    assert sketch.place.marked is None
+
+
+def test_what_is_not_known_is_a_dash_and_has_no_difference() -> None:
+    sketch = Sketch(FakeSource(waiting()), SIZE)
+    sketch.press("c", "down", "c")
+    assert compared(sketch)["data ms"] == ["–", "–", "–"]
+    sketch = Sketch(FakeSource(clock_free()), SIZE)
+    sketch.press("c", "down", "c")
+    assert compared(sketch)["late ms"] == ["–", "–", "–"], "the clocks cannot tell"
+
+
+def test_a_rank_that_goes_away_is_not_compared() -> None:
+    source = FakeSource(straggler(8))
+    sketch = Sketch(source, SIZE)
+    sketch.press("end", "c", "up", "c")
+    source.frame = replace(live(2))
+    assert "c on the overview marks a rank" in sketch.text()

@@ -1,0 +1,180 @@
+"""Filters, searches, following, sorting: finding a rank among thousands and an event among many."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddptop.tui.match import chosen, problem, shown, words
+from tests.tui.drive import Sketch, Stage, on_stage
+from tests.tui.fake import FakeSource, live, many, straggler
+from tests.tui.troubles import drifting
+
+SIZE = (120, 30)
+
+TEXTS = ["node0 cuda:0 live backward", "node1 cuda:1 stale forward", "gpu[x] cuda:0 lost data"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "places"),
+    [
+        ("", [0, 1, 2]),
+        ("cuda:0", [0, 2]),
+        ("cuda:0 live", [0]),
+        ("!live", [1, 2]),
+        ("!live !lost", [1]),
+        ("NODE", [0, 1]),
+        ("/node[01]/", [0, 1]),
+        ("node[01]", [0, 1]),
+        ("gpu[x]", [2]),
+        ("!/^node/", [2]),
+        ("/cuda:0 l/", [0, 2]),
+        ("/[/", [0, 1, 2]),
+        ("[", [2]),
+        ("!", [0, 1, 2]),
+        ("1-2", [1, 2]),
+        ("!1", [0, 2]),
+        ("9", []),
+        ("9999999999", []),
+    ],
+)
+def test_what_a_filter_lets_pass(typed: str, places: list[int]) -> None:
+    assert chosen(typed, TEXTS, number=int) == places
+
+
+def test_without_numbers_a_number_is_text() -> None:
+    assert chosen("0", ["step 10", "step 11"]) == [0]
+
+
+def test_an_expression_that_cannot_be_read_is_named() -> None:
+    assert problem("live /[/") == "/[/: unterminated character set"
+    assert problem("/[ab]/ [") is None
+
+
+def test_what_is_highlighted_is_what_was_found() -> None:
+    assert shown("!live 3") is None
+    pattern = shown("node /l.st/")
+    assert pattern is not None
+    assert [found[0] for found in pattern.finditer("Node1 lost live")] == ["Node", "lost"]
+    assert words("a !/b c/ !d") == words("a  !/b c/  !d")
+
+
+def test_matches_are_marked_in_the_table_and_stay_so_when_the_filter_goes() -> None:
+    sketch = Sketch(FakeSource(live()), SIZE)
+    sketch.press("slash", *"node1", "enter")
+    assert marked(sketch) == ["node1", "node1"]
+    assert sketch.place.order == (2, 3)
+    sketch.press("escape")
+    assert sketch.place.order == (0, 1, 2, 3)
+    assert marked(sketch) == ["node1", "node1"]
+    sketch.press("escape")
+    assert marked(sketch) == []
+
+
+def test_n_goes_from_match_to_match_and_round() -> None:
+    sketch = Sketch(FakeSource(live(8)), SIZE)
+    sketch.press("slash", *"node[13]", "enter", "escape")
+    ranks = []
+    for key in ("n", "n", "n", "n", "n", "N", "N"):
+        sketch.press(key)
+        ranks.append(sketch.place.rank)
+    assert ranks == [2, 3, 6, 7, 2, 7, 6]
+    assert "nothing was searched for yet" in Sketch(FakeSource(live()), SIZE).press("n")
+    assert "no rank matches 'xy'" in Sketch(FakeSource(live()), SIZE).press("slash", *"xy", "enter", "escape", "escape", "slash", *"xy", "enter", "n")
+
+
+def test_a_filter_that_cannot_be_read_says_why_and_stays_open() -> None:
+    sketch = Sketch(FakeSource(live()), SIZE)
+    assert "unterminated character set" in sketch.press("slash", *"/[", "enter")
+    assert sketch.place.prompt is not None
+    assert sketch.press("escape").count("node") >= 4
+
+
+def test_events_are_filtered_and_searched() -> None:
+    sketch = Sketch(FakeSource(drifting()), SIZE)
+    everything = sketch.press("5")
+    page = sketch.press("slash", *"rank 2", "enter")
+    assert "filter 'rank 2'" in page
+    assert len(page.strip()) < len(everything.strip())
+    assert "no event matches" in sketch.press("slash", "ctrl+u", *"zzz", "enter")
+    assert sketch.press("escape") == everything
+    assert sketch.place.view == "events"
+    sketch.press("slash", *"joined", "enter", "escape", "n")
+    assert "joined" in next(line for line in sketch.press().splitlines() if line.startswith("▸"))
+
+
+def test_a_page_of_text_is_searched() -> None:
+    sketch = Sketch(FakeSource(live()), (80, 24))
+    page = sketch.press("question_mark", "slash", *"clipboard", "enter")
+    assert "clipboard" in page
+    assert marked(sketch) == ["clipboard"]
+    first = Sketch(FakeSource(live()), (80, 24))
+    first.press("question_mark", "slash", *"rank", "enter")
+    tops = {first.place.scroll.hit}
+    for _ in range(3):
+        first.press("n")
+        tops.add(first.place.scroll.hit)
+    assert len(tops) == 4, "every press goes on"
+    before = first.place.scroll.hit
+    first.press("n", "N")
+    assert first.place.scroll.hit == before
+
+
+def test_every_column_sorts_both_ways_and_the_unknown_comes_last() -> None:
+    frame = straggler()
+    loss = frame.ranks.loss.copy()
+    loss[2] = float("nan")
+    sketch = Sketch(FakeSource(replace(frame, ranks=replace(frame.ranks, loss=loss))), (200, 30))
+    for column in sketch.place.sortable:
+        orders = []
+        for _ in range(2):
+            sketch.act(f"sort_by({column!r})")
+            orders.append(sketch.place.order)
+        if column == "rank":  # it was sorted by that already
+            orders.reverse()
+        assert sorted(orders[0]) == sorted(orders[1]) == [0, 1, 2, 3], column
+        if column == "loss":
+            assert orders[0][-1] == orders[1][-1] == 2
+        if column in ("rank", "host", "late", "score", "loss"):
+            assert orders[0] != orders[1], column
+        sketch.act("sort_by('rank')") if sketch.place.sort != "rank" else None
+
+
+def test_the_order_is_turned_round_and_its_sign_with_it() -> None:
+    sketch = Sketch(FakeSource(straggler()), SIZE)
+    assert "rank▴" in sketch.press()
+    assert "rank▾" in sketch.press("I")
+    assert sketch.place.order == (3, 2, 1, 0)
+    assert "rank▴" in sketch.press("I")
+
+
+def test_a_followed_rank_stays_whatever_the_filter() -> None:
+    sketch = Sketch(FakeSource(many()), SIZE)
+    sketch.act("rank(77)")
+    sketch.press("escape")
+    assert "following rank 77" in sketch.press("F")
+    page = sketch.press("slash", *"lost", "enter")
+    assert sketch.place.order == (77,)
+    assert "following rank 77" in page
+    sketch.press("escape", "end")
+    assert not sketch.place.follow, "whoever goes to another rank no longer follows"
+    assert sketch.place.rank == 4095
+
+
+def test_a_click_on_a_title_sorts_and_on_a_key_presses_it() -> None:
+    async def act(stage: Stage) -> None:
+        rows = (await stage.text()).splitlines()
+        title = next(at for at, row in enumerate(rows) if "rank▴" in row)
+        for sign in ("▾", "▴"):
+            await stage.pilot.click(offset=(rows[title].index("loss"), title))
+            assert f"loss{sign}" in await stage.text()
+        await stage.pilot.click(offset=(rows[-1].index("buckets"), len(rows) - 1))
+        assert "2 buckets" in await stage.text()
+        assert stage.app.place.view == "buckets"
+
+    on_stage(FakeSource(straggler()), SIZE, act)
+
+
+def marked(sketch: Sketch) -> list[str]:
+    return [text for line in sketch.lines for text, role in line.pieces if role == "match"]

@@ -1,0 +1,91 @@
+"""The palette: whatever a key does, and what no key does, by name."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from ddptop.tui.keys import KEYS, VIEWS, ViewName
+from ddptop.tui.palette import entries, likeness
+from tests.tui.drive import Sketch, Stage, on_stage
+from tests.tui.fake import FakeSource, live, many, replay
+from tests.tui.fake_views import WantedSource
+
+SIZE = (100, 30)
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "typed"),
+    [
+        ("heat", "theme dark", "he"),
+        ("the heat", "theatre", "heat"),
+        ("theme dark", "the marked one", "theme"),
+        ("timeline", "the time is late", "tmln"),
+    ],
+)
+def test_the_likelier_comes_first(better: str, worse: str, typed: str) -> None:
+    best, other = likeness(typed, better), likeness(typed, worse)
+    assert best is not None
+    assert other is None or best < other
+
+
+def test_all_that_can_be_done_is_offered_where_it_can_be() -> None:
+    for view in get_args(ViewName):
+        actions = {entry.action for entry in entries("", view, themes=("nord",), replay=True)}
+        assert {f"view({name!r})" for name in VIEWS} <= actions
+        assert "theme('nord')" in actions
+        assert {key.action for key in KEYS if view in key.views and key.keys not in _WITHOUT} <= actions
+    live_ones = {entry.action for entry in entries("", "overview")}
+    assert "step(1)" not in live_ones, "there is no recording"
+    assert "zoom(1)" not in live_ones, "there is no timeline"
+
+
+def test_every_entry_can_be_done() -> None:
+    sketch = Sketch(WantedSource(replay()), (50, 12))
+    for view in VIEWS:
+        for entry in entries("", view, themes=("ddptop-light",), ranks=4, replay=True):
+            if entry.action not in ("finish", "save"):
+                sketch.place.prompt = None
+                sketch.act(f"view({view!r})")
+                sketch.act(entry.action)
+
+
+def test_a_rank_by_its_number() -> None:
+    sketch = Sketch(FakeSource(many()), SIZE)
+    assert "▸ rank 2050" in sketch.press("colon", *"rank", "space", *"2050")
+    assert "── rank 2050 ──" in sketch.press("enter")
+    assert "rank 4096" not in Sketch(FakeSource(many()), SIZE).press("colon", *"4096")
+    sketch = Sketch(FakeSource(many()), SIZE)
+    assert "── rank 7 and rank 0 ──" in sketch.press("colon", *"compare", "space", "7", "enter")
+
+
+def test_nothing_is_called_so() -> None:
+    assert "nothing is called so" in Sketch(FakeSource(live()), SIZE).press("colon", *"zzzz")
+    assert "nothing is called so" in Sketch(FakeSource(live()), SIZE).press("colon", *"zzzz", "enter")
+
+
+def test_keys_choose_and_escape_leaves() -> None:
+    sketch = Sketch(FakeSource(live()), SIZE)
+    sketch.press("colon", "down", "down", "enter")
+    assert sketch.place.view == "buckets"
+    sketch.press("colon", "up", "escape")
+    assert sketch.place.prompt is None
+    assert sketch.place.view == "buckets"
+
+
+def test_a_theme_from_the_palette_and_a_click_in_it() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.text()
+        await stage.press("ctrl+p", *"ddptop-light", "enter")
+        assert stage.app.theme == stage.app.chosen_theme == "ddptop-light"
+        rows = (await stage.press("colon", *"events")).splitlines()
+        await stage.pilot.click(offset=(4, next(at for at, row in enumerate(rows) if row.startswith("▸ events"))))
+        await stage.text()
+        assert stage.app.place.view == "events"
+        assert stage.app.place.prompt is None
+
+    on_stage(FakeSource(live()), SIZE, act)
+
+
+_WITHOUT = frozenset(("left", "right"))

@@ -1,0 +1,124 @@
+"""Several runs: the picker, and going from one to another without leaving."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ddptop.tui.place import Place
+from ddptop.tui.runs import NoSource, RunChoice
+from ddptop.tui.views.picker import picker
+from tests.processes import until
+from tests.tui.drive import Sketch, Stage, on_stage
+from tests.tui.fake import NOW, FakeSource, live, straggler
+from tests.tui.screens import check
+
+CHOICES = (
+    RunChoice("train-k7qf", "4f2a", True, "live", 4, "/home/ada/train.py", NOW - 581, "/data/train-k7qf.ddptop"),
+    RunChoice("bert-a9a9", "77b0", True, "live", 64, "pretrain.py", NOW - 3 * 86_400, None),
+    RunChoice("train-2c4d", "91cc", False, "finished", 4, "train.py", NOW - 7_200, "/data/train-2c4d.ddptop"),
+    RunChoice("big-0f0f", "", False, "unreadable", None, "", None, "/data/big-0f0f.ddptop", "it ends in the middle"),
+    RunChoice("[b]名前\x1b[31m", "", False, "lost", 2, "a\u202eb.py", NOW - 60, "/data/x.ddptop"),
+)
+
+
+class FakeRuns:
+    """Three runs that can be opened, and one that cannot."""
+
+    def __init__(self) -> None:
+        self.opened: dict[str, Closing] = {}
+
+    def choices(self) -> Sequence[RunChoice]:
+        return CHOICES
+
+    def open(self, choice: RunChoice) -> FakeSource:
+        if choice.state == "unreadable":
+            raise ValueError(f"{choice.name} cannot be opened: {choice.note}")
+        frame = straggler()
+        self.opened[choice.name] = Closing(replace(frame, run=replace(frame.run, name=choice.name)))
+        return self.opened[choice.name]
+
+
+class Closing(FakeSource):
+    started = closed = False
+
+    def start(self) -> None:
+        self.started = True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def with_runs(source: FakeSource, size: tuple[int, int] = (100, 30)) -> Sketch:
+    sketch = Sketch(source, size)
+    sketch.runs = FakeRuns()
+    return sketch
+
+
+def pressed(sketch: Sketch, *keys: str) -> str:
+    sketch.press(*keys)
+    sketch.wait_for_threads()
+    return sketch.text()
+
+
+def test_the_picker_lists_all_runs() -> None:
+    place = Place("picker", choices=CHOICES)
+    place.scroll.cursor = 3
+    text = ""
+    for size in ((80, 12), (120, 12), (40, 8)):
+        rows = [row.cut(size[0]) for row in picker(place, *size, ascii_only=False, now_s=NOW)]
+        text += f"{size[0]}x{size[1]}\n" + "".join(f"{str(row).rstrip()}\n" for row in rows)
+        assert len(rows) == size[1]
+    check("picker", text)
+
+
+def test_r_opens_the_picker_and_enter_goes_to_another_run() -> None:
+    old = Closing(live())
+    sketch = with_runs(old)
+    sketch.press("greater_than_sign", "2")
+    assert "bert-a9a9" in pressed(sketch, "r")
+    page = pressed(sketch, "down", "enter")
+    assert page.startswith("ddptop bert-a9a9")
+    assert old.closed, "the old run is let go"
+    assert sketch.runs.opened["bert-a9a9"].started
+    assert (sketch.place.view, sketch.place.sort) == ("overview", "host"), "how ranks are sorted goes along"
+
+
+def test_a_run_that_cannot_be_opened_leaves_the_old_one() -> None:
+    sketch = with_runs(FakeSource(live()))
+    assert "cannot be opened: it ends in the middle" in pressed(sketch, "r", "down", "down", "down", "enter")
+    assert "train-k7qf" in pressed(sketch, "escape").splitlines()[0]
+    assert sketch.place.view == "overview"
+
+
+def test_a_held_picture_does_not_outlive_its_run() -> None:
+    sketch = with_runs(FakeSource(live()))
+    assert "PAUSED" in pressed(sketch, "space")
+    page = pressed(sketch, "r")
+    page = pressed(sketch, "down", "down", "enter")
+    assert "train-2c4d" in page
+    assert "PAUSED" not in page
+
+
+def test_where_no_other_runs_are_to_be_had_it_says_so() -> None:
+    assert "no other runs can be looked at from here" in Sketch(FakeSource(live()), (100, 30)).press("r")
+
+
+def test_runs_are_in_the_palette() -> None:
+    sketch = with_runs(FakeSource(live()))
+    assert "run train-2c4d" in pressed(sketch, "colon", *"2c4d")
+    assert pressed(sketch, "enter").startswith("ddptop train-2c4d")
+
+
+def test_the_app_begins_with_the_picker_where_no_run_was_named() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.pilot.pause()
+        until(lambda: stage.app.place.choices is not None, "the runs")
+        page = await stage.text()
+        assert "2 live runs, 3 recordings" in page
+        await stage.pilot.click(offset=(5, next(at for at, row in enumerate(page.splitlines()) if "2c4d" in row)), times=2)
+        stage.app.wait_for_threads()
+        assert "ddptop train-2c4d" in await stage.text()
+        stage.app.wait_for_threads()
+
+    on_stage(NoSource(), (100, 30), act, runs=FakeRuns(), place=Place("picker"))

@@ -1,0 +1,120 @@
+"""The timeline as text: lanes, what is said of them, and the keys that move about in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddptop.tui.views.timeline_state import MOST_ZOOM, TimelineState
+from tests.tui import fake_views
+from tests.tui.drive import Stage, on_stage
+from tests.tui.fake import CASES, replay, straggler
+from tests.tui.fake_views import WantedSource
+from tests.tui.pages import SIZES, TINY, page, place_at
+from tests.tui.screens import check
+
+SHOWN = {
+    "late": fake_views.timeline(),
+    "untimed": fake_views.untimed(),
+    "clock_free": fake_views.clock_free(),
+    "many_buckets": fake_views.timeline(buckets=12),
+    "odd": fake_views.odd(),
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("case", SHOWN)
+def test_lanes(case: str, size: str) -> None:
+    frame = replace(straggler(), timeline=SHOWN[case])
+    check(f"timeline-{case}-{size}", page(frame, place_at("timeline"), SIZES[size]))
+
+
+@pytest.mark.parametrize("size", [*SIZES, *TINY])
+def test_of_thousands_the_culprit_stays_above_those_about_the_cursor(size: str) -> None:
+    place = place_at("timeline", timeline=TimelineState(rank=2_000))
+    check(f"timeline-many-{size}", page(straggler(4096), place, (SIZES | TINY)[size]))
+
+
+@pytest.mark.parametrize("case", ["stale", "lost", "waiting", "unknowns"])
+def test_whatever_the_run_is_like(case: str) -> None:
+    check(f"timeline-{case}-80x24", page(CASES[case](), place_at("timeline"), SIZES["80x24"]))
+
+
+def test_in_a_thinned_recording_at_a_step_that_is_no_longer_kept() -> None:
+    place = place_at("timeline", timeline=TimelineState(step=7))
+    frame = replace(replay(), timeline=fake_views.timeline(kept_every=8, micro_steps=4))
+    check("timeline-replay-80x24", page(frame, place, SIZES["80x24"]))
+
+
+def test_ascii() -> None:
+    frame = replace(straggler(), timeline=SHOWN["odd"])
+    text = page(frame, place_at("timeline"), SIZES["80x24"], plain=True)
+    assert text.isascii()
+    check("timeline-ascii-80x24", text)
+
+
+def test_zoomed_in_and_paused() -> None:
+    state = TimelineState(rank=1)
+    state.zoom(2)
+    state.pan(2)
+    frame = replace(straggler(), timeline=SHOWN["late"])
+    check("timeline-zoomed-80x24", page(frame, place_at("timeline", timeline=state), (80, 24), frozen=True))
+
+
+def test_zoom_keeps_the_middle_and_stays_on_the_step() -> None:
+    state = TimelineState()
+    state.zoom(1)
+    assert (state.begin, state.share) == (0.25, 0.5)
+    state.pan(100)
+    assert state.begin == 0.5
+    state.zoom(100)
+    assert state.level == MOST_ZOOM and state.begin + state.share <= 1.0
+    state.zoom(-100)
+    assert (state.begin, state.share) == (0.0, 1.0)
+
+
+def test_picking_goes_along_the_kept_steps_and_holds_until_released() -> None:
+    state, shown = TimelineState(), fake_views.timeline()
+    state.pick(1, shown)
+    assert state.step == shown.kept[-1]
+    state.pick(-1, shown)
+    assert state.step == shown.kept[-2]
+    state.pick(-1, replace(shown, step=shown.kept[3]))
+    assert state.step == shown.kept[2]
+    gone = replace(shown, step=shown.kept[2] + 1)
+    state.pick(1, gone)
+    assert state.step == shown.kept[3]
+    state.pick(-1, gone)
+    assert state.step == shown.kept[2]
+    assert state.release() and state.step is None and not state.release()
+
+
+def test_a_lane_of_more_buckets_than_lines_can_be_scrolled_to_its_last() -> None:
+    state = TimelineState()
+    frame = replace(straggler(), timeline=fake_views.timeline(buckets=40))
+    assert "b39" not in page(frame, place_at("timeline", timeline=state), (80, 24))
+    state.scroll(25)
+    assert "b39" in page(frame, place_at("timeline", timeline=state), (80, 24))
+    state.scroll(10_000)
+    last = page(frame, place_at("timeline", timeline=state), (80, 24))
+    assert " r3 ph" in last
+
+
+def test_the_app_asks_for_the_step_and_follows_the_keys() -> None:
+    source = WantedSource(straggler())
+
+    async def act(stage: Stage) -> None:
+        first = await stage.press("2")
+        assert "newest" in first and "rank 1 came last" in first
+        assert ("want", "timeline -1 0") in source.asked
+        await stage.press("comma")
+        assert source.asked[-1] == ("want", "timeline 12476 0")
+        assert "held" in await stage.text()
+        assert "newest" in await stage.press("escape")
+        await stage.press("down")
+        assert source.asked[-1] == ("want", "timeline -1 1")
+        await stage.press("1")
+        assert source.asked[-1] == ("want", "")
+
+    on_stage(source, (80, 24), act)

@@ -98,6 +98,7 @@ KEYS = (
     Key("y", "y", "copy", "", "copy the screen's text to the clipboard"),
     Key("t", "t", "threads", "threads", "all threads, every call", views=("stall",)),
     Key("r", "r", "pick", "runs", "the runs and recordings to choose from"),
+    Key("o", "o", "other", "", "the two recordings side by side, where two were opened"),
     Key("colon", ":", "palette", "all", "the palette: any view, rank, theme, run, key by name"),
     Key("ctrl+p", "Ctrl P", "palette", "", "the same"),
     Key("space", "space", "pause", "pause", "hold the picture, or the recording"),

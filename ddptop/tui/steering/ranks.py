@@ -36,17 +36,18 @@ class RankKeys(Host):
     def action_follow(self) -> None:
         """Follow the rank under the cursor, or no longer."""
         place = self.place
+        place.rank = self._pointed_at()
         place.follow = not place.follow
         self.tell(f"following rank {place.rank}: F or another rank ends it" if place.follow else "")
 
     def action_compare(self) -> None:
         """Mark the rank under the cursor; with another one marked, compare the two."""
         place = self.place
-        if place.view == "compare":  # the two change sides
-            if place.marked is not None:
-                place.marked, place.rank = place.rank, place.marked
-            self.repaint()
-        elif place.marked is None or place.view not in ("overview", "rank", "heat"):
+        if place.view == "compare":
+            self._change_sides()
+            return
+        place.rank = self._pointed_at()
+        if place.marked is None:
             place.marked = place.rank
             self.tell(f"rank {place.rank} is marked: c on another rank compares the two")
         elif place.marked == place.rank:
@@ -54,6 +55,20 @@ class RankKeys(Host):
             self.tell(f"rank {place.rank} is no longer marked")
         else:
             self.open_view("compare")
+
+    def _change_sides(self) -> None:
+        place = self.place
+        if place.marked is not None:
+            place.marked, place.rank = place.rank, place.marked
+        self.repaint()
+
+    def _pointed_at(self) -> int:
+        """The rank under the cursor of the view that is open."""
+        place = self.place
+        if place.view == "timeline":
+            return place.timeline.rank
+        under = place.heat.rank() if place.view == "heat" else None
+        return place.rank if under is None else under
 
     def action_compare_with(self, rank: int) -> None:
         """Compare the rank under the cursor with this one."""

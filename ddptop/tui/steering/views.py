@@ -49,6 +49,13 @@ class ViewKeys(Host):
             rank = place.heat.enter()
             self.action_rank(rank) if rank is not None else self.repaint()
 
+    def action_other(self) -> None:
+        """The two recordings side by side."""
+        if hasattr(self.source, "other"):
+            self.open_view("runs")
+        else:
+            self.tell("one run is looked at: ddptop replay A --compare B looks at two")
+
     def action_rank(self, rank: int) -> None:
         """Open the page of a rank."""
         self.place.rank = rank

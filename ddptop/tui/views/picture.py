@@ -11,6 +11,7 @@ from ddptop.tui.scene import Place, Scene, ViewName
 from ddptop.tui.views.buckets import buckets
 from ddptop.tui.views.compare import compare
 from ddptop.tui.views.empty import empty
+from ddptop.tui.views.compare_runs import compare_runs_page
 from ddptop.tui.views.events import events
 from ddptop.tui.views.footer import footer
 from ddptop.tui.views.header import header
@@ -43,6 +44,7 @@ BODIES: dict[ViewName, View] = {
     "rank": rank_page,
     "compare": compare,
     "picker": _picker,
+    "runs": compare_runs_page,
     "help": help_page,
 }
 
@@ -58,7 +60,7 @@ def picture(scene: Scene, width: int, height: int, offered: Sequence[Entry] = ()
     if height - len(foot) >= LEAST_FOR_KEYS or place.prompt is not None or place.note:
         foot.append(footer(scene, width))
     room = max(0, height - 1 - len(foot))
-    body = BODIES.get(place.view, overview)(scene, width, room)[:room] if room else []
+    body = BODIES[place.view](scene, width, room)[:room] if room else []
     lines = [header(scene, width), *body, *(Line() for _ in range(room - len(body))), *foot]
     if place.prompt is not None and place.prompt.purpose == "palette":
         over = palette_list(place.prompt, offered, width, room, scene.ascii_only)

@@ -49,7 +49,7 @@ def make(samples: int, *, seed: int) -> TensorDataset:
         stripes = torch.sin((4 + label % 4) * along + shift)
         colour = torch.tensor([label % 2, label % 3 / 2, label % 5 / 4]) - 0.5
         pixels[i] = 0.4 * stripes + colour[:, None, None]
-    return TensorDataset(pixels + torch.randn(pixels.shape, generator=generator), labels)
+    return TensorDataset(pixels + 2 * torch.randn(pixels.shape, generator=generator), labels)
 
 
 def _read_batch(file: Path) -> tuple[torch.Tensor, torch.Tensor]:

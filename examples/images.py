@@ -43,7 +43,7 @@ def accuracy(group: ddptop.Group, model: nn.Module, loader: ddptop.Loader) -> fl
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--samples", type=int, default=4000, help="pictures to make")
+    parser.add_argument("--samples", type=int, default=3000, help="pictures to make")
     parser.add_argument("--cifar10", type=Path, help="the unpacked folder cifar-10-batches-py")
     options = parser.parse_args()
 

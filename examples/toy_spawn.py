@@ -52,7 +52,7 @@ def train(rank: int, epochs: int, samples: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--epochs", type=int, default=2000)
+    parser.add_argument("--epochs", type=int, default=1500)
     parser.add_argument("--samples", type=int, default=10)
     options = parser.parse_args()
     ddptop.spawn(train, options.ranks, (options.epochs, options.samples))

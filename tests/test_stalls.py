@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -172,10 +173,23 @@ def test_a_replay_shows_the_stall_at_its_step_and_not_at_the_end(slept: dict[str
 def test_a_rank_that_left_out_a_collective_is_a_mismatch_with_both_sides_shown(tmp_path: Path) -> None:
     with watched_run(tmp_path, "barrier", "--ddptop-stall", "5") as watched:
         stall = watched.verdict(begun(tmp_path))["stall"]
+        until(lambda: analysers_words(watched), "the words of torch's analyser")
+        (words,) = analysers_words(watched)
     assert stall["kind"] == "mismatch", stall
     assert "barrier" in stall["sentence"] and "all_reduce" in stall["sentence"], stall["sentence"]
     operations = {one["rank"]: one["operation"] for one in stall["testimonies"]}
     assert "barrier" in operations[0] and "all_reduce" in operations[1]
+    assert words.startswith("torch's analyser: rank ")
+    assert "barrier" in words and "all_reduce" in words, words
+    by_hand = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace"]
+    kept = tmp_path / "run.ddptop.flight"
+    done = run([*by_hand, "--allow-incomplete-ranks", str(kept)], environment(tmp_path), tmp_path)
+    assert "COLLECTIVE_TYPE_MISMATCH" in done.stderr, done.stderr
+
+
+def analysers_words(watched: Watched) -> list[str]:
+    stall = watched.look()["stall"]
+    return [line for line in stall["detail"] if "analyser" in line] if stall is not None else []
 
 
 def ended(home: Path, trouble: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:

@@ -119,12 +119,54 @@ def test_every_size_is_survived_and_a_recording_is_played(make: Make) -> None:
     screen.press("?")
     screen.wait_for("help")
     screen.press("Escape")
-    for view in ("2", "3", "1"):
-        screen.press(view)
     screen.press("End")
     screen.wait_for("step 299")
+    through_all_views(screen)
+    screen.press(":")
+    screen.wait_for("palette")
+    screen.type("ddptop-light")
+    screen.wait_for("theme ddptop-light")
+    screen.press("r")
+    screen.wait_for("1 recording")
+    screen.press("Enter")  # the same run, opened anew
+    screen.wait_for("step 299")
+    screen.press(">")
     screen.press("q")
     screen.wait_for("ready>")
+    screen.type(f"{LOOK} config")
+    assert re.search(r"theme +ddptop-light +remembered", screen.wait_for("file:"))
+
+
+VIEWS = {
+    "2": "zoom 1x",
+    "3": "busbw: GB/s while moving",
+    "4": "ranks × last",
+    "5": "newest first",
+    "6": "own cost ─",
+    "7": "nothing is stalled",
+    "1": "where the step went",
+}
+"""A text that each view has in a terminal of 160x50."""
+
+
+def through_all_views(screen: Terminal) -> None:
+    """By their numbers, then a rank's page and two ranks compared; from 80x24 to 160x50 and back."""
+    screen.resize(160, 50)
+    for key, text in VIEWS.items():
+        screen.press(key)
+        screen.wait_for(text)
+    screen.press("Enter")
+    screen.wait_for("── rank 0 ──")
+    screen.press("1")  # not Escape: with a key right after it the terminal reads Alt and that key
+    screen.wait_for("where the step went")
+    screen.press("c")
+    screen.wait_for("rank 0 is marked")
+    screen.press("Down")
+    screen.press("c")
+    screen.wait_for("── rank 0 and rank 1 ──")
+    screen.resize(80, 24)
+    screen.press("1")
+    until(lambda: "help" in last_row(screen, 24), "the key line")
 
 
 def test_a_viewer_whose_terminal_goes_without_a_hang_up_ends(tmp_path: Path) -> None:

@@ -32,6 +32,9 @@ def on_event(reducer: Reducer, event: Event, t_ns: int) -> None:
         stall_s = event.fields.get("stall_s")
         if isinstance(stall_s, (int, float)) and stall_s > 0:
             reducer.stall_s = float(stall_s)
+    elif event.kind == "analyser":
+        texts = [text for name, text in sorted(event.fields.items()) if name.startswith("text")]
+        reducer.analysed = (_whole(event.fields.get("asked_ns")) or 0, tuple(map(str, texts)))
     elif event.kind == "collector_restart":
         text = _told(event) or "collector restarted, the run went on"
         reducer.log.add(reducer.unix_s(t_ns), event.kind, text, severity="warning")

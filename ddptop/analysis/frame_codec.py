@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import numpy as np
 
-from ddptop.analysis import frames
+from ddptop.analysis import frames, wanted_frames
 from ddptop.analysis.history import WIDE as HISTORY_WIDE
 from ddptop.protocol import limits
 
@@ -247,15 +247,15 @@ PARTS: Mapping[str, Any] = {
     "Death": frames.Death,
     "GpuFacts": frames.GpuFacts,
     "LoggedScalar": frames.LoggedScalar,
-    "Span": frames.Span,
-    "Reduce": frames.Reduce,
+    "Span": wanted_frames.Span,
+    "Reduce": wanted_frames.Reduce,
 }
 
 COLUMN_PARTS: Mapping[str, Any] = {
     "Ranks": frames.Ranks,
     "RankSteps | None": frames.RankSteps,
-    "Lane": frames.Lane,
-    "Heat | None": frames.Heat,
+    "Lane": wanted_frames.Lane,
+    "Heat | None": wanted_frames.Heat,
 }
 """Dataclasses with columns, which within one of them are of one length."""
 
@@ -267,8 +267,8 @@ OPTIONAL_PARTS: Mapping[str, Any] = {
     "Call | None": frames.Call,
     "RankSteps | None": frames.RankSteps,
     "Playback | None": frames.Playback,
-    "Timeline | None": frames.Timeline,
-    "Heat | None": frames.Heat,
+    "Timeline | None": wanted_frames.Timeline,
+    "Heat | None": wanted_frames.Heat,
 }
 
 LISTS: Mapping[str, str] = {

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.frames import Heat
 from ddptop.analysis.medians import DetailMedians
+from ddptop.analysis.wanted_frames import Heat
 from ddptop.analysis.window import STEP_COLUMNS
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def heat(reducer: Reducer, want: WantsHeat) -> Heat | None:
-    """The last steps that the windows hold, at most `want.columns`; None where none of these ranks is there."""
+    """The last steps in the windows, at most `want.columns`; None where none of these ranks is there."""
     world = reducer.figures.world
     count = min(want.count or world, world - want.first)
     if count <= 0:

@@ -1,4 +1,4 @@
-"""A rank's step as one row of pieces: phases, what of the communication was exposed, and the holes between."""
+"""A rank's step as one row of pieces: phases, exposed communication, and the holes between."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.frames import Span
+from ddptop.analysis.wanted_frames import Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

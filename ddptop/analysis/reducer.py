@@ -99,6 +99,8 @@ class Reducer:
         """Messages so far."""
         self.stood: tuple[int, int, Standstill | None] | None = None
         """What the last look at a stall found, after how many messages and when."""
+        self.analysed: tuple[int, tuple[str, ...]] = (0, ())
+        """What torch's flight recorder analyser found last, and when the ranks had been asked for it."""
         self.replicas = Replicas(self.log)
         self.loss_spread = LossSpread(self.log)
         self._stall_log = StallLog()
@@ -172,7 +174,8 @@ class Reducer:
         """Take one message in the order of its session. What does not fit is ignored, never raised."""
         self._take(received)
         self.taken += 1
-        self._stall_log.look(self, received.t_ns)
+        if not self.tail:  # in a tail, much lies between two messages that says nothing of a stall
+            self._stall_log.look(self, received.t_ns)
 
     def _take(self, received: Received) -> None:
         message, t_ns = received.message, received.t_ns

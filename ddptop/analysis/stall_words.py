@@ -97,6 +97,12 @@ def detail(reducer: Reducer, stall: Standstill, told: Sequence[Testimony], now_n
     return tuple(lines)
 
 
+def analysed(reducer: Reducer, since_ns: int) -> tuple[str, ...]:
+    """What torch's own analyser found in the flight recorders' dumps of this stall: a line each."""
+    asked_ns, lines = reducer.analysed
+    return tuple(f"torch's analyser: {line}" for line in lines) if asked_ns >= since_ns else ()
+
+
 def dead_words(reducer: Reducer, dead: Sequence[int]) -> str:
     """`rank 2 was killed by SIGKILL at step 340 (out of memory?) and 3 more`."""
     if not dead:

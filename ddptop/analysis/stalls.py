@@ -114,7 +114,10 @@ def stall(reducer: Reducer, states: Sequence[str], now_ns: int) -> Stall | None:
         ranks=found.found.blamed,
         waiting=found.found.waiting,
         sentence=stall_words.sentence(reducer, found),
-        detail=stall_words.detail(reducer, found, told, now_ns),
+        detail=(
+            *stall_words.detail(reducer, found, told, now_ns),
+            *stall_words.analysed(reducer, found.since_ns),
+        ),
         testimonies=told,
     )
 

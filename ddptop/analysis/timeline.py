@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis import detail, metrics
-from ddptop.analysis.frames import Lane, Reduce, Timeline
 from ddptop.analysis.kept_steps import HEAD
 from ddptop.analysis.lane_spans import spans
+from ddptop.analysis.wanted_frames import Lane, Reduce, Timeline
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ddptop.analysis.detail import Met, StepFigures, Timing
+    from ddptop.analysis.detail import StepFigures, Timing
     from ddptop.analysis.frames import Column
     from ddptop.analysis.kept_steps import Packed, PackedPart
     from ddptop.analysis.reducer import Reducer
@@ -34,7 +34,6 @@ class _Worked(NamedTuple):
 
     part: PackedPart
     timing: Timing
-    met: Met
     found: StepFigures
     first: int
     """Place of its first all-reduce among those of all groups."""
@@ -106,7 +105,7 @@ def _work_out(reducer: Reducer, packed: Packed, *, free: bool) -> list[_Worked]:
     for part in packed.parts:
         lanes = metrics.lanes_of(part.backend or backend)
         timing = _timing(packed, part, lanes, aligned=not free)
-        worked.append(_Worked(part, timing, detail.meet(timing), detail.figures(timing), first))
+        worked.append(_Worked(part, timing, detail.figures(timing), first))
         first += len(part.numbers)
     return worked
 
@@ -130,7 +129,7 @@ def _waits(packed: Packed, worked: list[_Worked]) -> detail.Waits | None:
         return None
     if len(worked) == 1 and len(worked[0].part.scope.ranks) == packed.head.shape[1]:
         return worked[0].found.waits
-    pieces = [(one.part.scope.ranks, one.timing, one.met) for one in worked]
+    pieces = [(one.part.scope.ranks, one.timing, one.found.met) for one in worked]
     return detail.together(packed.head.shape[1], pieces)
 
 
@@ -195,11 +194,13 @@ def _row(one: _Worked, rank: int, begin: float) -> tuple[Column, ...]:
     at = one.part.scope.ranks.index(rank)
     # The group counts from its own members' first begin.
     move = begin - float(one.timing.shift[0, at]) / US
-    times = (one.timing.ready, one.met.start, one.met.arrival, one.timing.end)
+    times = (one.timing.ready, one.found.met.start, one.found.met.arrival, one.timing.end)
     ready, start, arrival, end = (column[:, 0, at] / US + move for column in times)
     there = ~np.isnan(ready)
     who = one.found.bucket_last[0]
-    last = np.where(who < 0, np.nan, (who == at).astype(float))
+    # Nobody is called last where the clocks could have it the other way round.
+    told = (who >= 0) & (one.found.bucket_skew[0] > one.part.compared.bound_ms().max())
+    last = np.where(told, (who == at).astype(float), np.nan)
     places: Column = one.first + np.arange(len(ready), dtype=np.float64)
     return tuple(column[there] for column in (places, ready, start, arrival, end, last))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from ddptop.cli.table import aligned
 from ddptop.tui.paint.numbers import UNKNOWN, count, fixed, known, loss, size
 from ddptop.tui.paint.text import cells
-from ddptop.tui.views.rank_table import silent_or_stuck_ms
+from ddptop.tui.views.rank_columns import silent_or_stuck_ms
 
 if TYPE_CHECKING:
     from ddptop.analysis.frames import BucketFigures, Frame, Ranks

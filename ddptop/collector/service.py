@@ -14,6 +14,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.collector.arguments import Arguments
 from ddptop.collector.chores import Chores
 from ddptop.collector.ends import Ends, living_sessions
+from ddptop.collector.flight_analyser import FlightAnalyser
 from ddptop.collector.gpus import GpuSampler
 from ddptop.collector.intake import Intake
 from ddptop.collector.launcher_pipe import LauncherPipe
@@ -29,6 +30,7 @@ from ddptop.transport.credit import CreditServer
 from ddptop.transport.receiver import AckedReceiver
 from ddptop.transport.rundir import (
     ensure_run_directory,
+    flight_folder,
     hold_lock,
     ingest_endpoint,
     remove_run_directory,
@@ -116,6 +118,10 @@ class Collector:
         self._intake = Intake(
             receiver, self._record, self._reducer, watch, self._stalls, watched=not arguments.simulated
         )
+        self._flights = FlightAnalyser(
+            flight_folder(self._directory), arguments.record, self._intake.say, resume=resume
+        )
+        stack.callback(self._flights.close)
         self._ends = Ends(self._directory, watch, self._intake, self._reducer, self._stalls)
         for source in (self._pipe.descriptor, receiver.socket, self._server.socket):
             self._poller.register(source, zmq.POLLIN)
@@ -175,7 +181,9 @@ class Collector:
         except ARITHMETIC:
             self._mishaps.note()
         else:
-            self._stalls.work(now_ns, since_ns, living_sessions(self._reducer))
+            sessions = living_sessions(self._reducer)
+            self._stalls.work(now_ns, since_ns, sessions)
+            self._flights.work(now_ns, self._stalls.heard_out(now_ns, sessions))
 
     def _hear_last_words(self) -> None:
         """Until every rank has said BYE or its process is gone, and nothing more comes."""
@@ -191,6 +199,7 @@ class Collector:
     def _finish(self) -> None:
         """Say how the run ended: to the recording, and to those who watch."""
         now_ns = time.monotonic_ns()
+        self._flights.close()
         self._say_run("finished" if self._pipe.exit_code == 0 else "failed", now_ns)
         self._record.close()
         self._intake.acknowledge(now_ns)

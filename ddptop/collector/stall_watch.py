@@ -29,6 +29,8 @@ class _Round:
     asked_ns: dict[int, int] = field(default_factory=dict)
     """Session -> when it was last asked."""
     answered: set[int] = field(default_factory=set)
+    heard_out: bool = False
+    """Whether `heard_out` has told of it."""
 
 
 class StallWatch:
@@ -65,6 +67,15 @@ class StallWatch:
         """EVIDENCE of this number came."""
         if self._round is not None and number == self._round.number:
             self._round.answered.add(session)
+
+    def heard_out(self, now_ns: int, sessions: Collection[int]) -> tuple[int, int] | None:
+        """A round of questions about a stall, told once: when it began, in nanoseconds of the `now_ns` clock,
+        and its number. Due when all living `sessions` have answered, or some have and others had time to."""
+        current = self._round
+        if current is None or current.until_ns is not None or current.heard_out or not current.answered:
+            return None
+        current.heard_out = current.answered.issuperset(sessions) or now_ns - current.began_ns >= AGAIN_NS
+        return (current.began_ns, current.number) if current.heard_out else None
 
     def recall(self, session: int, number: int, now_ns: int) -> None:
         """A collector before this one has asked, and this session has answered."""

@@ -120,6 +120,7 @@ def _attach(ddp: Any) -> None:
     number = session.number_of_next_model() if known is None else known.number
     _models[ddp] = _Attached(ddp, number, session)
     session.replicas.watch(ddp, number)
+    session.note_group(ddp, number)
     session.describe_model(ddp, number)
 
 

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import weakref
 from contextlib import suppress
 from pathlib import Path
+
+_FATAL = (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
+"""The signals that faulthandler takes over."""
 
 
 class _Target:
@@ -38,11 +42,14 @@ class CrashFile:
 
     @classmethod
     def open(cls, path: Path, inherited: CrashFile | None = None) -> CrashFile | None:
-        """Open it, unless somebody else has enabled faulthandler; None then, and where it cannot be made.
+        """Open it, unless somebody else catches fatal signals; None then, and where it cannot be made.
+
+        A JVM or Julia in the process lives on catching SIGSEGV, and would not get it as the kernel sent it.
 
         `inherited`: the parent's, in a forked child.
         """
-        if faulthandler.is_enabled() and (inherited is None or not inherited.in_use):
+        taken = faulthandler.is_enabled() or _caught_by_somebody()
+        if taken and (inherited is None or not inherited.in_use):
             return None
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -69,3 +76,13 @@ class CrashFile:
             nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             os.dup2(nowhere, self._descriptor, inheritable=False)
             os.close(nowhere)
+
+
+def _caught_by_somebody() -> bool:
+    """Whether a fatal signal has a handler, of whatever language; False where the system does not tell."""
+    try:
+        status = Path("/proc/self/status").read_text()
+        caught = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt:"))
+    except (OSError, StopIteration, ValueError):
+        return False
+    return any(caught >> (number - 1) & 1 for number in _FATAL)

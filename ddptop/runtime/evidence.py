@@ -7,15 +7,17 @@ heartbeats must go on. What has been found by the deadline is sent.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Evidence, GroupState, Stack
-from ddptop.runtime import flight_recorder, stacks
+from ddptop.runtime import flight_dump, flight_recorder, stacks
 from ddptop.runtime.flight_recorder import Flight
 from ddptop.runtime.groups import group_states
 from ddptop.runtime.guard import guard
@@ -33,13 +35,14 @@ REASON_CHARACTERS = 500
 class Findings:
     """What has been found so far; filled in by one thread, read by another."""
 
-    def __init__(self, training_thread: int, known: tuple[Stack, ...] = ()) -> None:
-        """`known`: the stacks, where they are known already."""
+    def __init__(self, training_thread: int, known: tuple[Stack, ...] = (), asked: int = 0) -> None:
+        """`known`: the stacks, where they are known already. `asked`: the ASK's number; 0: nobody asked."""
         self.stacks = known
         self.groups: tuple[GroupState, ...] = ()
         self.flight: Flight = flight_recorder.NOTHING
         self.complete = False
         self._training_thread = training_thread
+        self._asked = asked
 
     def gather(self) -> None:
         """Look at everything, the surest first; what fails is counted and left out."""
@@ -49,6 +52,7 @@ class Findings:
         self._try(self._read_flight_recorder)
         self._try(self._look_at_groups)
         self._try(self._add_source)
+        self._try(self._write_dumps)
         self.complete = True
 
     def _try(self, look: Callable[[], None]) -> None:
@@ -68,6 +72,13 @@ class Findings:
 
     def _add_source(self) -> None:
         self.stacks = stacks.with_source(self.stacks)
+
+    def _write_dumps(self) -> None:
+        """Before the answer goes out: who has it may read them."""
+        dumps, self.flight = self.flight.dumps, self.flight._replace(dumps=())
+        directory = os.environ.get("DDPTOP_RUN_DIR")
+        if self._asked and directory is not None:
+            flight_dump.write(Path(directory), dumps, self._asked)
 
     def message(self, number: int, place: tuple[int, int, int], reason: str = "") -> Evidence:
         """What there is; `place` is (step, phase, bucket)."""
@@ -127,7 +138,7 @@ class Witness:
         return findings.message(0, self._place(), reason)
 
     def _begin(self) -> None:
-        findings: Any = Findings(self._training_thread)
+        findings: Any = Findings(self._training_thread, asked=self._answered)
         self._deadline = time.monotonic() + DEADLINE_S
         try:
             threading.Thread(target=findings.gather, name="ddptop-evidence", daemon=True).start()

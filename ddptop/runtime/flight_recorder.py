@@ -31,6 +31,8 @@ class Flight(NamedTuple):
     """Last completed collective by name of the process group."""
     operations: tuple[Operation, ...]
     """The newest, oldest first."""
+    dumps: tuple[dict[str, Any], ...] = ()
+    """torch's own words, one dump of each kind."""
 
 
 NOTHING = Flight({}, ())
@@ -40,11 +42,13 @@ def read(now_unix_ns: int) -> Flight:
     """Read it; NOTHING where torch keeps none. May raise what torch raises, and in theory block."""
     completed: dict[str, int] = {}
     entries: list[dict[str, Any]] = []
+    dumps: list[dict[str, Any]] = []
     for dump in _dumps():
         told = pickle.loads(dump(includeCollectives=True, includeStackTraces=False, onlyActive=False))
+        dumps.append(told)
         entries += told.get("entries", ())
         completed |= _completed(told)
-    return Flight(completed, _newest(entries, now_unix_ns))
+    return Flight(completed, _newest(entries, now_unix_ns), tuple(dumps))
 
 
 def _dumps() -> Iterable[Callable[..., bytes]]:

@@ -24,8 +24,23 @@ def group_states(completed: Mapping[str, int]) -> tuple[GroupState, ...]:
     )
 
 
+_asking = True
+
+
+def stop_asking() -> None:
+    """Have `sequence_of` ask torch no more: the interpreter is about to end.
+
+    torch's function gives the GIL back for a moment. A thread that wants it again while the interpreter ends
+    is unwound by Python through a destructor of C++, and that aborts the process.
+    """
+    global _asking
+    _asking = False
+
+
 def sequence_of(group: Any) -> int:
     """Collectives launched in a group so far; -1 where the backend does not count."""
+    if not _asking:
+        return -1
     try:
         return int(group._get_sequence_number_for_group())
     except Exception:  # noqa: BLE001 - a backend that counts nothing, or a group that is just being destroyed

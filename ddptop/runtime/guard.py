@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
 
 MUTE_AFTER = 100
 """Failures after which the recorder goes silent: something is wrong for good, and each one costs time."""
@@ -19,10 +23,18 @@ class Guard:
         self.first: str | None = None
 
     def caught(self, error: BaseException) -> None:
-        """Count one failure and remember the first in words."""
+        """Count one failure and remember the first in words.
+
+        Raises it again where it is none of ours: what a signal handler of the user's raises (a time limit)
+        goes to whatever the training thread runs just then.
+        """
+        if _of_a_signal_handler(error):
+            raise error
         self.count += 1
         if self.first is None:
-            self.first = f"{type(error).__name__}: {error}"
+            self.first = type(error).__name__
+            with contextlib.suppress(Exception):  # a __str__ of the user's may do anything
+                self.first += f": {error}"
 
     @property
     def muted(self) -> bool:
@@ -32,6 +44,25 @@ class Guard:
 
 guard = Guard()
 """Of this process; a forked child inherits the count of its parent."""
+
+
+def _of_a_signal_handler(error: BaseException) -> bool:
+    """Whether one of Python's own signal handlers is in the traceback."""
+    handlers = {code for number in signal.valid_signals() for code in _code(signal.getsignal(number))}
+    entry = error.__traceback__
+    while entry is not None:
+        if entry.tb_frame.f_code in handlers:
+            return True
+        entry = entry.tb_next
+    return False
+
+
+def _code(handler: Any) -> Iterator[CodeType]:
+    """The code of a function, a method, a `functools.partial` or an object with `__call__`."""
+    handler = getattr(handler, "func", handler)
+    code = getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
+    if isinstance(code, CodeType):
+        yield code
 
 
 def hide_frame(error: BaseException) -> None:

@@ -16,11 +16,13 @@ from ddptop.runtime.device.timing import memory_of
 from ddptop.runtime.ending import FINISHED, Ending
 from ddptop.runtime.evaluation import EvaluationWatch
 from ddptop.runtime.evidence import Witness
+from ddptop.runtime.groups import stop_asking
 from ddptop.runtime.guard import guard
 from ddptop.runtime.identity import Identity
 from ddptop.runtime.packing import LayoutTracker, pack
 from ddptop.runtime.recorder import StepRecord
 from ddptop.runtime.replica import SHARE
+from ddptop.runtime.stacks import OWN
 from ddptop.runtime.timer_bounds import TimerBounds
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ PERIOD_S = 0.25
 
 MEMORY_EVERY_S = 2.0
 """Between two looks at torch's CUDA allocator, whose counters take some 30 us to read."""
+
+LATE_S = 0.1
+"""How long a thread of ours that is late at the end may take to come out of a call of torch's: microseconds."""
 
 TIGHT_PERIOD_S = 0.5
 """The same where the budget is tight. Heartbeats go every 0.5 s, so not longer."""
@@ -78,6 +83,10 @@ class Publisher(threading.Thread):
         self._drain_s, self._ending = drain_s, ending
         self._closing.set()
         self.join(drain_s + 0.2)
+        stop_asking()
+        for thread in threading.enumerate():
+            if thread.name.startswith(OWN):  # this one, if it is late, or one that still gathers evidence
+                thread.join(LATE_S)
 
     def run(self) -> None:
         """Until closed; a failure here ends the recording of this rank, never its training."""

@@ -33,6 +33,9 @@ step numbers is counted by the collector."""
 MAX_CALLS = MAX_CELLS // 3
 """All-reduces noted in one step; a rank that loops over collectives for ever must not grow."""
 
+MAX_LOSSES = 128
+"""Losses of one step that a device has yet to write: as many as micro-steps are marked there."""
+
 PATIENCE_STEPS = 64
 """Synchronised backwards without an optimizer step after which a torch optimizer that was built but
 never steps is not waited for any more."""
@@ -174,7 +177,7 @@ class Recorder:
         if type(loss) is float:
             self._loss_sum += loss
             self._loss_count += 1
-        elif loss is not None:
+        elif loss is not None and len(self._loss_later) < MAX_LOSSES:
             self._loss_later.append(loss)
         self.phase = Phase.BACKWARD
         if self.marks is not None:

@@ -114,14 +114,18 @@ def every_for(every: int, cost_ns: float, allowance_ns: float) -> int:
 
 
 class _Model:
-    """The parameters of one DDP model that are the same on all its ranks; it does not keep them alive."""
+    """The parameters of one DDP model that are the same on all its ranks, as long as that model lives."""
 
     def __init__(self, ddp: Any) -> None:
         ignored = getattr(ddp, "parameters_to_ignore", ())
         chosen = [p for name, p in ddp.module.named_parameters() if name not in ignored and _checkable(p)]
-        self._parameters = [weakref.ref(parameter) for parameter in chosen]
+        self._parameters = chosen
         self._sizes = [int(parameter.nbytes) for parameter in chosen]
+        self._strides = [parameter.stride() for parameter in chosen]
         self.pieces = Pieces(self._sizes)
+        # No weak references to the parameters: torch refuses to swap a tensor that has one
+        # (`torch.__future__.set_swap_module_params_on_conversion`). The reducer keeps them as long as we do.
+        self._ddp = weakref.ref(ddp, lambda _: chosen.clear())
 
     def checksum(self, piece: int) -> int | None:
         """CRC-32 of the bytes of a piece; None where a parameter is not there as it was."""
@@ -134,8 +138,18 @@ class _Model:
         return value
 
     def _extend(self, value: int, part: Slice) -> int | None:
-        parameter = self._parameters[part.parameter]()
-        if parameter is None or not parameter.is_cpu or parameter.nbytes != self._sizes[part.parameter]:
+        number = part.parameter
+        found = self._parameters[
+            number : number + 1
+        ]  # another thread's garbage collection may empty the list
+        if not found:
+            return None
+        parameter = found[0]
+        if (
+            not parameter.is_cpu
+            or parameter.nbytes != self._sizes[number]
+            or parameter.stride() != self._strides[number]
+        ):
             return None
         storage = parameter.untyped_storage()  # held while its bytes are read
         offset = parameter.storage_offset() * parameter.element_size()

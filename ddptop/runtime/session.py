@@ -128,6 +128,9 @@ class Session:
                 self.parameters[number, index] = len(members.split())
         if self._publisher is not None:
             self._publisher.card_changed = True
+
+    def note_group(self, ddp: Any, number: int) -> None:
+        """Note the process group of a DDP model while it exists: a script may destroy it."""
         self.memberships[number] = membership_of(ddp.process_group, number)
 
     def ask_for_description(self) -> None:
@@ -181,6 +184,8 @@ class Session:
             publisher.close(CLOSE_S, ending())
             if self._crash_file is not None:
                 self._crash_file.close()
+        except KeyboardInterrupt:  # only our own farewell was still to be waited for
+            pass
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
 

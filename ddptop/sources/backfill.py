@@ -59,8 +59,11 @@ class Backfill:
         pieces = [told]
         end_s = float(told["time_s"][-1]) if len(told["time_s"]) else 0.0
         reached_s = self._reached_s(end_s)
-        self._lacks = begin_s - max(end_s, reached_s) > REACHES_S
-        if reached_s >= begin_s or (reached_s and not self._lacks):
+        if self._player is not None:
+            self._lacks = reached_s < begin_s
+        else:
+            self._lacks = begin_s - end_s > REACHES_S
+        if reached_s >= begin_s:
             assert self._player is not None
             read = self._player.reducer.history.since(0)
             pieces.append({name: getattr(read, name) for name in COLUMNS})

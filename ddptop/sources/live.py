@@ -46,7 +46,7 @@ class LiveSource(Source):
         self._epoch = 0
         self._cursor = 0
         self._focus = -1
-        self._want = ""
+        self._want = self._asked_want = ""
         self._frame: Frame | None = None
         self._live: Frame | None = None
         self._status: str | None = f"waiting for the collector of {run.name}"
@@ -111,10 +111,11 @@ class LiveSource(Source):
 
     def _ask(self, client: CreditClient) -> None:
         now = time.monotonic()
-        if self._owed and now - self._asked < ASK_AGAIN_S:
+        want = self._want
+        if self._owed and now - self._asked < ASK_AGAIN_S and want == self._asked_want:
             return
-        if client.grant(Credit(self._epoch, self._cursor, self._focus, self._want)):
-            self._owed, self._asked = True, now
+        if client.grant(Credit(self._epoch, self._cursor, self._focus, want)):
+            self._owed, self._asked, self._asked_want = True, now, want
 
     def _receive(self, client: CreditClient) -> None:
         newest = None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class PairSource(Source):
-    """The frames of the first recording; `other` has the second one's, at the same step as soon as it is there.
+    """The first recording's frames; `other` has the second one's, at the same step as soon as it is there.
 
     The second one is closed with the first.
     """

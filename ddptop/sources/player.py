@@ -24,8 +24,11 @@ WHOLE_BYTES = 1 << 20
 work, and every figure is exactly what it was live."""
 TAIL_ROWS = 1_600
 """From a larger one, about so many step rows before the moment: some hundredths of a second."""
-LEAST_TAIL_STEPS = 200
-"""Two windows of medians, however many ranks there are."""
+LEAST_TAIL_STEPS, LEAST_TAIL_ROWS = 200, 80_000
+"""Two windows of medians, or as many steps as so many rows are, half a second of work: of thousands of ranks,
+medians right after a jump are over fewer steps than live, until it has played on."""
+FEWEST_TAIL_STEPS = 20
+"""However many ranks there are."""
 DETAILED_STEPS = 40
 """Where few steps have bucket detail, the tail reaches back over so many of those: waits and straggler are
 judged by the last 32. It may take 20,000 rows for it."""
@@ -58,7 +61,8 @@ class Player:
         """Messages that the reducer could not take."""
         self._whole_bytes = whole_bytes
         world = recording.world_size or 1
-        self._tail_steps = max(LEAST_TAIL_STEPS, tail_rows // world)
+        least = min(LEAST_TAIL_STEPS, max(FEWEST_TAIL_STEPS, LEAST_TAIL_ROWS // world))
+        self._tail_steps = max(least, tail_rows // world)
         self._most_tail_steps = max(self._tail_steps, MOST_TAIL_ROWS // world)
         self._start_over(recording.start_ns)
 

@@ -91,6 +91,8 @@ class Showing:
         self._marks = Marks()
         self._marked_ns = 0
         self._pasts_marked = 0
+        self._told_ns = 0
+        """Up to here the marks are those that the run's own collector wrote down."""
         self._leaps: float | None = None
         """The speed at which reading could not keep up: the clock then leaps from frame to frame."""
         self._backfill: Backfill | None = None
@@ -148,11 +150,15 @@ class Showing:
         for _, past in pasts[self._pasts_marked :]:
             self._marks.add_found(past.marks)
         self._pasts_marked = len(pasts)
+        self._told_ns = pasts[-1][0] if pasts else 0
 
     def _frame(self) -> Frame:
         player, controls = self._player, self._controls
         frame = player.frame(focus=controls.focus, want=controls.want)
-        self._marks.add_happenings(frame.happenings, player.reducer.unix_s(self._recording.start_ns))
+        # What the collector wrote down it had seen from the start; after a jump a reducer finds things anew.
+        told_s = player.reducer.unix_s(self._told_ns)
+        fresh = [happening for happening in frame.happenings if happening.unix_s > told_s]
+        self._marks.add_happenings(fresh, player.reducer.unix_s(self._recording.start_ns))
         if not player.from_start:
             if self._backfill is None:
                 self._backfill = Backfill(self._recording)

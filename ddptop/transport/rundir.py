@@ -22,6 +22,7 @@ __all__ = [
     "RunFile",
     "create_run_directory",
     "ensure_run_directory",
+    "flight_folder",
     "hold_lock",
     "ingest_endpoint",
     "live_runs",
@@ -82,6 +83,11 @@ def view_endpoint(directory: Path) -> str:
     return f"ipc://{directory}/view"
 
 
+def flight_folder(directory: Path) -> Path:
+    """Where ranks write their flight recorder's dumps, at a stall."""
+    return directory / "flight"
+
+
 def hold_lock(directory: Path, *, patience_s: float = LOCK_PATIENCE_S) -> int:
     """Take the run's lock and return its descriptor; closing it, or dying, lets it go.
 
@@ -106,11 +112,20 @@ def remove_run_directory(directory: Path) -> None:
     for _ in range(REMOVALS):
         with suppress(OSError, RunDirectoryError), open_private(directory.parent) as root:
             with open_private(directory.name, inside=root) as descriptor:
-                for name in os.listdir(descriptor):  # noqa: PTH208 - pathlib takes no descriptor
-                    with suppress(FileNotFoundError):  # a rank has removed its own
-                        os.unlink(name, dir_fd=descriptor)
+                _empty(descriptor)
             os.rmdir(directory.name, dir_fd=root)
             return
+
+
+def _empty(folder: int) -> None:
+    for name in os.listdir(folder):
+        with suppress(FileNotFoundError):  # a rank has removed its own
+            try:
+                os.unlink(name, dir_fd=folder)
+            except IsADirectoryError:
+                with open_private(name, inside=folder) as inner:
+                    _empty(inner)
+                os.rmdir(name, dir_fd=folder)
 
 
 def _remove_stale(root: Path) -> None:

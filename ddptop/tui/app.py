@@ -22,7 +22,7 @@ from ddptop.tui.painted import Painted
 from ddptop.tui.runs import Runs
 from ddptop.tui.scene import Place, Scene
 from ddptop.tui.steer import Steer
-from ddptop.tui.theme import DEFAULT_THEME, THEMES, Palette
+from ddptop.tui.theme import DEFAULT_THEME, THEMES, Palette, own_theme_for
 from ddptop.tui.views.picture import picture, without_frame
 from ddptop.tui.views.wanted import wanted
 
@@ -79,7 +79,10 @@ class DdptopApp(Mouse, Steer, App[None]):
         if theme is not None and theme not in self.available_themes:
             raise ValueError(f"there is no theme {theme!r}; choose from {', '.join(self.themes())}")
         self.theme = theme or DEFAULT_THEME
-        self._palette = Palette(self.current_theme)
+        self._basic = self.console.color_system == "standard" and not self.no_color
+        if self._basic:
+            self.ansi_color = True  # or textual would turn the terminal's colours into its own
+        self._palette = self._palette_of(self.current_theme)
 
     async def run_async(self, **options: Any) -> None:
         """As App's, with the mouse left to the terminal where that was asked for."""
@@ -186,8 +189,13 @@ class DdptopApp(Mouse, Steer, App[None]):
         self.theme = self.chosen_theme = name
 
     def _new_theme(self, theme: Theme) -> None:
-        self._palette = Palette(theme)
+        self._palette = self._palette_of(theme)
         self.repaint()
+
+    def _palette_of(self, theme: Theme) -> Palette:
+        # Without colours, what the theme leaves to the terminal would come out as black on black.
+        left_to_terminal = theme.name not in {own.name for own in THEMES} and getattr(theme, "ansi", False)
+        return Palette(own_theme_for(theme) if self.no_color and left_to_terminal else theme, self._basic)
 
 
 def terminal_is_there() -> bool:

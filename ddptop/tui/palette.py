@@ -20,6 +20,10 @@ _STILL = frozenset(
 """Keys that mean nothing without the place that they are pressed in."""
 
 
+APART = 3
+"""The letters stand apart from each other: the worst likeness."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One line of the palette."""
@@ -46,7 +50,8 @@ def entries(
         for at, entry in enumerate((*_fixed(view, themes, replay), *_runs(choices)))
         if (quality := likeness(typed, entry.name)) is not None
     ]
-    ranked.sort(key=lambda found: found[:2])
+    # Equals stay in their order: views, keys, themes with ours first, runs.
+    ranked.sort(key=lambda found: found[0] if found[0][0] == APART else (found[0][0], found[1]))
     return [*_of_ranks(typed, ranks), *(entry for _, _, entry in ranked)]
 
 
@@ -70,7 +75,7 @@ def likeness(typed: str, name: str) -> tuple[int, int] | None:
         if where < 0:
             return None
         first = first or where + 1
-    return (3, where - first)
+    return (APART, where - first)
 
 
 def _fixed(view: ViewName, themes: Sequence[str], replay: bool) -> Iterator[Entry]:

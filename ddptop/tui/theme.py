@@ -78,10 +78,34 @@ _FADED: dict[Role, float] = {
 """Share of background in a borrowed colour, which keeps the lightness of the roles apart."""
 
 
-class Palette:
-    """The style of every role on every ground, for one theme. Made once per theme, not per picture."""
+_BASIC: dict[Role, str] = {
+    "faint": "bright_black", "rule": "bright_black", "waiting": "bright_black", "accent": "cyan",
+    "match": "yellow", "good": "green", "warn": "yellow", "bad": "red", "data": "yellow",
+    "forward": "bright_blue", "backward": "blue", "moving": "cyan", "optimizer": "magenta",
+}  # fmt: skip
+"""Where a terminal has 16 colours: by name, and its own for all else, so that dark and light ones do alike.
+The nearest of the 16 would show a warning's orange as the red of a failure."""
 
-    def __init__(self, theme: Theme) -> None:
+
+def own_theme_for(theme: Theme) -> Theme:
+    """The theme of ours that is as light or dark as this one."""
+    return THEMES[0] if theme.dark else THEMES[1]
+
+
+class Palette:
+    """The style of every role on every ground, for one theme. Made once per theme, not per picture.
+
+    `basic`: the terminal has 16 colours and chooses them.
+    """
+
+    def __init__(self, theme: Theme, basic: bool = False) -> None:
+        if basic:
+            self._styles = {
+                (role, ground): _basic_style(role, ground)
+                for role in get_args(Role)
+                for ground in get_args(Ground)
+            }
+            return
         self._theme = theme
         system = theme.to_color_system().generate()
         self._background = Color.parse(system["background"])
@@ -128,3 +152,11 @@ class Palette:
             return Color.parse(own or self._system[borrowed])
         except ColorParseError:  # some themes of Textual leave a colour to the terminal
             return self._background.inverse
+
+
+def _basic_style(role: Role, ground: Ground) -> Style:
+    if ground == "banner" or role == "badge":
+        return Style(color="black", bgcolor="yellow", bold=True)
+    loud = role in ("strong", "bad", "accent", "match") or ground == "cursor"
+    colour = _BASIC.get(role, "default")
+    return Style(color=colour, bgcolor="default", bold=loud, underline=True if role == "match" else None)

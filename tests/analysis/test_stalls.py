@@ -10,8 +10,8 @@ from ddptop.analysis.frame_codec import encode_frame
 from ddptop.analysis.frames import MAX_TESTIMONIES
 from ddptop.analysis.snapshot import snapshot
 from ddptop.analysis.verdict import verdict
-from ddptop.protocol.messages import Phase, Stack, StackFrame
-from tests.analysis.stalling import ALL_REDUCE, Stage, op, users, waits
+from ddptop.protocol.messages import Event, Phase, Received, Stack, StackFrame
+from tests.analysis.stalling import ALL_REDUCE, NS, Stage, op, users, waits
 
 IN_41 = {"step": 41, "bucket": 3, "sequence": 83}
 """Three buckets of step 41 launched."""
@@ -56,6 +56,27 @@ def test_the_missing_rank_is_named_with_what_it_lacks_and_where_it_is(stage) -> 
     assert second.user_call.function == "step"
     assert found.ranks.state == ("stalled",) * 4
     assert found.run.state == "stalled"
+
+
+def test_what_torchs_analyser_found_is_added_for_this_stall_and_no_other(stage) -> None:
+    one_missing(stage)
+    asked_ns = stage.now_ns
+    answer_all(stage)
+    before = stage.frame().stall.detail
+
+    def tell(asked_ns: int, **texts: str) -> tuple[str, ...]:
+        fields = {"asked_ns": asked_ns, **texts}
+        stage.feed(Received(stage.now_ns, -1, 0, 0, Event("analyser", stage.now_ns, -1, -1, fields)))
+        return stage.frame().stall.detail
+
+    assert tell(asked_ns, text0="rank 1 lacks", text1="rank 2 too") == (
+        *before,
+        "torch's analyser: rank 1 lacks",
+        "torch's analyser: rank 2 too",
+    )
+    assert stage.said("analyser") == []
+    assert tell(asked_ns) == before
+    assert tell(stage.last_ns - NS, text0="of an earlier stall") == before
 
 
 def test_the_verdict_fits_the_screen_and_names_the_users_function(stage) -> None:

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,10 @@ from ddptop.analysis.frames import Frame
 from ddptop.cli import show
 from ddptop.cli.errors import CliError, Exit
 from ddptop.cli.main import main
+from ddptop.cli.runs import MachineRuns
 from ddptop.transport.rundir import RunFile
+from ddptop.tui.app import DdptopApp
+from tests.cli.recordings import write_recording
 
 
 class FakeSource:
@@ -113,6 +117,40 @@ def test_on_a_terminal_a_number_picks(
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
     assert main(["--once"]) == 0
     assert watched[0].name == name
+
+
+def test_several_live_runs_open_the_picker_on_a_screen(live_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    live_run("older", "aa11", started_at=1.0)
+    live_run("newer", "bb22", started_at=2.0)
+    monkeypatch.setattr(show, "has_terminal", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    seen: list[tuple[str, list[str]]] = []
+
+    def run(app: DdptopApp) -> None:
+        assert app.runs is not None
+        seen.append((app.place.view, [choice.name for choice in app.runs.choices()]))
+
+    monkeypatch.setattr(DdptopApp, "run", run)
+    assert main([]) == 0
+    assert seen == [("picker", ["newer", "older"])]
+
+
+def test_the_picker_opens_live_runs_and_recordings(live_run, tmp_path: Path) -> None:
+    path = tmp_path / "state" / "ddptop" / "old.ddptop"
+    path.parent.mkdir(mode=0o700)
+    write_recording(path)
+    live_run("newer", "bb22")
+    runs = MachineRuns()
+    live, old = runs.choices()
+    assert (live.name, live.state, old.name, old.live) == ("newer", "live", "old", False)
+    assert type(runs.open(live)).__name__ == "LiveSource"
+    source = runs.open(old)
+    assert type(source).__name__ == "ReplaySource"
+    path.unlink()
+    with pytest.raises(ValueError, match="old cannot be opened"):
+        runs.open(old)
+    with pytest.raises(ValueError, match="has ended and left no recording"):
+        runs.open(replace(live, id="gone"))
 
 
 def test_nothing_picked(live_run, watched, monkeypatch: pytest.MonkeyPatch) -> None:

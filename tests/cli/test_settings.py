@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from ddptop.cli import remembered
+from ddptop.cli.commands import LOOK
 from ddptop.cli.errors import CliError, Exit
 from ddptop.cli.settings import Configuration, load
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.runs import NoSource
 
 
 def resolve(home: Path, flags: dict[str, object] | None = None, **environ: str) -> Configuration:
-    return load(flags or {}, {"XDG_CONFIG_HOME": str(home), **environ}, encoding="utf-8")
+    folders = {"XDG_CONFIG_HOME": str(home), "XDG_STATE_HOME": str(home)}
+    return load(flags or {}, folders | environ, encoding="utf-8")
 
 
 def write(home: Path, text: str) -> Path:
@@ -66,6 +71,8 @@ def test_a_bad_rate_names_who_gave_it(tmp_path: Path, rate: str) -> None:
         ("theme = 3", "no name"),
         ("ascii = 'maybe'", "neither"),
         ("rate =", "TOML"),
+        ("view = 'rank'", "no view; choose from overview, timeline"),
+        ("sort = 'size'", "no column; choose from rank, host"),
     ],
 )
 def test_a_bad_file_is_named(tmp_path: Path, text: str, complaint: str) -> None:
@@ -81,6 +88,47 @@ def test_unknown_keys_are_told_and_do_no_harm(tmp_path: Path) -> None:
     found = resolve(tmp_path)
     assert found.unknown == ("rat",)
     assert found.settings.rate == 4.0
+
+
+def test_what_the_screen_remembers_comes_after_all_that_the_person_said(tmp_path: Path) -> None:
+    kept = tmp_path / "ddptop" / "screen.json"
+    path = write(tmp_path, "theme = 'nord'\n")
+    kept.write_text(json.dumps({"theme": "dracula", "sort": "-late", "log": True, "rate": "x", "colour": 1}))
+    found = resolve(tmp_path)
+    assert (found.settings.theme, found.origins["theme"]) == ("nord", str(path))
+    assert (found.settings.sort, found.origins["sort"]) == ("-late", "remembered")
+    assert found.settings.log
+    assert found.settings.rate == 4.0, "what it cannot use it forgets"
+    assert resolve(tmp_path, {"sort": "loss"}).settings.sort == "loss"
+    for text in ("", "[]", "{", "null"):
+        kept.write_text(text)
+        assert resolve(tmp_path).settings.sort == "rank"
+
+
+def test_only_what_was_changed_on_the_screen_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    path = write(tmp_path, "# mine\ntheme = 'nord'\n")
+    app = DdptopApp(NoSource())
+    remembered.keep(app, resolve(tmp_path).settings)
+    assert not (tmp_path / "ddptop" / "screen.json").exists()
+    app.place.sort, app.place.inverted = "late", True
+    remembered.keep(app, resolve(tmp_path).settings)
+    app.place.sort, app.place.inverted = resolve(tmp_path).settings.sort.removeprefix("-"), True
+    app.use_theme("ddptop-light")
+    remembered.keep(app, resolve(tmp_path).settings)
+    kept = json.loads((tmp_path / "ddptop" / "screen.json").read_text())
+    assert kept == {"sort": "-late", "theme": "ddptop-light"}
+    assert path.read_text() == "# mine\ntheme = 'nord'\n", "the person's own file is theirs"
+    assert {file.name for file in path.parent.iterdir()} == {"config.toml", "screen.json"}
+
+
+def test_no_mouse(tmp_path: Path) -> None:
+    look = LOOK.parser().parse_args(["--no-mouse"])
+    assert not resolve(tmp_path, vars(look)).settings.mouse
+    assert resolve(tmp_path, vars(look)).origins["mouse"] == "--no-mouse"
+    assert resolve(tmp_path, vars(LOOK.parser().parse_args([]))).settings.mouse
 
 
 def test_a_relative_configuration_folder_is_ignored() -> None:

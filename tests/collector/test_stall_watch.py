@@ -70,6 +70,30 @@ def test_a_long_stall_is_looked_at_anew_and_never_more_often_than_that(asked):
     assert rounds == [(15, 3), (75, 3), (135, 3), (195, 3), (255, 3)]
 
 
+def test_a_round_is_heard_out_once_when_all_have_answered_or_had_time_to(asked):
+    heard_out = asked.watch.heard_out
+    assert heard_out(asked.now_ns, RANKS) is None
+    (first,) = asked.numbers(15)
+    began_ns = asked.now_ns
+    assert heard_out(began_ns + AGAIN_NS, RANKS) is None, "nobody has answered"
+    for session in RANKS:
+        assert heard_out(began_ns, RANKS) is None
+        asked.watch.answered(session, first)
+    assert heard_out(began_ns, RANKS) == (began_ns, first)
+    assert heard_out(began_ns, RANKS) is None
+    (second,) = asked.numbers(75)
+    asked.watch.answered(12, second)
+    assert heard_out(asked.now_ns + AGAIN_NS - 1, RANKS) is None
+    assert heard_out(asked.now_ns + AGAIN_NS, RANKS) == (asked.now_ns, second)
+
+
+def test_of_a_death_there_is_nothing_to_hear_out(asked):
+    asked.watch.note_death(BEGAN, RANKS)
+    for session, number in asked:
+        asked.watch.answered(session, number)
+    assert asked.watch.heard_out(BEGAN + AGAIN_NS, RANKS) is None
+
+
 def test_the_next_stall_has_a_number_of_its_own(asked):
     first = asked.numbers(15)
     assert asked.numbers(16, since_ns=None) == set()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.processes import DDPTOP_RUN, TORCHRUN, environment, run
+from tests.processes import DDPTOP, DDPTOP_RUN, TORCHRUN, environment, run, started, until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TWO_RANKS = ["--standalone", "--nproc-per-node", "2"]
@@ -21,21 +23,34 @@ class Example:
     """One example with arguments that make it short."""
 
     script: str
-    arguments: tuple[str, ...] = ()
+    arguments: tuple[str, ...]
+    steps: int
+    """Of the watched run."""
+    watched_only: tuple[str, ...] = ()
+    """Further arguments of the watched run."""
     ranks: int = 2
     spawns: bool = False
-    """It starts its own ranks."""
-    watched_only: tuple[str, ...] = ()
-    """Arguments of the watched run, which comes first."""
+    """It starts its ranks itself."""
+    torchrun: bool = False
+    """Without ddptop it is started by torchrun; otherwise by plain `python`, as a group of one."""
 
     @property
     def name(self) -> str:
-        """Of the run: the script's."""
+        """The script's, and the run's."""
         return Path(self.script).stem
 
-    def command(self, *more: str) -> list[str]:
-        """The script and its arguments."""
-        return [str(EXAMPLES / self.script), *self.arguments, *more]
+    def watched(self, *options: str) -> list[str]:
+        """The command that has it watched, with every bucket of every step: these runs are short."""
+        ours = ["--ddptop-name", self.name, "--ddptop-record", "run.ddptop", "--ddptop-detail", "full"]
+        launch = ["--ddptop-exec", sys.executable] if self.spawns else TWO_RANKS
+        return [*DDPTOP_RUN, *ours, *options, *launch, *self._script(), *self.watched_only]
+
+    def plain(self) -> list[str]:
+        """The command without ddptop."""
+        return [*(TORCHRUN + TWO_RANKS if self.torchrun else [sys.executable]), *self._script()]
+
+    def _script(self) -> list[str]:
+        return [str(EXAMPLES / self.script), *self.arguments]
 
 
 @dataclass(frozen=True)
@@ -52,26 +67,13 @@ class Ended:
         return self.home / "run.ddptop"
 
 
-def watched_command(example: Example, *options: str) -> list[str]:
-    """`ddptop-run`, with every bucket of every step recorded: these runs are short."""
-    ours = ["--ddptop-name", example.name, "--ddptop-record", "run.ddptop", "--ddptop-detail", "full"]
-    launch = ["--ddptop-exec", sys.executable] if example.spawns else TWO_RANKS
-    return [*DDPTOP_RUN, *ours, *options, *launch, *example.command(*example.watched_only)]
-
-
-def plain_command(example: Example, *, torchrun: bool) -> list[str]:
-    """torchrun, or plain `python`: a group of one, unless the example spawns its ranks."""
-    return [*(TORCHRUN + TWO_RANKS if torchrun else [sys.executable]), *example.command()]
-
-
 class Runs:
-    """All the runs that are wanted, begun at once in the background."""
+    """Runs in the background, begun at once and a few at a time."""
 
-    def __init__(self, folder: Path, wanted: dict[Example, bool]) -> None:
+    def __init__(self, folder: Path, wanted: list[Example]) -> None:
         self._pool = ThreadPoolExecutor(AT_A_TIME)
         self._futures: dict[Example, Future[Ended]] = {
-            example: self._pool.submit(self._run, folder / example.name, example, torchrun)
-            for example, torchrun in wanted.items()
+            example: self._pool.submit(_both, folder / example.name, example) for example in wanted
         }
 
     def of(self, example: Example) -> Ended:
@@ -82,8 +84,27 @@ class Runs:
         """Begin no more, and wait for those under way."""
         self._pool.shutdown(cancel_futures=True)
 
-    @staticmethod
-    def _run(home: Path, example: Example, torchrun: bool) -> Ended:
-        env = environment(home)
-        watched = run(watched_command(example), env, home)
-        return Ended(home, watched, run(plain_command(example, torchrun=torchrun), env, home))
+
+def _both(home: Path, example: Example) -> Ended:
+    env = environment(home)
+    return Ended(home, run(example.watched(), env, home), run(example.plain(), env, home))
+
+
+def seen_to_stall(home: Path, example: Example) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
+    """The live snapshot in which a stall is first laid to a rank, and how the run then ended."""
+    env = environment(home)
+    snapshots: list[dict[str, Any]] = []
+
+    def stalled() -> bool:
+        done = run([*DDPTOP, example.name, "--json"], env, home)
+        if done.returncode or json.loads(done.stdout)["source"] != "live":
+            return False
+        snapshots.append(json.loads(done.stdout))
+        alerts = snapshots[-1]["alerts"]
+        return any(alert["kind"] == "stall" and alert["rank"] is not None for alert in alerts)
+
+    command = example.watched("--ddptop-stall", "1")
+    with started(command, env, home) as process:
+        until(stalled, "a stall")
+        out, err = process.communicate(timeout=60)
+    return snapshots[-1], subprocess.CompletedProcess(command, process.returncode, out, err)

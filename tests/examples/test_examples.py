@@ -5,48 +5,40 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddptop.cli.main import main
-from tests.examples.runs import Ended, Example, Runs, watched_command
-from tests.processes import DDPTOP, environment, run, started, until
+from tests.examples.runs import Ended, Example, Runs, seen_to_stall
 
-BY_TORCHRUN = {
-    Example("plain_ddp.py", ("--epochs", "1")): 64,
-    Example("workflow.py", ("--folder", "work", "--epochs", "2"), watched_only=("--epochs", "1")): 79,
-}
-"""Those whose run without ddptop is torchrun's, and the steps of the watched one."""
-
-BY_PYTHON = {
-    Example("toy_spawn.py", ("--epochs", "30"), ranks=3, spawns=True, watched_only=("--ranks", "3")): 60,
-    Example("images.py", ("--samples", "640", "--epochs", "3")): 15,
-    Example("collectives.py", ("--steps", "40")): 40,
-    Example("uneven_join.py", ("--epochs", "2", "--batches", "20")): 60,
-    Example("accumulation.py", ("--epochs", "1")): 64,
-    Example("comm_hooks.py", ("--steps", "10", "--hooks", "fp16", "powersgd", "bf16")): 60,
-    Example("trouble.py", ("straggler", "--steps", "50")): 50,
-}
-"""Those whose run without ddptop is plain python's: a group of one, unless they spawn."""
-
-STEPS = BY_TORCHRUN | BY_PYTHON
-HANG = Example("trouble.py", ("hang", "--steps", "120", "--seconds", "12"))
+EACH = [
+    Example("plain_ddp.py", ("--epochs", "1"), steps=64, torchrun=True),
+    Example("toy_spawn.py", ("--epochs", "30"), 60, ("--ranks", "3"), ranks=3, spawns=True),
+    Example("workflow.py", ("--folder", "work", "--epochs", "2"), 79, ("--epochs", "1")),
+    Example("images.py", ("--samples", "640", "--epochs", "3"), steps=15),
+    Example("collectives.py", ("--steps", "40"), steps=40),
+    Example("uneven_join.py", ("--epochs", "2", "--batches", "20"), steps=60),
+    Example("accumulation.py", ("--epochs", "1"), steps=64),
+    Example("comm_hooks.py", ("--steps", "10", "--hooks", "fp16", "powersgd", "bf16"), steps=60),
+    Example("trouble.py", ("straggler", "--steps", "50"), steps=50),
+]
+HANG = Example("trouble.py", ("hang", "--steps", "120", "--seconds", "12"), steps=120)
 
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     """Of those examples only whose tests have been asked for."""
     names = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
-    wanted = {example: example in BY_TORCHRUN for example in STEPS if example.name in names}
-    begun = Runs(tmp_path_factory.mktemp("examples"), wanted)
+    begun = Runs(tmp_path_factory.mktemp("examples"), [example for example in EACH if example.name in names])
     yield begun
     begun.end()
 
 
 @pytest.fixture
 def example(name: str) -> Example:
-    return next(example for example in STEPS if example.name == name)
+    return next(example for example in EACH if example.name == name)
 
 
 @pytest.fixture
@@ -55,7 +47,7 @@ def ended(runs: Runs, example: Example) -> Ended:
 
 
 def of_each(*names: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("name", names or [example.name for example in STEPS])
+    return pytest.mark.parametrize("name", names or [example.name for example in EACH])
 
 
 def check(snapshot: dict[str, Any], ranks: int) -> None:
@@ -76,18 +68,28 @@ def replayed(ended: Ended, capsys: pytest.CaptureFixture[str], *options: str) ->
     return json.loads(capsys.readouterr().out)
 
 
+def test_the_hang_is_seen_live_and_ends_by_itself(runs: Runs, tmp_path: Path) -> None:
+    """First, and with `runs`: it mostly sleeps, while the others are under way."""
+    snapshot, ended = seen_to_stall(tmp_path, HANG)
+    check(snapshot, 2)
+    assert snapshot["run"]["state"] == "stalled"
+    assert [alert["rank"] for alert in snapshot["alerts"] if alert["kind"] == "stall"] == [1]
+    assert ended.returncode == 0, ended.stderr
+    assert "rank 1 stands still for 12 s" in ended.stdout
+    assert ended.stdout.endswith("120 steps done\n")
+
+
 @of_each()
 def test_it_is_seen_while_it_runs_and_ends_well(
     ended: Ended, example: Example, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ended.watched.returncode == 0, ended.watched.stderr
-    steps = STEPS[example]
-    running = replayed(ended, capsys, "--at", str(steps - 5))
+    running = replayed(ended, capsys, "--at", str(example.steps - 5))
     assert running["run"]["state"] == "live"
     check(running, example.ranks)
     end = replayed(ended, capsys)
     assert end["run"]["state"] == "finished"
-    assert end["group"]["step"] == steps - 1
+    assert end["group"]["step"] == example.steps - 1
     assert [alert["kind"] for alert in end["alerts"] if alert["severity"] == "critical"] == []
 
 
@@ -97,7 +99,7 @@ def test_without_ddptop_it_runs_just_as_well(ended: Ended) -> None:
     assert "Traceback" not in ended.plain.stderr
 
 
-@of_each(*[example.name for example in STEPS if example.name != "plain_ddp"])
+@of_each(*[example.name for example in EACH if example.name != "plain_ddp"])
 def test_it_says_once_how_to_watch_it(ended: Ended) -> None:
     for done in (ended.watched, ended.plain):
         assert done.stdout.startswith("To watch: start by ddptop-run, then type `ddptop`")
@@ -120,7 +122,7 @@ def test_ten_samples_are_dealt_to_three_ranks_as_torch_does_and_each_is_counted_
 @of_each("workflow")
 def test_the_workflow_goes_on_from_its_checkpoint_and_evaluates_every_sample_once(ended: Ended) -> None:
     assert "from epoch 0, step 0\n" in ended.watched.stdout
-    assert "from epoch 1, step 79\n" in ended.plain.stdout
+    assert "from epoch 1, step 79\n" in ended.plain.stdout, "on one rank now"
     assert "epoch 0:" not in ended.plain.stdout
     for done in (ended.watched, ended.plain):
         counts = re.search(r"1001 samples evaluated, predicted classes \[(\d+), (\d+), (\d+)\]", done.stdout)
@@ -167,12 +169,3 @@ def test_four_batches_make_one_optimizer_step(ended: Ended) -> None:
 def test_the_straggler_is_named_with_its_cause(ended: Ended, capsys: pytest.CaptureFixture[str]) -> None:
     straggler = replayed(ended, capsys)["straggler"]
     assert (straggler["rank"], straggler["cause"]) == (1, "data")
-
-
-def test_the_hang_is_seen_live_and_ends_by_itself(hang: Hang) -> None:
-    assert hang.ended.returncode == 0, hang.ended.stderr
-    assert "rank 1 stands still for 12 s" in hang.ended.stdout
-    assert hang.ended.stdout.endswith("120 steps done\n")
-    check(hang.seen, 2)
-    assert hang.seen["run"]["state"] == "stalled"
-    assert [alert["rank"] for alert in hang.seen["alerts"] if alert["kind"] == "stall"] == [1]

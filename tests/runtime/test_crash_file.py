@@ -93,3 +93,16 @@ def test_a_file_that_is_already_there_is_left_alone(path: Path) -> None:
         run("assert CrashFile.open(path) is None\nassert not faulthandler.is_enabled()", path).returncode == 0
     )
     assert path.read_text() == "not ours"
+
+
+def test_a_process_that_lives_on_catching_fatal_signals_is_left_alone(path: Path) -> None:
+    code = """
+import ctypes
+handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: None)
+ctypes.CDLL(None).signal(11, handler)  # as a JVM does, where Python does not see it
+assert CrashFile.open(path) is None
+os.kill(os.getpid(), 11)
+"""
+    done = run(code, path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not path.exists()

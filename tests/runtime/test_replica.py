@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,11 +25,15 @@ def net() -> nn.Sequential:
     return nn.Sequential(nn.Linear(300, 300), nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last))
 
 
+class Wrapped(SimpleNamespace):
+    """A stand-in for the DDP model: it can be weakly referenced."""
+
+
 class Rank:
     """One rank with a model; its recorder is driven by hand."""
 
     def __init__(self, model: nn.Module, **options: Any) -> None:
-        self.ddp = SimpleNamespace(module=model, **options)
+        self.ddp = Wrapped(module=model, **options)
         self.said: list[Replica] = []
         self.recorder = Recorder()
         self.checks = ReplicaCheck(self.recorder, self.said.append)
@@ -171,12 +176,15 @@ def test_nobody_sees_a_check() -> None:
 
 
 def test_a_model_that_is_gone_or_changed_is_given_up_and_not_kept_alive() -> None:
-    for change in ("gone", "smaller", "empty"):
+    for change in ("gone", "smaller", "spread", "empty"):
         rank = Rank(net())
         if change == "gone":
             del rank.ddp
         elif change == "smaller":
             rank.ddp.module.half()
+        elif change == "spread":
+            for parameter in rank.ddp.module.parameters():
+                parameter.data = torch.zeros(*parameter.shape, 2)[..., 0]
         else:
             for parameter in rank.ddp.module.parameters():
                 parameter.untyped_storage().resize_(0)
@@ -210,3 +218,17 @@ def test_more_pieces_are_taken_where_there_is_room() -> None:
     rank.checks.allowance_ns = 50_000 * 2.5 / 16
     rank.checks.check(0)
     assert len(rank.said[0].values) == 2
+
+
+def test_a_module_that_outlives_its_ddp_model_is_its_owners_alone() -> None:
+    rank = Rank(net())
+    module = rank.ddp.module
+    assert not any(weakref.getweakrefcount(parameter) for parameter in module.parameters())
+    rank.checks.check(0)
+    known = len(rank.said)
+    del rank.ddp
+    rank.checks.check(16)
+    assert len(rank.said) == known, "trained on alone, it need not be equal any more"
+    parameter = weakref.ref(module[0].weight)
+    del module
+    assert parameter() is None

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 from ddptop.protocol.messages import Bye, Evidence, Hello, Membership, Phase, Progress, Replica
+from ddptop.runtime.flight_analysis import analysed, read
+from ddptop.transport.rundir import flight_folder
 from tests.processes import DEADLINE_S, environment, free_port, run, until
 from tests.runtime.conftest import Ear, Ranks
 
@@ -46,6 +48,15 @@ def test_ranks_asleep_and_in_a_collective_answer_with_their_stacks(ear: Ear, ran
         assert not last.done
         assert all(operation.done for operation in asleep.operations)
         assert [op.sequence for op in asleep.operations] == sorted(op.sequence for op in asleep.operations)
+        dumps = flight_folder(ear.directory)
+        assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in dumps.iterdir()} == {
+            "gloo_rank_0": 0o600,
+            "gloo_rank_1": 0o600,
+        }
+        assert analysed(read(dumps, 111)["gloo"]) in (
+            [],  # before torch 2.10 there is no analyser
+            [f"rank 1 has not joined all_reduce: sequence 1 of group {metrics} (metrics)"],
+        )
 
     for rank in (0, 1):
         assert set(ear.said(rank, Membership)) == {Membership(0, "0", "gloo", ())}
@@ -57,6 +68,9 @@ def test_ranks_asleep_and_in_a_collective_answer_with_their_stacks(ear: Ear, ran
     ear.ask(0, 222)
     assert ear.next_said(0, Evidence, already=1).number == 222
     ear.next_said(0, Progress, already=beats + 1)
+    if waiting.operations:
+        assert {rank for number in (111, 222) for rank in read(dumps, number)["gloo"]} == {0, 1}
+        assert set(read(dumps, 222)["gloo"]) == {0}
     assert len(ear.said(1, Evidence)) == 1, "asked once, answered once"
     assert all(process.poll() is None for process in processes)
 

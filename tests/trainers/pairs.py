@@ -32,7 +32,7 @@ class Ran:
 
     folder: Path
     lines: list[str]
-    """Of stdout and stderr, sorted (ranks take turns by chance), without times, process ids and the folder."""
+    """Of stdout and stderr, sorted (ranks take turns by chance), without times, process ids and folder."""
 
     def weights(self, name: str = "weights") -> list[dict[str, torch.Tensor]]:
         """Of each rank, at the end."""
@@ -81,9 +81,8 @@ def pair(home: Path, plain: Sequence[str], watched: Sequence[str], arguments: Se
 
 def _ran(home: Path, folder: Path, command: Sequence[str], arguments: Sequence[str]) -> Ran:
     folder.mkdir()
-    caches = {"TORCHINDUCTOR_CACHE_DIR": str(home / "cache"), "HF_HUB_OFFLINE": "1"}
     # Warnings that Python hides by default would be new ones, too.
-    env = environment(home) | caches | {"PYTHONWARNINGS": "default"}
+    env = environment(home) | {"HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "default"}
     done = run([*command, str(folder), *arguments], env, home)
     assert done.returncode == 0, done.stdout + done.stderr
     text = (done.stdout + "\n" + done.stderr).replace(str(folder), "FOLDER")

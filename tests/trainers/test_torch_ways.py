@@ -1,10 +1,8 @@
-"""What torch itself has beside the plain loop: torch.compile, ZeroRedundancyOptimizer, AMP with a GradScaler."""
+"""torch's own ways beside the plain loop: torch.compile, ZeroRedundancyOptimizer, AMP with a GradScaler."""
 
 from __future__ import annotations
 
 import re
-import shutil
-from pathlib import Path
 
 import pytest
 
@@ -14,14 +12,13 @@ STEPS = 10
 """Of each way."""
 
 NOT_REACHED = "Profiler record function <class 'torch.autograd.profiler.record_function'> will be ignored"
-"""Dynamo says so when it begins to trace `DDP.forward`, before it gives up on it and compiles the module inside
-alone. The recorder's wrapper around `DDP.forward` makes it give up one call earlier."""
+"""Dynamo says so when it begins to trace `DDP.forward`, before it gives up on that and compiles the module
+inside it. At the recorder's wrapper around `DDP.forward` it gives up one call earlier. torch 2.13."""
 
 
 @pytest.fixture(scope="module")
 def ways(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    compiled = ["compiled"] if shutil.which("g++") or shutil.which("clang++") else []
-    return by_torchrun(tmp_path_factory.mktemp("ways"), "torch_ways.py", "zero", "amp", *compiled)
+    return by_torchrun(tmp_path_factory.mktemp("ways"), "torch_ways.py", "zero", "amp", "compiled")
 
 
 def last_loss(ran: Ran, way: str) -> float:
@@ -34,10 +31,9 @@ def last_loss(ran: Ran, way: str) -> float:
 
 @pytest.mark.parametrize(("number", "way"), [(1, "zero"), (2, "amp"), (3, "compiled")])
 def test_weights_are_the_same_and_each_way_is_seen(ways: Pair, number: int, way: str) -> None:
-    if not (ways.plain.folder / f"{way}-0.pt").exists():
-        pytest.skip("torch.compile needs a C++ compiler")
     assert_same_weights(ways.plain.weights(way), ways.watched.weights(way))
     shown = ways.shown(number * STEPS - 1)
+    shown["buckets"] = [bucket for bucket in shown["buckets"] if bucket["model"] == number - 1]
     assert_seen(shown, number * STEPS)
     # Under a GradScaler, of the loss before it was scaled.
     assert shown["group"]["loss"]["mean"] == pytest.approx(last_loss(ways.plain, way), rel=1e-5)
@@ -46,5 +42,4 @@ def test_weights_are_the_same_and_each_way_is_seen(ways: Pair, number: int, way:
 def test_the_lines_are_the_same_and_so_are_the_compiled_graphs(ways: Pair) -> None:
     told = [line for line in ways.plain.lines if NOT_REACHED not in line]
     assert ways.watched.lines == told
-    if (ways.plain.folder / "compiled-0.pt").exists():
-        assert any(re.fullmatch(r"compiled rank 0 .*'unique_graphs': [1-9].*", line) for line in told)
+    assert any(re.fullmatch(r"compiled rank 0 .*'unique_graphs': [1-9].*", line) for line in told)

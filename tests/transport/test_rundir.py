@@ -18,6 +18,7 @@ from ddptop.transport.rundir import (
     RunFile,
     create_run_directory,
     ensure_run_directory,
+    flight_folder,
     hold_lock,
     ingest_endpoint,
     live_runs,
@@ -52,6 +53,8 @@ def test_a_run_is_made_found_and_removed(places):
     run = run_file(directory, recording="/some/where", world_size=0)
     write_run_file(directory, run)
     write_run_file(directory, run)
+    flight_folder(directory).mkdir(mode=0o700)
+    (flight_folder(directory) / "gloo_rank_0").touch()
     assert (directory / "run.json").stat().st_mode & 0o777 == 0o600
     assert live_runs() == [run]
     remove_run_directory(directory)

@@ -13,6 +13,7 @@ def same_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Times of day in UTC; no colour settings of the person who runs the tests."""
     for name in ("NO_COLOR", "TEXTUAL_THEME", "COLORTERM"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "UTC")
         time.tzset()

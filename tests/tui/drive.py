@@ -97,7 +97,7 @@ class Sketch(Steer):
         do()
 
 
-LETTERS = {"space": " ", "percent_sign": "%", "slash": "/", "exclamation_mark": "!", "left_square_bracket": "["}
+LETTERS = {"space": " ", "percent_sign": "%", "slash": "/"}
 """What some keys type into a prompt."""
 
 

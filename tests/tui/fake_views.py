@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddptop.analysis.frames import Heat, Lane, Reduce, Span, Timeline
+from ddptop.analysis.frames import Clocks
 from ddptop.analysis.heat import fold, folds
+from ddptop.analysis.wanted_frames import Heat, Lane, Reduce, Span, Timeline
 from ddptop.analysis.wants import WantsHeat, WantsTimeline, parse
-from tests.tui.fake import FakeSource
+from tests.tui.fake import FakeSource, several
 
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Frame
@@ -30,7 +31,9 @@ class WantedSource(FakeSource):
 def with_wanted(frame: Frame, text: str) -> Frame:
     """The frame with the made-up part that `text` asks for."""
     want = parse(text)
-    if isinstance(want, WantsTimeline) and frame.timeline is None:
+    if frame.group.step is None:
+        return frame
+    if isinstance(want, WantsTimeline):
         return replace(frame, timeline=timeline(len(frame.ranks.state), want))
     if isinstance(want, WantsHeat):
         return replace(frame, heat=heat(len(frame.ranks.state), want))
@@ -149,3 +152,36 @@ def odd() -> Timeline:
         end = np.array([NAN, one.end_ms[1]])
         changed.append(replace(one, start_ms=start, end_ms=end, last=np.array([NAN, one.last[1]])))
     return replace(shown, lanes=tuple(changed))
+
+
+def on_hosts(frame: Frame, of: int) -> Frame:
+    """The same ranks, so many to a host."""
+    world = len(frame.ranks.host)
+    ranks = replace(
+        frame.ranks,
+        host=tuple(f"gpu-a{rank // of:03}" for rank in range(world)),
+        local_rank=np.arange(world) % float(of),
+    )
+    return replace(frame, ranks=ranks)
+
+
+def told() -> Frame:
+    """A run on two hosts, two models in groups of their own, of which much is known."""
+    frame = several()
+    card = {
+        "python": "3.11.7", "nccl": "2.27.5", "threads": 8, "seed": 0, "git": "4f2a91c",
+        "ddp.backend_name": "nccl", "ddp.bucket_cap_bytes": 26_214_400, "ddp.broadcast_buffers": 1,
+        "ddp.find_unused_parameters": 1, "ddp.gradient_as_bucket_view": 0, "ddp.static_graph": False,
+        "ddp.bucket_sizes": "8392704, 25165824", "ddp.module_name": "ResNet",
+        "ddp.cuda_visible_devices": "0,1",
+        "ddp.nccl_socket_ifname": "eth0", "ddp.nccl_blocking_wait": "N/A", "ddp.master_addr": "10.0.0.1",
+        "ddp.master_port": "29500", "ddp1.find_unused_parameters": 0, "ddp1.module_name": "Experts",
+        "first_failure": "RuntimeError: no event was recorded",
+    }  # fmt: skip
+    argv = ("train.py", "--data", "/data/imagenet/train", "--epochs", "90", "--lr", "0.1", "--workers", "8")
+    return replace(
+        frame,
+        run=replace(frame.run, card=card, argv=argv, nodes=2),
+        clocks=(Clocks("node0", 0.0, 0.0), Clocks("node1", -3.217, 0.042)),
+        overhead=replace(frame.overhead, failures=2),
+    )

@@ -28,11 +28,13 @@ def place_at(view: ViewName, **states: Any) -> Place:
 def page(
     frame: Frame, place: Place, size: tuple[int, int], *, plain: bool = False, frozen: bool = False
 ) -> str:
-    """The picture once the frame has what the view wants. Fails where a line is too wide."""
+    """The picture once the frame has what the view wants, if it has not. Fails where a line is too wide."""
     width, height = size
     scene = Scene(frame, place, plain, frozen)
     picture(scene, width, height)  # the view notes how much it has room for
-    lines = picture(Scene(with_wanted(frame, wanted(place)), place, plain, frozen), width, height)
+    if frame.timeline is None and frame.heat is None:
+        frame = with_wanted(frame, wanted(place))
+    lines = picture(Scene(frame, place, plain, frozen), width, height)
     assert len(lines) == height
     assert max(line.width for line in lines) <= width
     texts = [str(line).translate(ASCII) if plain else str(line) for line in lines]

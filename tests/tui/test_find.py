@@ -81,7 +81,9 @@ def test_n_goes_from_match_to_match_and_round() -> None:
         ranks.append(sketch.place.rank)
     assert ranks == [2, 3, 6, 7, 2, 7, 6]
     assert "nothing was searched for yet" in Sketch(FakeSource(live()), SIZE).press("n")
-    assert "no rank matches 'xy'" in Sketch(FakeSource(live()), SIZE).press("slash", *"xy", "enter", "escape", "escape", "slash", *"xy", "enter", "n")
+    assert "no rank matches 'xy'" in Sketch(FakeSource(live()), SIZE).press(
+        "slash", *"xy", "enter", "escape", "escape", "slash", *"xy", "enter", "n"
+    )
 
 
 def test_a_filter_that_cannot_be_read_says_why_and_stays_open() -> None:
@@ -139,6 +141,12 @@ def test_every_column_sorts_both_ways_and_the_unknown_comes_last() -> None:
         if column in ("rank", "host", "late", "score", "loss"):
             assert orders[0] != orders[1], column
         sketch.act("sort_by('rank')") if sketch.place.sort != "rank" else None
+
+
+def test_a_bound_is_nothing_to_sort_by() -> None:
+    sketch = Sketch(FakeSource(straggler()), (200, 30))
+    sketch.act("sort_by('±')")
+    assert sketch.place.sort == "rank"
 
 
 def test_the_order_is_turned_round_and_its_sign_with_it() -> None:

@@ -32,15 +32,14 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case not in ("straggler", "replay")])
 def test_overview(case: str, size: str) -> None:
     check(f"overview-{case}-{size}", sketch(FakeSource(CASES[case]()), SIZES[size]))
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("view", VIEWS)
-def test_views(view: str, size: str) -> None:
-    check(f"{view}-{size}", sketch(FakeSource(CASES["straggler"]()), SIZES[size], *VIEWS[view]))
+def test_help(size: str) -> None:
+    check(f"help-{size}", sketch(FakeSource(CASES["straggler"]()), SIZES[size], "question_mark"))
 
 
 STATES = {"live": straggler, "stale": out_of_reach, "stalled": missing, "replay": replay, "paused": straggler}

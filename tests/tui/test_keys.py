@@ -10,6 +10,7 @@ from textual.events import Key, Paste
 
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.keys import KEYS, VIEWS, ViewName
+from ddptop.tui.paint.line import Role
 from ddptop.tui.theme import THEMES
 from tests.tui.drive import Sketch, Stage, on_stage, screen, sketch
 from tests.tui.fake import FakeSource, live, lost, many, nobody, replay, straggler
@@ -270,6 +271,25 @@ def test_no_color_is_grey(monkeypatch: pytest.MonkeyPatch) -> None:
 
     on_stage(FakeSource(lost()), SIZE, act)
     assert hues == {True}
+
+
+def test_without_colours_no_theme_is_black_on_black(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    for theme in ("ansi-light", "ansi-dark", "nord"):
+        style = DdptopApp(FakeSource(None), theme=theme)._palette.style("text")
+        assert style.color is not None
+        assert style.bgcolor is not None
+        assert style.color.triplet != style.bgcolor.triplet
+        assert style.color.triplet is not None
+
+
+def test_with_sixteen_colours_red_is_kept_for_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    palette = DdptopApp(FakeSource(None))._palette
+    named = {role: palette.style(role).color.name for role in get_args(Role)}  # type: ignore[union-attr]
+    assert [role for role, name in named.items() if "red" in name] == ["bad"]
+    work = [named[role] for role in ("data", "forward", "backward", "waiting", "moving", "optimizer")]
+    assert len(set(work)) == len(work)
 
 
 def test_a_theme_that_there_is_not() -> None:

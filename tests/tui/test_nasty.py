@@ -1,4 +1,4 @@
-"""Foreign text in every place that has any: it neither breaks, nor colours, nor reorders, nor widens anything."""
+"""Foreign text in every place that has any: it neither breaks nor colours nor widens anything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from tests.tui.fake import NOW, live, replay
 from tests.tui.fake_views import WantedSource
 from tests.tui.troubles import died, hostile
 
-NASTY = "[bold red]x[/] \x1b[31mred\x1b]0;title\x07 \u202eltr\u202c שלום 主机名前 e\u0301 👨‍👩‍👧 \t\r\n\x00 {share} %s"
+NASTY = (
+    "[bold red]x[/] \x1b[31mred\x1b]0;title\x07 \u202eltr\u202c"
+    " שלום 主机名前 e\u0301 👨‍👩‍👧 \t\r\n\x00 {share} %s"
+)
 
 KEYS = (
     *((str(number),) for number in range(1, 8)),
@@ -29,7 +32,9 @@ KEYS = (
 def nasty(frame: Frame) -> Frame:
     """All texts of others are nasty."""
     run = replace(frame.run, name=NASTY, script=NASTY, argv=(NASTY, NASTY), backend=NASTY, torch=NASTY)
-    run = replace(run, recording=f"/data/{NASTY}", card={NASTY: NASTY, "ddp.x": NASTY, "env.NCCL_DEBUG": NASTY})
+    run = replace(
+        run, recording=f"/data/{NASTY}", card={NASTY: NASTY, "ddp.x": NASTY, "env.NCCL_DEBUG": NASTY}
+    )
     world = len(frame.ranks.state)
     ranks = replace(frame.ranks, host=(NASTY,) * world, device=(NASTY,) * world, phase=(NASTY,) * world)
     alert = Alert("nan", "warning", 1, 3, NOW - 5, NASTY, {NASTY: NASTY})
@@ -72,4 +77,8 @@ def test_markup_stays_text_and_textual_paints_it_as_such() -> None:
 
 def bad_letters(text: str) -> set[str]:
     """Controls, format and direction marks, but for line ends."""
-    return {letter for letter in text if letter != "\n" and unicodedata.category(letter) in ("Cc", "Cf", "Co", "Cn")}
+    return {
+        letter
+        for letter in text
+        if letter != "\n" and unicodedata.category(letter) in ("Cc", "Cf", "Co", "Cn")
+    }

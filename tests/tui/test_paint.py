@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,11 +10,12 @@ import pytest
 
 from ddptop.tui.paint import numbers
 from ddptop.tui.paint.chart import Axis, Scale, binned, joined, ladder
+from ddptop.tui.paint.highlight import highlight
 from ddptop.tui.paint.line import Line, gather, rule
 from ddptop.tui.paint.phases import PARTS, Breakdown, backward_parts
 from ddptop.tui.paint.text import ASCII, cells, clean, fit, fit_tail, to_ascii, wrap
-from ddptop.tui.prompt import parse_place
 from ddptop.tui.scene import Scroll
+from ddptop.tui.views.rank_columns import without_domain
 from tests.tui.fake import NAN, column, even_ranks, late_ranks
 
 
@@ -131,24 +133,6 @@ def test_scales_are_round_and_clip_lone_peaks() -> None:
     assert Scale.of(column(NAN), zero=True) == Scale(0.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
-        ("12,480", (12_480, None)),
-        (" 12480 ", (12_480, None)),
-        ("50%", (None, 0.5)),
-        ("12.5 %", (None, 0.125)),
-        ("101%", None),
-        ("1.5", None),
-        ("-3", None),
-        ("", None),
-        ("9" * 400, None),
-    ],
-)
-def test_places(text: str, place: tuple[int | None, float | None] | None) -> None:
-    assert parse_place(text) == place
-
-
 def test_a_list_scrolls_only_as_far_as_the_cursor_asks() -> None:
     scroll = Scroll()
     assert scroll.window(100, 10) == range(10)
@@ -158,3 +142,37 @@ def test_a_list_scrolls_only_as_far_as_the_cursor_asks() -> None:
     assert scroll.window(100, 10) == range(1, 11)
     assert scroll.window(3, 10) == range(3)
     assert scroll.cursor == 2
+
+
+def test_a_match_is_marked_across_pieces_and_widens_nothing() -> None:
+    line = Line("no").add("de1 ", "dim").add("主机node", "strong")
+    line.target = 3
+    found = highlight(line.spot(0, 2, "pick"), re.compile("node1?|机"))
+    assert found.pieces == [
+        ("no", "match"),
+        ("de1", "match"),
+        (" ", "dim"),
+        ("主", "strong"),
+        ("机node", "match"),
+    ]
+    assert (str(found), found.width, found.target, found.spots) == (str(line), line.width, 3, line.spots)
+    assert highlight(line, re.compile("x*")).pieces == line.pieces
+
+
+def test_spots_move_with_their_text_and_are_cut_with_it() -> None:
+    line = Line("left ").extend(Line("middle").spot(0, 6, "a")).extend(Line("right").spot(1, 4, "b"))
+    assert line.spots == ((5, 11, "a"), (12, 15, "b"))
+    assert line.cut(8).spots == ((5, 8, "a"),)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "short"),
+    [
+        (("gpu1.a.b", "gpu2.a.b"), ("gpu1", "gpu2")),
+        (("gpu1.a", "gpu1.b"), ("gpu1.a", "gpu1.b")),
+        (("10.0.0.1", "11.0.0.2"), ("10.0.0.1", "11.0.0.2")),
+        (("", "a"), ("", "a")),
+    ],
+)
+def test_a_domain_is_left_out_where_hosts_stay_apart(hosts: tuple[str, ...], short: tuple[str, ...]) -> None:
+    assert without_domain(hosts) == short

@@ -80,7 +80,9 @@ def test_a_theme_from_the_palette_and_a_click_in_it() -> None:
         await stage.press("ctrl+p", *"ddptop-light", "enter")
         assert stage.app.theme == stage.app.chosen_theme == "ddptop-light"
         rows = (await stage.press("colon", *"events")).splitlines()
-        await stage.pilot.click(offset=(4, next(at for at, row in enumerate(rows) if row.startswith("▸ events"))))
+        await stage.pilot.click(
+            offset=(4, next(at for at, row in enumerate(rows) if row.startswith("▸ events")))
+        )
         await stage.text()
         assert stage.app.place.view == "events"
         assert stage.app.place.prompt is None

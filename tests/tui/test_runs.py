@@ -14,10 +14,14 @@ from tests.tui.fake import NOW, FakeSource, live, straggler
 from tests.tui.screens import check
 
 CHOICES = (
-    RunChoice("train-k7qf", "4f2a", True, "live", 4, "/home/ada/train.py", NOW - 581, "/data/train-k7qf.ddptop"),
+    RunChoice(
+        "train-k7qf", "4f2a", True, "live", 4, "/home/ada/train.py", NOW - 581, "/data/train-k7qf.ddptop"
+    ),
     RunChoice("bert-a9a9", "77b0", True, "live", 64, "pretrain.py", NOW - 3 * 86_400, None),
     RunChoice("train-2c4d", "91cc", False, "finished", 4, "train.py", NOW - 7_200, "/data/train-2c4d.ddptop"),
-    RunChoice("big-0f0f", "", False, "unreadable", None, "", None, "/data/big-0f0f.ddptop", "it ends in the middle"),
+    RunChoice(
+        "big-0f0f", "", False, "unreadable", None, "", None, "/data/big-0f0f.ddptop", "it ends in the middle"
+    ),
     RunChoice("[b]名前\x1b[31m", "", False, "lost", 2, "a\u202eb.py", NOW - 60, "/data/x.ddptop"),
 )
 
@@ -116,7 +120,9 @@ def test_the_app_begins_with_the_picker_where_no_run_was_named() -> None:
         until(lambda: stage.app.place.choices is not None, "the runs")
         page = await stage.text()
         assert "2 live runs, 3 recordings" in page
-        await stage.pilot.click(offset=(5, next(at for at, row in enumerate(page.splitlines()) if "2c4d" in row)), times=2)
+        await stage.pilot.click(
+            offset=(5, next(at for at, row in enumerate(page.splitlines()) if "2c4d" in row)), times=2
+        )
         stage.app.wait_for_threads()
         assert "ddptop train-2c4d" in await stage.text()
         stage.app.wait_for_threads()

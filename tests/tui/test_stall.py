@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddptop.analysis.frames import Frame
-from tests.tui.drive import Stage, on_stage, screen
+from tests.tui.drive import Stage, on_stage, screen, sketch
 from tests.tui.fake import NOW, FakeSource, live, several
 from tests.tui.troubles import SENTENCE, died, drifting, hostile, mismatch, missing, stalled_in_replay
 
@@ -86,7 +86,7 @@ def test_the_page_scrolls_to_its_end_and_back() -> None:
 
 def test_s_saves_all_of_it_as_text_and_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    page = screen(FakeSource(missing()), SIZE, "7", "s")
+    page = sketch(FakeSource(missing()), SIZE, "7", "s")
     [path] = tmp_path.glob("*.txt")
     assert f"saved to {path}"[-40:] in page
     text = path.read_text(encoding="utf-8")
@@ -99,7 +99,7 @@ def test_s_saves_all_of_it_as_text_and_says_where(tmp_path: Path, monkeypatch: p
 
 def test_a_saved_page_replaces_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    screen(FakeSource(died()), SIZE, "7", "s", "s")
+    sketch(FakeSource(died()), SIZE, "7", "s", "s")
     first, second = sorted(tmp_path.glob("*.txt"))
     assert first.read_text() == second.read_text()
 
@@ -112,7 +112,7 @@ def test_where_the_folder_is_gone_it_is_saved_with_the_recordings(
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    page = screen(FakeSource(missing()), (200, 30), "7", "s")
+    page = sketch(FakeSource(missing()), (200, 30), "7", "s")
     [path] = (tmp_path / "state" / "ddptop").glob("*.txt")
     assert f"saved to {path}" in page
 
@@ -124,12 +124,12 @@ def test_saving_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert "not saved: cannot make" in screen(FakeSource(missing()), (200, 30), "7", "s")
+    assert "not saved: cannot make" in sketch(FakeSource(missing()), (200, 30), "7", "s")
 
 
 def test_of_a_healthy_run_the_screen_itself_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    page = screen(FakeSource(live()), SIZE, "7", "s")
+    page = sketch(FakeSource(live()), SIZE, "7", "s")
     [path] = tmp_path.glob("*.txt")
     assert path.read_text(encoding="utf-8").splitlines()[:-1] == page.splitlines()[:-1], "but for the note"
 
@@ -148,24 +148,24 @@ def test_enter_on_an_alert_opens_what_it_is_about() -> None:
 
 def test_enter_on_an_event_of_a_recording_goes_to_its_moment() -> None:
     source = FakeSource(stalled_in_replay())
-    screen(source, SIZE, "5", "down", "enter")
+    sketch(source, SIZE, "5", "down", "enter")
     seeks = [asked for asked in source.asked if asked[0] == "seek"]
     assert len(seeks) == 1
     assert seeks[0][2] == pytest.approx((840 - 2) / 3_360), "it happened two seconds ago"
 
 
 def test_the_rank_page_has_its_stack_and_the_other_ranks_theirs() -> None:
-    page = screen(FakeSource(missing()), SIZE, "down", "enter")
+    page = sketch(FakeSource(missing()), SIZE, "down", "enter")
     assert "while True: self.lock.acquire()" in page
-    page = screen(FakeSource(missing()), SIZE, "enter")
+    page = sketch(FakeSource(missing()), SIZE, "enter")
     assert "loss.backward()" in page
-    page = screen(FakeSource(died()), SIZE, "down", "down", "enter")
+    page = sketch(FakeSource(died()), SIZE, "down", "down", "enter")
     assert 'raise ValueError("shard 7 is empty")' in page
 
 
 def test_culprits_are_marked_in_the_table() -> None:
     def marked(frame: Frame, sign: str) -> list[int]:
-        rows = (line for line in screen(FakeSource(frame), SIZE).splitlines() if "┃" in line)
+        rows = (line for line in sketch(FakeSource(frame), SIZE).splitlines() if "┃" in line)
         return [int(row[2:].split()[0]) for row in rows if row[1] == sign]
 
     assert marked(several(), "▲") == [1, 3]
@@ -175,9 +175,9 @@ def test_culprits_are_marked_in_the_table() -> None:
 
 
 def test_both_sides_of_a_mismatch_stand_next_to_each_other_where_there_is_room() -> None:
-    wide = screen(FakeSource(mismatch()), (160, 40), "7").splitlines()
+    wide = sketch(FakeSource(mismatch()), (160, 40), "7").splitlines()
     assert any("dist.broadcast" in line and "_engine_run_backward"[:14] in line for line in wide)
-    narrow = screen(FakeSource(mismatch()), (80, 40), "7")
+    narrow = sketch(FakeSource(mismatch()), (80, 40), "7")
     assert narrow.index("dist.broadcast") < narrow.index("loss.backward()")
 
 
@@ -202,7 +202,7 @@ def test_a_run_s_name_cannot_choose_the_folder(tmp_path: Path, monkeypatch: pyte
     here.mkdir()
     monkeypatch.chdir(here)
     frame = missing()
-    screen(FakeSource(replace(frame, run=replace(frame.run, name="../../x\x1b/y"))), SIZE, "7", "s")
+    sketch(FakeSource(replace(frame, run=replace(frame.run, name="../../x\x1b/y"))), SIZE, "7", "s")
     assert [path.parent for path in tmp_path.rglob("*.txt")] == [here]
 
 
@@ -212,7 +212,7 @@ def test_every_size_survives_it(
     size: tuple[int, int], make: Callable[[], Frame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    screen(FakeSource(make()), size, "7", "t", "down", "pagedown", "s", "5", "down", "enter", "1", "enter")
+    sketch(FakeSource(make()), size, "7", "t", "down", "pagedown", "s", "5", "down", "enter", "1", "enter")
 
 
 def test_without_colour_the_page_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,31 +27,31 @@ SHOWN = {
 @pytest.mark.parametrize("case", SHOWN)
 def test_lanes(case: str, size: str) -> None:
     frame = replace(straggler(), timeline=SHOWN[case])
-    check(f"timeline-{case}-{size}", page(frame, place_at("timeline"), SIZES[size]))
+    check(f"lanes-{case}-{size}", page(frame, place_at("timeline"), SIZES[size]))
 
 
 @pytest.mark.parametrize("size", [*SIZES, *TINY])
 def test_of_thousands_the_culprit_stays_above_those_about_the_cursor(size: str) -> None:
     place = place_at("timeline", timeline=TimelineState(rank=2_000))
-    check(f"timeline-many-{size}", page(straggler(4096), place, (SIZES | TINY)[size]))
+    check(f"lanes-many-{size}", page(straggler(4096), place, (SIZES | TINY)[size]))
 
 
 @pytest.mark.parametrize("case", ["stale", "lost", "waiting", "unknowns"])
 def test_whatever_the_run_is_like(case: str) -> None:
-    check(f"timeline-{case}-80x24", page(CASES[case](), place_at("timeline"), SIZES["80x24"]))
+    check(f"lanes-{case}-80x24", page(CASES[case](), place_at("timeline"), SIZES["80x24"]))
 
 
 def test_in_a_thinned_recording_at_a_step_that_is_no_longer_kept() -> None:
     place = place_at("timeline", timeline=TimelineState(step=7))
     frame = replace(replay(), timeline=fake_views.timeline(kept_every=8, micro_steps=4))
-    check("timeline-replay-80x24", page(frame, place, SIZES["80x24"]))
+    check("lanes-replay-80x24", page(frame, place, SIZES["80x24"]))
 
 
 def test_ascii() -> None:
     frame = replace(straggler(), timeline=SHOWN["odd"])
     text = page(frame, place_at("timeline"), SIZES["80x24"], plain=True)
     assert text.isascii()
-    check("timeline-ascii-80x24", text)
+    check("lanes-ascii-80x24", text)
 
 
 def test_zoomed_in_and_paused() -> None:
@@ -59,7 +59,7 @@ def test_zoomed_in_and_paused() -> None:
     state.zoom(2)
     state.pan(2)
     frame = replace(straggler(), timeline=SHOWN["late"])
-    check("timeline-zoomed-80x24", page(frame, place_at("timeline", timeline=state), (80, 24), frozen=True))
+    check("lanes-zoomed-80x24", page(frame, place_at("timeline", timeline=state), (80, 24), frozen=True))
 
 
 def test_zoom_keeps_the_middle_and_stays_on_the_step() -> None:
@@ -79,15 +79,36 @@ def test_picking_goes_along_the_kept_steps_and_holds_until_released() -> None:
     state.pick(1, shown)
     assert state.step == shown.kept[-1]
     state.pick(-1, shown)
-    assert state.step == shown.kept[-2]
-    state.pick(-1, replace(shown, step=shown.kept[3]))
-    assert state.step == shown.kept[2]
-    gone = replace(shown, step=shown.kept[2] + 1)
-    state.pick(1, gone)
+    state.pick(-1, shown)  # before the next frame has come
+    assert state.step == shown.kept[-3]
+    state.step = shown.kept[2] + 1
+    state.pick(1, shown)
     assert state.step == shown.kept[3]
-    state.pick(-1, gone)
+    state.step = shown.kept[2] + 1
+    state.pick(-1, shown)
     assert state.step == shown.kept[2]
+    state.step = 3
+    state.pick(-1, shown)
+    assert state.step == 3  # nothing older is kept
+    state.pick(1, shown)
+    assert state.step == shown.kept[0]
     assert state.release() and state.step is None and not state.release()
+    state.pick(-1, None)
+    assert state.step is None
+
+
+def test_a_picked_step_stays_when_the_collector_has_given_it_up() -> None:
+    state = TimelineState(step=12_000)
+    picked = fake_views.timeline(step=12_000, kept=(12_000, 12_004), step_ms=99.5)
+    newest = fake_views.timeline(step=13_000, kept=(12_900, 13_000))
+    texts = [
+        page(replace(straggler(), timeline=one), place_at("timeline", timeline=state), (80, 24))
+        for one in (picked, newest)
+    ]
+    assert all("step 12,000 ▸  99.5 ms   held" in text for text in texts)
+    state.release()
+    last = page(replace(straggler(), timeline=newest), place_at("timeline", timeline=state), (80, 24))
+    assert "step 13,000  46.8 ms  newest" in last
 
 
 def test_a_lane_of_more_buckets_than_lines_can_be_scrolled_to_its_last() -> None:

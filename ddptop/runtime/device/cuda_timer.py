@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from ddptop.runtime.device.events import Device, Event, EventPool
+from ddptop.runtime.guard import guard
 from ddptop.runtime.recorder import BucketCall, Recorder, now
 
 
@@ -28,10 +29,22 @@ class CudaTimer:
 
     def ready(self) -> Event | None:
         """An event on the compute stream; None while a graph is captured, where nothing may be recorded."""
-        return None if self._device.capturing() else self._pool.mark()
+        return _marked(self._device, self._pool)
 
     def watch(self, call: BucketCall, future: Any) -> None:
         """Record the end on the side stream."""
+        if future.done():
+            self._mark_end(call, future)
+        else:  # a hook of the user's that works on the host: to wait here would hold up the next bucket
+            future.add_done_callback(partial(self._ended, call))
+
+    def _ended(self, call: BucketCall, future: Any) -> None:
+        try:
+            self._mark_end(call, future)
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+
+    def _mark_end(self, call: BucketCall, future: Any) -> None:
         if self._side is None:
             self._side = self._device.side_stream()
         with self._device.on(self._side):
@@ -52,7 +65,7 @@ class GlooCudaTimer:
 
     def ready(self) -> Event | None:
         """As `CudaTimer.ready`."""
-        return None if self._device.capturing() else self._pool.mark()
+        return _marked(self._device, self._pool)
 
     def watch(self, call: BucketCall, future: Any) -> None:
         """Note the end in the future's callback, on a gloo thread."""
@@ -61,3 +74,12 @@ class GlooCudaTimer:
     def _ended(self, call: BucketCall, _future: Any) -> None:
         call[2] = at = now()
         self._recorder.add_cost(now() - at)
+
+
+def _marked(device: Device, pool: EventPool) -> Event | None:
+    """An event on the compute stream, or None: whatever CUDA says, the collective must be launched."""
+    try:
+        return None if device.capturing() else pool.mark()
+    except Exception as error:  # noqa: BLE001 - the training boundary
+        guard.caught(error)
+        return None

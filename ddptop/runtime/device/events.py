@@ -6,12 +6,18 @@ Nothing in this package ever synchronises: an event is recorded, later asked whe
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from collections import deque
 from typing import Any, Protocol
 
 MAX_POOLED = 4096
 """Idle events kept for the next steps: 60 buckets over 32 steps. An event costs a microsecond to make and
 is never destroyed while the device may still write to it."""
+
+
+_THREAD_LOCAL = 1
+"""CU_STREAM_CAPTURE_MODE_THREAD_LOCAL of the CUDA driver's interface."""
 
 
 class Event(Protocol):
@@ -34,10 +40,13 @@ class Device(Protocol):
         """An event with timing."""
 
     def make_current(self) -> None:
-        """Make it the calling thread's device."""
+        """Make it the calling thread's device, and let the thread ask about events at any time."""
 
     def capturing(self) -> bool:
         """Whether the current stream is being captured into a graph: nothing may be recorded then."""
+
+    def stream(self) -> Any:
+        """Its current stream, also where the calling thread's current device is another one."""
 
     def side_stream(self) -> Any:
         """An own stream of high priority, made anew."""
@@ -61,9 +70,13 @@ class CudaDevice:
 
     def make_current(self) -> None:
         self._cuda.set_device(self._index)
+        _ignore_captures()
 
     def capturing(self) -> bool:
         return bool(self._cuda.is_current_stream_capturing())
+
+    def stream(self) -> Any:
+        return self._cuda.current_stream(self._index)
 
     def side_stream(self) -> Any:
         least, greatest = self._cuda.Stream.priority_range()
@@ -91,11 +104,25 @@ class EventPool:
             return self._device.new_event()
 
     def mark(self, stream: Any = None) -> Event:
-        """An event recorded now, on `stream` or the current one."""
+        """An event recorded now, on `stream` or the device's current one."""
         event = self.take()
-        event.record(stream) if stream is not None else event.record()
+        # Always on a stream of this device: a thread may have another one as its current device (a script
+        # that never calls `set_device`, beside autograd's threads), and an event stays with its first device.
+        event.record(self._device.stream() if stream is None else stream)
         return event
 
     def give(self, *events: Event) -> None:
         """Take back events that have happened and have been read."""
         self._idle.extend(events)
+
+
+def _ignore_captures() -> None:
+    """Keep a graph that another thread captures from forbidding this one to ask about events.
+
+    In the mode `global`, torch's default, a `cudaEventQuery` of any thread ends the capture with an error,
+    unless that thread has said that captures of others do not concern it (cuThreadExchangeStreamCaptureMode).
+    """
+    with contextlib.suppress(OSError, AttributeError):  # no CUDA driver: ROCm, or a fake
+        ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(
+            ctypes.byref(ctypes.c_int(_THREAD_LOCAL))
+        )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ddptop.runtime import recorder
 from ddptop.runtime.device.events import Device, Event, EventPool
+from ddptop.runtime.guard import guard
 
 
 class Mark(IntEnum):
@@ -34,9 +35,12 @@ class PhaseMarks:
         self._marks: list[tuple[int, Event]] = []
 
     def __call__(self, mark: int) -> None:
-        """Record `mark` now."""
-        if len(self._marks) < MAX_MARKS and not self._device.capturing():
-            self._marks.append((mark, self._pool.mark()))
+        """Record `mark` now. Never raises: an error of the device's is for the user's next call to tell."""
+        try:
+            if len(self._marks) < MAX_MARKS and not self._device.capturing():
+                self._marks.append((mark, self._pool.mark()))
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
 
     def take(self) -> list[tuple[int, Event]]:
         """The marks since the last call."""

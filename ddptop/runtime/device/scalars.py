@@ -27,7 +27,7 @@ class PinnedSlots:
     def __init__(self) -> None:
         import torch
 
-        self._memory = torch.empty(SLOTS, dtype=torch.float32, pin_memory=True)
+        self._memory = torch.empty(SLOTS, dtype=torch.float32, device="cpu", pin_memory=True)
         self._views = [self._memory[slot] for slot in range(SLOTS)]
 
     def copy(self, slot: int, tensor: Any) -> None:

@@ -43,8 +43,11 @@ class DeviceTiming:
         return GlooCudaTimer(self.device, self.pool, recorder)
 
     def scalar(self, tensor: Any) -> Any:
-        """Have a scalar tensor's value read later; None in a graph, or where too many wait already."""
-        return None if self.device.capturing() else self.scalars.take(tensor)
+        """Have a scalar tensor's value read later; None in a graph, or where too many wait already, or for a
+        tensor on another device, whose copy an event of this one does not follow."""
+        if tensor.get_device() != self.index or self.device.capturing():
+            return None
+        return self.scalars.take(tensor)
 
 
 def device_card(index: int) -> dict[str, Scalar]:

@@ -79,6 +79,7 @@ def _call_the_roll(store: Any, own: Card, timeout: timedelta) -> dict[str, Any]:
     """Rank 0's part: a verdict is made anew until all have acknowledged one."""
     ranks = range(own.world_size)
     number, nonces, acknowledged = "", [""], [0]
+    note = waiting.Note()
     for _ in waiting.pauses(timeout.total_seconds()):
         cards = _cards_here(store, ranks)
         _refuse_a_second(cards.get(own.rank, own), own)
@@ -92,7 +93,8 @@ def _call_the_roll(store: Any, own: Card, timeout: timedelta) -> dict[str, Any]:
         if told and len(acknowledged) == own.world_size:
             store.set(f"go/{number}", "")
             return told | {"number": number}
-    came = acknowledged if told else [rank for rank in ranks if rank in cards]
+        came = acknowledged if told else list(cards)
+        note.when_long(f"still waiting: {_absent(came, own.world_size)}")
     missing = {"missing": _missing(came, own.world_size, timeout)}
     every = [cards[rank].nonce if rank in cards else "" for rank in ranks]
     store.set("verdict", json.dumps(missing | {"nonces": every, "number": number}))
@@ -171,11 +173,15 @@ def _shared_gpu(cards: list[Card]) -> tuple[Card, Card] | None:
 
 
 def _missing(came: list[int], world_size: int, timeout: timedelta) -> str:
-    missing = sorted(set(range(world_size)) - set(came))
     return (
-        f"after {_words(timeout)} {len(missing)} of {world_size} ranks have not come: {_some(missing)}. "
+        f"after {_words(timeout)} {_absent(came, world_size)}. "
         f"Here: {_some(came)}. Look for their errors, or start as many ranks as the world size says"
     )
+
+
+def _absent(came: list[int], world_size: int) -> str:
+    missing = sorted(set(range(world_size)) - set(came))
+    return f"{len(missing)} of {world_size} ranks have not come: {_some(missing)}"
 
 
 def _some(ranks: list[int], most: int = 16) -> str:

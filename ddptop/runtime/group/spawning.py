@@ -107,12 +107,18 @@ def spawn(
         start_method: `spawn`, `fork` or `forkserver`; a fork is not safe once CUDA is in use.
 
     Raises:
+        RuntimeError: under a torchrun of several processes, each of which would spawn.
         ProcessRaisedException: torch's, where a rank has raised, with its traceback; of several, the one that
             failed first. The others are ended.
         ProcessExitedException: torch's, for a rank that was killed or has exited by itself.
     """
     if world_size < 1:
         raise ValueError(f"world_size must be at least 1, not {world_size}")
+    if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise RuntimeError(
+            f"torchrun has started {os.environ['WORLD_SIZE']} processes of this script, and each would spawn "
+            f"{world_size} ranks of its own. Start it by `python`, or by `ddptop-run --ddptop-exec python`"
+        )
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(contextlib.closing(_reserve_port())).getsockname()[1]
         notes = Path(tempfile.mkdtemp(prefix="ddptop-spawn-"))

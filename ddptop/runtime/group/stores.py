@@ -67,7 +67,9 @@ def _served_by_rank_0(place: Place, timeout: timedelta) -> Any:
 
 def _answers(point: tuple[str, int], timeout: timedelta) -> bool:
     """Whether somebody listens at rank 0's address before the time is up."""
+    note = waiting.Note()
     for _ in waiting.pauses(timeout.total_seconds()):
+        note.when_long(f"still waiting for rank 0: nobody answers at {point[0]}:{point[1]}")
         with contextlib.suppress(OSError), socket.create_connection(point, timeout=CONNECT_S):
             return True
     return False

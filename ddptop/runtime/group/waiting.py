@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 FIRST_S, LONGEST_S = 0.005, 0.5
 """Pauses between two looks: short for what is nearly there, long for a download, a compile, a slow node."""
+
+TELL_S = 15.0
+"""Ranks of one job start within seconds of one another; who waits longer should know what for."""
+
+
+class Note:
+    """Tells the user once, on stderr, what a long wait is for: nobody should sit before a silent screen."""
+
+    def __init__(self) -> None:
+        self._due: float | None = time.monotonic() + TELL_S
+
+    def when_long(self, words: str) -> None:
+        """To be called again and again: the first words after TELL_S are told."""
+        if self._due is not None and time.monotonic() >= self._due:
+            self._due = None
+            with contextlib.suppress(OSError, ValueError):  # a closed stderr is no reason to end a training
+                print(f"ddptop: {words}", file=sys.stderr, flush=True)
 
 
 def pauses(within_s: float | None = None) -> Iterator[None]:

@@ -28,6 +28,9 @@ QUICK_REPORT_S = 0.25
 BEAT_EVERY = 4
 """One report in so many is followed by a heartbeat; while the step stands still every one is."""
 
+MOST_ROWS = 100
+"""Step rows in one message: far from the limits of the link."""
+
 MOURNING_S = 12.0
 """From a death until the elastic agent has started all ranks again."""
 
@@ -150,20 +153,24 @@ class Ranks:
 
     def _report(self, at: int, node: Node, now_ns: int) -> None:
         entries = [entry for entry in self._rows if entry[0] >= self._told[at]]
+        for begin in range(0, len(entries), MOST_ROWS):
+            self._offer_steps(node, entries[begin : begin + MOST_ROWS])
         if entries:
-            first, base_ns, _ = entries[0]
-            begins = [(begin_ns - base_ns) // 1000 for _, begin_ns, _ in entries]
-            for rank in node.ranks:
-                rows = tuple(
-                    entry[2][rank]._replace(begin_us=begin)
-                    for entry, begin in zip(entries, begins, strict=True)
-                )
-                node.offer(rank, Steps(1, first, base_ns, rows))
             self._told[at] = entries[-1][0] + 1
         self._reports += 1
         if not entries or self._reports // len(self._nodes) % BEAT_EVERY == at % BEAT_EVERY:
             for rank in self._alive(node):
                 node.beat(rank, self._progress(now_ns))
+
+    @staticmethod
+    def _offer_steps(node: Node, entries: list[tuple[int, int, list[StepRow]]]) -> None:
+        first, base_ns, _ = entries[0]
+        begins = [(begin_ns - base_ns) // 1000 for _, begin_ns, _ in entries]
+        for rank in node.ranks:
+            rows = tuple(
+                entry[2][rank]._replace(begin_us=begin) for entry, begin in zip(entries, begins, strict=True)
+            )
+            node.offer(rank, Steps(1, first, base_ns, rows))
 
     def _progress(self, now_ns: int) -> Progress:
         every = self._story.detail_every

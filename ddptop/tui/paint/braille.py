@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ddptop.tui.paint.line import Line, Role
 
@@ -26,33 +27,38 @@ class Canvas:
 
     def curve(self, values: Column, scale: Scale) -> None:
         """One value per dot column; neighbours are joined by upright strokes, NaN leaves a gap."""
-        bottom = self.height * 4 - 1
-        per_unit = bottom / (scale.high - scale.low)
         before: int | None = None
-        for x, value in enumerate(values.tolist()):
-            if not math.isfinite(value):
+        for x, y in enumerate(self._dots(values, scale)):
+            if y < 0:
                 before = None
                 continue
-            y = bottom - round((min(max(value, scale.low), scale.high) - scale.low) * per_unit)
             # The stroke stops one short of its neighbour, which has a dot there already.
-            begin = y if before is None or before == y else before + (1 if y > before else -1)
-            for dot in range(min(begin, y), max(begin, y) + 1):
-                self._cells[dot // 4][x // 2] |= _DOTS[x % 2][dot % 4]
+            if before is None or before == y or abs(before - y) == 1:
+                self._cells[y // 4][x // 2] |= _DOTS[x % 2][y % 4]
+            else:
+                self._stroke(x, y, before + (1 if y > before else -1))
             before = y
 
     def between(self, low: Column, high: Column, scale: Scale) -> None:
         """Every dot from one curve to the other; both as in `curve`."""
+        pairs = zip(self._dots(low, scale), self._dots(high, scale), strict=True)
+        for x, (under, over) in enumerate(pairs):
+            if under >= 0 and over >= 0:
+                self._stroke(x, under, over)
+
+    def _dots(self, values: Column, scale: Scale) -> list[int]:
+        """Row of dots for each value, from the top; -1 where there is no value."""
         bottom = self.height * 4 - 1
-        per_unit = bottom / (scale.high - scale.low)
-        for x, (under, over) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
-            if not (math.isfinite(under) and math.isfinite(over)):
-                continue
-            top, last = (
-                bottom - round((min(max(value, scale.low), scale.high) - scale.low) * per_unit)
-                for value in (over, under)
-            )
-            for dot in range(top, last + 1):
-                self._cells[dot // 4][x // 2] |= _DOTS[x % 2][dot % 4]
+        rows = bottom - np.rint((np.clip(values, scale.low, scale.high) - scale.low) * self._per_unit(scale))
+        dots: list[int] = np.where(np.isfinite(values), rows, -1.0).astype(np.int64).tolist()
+        return dots
+
+    def _per_unit(self, scale: Scale) -> float:
+        return (self.height * 4 - 1) / (scale.high - scale.low)
+
+    def _stroke(self, x: int, begin: int, end: int) -> None:
+        for dot in range(min(begin, end), max(begin, end) + 1):
+            self._cells[dot // 4][x // 2] |= _DOTS[x % 2][dot % 4]
 
     def row(self, y: int) -> list[int]:
         """Bits of the cells of one row."""
@@ -72,19 +78,26 @@ def rows(main: Canvas, behind: Canvas | None, role: Role, ascii_only: bool) -> l
 
 
 def _runs(front: list[int], back: list[int], role: Role, ascii_only: bool) -> list[tuple[str, Role]]:
+    if not (any(front) or any(back)):
+        return [(" " * len(front), "faint")]
     runs: list[tuple[str, Role]] = []
+    letters: list[str] = []
+    now: Role = "faint"
     for bits, dim in zip(front, back, strict=True):
-        both: Role = role if bits else "faint"
-        letter = (_plain(bits) if bits else "'" if dim else " ") if ascii_only else _braille(bits | dim)
-        if runs and (runs[-1][1] == both or letter == " "):
-            runs[-1] = (runs[-1][0] + letter, runs[-1][1])
+        if bits | dim:
+            own: Role = role if bits else "faint"
+            if own != now:
+                if letters:
+                    runs.append(("".join(letters), now))
+                letters, now = [], own
+        if ascii_only:
+            letters.append(_plain(bits) if bits else "'" if dim else " ")
         else:
-            runs.append((letter, both))
-    return runs
+            letters.append(_BRAILLE[bits | dim])
+    return [*runs, ("".join(letters), now)]
 
 
-def _braille(bits: int) -> str:
-    return chr(0x2800 + bits) if bits else " "
+_BRAILLE = " " + "".join(chr(0x2800 + bits) for bits in range(1, 256))
 
 
 def _plain(bits: int) -> str:

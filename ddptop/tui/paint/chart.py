@@ -73,7 +73,7 @@ def binned(values: Column, edges: Column, how: str) -> Column:
     return result
 
 
-MOST_SORTED = 20_000
+MOST_SORTED = 6_000
 """Quantiles are taken of at most so many points, evenly picked: a picture has some 300 bins of them."""
 
 

@@ -56,7 +56,7 @@ def thinned(step: Column) -> Column:
     """(points,) whether only every second, fourth, eighth ... step was kept around a point."""
     there: NDArray[np.bool_] = np.zeros(len(step), bool)
     jump = np.diff(step)
-    if len(jump) < RUN:
+    if len(jump) < RUN or not (jump > 1).any():
         return there
     whole = jump.astype(np.int64)
     regular = (whole >= 2) & (whole & (whole - 1) == 0) & (step[:-1] % np.maximum(1, whole) == 0)

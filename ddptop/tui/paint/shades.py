@@ -24,7 +24,7 @@ UNSEEN: tuple[str, Role] = ("·", "faint")
 """Where nothing is known; never a shade."""
 
 RARE = 99.0
-"""Percentile of the cells that the loudest shade begins near: one hiccup must not pale all the others."""
+"""Percentile of the cells that the loudest shade begins near: one hiccup must not pale all other trouble."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class Shades:
         ranked = known * sign
         low = float(np.median(ranked)) if usual is None and len(ranked) else sign * (usual or 0.0)
         high = float(np.percentile(ranked, RARE)) if len(ranked) else low
+        if high - low <= least and len(ranked):
+            high = float(ranked[np.isfinite(ranked)].max())  # all others are calm: nothing to pale
         step = max(high - low, least) / 5
         first, second, third, fourth = (sign * (low + step * i) for i in range(1, 5))
         return cls((first, second, third, fourth), down)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ddptop.tui.paint.line import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _STATES: dict[str, tuple[str, Role]] = {
     "waiting": ("○", "dim"),
@@ -41,3 +46,10 @@ def of_severity(severity: str, kind: str = "") -> tuple[str, Role]:
     """Sign and role of an alert or a happening."""
     sign, role = _SEVERITIES.get(severity, ("●", "dim"))
     return ("■", "bad") if kind in _GRAVE_KINDS and severity != "info" else (sign, role)
+
+
+def worst_sign(states: Sequence[str]) -> tuple[str, Role]:
+    """Sign and role of the worst state among some ranks; a blank while all are well."""
+    there = set(states)
+    worst = next((state for state in UNWELL if state in there), None)
+    return (" ", "text") if worst is None else of_state(worst)

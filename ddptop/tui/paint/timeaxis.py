@@ -66,7 +66,7 @@ class Track:
     def mark(self, at_ms: float, sign: str, role: Role) -> None:
         """A single sign at a moment, if that is on the axis."""
         at = min(self._axis.cell(at_ms), self._axis.width - 1)
-        if 0 <= at and self._axis.begin_ms <= at_ms <= self._axis.end_ms:
+        if at >= 0 and self._axis.begin_ms <= at_ms <= self._axis.end_ms:
             self._cells[at] = (sign, role)
 
     def line(self) -> Line:

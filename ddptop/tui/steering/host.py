@@ -94,6 +94,8 @@ class Host:
         place = self.place
         if name == "timeline" and place.view != name:
             place.timeline.rank = place.rank
+        elif place.view == "timeline" and not place.follow:
+            place.rank = place.timeline.rank  # the cursor goes along from view to view
         place.view = name
         place.seek = 0
         self.source.focus(place.rank if name == "rank" else None)

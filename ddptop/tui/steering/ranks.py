@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddptop.tui.steering.host import Host
+from ddptop.tui.views.rank_order import COLUMNS
 
 
 class RankKeys(Host):
@@ -20,7 +21,7 @@ class RankKeys(Host):
         """Sort by a column; by the one that is sorted by already: the other way round."""
         if column == self.place.sort:
             self.action_invert()
-        else:
+        elif column in COLUMNS:  # a bound is a title too, but not one to sort by
             self._sort_by(column)
 
     def _sort_by(self, column: str) -> None:

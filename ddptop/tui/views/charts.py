@@ -120,10 +120,10 @@ def _newest(values: Column) -> float | None:
     return float(np.median(there)) if len(there) else None
 
 
-def _moment(scene: Scene) -> Callable[[int], str]:
+def _moment(scene: Scene) -> Callable[[int], tuple[str, ...]]:
     """Step and time of day of a point of the history."""
     history, began = scene.frame.history, scene.frame.run.started_at
-    return lambda at: f"step {count(history.step[at])} {clock(began + float(history.time_s[at]))}"
+    return lambda at: (f"step {count(history.step[at])}", clock(began + float(history.time_s[at])))
 
 
 def _peak(x: Column, values: Column) -> float | None:

@@ -13,7 +13,7 @@ from ddptop.tui.paint.numbers import UNKNOWN, count, fixed, known, loss, size
 from ddptop.tui.paint.phases import PARTS
 from ddptop.tui.paint.text import fit, fit_tail
 from ddptop.tui.scene import Scene
-from ddptop.tui.views.rank_table import state_piece
+from ddptop.tui.views.rank_columns import state_piece
 from ddptop.tui.views.text_page import text_page
 
 if TYPE_CHECKING:

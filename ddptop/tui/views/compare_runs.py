@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.tui.paint.line import Line, beside, gather, rule
+from ddptop.tui.paint.line import Line, Role, beside, gather, rule
 from ddptop.tui.paint.numbers import UNKNOWN, clock, count, fixed, known, loss
 from ddptop.tui.paint.text import fit
 from ddptop.tui.scene import Scene
@@ -15,8 +15,8 @@ from ddptop.tui.views.plot import Curve, chart
 if TYPE_CHECKING:
     from ddptop.analysis.frames import BucketFigures, Column, Frame, History
 
-NAME, VALUE = 18, 11
-"""Cells of a figure's name, and of a value."""
+WIDE, NARROW = (18, 11, 9), (15, 9, 8)
+"""Cells of a figure's name, of a value, and of a percentage."""
 
 LEAST_CHART = 5
 
@@ -29,6 +29,9 @@ FIGURES = (
 )  # fmt: skip
 """Name, field of `Group`, decimals, whether more is better."""
 
+BEYOND = 10.0
+"""A multiple that tells nothing: what is divided by is almost nothing."""
+
 SAME = 0.01
 """A difference below this share is none worth a colour."""
 
@@ -37,7 +40,7 @@ def compare_runs_page(scene: Scene, width: int, height: int) -> list[Line]:
     """Complete in any size: figures first, then the curves, then the buckets as far as there is room."""
     first, second = scene.frame, scene.other
     if second is None:
-        return [Line("only one recording is open: ddptop replay A --compare B", "dim")]
+        return [Line("waiting for the second recording (ddptop replay A --compare B)", "dim")]
     lines = [_head(scene, "A", first, width), _head(scene, "B", second, width), rule(width)]
     table = _figures(first, second, width)
     room = height - len(lines)
@@ -74,30 +77,33 @@ def _straggler(frame: Frame) -> str:
 
 
 def _figures(first: Frame, second: Frame, width: int) -> list[Line]:
-    head = (
-        Line(fit("", NAME))
-        .add(fit("A", VALUE, right=True), "accent")
-        .add(fit("B", VALUE, right=True), "accent")
-    )
-    lines = [head.add(fit("B - A", VALUE, right=True), "dim").add(fit("%", 9, right=True), "dim").cut(width)]
+    room = WIDE if width >= WIDE[0] + 3 * WIDE[1] + WIDE[2] else NARROW
+    named, value, percent = room
+    head = Line(" " * named)
+    for letter in "AB":
+        head.add(fit(letter, value, right=True), "accent")
+    lines = [
+        head.add(fit("B - A", value, right=True), "dim").add(fit("%", percent, right=True), "dim").cut(width)
+    ]
     for name, field, digits, more in FIGURES:
         a, b = getattr(first.group, field), getattr(second.group, field)
-        text = loss if field == "loss_mean" else lambda value, digits=digits: fixed(value, digits)
-        line = Line(fit(name, NAME), "dim").add(fit(text(a), VALUE, right=True))
-        line.add(fit(text(b), VALUE, right=True), "strong")
-        lines.append(_difference(line, a, b, digits, more).cut(width))
+        texts = [loss(one) if field == "loss_mean" else fixed(one, digits) for one in (a, b)]
+        line = Line(fit(name, named), "dim").add(fit(texts[0], value, right=True))
+        line.add(fit(texts[1], value, right=True), "strong")
+        difference, share, role = _difference(a, b, digits, more)
+        line.add(fit(difference, value, right=True), role).add(fit(share, percent, right=True), role)
+        lines.append(line.cut(width))
     return lines
 
 
-def _difference(line: Line, a: float | None, b: float | None, digits: int, more: bool) -> Line:
-    """What B has more than A; worse is amber, better is green, and nearly the same has no colour."""
+def _difference(a: float | None, b: float | None, digits: int, more: bool) -> tuple[str, str, Role]:
+    """What B has more than A, the same in %; worse is amber, better green, nearly the same has no colour."""
     if a is None or b is None or not known(a) or not known(b):
-        return line.add(fit(UNKNOWN, VALUE, right=True), "dim").add(fit(UNKNOWN, 9, right=True), "dim")
+        return UNKNOWN, UNKNOWN, "dim"
     share = (b - a) / abs(a) if a else 0.0
-    better = (share > 0) == more
-    role = "dim" if abs(share) < SAME else "good" if better else "warn"
-    line.add(fit(f"{b - a:+,.{digits}f}", VALUE, right=True), role)  # type: ignore[arg-type]  # of Role
-    return line.add(fit(f"{100 * share:+.1f}", 9, right=True), role)  # type: ignore[arg-type]
+    role: Role = "dim" if abs(share) < SAME else "good" if (share > 0) == more else "warn"
+    percent = f"{100 * share:+.1f}" if abs(share) < BEYOND else UNKNOWN
+    return f"{b - a:+,.{digits}f}", percent, role
 
 
 def _buckets(first: Frame, second: Frame, width: int) -> list[Line]:

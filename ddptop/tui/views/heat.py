@@ -9,6 +9,7 @@ import numpy as np
 from ddptop.tui.paint.line import Line, gather
 from ddptop.tui.paint.numbers import UNKNOWN, counted, fixed
 from ddptop.tui.paint.shades import Shades, digits
+from ddptop.tui.paint.signs import worst_sign
 from ddptop.tui.paint.text import fit, wrap
 from ddptop.tui.views import heat_figures
 from ddptop.tui.views.heat_cursor import under_cursor
@@ -16,7 +17,8 @@ from ddptop.tui.views.heat_hosts import host_cells
 from ddptop.tui.views.heat_state import Grid
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Column, Heat
+    from ddptop.analysis.frames import Column
+    from ddptop.analysis.wanted_frames import Heat
     from ddptop.tui.scene import Scene
     from ddptop.tui.views.heat_state import HeatState
 
@@ -46,7 +48,7 @@ def heat_page(scene: Scene, width: int, height: int) -> list[Line]:
         return _whole(scene, state, shades, body, under, width, height)
     label = max(5, 2 * len(str(max(0, world - 1))) + 1)
     side = 0 if width < 60 else WORST if width < 110 else WORST_AND_HOST
-    state.height, state.width = room, max(1, width - label - 3 - side)
+    state.height, state.width = room, max(1, width - label - 4 - side)
     heat = scene.frame.heat
     if heat is None or not heat.steps:
         state.grid = None
@@ -126,13 +128,13 @@ def _steps(
     folds = tuple((heat.rows[i], heat.rows[i + 1]) for i in range(rows))
     worst = tuple(folds[i][0] if np.isnan(who) else int(who) for i in range(rows) for who in rank[i].tolist())
     top = 2 if axis else 1
-    state.grid = Grid(top, label + 2, rows, columns, cell, tall, folds, worst)
+    state.grid = Grid(top, label + 3, rows, columns, cell, tall, folds, worst)
     state.settle()
     chosen = state.column if state.column >= 0 else columns - 1
     levels = shades.levels(value)
     lines = [_axis(heat.steps[cut:], chosen, label, cell)] if axis else []
     if axis and side:
-        lines[0].pad(label + 3 + columns * cell).add("  worst", "dim")
+        lines[0].pad(label + 4 + columns * cell).add("  worst", "dim")
     for i in range(rows):
         first, stop = folds[i]
         name = f"{first}" if stop - first == 1 else f"{first}-{stop - 1}"
@@ -140,6 +142,7 @@ def _steps(
         for j in range(tall):
             line = Line("▸" if here and j == 0 else " ", "accent")
             line.add(fit(name if j == 0 else "", label, right=True), "strong" if here else "dim")
+            line.add(*(worst_sign(scene.frame.ranks.state[first:stop]) if j == 0 else (" ", "text")))
             line.add("│", "rule")
             _cells(line, levels[i].tolist(), shades, cell, chosen if here else None, scene.ascii_only)
             line.add("│", "rule")
@@ -153,10 +156,10 @@ def _axis(steps: tuple[int, ...], chosen: int, label: int, cell: int) -> Line:
     """First and last step, where the cursor is, and where steps are missing."""
     width, at = len(steps) * cell, chosen * cell
     first, last = f"{steps[0]:,}", f"{steps[-1]:,}"
-    line = Line(" " * (label + 2))
-    text = list(first.ljust(width)[:width])
+    line = Line(" " * (label + 3))
+    text = list((first if at > len(first) or at == width - cell else "").ljust(width)[:width])
     end = width - cell if at == width - cell else width
-    if len(first) + len(last) + 2 <= end:
+    if len(first) + len(last) + 2 <= end and not end - len(last) - 1 <= at < end:
         text[end - len(last) : end] = last
     gaps = np.diff(np.array(steps))
     usual = np.median(gaps) if len(gaps) else 1
@@ -191,7 +194,8 @@ def _worst(scene: Scene, values: Column, ranks: Column, shades: Shades, width: i
         return f" {UNKNOWN:>6}"
     at = int(np.nanargmin(values) if shades.down else np.nanargmax(values))
     rank = int(ranks[at])
-    text = f" {fixed(float(values[at]), max(1, digits(shades))):>6} r{rank}"
+    value = float(values[at])
+    text = f" {fixed(value, 0 if abs(value) >= 1_000 else max(1, digits(shades))):>6} r{rank}"
     hosts = scene.frame.ranks.host
     if width < WORST_AND_HOST or rank >= len(hosts):
         return text

@@ -10,14 +10,14 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ddptop.analysis.frames import Column, Frame, Ranks
+    from ddptop.analysis.frames import Column, Frame
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One figure of a rank."""
 
-    now: Callable[[Ranks], Column]
+    now: Callable[[Frame], Column]
     unit: str = "ms"
     title: str = ""
     down: bool = False
@@ -26,25 +26,42 @@ class Figure:
     """Where the clocks cannot tell it is the clock-free fallback."""
 
 
+def _gpu(name: str, scale: float = 1.0) -> Callable[[Frame], Column]:
+    """A figure of the ranks' GPUs."""
+
+    def now(frame: Frame) -> Column:
+        found = np.full(len(frame.ranks.state), np.nan)
+        for gpu in frame.gpus:
+            value = getattr(gpu, name)
+            if value is not None and gpu.rank < len(found):
+                found[gpu.rank] = value / scale
+        return found
+
+    return now
+
+
 FIGURES: dict[str, Figure] = {
-    "step": Figure(lambda r: r.step_ms, title="step time"),
-    "data": Figure(lambda r: r.data_ms),
-    "forward": Figure(lambda r: r.forward_ms),
-    "backward": Figure(lambda r: r.backward_ms),
-    "optimizer": Figure(lambda r: r.optimizer_ms),
-    "other": Figure(lambda r: r.other_ms),
-    "wait": Figure(lambda r: r.wait_ms, title="waiting", free=True),
-    "transfer": Figure(lambda r: r.transfer_ms, title="moving bytes", free=True),
-    "collective": Figure(lambda r: r.collective_ms, title="in collectives"),
-    "exposed": Figure(lambda r: r.exposed_comm_ms, title="exposed communication"),
-    "lateness": Figure(lambda r: r.lateness_ms),
-    "loss": Figure(lambda r: r.loss, unit=""),
-    "last": Figure(lambda r: r.last_pct, unit="%", title="comes last"),
-    "score": Figure(lambda r: r.relative_score, unit="", title="relative score", down=True),
-    "cpu": Figure(lambda r: r.cpu_pct, unit="%"),
-    "memory": Figure(lambda r: r.rss_bytes / 1e9, unit="GB"),
-    "age": Figure(lambda r: r.age_ms / 1e3, unit="s", title="last heard"),
-    "lost": Figure(lambda r: r.lost_records, unit="records", title="lost records"),
+    "step": Figure(lambda f: f.ranks.step_ms, title="step time"),
+    "data": Figure(lambda f: f.ranks.data_ms),
+    "forward": Figure(lambda f: f.ranks.forward_ms),
+    "backward": Figure(lambda f: f.ranks.backward_ms),
+    "optimizer": Figure(lambda f: f.ranks.optimizer_ms),
+    "other": Figure(lambda f: f.ranks.other_ms),
+    "wait": Figure(lambda f: f.ranks.wait_ms, title="waiting", free=True),
+    "transfer": Figure(lambda f: f.ranks.transfer_ms, title="moving bytes", free=True),
+    "collective": Figure(lambda f: f.ranks.collective_ms, title="in collectives"),
+    "exposed": Figure(lambda f: f.ranks.exposed_comm_ms, title="exposed communication"),
+    "lateness": Figure(lambda f: f.ranks.lateness_ms),
+    "loss": Figure(lambda f: f.ranks.loss, unit=""),
+    "last": Figure(lambda f: f.ranks.last_pct, unit="%", title="comes last"),
+    "score": Figure(lambda f: f.ranks.relative_score, unit="", title="relative score", down=True),
+    "cpu": Figure(lambda f: f.ranks.cpu_pct, unit="%"),
+    "memory": Figure(lambda f: f.ranks.rss_bytes / 1e9, unit="GB"),
+    "gpu": Figure(_gpu("util_pct"), unit="%", title="GPU busy"),
+    "gpu_memory": Figure(_gpu("mem_bytes", 1e9), unit="GB", title="GPU memory"),
+    "gpu_temp": Figure(_gpu("temp_c"), unit="C", title="GPU temperature"),
+    "age": Figure(lambda f: f.ranks.age_ms / 1e3, unit="s", title="last heard"),
+    "lost": Figure(lambda f: f.ranks.lost_records, unit="records", title="lost records"),
 }
 
 TIMED = ("wait", "transfer", "collective", "exposed", "lateness")
@@ -62,7 +79,7 @@ def least_range(figure: str, usual: float | None, frame: Frame) -> float:
     share = OF_USUAL * abs(usual or 0.0)
     if FIGURES[figure].unit == "ms":
         return max(share, OF_STEP * (frame.group.step_ms_p50 or 0.0), 1e-3)
-    return max(share, {"%": 10.0, "s": 2.0, "records": 1.0}.get(FIGURES[figure].unit, 1e-4))
+    return max(share, {"%": 10.0, "s": 2.0, "records": 1.0, "C": 5.0}.get(FIGURES[figure].unit, 1e-4))
 
 
 def title(figure: str, frame: Frame) -> str:
@@ -74,4 +91,4 @@ def title(figure: str, frame: Frame) -> str:
 
 def of_ranks(figure: str, frame: Frame) -> Column:
     """(ranks,) as they are now."""
-    return np.asarray(FIGURES[figure].now(frame.ranks), np.float64)
+    return np.asarray(FIGURES[figure].now(frame), np.float64)

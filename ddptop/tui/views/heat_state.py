@@ -12,7 +12,7 @@ FIGURES = HEAT_FIGURES
 NOW_FIGURES = (
     *("step", "data", "forward", "backward", "optimizer", "other"),
     *("wait", "transfer", "collective", "exposed", "lateness", "loss"),
-    *("last", "score", "cpu", "memory", "age", "lost"),
+    *("last", "score", "cpu", "memory", "gpu", "gpu_memory", "gpu_temp", "age", "lost"),
 )
 """Of hosts x local ranks."""
 

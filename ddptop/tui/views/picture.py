@@ -10,8 +10,8 @@ from ddptop.tui.palette import Entry
 from ddptop.tui.scene import Place, Scene, ViewName
 from ddptop.tui.views.buckets import buckets
 from ddptop.tui.views.compare import compare
-from ddptop.tui.views.empty import empty
 from ddptop.tui.views.compare_runs import compare_runs_page
+from ddptop.tui.views.empty import empty
 from ddptop.tui.views.events import events
 from ddptop.tui.views.footer import footer
 from ddptop.tui.views.header import header

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from ddptop.analysis.frames import Column
 
+GUTTER = 3
+"""Cells for the labels of a scale; more where they need them."""
+
 P50_P95 = (0.5, 0.95)
 
 _MARKS: dict[Mark, tuple[str, Role, str]] = {
@@ -67,7 +70,7 @@ class Cross:
     """Where the crosshair stands."""
 
     at_s: float
-    moment: Callable[[int], str]
+    moment: Callable[[int], tuple[str, ...]]
     """Step and time of a point in words."""
 
 
@@ -105,11 +108,11 @@ def chart(
         column = int((cross.at_s - axis.begin_s) / cell_s)
         if 0 <= column < room:
             pictures = [_crossed(line, column) for line in pictures]
-            title = [curve.title[0], _reading(curve, cross, axis, column, cell_s)]
+            title = [curve.title[0], *_reading(curve, cross, axis, column, cell_s)]
     lines = [gather(title, width, 1)]
+    labels = {0: drawn.scale.label(drawn.scale.high), height - 2: drawn.scale.label(drawn.scale.low)}
     for at, picture in enumerate(pictures):
-        label = {0: drawn.scale.label(drawn.scale.high), height - 2: drawn.scale.label(drawn.scale.low)}
-        lines.append(Line(label.get(at, "").rjust(gutter), "faint").add("│", "rule").extend(picture))
+        lines.append(Line(labels.get(at, "").rjust(gutter), "faint").add("│", "rule").extend(picture))
     return lines
 
 
@@ -126,7 +129,7 @@ class _Drawn:
 
     @classmethod
     def of(cls, curve: Curve, values: Column, width: int, across: int) -> _Drawn:
-        axis, gutter = Axis.over(curve.x, 2, curve.span_s), 3
+        axis, gutter = Axis.over(curve.x, 2, curve.span_s), GUTTER
         high: Column | None = None
         behind: Column | None = None
         for _ in range(2):  # the width of the labels depends on the scale, which depends on the width
@@ -140,7 +143,7 @@ class _Drawn:
             both = main if behind is None or curve.behind_x is None else np.concatenate([main, behind])
             scale = Scale.of_logs(both) if curve.log else Scale.of(both, curve.zero)
             needed = max(cells(scale.label(scale.high)), cells(scale.label(scale.low)))
-            if needed == gutter:
+            if needed <= gutter:
                 break
             gutter = needed
         return cls(axis, scale, gutter, main, high, behind)
@@ -209,15 +212,15 @@ def _put(line: Line, column: int, sign: str, role: Role) -> Line:
     return changed if column < at else changed.pad(column).add(sign, role)
 
 
-def _reading(curve: Curve, cross: Cross, axis: Axis, column: int, cell_s: float) -> Line:
-    """What the crosshair reads: the point nearest to it, where its cell has any."""
+def _reading(curve: Curve, cross: Cross, axis: Axis, column: int, cell_s: float) -> list[Line]:
+    """What the crosshair reads: the point nearest to it, where its cell has any. The value comes first."""
     begin_s = axis.begin_s + column * cell_s
     first, last = (int(np.searchsorted(curve.x, edge)) for edge in (begin_s, begin_s + cell_s))
     if first == last:
-        return Line("┊ no step here", "dim")
+        return [Line("┊ no step here", "dim")]
     at = first + int(np.argmin(np.abs(curve.x[first:last] - cross.at_s)))
     told: Column = np.flatnonzero(np.isfinite(curve.main[first:last])) + first
     if not np.isfinite(curve.main[at]) and len(told):
         at = int(told[np.argmin(np.abs(curve.x[told] - cross.at_s))])
     value = curve.read(at) if curve.read is not None else ""
-    return Line("┊ ", "dim").add(value, "strong").add(f" {cross.moment(at)}", "dim")
+    return [Line("┊ ", "dim").add(value, "strong"), *(Line(part, "dim") for part in cross.moment(at))]

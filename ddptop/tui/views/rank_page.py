@@ -14,7 +14,8 @@ from ddptop.tui.paint.text import fit
 from ddptop.tui.paint.trouble import death_words
 from ddptop.tui.scene import Scene
 from ddptop.tui.views.charts import TWO_ABREAST, Curve, chart
-from ddptop.tui.views.rank_table import silence, state_piece
+from ddptop.tui.views.rank_columns import silence, state_piece
+from ddptop.tui.views.rank_extras import rank_extras
 from ddptop.tui.views.testimony_lines import testimony_lines
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def rank_page(scene: Scene, width: int, height: int) -> list[Line]:
     rank = scene.place.rank
     if rank >= len(scene.frame.ranks.state):
         return [rule(width, f"rank {rank}"), Line("  nothing was heard of this rank", "dim")]
-    lines = [rule(width, f"rank {rank}"), *_facts(scene, rank, width)]
+    lines = [rule(width, f"rank {rank}"), *_facts(scene, rank, width), *rank_extras(scene, rank, width)]
     lines += _testimony(scene, rank, width, height - len(lines))
     lines += _phases(scene, rank, width)[: max(0, height - len(lines))]
     room = height - len(lines) - 1
@@ -58,7 +59,7 @@ def _facts(scene: Scene, rank: int, width: int) -> list[Line]:
         Line("heard ", "dim").add(silence(float(ranks.age_ms[rank]))),
         Line("restarts ", "dim").add(count(starts)) if known(starts) and starts > 0 else Line(),
     ]
-    where = ranks.phase[rank]
+    where = scene.clean(ranks.phase[rank])
     bucket = ranks.bucket[rank]
     last = float("nan") if scene.frame.group.clock_free else float(ranks.last_pct[rank])
     late = Line("late ", "dim").add(_late(scene, rank))

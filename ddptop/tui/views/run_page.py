@@ -93,7 +93,7 @@ def _run(scene: Scene) -> list[Fact]:
         Fact("script", run.script or UNKNOWN, "strong"),
         Fact("arguments", " ".join(argv) or "none"),
         Fact("run", f"{run.name or UNKNOWN} {run.id}".strip()),
-        Fact("shown", kind),
+        Fact("source", kind),
         Fact("state", run.state if run.exit_code is None else f"{run.state}, exit code {run.exit_code}"),
         Fact("started", clock(run.started_at)),
         Fact("for", duration(run.elapsed_s)),
@@ -129,11 +129,12 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
     clocks = {one.host: one for one in scene.frame.clocks}
     told = [one.bound_ms for one in scene.frame.clocks if one.bound_ms is not None]
     worst = max(told, default=0.0)
+    lost = np.nan_to_num(ranks.lost_records).tolist()
 
     def concern(host: str) -> tuple[float, float]:
         found = clocks.get(host)
         bound = worst + 1 if found is None or found.bound_ms is None else found.bound_ms
-        return (-float(np.nansum(ranks.lost_records[of[host]])), -bound)
+        return (-sum(lost[rank] for rank in of[host]), -bound)
 
     names = list(of)
     if len(names) > MOST_HOSTS:

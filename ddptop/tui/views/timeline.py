@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddptop.tui.paint.line import Line, gather, rule
-from ddptop.tui.paint.numbers import count, fixed, known
+from ddptop.tui.paint.numbers import count, counted, fixed, known
 from ddptop.tui.paint.phases import legend
 from ddptop.tui.paint.text import wrap
 from ddptop.tui.views.timeline_lanes import MOVE, QUEUED, READY, WAIT, Plan, lane_lines
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Lane, Timeline
+    from ddptop.analysis.wanted_frames import Lane, Timeline
     from ddptop.tui.paint.line import Role
     from ddptop.tui.scene import Scene
     from ddptop.tui.views.timeline_state import TimelineState
 
-LEAST_FOR_WORDS, LEAST_FOR_AXIS, LEAST_FOR_LEGEND = 5, 4, 12
+LEAST_FOR_WORDS, LEAST_FOR_AXIS, LEAST_FOR_LEGEND = 3, 5, 12
 """Lines of the page from which these are worth one of them."""
 
 
@@ -32,6 +32,7 @@ def timeline_page(scene: Scene, width: int, height: int) -> list[Line]:
             Line(),
             *(Line("  ").add(row, "dim") for row in wrap(text, width - 4)),
         ]
+    shown = state.shown(shown)
     lines = [_head(scene, shown, state, width)]
     if height >= LEAST_FOR_WORDS:
         sign, role, text = _words(scene, shown, state)
@@ -50,6 +51,7 @@ def _head(scene: Scene, shown: Timeline, state: TimelineState, width: int) -> Li
     step = Line("◂ " if back else "", "accent").add("step ", "dim").add(count(shown.step), "strong")
     step.add(" ▸" if on else "", "accent")
     held = Line(" held ", "badge") if state.step is not None else Line("newest", "dim")
+    behind = (scene.frame.group.step or shown.step) - shown.step
     world = len(scene.frame.ranks.state)
     part = len(shown.lanes) < world
     return gather(
@@ -57,6 +59,7 @@ def _head(scene: Scene, shown: Timeline, state: TimelineState, width: int) -> Li
             step,
             Line(fixed(shown.step_ms), "strong").add(" ms", "dim"),
             held,
+            Line(f"{counted(behind, 'step')} ago", "dim") if behind > 0 else Line(),
             Line("exposed ", "dim").add(fixed(shown.exposed_ms, 1, " ms")) if shown.detailed else Line(),
             Line("overlap ", "dim").add(fixed(shown.overlap_pct, 0, "%")) if shown.detailed else Line(),
             Line("zoom ", "dim").add(f"{2**state.level}x", "accent" if state.level else "text"),
@@ -85,10 +88,11 @@ def _words(scene: Scene, shown: Timeline, state: TimelineState) -> tuple[str, Ro
         notes.append("the clocks cannot tell who came last: every lane counts from its own begin")
         notes.append("what the shortest collective leaves is called wait")
     elif shown.last is not None and known(shown.skew_ms):
-        bound = f" ±{fixed(shown.bound_ms)}" if known(shown.bound_ms) else ""
+        digits = 1 if shown.skew_ms >= 10 else 2  # type: ignore[operator]  # known() has looked
+        bound = f" ±{fixed(shown.bound_ms, digits)}" if known(shown.bound_ms) else ""
         clear = not known(shown.bound_ms) or shown.skew_ms > shown.bound_ms  # type: ignore[operator]  # known() has looked
-        late = f"rank {shown.last} came last, {fixed(shown.skew_ms)}{bound} ms after the first"
-        even = f"nobody stands out: all arrive within {fixed(shown.skew_ms, 2)}{bound} ms"
+        late = f"rank {shown.last} came last, {fixed(shown.skew_ms, digits)}{bound} ms after the first"
+        even = f"nobody stands out: all arrive within {fixed(shown.skew_ms, digits)}{bound} ms"
         sign, role = ("▸", "warn") if clear else ("●", "good")
         notes.append(late if clear else even)
     else:

@@ -10,11 +10,12 @@ import numpy as np
 from ddptop.tui.paint.line import Line
 from ddptop.tui.paint.numbers import fixed, size
 from ddptop.tui.paint.phases import PARTS
+from ddptop.tui.paint.signs import worst_sign
 from ddptop.tui.paint.text import fit
 from ddptop.tui.paint.timeaxis import TimeAxis, Track
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Lane, Timeline
+    from ddptop.analysis.wanted_frames import Lane, Timeline
     from ddptop.tui.paint.line import Role
     from ddptop.tui.scene import Scene
     from ddptop.tui.views.timeline_state import TimelineState
@@ -72,7 +73,7 @@ def lane_lines(
     scene: Scene, shown: Timeline, lane: Lane, plan: Plan, *, how: str, chosen: bool
 ) -> list[Line]:
     """`how`: `all` reduces below the phases, or them `merged` into one line, or `none`."""
-    lines = [_phases(scene, lane, plan, chosen)]
+    lines = [_phases(scene, shown, lane, plan, chosen)]
     count = len(lane.reduces)
     if how == "all":
         lines += [_reduce(scene, shown, lane, at, plan) for at in range(count)]
@@ -83,11 +84,12 @@ def lane_lines(
     return lines
 
 
-def _phases(scene: Scene, lane: Lane, plan: Plan, chosen: bool) -> Line:
+def _phases(scene: Scene, shown: Timeline, lane: Lane, plan: Plan, chosen: bool) -> Line:
     late = lane.rank in scene.culprits
     line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
     line.add(f"r{lane.rank}".ljust(plan.rank + 1), "warn" if late else "strong")
-    line.add(f" {'ph'.ljust(plan.bucket)} ", "dim")
+    line.add(*worst_sign(scene.frame.ranks.state[lane.rank : lane.rank + 1]))
+    line.add(f"{'ph'.ljust(plan.bucket)} ", "dim")
     track = Track(plan.axis)
     exposed = {"waiting": 0.0, "moving": 0.0}
     for span in lane.spans:
@@ -98,7 +100,9 @@ def _phases(scene: Scene, lane: Lane, plan: Plan, chosen: bool) -> Line:
     line.extend(track.line())
     if not len(lane.reduces):
         return plan.figures(line, "", "", "")
-    return plan.figures(line, "exposed", fixed(exposed["waiting"]), fixed(exposed["moving"]), "strong")
+    sign = "~" if shown.clock_free else ""
+    wait, move = (sign + fixed(exposed[name]) for name in ("waiting", "moving"))
+    return plan.figures(line, "exposed", wait, move, "strong")
 
 
 def _reduce(scene: Scene, shown: Timeline, lane: Lane, at: int, plan: Plan) -> Line:

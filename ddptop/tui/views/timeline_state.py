@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ddptop.analysis.wants import WantsTimeline
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Timeline
+    from ddptop.analysis.wanted_frames import Timeline
 
 MOST_ZOOM = 12
 """4096 times: a step of a second then shows a quarter of a millisecond."""
@@ -22,6 +22,8 @@ class TimelineState:
     """The lane under the cursor."""
     step: int | None = None
     """The step that was picked; None: the newest."""
+    held: Timeline | None = None
+    """That step as it was last seen: it stays when the collector has long given it up."""
     level: int = 0
     """The axis shows 1 / 2**level of the step."""
     begin: float = 0.0
@@ -54,15 +56,27 @@ class TimelineState:
         """Some of the steps on or back among those that are kept; it is held until `release`."""
         if shown is None or not shown.kept:
             return
-        here = sum(step < shown.step for step in shown.kept)
-        if by > 0 and (here == len(shown.kept) or shown.kept[here] != shown.step):
-            here -= 1  # the one shown is not kept: the next one on is already at `here`
+        at = shown.step if self.step is None else self.step
+        here = sum(step < at for step in shown.kept)
+        if by < 0 and here == 0:
+            return
+        if by > 0 and (here == len(shown.kept) or shown.kept[here] != at):
+            here -= 1  # this one is not kept: the next one on is already at `here`
         self.step = shown.kept[min(max(here + by, 0), len(shown.kept) - 1)]
 
     def release(self) -> bool:
         """Follow the newest step again; False where that was so already."""
-        held, self.step = self.step is not None, None
+        held, self.step, self.held = self.step is not None, None, None
         return held
+
+    def shown(self, newest: Timeline) -> Timeline:
+        """The picked step, from `newest` or as it was last seen; otherwise `newest`."""
+        if self.step is None or self.step == newest.step:
+            self.held = newest if self.step is not None else None
+            return newest
+        if self.held is None or self.held.step != self.step:
+            return newest
+        return replace(self.held, kept=newest.kept)
 
     def move(self, by: int, world: int) -> None:
         """The cursor some lanes down."""

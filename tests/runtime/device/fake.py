@@ -59,6 +59,9 @@ class FakeDevice:
     def capturing(self) -> bool:
         return self.captures
 
+    def stream(self) -> FakeStream:
+        return self.current
+
     def side_stream(self) -> FakeStream:
         self.streams.append(FakeStream())
         return self.streams[-1]

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
+from ddptop.runtime.device import cuda_timer, events, marks
 from ddptop.runtime.device.cuda_timer import CudaTimer, GlooCudaTimer
 from ddptop.runtime.device.events import MAX_POOLED, EventPool
 from ddptop.runtime.device.marks import MAX_MARKS, Mark, PhaseMarks, phases
 from ddptop.runtime.device.scalars import SLOTS, DeviceScalars
-from ddptop.runtime.recorder import Recorder
-from tests.runtime.device.fake import FakeDevice
+from ddptop.runtime.device.timing import DeviceTiming
+from ddptop.runtime.guard import Guard
+from ddptop.runtime.recorder import MAX_LOSSES, Recorder
+from tests.runtime.device.fake import FakeDevice, FakeEvent, FakeStream
 
 MS = 1_000_000
 
@@ -22,6 +26,9 @@ class NcclFuture:
     def __init__(self, device: FakeDevice, done_ns: int) -> None:
         self._device = device
         self._done_ns = done_ns
+
+    def done(self) -> bool:
+        return True
 
     def wait(self) -> None:
         self._device.current.busy_ns = max(self._device.current.busy_ns, self._done_ns)
@@ -35,6 +42,17 @@ class GlooFuture:
 
     def add_done_callback(self, callback: Any) -> None:
         self.callbacks.append(callback)
+
+
+class HostFuture(GlooFuture):
+    """Of a communication hook of the user's own that works on the host: to wait for it would block."""
+
+    def done(self) -> bool:
+        return False
+
+    def wait(self) -> None:
+        """Reached by the callback alone."""
+        assert self.callbacks, "waited before the hook was done"
 
 
 class FakeSlots:
@@ -192,3 +210,79 @@ def test_a_value_that_nobody_asks_for_gives_its_slot_back_when_they_run_short() 
     assert taken[0] is not None and scalars.value(taken[0]) is None
     assert taken[3] is not None and scalars.value(taken[3]) == 3.0
     assert taken[-1] is not None and scalars.value(taken[-1]) == SLOTS + 2.0
+
+
+def test_a_hook_that_works_on_the_host_is_not_waited_for() -> None:
+    device = FakeDevice()
+    timer = CudaTimer(device, EventPool(device))
+    call: list[Any] = ["key", timer.ready(), 0]
+    future = HostFuture()
+    timer.watch(call, future)
+    assert call[2] == 0
+    future.callbacks[0](future)
+    assert call[2].recorded == 1
+
+
+def test_a_device_that_refuses_neither_stops_a_collective_nor_a_phase(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fresh = Guard()
+    monkeypatch.setattr(cuda_timer, "guard", fresh)
+    monkeypatch.setattr(marks, "guard", fresh)
+    device = FakeDevice()
+    pool = EventPool(device)
+    monkeypatch.setattr(device, "new_event", lambda: 1 // 0)
+    assert CudaTimer(device, pool).ready() is None
+    assert GlooCudaTimer(device, pool, Recorder()).ready() is None
+    PhaseMarks(device, pool)(Mark.FORWARD)
+    assert fresh.count == 3
+
+
+def test_events_are_recorded_on_the_devices_own_stream_whatever_device_the_thread_has() -> None:
+    class Elsewhere(FakeDevice):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = FakeStream()
+
+        def stream(self) -> FakeStream:
+            return self.own
+
+    device = Elsewhere()
+    device.own.busy_ns = device.now_ns + 7 * MS
+    event = EventPool(device).mark()
+    assert isinstance(event, FakeEvent)
+    assert event.at_ns == device.own.busy_ns
+
+
+def test_the_publishers_thread_is_not_concerned_by_captures_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    modes = []
+
+    class Driver:
+        def __init__(self, name: str) -> None:
+            assert name == "libcuda.so.1"
+
+        def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> None:
+            modes.append(mode._obj.value)
+
+    monkeypatch.setattr(events.ctypes, "CDLL", Driver)
+    events._ignore_captures()
+    assert modes == [1]
+    monkeypatch.undo()
+    events._ignore_captures()  # also where there is no driver
+
+
+def test_losses_of_a_step_that_never_ends_do_not_grow() -> None:
+    recorder = Recorder()
+    for _ in range(2 * MAX_LOSSES):
+        recorder.backward_begins(("pending",))
+        recorder.backward_ends()
+    assert len(recorder._loss_later) == MAX_LOSSES
+
+
+def test_a_scalar_of_another_device_is_left_unread() -> None:
+    timing = DeviceTiming(FakeDevice(), FakeSlots(), index=-1)  # a CPU tensor says -1
+    assert timing.scalar(torch.tensor(1.5)) is not None
+    timing.index = 0
+    assert timing.scalar(torch.tensor(1.5)) is None

@@ -64,6 +64,9 @@ def options(group: ddptop.Group) -> None:
         assert ddp.static_graph
         ddp(torch.full((1, 1), float(group.rank))).sum().backward()
         assert ddp.module.weight.grad == pytest.approx(1.0)
+    assert buckets_of(group) > 1
+    assert buckets_of(group, comm_hook="powersgd") == 1, "on gloo more of them can hang"
+    assert buckets_of(group, comm_hook="powersgd", bucket_cap_mb=1) > 1, "unless it is asked for"
     ddp = group.wrap(nn.Linear(1, 1, bias=False), comm_hook="noop")
     ddp(torch.full((1, 1), float(group.rank))).sum().backward()
     assert ddp.module.weight.grad == group.rank
@@ -96,6 +99,14 @@ def options(group: ddptop.Group) -> None:
     with expected if group.rank == 0 else contextlib.nullcontext():
         ddp = group.wrap(nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2)), sync_batchnorm=True)
     assert type(ddp.module[1]) is nn.BatchNorm1d
+
+
+def buckets_of(group: ddptop.Group, **options: object) -> int:
+    """How many a model of 2 MB gets, once DDP has arranged them anew and tells so: in the third backward."""
+    ddp = group.wrap(nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512)), **options)
+    for _ in range(3):
+        ddp(torch.ones(1, 512)).sum().backward()
+    return len(str(ddp._get_ddp_logging_data()["rebuilt_bucket_sizes"]).split(","))
 
 
 def gathering(group: ddptop.Group) -> None:

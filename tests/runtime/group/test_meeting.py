@@ -11,6 +11,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
+from ddptop.runtime.group import waiting
 from ddptop.runtime.group.meeting import Card, meet, verdict
 from ddptop.runtime.group.place import Place
 from ddptop.runtime.group.stores import store_of
@@ -97,6 +98,20 @@ def test_a_rank_that_waits_for_rank_0_in_vain_says_where() -> None:
     port = free_port()
     with pytest.raises(RuntimeError, match=f"rank 1 found nobody at 127.0.0.1:{port} within 0.2 s"):
         store_of(Place(1, 2, 1, 2, "127.0.0.1", port, "explicit"), SOON)
+
+
+def test_a_long_wait_says_what_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(waiting, "TELL_S", 0.0)
+    with pytest.raises(RuntimeError):
+        meet(dist.HashStore(), card(0), SOON)
+    assert capsys.readouterr().err == "ddptop: still waiting: 1 of 2 ranks have not come: 1\n"
+    with pytest.raises(RuntimeError):
+        store_of(Place(1, 2, 1, 2, "127.0.0.1", free_port(), "explicit"), SOON)
+    assert capsys.readouterr().err.startswith(
+        "ddptop: still waiting for rank 0: nobody answers at 127.0.0.1:"
+    )
 
 
 def test_a_port_in_use_is_told_with_what_to_do() -> None:

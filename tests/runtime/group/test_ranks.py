@@ -129,3 +129,10 @@ def test_alone_the_same_script_runs_as_a_group_of_one() -> None:
 def test_a_world_of_none_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         ddptop.spawn(ranks.one_fails, 0)
+
+
+def test_spawning_once_for_each_process_of_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RuntimeError, match="2 processes of this script, and each would spawn 3 ranks"):
+        ddptop.spawn(ranks.one_fails, 3)

@@ -1,0 +1,49 @@
+"""What viewers want, in words: they are read back as they were written, and nonsense is no want."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddptop.analysis.wants import MOST_COLUMNS, MOST_ROWS, WantsHeat, WantsTimeline, parse
+
+
+@pytest.mark.parametrize(
+    "want",
+    [
+        WantsTimeline(),
+        WantsTimeline(12_480, 7),
+        WantsHeat("data", 18, 66),
+        WantsHeat("lateness", MOST_ROWS, MOST_COLUMNS, 128, 64),
+    ],
+)
+def test_a_want_survives_its_words(want: WantsTimeline | WantsHeat) -> None:
+    assert parse(str(want)) == want
+
+
+def test_what_is_left_out_has_a_meaning() -> None:
+    assert parse("timeline") == WantsTimeline(None, 0)
+    assert parse("timeline 5") == WantsTimeline(5, 0)
+    assert parse("heat loss 4 9 2") == WantsHeat("loss", 4, 9, 2, 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "timeline x",
+        "timeline 1 -2",
+        "timeline 1 2 3",
+        "heat",
+        "heat data 1",
+        "heat beauty 4 9",
+        "heat data 0 9",
+        "heat data 4 -1",
+        f"heat data {MOST_ROWS + 1} 9",
+        "heat data 4 9 -1 2",
+        "heat data 4 9 0 0 0",
+        "heat data 4.5 9",
+        "stars 3",
+    ],
+)
+def test_nonsense_is_no_want(text: str) -> None:
+    assert parse(text) is None

@@ -1,0 +1,54 @@
+"""`ddptop demo --simulate`: made-up ranks through the real collector."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddptop.cli.errors import Exit
+from ddptop.cli.main import main
+from ddptop.sources.replay import frame_at
+
+PATIENCE_S = 90
+
+
+def demo(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run it in a home of its own."""
+    home.mkdir(mode=0o700, exist_ok=True)
+    places = {"XDG_RUNTIME_DIR": str(home), "XDG_STATE_HOME": str(home), "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-m", "ddptop.cli.main", "demo", "--simulate", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=places, timeout=PATIENCE_S, stdin=subprocess.DEVNULL
+    )
+
+
+def test_a_line_a_second_and_a_recording_that_says_it_is_simulated(tmp_path: Path) -> None:
+    done = demo(tmp_path / "h", "24", "--headless", "--steps", "45")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) >= 2
+    assert "finished" in lines[-1]
+    [recording] = (tmp_path / "h").rglob("*.ddptop")
+    assert f"ddptop replay {recording}" in done.stderr
+    frame = frame_at(recording, None)
+    assert (frame.source, frame.run.state, frame.run.world_size) == ("simulated", "finished", 24)
+    assert (frame.group.step, frame.lost_records) == (44, 0)
+    assert len(frame.clocks) == 3
+    assert not list((tmp_path / "h").rglob("ingest")), "no folder of a run is left behind"
+
+
+def test_json_is_one_snapshot(tmp_path: Path) -> None:
+    done = demo(tmp_path / "h", "9", "--json")
+    assert done.returncode == 0, done.stderr
+    snapshot = json.loads(done.stdout)
+    assert snapshot["source"] == "simulated"
+
+
+@pytest.mark.parametrize("ranks", ["0", "-3", "many", "100000"])
+def test_no_number_of_ranks(ranks: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", f"--simulate={ranks}"]) == Exit.USAGE
+    assert ranks in capsys.readouterr().err

@@ -1,0 +1,140 @@
+"""torch's analyser beside the collector: a process that is started, heard and ended, whatever it does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ddptop.collector.flight_analyser import DEADLINE_NS, NS, FlightAnalyser
+from ddptop.protocol.messages import Event
+from tests.collector.conftest import wait_for
+
+ASKED_NS = 100 * NS
+NOW_NS = 105 * NS
+
+SAYS_ITS_WORDS = "import json, sys; print('noise'); print(json.dumps({'lines': sys.argv[1:]}))"
+HANGS = "import time; time.sleep(600)"
+
+
+class Stage:
+    """An analyser with a process of the test's own, and what it says."""
+
+    def __init__(self, home: Path) -> None:
+        self.folder = home / "flight"
+        self.folder.mkdir()
+        (self.folder / "gloo_rank_0").touch()
+        self.recording = home / "run.ddptop"
+        self.said: list[Event] = []
+        self.made: list[FlightAnalyser] = []
+
+    def analyser(self, code: str, *, record: bool = True, resume: bool = False) -> FlightAnalyser:
+        made = FlightAnalyser(
+            self.folder,
+            self.recording if record else None,
+            lambda event, _now_ns: self.said.append(event),
+            resume=resume,
+            command=(sys.executable, "-c", code),
+        )
+        self.made.append(made)
+        return made
+
+    def until_ended(self, analyser: FlightAnalyser) -> None:
+        def ended() -> bool:
+            analyser.work(NOW_NS + NS, None)
+            return analyser._process is None
+
+        wait_for(ended)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    for analyser in made.made:
+        analyser.close()
+
+
+def test_what_it_finds_is_said_with_the_time_of_the_question(stage: Stage, capfd) -> None:
+    analyser = stage.analyser(SAYS_ITS_WORDS)
+    analyser.work(NOW_NS, None)
+    assert analyser._process is None, "nobody has been asked"
+    analyser.work(NOW_NS, (ASKED_NS, 77))
+    stage.until_ended(analyser)
+    (event,) = stage.said
+    assert (event.kind, event.rank, event.t_ns) == ("analyser", -1, NOW_NS + NS)
+    assert event.fields == {
+        "asked_ns": ASKED_NS,
+        "text0": str(stage.folder),
+        "text1": "77",
+        "text2": f"{stage.recording}.flight",
+    }
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "note"),
+    [
+        ("raise AssertionError('sparse_all_reduce is not a supported operation')", "sparse_all_reduce"),
+        ("import os; os._exit(3)", "exit code 3"),
+        ("print('no JSON')", "exit code 0"),
+        ("print('[1]')", "exit code 0"),
+    ],
+)
+def test_however_it_fails_there_is_one_quiet_note(stage: Stage, capfd, code: str, note: str) -> None:
+    analyser = stage.analyser(code)
+    for _ in range(2):
+        analyser.work(NOW_NS, (ASKED_NS, 77))
+        stage.until_ended(analyser)
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("ddptop collector: torch's flight recorder analyser: ") and note in line
+    assert not stage.said
+
+
+def test_one_that_hangs_is_ended_at_its_deadline_by_a_newer_question_and_with_the_run(stage: Stage) -> None:
+    analyser = stage.analyser(HANGS)
+    analyser.work(NOW_NS, (ASKED_NS, 77))
+    first = analyser._process
+    analyser.work(NOW_NS + DEADLINE_NS - 1, None)
+    assert first is not None and first.poll() is None
+    analyser.work(NOW_NS + DEADLINE_NS, None)
+    assert first.returncode == -9
+    analyser.work(NOW_NS, (ASKED_NS, 78))
+    second = analyser._process
+    analyser.work(NOW_NS, (ASKED_NS + NS, 79))
+    third = analyser._process
+    assert second is not None and third is not None
+    assert (second.returncode, third.poll()) == (-9, None)
+    analyser.close()
+    assert third.returncode == -9
+    assert not stage.said
+
+
+def test_without_dumps_or_a_python_to_start_nothing_is_begun(stage: Stage, capfd) -> None:
+    analyser = stage.analyser(SAYS_ITS_WORDS)
+    analyser._command = ("/not/there",)
+    analyser.work(NOW_NS, (ASKED_NS, 77))
+    assert "/not/there" in capfd.readouterr().err
+    (stage.folder / "gloo_rank_0").unlink()
+    analyser._command = (sys.executable, "-c", SAYS_ITS_WORDS)
+    analyser.work(NOW_NS, (ASKED_NS, 77))
+    stage.folder.rmdir()
+    analyser.work(NOW_NS, (ASKED_NS, 77))
+    assert analyser._process is None
+
+
+def test_dumps_beside_a_recording_that_is_made_anew_are_removed_and_others_stay(stage: Stage) -> None:
+    kept = stage.recording.with_name("run.ddptop.flight")
+    kept.mkdir()
+    (kept / "gloo_rank_0").touch()
+    stage.analyser(HANGS, resume=True)
+    stage.analyser(HANGS, record=False)
+    assert kept.exists()
+    stage.analyser(HANGS)
+    assert not kept.exists()
+    kept.mkdir()
+    (kept / "notes.txt").touch()
+    stage.analyser(HANGS)
+    assert (kept / "notes.txt").exists()

@@ -1,0 +1,146 @@
+"""The history that a recording keeps of itself."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import pytest
+
+from ddptop.protocol.codec import encode
+from ddptop.recording.format import HEADER, HISTORY, RecordingError
+from ddptop.recording.frames import walk
+from ddptop.recording.past import (
+    GROUP,
+    NARROW,
+    POINTS,
+    WIDE,
+    Past,
+    joined,
+    past_content,
+    past_payload,
+    picked,
+)
+from ddptop.recording.reader import Recording
+from ddptop.recording.writer import Writer
+from tests.recording.made_up import GIB, a_run
+
+NAN = float("nan")
+
+
+def points(count: int, first: int = 0) -> dict[str, np.ndarray]:
+    """Points whose step time tells the step."""
+    step = np.arange(first, first + count, dtype=float)
+    columns = dict.fromkeys(NARROW, step * 0.01)
+    return {**columns, "step": step, "time_s": step * 0.02, "step_ms": 20 + step % GROUP}
+
+
+class Teller:
+    """Tells ten points at every question."""
+
+    def __init__(self) -> None:
+        self.asked: list[bool] = []
+
+    def take(self, *, final: bool) -> Past | None:
+        """The next ten."""
+        self.asked.append(final)
+        return Past(points(10, 10 * len(self.asked)), np.array([1.5, NAN]), ((0.5, "straggler"),))
+
+
+def test_what_is_written_is_read() -> None:
+    past = Past(points(100), np.array([1.5, NAN]), ((0.5, "straggler"), (2.0, "nan")))
+    read = past_content(past_payload(past))
+    assert read.marks == past.marks
+    np.testing.assert_equal(read.best_ms, past.best_ms)
+    for name in (*WIDE, *NARROW):
+        np.testing.assert_allclose(read.points[name], past.points[name], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        (),
+        ([b""] * 9, b"", "no marks"),
+        ([b"12345678"] * 8 + [b"1234567"], b"", []),
+        ([b"12345678"] * 9, b"", []),
+        ([np.array([2.0, 1.0]).tobytes()] * 2 + [b"12345678"] * 7, b"", []),
+        ([b""] * 9, b"1", []),
+        ([b""] * 9, b"", [(1.0, "a", "b")]),
+    ],
+)
+def test_what_no_writer_of_ours_has_made_is_refused(content: object) -> None:
+    with pytest.raises(RecordingError):
+        past_content(zlib.compress(msgpack.packb(content)))
+    with pytest.raises(RecordingError):
+        past_content(b"no zlib")
+
+
+def test_a_group_of_steps_becomes_points_that_show_its_middle_and_its_slow_ones() -> None:
+    group = points(GROUP)
+    group["wait_ms"] = np.where(np.arange(GROUP) % 8 == 0, 4.0, NAN)
+    found = picked(group)
+    assert len(found["step"]) == POINTS
+    assert list(found["step"]) == sorted(found["step"])
+    assert np.median(found["step_ms"]) == pytest.approx(np.median(group["step_ms"]), abs=12)
+    assert found["step_ms"].max() == pytest.approx(np.percentile(group["step_ms"], 95), abs=2)
+    assert found["loss_mean"] == pytest.approx(np.full(POINTS, group["loss_mean"].mean()))
+    assert found["wait_ms"] == pytest.approx(np.full(POINTS, 4.0))
+    assert picked(points(POINTS))["step"].tolist() == [0, 1, 2, 3]
+
+
+def test_a_loss_that_is_no_number_is_not_averaged_away() -> None:
+    group = points(GROUP)
+    group["loss_mean"][7], group["loss_max"][7] = NAN, NAN
+    assert np.isnan(picked(group)["loss_mean"]).sum() == 1
+    assert np.isfinite(picked(group)["loss_mean"]).any()
+
+
+def test_it_stands_behind_every_index_and_disturbs_nobody(tmp_path: Path) -> None:
+    path, teller = tmp_path / "a.ddptop", Teller()
+    records = list(a_run(2000))
+    for part, resume in ((records[:200], False), (records[200:], True)):
+        writer = Writer(path, limit_bytes=GIB, resume=resume)
+        writer.past = teller
+        for received in part:
+            writer.add(received, encode(received.message))
+            writer.flush()
+        writer.close()
+    assert teller.asked.count(True) == 2
+    assert len(teller.asked) > 2
+    with Recording.open(path) as recording:
+        assert recording.damage is None
+        assert list(recording.records()) == records
+        pasts = recording.pasts()
+        assert len(pasts) == len(teller.asked)
+        steps = joined([past.points for _, past in pasts])["step"]
+        assert steps.tolist() == list(range(10, 10 + len(steps)))
+        assert [end_ns for end_ns, _ in pasts] == sorted(end_ns for end_ns, _ in pasts)
+
+
+def test_it_is_found_in_a_file_that_grows_and_left_out_where_it_is_damaged(tmp_path: Path) -> None:
+    path, teller = tmp_path / "a.ddptop", Teller()
+    records = list(a_run(2000))
+    writer = Writer(path, limit_bytes=GIB)
+    writer.past = teller
+    writer.add(records[0], encode(records[0].message))
+    writer.flush()
+    with Recording.open(path) as recording:
+        assert recording.pasts() == []
+        for received in records[1:]:
+            writer.add(received, encode(received.message))
+            writer.flush()
+        recording.refresh()
+        assert len(recording.pasts()) == len(teller.asked) > 0
+        assert recording.pasts() is recording.pasts()
+    writer.close()
+    data = bytearray(path.read_bytes())
+    with path.open("rb") as stream:
+        first = next(f for f in walk(stream.fileno(), 8, len(data)) if f.kind == HISTORY)
+    data[first.offset + HEADER.size] ^= 0xFF
+    path.write_bytes(data)
+    with Recording.open(path) as recording:
+        assert len(recording.pasts()) == len(teller.asked) - 1
+        assert list(recording.records()) == records

@@ -1,0 +1,119 @@
+"""Made-up ranks: their story holds together, and a real receiver takes all that they say."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ddptop.analysis.reducer import Reducer
+from ddptop.protocol.messages import Bye, Clock, Flag, Hello, Received, Run, Steps
+from ddptop.sources.simulation import ranks as simulated
+from ddptop.sources.simulation.ranks import Ranks
+from ddptop.sources.simulation.story import DEATH, NAN, STRAGGLER, Story
+from ddptop.transport.receiver import AckedReceiver
+from ddptop.transport.sockets import new_context
+
+DEADLINE_S = 60
+
+FASTER = 10
+"""The ranks of a test live so many times as fast."""
+
+
+def part(story: Story, share: float) -> int:
+    """A step in this part of the story."""
+    return int(share * story.cycle)
+
+
+def test_nobody_ends_a_collective_before_the_last_has_arrived() -> None:
+    story = Story(24, 20.0)
+    for step in (0, part(story, STRAGGLER[0]) + 5, part(story, NAN[0]) + 1):
+        wall, rows = story.rows(step, 7)
+        assert len(rows) == 24
+        cells = np.array([row.cells for row in rows]).reshape(24, -1, 3)
+        ready, end = cells[:, :, 1], cells[:, :, 1] + cells[:, :, 2]
+        assert (end == end[0]).all()
+        assert (end[0] > ready.max(axis=0)).all()
+        for row in rows:
+            assert row.data_us + row.forward_us + row.backward_us + row.optimizer_us <= row.wall_us == wall
+            assert row.flags == Flag.DETAIL
+            assert row.backward_at_us + row.backward_us <= row.optimizer_at_us
+
+
+def test_the_straggler_is_late_in_its_part_of_the_story_alone() -> None:
+    story = Story(24, 20.0)
+    quiet, late = (story.rows(part(story, share), 0) for share in (0.05, STRAGGLER[0] + 0.01))
+    rank = story.straggler
+    assert late[0] > quiet[0] * 1.25
+    assert late[1][rank].data_us > 5 * max(row.data_us for at, row in enumerate(late[1]) if at != rank)
+    assert story.rows(part(story, STRAGGLER[1]) + 1, 0)[0] < late[0] * 0.8
+
+
+def test_one_rank_s_loss_is_nan_for_a_while_and_the_others_fall() -> None:
+    story = Story(8, 20.0)
+    begin, during = (story.rows(part(story, share), 0)[1] for share in (0.0, NAN[0] + 0.005))
+    for rank in range(8):
+        assert math.isnan(during[rank].loss or 0.0) is (rank == story.nan_rank)
+    assert (during[0].loss or 9.0) < (begin[0].loss or 0.0)
+
+
+def test_a_group_of_one_has_nobody_to_wait_for_and_lives() -> None:
+    story = Story(1, 20.0)
+    assert not any(story.late_us(step) or story.is_last_of(step) for step in range(2 * story.cycle))
+
+
+def test_everything_arrives_is_understood_and_the_dead_are_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulated, "MOURNING_S", 1.0)
+    endpoint = f"ipc://{tmp_path}/ingest"
+    story = Story(20, 100.0)
+    monkeypatch.setattr(Story, "cycle", 400)
+    context = new_context()
+    receiver = AckedReceiver(context, endpoint, epoch=1)
+    reducer = Reducer()
+    began = time.monotonic_ns()
+    run = Run(1, "id", "made-up", "", (), time.time_ns(), began, "live", None, True)
+    reducer.feed(Received(began, -1, 0, 0, run))
+    steps = int(DEATH * 400) + 1 + 200
+    ranks = Ranks(story, endpoint, "id", steps=steps)
+    incarnations, failed, rows = set(), [], []
+
+    def hear() -> None:
+        now_ns = time.monotonic_ns()
+        for received, _ in receiver.drain(now_ns):
+            message = received.message
+            if isinstance(message, Hello):
+                incarnations.add(message.incarnation)
+                reducer.feed(Received(now_ns, -1, 0, 0, Clock(now_ns, message.host, 0, 1000)))
+            elif isinstance(message, Bye) and message.reason != "finished":
+                failed.append(received.rank)
+            elif isinstance(message, Steps):
+                rows.append(len(message.rows))
+            reducer.feed(received)
+
+    try:
+        deadline = time.monotonic() + DEADLINE_S
+        while ranks.work(began + FASTER * (time.monotonic_ns() - began)):
+            assert time.monotonic() < deadline
+            hear()
+    finally:
+        ranks.close()
+    while {member.bye is not None for member in reducer.members} != {True}:
+        assert time.monotonic() < deadline
+        hear()
+    receiver.close()
+    context.term()
+    frame = reducer.frame(time.monotonic_ns())
+    assert (incarnations, failed) == ({0, 1}, [19])
+    assert sum(rows) == 20 * steps
+    assert (frame.group.step, frame.lost_records, receiver.refused) == (199, 0, 0)
+    assert (frame.source, frame.run.nodes, len(frame.buckets)) == ("simulated", 3, 4)
+    assert set(frame.ranks.state) == {"finished"}
+    assert "straggler" in {one.kind for one in frame.happenings}
+    assert {(one.kind, one.rank) for one in frame.happenings if one.kind == "failed_rank"} == {
+        ("failed_rank", 19)
+    }

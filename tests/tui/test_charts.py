@@ -1,0 +1,135 @@
+"""Charts: what they show, what they say of data that are not there, and what the crosshair reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ddptop.analysis.frames import Frame, Happening
+from ddptop.tui.paint.chart import Axis, Scale, quantiles
+from ddptop.tui.paint.chart_marks import holes, no_number, thinned
+from ddptop.tui.place import Place
+from ddptop.tui.scene import Scene
+from ddptop.tui.views.chart_state import ChartState
+from ddptop.tui.views.charts import charts
+from tests.tui.drive import Stage, on_stage, screen
+from tests.tui.fake import NOW, FakeSource, column, history, live
+from tests.tui.screens import check
+
+SIZES = {"80x24": (80, 24), "160x50": (160, 50), "50x24": (50, 24)}
+
+
+def with_losses() -> Frame:
+    """A run whose chart has a hole, a loss that was NaN, and a pause in which nothing was lost."""
+    frame, kept = live(), history(6000)
+    time_s = kept.time_s + np.where(kept.step > 2500, 30.0, 0.0)  # a pause
+    there = (kept.step < 4000) | (kept.step > 4900)  # records that were lost
+    columns = {
+        name: getattr(kept, name)[there] for name in ("step", "loss_mean", "loss_min", "loss_max", "step_ms")
+    }
+    columns["loss_mean"] = np.where(columns["step"] == 3000, np.nan, columns["loss_mean"])
+    waits = {name: getattr(kept, name)[there] for name in ("wait_ms", "transfer_ms", "busbw_gbps")}
+    found = replace(kept, time_s=time_s[there], **columns, **waits)
+    nan = Happening(frame.run.started_at + float(time_s[3500]), "nan", "critical", 1, 3500, "rank 1: NaN")
+    return replace(frame, history=found, happenings=(*frame.happenings, nan))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_lost_steps_and_losses_that_are_no_number_are_marked_where_they_lie(size: str) -> None:
+    check(f"charts-lost-{size}", screen(FakeSource(with_losses()), SIZES[size]))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_crosshair_reads_every_chart_at_one_moment(size: str) -> None:
+    keys = ("x", "shift+left", "left", "left", "l")
+    check(f"charts-cross-{size}", screen(FakeSource(live()), SIZES[size], *keys))
+
+
+def test_the_crosshair_says_where_there_is_no_step() -> None:
+    frame, place = with_losses(), Place()
+    kept = frame.history
+    place.charts.at_s = float(kept.time_s[kept.step == 3999][0]) + 10.0
+    lines = [str(line) for line in charts(Scene(frame, place), 160, 26)]
+    assert lines[0].count("┊ no step here") == 2
+    assert "NaN" not in lines[0], "the reading takes the title's place"
+    place.charts.at_s = float(kept.time_s[kept.step == 3500][0])
+    lines = [str(line) for line in charts(Scene(frame, place), 160, 26)]
+    assert lines[0].count("step 3,5") == 2
+
+
+def test_ascii_charts_are_ascii() -> None:
+    text = screen(FakeSource(with_losses()), (160, 50), "x", "l", ascii_only=True)
+    assert text.isascii()
+    check("charts-ascii-160x50", text)
+
+
+def test_the_mouse_puts_the_crosshair_where_it_points() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.text()
+        state = stage.app.place.charts
+        plot = state.plots[-1]
+        x, y = plot.left + plot.width // 2, state.top + plot.top + 1
+        await stage.pilot.click(offset=(x, y))
+        text = await stage.text()
+        middle = plot.begin_s + (plot.width // 2 + 0.5) * plot.cell_s
+        assert state.at_s == pytest.approx(middle)
+        assert text.count("┊ ") >= 2
+        assert await stage.press("escape") != text
+        assert state.at_s is None
+
+    on_stage(FakeSource(live()), (160, 50), act)
+
+
+def test_the_crosshair_stays_on_the_charts() -> None:
+    place = Place()
+    charts(Scene(live(), place), 160, 26)
+    state: ChartState = place.charts
+    assert not state.move(1)
+    state.toggle()
+    newest = state.at_s
+    state.move(1)
+    assert state.at_s == newest, "nothing is known of what comes"
+    state.move(-100_000)
+    assert state.at_s == min(plot.begin_s for plot in state.plots)
+    assert not state.hover(0, 0)
+    state.toggle()
+    assert state.at_s is None
+
+
+def test_holes_are_jumps_larger_than_those_around_them() -> None:
+    step = np.concatenate([np.arange(0.0, 100), np.arange(150.0, 250)])
+    assert holes(step, step * 0.1, 1.0) == [(pytest.approx(9.9), 15.0)]
+    assert holes(step, step * 0.1, 100.0) == [], "too short to be seen"
+    paused = np.arange(0.0, 100)
+    assert holes(paused, paused + 60 * (paused > 50), 1.0) == [], "a pause loses nothing"
+    assert holes(np.arange(0.0, 6400, 64), np.arange(0.0, 6400, 64), 1.0) == [], "thinned evenly"
+    restarted = np.concatenate([np.arange(50.0), np.arange(50.0)])
+    assert holes(restarted, np.arange(100.0) * 9, 1.0) == []
+
+
+def test_thinned_recordings_are_known_by_their_even_jumps() -> None:
+    step = np.concatenate([np.arange(0.0, 64), np.arange(64.0, 256, 4)])
+    assert not thinned(step)[:60].any()
+    assert thinned(step)[68:].all()
+    assert not thinned(np.array([0.0, 3, 9, 17, 20, 31])).any()
+
+
+def test_losses_that_were_told_and_are_no_number() -> None:
+    nan, inf = float("nan"), float("inf")
+    assert no_number(column(1, nan, nan, inf), column(1, nan, 2, inf)).tolist() == [False, False, True, True]
+
+
+def test_quantiles_per_bin() -> None:
+    values = column(*range(1, 101), float("nan"), 7)
+    p50, p95 = quantiles(values, np.array([0, 100, 100, 101, 102]), (0.5, 0.95))
+    assert p50[[0, 3]].tolist() == [51, 7]
+    assert p95[[0, 3]].tolist() == [96, 7]
+    assert np.isnan(p50[[1, 2]]).all()
+
+
+def test_a_logarithmic_scale_is_labelled_with_values() -> None:
+    scale = Scale.of_logs(column(-2.0, 1.0))
+    assert (scale.label(scale.low), scale.label(scale.high)) == ("0.01", "10")
+    assert Axis.over(column(0, NOW), 10, None).columns == 10

@@ -1,0 +1,67 @@
+"""Two recordings side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddptop.analysis.frames import Frame
+from ddptop.tui.place import Place
+from ddptop.tui.scene import Scene
+from ddptop.tui.views.compare_runs import compare_runs_page
+from tests.tui.drive import screen
+from tests.tui.fake import FakeSource, replay, unknowns
+from tests.tui.screens import check
+
+
+class Two(FakeSource):
+    """A source with a second recording."""
+
+    def __init__(self, first: Frame, second: Frame | None) -> None:
+        super().__init__(first)
+        self._second = second
+
+    def other(self) -> Frame | None:
+        """The second one's frame."""
+        return self._second
+
+
+def second() -> Frame:
+    """A run of the same script that is a little faster, and has one bucket more."""
+    frame = replay()
+    group = replace(frame.group, step_ms_p50=40.0, loss_mean=0.43, busbw_gbps=11.5, overlap_pct=None)
+    extra = replace(frame.buckets[1], index=2)
+    slower = frame.history.step_ms * 0.85
+    return replace(
+        frame,
+        run=replace(frame.run, name="train-b2[red]"),
+        group=group,
+        buckets=(*frame.buckets, extra),
+        straggler=None,
+        history=replace(frame.history, step_ms=slower),
+    )
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 50), (50, 24)])
+def test_two_runs_at_the_same_step(size: tuple[int, int]) -> None:
+    text = screen(Two(replay(), second()), size)
+    check(f"runs-{size[0]}x{size[1]}", text)
+    assert "-6.8" in text, "the difference in step time"
+
+
+@pytest.mark.parametrize("size", [(30, 6), (20, 5)])
+def test_tiny_terminals_survive(size: tuple[int, int]) -> None:
+    assert len(screen(Two(replay(), second()), size).splitlines()) == size[1]
+
+
+def test_what_is_not_known_is_a_dash_and_so_is_its_difference() -> None:
+    scene = Scene(replay(), Place(), other=unknowns())
+    lines = [str(line) for line in compare_runs_page(scene, 80, 22)]
+    [waiting] = [line for line in lines if line.startswith("waiting ms")]
+    assert waiting.split()[3:] == ["–", "–", "–"]
+
+
+def test_while_the_second_one_is_being_read() -> None:
+    [line] = compare_runs_page(Scene(replay(), Place()), 80, 22)
+    assert "waiting for the second recording" in str(line)

@@ -1,0 +1,174 @@
+"""The heat map as text: shades, folds, what the cursor says, and the keys that move it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ddptop.analysis.frames import GpuFacts
+from ddptop.tui.paint.shades import Shades
+from ddptop.tui.views.heat_state import FIGURES, HeatState
+from tests.tui import fake_views
+from tests.tui.drive import Stage, on_stage
+from tests.tui.fake import CASES, NAN, straggler
+from tests.tui.fake_views import WantedSource
+from tests.tui.pages import SIZES, TINY, page, place_at
+from tests.tui.screens import check
+
+ALL = SIZES | TINY
+
+
+@pytest.mark.parametrize("size", ALL)
+@pytest.mark.parametrize("world", [4, 4096])
+def test_ranks_and_steps(world: int, size: str) -> None:
+    place = place_at("heat", heat=HeatState(figure="data", column=3))
+    check(f"cells-steps-{world}-{size}", page(straggler(world), place, ALL[size]))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("world", [8, 4096])
+def test_hosts_and_local_ranks(world: int, size: str) -> None:
+    place = place_at("heat", heat=HeatState(figure="data", hosts=True, column=1))
+    frame = fake_views.on_hosts(straggler(world), of=8)
+    check(f"cells-hosts-{world}-{size}", page(frame, place, SIZES[size]))
+
+
+@pytest.mark.parametrize("case", ["stale", "lost", "waiting", "replay", "unknowns"])
+def test_whatever_the_run_is_like(case: str) -> None:
+    check(f"cells-{case}-80x24", page(CASES[case](), place_at("heat"), SIZES["80x24"]))
+    page(CASES[case](), place_at("heat", heat=HeatState(hosts=True, column=0)), SIZES["80x24"])
+
+
+def test_ascii() -> None:
+    for hosts in (False, True):
+        place = place_at("heat", heat=HeatState(figure="data", hosts=hosts, column=0))
+        text = page(straggler(64), place, (80, 24), plain=True)
+        assert text.isascii()
+        check(f"cells-ascii-{'hosts' if hosts else 'steps'}-80x24", text)
+
+
+def test_where_clocks_cannot_tell_lateness_is_unknown_and_says_so() -> None:
+    place = place_at("heat", heat=HeatState(figure="lateness"))
+    text = page(CASES["clock_free"](), place, (80, 24))
+    assert "the clocks cannot tell" in text
+
+
+def test_missing_steps_are_marked_on_the_axis() -> None:
+    frame = straggler()
+    place = place_at("heat", heat=HeatState(figure="data"))
+    page(frame, place, (80, 24))
+    heat = fake_views.with_wanted(frame, place.heat.want()).heat
+    assert heat is not None
+    steps = (*range(100, 120), *range(150, 150 + len(heat.steps) - 20))
+    axis = page(replace(frame, heat=replace(heat, steps=steps)), place, (80, 24)).splitlines()[2]
+    assert axis.count("!") == 1 and axis.index("!") == 8 + 20
+
+
+def test_an_unknown_value_has_no_shade_and_an_even_map_is_calm() -> None:
+    values = np.array([10.0, 10.1, 9.9, NAN])
+    shades = Shades.of(values, 10.0, least=1.0)
+    assert shades.levels(values).tolist() == [0, 0, 0, -1]
+    assert shades.sign(-1, ascii_only=True)[0] not in " .:+#"
+
+
+def test_the_loudest_shade_is_for_what_is_far_off_and_one_hiccup_does_not_pale_the_rest() -> None:
+    values = np.full((30, 60), 10.0)
+    values[4] = 30.0
+    values[9, 9] = 4_000.0
+    levels = Shades.of(values.ravel(), 10.0, least=1.0).levels(values)
+    assert (levels[4] == 4).all() and levels[9, 9] == 4 and levels[0, 0] == 0
+
+
+def test_of_a_score_the_small_values_are_loud() -> None:
+    values = np.array([0.99, 0.98, 0.4])
+    levels = Shades.of(values, 0.99, least=0.01, down=True).levels(values)
+    assert levels[2] == 4 and levels[0] == 0
+
+
+def test_entering_unfolds_until_there_is_one_rank_and_leaving_folds_again() -> None:
+    frame, place = straggler(4096), place_at("heat", heat=HeatState(figure="data"))
+    state = place.heat
+    page(frame, place, (80, 24))
+    assert state.rank() == 1
+    seen = []
+    for _ in range(4):
+        rank = state.enter()
+        if rank is not None:
+            break
+        seen.append((state.first, state.count))
+        page(frame, place, (80, 24))
+        assert state.rank() == 1
+    assert rank == 1 and seen[0][1] > seen[-1][1]
+    while state.leave():
+        page(frame, place, (80, 24))
+    assert state.count == 0
+
+
+def test_the_cursor_goes_along_the_blocks_of_hosts() -> None:
+    frame = fake_views.on_hosts(straggler(4096), of=8)
+    place = place_at("heat", heat=HeatState(hosts=True, column=0))
+    state = place.heat
+    page(frame, place, (80, 24))
+    assert state.grid is not None and state.grid.lines < state.grid.rows
+    state.move(0, 7)
+    assert (state.row, state.column) == (0, 7)
+    state.move(0, 1)
+    assert (state.row, state.column) == (state.grid.lines, 0)
+    state.move(0, -1)
+    assert (state.row, state.column) == (0, 7)
+    grid = state.grid
+    assert state.click(grid.block + grid.left + 2 * grid.cell, grid.top + 3)
+    assert (state.row, state.column) == (grid.lines + 3, 2)
+    assert not state.click(0, grid.top)
+
+
+def test_at_the_newest_step_the_cursor_stays_with_it() -> None:
+    state = HeatState()
+    place = place_at("heat", heat=state)
+    page(straggler(), place, (80, 24))
+    state.move(0, -1)
+    assert state.column == state.grid.columns - 2  # type: ignore[union-attr]  # painted
+    state.move(0, 1)
+    assert state.column == -1
+    assert state.click(state.grid.left, state.grid.top + 4) and state.column == 0  # type: ignore[union-attr]
+    assert state.row == 1  # rows are three lines tall here
+
+
+def test_figures_that_are_not_known_step_by_step_show_hosts() -> None:
+    state = HeatState()
+    state.next_figure(-1)
+    assert state.figure == FIGURES[-1] and not state.hosts
+    state.choose("cpu")
+    assert state.hosts and state.want() == ""
+    state.toggle_shape()
+    assert state.figure in FIGURES and state.want().startswith("heat ")
+    state.choose("nothing such")
+    assert state.figure in FIGURES
+
+
+def test_the_app_asks_for_the_map_in_the_size_that_it_has_room_for() -> None:
+    source = WantedSource(straggler(64))
+
+    async def act(stage: Stage) -> None:
+        first = await stage.press("4")
+        assert "step time ms" in first
+        asked = source.asked[-1]
+        assert asked[0] == "want" and asked[1].startswith("heat step 18 ")
+        assert "data ms" in await stage.press("m")
+        assert "hosts" in await stage.press("v")
+        assert source.asked[-1] == ("want", "")
+
+    on_stage(source, (80, 24), act)
+
+
+def test_gpus_are_shown_by_host_and_ranks_without_one_are_unknown() -> None:
+    frame = fake_views.on_hosts(straggler(8), of=4)
+    blank = dict.fromkeys((field.name for field in dataclasses.fields(GpuFacts)), None)
+    gpu = GpuFacts(**{**blank, "rank": 5, "temp_c": 83.0})  # type: ignore[arg-type]  # not told
+    place = place_at("heat", heat=HeatState(figure="gpu_temp", hosts=True, row=1, column=1))
+    text = page(replace(frame, gpus=(gpu,)), place, (80, 24))
+    assert "GPU temperature 83.00 C" in text
+    assert text.splitlines()[2].count("·") == 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import subprocess
 import sys
@@ -69,6 +70,7 @@ class Simulated:
     def _play(self, ranks: int, steps: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "ddptop.sources.simulation", "--directory", str(self._directory)]
         command += ["--run-id", self._run_id, "--ranks", str(ranks), "--steps", str(steps)]
+        command += ["--parent", str(os.getpid())]
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -36,7 +36,7 @@ MEMORY_EVERY_S = 2.0
 """Between two looks at torch's CUDA allocator, whose counters take some 30 us to read."""
 
 LATE_S = 0.1
-"""How long a thread of ours that is late at the end may take to come out of a call of torch's: microseconds."""
+"""How long a thread that is late at the end may take to come out of a call of torch's: microseconds."""
 
 TIGHT_PERIOD_S = 0.5
 """The same where the budget is tight. Heartbeats go every 0.5 s, so not longer."""
@@ -82,8 +82,10 @@ class Publisher(threading.Thread):
         """Publish what is left and say BYE; returns after at most `drain_s` and a little."""
         self._drain_s, self._ending = drain_s, ending
         self._closing.set()
-        self.join(drain_s + 0.2)
-        stop_asking()
+        try:
+            self.join(drain_s + 0.2)
+        finally:
+            stop_asking()
         for thread in threading.enumerate():
             if thread.name.startswith(OWN):  # this one, if it is late, or one that still gathers evidence
                 thread.join(LATE_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from ddptop.cli.errors import Exit
 from ddptop.cli.main import main
 from ddptop.sources.replay import frame_at
 
-PATIENCE_S = 90
+PATIENCE_S = 40
 
 
 def demo(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -46,6 +47,36 @@ def test_json_is_one_snapshot(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     snapshot = json.loads(done.stdout)
     assert snapshot["source"] == "simulated"
+
+
+def test_made_up_ranks_end_with_whoever_started_them(tmp_path: Path) -> None:
+    words = ["-m", "ddptop.sources.simulation", "--directory", str(tmp_path), "--run-id", "x", "--ranks", "2"]
+    orphan = f"""
+import os, subprocess, sys
+command = [sys.executable, *{words!r}, "--parent", str(os.getpid())]
+print(subprocess.Popen(command, stdin=subprocess.PIPE).pid, flush=True)
+sys.stdin.read()
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", orphan], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    process = Path("/proc") / parent.stdout.readline().strip()
+    running = "ddptop.sources.simulation"
+    deadline = time.monotonic() + PATIENCE_S
+    while not loaded(process):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    parent.kill()
+    parent.wait()
+    while process.exists() and running in (process / "cmdline").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def loaded(process: Path) -> bool:
+    """Whether it has come as far as making up steps: numpy and ZeroMQ are there."""
+    return "_zmq" in (process / "maps").read_text()
 
 
 @pytest.mark.parametrize("ranks", ["0", "-3", "many", "100000"])

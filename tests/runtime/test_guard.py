@@ -42,9 +42,15 @@ def guarded(guard: Guard, work: Callable[[], object]) -> None:
         guard.caught(error)
 
 
-@pytest.mark.parametrize(
-    "users", [handler, Handler(), Handler().method, functools.partial(other, limit=3)], ids=["function", "object", "method", "partial"]
-)
+HANDLERS = {
+    "function": handler,
+    "object": Handler(),
+    "method": Handler().method,
+    "partial": functools.partial(other, limit=3),
+}
+
+
+@pytest.mark.parametrize("users", HANDLERS.values(), ids=HANDLERS)
 def test_what_a_signal_handler_of_the_users_raises_is_not_swallowed(users: Any) -> None:
     guard = Guard()
     before = signal.signal(signal.SIGUSR1, users)

@@ -104,6 +104,17 @@ def test_a_held_picture_does_not_outlive_its_run() -> None:
     assert "PAUSED" not in page
 
 
+def test_a_run_that_was_opened_while_the_person_left_is_closed() -> None:
+    sketch = with_runs(FakeSource(live()))
+    sketch.later = lambda do: None  # type: ignore[method-assign]  # the screen has ended
+    sketch.place.choices = CHOICES
+    sketch.act("switch(0)")
+    sketch.wait_for_threads()
+    opened = sketch.runs.opened["train-k7qf"]
+    assert opened.started
+    assert opened.closed
+
+
 def test_where_no_other_runs_are_to_be_had_it_says_so() -> None:
     assert "no other runs can be looked at from here" in Sketch(FakeSource(live()), (100, 30)).press("r")
 

@@ -83,10 +83,10 @@ class DeviceScalars:
 
     def _reclaim(self) -> bool:
         """Take back the oldest slot, if the device is done with it. Its event is not used again."""
-        oldest = next(iter(self._out), None)
-        if oldest is None or not self._out[oldest].event.query():
+        # A copy, made in one go: the publisher may take a value out of it at any moment.
+        oldest = next(iter(list(self._out.values())), None)
+        if oldest is None or not oldest.event.query():
             return False
-        given_up = self._out.pop(oldest, None)
-        if given_up is not None:
-            self._free.append(given_up.slot)
+        if self._out.pop(oldest.number, None) is not None:
+            self._free.append(oldest.slot)
         return bool(self._free)

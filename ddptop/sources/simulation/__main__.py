@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import sys
 import time
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--steps", type=int, default=0, help="0: no end")
     parser.add_argument("--rate", type=float, default=0.0, help="steps a second; 0: by the number of ranks")
+    parser.add_argument("--parent", type=int, default=os.getppid(), help="process without which it ends")
     options = parser.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -29,7 +31,8 @@ def main() -> int:
     story = Story(options.ranks, rate, detail_every=1 if options.ranks <= 64 else 4)
     ranks = Ranks(story, ingest_endpoint(options.directory), options.run_id, steps=options.steps)
     try:
-        while ranks.work(time.monotonic_ns()):
+        # Whoever started it may have been killed: made-up ranks are of no use to anyone else.
+        while ranks.work(time.monotonic_ns()) and os.getppid() == options.parent:
             time.sleep(ranks.pause_s)
     finally:
         ranks.close()

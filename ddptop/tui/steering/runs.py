@@ -20,6 +20,8 @@ class RunKeys(Host):
 
     threads: list[threading.Thread]
     _opening: str = ""
+    _unseen: Source | None = None
+    """A run that was opened and is not yet looked at: should the person leave just then, it is closed."""
 
     def action_pick(self) -> None:
         """Show the runs that there are."""
@@ -92,6 +94,7 @@ class RunKeys(Host):
             try:
                 source = runs.open(choice)
                 source.start()
+                self._unseen = source
             except (ValueError, OSError) as problem:
                 note = str(problem)
                 self.later(lambda: self._opened(None, note))
@@ -103,7 +106,7 @@ class RunKeys(Host):
 
     def _opened(self, source: Source | None, note: str) -> None:
         """In the screen's own thread: the new run takes the place of the old one, which ends in a thread."""
-        self._opening = ""
+        self._opening, self._unseen = "", None
         if source is None:
             self.tell(note)
             return
@@ -122,9 +125,11 @@ class RunKeys(Host):
         thread.start()
 
     def wait_for_threads(self) -> None:
-        """Join all threads that are left."""
+        """Join all threads that are left, and close what they opened for nobody."""
         for thread in self.threads:
             thread.join()
+        if self._unseen is not None:
+            self._unseen.close()
 
     def later(self, do: Callable[[], object]) -> None:
         """Do something in the screen's own thread; nothing once it has ended."""

@@ -31,7 +31,7 @@ def alerts(recording: Path, step: int) -> dict[str, dict[str, Any]]:
 
 
 def test_before_nothing_is_wrong(recording: Path) -> None:
-    # Ranks report some dozens of steps at a time: rank 2 may have told of its step 57 before the others of 56.
+    # Ranks report dozens of steps at a time: rank 2 may have told of its step 57 before the others of 56.
     assert not {"nan", "replica_drift"} & set(alerts(recording, 5))
 
 

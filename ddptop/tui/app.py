@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import termios
 from collections.abc import Callable
@@ -9,7 +10,8 @@ from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Event, Key, Paste
+from textual.events import Event, Key, Paste, Resize
+from textual.geometry import Size
 from textual.theme import Theme
 
 from ddptop.analysis.frames import Frame
@@ -110,12 +112,17 @@ class DdptopApp(Mouse, Steer, App[None]):
         if self.place.view == "picker" and self.runs is not None:
             self.look_up()
         if terminal_is_there():
-            self.set_interval(GONE_EVERY_S, self._leave_if_alone)
+            self.set_interval(GONE_EVERY_S, self._look_at_terminal)
 
-    def _leave_if_alone(self) -> None:
-        """A terminal may go without a hang-up reaching us (`setsid`, `nohup`): nobody is left to press q."""
+    def _look_at_terminal(self) -> None:
+        """A terminal may go without a hang-up reaching us (`setsid`, `nohup`): nobody is left to press q. And
+        of resizes that come in quick succession on a busy machine the last one was once seen to be missed."""
         if not terminal_is_there():
             self.exit()
+            return
+        size = Size(*shutil.get_terminal_size())
+        if size != self.size:
+            self.post_message(Resize(size, size))
 
     def tick(self) -> int:
         """Repaint if the source has something new: a held recording costs nothing."""

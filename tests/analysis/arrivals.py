@@ -42,7 +42,8 @@ def looks(
     """Judge steps in which each rank arrives as much later as `late_ms` (steps, ranks) says, in its forward.
 
     `shown`: the share of it that the forward took longer; the rest counts as `other`, or with `hidden` in no
-    phase: the rank began its step so much later. Yields at every look the number of steps so far, who is named, and the state behind it.
+    phase: the rank began its step so much later. Yields at every look the number of steps so far, who is
+    named, and the state behind it.
     """
     steps, world = late_ms.shape
     ready = 1000 * (STEP_MS + late_ms)

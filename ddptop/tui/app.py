@@ -61,6 +61,8 @@ class DdptopApp(Mouse, Steer, App[None]):
         runs: Runs | None = None,
     ) -> None:
         super().__init__()
+        self._drawn_at = Size(0, 0)
+        """Size of the terminal for which the picture was drawn once more."""
         self.source = source
         self.runs = runs
         self.threads = []
@@ -116,13 +118,18 @@ class DdptopApp(Mouse, Steer, App[None]):
 
     def _look_at_terminal(self) -> None:
         """A terminal may go without a hang-up reaching us (`setsid`, `nohup`): nobody is left to press q. And
-        of resizes that come in quick succession on a busy machine the last one was once seen to be missed."""
+        of resizes in quick succession on a busy machine the last picture was seen to get lost: when the size
+        has settled it is drawn once more."""
         if not terminal_is_there():
             self.exit()
             return
         size = Size(*shutil.get_terminal_size())
         if size != self.size:
             self.post_message(Resize(size, size))
+        elif size != self._drawn_at:
+            self._drawn_at = size
+            self.refresh(layout=True)
+            self.repaint()
 
     def tick(self) -> int:
         """Repaint if the source has something new: a held recording costs nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
 import termios
 from collections.abc import Callable
@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Event, Key, Paste, Resize
-from textual.geometry import Size
+from textual.events import Event, Key, Paste
 from textual.theme import Theme
 
 from ddptop.analysis.frames import Frame
@@ -61,8 +60,6 @@ class DdptopApp(Mouse, Steer, App[None]):
         runs: Runs | None = None,
     ) -> None:
         super().__init__()
-        self._drawn_at = Size(0, 0)
-        """Size of the terminal for which the picture was drawn once more."""
         self.source = source
         self.runs = runs
         self.threads = []
@@ -90,6 +87,9 @@ class DdptopApp(Mouse, Steer, App[None]):
 
     async def run_async(self, **options: Any) -> None:
         """As App's, with the mouse left to the terminal where that was asked for."""
+        if terminal_is_there():
+            for name in ("COLUMNS", "LINES"):  # exported, they would hide every resize from Textual
+                os.environ.pop(name, None)
         await super().run_async(**{**options, "mouse": self._mouse and options.get("mouse", True)})
 
     def compose(self) -> ComposeResult:
@@ -117,19 +117,9 @@ class DdptopApp(Mouse, Steer, App[None]):
             self.set_interval(GONE_EVERY_S, self._look_at_terminal)
 
     def _look_at_terminal(self) -> None:
-        """A terminal may go without a hang-up reaching us (`setsid`, `nohup`): nobody is left to press q. And
-        of resizes in quick succession on a busy machine the last picture was seen to get lost: when the size
-        has settled it is drawn once more."""
+        """A terminal may go without a hang-up reaching us (`setsid`, `nohup`): nobody is left to press q."""
         if not terminal_is_there():
             self.exit()
-            return
-        size = Size(*shutil.get_terminal_size())
-        if size != self.size:
-            self.post_message(Resize(size, size))
-        elif size != self._drawn_at:
-            self._drawn_at = size
-            self.refresh(layout=True)
-            self.repaint()
 
     def tick(self) -> int:
         """Repaint if the source has something new: a held recording costs nothing."""

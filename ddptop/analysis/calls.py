@@ -6,12 +6,12 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.frames import Call, Trace
+from ddptop.analysis.stall_frames import Call, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ddptop.protocol.messages import Stack, StackFrame
+    from ddptop.protocol.evidence import Stack, StackFrame
 
 _INSTALLED = re.compile(
     r"""[/\\](site-packages|dist-packages)[/\\]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddptop.analysis.endings import ended_badly, ended_ns, ended_step, reason
-from ddptop.analysis.frames import MAX_TESTIMONIES, Death
+from ddptop.analysis.stall_frames import MAX_TESTIMONIES, Death
 from ddptop.analysis.testimony import testimony
 
 if TYPE_CHECKING:

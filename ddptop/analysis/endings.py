@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from ddptop.analysis.calls import place, user_call
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Call
     from ddptop.analysis.members import Member
     from ddptop.analysis.reducer import Reducer
+    from ddptop.analysis.stall_frames import Call
 
 SENT_TO_ALL = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
 """torchrun ends the others with SIGTERM after the first failure; a terminal reaches all ranks at once."""

@@ -16,7 +16,8 @@ from ddptop.analysis.testimony import operation_words, pending
 if TYPE_CHECKING:
     from ddptop.analysis.members import Member
     from ddptop.analysis.reducer import Reducer
-    from ddptop.protocol.messages import Evidence, Scalar
+    from ddptop.protocol.evidence import Evidence
+    from ddptop.protocol.messages import Scalar
 
 
 class _Side(NamedTuple):

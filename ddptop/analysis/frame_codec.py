@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import numpy as np
 
-from ddptop.analysis import frames, wanted_frames
+from ddptop.analysis import frames, stall_frames, wanted_frames
 from ddptop.analysis.history import WIDE as HISTORY_WIDE
 from ddptop.protocol import limits
 
@@ -241,10 +241,10 @@ PARTS: Mapping[str, Any] = {
     "Happening": frames.Happening,
     "Overhead": frames.Overhead,
     "Clocks": frames.Clocks,
-    "Call": frames.Call,
-    "Trace": frames.Trace,
-    "Testimony": frames.Testimony,
-    "Death": frames.Death,
+    "Call": stall_frames.Call,
+    "Trace": stall_frames.Trace,
+    "Testimony": stall_frames.Testimony,
+    "Death": stall_frames.Death,
     "GpuFacts": frames.GpuFacts,
     "LoggedScalar": frames.LoggedScalar,
     "Span": wanted_frames.Span,
@@ -263,8 +263,8 @@ WITH_COLUMNS = tuple(COLUMN_PARTS.values())
 
 OPTIONAL_PARTS: Mapping[str, Any] = {
     "Straggler | None": frames.Straggler,
-    "Stall | None": frames.Stall,
-    "Call | None": frames.Call,
+    "Stall | None": stall_frames.Stall,
+    "Call | None": stall_frames.Call,
     "RankSteps | None": frames.RankSteps,
     "Playback | None": frames.Playback,
     "Timeline | None": wanted_frames.Timeline,

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from ddptop.protocol.messages import Phase
 
 if TYPE_CHECKING:
-    from ddptop.protocol.messages import Bye, Evidence, Gpu, Hello, Memory, Progress
+    from ddptop.protocol.evidence import Evidence
+    from ddptop.protocol.machine import Gpu, Memory
+    from ddptop.protocol.messages import Bye, Hello, Progress
 
 HEARTBEAT_S = 0.5
 """Period of PROGRESS. A loaded machine may be late with one or two; three in a row are worth saying."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ddptop.protocol.messages import Operation
+    from ddptop.protocol.evidence import Operation
 
 UNEQUAL_BY_NATURE = ("gather", "scatter", "all_to_all", "alltoall", "send", "recv")
 """Collectives whose ranks may give tensors of different sizes: only the name is compared."""

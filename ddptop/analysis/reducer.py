@@ -25,25 +25,23 @@ from ddptop.analysis.replicas import Replicas
 from ddptop.analysis.stall_log import StallLog
 from ddptop.analysis.stall_rule import stalled_since
 from ddptop.analysis.wanted_parts import with_wanted
+from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import (
     Bye,
     Card,
     Clock,
     Event,
-    Evidence,
     Flag,
-    Gpu,
     Hello,
     Layout,
     Logged,
     Membership,
-    Memory,
     Phase,
     Progress,
     Replica,
     Run,
     Steps,
-    Usage,
 )
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from ddptop.analysis.gpu_facts import as_json
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ddptop.analysis.frames import Column, Frame, Testimony
+    from ddptop.analysis.frames import Column, Frame
+    from ddptop.analysis.stall_frames import Testimony
     from ddptop.protocol.messages import Scalar
 
 SCHEMA = 1

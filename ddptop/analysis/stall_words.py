@@ -13,9 +13,9 @@ from ddptop.analysis.testimony import answer_since, operation_name, operation_wo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddptop.analysis.frames import Testimony
     from ddptop.analysis.mismatches import Mismatch
     from ddptop.analysis.reducer import Reducer
+    from ddptop.analysis.stall_frames import Testimony
     from ddptop.analysis.stalls import Standstill
 
 TOLD_APART = 3

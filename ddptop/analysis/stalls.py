@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ddptop.analysis import stall_words
 from ddptop.analysis.calls import in_collective
 from ddptop.analysis.endings import ended_badly
-from ddptop.analysis.frames import MAX_TESTIMONIES, Stall
 from ddptop.analysis.members import NS, STALE_S
+from ddptop.analysis.stall_frames import MAX_TESTIMONIES, Stall
 from ddptop.analysis.stall_rule import COMPILE_GRACE_NS, patience_ns, stalled_since
 from ddptop.analysis.testimony import DEFAULT_GROUP, answer_since, sequence_of, testimony
 from ddptop.analysis.who_waits import Found, Position, find

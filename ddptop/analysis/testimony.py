@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from ddptop.analysis import calls
 from ddptop.analysis.endings import ended_ns, own_call, process_words
-from ddptop.analysis.frames import Testimony
 from ddptop.analysis.members import NS, STALE_S
+from ddptop.analysis.stall_frames import Testimony
 
 if TYPE_CHECKING:
     from ddptop.analysis.members import Member
     from ddptop.analysis.reducer import Reducer
-    from ddptop.protocol.messages import Evidence, Operation
+    from ddptop.protocol.evidence import Evidence, Operation
 
 DEFAULT_GROUP = "0"
 

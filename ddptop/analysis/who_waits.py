@@ -11,7 +11,7 @@ from ddptop.analysis.mismatches import Mismatch, differing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ddptop.protocol.messages import Operation
+    from ddptop.protocol.evidence import Operation
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from ddptop.tui.paint.numbers import clock
 from ddptop.tui.paint.text import clean, wrap
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Call, Death, Testimony
     from ddptop.analysis.report.content import Report, Standstill
+    from ddptop.analysis.stall_frames import Call, Death, Testimony
 
 MOST = 4
 """Of a kind; the rest is counted. A page is read in a minute."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from ddptop.analysis.report.build import finish
 from ddptop.analysis.report.spans import MOST_SPANS
 from ddptop.analysis.report.walk import LOOK_STEPS, Walk, look_every
-from ddptop.protocol.messages import Evidence, Steps
+from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.messages import Steps
 from ddptop.sources.player import FEED_FAILURES
 
 if TYPE_CHECKING:

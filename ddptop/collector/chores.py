@@ -11,7 +11,8 @@ from ddptop.collector.intake import Intake
 from ddptop.collector.record import Record
 from ddptop.collector.usage import UsageSampler
 from ddptop.collector.watch import ProcessWatch
-from ddptop.protocol.messages import Event, Gpu
+from ddptop.protocol.machine import Gpu
+from ddptop.protocol.messages import Event
 from ddptop.transport.private import RunDirectoryError
 from ddptop.transport.processes import current_process
 from ddptop.transport.rundir import RunFile, write_run_file

@@ -16,8 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddptop.protocol.codec import decode, encode
+from ddptop.protocol.evidence import Evidence, Stack, StackFrame
 from ddptop.protocol.limits import MAX_DEPTH, MAX_STACKS, MAX_STEP, MAX_TEXT
-from ddptop.protocol.messages import Evidence, Phase, Progress, Stack, StackFrame
+from ddptop.protocol.messages import Phase, Progress
 
 MAX_FILE_BYTES = 256 * 1024
 """faulthandler writes at most 100 threads of 100 calls."""

@@ -10,7 +10,8 @@ from ddptop.collector.record import Record
 from ddptop.collector.stall_watch import StallWatch
 from ddptop.collector.watch import ProcessWatch, RankProcess
 from ddptop.protocol.codec import encode
-from ddptop.protocol.messages import Bye, Clock, Event, Evidence, Hello, Message, Received
+from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.messages import Bye, Clock, Event, Hello, Message, Received
 from ddptop.transport.receiver import AckedReceiver
 
 NS = 1_000_000_000

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import psutil
 
 from ddptop.collector.watch import RankProcess
-from ddptop.protocol.messages import Usage
+from ddptop.protocol.machine import Usage
 
 
 class UsageSampler:

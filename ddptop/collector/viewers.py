@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ddptop.analysis.frame_codec import encode_frame
 from ddptop.collector.mishaps import ARITHMETIC, Mishaps
-from ddptop.protocol.messages import State
+from ddptop.protocol.link import State
 from ddptop.transport.credit import LARGEST_FRAME_BYTES, CreditServer, Waiting, has_more
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ import msgpack
 
 from ddptop.protocol import limits
 from ddptop.protocol.checks import ProtocolError
-from ddptop.protocol.messages import Bucket, Hello, Message, State, StepRow, Steps, Type
+from ddptop.protocol.link import State
+from ddptop.protocol.messages import Bucket, Hello, Message, StepRow, Steps, Type
 from ddptop.protocol.schema import CHECKS, CODES, KINDS, NAMES, checked, count, ns
 
 __all__ = ["ProtocolError", "UnknownType", "decode", "encode"]

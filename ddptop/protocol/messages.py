@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
+from ddptop.protocol.evidence import Ask, Evidence
+from ddptop.protocol.link import Ack, Credit, State
+from ddptop.protocol.machine import Gpu, Memory, Usage
+
 Scalar: TypeAlias = "int | float | str | bool | None"
 
 
@@ -195,51 +199,6 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """What the agent of the host read of a rank's process. Only the newest one counts."""
-
-    t_ns: int
-    rss_bytes: int
-    cpu_pct: float
-    """Of one core, since the reading before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """What the agent of the host read of a rank's GPU. Only the newest one counts. None: not told."""
-
-    t_ns: int
-    util_pct: float | None
-    mem_bytes: int | None
-    """Used by all processes."""
-    mem_total_bytes: int | None
-    temp_c: float | None
-    power_w: float | None
-    clock_mhz: int | None
-    max_clock_mhz: int | None
-    throttle: str | None
-    """Why the clocks are held down, in words; empty: they are not."""
-    pcie_tx_bytes_s: int | None
-    pcie_rx_bytes_s: int | None
-    nvlink_tx_bytes: int | None
-    """Since the driver was loaded."""
-    nvlink_rx_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What torch's CUDA allocator says in a rank. Only the newest one counts."""
-
-    t_ns: int
-    allocated_bytes: int
-    reserved_bytes: int
-    peak_bytes: int
-    """Most that was allocated at once."""
-    retries: int
-    """Allocations that succeeded only after cached blocks were given back."""
-
-
-@dataclass(frozen=True, slots=True)
 class Logged:
     """The newest values that a script logged with `ddptop.log`. Only the newest of each name counts."""
 
@@ -256,94 +215,6 @@ class Bye:
     t_ns: int
     reason: str
     """`finished`, or the name of the exception that ends the process."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """Collector to rank: all up to `seq` is safe. `nack`: something after it is missing, send again."""
-
-    epoch: int
-    """Random number of the collector process: a new one means that it restarted."""
-    seq: int
-    nack: bool
-    detail_every: int
-    """The largest sampling interval of the group, for all ranks to share the same detailed steps."""
-
-
-class StackFrame(NamedTuple):
-    """One call on a stack."""
-
-    file: str
-    line: int
-    """0: not known."""
-    function: str
-    code: str
-    """The line of source itself, without indent; empty where it cannot be read."""
-
-
-class Stack(NamedTuple):
-    """What one thread is doing, or where an exception came from. Innermost call first."""
-
-    thread: str
-    """Name of the thread; `traceback` for an exception's."""
-    main: bool
-    frames: tuple[StackFrame, ...]
-
-
-class GroupState(NamedTuple):
-    """A process group as one of its ranks sees it."""
-
-    name: str
-    """The same on all of its ranks: torch's group name, `0` for the default group."""
-    backend: str
-    size: int
-    sequence: int
-    """Collectives that this rank has launched in it; -1 where the backend does not count."""
-    completed: int
-    """The last of them that has completed; -1: not known."""
-
-
-class Operation(NamedTuple):
-    """One collective as torch's flight recorder has it."""
-
-    group: str
-    sequence: int
-    """Its number within the group, from 1."""
-    name: str
-    """`all_reduce`, `broadcast`, ..."""
-    sizes: str
-    """Of its inputs: `[[1000]]`."""
-    dtype: str
-    done: bool
-    age_ms: int
-    """Since it was launched."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Collector to rank: answer with EVIDENCE of this number, once."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What a rank is doing at this moment, from its publisher thread while the training thread is stuck."""
-
-    t_ns: int
-    number: int
-    """Of the ASK that it answers; 0: the rank's own word at its end."""
-    step: int
-    phase: int
-    bucket: int
-    """As in PROGRESS."""
-    reason: str
-    """Why the process ends (`ValueError: no such file`); empty while it lives."""
-    groups: tuple[GroupState, ...]
-    stacks: tuple[Stack, ...]
-    """The main thread's first."""
-    operations: tuple[Operation, ...]
-    """The newest, oldest first; none where torch keeps no flight recorder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,31 +269,6 @@ class Run:
     """`live`, `finished` or `failed`."""
     exit_code: int | None
     simulated: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Credit:
-    """Viewer to collector: room for one more frame.
-
-    `cursor` is the number of history points the viewer already has, `epoch` whose history that is;
-    `focus` is the rank whose single steps it wants as well, -1 for none. `want` asks for one more part of
-    the frame (`ddptop.analysis.wants`), empty: none.
-    """
-
-    epoch: int
-    cursor: int
-    focus: int
-    want: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """Collector to viewer: one frame of the group (`ddptop.analysis.frame_codec`)."""
-
-    epoch: int
-    skipped: int
-    """Frames that were coalesced because the viewer had given no credit."""
-    frame: bytes
 
 
 Message: TypeAlias = (

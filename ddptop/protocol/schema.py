@@ -18,34 +18,25 @@ from ddptop.protocol.checks import (
     text,
     texts,
 )
+from ddptop.protocol.evidence import Ask, Evidence, GroupState, Operation, Stack, StackFrame
+from ddptop.protocol.link import Ack, Credit, State
+from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import (
-    Ack,
-    Ask,
     Bucket,
     Bye,
     Card,
     Clock,
-    Credit,
     Event,
-    Evidence,
-    Gpu,
-    GroupState,
     Hello,
     Layout,
     Logged,
     Membership,
-    Memory,
     Message,
-    Operation,
     Phase,
     Progress,
     Replica,
     Run,
-    Stack,
-    StackFrame,
-    State,
     Type,
-    Usage,
 )
 
 count = integer(0, limits.MAX_STEP)

@@ -9,7 +9,8 @@ import msgpack
 
 from ddptop.protocol.codec import ProtocolError, decode
 from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
-from ddptop.protocol.messages import Gpu, Logged, Memory, Progress, Received, Replica, Steps, Type, Usage
+from ddptop.protocol.machine import Gpu, Memory, Usage
+from ddptop.protocol.messages import Logged, Progress, Received, Replica, Steps, Type
 from ddptop.recording.format import (
     BLOCK,
     NO_STEP,

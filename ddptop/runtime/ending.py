@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
-from ddptop.protocol.messages import Stack
+from ddptop.protocol.evidence import Stack
 from ddptop.runtime.evidence import REASON_CHARACTERS
 from ddptop.runtime.stacks import traceback_stack
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ddptop.protocol.codec import encode
-from ddptop.protocol.messages import Evidence, GroupState, Stack
+from ddptop.protocol.evidence import Evidence, GroupState, Stack
 from ddptop.runtime import flight_dump, flight_recorder, stacks
 from ddptop.runtime.flight_recorder import Flight
 from ddptop.runtime.groups import group_states

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ddptop.protocol.messages import Operation
+from ddptop.protocol.evidence import Operation
 
 NEWEST = 128
 """Operations told: a rank runs ahead of another by the buckets of one backward, or by some broadcasts."""

@@ -8,8 +8,9 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from ddptop.protocol.evidence import GroupState
 from ddptop.protocol.limits import MAX_MEMBERS
-from ddptop.protocol.messages import GroupState, Membership
+from ddptop.protocol.messages import Membership
 
 MAX_GROUPS = 64
 """Told in one piece of evidence, in order of construction: meshes of a large job have a dozen per rank."""

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ddptop.protocol.codec import encode
-from ddptop.protocol.messages import Ack, Bye, Card, Message, Progress
+from ddptop.protocol.link import Ack
+from ddptop.protocol.messages import Bye, Card, Message, Progress
 from ddptop.runtime.budget import Budget
 from ddptop.runtime.device.timing import memory_of
 from ddptop.runtime.ending import FINISHED, Ending

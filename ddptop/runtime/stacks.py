@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from types import FrameType, TracebackType
 
-from ddptop.protocol.messages import Stack, StackFrame
+from ddptop.protocol.evidence import Stack, StackFrame
 
 MAIN_FRAMES = 48
 """Innermost calls told of the training thread: under a framework the user's own call lies some 30 deep."""

@@ -12,7 +12,7 @@ import zmq
 
 from ddptop.analysis.frame_codec import FrameError, decode_frame
 from ddptop.analysis.history import HistoryStore
-from ddptop.protocol.messages import Credit
+from ddptop.protocol.link import Credit
 from ddptop.sources.base import Source
 from ddptop.transport.credit import CreditClient, has_more
 from ddptop.transport.discovery import is_alive, read_run_file
@@ -20,7 +20,7 @@ from ddptop.transport.rundir import view_endpoint
 
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Frame
-    from ddptop.protocol.messages import State
+    from ddptop.protocol.link import State
     from ddptop.transport.rundir import RunFile
 
 POLL_MS = 100

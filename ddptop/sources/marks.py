@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from ddptop.protocol.messages import Bye, Event, Evidence, Hello, Run
+from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.messages import Bye, Event, Hello, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

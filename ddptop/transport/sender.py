@@ -16,8 +16,10 @@ import msgpack
 import zmq
 
 from ddptop.protocol.codec import ProtocolError, decode
+from ddptop.protocol.evidence import Ask
 from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_RANK_MESSAGE_BYTES
-from ddptop.protocol.messages import Ack, Ask, Hello
+from ddptop.protocol.link import Ack
+from ddptop.protocol.messages import Hello
 from ddptop.transport.sockets import connect, new_context
 
 SEND_HIGH = 8

@@ -7,18 +7,9 @@ from typing import Any
 
 from ddptop.analysis.frames import Frame
 from ddptop.analysis.reducer import Reducer
-from ddptop.protocol.messages import (
-    Event,
-    Evidence,
-    GroupState,
-    Operation,
-    Phase,
-    Received,
-    Scalar,
-    Stack,
-    StackFrame,
-    Usage,
-)
+from ddptop.protocol.evidence import Evidence, GroupState, Operation, Stack, StackFrame
+from ddptop.protocol.machine import Usage
+from ddptop.protocol.messages import Event, Phase, Received, Scalar
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddptop.analysis.calls import compiling, in_collective, is_users, place, user_call
-from ddptop.analysis.frames import Call
-from ddptop.protocol.messages import Stack, StackFrame
+from ddptop.analysis.stall_frames import Call
+from ddptop.protocol.evidence import Stack, StackFrame
 
 TORCH = "/opt/conda/lib/python3.12/site-packages/torch"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddptop.analysis.verdict import verdict
-from ddptop.protocol.messages import Bye, Stack, StackFrame
+from ddptop.protocol.evidence import Stack, StackFrame
+from ddptop.protocol.messages import Bye
 from tests.analysis.stalling import ALL_REDUCE, BACKWARD, Stage, op, waits
 
 RESET = "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection reset by peer [127.0.0.1]:4242"

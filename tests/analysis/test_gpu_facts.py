@@ -8,7 +8,8 @@ from ddptop.analysis.frame_codec import decode_frame, encode_frame
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.snapshot import snapshot
 from ddptop.analysis.verdict import verdict
-from ddptop.protocol.messages import Gpu, Memory, Received
+from ddptop.protocol.machine import Gpu, Memory
+from ddptop.protocol.messages import Received
 
 START_NS = 5_000 * 1_000_000_000
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.protocol.messages import Received, Usage
+from ddptop.protocol.machine import Usage
+from ddptop.protocol.messages import Received
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS

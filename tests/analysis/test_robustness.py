@@ -13,28 +13,24 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.snapshot import snapshot
 from ddptop.analysis.verdict import verdict
 from ddptop.protocol import limits
+from ddptop.protocol.evidence import Evidence, GroupState, Operation, Stack, StackFrame
+from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import (
     Bucket,
     Bye,
     Card,
     Clock,
     Event,
-    Evidence,
-    GroupState,
     Hello,
     Layout,
     Membership,
     Message,
-    Operation,
     Progress,
     Received,
     Replica,
     Run,
-    Stack,
-    StackFrame,
     StepRow,
     Steps,
-    Usage,
 )
 
 

@@ -7,10 +7,11 @@ import time
 import pytest
 
 from ddptop.analysis.frame_codec import encode_frame
-from ddptop.analysis.frames import MAX_TESTIMONIES
 from ddptop.analysis.snapshot import snapshot
+from ddptop.analysis.stall_frames import MAX_TESTIMONIES
 from ddptop.analysis.verdict import verdict
-from ddptop.protocol.messages import Event, Phase, Received, Stack, StackFrame
+from ddptop.protocol.evidence import Stack, StackFrame
+from ddptop.protocol.messages import Event, Phase, Received
 from tests.analysis.stalling import ALL_REDUCE, NS, Stage, op, users, waits
 
 IN_41 = {"step": 41, "bucket": 3, "sequence": 83}

@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from ddptop.protocol.codec import encode
-from ddptop.protocol.messages import Flag, Progress, Received, StepRow, Steps, Usage
+from ddptop.protocol.machine import Usage
+from ddptop.protocol.messages import Flag, Progress, Received, StepRow, Steps
 from ddptop.recording.past import GROUP, Past, joined, picked
 from ddptop.recording.writer import Writer
 from ddptop.sources.replay import ReplaySource

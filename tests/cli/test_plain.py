@@ -8,7 +8,8 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from ddptop.analysis.frames import Alert, Call, Frame, Playback, Ranks, Trace
+from ddptop.analysis.frames import Alert, Frame, Playback, Ranks
+from ddptop.analysis.stall_frames import Call, Trace
 from ddptop.cli.plain import picture, watch_line
 from ddptop.cli.plain_tables import MAX_RANK_ROWS, rank_table
 from tests.tui.troubles import ASLEEP, SENTENCE, died, hostile, mismatch, missing

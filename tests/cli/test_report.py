@@ -13,7 +13,8 @@ from ddptop.analysis.report.content import Report
 from ddptop.cli import report_reading
 from ddptop.cli.report_reading import read
 from ddptop.cli.report_text import page
-from ddptop.protocol.messages import Evidence, Progress, Received, Steps
+from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.messages import Progress, Received, Steps
 from ddptop.recording.format import MAGIC
 from ddptop.recording.reader import Recording
 from tests.recording import made_up

@@ -16,19 +16,8 @@ import time
 from pathlib import Path
 
 from ddptop.protocol.codec import encode
-from ddptop.protocol.messages import (
-    Bucket,
-    Bye,
-    Evidence,
-    Hello,
-    Layout,
-    Phase,
-    Progress,
-    Stack,
-    StackFrame,
-    StepRow,
-    Steps,
-)
+from ddptop.protocol.evidence import Evidence, Stack, StackFrame
+from ddptop.protocol.messages import Bucket, Bye, Hello, Layout, Phase, Progress, StepRow, Steps
 from ddptop.transport.sender import AckedSender
 
 LOOK_S = 0.25

@@ -9,7 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from ddptop.protocol.messages import Bye, Event, Hello, Layout, Progress, Run, Steps, Usage
+from ddptop.protocol.machine import Usage
+from ddptop.protocol.messages import Bye, Event, Hello, Layout, Progress, Run, Steps
 from ddptop.recording.reader import Recording, RecordingError
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import zmq
 
-from ddptop.protocol.messages import Credit
+from ddptop.protocol.link import Credit
 from ddptop.transport.credit import CreditClient
 from ddptop.transport.discovery import read_run_file
 from ddptop.transport.rundir import ingest_endpoint, view_endpoint

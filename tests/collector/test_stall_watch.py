@@ -8,7 +8,8 @@ import signal
 import pytest
 
 from ddptop.collector.stall_watch import AGAIN_NS, ANEW_NS, NS, StallWatch
-from ddptop.protocol.messages import Event, Evidence, Progress
+from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.messages import Event, Progress
 from ddptop.recording.reader import Recording, RecordingError
 
 BEGAN = 1_000 * NS

@@ -16,35 +16,26 @@ from hypothesis import strategies as st
 
 from ddptop.protocol import limits
 from ddptop.protocol.codec import ProtocolError, UnknownType, decode, encode
+from ddptop.protocol.evidence import Ask, Evidence, GroupState, Operation, Stack, StackFrame
+from ddptop.protocol.link import Ack, Credit, State
+from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import (
-    Ack,
-    Ask,
     Bucket,
     Bye,
     Card,
     Clock,
-    Credit,
     Event,
-    Evidence,
-    Gpu,
-    GroupState,
     Hello,
     Layout,
     Logged,
     Membership,
-    Memory,
     Message,
-    Operation,
     Progress,
     Replica,
     Run,
-    Stack,
-    StackFrame,
-    State,
     StepRow,
     Steps,
     Type,
-    Usage,
 )
 
 HELLO = Hello(

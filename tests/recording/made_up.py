@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ddptop.protocol.codec import encode
 from ddptop.protocol.limits import VERSION
+from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import (
     Bucket,
     Bye,
@@ -21,7 +22,6 @@ from ddptop.protocol.messages import (
     Run,
     StepRow,
     Steps,
-    Usage,
 )
 from ddptop.recording.writer import Writer
 

@@ -11,7 +11,8 @@ import pytest
 
 from ddptop.protocol import limits
 from ddptop.protocol.codec import encode
-from ddptop.protocol.messages import Bye, Hello, Progress, Received, Steps, Usage
+from ddptop.protocol.machine import Usage
+from ddptop.protocol.messages import Bye, Hello, Progress, Received, Steps
 from ddptop.recording.format import MAGIC
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.recording.writer import Writer

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ddptop.protocol.codec import decode, encode
+from ddptop.protocol.evidence import Evidence, GroupState, Operation, Stack, StackFrame
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
-from ddptop.protocol.messages import Evidence, GroupState, Operation, Stack, StackFrame
 from ddptop.runtime import evidence as module
 from ddptop.runtime import flight_recorder
 from ddptop.runtime.evidence import Witness, fitted

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ddptop.protocol.messages import Stack
+from ddptop.protocol.evidence import Stack
 from ddptop.runtime.stacks import (
     CODE_CHARACTERS,
     MAIN_FRAMES,

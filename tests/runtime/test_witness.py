@@ -7,7 +7,8 @@ import stat
 import sys
 from pathlib import Path
 
-from ddptop.protocol.messages import Bye, Evidence, Hello, Membership, Phase, Progress, Replica
+from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.messages import Bye, Hello, Membership, Phase, Progress, Replica
 from ddptop.runtime.flight_analysis import analysed, read
 from ddptop.transport.rundir import flight_folder
 from tests.processes import DEADLINE_S, environment, free_port, run, until

@@ -11,7 +11,8 @@ import pytest
 from ddptop.analysis.frame_codec import encode_frame
 from ddptop.analysis.frames import History
 from ddptop.analysis.reducer import Reducer
-from ddptop.protocol.messages import Hello, Received, Run, State
+from ddptop.protocol.link import State
+from ddptop.protocol.messages import Hello, Received, Run
 from ddptop.sources import live as live_module
 from ddptop.sources.live import LiveSource, aged
 from ddptop.transport.credit import CreditServer

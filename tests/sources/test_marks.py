@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddptop.analysis.frames import Happening
-from ddptop.protocol.messages import Bye, Event, Evidence, Hello, Message, Received, Run
+from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.messages import Bye, Event, Hello, Message, Received, Run
 from ddptop.sources.marks import Marks
 
 S = 1_000_000_000

@@ -12,7 +12,8 @@ import pytest
 
 from ddptop.protocol.codec import encode
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
-from ddptop.protocol.messages import Hello, Progress, Usage
+from ddptop.protocol.machine import Usage
+from ddptop.protocol.messages import Hello, Progress
 
 PROGRESS = encode(Progress(1, 5, 0, -1, -1, 1, 0.0, 0.0, 0))
 

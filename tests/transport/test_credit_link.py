@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ddptop.protocol.messages import Credit, State
+from ddptop.protocol.link import Credit, State
 from ddptop.transport import credit as credit_module
 from ddptop.transport.credit import FORGET_NS, LARGEST_FRAME_BYTES, CreditClient, CreditServer
 

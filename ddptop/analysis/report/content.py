@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Alert, Death, Happening, Overhead, RunInfo, Testimony
+    from ddptop.analysis.frames import Alert, Happening, Overhead, RunInfo
+    from ddptop.analysis.stall_frames import Death, Testimony
     from ddptop.protocol.messages import Scalar
 
 

@@ -9,8 +9,8 @@ from ddptop.analysis.report.words import amount, and_more, by_kind, listed
 from ddptop.analysis.verdict import CAUSES, UNEVEN_PCT
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Death
     from ddptop.analysis.report.content import Culprit, Report, Standstill
+    from ddptop.analysis.stall_frames import Death
 
 NAMED = 3
 """Culprits told in full; the others are in the line of blocks and in the table."""

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from ddptop.analysis.frames import Alert
 from ddptop.analysis.report.content import Standstill
-from ddptop.protocol.messages import Evidence
+from ddptop.protocol.evidence import Evidence
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Death, Frame, Happening
+    from ddptop.analysis.frames import Frame, Happening
     from ddptop.analysis.reducer import Reducer
+    from ddptop.analysis.stall_frames import Death
     from ddptop.protocol.messages import Received
 
 NS = 1_000_000_000

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddptop.protocol.messages import Memory, Scalar
+from ddptop.protocol.machine import Memory
+from ddptop.protocol.messages import Scalar
 from ddptop.runtime.device.clock import DeviceClock
 from ddptop.runtime.device.cuda_timer import CudaTimer, GlooCudaTimer
 from ddptop.runtime.device.events import CudaDevice, Device, EventPool

@@ -16,8 +16,10 @@ import msgpack
 import zmq
 
 from ddptop.protocol.codec import ProtocolError, decode, encode
+from ddptop.protocol.evidence import Ask
 from ddptop.protocol.limits import MAX_FRAME_BYTES, VERSION
-from ddptop.protocol.messages import Ack, Ask, Card, Hello, Layout, Membership, Message
+from ddptop.protocol.link import Ack
+from ddptop.protocol.messages import Card, Hello, Layout, Membership, Message
 from ddptop.sources.simulation.story import Story
 from ddptop.transport.sockets import connect
 

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import time
 
-from ddptop.protocol.messages import (
-    Bye,
-    Evidence,
-    GroupState,
-    Phase,
-    Progress,
-    Stack,
-    StackFrame,
-    StepRow,
-    Steps,
-)
+from ddptop.protocol.evidence import Evidence, GroupState, Stack, StackFrame
+from ddptop.protocol.messages import Bye, Phase, Progress, StepRow, Steps
 from ddptop.sources.simulation.node import RANKS_PER_NODE, Node
 from ddptop.sources.simulation.story import Story
 from ddptop.transport.sockets import new_context

@@ -8,7 +8,8 @@ from ddptop.analysis.endings import MEANINGS
 from ddptop.tui.paint.numbers import age
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Death, Frame, Stall
+    from ddptop.analysis.frames import Frame
+    from ddptop.analysis.stall_frames import Death, Stall
 
 _KINDS = {
     "stall": "the step does not move",

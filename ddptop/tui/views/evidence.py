@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddptop.analysis.frames import Call, Death, Stall, Testimony
 from ddptop.analysis.happenings import ranks_phrase
+from ddptop.analysis.stall_frames import Call, Death, Stall, Testimony
 from ddptop.tui.paint.line import Line, beside
 from ddptop.tui.paint.numbers import clock, count, counted
 from ddptop.tui.paint.text import cells, wrap

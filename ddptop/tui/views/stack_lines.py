@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from ddptop.analysis.calls import is_users
-from ddptop.analysis.frames import Call, Trace
+from ddptop.analysis.stall_frames import Call, Trace
 from ddptop.tui.paint.line import Line, Role
 from ddptop.tui.paint.numbers import UNKNOWN, counted
 from ddptop.tui.paint.text import cells, fit, fit_tail

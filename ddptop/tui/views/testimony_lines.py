@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop.analysis.frames import Call, Testimony, Trace
+from ddptop.analysis.stall_frames import Call, Testimony, Trace
 from ddptop.tui.paint import table
 from ddptop.tui.paint.line import Line
 from ddptop.tui.paint.numbers import UNKNOWN, count

@@ -1,0 +1,50 @@
+"""What is read of a rank's process, GPU and memory beside its steps. Of each only the newest one counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the agent of the host read of a rank's process. Only the newest one counts."""
+
+    t_ns: int
+    rss_bytes: int
+    cpu_pct: float
+    """Of one core, since the reading before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """What the agent of the host read of a rank's GPU. Only the newest one counts. None: not told."""
+
+    t_ns: int
+    util_pct: float | None
+    mem_bytes: int | None
+    """Used by all processes."""
+    mem_total_bytes: int | None
+    temp_c: float | None
+    power_w: float | None
+    clock_mhz: int | None
+    max_clock_mhz: int | None
+    throttle: str | None
+    """Why the clocks are held down, in words; empty: they are not."""
+    pcie_tx_bytes_s: int | None
+    pcie_rx_bytes_s: int | None
+    nvlink_tx_bytes: int | None
+    """Since the driver was loaded."""
+    nvlink_rx_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What torch's CUDA allocator says in a rank. Only the newest one counts."""
+
+    t_ns: int
+    allocated_bytes: int
+    reserved_bytes: int
+    peak_bytes: int
+    """Most that was allocated at once."""
+    retries: int
+    """Allocations that succeeded only after cached blocks were given back."""

@@ -43,6 +43,20 @@ def run(command: Sequence[str | Path], env: dict[str, str], cwd: Path) -> subpro
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
+def run_plain(
+    command: Sequence[str | Path], env: dict[str, str], cwd: Path
+) -> subprocess.CompletedProcess[str]:
+    """`run` of a command without anything of ours in it, for comparison.
+
+    Repeated where it dies of what `ddptop.runtime.rest` keeps ours from: torch's own abort at exit.
+    """
+    for _ in range(3):
+        done = run(command, env, cwd)
+        if done.returncode == 0 or "terminate called without an active exception" not in done.stderr:
+            break
+    return done
+
+
 @contextmanager
 def started(command: Sequence[str | Path], env: dict[str, str], cwd: Path) -> Iterator[subprocess.Popen[str]]:
     """A running command in a session of its own, killed with all its children at the end of the block."""

@@ -26,6 +26,9 @@ EQUAL, SLOW = 110, 100
 """Steps of a stretch. A name is gone when the last hundred steps, of which figures are made, are without."""
 
 PLAN = [("nowhere", EQUAL), *(part for place in PLACES for part in ((place, SLOW), ("nowhere", EQUAL)))]
+LATE_MS = 0.3
+"""Ranks less late than this are equal."""
+
 WITHIN = 0.05
 """What the method is to be trusted to."""
 
@@ -37,6 +40,8 @@ class Stretch:
     slept_ms: float
     late_ms: float
     wait_ms: float
+    ranks_late_ms: list[tuple[float, float]]
+    """Of each rank the median, and what a tenth of the steps exceed."""
     shown: dict[str, Any]
 
     def transfer(self) -> float:
@@ -114,10 +119,20 @@ def test_the_transfer_is_what_it_is_between_equal_ranks(
     assert stretch.transfer() < max(equal) + 2 * WITHIN * stretch.slept_ms
 
 
-def test_of_equal_ranks_nobody_is_named(stretches: list[Stretch]) -> None:
+def test_of_ranks_that_the_script_saw_equal_nobody_is_named(stretches: list[Stretch]) -> None:
     equal = [stretch for (place, _), stretch in zip(PLAN, stretches, strict=True) if place == "nowhere"]
-    named = [found for stretch in equal if (found := stretch.shown["straggler"]) is not None]
-    # Four ranks take turns on two cores that other tests use as well: over one stretch of them a rank may
-    # really be 1 or 2 ms late, which is no name that a delay before it has left behind.
-    assert len(named) <= 1, named
-    assert all(found["lateness_ms"] < stretches[1].slept_ms / 4 for found in named), named
+    for stretch in equal:
+        named = stretch.shown["straggler"]
+        seen = stretch.ranks_late_ms
+        print("named", named, "seen", seen)
+        if max(usual for usual, _ in seen) < LATE_MS:
+            assert named is None or named["pattern"] == "intermittent", (named, seen)
+        if named is None:
+            continue
+        # Four ranks take turns on two cores that others use as well, and one may really be late for a while.
+        # Then its name must be the right one, and no delay before may have left it behind.
+        usual, often = seen[named["rank"]]
+        if named["pattern"] == "intermittent":
+            assert often > named["lateness_ms"] / 2, (named, seen)
+        else:
+            assert named["lateness_ms"] == pytest.approx(usual, rel=0.25, abs=LATE_MS), (named, seen)

@@ -56,10 +56,8 @@ class Naming:
         found = [named for window in detail.scopes.values() if (named := self._in(window, slots)) is not None]
         kept = [named for named in found if before is not None and named[:2] == before[:2]]
         self.now = kept[0] if kept else max(found, key=lambda named: named.cost_ms, default=None)
-        fresh = self.now is not None and (before is None or before[:2] != self.now[:2])
-        if fresh and not self._borne_out(detail, slots):
+        if self.now is None or not self._borne_out(detail, slots):
             self.now = None
-        if self.now is None:
             return
         if self._last is not None and self._last[:2] != self.now[:2]:
             self._moves.append(detail.count)
@@ -87,7 +85,7 @@ class Naming:
         return None
 
     def _borne_out(self, detail: DetailWindow, slots: Column) -> bool:
-        """Whether what is to be named can be seen in the rank's own time as well."""
+        """Whether what is or stays named can be seen in the rank's own time as well."""
         named = self.now
         assert named is not None
         window, newest = detail.scopes[named.scope], detail.group.recent(judge.NEWEST)

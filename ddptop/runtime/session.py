@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from ddptop.protocol.messages import Event, Membership, Message, Scalar
-from ddptop.runtime import phases
+from ddptop.runtime import compiled, phases, rest, warned
 from ddptop.runtime.budget import Budget
 from ddptop.runtime.crash_file import CrashFile
 from ddptop.runtime.device.timing import DeviceTiming, device_card
@@ -23,7 +23,6 @@ from ddptop.runtime.ending import ending
 from ddptop.runtime.groups import default_sequence, membership_of
 from ddptop.runtime.guard import guard
 from ddptop.runtime.identity import Identity
-from ddptop.runtime.import_hook import when_imported
 from ddptop.runtime.logged import LoggedScalars
 from ddptop.runtime.publisher import Publisher
 from ddptop.runtime.recorder import Recorder, now
@@ -42,8 +41,8 @@ CLOSE_S = 0.8
 class Session:
     """Begun at the first DDP model of a process, ended with the process."""
 
-    def __init__(self, ddp: Any) -> None:
-        """Install the phases and start publishing; `ddp` tells the device and the process group."""
+    def __init__(self, device: torch.device | None) -> None:
+        """Install the phases; `device`: of the first model, the CPU where that is not known."""
         from ddptop.runtime.attach import switch_models
 
         self.recorder = Recorder(optimizer_exists=phases.optimizer_exists)
@@ -62,12 +61,13 @@ class Session:
         self._timers: dict[str, BucketTimer | None] = {}
         self._publisher: Publisher | None = None
         self._crash_file: CrashFile | None = None
-        self._ddp_device = _device_of(ddp)
+        self._ddp_device = device or torch.device("cpu")
         if self._ddp_device.type == "cuda":
             self._time_device(self._ddp_device.index or 0)
         phases.install(self.recorder, None if self.device is None else self.device.scalar)
-        _trust_dynamo()
+        compiled.keep_dynamo_out()
         os.register_at_fork(after_in_child=self._after_fork)
+        rest.at_exit()
         atexit.register(self.close)
 
     def ensure_started(self) -> None:
@@ -78,6 +78,7 @@ class Session:
         identity = Identity.of_this_process(self._ddp_device, budget.budget_pct)
         self._publisher = Publisher(self, identity, budget, sequence=default_sequence)
         self._publisher.start()
+        warned.hearing.tell_to(self._tell_warning)
         path = Path(os.environ["DDPTOP_RUN_DIR"], f"crash-{identity.session}.txt")
         self._crash_file = CrashFile.open(path, self._crash_file)
         # Children of multiprocessing leave by os._exit, past atexit, but run these.
@@ -85,7 +86,7 @@ class Session:
 
     def timer_for(self, ddp: Any) -> BucketTimer | None:
         """The bucket timer for the model's device and backend; None where none tells the truth."""
-        device, backend = _device_of(ddp), str(dist.get_backend(ddp.process_group))
+        device, backend = device_of(ddp), str(dist.get_backend(ddp.process_group))
         kind = f"{device} {backend}"
         if kind not in self._timers:
             self._timers[kind] = self._new_timer(device, backend)
@@ -108,6 +109,10 @@ class Session:
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
 
+    def device_bound_ns(self) -> int | None:
+        """How far a moment on the GPU may be wrong; None where none is known."""
+        return None if self.device is None else self.device.clock.bound_ns
+
     def number_of_next_model(self) -> int:
         """DDP models are numbered from 0 in order of construction, the same on every rank."""
         self._models += 1
@@ -116,6 +121,7 @@ class Session:
     def describe_model(self, ddp: Any, number: int) -> None:
         """Read the options of a DDP model, and its buckets' parameters, from torch's own logger."""
         facts = ddp._get_ddp_logging_data()
+        warned.hear_reducer(facts)
         prefix = "ddp." if number == 0 else f"ddp{number}."
         for name, value in facts.items():
             if isinstance(value, (bool, int, str)) and name not in _NO_OPTIONS and "_time" not in name:
@@ -169,6 +175,11 @@ class Session:
             rank, step = self._publisher.rank, self.recorder.step
             self.say(Event(kind, now(), rank, step, {"name": str(name)}))
 
+    def _tell_warning(self, text: str) -> None:
+        if self._publisher is not None:
+            rank, step = self._publisher.rank, self.recorder.step
+            self.say(Event("warning", now(), rank, step, {"message": text}))
+
     def say(self, message: Message) -> None:
         """Send a message in order with the steps, where this process speaks for a rank; from any thread."""
         if self._publisher is not None:
@@ -182,6 +193,8 @@ class Session:
         try:
             self.recorder.finish()
             publisher.close(CLOSE_S, ending())
+            if self.device is not None:
+                self.device.abandon(self.recorder)
             if self._crash_file is not None:
                 self._crash_file.close()
         except KeyboardInterrupt:  # only our own farewell was still to be waited for
@@ -192,12 +205,16 @@ class Session:
     def _after_fork(self) -> None:
         """A forked child (a DataLoader worker) must not speak for the rank or touch its sockets."""
         self._publisher = None
-        self.recorder.records.clear()
+        if self.device is not None:
+            self.device.abandon(self.recorder)
+            self.device = None
+        self.recorder.drop()
         if self._crash_file is not None:
             self._crash_file.forked()
 
 
-def _device_of(ddp: Any) -> torch.device:
+def device_of(ddp: Any) -> torch.device:
+    """The device of a DDP model's first parameter that is trained; the CPU where there is none."""
     parameter = next((p for p in ddp.module.parameters() if p.requires_grad), None)
     return torch.device("cpu") if parameter is None else parameter.device
 
@@ -209,11 +226,3 @@ def _card_of_process() -> dict[str, Scalar]:
         "threads": torch.get_num_threads(),
         "argv": " ".join(sys.argv),
     }
-
-
-def _trust_dynamo() -> None:
-    """Keep torch.compile from tracing into the recorder's wrappers, which would break its graphs.
-
-    Importing torch._dynamo takes over a second: this waits until the script does it.
-    """
-    when_imported("torch._dynamo.trace_rules", lambda module: module.add("ddptop.runtime"))

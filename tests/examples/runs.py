@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.processes import DDPTOP, DDPTOP_RUN, TORCHRUN, environment, run, started, until
+from tests.processes import DDPTOP, DDPTOP_RUN, TORCHRUN, environment, run, run_plain, started, until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TWO_RANKS = ["--standalone", "--nproc-per-node", "2"]
@@ -87,7 +87,8 @@ class Runs:
 
 def _both(home: Path, example: Example) -> Ended:
     env = environment(home)
-    return Ended(home, run(example.watched(), env, home), run(example.plain(), env, home))
+    alone = run_plain if example.name == "plain_ddp" else run
+    return Ended(home, run(example.watched(), env, home), alone(example.plain(), env, home))
 
 
 def seen_to_stall(home: Path, example: Example) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.processes import DDPTOP_RUN, TORCHRUN, environment, free_port, run
+from tests.processes import DDPTOP_RUN, TORCHRUN, environment, free_port, run, run_plain
 
 SCRIPTS = Path(__file__).parent / "scripts"
 VARIANTS = (
@@ -46,7 +46,7 @@ class Trained:
             if launcher == "torchrun"
             else [*DDPTOP_RUN, "--ddptop-detail", "full", *options]
         )
-        done = run(words, environment(self.home), self.home)
+        done = (run_plain if launcher == "torchrun" else run)(words, environment(self.home), self.home)
         assert done.returncode == 0, done.stderr
         return folder
 
@@ -56,7 +56,7 @@ class Trained:
         folder.mkdir()
         script = [sys.executable, str(SCRIPTS / "spawned.py"), str(folder), str(world), str(free_port())]
         words = script if launcher == "plain" else [*DDPTOP_RUN, "--ddptop-exec", *script]
-        done = run(words, environment(self.home), self.home)
+        done = (run_plain if launcher == "plain" else run)(words, environment(self.home), self.home)
         assert done.returncode == 0, done.stderr
         if launcher != "plain":
             assert "10 steps" in done.stderr, "the children of mp.spawn are recorded"

@@ -3,8 +3,9 @@
 PLACE is where in a step 20 ms are slept, or `nowhere`. Rank 0 prints at the end what the script itself saw
 of it, for each stretch a line of JSON, medians over its steps: `slept_ms`, rank 1's sleep by its own clock
 (never shorter than asked for, and longer on a busy machine), and, from when each rank had its gradients,
-`late_ms`, how much later rank 1 had them than the median of the others, and `wait_ms`, how much sooner than
-the last rank the ranks had them, as a mean over all four.
+`late_ms`, how much later rank 1 had them than the median of the others, `wait_ms`, how much sooner than
+the last rank the ranks had them, as a mean over all four, and `ranks_late_ms`, of each rank how much later it
+had them than the median of the others: the median over the steps, and what a tenth of them exceed.
 """
 
 from __future__ import annotations
@@ -116,13 +117,20 @@ def tell(naps: Naps, stretches: int) -> None:
     slept = everyone[1][0] / 1e6
     came = torch.stack([times[1] for times in everyone], dim=1)
     came = (came - came[:, :1]) / 1e6
-    others = [rank for rank in range(came.shape[1]) if rank != 1]
-    late = came[:, 1] - came[:, others].median(dim=1).values
+    late = torch.stack([lateness(came, rank) for rank in range(came.shape[1])], dim=1)
     wait = (came.max(dim=1, keepdim=True).values - came).mean(dim=1)
     for number in range(stretches):
         here = stretch == number
-        names = {"slept_ms": slept, "late_ms": late, "wait_ms": wait}
-        print(json.dumps({name: times[here].median().item() for name, times in names.items()}))
+        names = {"slept_ms": slept, "late_ms": late[:, 1], "wait_ms": wait}
+        told = {name: times[here].median().item() for name, times in names.items()}
+        quantiles = torch.tensor([0.5, 0.9], dtype=late.dtype)
+        print(json.dumps(told | {"ranks_late_ms": late[here].quantile(quantiles, dim=0).T.tolist()}))
+
+
+def lateness(came: torch.Tensor, rank: int) -> torch.Tensor:
+    """(steps,) how much later than the median of the others `rank` came, of `came` (steps, ranks)."""
+    others = [other for other in range(came.shape[1]) if other != rank]
+    return came[:, rank] - came[:, others].median(dim=1).values
 
 
 if __name__ == "__main__":

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from subprocess import CompletedProcess
+from typing import Any, TypeAlias
 
 import torch
 
 from ddptop.analysis.snapshot import snapshot
 from ddptop.sources.replay import frame_at
-from tests.processes import DDPTOP_RUN, TORCHRUN, environment, run
+from tests.processes import DDPTOP_RUN, TORCHRUN, environment, run, run_plain
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TWO_RANKS = ["--standalone", "--nproc-per-node", "2"]
 WORLD = 2
+
+Runner: TypeAlias = Callable[[Sequence[str | Path], dict[str, str], Path], CompletedProcess[str]]
 
 _VARYING = re.compile(
     r"\d{4}-\d\d-\d\d[ _T]\d\d:\d\d:\d\d\S*"  # dates and times
@@ -72,18 +75,16 @@ def pair(home: Path, plain: Sequence[str], watched: Sequence[str], arguments: Se
     """Both commands, each with a folder of its own as first argument; both must succeed."""
     recording = home / "run.ddptop"
     recorded = ["--ddptop-record", str(recording), "--ddptop-detail", "full"]
-    ran = [
-        _ran(home, home / folder, command, arguments)
-        for folder, command in (("plain", plain), ("watched", [*DDPTOP_RUN, *recorded, *watched]))
-    ]
-    return Pair(*ran, recording)
+    alone = _ran(run_plain, home, home / "plain", [*plain], arguments)
+    seen = _ran(run, home, home / "watched", [*DDPTOP_RUN, *recorded, *watched], arguments)
+    return Pair(alone, seen, recording)
 
 
-def _ran(home: Path, folder: Path, command: Sequence[str], arguments: Sequence[str]) -> Ran:
+def _ran(runner: Runner, home: Path, folder: Path, command: list[str], arguments: Sequence[str]) -> Ran:
     folder.mkdir()
     # Warnings that Python hides by default would be new ones, too.
     env = environment(home) | {"HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "default"}
-    done = run([*command, str(folder), *arguments], env, home)
+    done = runner([*command, str(folder), *arguments], env, home)
     assert done.returncode == 0, done.stdout + done.stderr
     text = (done.stdout + "\n" + done.stderr).replace(str(folder), "FOLDER")
     lines = (_VARYING.sub("#", line).strip() for line in text.splitlines())

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ddptop.runtime import rest
 from ddptop.runtime.group import ending, interface, meeting, seeding, stores
 from ddptop.runtime.group.handle import Group
 from ddptop.runtime.group.place import Place
@@ -89,6 +90,7 @@ def setup(
             world_size=place.world_size,
             **arguments,
         )
+    rest.at_exit()
     atexit.register(_at_exit)
     return Group(
         place.rank,

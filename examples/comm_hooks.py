@@ -90,7 +90,7 @@ def main() -> None:
             try:
                 sent, took, loss = train(group, hook, dataset, options.steps)
                 row = f"{sent / 1e6:10.2f} {took:10.1f} {loss:10.4f}"
-            except TypeError as error:  # bf16 wants NCCL and a GPU that has it
+            except TypeError as error:  # torch refuses bf16 where it has no NCCL
                 row = f"  torch: {error}"
             if group.rank == 0:
                 print(f"{hook:10} {row}", flush=True)

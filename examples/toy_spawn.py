@@ -49,7 +49,7 @@ def train(rank: int, epochs: int, samples: int) -> None:
             print(f"mean squared error {mean:.4f} over {total} samples", flush=True)
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # each rank imports this file: only the first process may start ranks
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=1500)

@@ -3,7 +3,8 @@
 ddptop-run --standalone --nproc-per-node 2 examples/uneven_join.py
 ddptop                                       # in a second terminal
 
-Without join, a rank that has run out of batches leaves the others waiting in an all-reduce for ever.
+Without join, a rank that has run out of batches leaves the others waiting in an all-reduce for ever. With it,
+such a rank shows on the screen as `joined`.
 """
 
 import argparse

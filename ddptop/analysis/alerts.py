@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from ddptop.analysis.stalls import Standstill
     from ddptop.protocol.messages import Scalar
 
+PASSED_LOSS_NS = 600 * NS
+"""A loss that was no number for a moment is told so long: whoever looks now and then has seen it."""
+
 
 def alerts(
     reducer: Reducer, states: Sequence[str], straggler: Straggler | None, now_ns: int
@@ -36,7 +39,7 @@ def alerts(
         *gone,
         _stalled(reducer, stood),
         _mismatch(reducer, stood),
-        _bad_loss(reducer),
+        _bad_loss(reducer) or _bad_loss_before(reducer, now_ns),
         reducer.replicas.alert(),
         _late(reducer, straggler),
         reducer.loss_spread.alert(),
@@ -156,6 +159,26 @@ def _bad_loss(reducer: Reducer) -> Alert | None:
     others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
     message = f"loss of rank {rank}{others} is NaN or infinite since step {step:,}"
     return Alert("nan", "critical", rank, step, reducer.unix_s(since_ns), message, {"ranks": len(bad)})
+
+
+def _bad_loss_before(reducer: Reducer, now_ns: int) -> Alert | None:
+    """One that came and went: nobody may have looked just then, and the weights may keep it."""
+    passed = [
+        (m.bad_loss_before, rank)
+        for rank, m in enumerate(reducer.members)
+        if m.bad_loss_before is not None and now_ns - m.bad_loss_before.finite_ns < PASSED_LOSS_NS
+    ]
+    if not passed:
+        return None
+    first, rank = min(passed, key=lambda one: (one[0].step, one[1]))
+    again = max(one.finite_step for one, _ in passed)
+    others = f" and {len(passed) - 1} more" if len(passed) > 1 else ""
+    steps = (
+        f"from step {first.step:,} to {again - 1:,}" if again - 1 > first.step else f"at step {first.step:,}"
+    )
+    message = f"loss of rank {rank}{others} was NaN or infinite {steps}"
+    evidence: dict[str, Scalar] = {"ranks": len(passed), "finite_step": again}
+    return Alert("nan", "warning", rank, first.step, reducer.unix_s(first.since_ns), message, evidence)
 
 
 def _late(reducer: Reducer, straggler: Straggler | None) -> Alert | None:

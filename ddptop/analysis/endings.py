@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ddptop.analysis.calls import place, user_call
+from ddptop.protocol.goodbyes import WELL
 
 if TYPE_CHECKING:
     from ddptop.analysis.members import Member
@@ -43,7 +44,7 @@ LONGEST = 120
 def reason(member: Member) -> str:
     """`ValueError: no such file`; empty where the rank could not say."""
     told = member.last_words.reason if member.last_words is not None else ""
-    if not told and member.bye is not None and member.bye.reason != "finished":
+    if not told and member.bye is not None and member.bye.reason not in WELL:
         told = member.bye.reason
     line = _BUILD_PATH.sub("", told.strip().split("\n", 1)[0])
     return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."

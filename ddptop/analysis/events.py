@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.endings import ending, has_words, reason
+from ddptop.analysis.device_side import device_word
+from ddptop.analysis.endings import ending, has_words, process_words, reason
 
 if TYPE_CHECKING:
     from ddptop.analysis.members import Member
@@ -32,9 +33,9 @@ def on_event(reducer: Reducer, event: Event, t_ns: int) -> None:
         stall_s = event.fields.get("stall_s")
         if isinstance(stall_s, (int, float)) and stall_s > 0:
             reducer.stall_s = float(stall_s)
-    elif event.kind == "analyser":
+    elif event.kind in ("analyser", "ras"):
         texts = [text for name, text in sorted(event.fields.items()) if name.startswith("text")]
-        reducer.analysed = (_whole(event.fields.get("asked_ns")) or 0, tuple(map(str, texts)))
+        reducer.opinions[event.kind] = (_whole(event.fields.get("asked_ns")) or 0, tuple(map(str, texts)))
     elif event.kind == "collector_restart":
         text = _told(event) or "collector restarted, the run went on"
         reducer.log.add(reducer.unix_s(t_ns), event.kind, text, severity="warning")
@@ -60,7 +61,10 @@ def _lost(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
 def _exited(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
     """The collector learnt the exit code: of a process that said goodbye, or later than its loss."""
     _note_exit(event, member, t_ns)
-    if member.signal is not None:
+    if event.fields.get("left"):
+        if member.signal is not None or member.exit_code:
+            _log(reducer, event, f"{process_words(member)}, after it had left its group", t_ns)
+    elif member.signal is not None:
         _log(reducer, event, f"was ended by {member.signal}", t_ns, severity="critical")
     elif member.exit_code and (member.exit_code != PLAIN_FAILURE or not reason(member)):
         _log(reducer, event, f"exited with code {member.exit_code}", t_ns, severity="critical")
@@ -84,6 +88,10 @@ def _process(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
         _log(reducer, event, text, t_ns, severity="warning" if stopped else "info")
 
 
+def _warned(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
+    _log(reducer, event, f"was warned: {_told(event)}", t_ns, severity="warning")
+
+
 def _phase(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
     member.declare(event.kind == "phase_begins", t_ns)
     reducer.excused_ns = t_ns
@@ -95,10 +103,16 @@ def _timer(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
         reducer.figures.set_timer_bounds(event.rank, ready_us, end_us)
 
 
+def _device(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
+    member.device = device_word(event, t_ns)
+
+
 _OF_RANKS = {
+    "device": _device,
     "lost_rank": _lost,
     "exit": _exited,
     "process": _process,
+    "warning": _warned,
     "phase_begins": _phase,
     "phase_ends": _phase,
     "timer": _timer,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from ddptop.protocol.machine import GpuReading
 from ddptop.protocol.messages import Scalar
 
 if TYPE_CHECKING:
@@ -120,6 +121,10 @@ class Ranks:
     lost_records: Column
     rss_bytes: Column
     cpu_pct: Column
+    joined: Column
+    """1: in its newest step it had run out of inputs and only answered the others' collectives (`join`)."""
+    micro_steps: Column
+    """Backward passes in its newest step: more than 1 under gradient accumulation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,23 +189,10 @@ class Clocks:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuFacts:
+class GpuFacts(GpuReading):
     """The GPU of one rank, as the agent of its host and torch's allocator see it. None: not told."""
 
     rank: int
-    util_pct: float | None
-    mem_bytes: int | None
-    mem_total_bytes: int | None
-    temp_c: float | None
-    power_w: float | None
-    clock_mhz: int | None
-    max_clock_mhz: int | None
-    throttle: str | None
-    """Why its clocks are held down; empty: they are not."""
-    pcie_tx_bytes_s: int | None
-    pcie_rx_bytes_s: int | None
-    nvlink_tx_bytes: int | None
-    nvlink_rx_bytes: int | None
     allocated_bytes: int | None
     reserved_bytes: int | None
     peak_bytes: int | None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING
 
 from ddptop.analysis.frames import GpuFacts
+from ddptop.protocol.machine import GpuReading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,10 +14,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.frames import Straggler
     from ddptop.analysis.members import Member
 
-GPU = (
-    *("util_pct", "mem_bytes", "mem_total_bytes", "temp_c", "power_w", "clock_mhz", "max_clock_mhz"),
-    *("throttle", "pcie_tx_bytes_s", "pcie_rx_bytes_s", "nvlink_tx_bytes", "nvlink_rx_bytes"),
-)
+GPU = tuple(field.name for field in fields(GpuReading))
 MEMORY = ("allocated_bytes", "reserved_bytes", "peak_bytes", "retries")
 
 

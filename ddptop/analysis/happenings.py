@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from ddptop.analysis.frames import Happening
 
 KEPT = 100
+UNORDERED = frozenset({"warning"})
+"""Kinds of which several happen at once on each rank, in whatever order."""
 TOGETHER_S = 30.0
 """Ranks of one run join, restart and end within seconds; what comes half a minute later is another story."""
 NAMED_RANKS = 4
@@ -75,7 +77,8 @@ class Log:
                 entry.ranks.append(rank)
                 entry.seen.add(rank)
                 return
-            break
+            if kind not in UNORDERED:
+                break
         self._put(_Entry(unix_s, kind, severity, [rank], step, text, world, {rank}))
 
     def _put(self, entry: _Entry) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def heat(reducer: Reducer, want: WantsHeat) -> Heat | None:
-    """The last steps in the windows, at most `want.columns`; None where none of these ranks is there."""
+    """The last steps that are kept, at most `want.columns`; None where none of these ranks is there."""
     world = reducer.figures.world
     count = min(want.count or world, world - want.first)
     if count <= 0:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from ddptop.protocol.goodbyes import FINISHED, LEFT, WELL
 from ddptop.protocol.messages import Phase
 
 if TYPE_CHECKING:
+    from ddptop.analysis.device_side import DeviceWord
     from ddptop.protocol.evidence import Evidence
     from ddptop.protocol.machine import Gpu, Memory
     from ddptop.protocol.messages import Bye, Hello, Progress
@@ -31,6 +33,17 @@ class Session:
     layouts: dict[int, int] = field(default_factory=dict)
     """Layout generation of this process -> number of the layout's content."""
     generation: int = -1
+
+
+class PassedLoss(NamedTuple):
+    """A row of NaN or Inf losses that a finite one has ended."""
+
+    step: int
+    """Its first."""
+    since_ns: int
+    finite_step: int
+    """The step whose loss was finite again."""
+    finite_ns: int
 
 
 @dataclass(slots=True)
@@ -71,13 +84,19 @@ class Member:
     evidence: Evidence | None = None
     evidence_ns: int = 0
     """Its newest answer, and when it came."""
+    device: DeviceWord | None = None
+    """Where its GPU stood when it last answered."""
     last_words: Evidence | None = None
     """What it said at its end, or its crash file said for it."""
     joined: bool = False
     """In its newest step it had run out of inputs and only shadowed the others."""
+    micro_steps: int | None = None
+    """Backward passes in the newest step of its own."""
     bad_loss_step: int | None = None
     bad_loss_ns: int = 0
     """First step of an unbroken row of NaN or Inf losses, and when it arrived."""
+    bad_loss_before: PassedLoss | None = None
+    """The newest such row that has ended."""
 
     def begin(self, hello: Hello, session: int, t_ns: int) -> None:
         """A new process takes the rank over."""
@@ -122,14 +141,19 @@ class Member:
     @property
     def finished(self) -> bool:
         """It has said goodbye as it should."""
-        return self.bye is not None and self.bye.reason == "finished"
+        return self.bye is not None and self.bye.reason in WELL
 
     @property
     def ended_badly(self) -> bool:
-        """Its process is gone without goodbye, or with an exception, an exit code or a signal."""
+        """Its process is gone without goodbye, or with an exception, an exit code or a signal.
+
+        What befalls it after it has left its group is no matter of the training's.
+        """
         if self.bye is None:
             return self.gone_ns is not None
-        return self.bye.reason != "finished" or bool(self.exit_code) or self.signal is not None
+        if self.bye.reason == LEFT:
+            return False
+        return self.bye.reason != FINISHED or bool(self.exit_code) or self.signal is not None
 
     @property
     def running(self) -> bool:

@@ -69,6 +69,8 @@ def rank_columns(reducer: Reducer, states: Sequence[str], detail: DetailMedians,
         lost_records=each(lambda m: m.lost_records),
         rss_bytes=each(lambda m: m.rss_bytes),
         cpu_pct=narrow(each(lambda m: m.cpu_pct)),
+        joined=narrow(each(lambda m: m.joined if m.hello else None)),
+        micro_steps=narrow(each(lambda m: m.micro_steps)),
     )
 
 

@@ -19,7 +19,7 @@ from ddptop.analysis.happenings import Log
 from ddptop.analysis.history import KEPT_POINTS, HistoryStore
 from ddptop.analysis.layouts import Layouts
 from ddptop.analysis.loss_spread import LossSpread
-from ddptop.analysis.members import NS, Member, Session
+from ddptop.analysis.members import NS, Member, PassedLoss, Session
 from ddptop.analysis.pairing import Batch, Pairing
 from ddptop.analysis.replicas import Replicas
 from ddptop.analysis.stall_log import StallLog
@@ -97,8 +97,9 @@ class Reducer:
         """Messages so far."""
         self.stood: tuple[int, int, Standstill | None] | None = None
         """What the last look at a stall found, after how many messages and when."""
-        self.analysed: tuple[int, tuple[str, ...]] = (0, ())
-        """What torch's flight recorder analyser found last, and when the ranks had been asked for it."""
+        self.opinions: dict[str, tuple[int, tuple[str, ...]]] = {}
+        """What torch's flight recorder analyser (`analyser`) and NCCL itself (`ras`) said last of a stall,
+        and when the ranks had been asked for it."""
         self.replicas = Replicas(self.log)
         self.loss_spread = LossSpread(self.log)
         self._stall_log = StallLog()
@@ -301,11 +302,15 @@ class Reducer:
         member.records += count - known
         if not current or not count:
             return
+        if member.bye is not None:  # it had left its group, and trains in another now
+            member.bye = member.ended_ns = None
+            self.presence_changed()
         member.moved_to(first + count, t_ns)
         joined = bool(steps.rows[-1].flags & Flag.JOINED)
         if joined != member.joined:
             member.joined = joined
             self.presence_changed()
+        member.micro_steps = member.micro_steps if joined else steps.rows[-1].micro_steps
         batch = Batch(steps.base_ns, session.layouts.get(steps.generation, -1))
         add, rank = self._pairing.add, session.rank
         for step, row in enumerate(steps.rows[known:], first + known):
@@ -320,6 +325,8 @@ class Reducer:
     def _check_loss(self, row: StepRow, rank: int, member: Member, step: int, t_ns: int) -> None:
         assert row.loss is not None
         if math.isfinite(row.loss):
+            if member.bad_loss_step is not None:
+                member.bad_loss_before = PassedLoss(member.bad_loss_step, member.bad_loss_ns, step, t_ns)
             member.bad_loss_step = None
         elif member.bad_loss_step is None:
             member.bad_loss_step, member.bad_loss_ns = step, t_ns
@@ -353,9 +360,12 @@ class Reducer:
         elif isinstance(message, Evidence):
             self._on_evidence(message, member, t_ns)
         elif isinstance(message, Bye):
+            known = member.finished  # it has left its group before
             member.bye, member.ended_ns = message, t_ns
             self.presence_changed()
             failed = not member.finished
+            if known and not failed:
+                return
             text, severity, kind = "finished", "info", "finished"
             if failed:
                 text, severity, kind = ending(member), "critical", "failed_rank"

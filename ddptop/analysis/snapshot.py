@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 from ddptop.analysis.gpu_facts import as_json
@@ -23,7 +24,7 @@ SIGNIFICANT = 6
 """Digits of a loss: what float32 holds."""
 
 COUNTS = frozenset(
-    {"local_rank", "pid", "step", "bucket", "sequence", "records", "lost_records", "rss_bytes"}
+    {"local_rank", "pid", "step", "bucket", "sequence", "records", "lost_records", "rss_bytes", "micro_steps"}
 )
 
 RANK_COLUMNS = (
@@ -32,6 +33,7 @@ RANK_COLUMNS = (
     *("collective_ms", "wait_ms", "transfer_ms", "exposed_comm_ms", "lateness_ms", "last_pct"),
     *("bound_ms", "transfer_bound_ms"),
     *("relative_score", "individual_score", "records", "lost_records", "rss_bytes", "cpu_pct"),
+    "micro_steps",
 )
 
 BUCKET_FIELDS = (
@@ -59,6 +61,9 @@ CALL_FIELDS = ("file", "line", "function", "code")
 
 DDP = "ddp."
 """Card entries of DDP's own options begin with this."""
+
+DDP_OPTION = re.compile(r"ddp\d*\.")
+"""Likewise, of any model. The rest is told by the recorder and by the script: versions, the seed."""
 
 
 def snapshot(frame: Frame) -> dict[str, object]:
@@ -123,6 +128,7 @@ def _run(frame: Frame) -> dict[str, object]:
         "ddp": {
             name[len(DDP) :]: tidy(name, value) for name, value in run.card.items() if name.startswith(DDP)
         },
+        "card": {name: tidy(name, value) for name, value in run.card.items() if not DDP_OPTION.match(name)},
     }
 
 
@@ -152,7 +158,7 @@ def _ranks(frame: Frame) -> list[dict[str, object]]:
         column: Column = getattr(ranks, name)
         return [tidy(name, value) for value in column.tolist()]
 
-    columns = {name: listed(name) for name in ("local_rank", "pid", *RANK_COLUMNS)}
+    columns = {name: listed(name) for name in ("local_rank", "pid", "joined", *RANK_COLUMNS)}
     return [
         {
             "rank": rank,
@@ -162,6 +168,7 @@ def _ranks(frame: Frame) -> list[dict[str, object]]:
             "device": ranks.device[rank] or None,
             "state": ranks.state[rank],
             **{name: columns[name][rank] for name in RANK_COLUMNS},
+            "joined": None if columns["joined"][rank] is None else bool(columns["joined"][rank]),
             "gpu": gpus.get(rank),
         }
         for rank in range(len(ranks.state))

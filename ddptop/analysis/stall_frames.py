@@ -57,7 +57,8 @@ class Stall:
     """Why the step does not move."""
 
     kind: str
-    """`dead`, `missing`, `mismatch`, `transport`, or `asking` while the ranks have not answered yet."""
+    """`dead`, `missing`, `mismatch`, `device` (a GPU that does not get on), `transport`, or `asking` while
+    the ranks have not answered yet."""
     since_s: float
     """Unix seconds at which the step last moved."""
     step: int | None

@@ -82,4 +82,5 @@ class StallLog:
 
 
 def _had_been(before: Standstill) -> str:
-    return {"missing": "missing", "mismatch": "in another collective"}.get(before.found.kind, "gone")
+    words = {"missing": "missing", "mismatch": "in another collective", "device": "held up by its GPU"}
+    return words.get(before.found.kind, "gone")

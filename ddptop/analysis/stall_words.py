@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ddptop.analysis.calls import place
+from ddptop.analysis.device_side import device_lines, stuck_words
 from ddptop.analysis.endings import ended_step, ending
 from ddptop.analysis.happenings import ranks_phrase
 from ddptop.analysis.testimony import answer_since, operation_name, operation_words, pending
@@ -38,7 +39,11 @@ def sentence(reducer: Reducer, stall: Standstill) -> str:
         everyone = ranks_phrase([*found.waiting], len(reducer.members))
         number = f" ({_number(stall)})" if found.sequence is not None else ""
         what = _collective(reducer, stall)
-        return f"{everyone} have all launched {what}{number} and none completes: transport or device"
+        why = "every GPU is in it: transport" if found.on_device else "transport or device"
+        return f"{everyone} have all launched {what}{number} and none completes: {why}"
+    if found.kind == "device":
+        launched = f": all hosts have launched {_collective(reducer, stall)}" if found.waiting else ""
+        return stuck_words(reducer.members, found.blamed, stall.since_ns) + launched
     return short(reducer, stall)
 
 
@@ -51,7 +56,10 @@ def short(reducer: Reducer, stall: Standstill) -> str:
     if found.kind == "dead":
         return dead_words(reducer, found.blamed)
     if found.kind == "transport":
-        return f"all ranks are in {_collective(reducer, stall)}, none completes it: transport or device"
+        why = "transport" if found.on_device else "transport or device"
+        return f"all ranks are in {_collective(reducer, stall)}, none completes it: {why}"
+    if found.kind == "device":
+        return stuck_words(reducer.members, found.blamed, stall.since_ns)
     if found.kind == "mismatch":
         if found.mismatch is not None:
             return _sides(found.mismatch, len(members))
@@ -78,7 +86,7 @@ def detail(reducer: Reducer, stall: Standstill, told: Sequence[Testimony], now_n
     """Who waits where, and where those are that they wait for: a line each."""
     found = stall.found
     lines = []
-    if found.waiting and found.kind in ("missing", "dead") and not found.alone:
+    if found.waiting and found.kind in ("missing", "dead", "device") and not found.alone:
         who = ranks_phrase([*found.waiting], len(reducer.members))
         since = time.strftime("%H:%M:%S", time.localtime(reducer.unix_s(stall.since_ns)))
         lines.append(f"{who} {'waits' if len(found.waiting) == 1 else 'wait'} there since {since}")
@@ -91,16 +99,20 @@ def detail(reducer: Reducer, stall: Standstill, told: Sequence[Testimony], now_n
             lines.append(_process(reducer, one))
             if one.operation and one.rank in found.blamed and not found.alone:
                 lines.append(f"rank {one.rank} itself waits in {_own_operation(reducer, stall, one.rank)}")
+        lines += device_lines(reducer.members[one.rank], stall.since_ns)
     more = len(found.blamed) - TOLD_APART
-    if more > 0 and found.kind in ("missing", "dead"):
+    if more > 0 and found.kind in ("missing", "dead", "device"):
         lines.append(f"and {more} more rank{'s' if more > 1 else ''}")
     return tuple(lines)
 
 
-def analysed(reducer: Reducer, since_ns: int) -> tuple[str, ...]:
-    """What torch's own analyser found in the flight recorders' dumps of this stall: a line each."""
-    asked_ns, lines = reducer.analysed
-    return tuple(f"torch's analyser: {line}" for line in lines) if asked_ns >= since_ns else ()
+def opinions(reducer: Reducer, since_ns: int) -> tuple[str, ...]:
+    """What torch's own analyser found in the flight recorders' dumps of this stall, and NCCL: a line each."""
+    said = []
+    for kind, whose in (("analyser", "torch's analyser"), ("ras", "NCCL itself")):
+        asked_ns, lines = reducer.opinions.get(kind, (0, ()))
+        said += [f"{whose}: {line}" for line in lines if asked_ns >= since_ns]
+    return tuple(said)
 
 
 def dead_words(reducer: Reducer, dead: Sequence[int]) -> str:
@@ -141,7 +153,7 @@ def _collective(reducer: Reducer, stall: Standstill) -> str:
         operation_name(op) if op is not None else "all_reduce" if phases == {"backward"} else "a collective"
     )
     count = ""
-    if name == "all_reduce" and found.blamed:
+    if name == "all_reduce" and found.blamed and found.kind != "device":
         missing = reducer.members[found.blamed[0]]
         if missing.bucket is not None and missing.step == stall.step:
             count = f" {missing.bucket + 1}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.analysis import stall_words
 from ddptop.analysis.calls import in_collective
+from ddptop.analysis.device_side import device_since
 from ddptop.analysis.endings import ended_badly
 from ddptop.analysis.members import NS, STALE_S
 from ddptop.analysis.stall_frames import MAX_TESTIMONIES, Stall
@@ -81,6 +82,7 @@ def position(reducer: Reducer, rank: int, since_ns: int, now_ns: int) -> Positio
     told = answer_since(member, since_ns)
     names = {DEFAULT_GROUP} | ({group.name for group in told.groups} if told is not None else set())
     sequences = {name: sequence_of(member, name, told) for name in sorted(names)}
+    device = device_since(member, since_ns)
     inside = None
     if told is not None:
         inside = any(not op.done for op in told.operations) or in_collective(told.stacks)
@@ -93,6 +95,8 @@ def position(reducer: Reducer, rank: int, since_ns: int, now_ns: int) -> Positio
         sequences={name: number for name, number in sequences.items() if number is not None},
         operations=told.operations[-NEWEST:] if told is not None else (),
         inside=inside,
+        device="" if device is None else device.state,
+        device_at=None if device is None or device.state != "collective" else (device.step, device.bucket),
     )
 
 
@@ -116,7 +120,7 @@ def stall(reducer: Reducer, states: Sequence[str], now_ns: int) -> Stall | None:
         sentence=stall_words.sentence(reducer, found),
         detail=(
             *stall_words.detail(reducer, found, told, now_ns),
-            *stall_words.analysed(reducer, found.since_ns),
+            *stall_words.opinions(reducer, found.since_ns),
         ),
         testimonies=told,
     )

@@ -72,12 +72,20 @@ def verdict(frame: Frame) -> Verdict:
         return state(frame, found)
     for kind in ("nan", "replica_drift"):
         if kind in found:
-            return Verdict(kind, "critical", found[kind].message, step_line(frame))
+            return _unhealthy(frame, found[kind])
     if frame.straggler is not None:
         return Verdict("straggler", "warning", straggler_words(frame.straggler), step_line(frame))
     if "loss_spread" in found:
         return Verdict("loss_spread", "warning", found["loss_spread"].message, step_line(frame))
     return _unnamed(frame)
+
+
+def _unhealthy(frame: Frame, alert: Alert) -> Verdict:
+    """What is wrong with the numbers, or was a while ago."""
+    if alert.severity == "critical":
+        return Verdict(alert.kind, "critical", alert.message, step_line(frame))
+    ago = duration(max(0.0, frame.unix_s - alert.since_s))
+    return Verdict(alert.kind, "warning", f"{alert.message}, {ago} ago", step_line(frame))
 
 
 def straggler_words(s: Straggler) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ddptop.analysis.device_side import STUCK
 from ddptop.analysis.mismatches import Mismatch, differing
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ class Position:
     operations: tuple[Operation, ...] = ()
     inside: bool | None = None
     """It waits in a collective; None: not known."""
+    device: str = ""
+    """State of its GPU, as in `DeviceWord`; empty: not known."""
+    device_at: tuple[int, int] | None = None
+    """Step and all-reduce that its GPU is in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,8 @@ class Found:
     """Number of the collective that the blamed have not launched, or that differs."""
     mismatch: Mismatch | None = None
     alone: bool = False
+    on_device: bool = False
+    """Of `transport`: every GPU is in the collective."""
 
 
 def find(positions: Sequence[Position], *, patient: bool) -> Found:
@@ -56,6 +63,8 @@ def find(positions: Sequence[Position], *, patient: bool) -> Found:
     if mismatch is not None:
         rest = tuple(p.rank for p in positions if p.rank not in mismatch.blamed)
         return Found("mismatch", mismatch.blamed, rest, mismatch.group, mismatch.sequence, mismatch)
+    if _in_it_together(positions):  # however far the hosts have run ahead of their GPUs
+        return _all_equal(positions, patient=patient)
     if _launched_alike(positions):
         few = _fewest_alike(positions)
         return Found("mismatch", few, tuple(p.rank for p in positions if p.rank not in few))
@@ -82,6 +91,12 @@ def _behind(positions: Sequence[Position]) -> list[Position]:
     if 1 < len(slowest) == len(positions) and any(p.inside for p in slowest):
         slowest = [p for p in slowest if p.inside is False] or slowest
     return slowest
+
+
+def _in_it_together(positions: Sequence[Position]) -> bool:
+    """Every GPU is in the same all-reduce: nobody is missing there."""
+    at = {p.device_at for p in positions}
+    return len(positions) > 1 and at != {None} and len(at) == 1
 
 
 def _launched_alike(positions: Sequence[Position]) -> bool:
@@ -115,7 +130,8 @@ def _lacking(missing: Position, positions: Sequence[Position]) -> tuple[str, int
 
 
 def _all_equal(positions: Sequence[Position], *, patient: bool) -> Found:
-    """Nobody is behind: a silent rank is to blame, or the transport; or nobody is in a collective at all."""
+    """Nobody is behind: a silent rank is to blame, a GPU that has not reached what its host has launched, or
+    the transport; or nobody is in a collective at all."""
     silent = tuple(p.rank for p in positions if p.silent)
     others = tuple(p.rank for p in positions if not p.silent)
     if patient and not all(p.answered or p.silent for p in positions):
@@ -126,9 +142,14 @@ def _all_equal(positions: Sequence[Position], *, patient: bool) -> Found:
         )
     if len(positions) > 1 and not any(p.answered for p in positions):
         return Found("asking", (), others)
-    if len(positions) == 1 or not any(p.inside for p in positions if p.answered):
-        return Found("missing", tuple(p.rank for p in positions), alone=True)
     pending = [op for p in positions for op in p.operations if not op.done]
     first = min(pending, key=lambda op: op.sequence, default=None)
-    at = ("0", None) if first is None else (first.group, first.sequence)
-    return Found("transport", (), tuple(p.rank for p in positions), *at)
+    group, sequence = ("0", None) if first is None else (first.group, first.sequence)
+    stuck = tuple(p.rank for p in positions if p.device in STUCK)
+    if stuck:
+        rest = tuple(p.rank for p in positions if p.rank not in stuck)
+        return Found("device", stuck, rest, group, sequence)
+    if len(positions) == 1 or not any(p.inside for p in positions if p.answered):
+        return Found("missing", tuple(p.rank for p in positions), alone=True)
+    on_device = _in_it_together(positions)
+    return Found("transport", (), tuple(p.rank for p in positions), group, sequence, on_device=on_device)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 PHASES = ("data", "forward", "backward", "optimizer", "other")
 STEP_COLUMNS = ("step", *PHASES)
 
+MAP_STEPS, MAP_CELLS = 256, 1 << 17
+"""Steps kept for heat maps, which are as wide as a terminal; and the most of all ranks together, which 512
+ranks reach (3.7 MB). No figure but a map looks back further than the window."""
+
 
 class Ring:
     """Named columns of the last `size` steps, (columns, *shape, size), float32: 1 us in 8 s is kept."""
@@ -64,11 +68,15 @@ class Ring:
 
 
 class StepWindow:
-    """Wall and phases of the last `size` complete steps of every rank, and the median wall over ranks."""
+    """Wall and phases of the last complete steps of every rank, and the median wall over ranks.
+
+    The window are the last `size` of them; heat maps look back further where there are not too many ranks.
+    """
 
     def __init__(self, world: int, size: int) -> None:
-        self.ranks = Ring((*STEP_COLUMNS, "loss"), (world,), size)
-        self.group = Ring(("number", "step", "end"), (), size, wide=True)
+        kept = max(size, min(MAP_STEPS, MAP_CELLS // max(1, world)))
+        self.ranks = Ring((*STEP_COLUMNS, "loss"), (world,), kept)
+        self.group = Ring(("number", "step", "end"), (), kept, wide=True)
         self._size = size
 
     def add(self, numbers: Column, end_s: Column, columns: Column, loss: Column) -> Column:

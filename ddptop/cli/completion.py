@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from ddptop.cli.commands.base import Command
+from ddptop.cli.commands.base import VALUE_OPTIONS, Command
 
 NAMES = "ddptop completion names 2>/dev/null"
 """Asked whenever a person completes, so that a run started a minute ago is offered."""
+
+OWN_THEMES = ("ddptop-dark", "ddptop-light", "ddptop-cvd")
+"""Textual's are offered in the palette; asking Textual for them would keep a person waiting at Tab."""
 
 _BASH = """\
 # ddptop completion for bash: put `eval "$(ddptop completion bash)"` into ~/.bashrc
@@ -19,6 +22,9 @@ _ddptop() {
   done
   case "$command" in
 @CASES@
+  esac
+  case "${COMP_WORDS[COMP_CWORD-1]}" in
+@VALUES@
   esac
   COMPREPLY=($(compgen -W "$words" -- "$cur"))
   case "$command" in replay|report) [[ "$cur" == -* ]] || COMPREPLY+=($(compgen -f -- "$cur")) ;; esac
@@ -38,6 +44,9 @@ _ddptop() {
   case "$command" in
 @CASES@
   esac
+  case "${words[CURRENT-1]}" in
+@VALUES@
+  esac
   compadd -- $all
   case "$command" in (replay|report) _files ;; esac
 }
@@ -48,6 +57,14 @@ _FISH_HEAD = """\
 # ddptop completion for fish: put `ddptop completion fish | source` into ~/.config/fish/config.fish
 complete -c ddptop -f
 """
+
+
+def values(option: str) -> tuple[str, ...] | None:
+    """What an option's value may be; None where it takes none, nothing where any will do."""
+    from ddptop.tui.keys import VIEWS
+
+    told = {"--view": VIEWS, "--theme": OWN_THEMES}
+    return told.get(option, () if option in VALUE_OPTIONS else None)
 
 
 def script(shell: str, look: Command, commands: Sequence[Command]) -> str:
@@ -71,14 +88,14 @@ def _bash(look: Command, commands: Sequence[Command]) -> str:
     cases = [_case_of(f"    {c.name})", c, 'words="{}"') for c in commands]
     first = " ".join([*(c.name for c in commands), *_names(look)])
     cases.append(f'    *) words="{first} $({NAMES})" ;;')
-    return _filled(_BASH, commands, cases)
+    return _filled(_BASH, commands, cases, 'words="{}"')
 
 
 def _zsh(look: Command, commands: Sequence[Command]) -> str:
     cases = [_case_of(f"    ({c.name})", c, "all=({})") for c in commands]
     first = " ".join([*(c.name for c in commands), *_names(look)])
     cases.append(f'    (*) all=({first} ${{(f)"$({NAMES})"}}) ;;')
-    return _filled(_ZSH, commands, cases)
+    return _filled(_ZSH, commands, cases, "all=({})")
 
 
 def _case_of(label: str, command: Command, words: str) -> str:
@@ -88,9 +105,16 @@ def _case_of(label: str, command: Command, words: str) -> str:
     return f"{label} {words.format(' '.join(choices))} ;;"
 
 
-def _filled(text: str, commands: Sequence[Command], cases: Sequence[str]) -> str:
+def _filled(text: str, commands: Sequence[Command], cases: Sequence[str], words: str) -> str:
     named = "|".join(command.name for command in commands)
-    return text.replace("@COMMANDS_OR@", named).replace("@CASES@", "\n".join(cases))
+    after = [
+        f"    ({option}) {words.format(' '.join(values(option) or ()))} ;;"
+        for option in sorted(VALUE_OPTIONS)
+    ]
+    filled = {"@COMMANDS_OR@": named, "@CASES@": "\n".join(cases), "@VALUES@": "\n".join(after)}
+    for mark, lines in filled.items():
+        text = text.replace(mark, lines)
+    return text
 
 
 def _fish(look: Command, commands: Sequence[Command]) -> str:
@@ -110,7 +134,9 @@ def _fish(look: Command, commands: Sequence[Command]) -> str:
 
 
 def _fish_option(when: str, option: str, words: str) -> str:
-    return f"complete -c ddptop -n '{when}' -l {option.removeprefix('--')} -d {_quoted(words)}"
+    after = values(option)
+    value = "" if after is None else f" -x -a {_quoted(' '.join(after))}"
+    return f"complete -c ddptop -n '{when}' -l {option.removeprefix('--')}{value} -d {_quoted(words)}"
 
 
 def _quoted(text: str) -> str:

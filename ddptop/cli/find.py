@@ -101,7 +101,8 @@ def _rounds(
 
 def _no_such(word: str, names: Sequence[str]) -> str:
     if Path(word).is_file():
-        return f"no run is called {word!r}, but it is a file: ddptop replay {word}"
+        ways = f"ddptop replay {word} plays it, ddptop report {word} sums it up"
+        return f"no run is called {word!r}, but it is a file: {ways}"
     from ddptop.cli.commands import COMMANDS
 
     near = get_close_matches(word, [*names, *(command.name for command in COMMANDS)], n=1)

@@ -17,6 +17,7 @@ from types import FrameType
 
 from ddptop.cli.exits import told
 from ddptop.cli.launch_options import LaunchOptions, add_options, run_name, split_exec
+from ddptop.cli.shared_run import SharedRun, one_of_many
 from ddptop.cli.watched_run import WatchedRun
 
 
@@ -26,7 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = split_exec(words)
     if asked is not None:
         options, command = asked
-        return _watched(options, command, lambda _: _execute(command))
+        shared = None if options.off else one_of_many()
+        return _watched(options, command, lambda _: _execute(command), shared)
     return _torchrun(words)
 
 
@@ -53,16 +55,24 @@ def _torchrun(words: list[str]) -> int:
 
 
 def _watched(
-    options: LaunchOptions, script: Sequence[str], launch: Callable[[WatchedRun | None], int]
+    options: LaunchOptions,
+    script: Sequence[str],
+    launch: Callable[[WatchedRun | None], int],
+    shared: str | None = None,
 ) -> int:
-    """Run `launch` with a collector beside it, where one can be had."""
+    """Run `launch` with a collector beside it, where one can be had; `shared`: with others of this host."""
     if options.off:
         os.environ["DDPTOP"] = "0"
         return launch(None)
-    run = WatchedRun.begin(options, run_name(options, script), script)
+    name = run_name(options, script)
+    run: WatchedRun | SharedRun | None
+    if shared is None:
+        run = alone = WatchedRun.begin(options, name, script)
+    else:
+        run, alone = SharedRun.begin(shared, options, name, script), None
     code = 1
     try:
-        code = launch(run)
+        code = launch(alone)
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
         raise
@@ -72,7 +82,7 @@ def _watched(
     return code
 
 
-def _end(run: WatchedRun, code: int) -> None:
+def _end(run: WatchedRun | SharedRun, code: int) -> None:
     try:
         run.end(code)
     except Exception as error:  # noqa: BLE001 - the exit code is the training's, whatever befalls us

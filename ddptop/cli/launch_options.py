@@ -48,6 +48,16 @@ class LaunchOptions:
             off=parsed.ddptop_off,
         )
 
+    def as_environment(self, name: str) -> dict[str, str]:
+        """The same as variables, for a process that reads them with `add_options`."""
+        record = self.record if self.record in ("auto", "off") else str(Path(self.record).absolute())
+        return {
+            "DDPTOP_NAME": name,
+            "DDPTOP_RECORD": record,
+            "DDPTOP_RECORD_LIMIT": str(self.record_limit),
+            "DDPTOP_STALL": str(self.stall),
+        }
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add ddptop's own options, all optional, to a parser."""

@@ -9,7 +9,7 @@ from ddptop.cli.plain_tables import bucket_table, rank_bars, rank_table
 from ddptop.tui.paint.numbers import UNKNOWN, age, clock, count, duration, fixed, known, loss
 from ddptop.tui.paint.signs import GRAVE, of_severity, of_state
 from ddptop.tui.paint.text import clean, to_ascii
-from ddptop.tui.paint.trouble import death_words, stalled_for
+from ddptop.tui.paint.trouble import death_words, kind_words, stalled_for
 
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Frame
@@ -22,6 +22,9 @@ MOST_CALLS = 12
 
 LEAST_WIDTH = 60
 """Stacks in fewer columns than this tell nothing."""
+
+STALLS = frozenset(("stall", "mismatch"))
+"""Kinds whose message is the verdict's sentence while the stall lasts."""
 
 _ANSI = {"good": "32", "warn": "33", "bad": "1;31"}
 """The same three meanings as on the screen; red for stalled, lost and failed alone."""
@@ -120,7 +123,7 @@ def _grave(frame: Frame) -> str:
 def _run(frame: Frame) -> list[str]:
     run, group = frame.run, frame.group
     hosts = sorted(set(frame.ranks.host) - {""})
-    where = hosts[0] if len(hosts) == 1 else f"{run.nodes} nodes"
+    where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
     facts = [f"{run.world_size or UNKNOWN} ranks" + (f" on {clean(where)}" if hosts else "")]
     facts += [run.backend] if run.backend else []
     facts += [f"torch {run.torch}"] if run.torch else []
@@ -142,6 +145,8 @@ def _run(frame: Frame) -> list[str]:
 def _alerts(frame: Frame, color: bool) -> list[str]:
     lines = []
     for alert in frame.alerts:
+        if frame.stall is not None and alert.kind in STALLS:
+            continue  # the verdict says it
         sign, role = of_severity(alert.severity, alert.kind)
         when = f"since {clock(alert.since_s)}, {age(frame.unix_s - alert.since_s)}"
         lines.append(f"{_paint(sign, role, color)} {when}: {clean(alert.message)}")
@@ -152,7 +157,9 @@ def _happenings(frame: Frame, color: bool) -> list[str]:
     lines = []
     for event in frame.happenings[-LAST_HAPPENINGS:]:
         sign, role = of_severity(event.severity, event.kind)
-        lines.append(f"{_paint(sign, role, color)} {clock(event.unix_s)} {clean(event.message)}")
+        told = frame.stall is not None and event.kind in STALLS and event.unix_s >= frame.stall.since_s
+        what = kind_words(event.kind) if told else clean(event.message)
+        lines.append(f"{_paint(sign, role, color)} {clock(event.unix_s)} {what}")
     return lines
 
 

@@ -132,6 +132,7 @@ def _rank_columns(frame: Frame) -> list[_Column[int]]:
     ranks, free = frame.ranks, frame.group.clock_free
     sign = "~" if free else ""
     some_lost = bool((ranks.lost_records > 0).any())
+    accumulates = bool((ranks.micro_steps > 1).any())
 
     def ms(name: str, before: str = "") -> Callable[[int], str]:
         column = getattr(ranks, name)
@@ -144,6 +145,7 @@ def _rank_columns(frame: Frame) -> list[_Column[int]]:
     def state(rank: int) -> str:
         age = silent_or_stuck_ms(frame, rank)
         word = ranks.state[rank]
+        word = "joined" if word == "live" and ranks.joined[rank] > 0 else word
         return f"{word} {age / 1e3:.0f}s" if word in ("stale", "stalled") and known(age) else word
 
     return [
@@ -154,6 +156,7 @@ def _rank_columns(frame: Frame) -> list[_Column[int]]:
         _Column("step", lambda rank: count(float(ranks.step[rank])), 97),
         _Column("loss", lambda rank: loss(float(ranks.loss[rank])), 80),
         _Column("ms/step", ms("step_ms"), 96),
+        *([_Column("micro", lambda rank: count(float(ranks.micro_steps[rank])), 65)] if accumulates else []),
         _Column("data", ms("data_ms"), 90),
         _Column("fwd", ms("forward_ms"), 89),
         _Column("bwd", ms("backward_ms"), 88),

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, cast
 
 from ddptop.cli.errors import CliError, Exit
+from ddptop.cli.kept import kept_for_good
 
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Frame
@@ -33,7 +34,7 @@ PIPE_COLUMNS = 100
 """Width of a picture that no terminal limits."""
 
 ENDED = frozenset({"finished", "failed"})
-"""States of a run after which no newer frame comes."""
+"""States of a run after which a collector that went silent has done its work."""
 
 GONE_S = 10.0
 """A collector that died is started again within seconds; one that stays away longer does not come back."""
@@ -127,12 +128,14 @@ def _started(source: Source) -> Iterator[None]:
 
 def _screen(source: Source, settings: Settings, until: threading.Event | None, view: ViewName | None) -> int:
     if not settings.color:
-        # Textual reads it on import and then draws in shades of grey.
+        # The screen asks Textual, and that reads it on import.
         os.environ["NO_COLOR"] = "1"
-    from ddptop.cli import remembered
-    from ddptop.cli.runs import MachineRuns
-    from ddptop.tui.app import DdptopApp
-    from ddptop.tui.place import Place
+    with kept_for_good():
+        from ddptop.cli import remembered
+        from ddptop.cli.runs import MachineRuns
+        from ddptop.cli.terminal import letters_in_their_cells
+        from ddptop.tui.app import DdptopApp
+        from ddptop.tui.place import Place
 
     place = Place(view or cast("ViewName", settings.view))
     place.sort, place.inverted = settings.sort.removeprefix("-"), settings.sort.startswith("-")
@@ -150,7 +153,7 @@ def _screen(source: Source, settings: Settings, until: threading.Event | None, v
     except ValueError as problem:  # no such theme
         raise CliError(f"{problem}; ddptop config shows where it was set", Exit.USAGE) from None
     try:
-        with _closed_on(until, app):
+        with letters_in_their_cells(sys.__stderr__), _closed_on(until, app):
             app.run()
     finally:
         app.wait_for_threads()
@@ -209,6 +212,8 @@ def _watch(source: Source, settings: Settings) -> int:
         if trouble is None or (newer is not frame and newer.run.state != "lost"):
             well = now
         elif now - well > GONE_S:
+            if frame.run.state in ENDED:
+                return Exit.DONE
             raise CliError(trouble)
         frame = newer
 
@@ -217,4 +222,5 @@ def _is_last(frame: Frame) -> bool:
     played = frame.playback
     if played is not None and not played.growing:
         return played.position_s >= played.duration_s
-    return frame.run.state in ENDED
+    # A run whose ranks failed may start them again: only its exit code is its last word.
+    return frame.run.state == "finished" or (frame.run.state == "failed" and frame.run.exit_code is not None)

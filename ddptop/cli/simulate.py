@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 from ddptop.cli import demo, show
@@ -38,6 +37,8 @@ class Simulated:
         self._run_id = secrets.token_hex(6)
         self._lock = threading.Lock()
         self._over = False
+        self._stopped = False
+        """The ranks were ended by whoever looked at them, which is no failure."""
         self.output = tempfile.TemporaryFile()  # noqa: SIM115  # closed in stop
         try:
             self._directory = create_run_directory(self._run_id)
@@ -80,7 +81,8 @@ class Simulated:
         )
 
     def _end_with_ranks(self) -> None:
-        self.finish(self.process.wait())
+        code = self.process.wait()
+        self.finish(0 if self._stopped else code)
 
     def finish(self, exit_code: int) -> None:
         """Bring the run to its end; the second time nothing."""
@@ -91,9 +93,9 @@ class Simulated:
 
     def stop(self) -> None:
         """End the ranks if they are still at it, then the run."""
-        stopped = self.process.poll() is None
+        self._stopped = self.process.poll() is None
         demo.stop(self.process)
-        self.finish(0 if stopped else self.process.returncode)
+        self.finish(0 if self._stopped else self.process.returncode)
         self.output.close()
 
 
@@ -107,10 +109,6 @@ def main(options: argparse.Namespace) -> int:
     try:
         run = demo.wait_for_run(name, simulated.process, simulated.output)
         code = demo.watch(run, simulated.process, mode, settings)
-        # A rank that fails ends the watching of a line a second, but not this run: all are started again.
-        while mode is show.Mode.WATCH and simulated.process.poll() is None:
-            time.sleep(1.0)
-            code = demo.watch(run, simulated.process, mode, settings)
     finally:
         simulated.stop()
     demo.say_farewell(name)

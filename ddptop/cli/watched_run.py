@@ -37,20 +37,16 @@ class WatchedRun:
         run_id = secrets.token_hex(6)
         try:
             directory = create_run_directory(run_id)
-            record = _recording_path(options, name)
-            arguments = _collector_arguments(options, name, run_id, directory, record, script)
+            record = recording_path(options, name)
+            arguments = collector_arguments(options, name, run_id, directory, record, script)
             supervisor = CollectorSupervisor(arguments, directory / "collector.log")
             supervisor.start()
         except (RunDirectoryError, OSError) as error:
-            _say(f"cannot record: {error}; running as torchrun")
+            say(f"cannot record: {error}; running as torchrun")
             os.environ["DDPTOP"] = "0"
             return None
-        os.environ["DDPTOP_RUN_DIR"] = str(directory)
-        os.environ["DDPTOP_RUN_ID"] = run_id
-        os.environ["DDPTOP_BUDGET"] = str(options.budget)
-        os.environ["DDPTOP_DETAIL"] = options.detail
-        os.environ["PYTHONPATH"] = prepend_path("PYTHONPATH", str(INJECT))
-        _say(f"run {name}: watch it with `ddptop {name}`")
+        prepare_ranks(options, directory, run_id)
+        say(f"run {name}: watch it with `ddptop {name}`")
         return cls(name, directory, supervisor)
 
     def note_exits(self, exits: Sequence[tuple[int, int]]) -> None:
@@ -63,12 +59,22 @@ class WatchedRun:
         if summary is None:
             with contextlib.suppress(RunDirectoryError, OSError):
                 remove_run_directory(self._directory)
-            _say(f"run {self._name}: its collector did not answer; the recording holds what reached the disk")
+            say(f"run {self._name}: its collector did not answer; the recording holds what reached the disk")
         else:
-            _say(f"run {self._name}: {_in_words(summary, exit_code)}")
+            say(f"run {self._name}: {in_words(summary, exit_code)}")
 
 
-def _in_words(summary: Summary, exit_code: int) -> str:
+def prepare_ranks(options: LaunchOptions, directory: Path, run_id: str) -> None:
+    """Set what ranks inherit from this process, so that they are recorded."""
+    os.environ["DDPTOP_RUN_DIR"] = str(directory)
+    os.environ["DDPTOP_RUN_ID"] = run_id
+    os.environ["DDPTOP_BUDGET"] = str(options.budget)
+    os.environ["DDPTOP_DETAIL"] = options.detail
+    os.environ["PYTHONPATH"] = prepend_path("PYTHONPATH", str(INJECT))
+
+
+def in_words(summary: Summary, exit_code: int) -> str:
+    """What the last line says of a run."""
     if summary.steps is None and not summary.records:
         hint = "" if exit_code else " (is ddptop installed in the Python that trains?)"
         return f"no step of a DDP model was seen{hint}"
@@ -82,7 +88,8 @@ def _in_words(summary: Summary, exit_code: int) -> str:
     return ", ".join(words)
 
 
-def _recording_path(options: LaunchOptions, name: str) -> str:
+def recording_path(options: LaunchOptions, name: str) -> str:
+    """Where to record, or `off`; never a file that is there. Raises RunDirectoryError."""
     if options.record == "off":
         return "off"
     wanted = state_directory() / f"{name}.ddptop" if options.record == "auto" else Path(options.record)
@@ -95,9 +102,10 @@ def _free_path(wanted: Path) -> Path:
     return next(path for path in itertools.chain([wanted], names) if not path.exists())
 
 
-def _collector_arguments(
+def collector_arguments(
     options: LaunchOptions, name: str, run_id: str, directory: Path, record: str, script: Sequence[str]
 ) -> list[str]:
+    """Words of the command line of `python -m ddptop.collector`."""
     named = {
         "--run-dir": str(directory),
         "--run-id": run_id,
@@ -111,6 +119,7 @@ def _collector_arguments(
     return [word for pair in named.items() for word in pair]
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """A line of ddptop's own on stderr."""
     with contextlib.suppress(OSError, ValueError):  # nobody listens any more: the training goes on
         print(f"ddptop: {text}", file=sys.stderr, flush=True)

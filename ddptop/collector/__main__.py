@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable, Mapping, Sequence
 
 from ddptop.collector.arguments import parse
 from ddptop.collector.launcher_pipe import say
@@ -14,9 +15,12 @@ NICENESS = 10
 """Where the ranks use every core they shall have it: ranks keep their records until this process has time."""
 
 
-def main() -> int:
-    """Serve a run; 0 when it came to its end, 1 after one line on stderr when it could not begin."""
-    arguments = parse()
+def main(words: Sequence[str] | None = None, tell: Callable[[Mapping[str, object]], None] = say) -> int:
+    """Serve a run; 0 when it came to its end, 1 after one line on stderr when it could not begin.
+
+    `tell`: where words for the launcher go.
+    """
+    arguments = parse(words)
     for number in (signal.SIGINT, signal.SIGTERM):
         # Meant for the training, whose end is to be recorded; ours comes when the launcher's pipe closes.
         signal.signal(number, signal.SIG_IGN)
@@ -34,9 +38,9 @@ def main() -> int:
         print(f"ddptop collector: {error}", file=sys.stderr)
         return 1
     with collector:
-        say({"ready": True})
+        tell({"ready": True})
         summary = collector.run()
-    say(summary)
+    tell(summary)
     return 0
 
 

@@ -27,6 +27,8 @@ class Arguments:
     argv: tuple[str, ...] = ()
     simulated: bool = False
     """The ranks are made up: their pids mean nothing."""
+    alone: tuple[int, int] | None = None
+    """No launcher of ours is there; pid and start of the one that is (`collector.alone`)."""
 
 
 def parse(words: Sequence[str] | None = None) -> Arguments:
@@ -41,6 +43,7 @@ def parse(words: Sequence[str] | None = None) -> Arguments:
     parser.add_argument("--script", default="")
     parser.add_argument("--argv", type=_words, default=(), metavar="JSON")
     parser.add_argument("--simulated", action="store_true")
+    parser.add_argument("--alone", type=_process, default=None, metavar="PID:START")
     return Arguments(**vars(parser.parse_args(words)))
 
 
@@ -53,6 +56,11 @@ def _positive(text: str) -> int:
     if number <= 0:
         raise argparse.ArgumentTypeError("must be positive")
     return number
+
+
+def _process(text: str) -> tuple[int, int]:
+    pid, _, start = text.partition(":")
+    return int(pid), int(start)
 
 
 def _words(text: str) -> tuple[str, ...]:

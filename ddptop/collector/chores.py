@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 
 from ddptop.collector.arguments import Arguments
 from ddptop.collector.ends import Ends
@@ -71,7 +72,7 @@ class Chores:
         for process, bus_id in used.items():
             reading = self._gpus.newest(bus_id)
             if reading is not None:
-                self._intake.say(Gpu(now_ns, *reading), now_ns, about=process, keep=keep)
+                self._intake.say(Gpu(**asdict(reading), t_ns=now_ns), now_ns, about=process, keep=keep)
 
     def say_news(self, now_ns: int) -> None:
         """Tell of trouble with the recording, once."""

@@ -79,4 +79,6 @@ def _event(kind: str, gone: Gone) -> Event:
         "exit_code": ending.exit_code if ending is not None else None,
         "signal": ending.signal if ending is not None else None,
     }
+    if gone.left:
+        fields["left"] = True
     return Event(kind, gone.ended_ns, process.rank, -1, fields)

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from ddptop.collector.nvml import GpuReading, Nvml
+from ddptop.collector.nvml import Nvml
+from ddptop.protocol.machine import GpuReading
 
 PERIOD_S = 1.0
 """NVML averages utilisation over up to a second."""

@@ -11,7 +11,8 @@ from ddptop.collector.stall_watch import StallWatch
 from ddptop.collector.watch import ProcessWatch, RankProcess
 from ddptop.protocol.codec import encode
 from ddptop.protocol.evidence import Evidence
-from ddptop.protocol.messages import Bye, Clock, Event, Hello, Message, Received
+from ddptop.protocol.goodbyes import LEFT, WELL
+from ddptop.protocol.messages import Bye, Clock, Event, Hello, Message, Received, Steps
 from ddptop.transport.receiver import AckedReceiver
 
 NS = 1_000_000_000
@@ -89,16 +90,16 @@ class Intake:
                 process = RankProcess(session, message.rank, message.pid)
                 self._watch.add(process, message.unix_ns / NS, now_ns)
         elif isinstance(message, Bye):
-            self._watch.said_bye(session)
+            self._watch.said_bye(session, left=message.reason == LEFT)
         else:
-            self._watch.heard(session, now_ns)
+            self._watch.heard(session, now_ns, trains=isinstance(message, Steps))
 
     def _note_trouble(self, received: Received, now_ns: int) -> None:
         """After the reducer has it: what matters to those who ask the ranks."""
         message = received.message
         if isinstance(message, Evidence):
             self._stalls.answered(received.session, message.number)
-        elif isinstance(message, Bye) and message.reason != "finished":
+        elif isinstance(message, Bye) and message.reason not in WELL:
             self._stalls.note_death(now_ns, living_sessions(self._reducer))
 
     def recall(self, received: Received, now_ns: int) -> None:

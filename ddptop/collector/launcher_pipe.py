@@ -26,6 +26,17 @@ class LauncherPipe:
         self._exits: list[tuple[int, int]] = []
         os.set_blocking(descriptor, False)
 
+    @property
+    def well(self) -> bool:
+        """Whether the run has ended as it should."""
+        return self.exit_code == 0
+
+    def look(self, now_ns: int) -> None:
+        """The pipe itself says when the launcher is gone."""
+
+    def close(self) -> None:
+        """Standard input stays open."""
+
     def read(self) -> None:
         """Take what is there. Lines that say anything else are passed over."""
         try:

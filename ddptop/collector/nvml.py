@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
+
+from ddptop.protocol.machine import GpuReading
 
 THROTTLES = {
     0x4: "power cap",
@@ -15,30 +17,16 @@ THROTTLES = {
 """Bits of NVML's clock event reasons that mean slower than the silicon could (nvml.h).
 Idle, application clocks, sync boost and display settings are somebody's wish and left out."""
 
+UUID = "GPU-"
+"""What a UUID begins with: older torch tells no bus id."""
+
 TEMPERATURE_GPU = 0
 CLOCK_SM = 1
 PCIE_TX, PCIE_RX = 0, 1
 NVLINK_TX_KIB, NVLINK_RX_KIB = 138, 139
-"""Cumulative counters over all links (NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX)."""
-
-
-class GpuReading(NamedTuple):
-    """One look at a GPU. None: this GPU or driver does not tell."""
-
-    util_pct: float | None
-    mem_bytes: int | None
-    mem_total_bytes: int | None
-    temp_c: float | None
-    power_w: float | None
-    clock_mhz: int | None
-    max_clock_mhz: int | None
-    throttle: str | None
-    """Why the clocks are held down, `power cap, thermal (software)`; empty: they are not."""
-    pcie_tx_bytes_s: int | None
-    pcie_rx_bytes_s: int | None
-    nvlink_tx_bytes: int | None
-    """Since the driver was loaded."""
-    nvlink_rx_bytes: int | None
+"""Cumulative counters (NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX)."""
+ALL_LINKS = 0xFFFFFFFF
+"""As the scope of these fields; without it the driver may tell of the first link alone."""
 
 
 class Nvml:
@@ -57,11 +45,14 @@ class Nvml:
         self._handles: dict[str, Any] = {}
 
     def read(self, bus_id: str) -> GpuReading | None:
-        """The GPU at a PCI bus id (`00000000:3B:00.0`); None where NVML does not know it."""
+        """The GPU at a PCI bus id (`00000000:3B:00.0`) or of a UUID (`GPU-...`); None: NVML knows none."""
         nvml = self._nvml
         handle = self._handles.get(bus_id)
         if handle is None:
-            handle = self._ask(lambda: nvml.nvmlDeviceGetHandleByPciBusId(bus_id.encode()))
+            find = nvml.nvmlDeviceGetHandleByPciBusId
+            if bus_id.startswith(UUID):
+                find = nvml.nvmlDeviceGetHandleByUUID
+            handle = self._ask(lambda: find(bus_id.encode()))
             if handle is None:
                 return None
             self._handles[bus_id] = handle
@@ -102,7 +93,9 @@ class Nvml:
 
     def _nvlink(self, handle: Any) -> tuple[int | None, int | None]:
         values = self._ask(
-            lambda: self._nvml.nvmlDeviceGetFieldValues(handle, [NVLINK_TX_KIB, NVLINK_RX_KIB])
+            lambda: self._nvml.nvmlDeviceGetFieldValues(
+                handle, [(field, ALL_LINKS) for field in (NVLINK_TX_KIB, NVLINK_RX_KIB)]
+            )
         )
         if values is None or len(values) != 2:
             return None, None

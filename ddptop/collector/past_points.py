@@ -8,7 +8,7 @@ import numpy as np
 
 from ddptop.analysis.frames import History
 from ddptop.analysis.reducer import Reducer
-from ddptop.recording.past import GROUP, Past, joined, picked
+from ddptop.recording.past import GROUP, Found, Past, joined, picked
 
 LOST = "lost_records"
 """The mark of a moment by which records had been lost since the moment before."""
@@ -24,6 +24,7 @@ class PastPoints:
         self._cursor: int | None = None
         self._lost = 0
         self._marked_s = 0.0
+        self._told: set[tuple[float, str]] = set()
 
     def take(self, *, final: bool) -> Past | None:
         """New points in whole groups of steps, or with `final` all of them; None where there are none."""
@@ -43,7 +44,19 @@ class PastPoints:
         ]
         window = reducer.figures.detail
         best = np.full(reducer.figures.world, np.nan) if window is None else window.best_self
-        return Past(joined(groups), np.asarray(best, np.float64), self._marks(float(columns["time_s"][-1])))
+        marks = self._marks(float(columns["time_s"][-1]))
+        return Past(joined(groups), np.asarray(best, np.float64), marks, self._found())
+
+    def _found(self) -> tuple[Found, ...]:
+        """What happened since the last time, in words."""
+        there = self._reducer.log.all()
+        fresh = [one for one in there if (one.unix_s, one.kind) not in self._told]
+        self._told = {(one.unix_s, one.kind) for one in there}
+        start_s = self._reducer.started_s
+        return tuple(
+            Found(one.unix_s - start_s, one.kind, one.severity, one.rank, one.step, one.message)
+            for one in fresh
+        )
 
     def _marks(self, now_s: float) -> tuple[tuple[float, str], ...]:
         """What the analysis found since the last time, and that records were lost."""

@@ -11,6 +11,7 @@ import zmq
 
 from ddptop.analysis.frames import Frame
 from ddptop.analysis.reducer import Reducer
+from ddptop.collector.alone import Alone
 from ddptop.collector.arguments import Arguments
 from ddptop.collector.chores import Chores
 from ddptop.collector.ends import Ends, living_sessions
@@ -19,6 +20,7 @@ from ddptop.collector.gpus import GpuSampler
 from ddptop.collector.intake import Intake
 from ddptop.collector.launcher_pipe import LauncherPipe
 from ddptop.collector.mishaps import ARITHMETIC, Mishaps
+from ddptop.collector.ras_asker import RasAsker
 from ddptop.collector.record import Record
 from ddptop.collector.resume import Earlier, earlier
 from ddptop.collector.stall_watch import StallWatch
@@ -93,7 +95,6 @@ class Collector:
         context = new_context()
         stack.callback(context.term)
         self._poller = zmq.Poller()
-        self._pipe = LauncherPipe()
         watch = ProcessWatch(lambda fd: self._poller.register(fd, zmq.POLLIN), self._poller.unregister)
         stack.callback(watch.close)
         self._record = Record(arguments.record, limit_bytes=arguments.record_limit, resume=resume)
@@ -102,6 +103,8 @@ class Collector:
         stack.callback(gpus.close)
         self._gpus = gpus
         self._reducer = Reducer(stall_s=arguments.stall_s, tail=resume)
+        self._pipe = self._open_pipe()
+        stack.callback(self._pipe.close)
         receiver = AckedReceiver(
             context,
             ingest_endpoint(self._directory),
@@ -122,9 +125,19 @@ class Collector:
             flight_folder(self._directory), arguments.record, self._intake.say, resume=resume
         )
         stack.callback(self._flights.close)
+        self._ras = RasAsker(self._intake.say)
         self._ends = Ends(self._directory, watch, self._intake, self._reducer, self._stalls)
         for source in (self._pipe.descriptor, receiver.socket, self._server.socket):
             self._poller.register(source, zmq.POLLIN)
+
+    def _open_pipe(self) -> LauncherPipe | Alone:
+        if self._arguments.alone is None:
+            return LauncherPipe()
+        return Alone(
+            self._directory,
+            self._arguments.alone,
+            lambda: all(member.finished and not member.ended_badly for member in self._reducer.members),
+        )
 
     def _take_up(self, before: Earlier) -> None:
         """Begin the run, or go on with it."""
@@ -163,6 +176,7 @@ class Collector:
         self._ends.tell(now_ns)
         if self._chores.work(now_ns):
             self._watch_stall(now_ns)
+            self._pipe.look(now_ns)
         self._intake.acknowledge(now_ns)
         self._server.drain(now_ns)
         self._viewers.serve(now_ns)
@@ -183,7 +197,16 @@ class Collector:
         else:
             sessions = living_sessions(self._reducer)
             self._stalls.work(now_ns, since_ns, sessions)
-            self._flights.work(now_ns, self._stalls.heard_out(now_ns, sessions))
+            heard_out = self._stalls.heard_out(now_ns, sessions)
+            self._flights.work(now_ns, heard_out)
+            self._ras.work(now_ns, heard_out, self._pids_under_nccl())
+
+    def _pids_under_nccl(self) -> set[int]:
+        """Processes of this host's ranks that NCCL would answer for."""
+        members = self._reducer.members
+        living = [process for process in self._watch.living() if process.rank < len(members)]
+        hellos = [(process, members[process.rank].hello) for process in living]
+        return {process.pid for process, hello in hellos if hello is not None and "nccl" in hello.backend}
 
     def _hear_last_words(self) -> None:
         """Until every rank has said BYE or its process is gone, and nothing more comes."""
@@ -200,7 +223,7 @@ class Collector:
         """Say how the run ended: to the recording, and to those who watch."""
         now_ns = time.monotonic_ns()
         self._flights.close()
-        self._say_run("finished" if self._pipe.exit_code == 0 else "failed", now_ns)
+        self._say_run("finished" if self._pipe.well else "failed", now_ns)
         self._record.close()
         self._intake.acknowledge(now_ns)
         self._chores.say_news(now_ns)

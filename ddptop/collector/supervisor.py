@@ -90,7 +90,7 @@ class CollectorSupervisor:
             return None
         finally:
             self._thread.join(1.0)
-        return _summary_in(output)
+        return summary_in(output)
 
     def _say(self, lines: Sequence[bytes]) -> None:
         process = self._process
@@ -107,7 +107,7 @@ class CollectorSupervisor:
                 stderr=log,
                 text=True,
                 start_new_session=True,  # Ctrl-C is for the training, not for its recorder
-                env=_environment(),
+                env=collector_environment(),
             )
 
     def _watch(self) -> None:
@@ -129,7 +129,7 @@ class CollectorSupervisor:
                     return
 
 
-def _environment() -> dict[str, str]:
+def collector_environment() -> dict[str, str]:
     """The collector is no rank: it must neither be injected nor believe that it is one."""
     mine = {name: value for name, value in os.environ.items() if not name.startswith("DDPTOP_RUN_")}
     inject = str(Path(__file__).parent.parent / "runtime" / "inject")
@@ -158,7 +158,8 @@ def _close_pipes(process: subprocess.Popen[str]) -> None:
                 continue
 
 
-def _summary_in(output: str) -> Summary | None:
+def summary_in(output: str) -> Summary | None:
+    """The summary in the last line of what a collector has said; None where it is none."""
     lines = output.strip().splitlines()
     try:
         said = json.loads(lines[-1])

@@ -42,6 +42,8 @@ class Gone(NamedTuple):
     ended_ns: int
     """When that was seen."""
     ending: Ending | None
+    left: bool = False
+    """What it said was that it has left its process group, after which it may be killed."""
 
 
 @dataclass(slots=True)
@@ -54,6 +56,7 @@ class _Watched:
     gone_ns: int | None = None
     ending: Ending | None = None
     said_bye: bool = False
+    left: bool = False
     told: bool = False
     looks_held: int = 0
     held: bool = False
@@ -100,17 +103,22 @@ class ProcessWatch:
             self._register(descriptor)
         self._watched[process.session] = watched
 
-    def heard(self, session: int, now_ns: int) -> None:
-        """A message came: a process that was never seen lives all the same."""
+    def heard(self, session: int, now_ns: int, *, trains: bool = False) -> None:
+        """A message came: a process that was never seen lives all the same.
+
+        `trains`: with steps, which come after a BYE only where another group was made.
+        """
         watched = self._watched.get(session)
+        if watched is not None and trains:
+            watched.said_bye = False
         if watched is not None and watched.start is None and not watched.told:
             watched.gone_ns = now_ns
 
-    def said_bye(self, session: int) -> None:
-        """Its end is no alarm any more; how it ends is still worth knowing."""
+    def said_bye(self, session: int, *, left: bool = False) -> None:
+        """Its end is no alarm any more; how it ends is still worth knowing. `left`: it may live on."""
         watched = self._watched.get(session)
         if watched is not None:
-            watched.said_bye = True
+            watched.said_bye, watched.left = True, left
 
     def forget(self, session: int) -> None:
         """Another process took its rank, or its end has been told: nothing of it matters any more."""
@@ -166,7 +174,14 @@ class ProcessWatch:
                 continue
             assert watched.gone_ns is not None
             gone.append(
-                Gone(watched.process, watched.said_bye, watched.told, watched.gone_ns, watched.ending)
+                Gone(
+                    watched.process,
+                    watched.said_bye,
+                    watched.told,
+                    watched.gone_ns,
+                    watched.ending,
+                    watched.said_bye and watched.left,
+                )
             )
             watched.told = True
             if watched.ending is not None:

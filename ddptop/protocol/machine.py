@@ -16,10 +16,9 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
-    """What the agent of the host read of a rank's GPU. Only the newest one counts. None: not told."""
+class GpuReading:
+    """One look at a GPU. None: this GPU or its driver does not tell."""
 
-    t_ns: int
     util_pct: float | None
     mem_bytes: int | None
     """Used by all processes."""
@@ -35,6 +34,13 @@ class Gpu:
     nvlink_tx_bytes: int | None
     """Since the driver was loaded."""
     nvlink_rx_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu(GpuReading):
+    """What the agent of the host read of a rank's GPU. Only the newest one counts."""
+
+    t_ns: int
 
 
 @dataclass(frozen=True, slots=True)

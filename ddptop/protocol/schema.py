@@ -121,8 +121,8 @@ CHECKS: dict[type[Message], tuple[Check, ...]] = {
     Clock: (ns, text, _offset, ns),
     Membership: (_number, text, text, _members),
     Gpu: (
-        ns, *(optional(check) for check in (_quantity, _bytes, _bytes, _quantity, _quantity, count, count)),
-        optional(text), *(optional(check) for check in (_bytes, _bytes, count, count)),
+        *(optional(check) for check in (_quantity, _bytes, _bytes, _quantity, _quantity, count, count)),
+        optional(text), *(optional(check) for check in (_bytes, _bytes, count, count)), ns,
     ),
     Memory: (ns, _bytes, _bytes, _bytes, count),
     Logged: (count, scalars),

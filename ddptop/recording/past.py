@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 import numpy as np
@@ -31,6 +31,20 @@ NARROW = ("loss_mean", "loss_min", "loss_max", "step_ms", "wait_ms", "transfer_m
 """Columns of a point, as in `ddptop.analysis.frames.History`: float64 and float32."""
 
 MOST_MARKS = 500
+MOST_CHARACTERS = 500
+"""Of what is told of one happening."""
+
+
+class Found(NamedTuple):
+    """Something that happened, as in `ddptop.analysis.frames.Happening`."""
+
+    at_s: float
+    """Since the run began."""
+    kind: str
+    severity: str
+    rank: int | None
+    step: int | None
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +56,8 @@ class Past:
     """(ranks,) each rank's own best median self time since its layouts were made; NaN: none yet."""
     marks: tuple[tuple[float, str], ...]
     """(seconds since the run began, kind) of what the analysis found since the last Past."""
+    found: tuple[Found, ...] | None = None
+    """All that happened since the last Past, in words; None: the writer is one that does not tell."""
 
 
 def past_payload(past: Past) -> bytes:
@@ -49,7 +65,10 @@ def past_payload(past: Past) -> bytes:
     columns = [past.points[name].astype("<f8").tobytes() for name in WIDE]
     columns += [past.points[name].astype("<f4").tobytes() for name in NARROW]
     best = past.best_ms.astype("<f4").tobytes()
-    return zlib.compress(msgpack.packb((columns, best, list(past.marks[:MOST_MARKS]))), 1)
+    content = [columns, best, list(past.marks[:MOST_MARKS])]
+    if past.found is not None:
+        content.append([(*one[:-1], one.message[:MOST_CHARACTERS]) for one in past.found[:MOST_MARKS]])
+    return zlib.compress(msgpack.packb(content), 1)
 
 
 def past_content(payload: bytes) -> Past:
@@ -57,7 +76,7 @@ def past_content(payload: bytes) -> Past:
     inflate = zlib.decompressobj()
     try:
         raw = inflate.decompress(payload, MAX_RAW)
-        columns, best, marks = msgpack.unpackb(raw, max_ext_len=0, max_map_len=0, use_list=False)
+        columns, best, marks, *words = msgpack.unpackb(raw, max_ext_len=0, max_map_len=0, use_list=False)
         wide = [np.frombuffer(column, "<f8") for column in columns[: len(WIDE)]]
         narrow = [np.frombuffer(column, "<f4") for column in columns[len(WIDE) :]]
         points: dict[str, Any] = dict(zip((*WIDE, *NARROW), [*wide, *narrow], strict=True))
@@ -66,9 +85,15 @@ def past_content(payload: bytes) -> Past:
         if not np.isfinite(points["time_s"]).all() or (np.diff(points["time_s"]) < 0).any():
             raise ValueError("times that are not in order")
         told = tuple((float(at), str(kind)) for at, kind in marks[:MOST_MARKS])
-        return Past(points, np.frombuffer(best, "<f4").astype(np.float64), told)
+        found = tuple(_found(*one) for one in words[0][:MOST_MARKS]) if words else None
+        return Past(points, np.frombuffer(best, "<f4").astype(np.float64), told, found)
     except (ValueError, TypeError, zlib.error, msgpack.UnpackException) as error:
         raise RecordingError(f"a history cannot be read: {error}") from error
+
+
+def _found(at_s: float, kind: str, severity: str, rank: int | None, step: int | None, message: str) -> Found:
+    where, when = (None if number is None else int(number) for number in (rank, step))
+    return Found(float(at_s), str(kind), str(severity), where, when, str(message)[:MOST_CHARACTERS])
 
 
 def picked(points: Columns) -> dict[str, NDArray[np.float64]]:

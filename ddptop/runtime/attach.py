@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ddptop.runtime import leaving, refused, warned
 from ddptop.runtime.guard import guard, hide_frame, say_once
 
 if TYPE_CHECKING:
@@ -35,14 +36,20 @@ def patch(module: Any) -> None:
         _after(model, "_ddp_init_helper", _attach)
         _after(model, "_update_process_group", _attach)
         _wrap_register_comm_hook(module.dist)
+        refused.watch(module, functools.partial(_begin, module.dist))
+        leaving.watch(module.dist, _leave)
     except AttributeError as error:
         say_once(f"this torch has no {error.name}")
         return
+    warned.listen()
     model._ddptop_patched = True
 
 
-def session_of(ddp: Any) -> Session | None:
-    """The recording session of this process, begun at its first DDP model; None where ddptop cannot work."""
+def session_at(device: Any) -> Session | None:
+    """The recording session of this process, begun at its first DDP model; None where ddptop cannot work.
+
+    `device`: where that model is; None: not known, the CPU.
+    """
     global _session
     if not enabled():
         return None
@@ -50,7 +57,7 @@ def session_of(ddp: Any) -> Session | None:
         if _session is None:
             from ddptop.runtime.session import Session
 
-            _session = Session(ddp)
+            _session = Session(device)
         _session.ensure_started()
     except Exception as error:  # noqa: BLE001 - the training boundary
         say_once(f"cannot record this process ({type(error).__name__}: {error})")
@@ -110,10 +117,26 @@ def each_model(visit: Callable[[Any, int], None]) -> None:
         visit(ddp, attached.number)
 
 
+def _begin(dist: Any, device: Any) -> None:
+    """Begin the session of a process whose model DDP has not taken yet, and perhaps never will."""
+    try:
+        if enabled() and dist.is_initialized():
+            session_at(device)
+    except Exception as error:  # noqa: BLE001 - the training boundary
+        guard.caught(error)
+
+
+def _leave() -> None:
+    if _session is not None:
+        _session.leave()
+
+
 def _attach(ddp: Any) -> None:
     if getattr(ddp, "reducer", None) is None or not enabled():
         return
-    session = session_of(ddp)
+    from ddptop.runtime.session import device_of
+
+    session = session_at(device_of(ddp))
     if session is None:
         return
     known = _models.get(ddp)

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ddptop.protocol.codec import encode
 from ddptop.protocol.evidence import Evidence, GroupState, Stack
@@ -53,6 +52,13 @@ class Findings:
         self._try(self._look_at_groups)
         self._try(self._add_source)
         self._try(self._write_dumps)
+        self.complete = True
+
+    def take_over(self, blocked: Findings) -> None:
+        """What can be had while the thread that gathers the other findings is blocked: what it has found, and
+        stacks of now, which nothing can block."""
+        self.groups, self.flight = blocked.groups, blocked.flight._replace(dumps=())
+        self._try(self._look_at_threads)
         self.complete = True
 
     def _try(self, look: Callable[[], None]) -> None:
@@ -115,6 +121,7 @@ class Witness:
         self._place = place
         self._answered = 0
         self._findings: Findings | None = None
+        self._gathering: tuple[threading.Thread, Findings] | None = None
         self._deadline = 0.0
 
     def answer(self, asked: int) -> Evidence | None:
@@ -138,11 +145,17 @@ class Witness:
         return findings.message(0, self._place(), reason)
 
     def _begin(self) -> None:
-        findings: Any = Findings(self._training_thread, asked=self._answered)
+        """Have evidence gathered. By one thread at most: the last one may be blocked for good."""
         self._deadline = time.monotonic() + DEADLINE_S
+        if self._gathering is not None and self._gathering[0].is_alive():
+            self._findings = Findings(self._training_thread)
+            self._findings.take_over(self._gathering[1])
+            return
+        findings = Findings(self._training_thread, asked=self._answered)
+        thread = threading.Thread(target=findings.gather, name="ddptop-evidence", daemon=True)
         try:
-            threading.Thread(target=findings.gather, name="ddptop-evidence", daemon=True).start()
+            thread.start()
         except RuntimeError as error:  # no thread can be had: the process is at its limits, or ending
             guard.caught(error)
             return
-        self._findings = findings
+        self._gathering, self._findings = (thread, findings), findings

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ddptop.protocol.evidence import Operation
+from ddptop.runtime.device.events import ignore_captures
 
 NEWEST = 128
 """Operations told: a rank runs ahead of another by the buckets of one backward, or by some broadcasts."""
@@ -43,6 +44,8 @@ def read(now_unix_ns: int) -> Flight:
     completed: dict[str, int] = {}
     entries: list[dict[str, Any]] = []
     dumps: list[dict[str, Any]] = []
+    if torch.cuda.is_initialized():
+        ignore_captures()  # a dump of NCCL's asks its events, in this thread
     for dump in _dumps():
         told = pickle.loads(dump(includeCollectives=True, includeStackTraces=False, onlyActive=False))
         dumps.append(told)

@@ -20,7 +20,9 @@ def group_states(completed: Mapping[str, int]) -> tuple[GroupState, ...]:
     """Every process group of this process, from any thread; `completed` is the flight recorder's word."""
     names = list(distributed_c10d._world.pg_names.items())[:MAX_GROUPS]
     return tuple(
-        GroupState(str(name), _backend(group), group.size(), sequence_of(group), completed.get(str(name), -1))
+        GroupState(
+            str(name), backend_of(group), group.size(), sequence_of(group), completed.get(str(name), -1)
+        )
         for group, name in names
     )
 
@@ -59,7 +61,16 @@ def membership_of(group: Any, model: int) -> Membership:
     ranks = sorted(dist.get_process_group_ranks(group))
     whole = len(ranks) == dist.get_world_size() or len(ranks) > MAX_MEMBERS
     name = distributed_c10d._world.pg_names.get(group, "")
-    return Membership(model, str(name), _backend(group), () if whole else tuple(ranks))
+    return Membership(model, str(name), backend_of(group), () if whole else tuple(ranks))
+
+
+def backend_of(group: Any) -> str:
+    """Its backend by name, `nccl` or `gloo`; where `init_process_group()` was left to choose one, its choice.
+
+    torch itself then says `undefined`.
+    """
+    name = _backend(group)
+    return str(group.name()) if name == "undefined" else name
 
 
 def _backend(group: Any) -> str:

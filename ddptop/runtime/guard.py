@@ -72,8 +72,8 @@ def hide_frame(error: BaseException) -> None:
     given. On Python 3.10 the re-raise keeps its own copy and the frame stays visible.
     """
     traceback = error.__traceback__
-    if traceback is not None and traceback.tb_next is not None:
-        error.__traceback__ = traceback.tb_next
+    if traceback is not None:
+        error.__traceback__ = traceback.tb_next  # None where a function of C++ has raised
 
 
 def say_once(text: str) -> None:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from ddptop.protocol.limits import VERSION
 from ddptop.protocol.messages import Hello
+from ddptop.runtime.groups import backend_of
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Identity:
             incarnation=_number("TORCHELASTIC_RESTART_COUNT"),
             host=socket.gethostname(),
             device=str(device),
-            backend=str(dist.get_backend()),
+            backend=backend_of(dist.group.WORLD),
             budget_pct=budget_pct,
         )
 

@@ -1,14 +1,15 @@
 """Where a training thread spends its step: forward, backward, optimizer and data, with no change to its code.
 
-The wrappers stay out of sight: their frames are taken out of tracebacks, and where torch warns with a
-stack level (`DistributedDataParallel.__init__`, a loader's `__next__`) an inner function is wrapped instead.
+The wrappers stay out of sight: their frames are taken out of tracebacks, torch.compile sees through them
+(`compiled.py`), and where torch warns with a stack level (`DistributedDataParallel.__init__`, a loader's
+`__next__`) an inner function is wrapped instead.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from ctypes import c_float
+from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.data import dataloader
 
+from ddptop.runtime.compiled import pause, resume, seen_through
 from ddptop.runtime.guard import guard, hide_frame
 from ddptop.runtime.recorder import Recorder, now
 
@@ -31,12 +33,14 @@ Patched = Callable[..., Any]
 def install(recorder: Recorder, read_later: Callable[[Any], Any] | None = None) -> None:
     """Wrap torch's own functions, once per process. `read_later` takes a loss that is on a GPU."""
     scaled = _ScaledLoss(read_later)
-    _wrap(distributed.DistributedDataParallel, "forward", functools.partial(_forward, recorder))
-    _wrap(torch.autograd, "backward", functools.partial(_backward, recorder, scaled))
+    # Not `forward`: where that is another's, torch.compile of a DDP model begins at another frame.
+    _wrap(distributed.DistributedDataParallel, "_pre_forward", partial(_pre_forward, recorder))
+    _wrap(distributed.DistributedDataParallel, "_post_forward", partial(_post_forward, recorder))
+    _wrap(torch.autograd, "backward", partial(_backward, recorder, scaled))
     for iterator in (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter):
-        _wrap(iterator, "_next_data", functools.partial(_data, recorder, get_ident()))
+        _wrap(iterator, "_next_data", partial(_data, recorder, get_ident()))
     _wrap(GradScaler, "scale", scaled.wrap)
-    _wrap(distributed._DDPJoinHook, "main_hook", functools.partial(_shadow_step, recorder))
+    _wrap(distributed._DDPJoinHook, "main_hook", partial(_shadow_step, recorder))
     _hook_optimizers(recorder)
 
 
@@ -53,40 +57,57 @@ def optimizer_exists() -> bool:
 
 def _wrap(owner: Any, name: str, make: Callable[[Patched], Patched]) -> None:
     original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(make(original)))
+    setattr(owner, name, seen_through(make(original), original))
 
 
-def _forward(recorder: Recorder, original: Patched) -> Patched:
+def _pre_forward(recorder: Recorder, original: Patched) -> Patched:
+    """What `DDP.forward` calls first. A forward without gradients (evaluation) is no training step."""
     grad_enabled = torch.is_grad_enabled
 
-    def forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
-        if not grad_enabled():  # evaluation: not a training step
-            recorder.asides += 1
-            try:
-                return original(self, *inputs, **kwargs)
-            except BaseException as error:
-                hide_frame(error)
-                raise
+    def _pre_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+        paused = pause()  # between two steps the recorder reads torch's logger, and checks parameters
         try:
-            recorder.forward_begins(self.require_backward_grad_sync)
+            if grad_enabled():
+                recorder.forward_begins(self.require_backward_grad_sync)
+            else:
+                recorder.asides += 1
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
+        finally:
+            resume(paused)
         try:
-            result = original(self, *inputs, **kwargs)
+            return original(self, *inputs, **kwargs)
         except BaseException as error:
-            recorder.forward_ends()
             hide_frame(error)
             raise
-        recorder.forward_ends()
+
+    return _pre_forward
+
+
+def _post_forward(recorder: Recorder, original: Patched) -> Patched:
+    """What `DDP.forward` calls last; not reached where the user's module raises."""
+    grad_enabled = torch.is_grad_enabled
+
+    def _post_forward(self: Any, output: Any) -> Any:
+        try:
+            result = original(self, output)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        if grad_enabled():
+            paused = pause()
+            recorder.forward_ends()
+            resume(paused)
         return result
 
-    return forward
+    return _post_forward
 
 
 def _backward(recorder: Recorder, scaled: _ScaledLoss, original: Patched) -> Patched:
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         at = now()
         loss = None
+        paused = pause()
         try:
             if recorder.wants_loss:
                 loss = scaled.loss_of(tensors)
@@ -94,6 +115,8 @@ def _backward(recorder: Recorder, scaled: _ScaledLoss, original: Patched) -> Pat
                 scaled.forget()
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
+        finally:
+            resume(paused)
         recorder.backward_begins(loss)
         recorder.add_cost(now() - at)
         try:

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ddptop.protocol.codec import encode
+from ddptop.protocol.goodbyes import LEFT
 from ddptop.protocol.link import Ack
 from ddptop.protocol.messages import Bye, Card, Message, Progress
+from ddptop.runtime.agent import tending
 from ddptop.runtime.budget import Budget
-from ddptop.runtime.device.timing import memory_of
+from ddptop.runtime.device.timing import DeviceTiming, memory_of
 from ddptop.runtime.ending import FINISHED, Ending
 from ddptop.runtime.evaluation import EvaluationWatch
 from ddptop.runtime.evidence import Witness
@@ -36,6 +38,9 @@ PERIOD_S = 0.25
 MEMORY_EVERY_S = 2.0
 """Between two looks at torch's CUDA allocator, whose counters take some 30 us to read."""
 
+LAST_STEPS_S = 0.2
+"""How long the end waits for a GPU that is some steps behind its host."""
+
 LATE_S = 0.1
 """How long a thread that is late at the end may take to come out of a call of torch's: microseconds."""
 
@@ -57,7 +62,7 @@ class Publisher(threading.Thread):
         self._budget = budget
         self._sequence = sequence
         self._layout = LayoutTracker(session.parameters)
-        self._bounds = TimerBounds(session.recorder.handed)
+        self._bounds = TimerBounds(session.recorder.handed, session.device_bound_ns)
         self._evaluation = EvaluationWatch(session.recorder)
         self._witness = Witness(threading.get_ident(), self._place)
         self._memberships_told: dict[int, Message] = {}
@@ -66,7 +71,10 @@ class Publisher(threading.Thread):
         self._announced = 1
         self._said: deque[Message] = deque(maxlen=1000)
         self._memory_due = 0.0
-        self._closing = threading.Event()
+        self._wake = threading.Event()
+        self._closing = False
+        self._leaving = False
+        self._left = threading.Event()
         self._drain_s = 0.0
         self._ending = Ending(FINISHED, None)
 
@@ -79,10 +87,19 @@ class Publisher(threading.Thread):
         """Send a message in order with the steps; from any thread."""
         self._said.append(message)
 
+    def leave(self, patience_s: float) -> None:
+        """Publish what is left and say that the group is left in good order; waits at most `patience_s`."""
+        self._drain_s = patience_s
+        self._left.clear()
+        self._leaving = True
+        self._wake.set()
+        self._left.wait(patience_s)
+
     def close(self, drain_s: float, ending: Ending) -> None:
         """Publish what is left and say BYE; returns after at most `drain_s` and a little."""
         self._drain_s, self._ending = drain_s, ending
-        self._closing.set()
+        self._closing = True
+        self._wake.set()
         try:
             self.join(drain_s + 0.2)
         finally:
@@ -111,8 +128,11 @@ class Publisher(threading.Thread):
 
     def _publish(self, sender: AckedSender) -> None:
         beat = True
+        heard_s = time.monotonic()
         cpu = time.thread_time_ns()
-        while not self._closing.wait(TIGHT_PERIOD_S if self._budget.tight else PERIOD_S):
+        while self._next_look():
+            if self._leaving:
+                self._say_left(sender)
             records = self._take()
             self._offer(sender, records)
             if beat or self._budget.tight:
@@ -121,11 +141,15 @@ class Publisher(threading.Thread):
             ack = sender.service()
             evidence = self._witness.answer(sender.asked)
             if evidence is not None:
+                if self._session.device is not None:
+                    self.say(self._session.device.testimony(self._recorder, self.rank))
                 self.say(evidence)
             before, cpu = cpu, time.thread_time_ns()
             self._budget.account(records, cpu - before)
             if ack is not None:
+                heard_s = time.monotonic()
                 self._heard(ack)
+            tending.after_silence(heard_s)
             self._recorder.detail_every = max(self._budget.every, self._announced)
             self._recorder.loss_every = self._budget.loss_every
             allowed = SHARE * self._budget.budget_pct / 100.0
@@ -133,6 +157,19 @@ class Publisher(threading.Thread):
             if guard.muted:
                 self._silence()
         self._say_goodbye(sender)
+
+    def _next_look(self) -> bool:
+        """Wait until it is time for it; False where the end has come instead."""
+        self._wake.wait(TIGHT_PERIOD_S if self._budget.tight else PERIOD_S)
+        self._wake.clear()
+        return not self._closing
+
+    def _say_left(self, sender: AckedSender) -> None:
+        self._leaving = False
+        self.say(Bye(time.monotonic_ns(), LEFT))
+        self._offer(sender, self._take(all_of_them=True))
+        sender.drain(self._drain_s)
+        self._left.set()
 
     def _say_goodbye(self, sender: AckedSender) -> None:
         end = time.monotonic() + self._drain_s
@@ -163,7 +200,7 @@ class Publisher(threading.Thread):
         if device is None:
             return taken
         done = device.resolver.take(taken)
-        return done + device.resolver.flush() if all_of_them else done
+        return done + device.resolver.flush(LAST_STEPS_S) if all_of_them else done
 
     def _offer(self, sender: AckedSender, records: list[StepRecord]) -> None:
         messages: list[Message] = list(pack(records, self._layout))
@@ -185,6 +222,7 @@ class Publisher(threading.Thread):
         if device is not None and time.monotonic() >= self._memory_due:
             self._memory_due = time.monotonic() + MEMORY_EVERY_S
             messages.append(memory_of(device.index))
+            messages += self._device_news(device)
         logged = self._session.scalars.take(None if device is None else device.scalars.value)
         if logged is not None:
             messages.append(logged)
@@ -199,6 +237,15 @@ class Publisher(threading.Thread):
                 sender.offer(encode(message))
             except (ValueError, TypeError, OverflowError) as error:  # costs one message, not the rank
                 guard.caught(error)
+
+    def _device_news(self, device: DeviceTiming) -> list[Message]:
+        """What is worth telling of the device's timing, now and then."""
+        untimed = device.untimed()
+        if untimed:
+            self._session.card.update(untimed)
+            self.card_changed = True
+        graph = device.graph_news(self._recorder, self.rank)
+        return [] if graph is None else [graph]
 
     def _place(self) -> tuple[int, int, int]:
         recorder = self._recorder

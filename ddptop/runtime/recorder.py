@@ -282,6 +282,11 @@ class Recorder:
         if self._stepped or (self._synchronised and self._backward_was_a_step()):
             self._close(0)
 
+    def drop(self) -> None:
+        """Let go of what is recorded: in a forked child, which speaks for no rank, and at the end."""
+        self.records, self.calls = deque(maxlen=QUEUE_STEPS), []
+        self._loss_later = []
+
     # -- steps ----------------------------------------------------------------
 
     def _open_first(self, at: int) -> None:

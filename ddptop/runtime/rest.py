@@ -10,7 +10,6 @@ processes on two busy cores. A few milliseconds at the very end prevent it.
 from __future__ import annotations
 
 import atexit
-import os
 import sys
 import time
 from pathlib import Path
@@ -52,10 +51,10 @@ def gloo_rests(tasks: Path = Path("/proc/self/task"), deadline_s: float = DEADLI
 def _busy(tasks: Path) -> bool:
     """Whether a thread of gloo runs or waits for its turn on a core."""
     try:
-        threads = os.listdir(tasks)
+        threads = list(tasks.iterdir())
     except OSError:  # no /proc: nothing to be told
         return False
-    return any(_runs(tasks / thread / "stat") for thread in threads)
+    return any(_runs(thread / "stat") for thread in threads)
 
 
 def _runs(stat: Path) -> bool:

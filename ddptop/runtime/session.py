@@ -7,20 +7,20 @@ import contextlib
 import multiprocessing.util
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from ddptop.protocol.messages import Event, Membership, Message, Scalar
 from ddptop.runtime import compiled, phases, rest, warned
 from ddptop.runtime.budget import Budget
 from ddptop.runtime.crash_file import CrashFile
 from ddptop.runtime.device.timing import DeviceTiming, device_card
-from ddptop.runtime.ending import ending
-from ddptop.runtime.groups import default_sequence, membership_of
+from ddptop.runtime.ending import FINISHED, ending
+from ddptop.runtime.groups import backend_of, default_sequence, membership_of
 from ddptop.runtime.guard import guard
 from ddptop.runtime.identity import Identity
 from ddptop.runtime.logged import LoggedScalars
@@ -36,6 +36,9 @@ _NO_OPTIONS = frozenset(
 
 CLOSE_S = 0.8
 """How long the end of training may be held up for the last records to be acked."""
+
+LEAVE_S = 0.5
+"""The part of it that may be spent before the process group is destroyed: an ack comes within 20 ms."""
 
 
 class Session:
@@ -60,6 +63,7 @@ class Session:
         """Timing on the GPU, where the models are on one."""
         self._timers: dict[str, BucketTimer | None] = {}
         self._publisher: Publisher | None = None
+        self._patience_s = CLOSE_S
         self._crash_file: CrashFile | None = None
         self._ddp_device = device or torch.device("cpu")
         if self._ddp_device.type == "cuda":
@@ -86,7 +90,9 @@ class Session:
 
     def timer_for(self, ddp: Any) -> BucketTimer | None:
         """The bucket timer for the model's device and backend; None where none tells the truth."""
-        device, backend = device_of(ddp), str(dist.get_backend(ddp.process_group))
+        device, backend = device_of(ddp), backend_of(ddp.process_group)
+        if any(parameter.device != device for parameter in ddp.module.parameters()):
+            return None  # its buckets lie on several devices
         kind = f"{device} {backend}"
         if kind not in self._timers:
             self._timers[kind] = self._new_timer(device, backend)
@@ -185,6 +191,18 @@ class Session:
         if self._publisher is not None:
             self._publisher.say(message)
 
+    def leave(self) -> None:
+        """Publish the last step and a farewell before the script destroys its process groups in good order.
+
+        Bounded by `LEAVE_S`. A training that goes on afterwards, with another group, is published as ever.
+        """
+        if self._publisher is None or ending().reason != FINISHED:
+            return  # an exception is on its way: what there is to say of it comes with the process's end
+        began = time.monotonic()
+        self.recorder.finish()
+        self._publisher.leave(LEAVE_S)
+        self._patience_s = max(CLOSE_S - LEAVE_S, self._patience_s - (time.monotonic() - began))
+
     def close(self) -> None:
         """Publish the last step and the farewell; bounded by `CLOSE_S`. May be called twice."""
         publisher, self._publisher = self._publisher, None
@@ -192,7 +210,7 @@ class Session:
             return
         try:
             self.recorder.finish()
-            publisher.close(CLOSE_S, ending())
+            publisher.close(self._patience_s, ending())
             if self.device is not None:
                 self.device.abandon(self.recorder)
             if self._crash_file is not None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from ddptop.runtime.compiled import pause, resume
 from ddptop.runtime.guard import guard
 from ddptop.runtime.recorder import Recorder, now
 from ddptop.runtime.timers import BucketTimer
@@ -85,12 +86,15 @@ class TimedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch is no
         ready = self._timer.ready()
         work = self._group.allreduce(tensors, opts)
         if self._recorder.detail and ready is not None:
+            paused = pause()  # a compiled training may be above the reducer
             try:
                 launched = now()
                 self._note(tensors[0], ready, launched, work)
                 self._recorder.add_cost(now() - launched)
             except Exception as error:  # noqa: BLE001 - the training boundary
                 guard.caught(error)
+            finally:
+                resume(paused)
         return work
 
     def _note(self, tensor: torch.Tensor, ready: Any, launched: int, work: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ddptop.protocol.messages import Event
 from ddptop.runtime.recorder import StepRecord, now
@@ -29,9 +29,11 @@ LEAST_US = 5.0
 class TimerBounds:
     """Follows the stamps of detailed steps and tells when their bounds have changed. On one thread."""
 
-    def __init__(self, handed: deque[int]) -> None:
-        """`handed`: how long after their ready stamps the last buckets were handed on, in ns."""
+    def __init__(self, handed: deque[int], device_bound_ns: Callable[[], int | None] = lambda: None) -> None:
+        """`handed`: how long after their ready stamps the last buckets were handed on, in ns.
+        `device_bound_ns`: how far a device's moments may be wrong on the host's clock; None: no device."""
         self._handed = handed
+        self._device_bound_ns = device_bound_ns
         self._late: deque[int] = deque(maxlen=RECENT)
         self._seen = 0
         self._told: tuple[float, float] | None = None
@@ -51,6 +53,9 @@ class TimerBounds:
             return None
         handed = list(self._handed)
         found = (quantile_us(handed) if handed else HOOK_READY_US, quantile_us(list(self._late)))
+        device_ns = self._device_bound_ns()
+        if device_ns is not None:  # an event happens with what it marks: all that is unsure is the clock
+            found = (device_ns / 1e3, max(device_ns / 1e3, found[1]))
         told = self._told
         if told is not None and not any(_moved(old, new) for old, new in zip(told, found, strict=True)):
             return None

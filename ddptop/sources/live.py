@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from ddptop.analysis.frame_codec import FrameError, decode_frame
+from ddptop.analysis.frame_codec import FrameDecoder, FrameError
 from ddptop.analysis.history import HistoryStore
 from ddptop.protocol.link import Credit
 from ddptop.sources.base import Source
@@ -42,6 +42,7 @@ class LiveSource(Source):
 
     def __init__(self, run: RunFile) -> None:
         self._run = run
+        self._decoder = FrameDecoder()
         self._history = HistoryStore()
         self._epoch = 0
         self._cursor = 0
@@ -129,7 +130,7 @@ class LiveSource(Source):
         """A frame with all its history, or None while some of that is still to come."""
         self._owed = False
         try:
-            frame = decode_frame(state.frame)
+            frame = self._decoder.decode(state.frame)
         except FrameError as error:
             self._status = f"cannot read the collector's frames ({error}): is it another version of ddptop?"
             return None

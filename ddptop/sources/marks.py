@@ -6,6 +6,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.goodbyes import WELL
 from ddptop.protocol.messages import Bye, Event, Hello, Run
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ STALL = "stall"
 MAX_MARKS = 500
 """More than a bar has cells."""
 
-QUIET = frozenset(("rebuild", "joined", "timer", "phase_begins", "phase_ends"))
-"""Kinds of events that every healthy run has."""
+QUIET = frozenset(("rebuild", "joined", "timer", "phase_begins", "phase_ends", "device", "analyser", "ras"))
+"""Kinds of events that every healthy run has, or that belong to a stall, which has its mark."""
 
 SAME_STALL_S = 90.0
 """Ranks are asked anew every 60 s while a stall lasts: answers closer than this tell of the same one."""
@@ -36,7 +37,7 @@ def mark_of(received: Received) -> str | None:
         return STALL
     if isinstance(message, Hello) and message.incarnation > 0:
         return "restart"
-    if isinstance(message, Bye) and message.reason != "finished":
+    if isinstance(message, Bye) and message.reason not in WELL:
         return "failed_rank"
     if isinstance(message, Run) and message.state == "failed":
         return "failed"
@@ -44,9 +45,9 @@ def mark_of(received: Received) -> str | None:
 
 
 def _is_well(event: Event) -> bool:
-    """A process that ended with code 0, or runs again."""
+    """A process that ended with code 0 or after it had left its group, or runs again."""
     if event.kind == "exit":
-        return not event.fields.get("exit_code") and not event.fields.get("signal")
+        return not any(map(event.fields.get, ("exit_code", "signal"))) or bool(event.fields.get("left"))
     return event.kind == "process" and event.fields.get("state") != "stopped"
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ddptop.analysis.frames import Playback
 from ddptop.sources.backfill import Backfill
+from ddptop.sources.happened import Happened
 from ddptop.sources.marks import Marks
 from ddptop.sources.player import NS, Player
 
@@ -89,6 +90,7 @@ class Showing:
         self._publish = publish
         self._player = Player(recording)
         self._marks = Marks()
+        self._happened = Happened()
         self._marked_ns = 0
         self._pasts_marked = 0
         self._told_ns = 0
@@ -147,8 +149,13 @@ class Showing:
         self._marks.add_messages(recording.lasting(from_ns=self._marked_ns), recording.start_ns)
         self._marked_ns = recording.end_ns + 1
         pasts = recording.pasts()
-        for _, past in pasts[self._pasts_marked :]:
+        started_s = recording.run.unix_ns / NS
+        for end_ns, past in pasts[self._pasts_marked :]:
             self._marks.add_found(past.marks)
+            if past.found is not None:
+                self._happened.add(
+                    past.found, started_s, started_s + (end_ns - recording.run.monotonic_ns) / NS
+                )
         self._pasts_marked = len(pasts)
         self._told_ns = pasts[-1][0] if pasts else 0
 
@@ -162,7 +169,8 @@ class Showing:
         if not player.from_start:
             if self._backfill is None:
                 self._backfill = Backfill(self._recording)
-            frame = replace(frame, history=self._backfill.before(frame.history))
+            happened = self._happened.by(frame.unix_s, frame.happenings)
+            frame = replace(frame, history=self._backfill.before(frame.history), happenings=happened)
         return with_playback(frame, player, self._marks, playing=controls.playing, speed=controls.speed)
 
     def _rest(self) -> None:

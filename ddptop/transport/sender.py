@@ -121,6 +121,16 @@ class AckedSender:
         self._send_due()
         return newest
 
+    def drain(self, patience_s: float) -> None:
+        """Go on until all is acked, at most `patience_s` seconds."""
+        end = time.monotonic() + patience_s
+        usual, self._resend_s = self._resend_s, RESEND_CLOSING_S
+        self.service()
+        while self._window and (left := end - time.monotonic()) > 0:
+            self._socket.poll(min(CLOSE_POLL_MS, int(left * 1000)))
+            self.service()
+        self._resend_s = usual
+
     def close(self, drain_s: float) -> int:
         """Go on until all is acked, at most `drain_s` seconds; returns the number of messages left unacked.
 
@@ -128,12 +138,7 @@ class AckedSender:
         """
         if os.getpid() != self._pid or self._socket.closed:
             return self.pending
-        end = time.monotonic() + drain_s
-        self._resend_s = RESEND_CLOSING_S
-        self.service()
-        while self._window and (left := end - time.monotonic()) > 0:
-            self._socket.poll(min(CLOSE_POLL_MS, int(left * 1000)))
-            self.service()
+        self.drain(drain_s)
         self._socket.close(linger=0)
         if self._owns_context:
             self._context.term()

@@ -23,7 +23,7 @@ from ddptop.tui.painted import Painted
 from ddptop.tui.runs import Runs
 from ddptop.tui.scene import Place, Scene
 from ddptop.tui.steer import Steer
-from ddptop.tui.theme import DEFAULT_THEME, THEMES, Palette, own_theme_for
+from ddptop.tui.theme import DEFAULT_THEME, THEMES, Palette, in_colours
 from ddptop.tui.views.picture import picture, without_frame
 from ddptop.tui.views.wanted import wanted
 
@@ -178,7 +178,7 @@ class DdptopApp(Mouse, Steer, App[None]):
     def picture_svg(self) -> str:
         """The screen as an SVG."""
         name = self.shown.run.name if self.shown is not None else ""
-        return self.export_screenshot(title=f"ddptop {clean(name)}".strip())
+        return self.query_one(Painted).svg(in_colours(self.current_theme), f"ddptop {clean(name)}".strip())
 
     def to_clipboard(self, text: str) -> None:
         """By the terminal (OSC 52)."""
@@ -197,9 +197,7 @@ class DdptopApp(Mouse, Steer, App[None]):
         self.repaint()
 
     def _palette_of(self, theme: Theme) -> Palette:
-        # Without colours, what the theme leaves to the terminal would come out as black on black.
-        left_to_terminal = theme.name not in {own.name for own in THEMES} and getattr(theme, "ansi", False)
-        return Palette(own_theme_for(theme) if self.no_color and left_to_terminal else theme, self._basic)
+        return Palette(theme, self._basic, plain=self.no_color)
 
 
 def terminal_is_there() -> bool:

@@ -29,7 +29,6 @@ ANSWERS: dict[ViewName, str] = {
 }
 """What a view tells a person."""
 
-LISTS: tuple[ViewName, ...] = ("overview", "buckets", "heat", "events", "picker")
 TEXTS: tuple[ViewName, ...] = ("help", "run", "stall")
 """Pages of text: there `/` searches, where it filters in the lists."""
 
@@ -50,7 +49,46 @@ class Key:
     """Only of use where a recording is played."""
 
 
-_CHARTS: tuple[ViewName, ...] = ("overview", "rank")
+_Row: TypeAlias = "tuple[str, str, str, str, str]"
+
+_LANES: tuple[_Row, ...] = (
+    ("left", "←", "pan(-1)", "", "to the left, by a quarter of what is seen"),
+    ("right", "→", "pan(1)", "", "to the right"),
+    ("z", "z", "zoom(1)", "", "nearer"),
+    ("Z", "Z", "zoom(-1)", "zoom", "farther"),
+    ("0", "0", "fit", "", "the whole step"),
+    ("comma", ",", "pick_step(-1)", "", "the step before, of those told in full"),
+    ("full_stop", ".", "pick_step(1)", "pick", "the step after; f: the newest again"),
+    ("f", "f", "newest", "", "follow the newest step again"),
+    ("t", "t", "all_lanes", "all", "the all-reduces of every lane, or of one"),
+)
+
+_CELLS: tuple[_Row, ...] = (
+    ("left", "←", "across(-1)", "", "the cell before"),
+    ("right", "→", "across(1)", "", "the cell after"),
+    ("m", "m", "figure(1)", "figure", "the next figure"),
+    ("M", "M", "figure(-1)", "", "the figure before"),
+    ("v", "v", "shape", "shape", "ranks by steps, or hosts by local ranks"),
+)
+
+_CHARTS: tuple[_Row, ...] = (
+    ("l", "l", "log", "", "loss on a logarithmic axis, or not"),
+    ("x", "x", "cross", "", "crosshair on the charts: arrows move it"),
+    ("shift+left", "Shift ←", "cross_by(-10)", "", "crosshair ten columns to the left"),
+    ("shift+right", "Shift →", "cross_by(10)", "", "crosshair ten columns to the right"),
+)
+
+_PLAYING: tuple[_Row, ...] = (
+    ("left_square_bracket", "[", "step(-1)", "", "one step back"),
+    ("right_square_bracket", "]", "step(1)", "step", "one step on"),
+    ("left_parenthesis", "(", "step(-10)", "", "ten steps back"),
+    ("right_parenthesis", ")", "step(10)", "", "ten steps on"),
+    ("left_curly_bracket", "{", "mark(-1)", "", "to the event before"),
+    ("right_curly_bracket", "}", "mark(1)", "event", "to the next event"),
+    ("plus", "+", "faster(1)", "", "play at twice the speed; past 64x: as fast as it goes"),
+    ("minus", "-", "faster(-1)", "speed", "play at half the speed, down to 0.25x"),
+    ("g", "g", "go", "go to", "go to a step, a time or a share such as 50%"),
+)
 
 KEYS = (
     *(
@@ -59,20 +97,8 @@ KEYS = (
     ),
     Key("enter", "Enter", "open", "", "the rank, what an event is about, the run"),
     Key("escape", "Esc", "leave", "", "back; closes a prompt, clears the filter"),
-    Key("left", "←", "pan(-1)", "", "to the left, by a quarter of what is seen", views=("timeline",)),
-    Key("right", "→", "pan(1)", "", "to the right", views=("timeline",)),
-    Key("z", "z", "zoom(1)", "", "nearer", views=("timeline",)),
-    Key("Z", "Z", "zoom(-1)", "zoom", "farther", views=("timeline",)),
-    Key("0", "0", "fit", "", "the whole step", views=("timeline",)),
-    Key("comma", ",", "pick_step(-1)", "", "the step before, of those told in full", views=("timeline",)),
-    Key("full_stop", ".", "pick_step(1)", "pick", "the step after; f: the newest again", views=("timeline",)),
-    Key("f", "f", "newest", "", "follow the newest step again", views=("timeline",)),
-    Key("t", "t", "all_lanes", "all", "the all-reduces of every lane, or of one", views=("timeline",)),
-    Key("left", "←", "across(-1)", "", "the cell before", views=("heat",)),
-    Key("right", "→", "across(1)", "", "the cell after", views=("heat",)),
-    Key("m", "m", "figure(1)", "figure", "the next figure", views=("heat",)),
-    Key("M", "M", "figure(-1)", "", "the figure before", views=("heat",)),
-    Key("v", "v", "shape", "shape", "ranks by steps, or hosts by local ranks", views=("heat",)),
+    *(Key(*row, views=("timeline",)) for row in _LANES),
+    *(Key(*row, views=("heat",)) for row in _CELLS),
     Key("up", "↑", "move(-1)", "", "up"),
     Key("down", "↓", "move(1)", "", "down"),
     Key("pageup", "PgUp", "page(-1)", "", "a page up"),
@@ -90,10 +116,7 @@ KEYS = (
     Key("I", "I", "invert", "", "turn the order round"),
     Key("F", "F", "follow", "follow", "follow the rank: always chosen and in view"),
     Key("c", "c", "compare", "compare", "mark a rank; on another one: compare the two"),
-    Key("l", "l", "log", "", "loss on a logarithmic axis, or not", views=_CHARTS),
-    Key("x", "x", "cross", "", "crosshair on the charts: arrows move it", views=_CHARTS),
-    Key("shift+left", "Shift ←", "cross_by(-10)", "", "crosshair ten columns to the left", views=_CHARTS),
-    Key("shift+right", "Shift →", "cross_by(10)", "", "crosshair ten columns to the right", views=_CHARTS),
+    *(Key(*row, views=("overview",)) for row in _CHARTS),
     Key("s", "s", "save", "save", "save the screen as text and SVG"),
     Key("y", "y", "copy", "", "copy the screen's text to the clipboard"),
     Key("t", "t", "threads", "threads", "all threads, every call", views=("stall",)),
@@ -102,15 +125,7 @@ KEYS = (
     Key("colon", ":", "palette", "all", "the palette: any view, rank, theme, run, key by name"),
     Key("ctrl+p", "Ctrl P", "palette", "", "the same"),
     Key("space", "space", "pause", "pause", "hold the picture, or the recording"),
-    Key("left_square_bracket", "[", "step(-1)", "", "one step back", replay=True),
-    Key("right_square_bracket", "]", "step(1)", "step", "one step on", replay=True),
-    Key("left_parenthesis", "(", "step(-10)", "", "ten steps back", replay=True),
-    Key("right_parenthesis", ")", "step(10)", "", "ten steps on", replay=True),
-    Key("left_curly_bracket", "{", "mark(-1)", "", "to the event before", replay=True),
-    Key("right_curly_bracket", "}", "mark(1)", "event", "to the next event", replay=True),
-    Key("plus", "+", "faster(1)", "", "play at twice the speed; past 64x: as fast as it goes", replay=True),
-    Key("minus", "-", "faster(-1)", "speed", "play at half the speed, down to 0.25x", replay=True),
-    Key("g", "g", "go", "go to", "go to a step, a time or a share such as 50%", replay=True),
+    *(Key(*row, replay=True) for row in _PLAYING),
     Key("question_mark", "?", "help", "help", "this page"),
     Key("q", "q", "finish", "quit", "leave; the training goes on"),
 )

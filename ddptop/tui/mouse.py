@@ -73,7 +73,7 @@ class Mouse(_Base):
         self.action_move(-WHEEL_LINES)
 
     def _on_charts(self) -> bool:
-        return self.place.view in ("overview", "rank")
+        return self.place.view == "overview"
 
     def _drag(self, x: int) -> None:
         assert self._dragged is not None

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from rich.segment import Segment
 from rich.style import Style
 from textual.events import Resize
+from textual.filter import ANSIToTruecolor
 from textual.geometry import Region
 from textual.strip import Strip
+from textual.theme import Theme
 from textual.widget import Widget
 
 from ddptop.tui.paint.line import Line, Spot
@@ -69,20 +71,40 @@ class Painted(Widget):
 
     def text(self) -> str:
         """The picture as text, a line each, without blanks at their ends."""
-        lines = (str(line) for line in self._lines)
-        plain = (line.translate(ASCII) if self._ascii_only else line for line in lines)
-        return "".join(f"{line.rstrip()}\n" for line in plain)
+        return "".join(f"{self._plain(str(line)).rstrip()}\n" for line in self._lines)
+
+    def svg(self, theme: Theme, title: str) -> str:
+        """The picture as an SVG in a theme's colours, also where the terminal has 16 or none."""
+        from ddptop.tui.svg import svg
+
+        return svg([line.mapped(self._plain) for line in self._lines], self.size.width, Palette(theme), title)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Textual asks for some lines.
+
+        Widget's own looks for borders, padding, tints and links around each of them and makes its segments
+        anew three times: most of what Textual takes for a picture, for a widget that has none of these.
+        """
+        strips = [self.render_line(y) for y in crop.line_range]
+        for line_filter in self.get_line_filters():  # NO_COLOR
+            if not isinstance(line_filter, ANSIToTruecolor):  # a palette has no such colours while that is on
+                strips = [strip.apply_filter(line_filter, self.background_colors[1]) for strip in strips]
+        if crop.column_span != (0, self.size.width):
+            strips = [strip.crop(*crop.column_span) for strip in strips]
+        return strips
 
     def render_line(self, y: int) -> Strip:
-        """Textual asks for one line."""
+        """One line."""
         if y < len(self._strips):
             return self._strips[y]
         return Strip.blank(self.size.width, Style.null())  # textual's NO_COLOR filter wants a style
 
     def _strip(self, line: Line, width: int, palette: Palette) -> Strip:
         segments = [
-            Segment(text.translate(ASCII) if self._ascii_only else text, palette.style(role, line.ground))
-            for text, role in line.pieces
+            Segment(self._plain(text), palette.style(role, line.ground)) for text, role in line.runs()
         ]
         segments.append(Segment(" " * max(0, width - line.width), palette.fill(line.ground)))
         return Strip(segments, max(width, line.width))
+
+    def _plain(self, text: str) -> str:
+        return text.translate(ASCII) if self._ascii_only else text

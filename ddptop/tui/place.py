@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ddptop.tui import match
 from ddptop.tui.keys import ViewName
 from ddptop.tui.prompt import Prompt
 from ddptop.tui.views.chart_state import ChartState
@@ -56,6 +57,8 @@ class Place:
     filter: str = ""
     """Of ranks."""
     event_filter: str = ""
+    run_filter: str = ""
+    """Of the picker."""
     searched: str = ""
     """What was looked for last: marked on the screen, and what the keys for matches go through."""
     seek: int = 0
@@ -74,6 +77,13 @@ class Place:
     heat: HeatState = field(default_factory=HeatState)
     choices: tuple[RunChoice, ...] | None = None
     """Runs to choose from; None: they are being looked up."""
+
+    @property
+    def listed(self) -> tuple[RunChoice, ...]:
+        """The runs that the picker's filter lets through, as it lists them."""
+        choices = self.choices or ()
+        texts = [f"{one.name} {one.state} {one.script} {one.path or ''}".lower() for one in choices]
+        return tuple(choices[at] for at in match.chosen(self.run_filter, texts))
 
     @property
     def scroll(self) -> Scroll:

@@ -92,18 +92,23 @@ def own_theme_for(theme: Theme) -> Theme:
     return THEMES[0] if theme.dark else THEMES[1]
 
 
+def in_colours(theme: Theme) -> Theme:
+    """The theme; for one of Textual's that leaves its colours to the terminal, ours."""
+    left_to_terminal = theme.name not in {own.name for own in THEMES} and getattr(theme, "ansi", False)
+    return own_theme_for(theme) if left_to_terminal else theme
+
+
 class Palette:
     """The style of every role on every ground, for one theme. Made once per theme, not per picture.
 
-    `basic`: the terminal has 16 colours and chooses them.
+    `basic`: the terminal has 16 colours and chooses them. `plain`: no colour at all, as NO_COLOR asks for.
     """
 
-    def __init__(self, theme: Theme, basic: bool = False) -> None:
-        if basic:
+    def __init__(self, theme: Theme, basic: bool = False, plain: bool = False) -> None:
+        if basic or plain:
+            style = _plain_style if plain else _basic_style
             self._styles = {
-                (role, ground): _basic_style(role, ground)
-                for role in get_args(Role)
-                for ground in get_args(Ground)
+                (role, ground): style(role, ground) for role in get_args(Role) for ground in get_args(Ground)
             }
             return
         self._theme = theme
@@ -160,3 +165,14 @@ def _basic_style(role: Role, ground: Ground) -> Style:
     loud = role in ("strong", "bad", "accent", "match") or ground == "cursor"
     colour = _BASIC.get(role, "default")
     return Style(color=colour, bgcolor="default", bold=loud, underline=True if role == "match" else None)
+
+
+_PALE = frozenset(("dim", "faint", "rule", "waiting"))
+"""Roles that are dimmed where there are no colours."""
+
+
+def _plain_style(role: Role, ground: Ground) -> Style:
+    if ground == "banner" or role == "badge":
+        return Style(reverse=True, bold=True)
+    loud = role in ("strong", "bad", "accent", "match") or ground == "cursor"
+    return Style(bold=loud, dim=role in _PALE and not loud, underline=True if role == "match" else None)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ddptop.analysis import frames
-from ddptop.analysis.frame_codec import FrameError, decode_frame, encode_frame
+from ddptop.analysis.frame_codec import FrameDecoder, FrameError, decode_frame, encode_frame
 from ddptop.analysis.history import COLUMNS
 from ddptop.analysis.reducer import Reducer
 from ddptop.protocol.limits import MAX_FRAME_BYTES
@@ -51,6 +51,16 @@ def test_round_trip_changes_nothing(frame) -> None:
 def test_an_empty_frame_travels_too() -> None:
     frame = Reducer().frame(START_NS)
     same(decode_frame(encode_frame(frame)), frame)
+
+
+def test_a_part_as_it_was_in_the_frame_before_is_the_same_object_and_no_other_is(frame) -> None:
+    decoder = FrameDecoder()
+    first = decoder.decode(encode_frame(frame))
+    moved = replace(frame, group=replace(frame.group, step=10**6), unix_s=frame.unix_s + 1)
+    second = decoder.decode(encode_frame(moved))
+    same(second, moved)
+    assert second.run is first.run and second.ranks.host is first.ranks.host
+    assert first.group.step == frame.group.step
 
 
 def test_large_counts_stay_exact(make_world) -> None:

@@ -13,7 +13,7 @@ from ddptop.protocol.messages import Received
 
 START_NS = 5_000 * 1_000_000_000
 
-GPU = Gpu(START_NS, 97.0, 5 << 30, 80 << 30, 83.0, 412.5, 1200, 1980, "power cap", None, None, None, None)
+GPU = Gpu(97.0, 5 << 30, 80 << 30, 83.0, 412.5, 1200, 1980, "power cap", None, None, None, None, START_NS)
 
 
 def fed(world, **messages):

@@ -48,6 +48,13 @@ def test_a_late_rank_shows_in_its_row_in_every_step() -> None:
     assert whole.steps == tuple(range(10, 30))
 
 
+def test_a_map_looks_back_further_than_the_figures_where_ranks_are_few() -> None:
+    reducer = fed(World(4), 230)
+    whole = reducer.frame(0, want="heat step 4 200").heat
+    assert whole is not None and whole.steps == tuple(range(30, 230))
+    assert np.isfinite(whole.value).all()
+
+
 def test_a_fold_can_be_opened() -> None:
     reducer = fed(World(16, delays={(5, "data"): 20_000}), 5)
     part = reducer.frame(0, want="heat data 10 20 4 4").heat

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
+from ddptop.analysis.alerts import PASSED_LOSS_NS
 from ddptop.analysis.frames import Frame
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.snapshot import snapshot
+from ddptop.analysis.verdict import verdict
 from ddptop.protocol.messages import Bucket, Layout, Received, Steps
 
 NS = 1_000_000_000
@@ -276,11 +278,16 @@ def test_nan_loss_names_the_first_rank_and_step(started) -> None:
     assert np.isnan(found.history.loss_mean[-1])
     feed(reducer, world.steps(2))
     recovered = frame(reducer, world)
-    assert recovered.alerts == ()
+    passed = recovered.alerts[0]
+    assert (passed.kind, passed.severity, passed.rank, passed.step) == ("nan", "warning", 2, 57)
+    assert passed.message == "loss of rank 2 and 3 more was NaN or infinite from step 57 to 69"
+    assert verdict(recovered).sentence.startswith(f"{passed.message}, ")
     assert [(h.rank, h.step, h.message) for h in recovered.happenings if h.kind == "nan"] == [
         (2, 57, "rank 2 with a loss that is NaN since step 57"),
         (None, 60, "ranks 0 1 3 with a loss that is NaN since step 60"),
     ]
+    later = frame(reducer, world, after_s=PASSED_LOSS_NS / NS)
+    assert "nan" not in [alert.kind for alert in later.alerts], "whoever looks now and then has seen it"
 
 
 def test_the_first_bad_loss_is_the_one_of_the_lowest_step_whoever_reports_first(started) -> None:

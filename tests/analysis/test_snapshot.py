@@ -31,8 +31,9 @@ KEYS = {
 
 ADDED = {
     "": "logged stall deaths",
+    "run": "card",
     "group": "bound_ms transfer_bound_ms clock_free",
-    "ranks": "bound_ms transfer_bound_ms",
+    "ranks": "bound_ms transfer_bound_ms micro_steps joined",
     "buckets": "model group effective_busbw_gbps bound_ms transfer_bound_ms",
     "straggler": "throttle last_pct ranks",
 }

@@ -78,6 +78,16 @@ def test_what_torchs_analyser_found_is_added_for_this_stall_and_no_other(stage) 
     assert stage.said("analyser") == []
     assert tell(asked_ns) == before
     assert tell(stage.last_ns - NS, text0="of an earlier stall") == before
+    stage.feed(
+        Received(
+            stage.now_ns,
+            -1,
+            0,
+            0,
+            Event("ras", stage.now_ns, -1, -1, {"asked_ns": asked_ns, "text0": "DEAD"}),
+        )
+    )
+    assert stage.frame().stall.detail == (*before, "NCCL itself: DEAD")
 
 
 def test_the_verdict_fits_the_screen_and_names_the_users_function(stage) -> None:

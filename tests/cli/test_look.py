@@ -183,6 +183,20 @@ def test_watch_prints_until_the_run_ends(frame: Frame, capsys: pytest.CaptureFix
     assert source.closed
 
 
+def test_watch_goes_on_when_failed_ranks_are_started_again(
+    frame: Frame, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = replace(frame, run=replace(frame.run, state="failed", exit_code=None))
+    ended = replace(frame, run=replace(frame.run, state="failed", exit_code=1))
+    source = FakeSource(failed, failed, frame, ended, status="the run has failed")
+    assert show.show(source, show.Mode.WATCH, show_settings()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines] == ["failed", "failed"], "the restart, and the end"
+    monkeypatch.setattr(show, "GONE_S", 0.0)
+    silent = FakeSource(failed, status="the run has failed")
+    assert show.show(silent, show.Mode.WATCH, show_settings()) == 0, "nobody ever told an exit code"
+
+
 def test_watch_outlives_a_collector_that_is_started_again(
     frame: Frame, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,8 @@ def test_json_is_one_snapshot(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     snapshot = json.loads(done.stdout)
     assert snapshot["source"] == "simulated"
+    [recording] = (tmp_path / "h").rglob("*.ddptop")
+    assert frame_at(recording, None).run.state == "finished", "who leaves it has not made it fail"
 
 
 def test_made_up_ranks_end_with_whoever_started_them(tmp_path: Path) -> None:

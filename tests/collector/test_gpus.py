@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from dataclasses import astuple
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ddptop.collector.gpus import GpuSampler
-from ddptop.collector.nvml import GpuReading, Nvml, throttle_words
+from ddptop.collector.nvml import Nvml, throttle_words
+from ddptop.protocol.machine import GpuReading
 
 BUS = "00000000:3B:00.0"
 
@@ -37,6 +39,12 @@ def library(**answers: Any) -> ModuleType:
 
         return call
 
+    def handle_by_uuid(uuid: bytes) -> str:
+        if uuid != b"GPU-5d1a":
+            raise NVMLError("not found")
+        return "handle"
+
+    module.nvmlDeviceGetHandleByUUID = handle_by_uuid  # type: ignore[attr-defined]
     module.NVMLError = NVMLError  # type: ignore[attr-defined]
     module.nvmlInit = module.nvmlShutdown = lambda: None  # type: ignore[attr-defined]
     module.nvmlDeviceGetHandleByPciBusId = handle  # type: ignore[attr-defined]
@@ -75,7 +83,7 @@ def test_what_a_gpu_does_not_tell_is_unknown(monkeypatch: pytest.MonkeyPatch) ->
     found = Nvml().read(BUS)
     assert found is not None
     assert found.temp_c == 40
-    assert [value for value in found if value is not None] == [40]
+    assert [value for value in astuple(found) if value is not None] == [40]
     assert Nvml().read("00000000:FF:00.0") is None
 
 
@@ -92,6 +100,13 @@ def test_without_the_library_or_a_driver_it_says_so(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "pynvml", broken)
     with pytest.raises(OSError, match="driver not loaded"):
         Nvml()
+
+
+def test_a_gpu_is_found_by_its_uuid_where_torch_tells_no_bus_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", library(Temperature=83))
+    found = Nvml().read("GPU-5d1a")
+    assert found is not None and found.temp_c == 83
+    assert Nvml().read("GPU-other") is None
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.processes import DDPTOP, DDPTOP_RUN, TORCHRUN, environment, run, run_plain, started, until
+from tests.examples.in_turn import BEGINS
+from tests.processes import DDPTOP, DDPTOP_RUN, DEADLINE_S, TORCHRUN, environment, run, started, until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+HERE = Path(__file__).parent
 TWO_RANKS = ["--standalone", "--nproc-per-node", "2"]
 AT_A_TIME = 2
 """CI has two cores."""
+
+Snapshot = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -26,13 +31,15 @@ class Example:
     arguments: tuple[str, ...]
     steps: int
     """Of the watched run."""
+    hold: int
+    """The step in which its ranks are held until the test has looked."""
     watched_only: tuple[str, ...] = ()
     """Further arguments of the watched run."""
     ranks: int = 2
     spawns: bool = False
     """It starts its ranks itself."""
-    torchrun: bool = False
-    """Without ddptop it is started by torchrun; otherwise by plain `python`, as a group of one."""
+    drawn: bool = False
+    """Its picture is looked at, too."""
 
     @property
     def name(self) -> str:
@@ -43,69 +50,106 @@ class Example:
         """The command that has it watched, with every bucket of every step: these runs are short."""
         ours = ["--ddptop-name", self.name, "--ddptop-record", "run.ddptop", "--ddptop-detail", "full"]
         launch = ["--ddptop-exec", sys.executable] if self.spawns else TWO_RANKS
-        return [*DDPTOP_RUN, *ours, *options, *launch, *self._script(), *self.watched_only]
+        return [*DDPTOP_RUN, *ours, *options, *launch, *self.command(), *self.watched_only]
 
-    def plain(self) -> list[str]:
-        """The command without ddptop."""
-        return [*(TORCHRUN + TWO_RANKS if self.torchrun else [sys.executable]), *self._script()]
-
-    def _script(self) -> list[str]:
+    def command(self) -> list[str]:
+        """The script and its arguments."""
         return [str(EXAMPLES / self.script), *self.arguments]
 
 
 @dataclass(frozen=True)
-class Ended:
-    """The watched run of an example, then the one without ddptop, in the same folder."""
+class Watched:
+    """A run under `ddptop-run`."""
 
-    home: Path
-    watched: subprocess.CompletedProcess[str]
-    plain: subprocess.CompletedProcess[str]
+    live: Snapshot
+    """What `ddptop NAME --json` told while its ranks were held."""
+    picture: str
+    """What `ddptop NAME --once` drew then; empty unless it is asked for."""
+    done: subprocess.CompletedProcess[str]
+    recording: Path
 
-    @property
-    def recording(self) -> Path:
-        """Of the watched run."""
-        return self.home / "run.ddptop"
+
+@dataclass(frozen=True)
+class Streams:
+    """What an example has written without ddptop."""
+
+    out: str
+    err: str
+
+
+Enough = Callable[[Snapshot, Example], bool]
 
 
 class Runs:
     """Runs in the background, begun at once and a few at a time."""
 
-    def __init__(self, folder: Path, wanted: list[Example]) -> None:
+    def __init__(self, folder: Path, wanted: list[Example], enough: Enough) -> None:
+        """`enough`: whether a live snapshot of an example shows all that it is to show."""
         self._pool = ThreadPoolExecutor(AT_A_TIME)
-        self._futures: dict[Example, Future[Ended]] = {
-            example: self._pool.submit(_both, folder / example.name, example) for example in wanted
+        self._folder = folder
+        self._watched: dict[Example, Future[Watched]] = {
+            example: self._pool.submit(watch, folder / example.name, example, enough) for example in wanted
         }
+        launched = [example for example in wanted if not example.spawns]
+        self._in_turn = self._pool.submit(_in_turn, folder / "in_turn", launched)
 
-    def of(self, example: Example) -> Ended:
+    def watched(self, example: Example) -> Watched:
         """Waits for it."""
-        return self._futures[example].result()
+        return self._watched[example].result()
+
+    def by_torchrun(self, example: Example) -> Streams:
+        """Without ddptop, on two ranks; waits for all of them."""
+        return self._in_turn.result()[example.name]
+
+    def by_python(self, example: Example) -> subprocess.CompletedProcess[str]:
+        """Without ddptop and without a launcher, in the folder where it has been watched."""
+        self.watched(example)
+        home = self._folder / example.name
+        return run([sys.executable, *example.command()], environment(home), home)
 
     def end(self) -> None:
         """Begin no more, and wait for those under way."""
         self._pool.shutdown(cancel_futures=True)
 
 
-def _both(home: Path, example: Example) -> Ended:
+def watch(home: Path, example: Example, enough: Enough) -> Watched:
+    """Run it to the step in which its ranks are held, look until enough is seen, and let it end."""
     env = environment(home)
-    alone = run_plain if example.name == "plain_ddp" else run
-    return Ended(home, run(example.watched(), env, home), alone(example.plain(), env, home))
+    gate = {"PYTHONPATH": str(HERE / "gate"), "DDPTOP_TEST_GATE": f"{home} {example.hold}"}
+    command = example.watched("--ddptop-stall", "60")
+    with started(command, env | gate, home) as process:
+        until(lambda: (home / "reached").exists() or process.poll() is not None, "the step", DEADLINE_S)
+        assert process.poll() is None, process.communicate()
+        live = look(home, example, env, enough)
+        picture = run([*DDPTOP, example.name, "--once"], env, home).stdout if example.drawn else ""
+        (home / "looked").touch()
+        out, err = process.communicate(timeout=DEADLINE_S)
+    done = subprocess.CompletedProcess(command, process.returncode, out, err)
+    return Watched(live, picture, done, home / "run.ddptop")
 
 
-def seen_to_stall(home: Path, example: Example) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
-    """The live snapshot in which a stall is first laid to a rank, and how the run then ended."""
-    env = environment(home)
-    snapshots: list[dict[str, Any]] = []
+def look(home: Path, example: Example, env: dict[str, str], enough: Enough) -> Snapshot:
+    """The first live snapshot that shows enough."""
 
-    def stalled() -> bool:
+    def seen() -> Snapshot | None:
         done = run([*DDPTOP, example.name, "--json"], env, home)
-        if done.returncode or json.loads(done.stdout)["source"] != "live":
-            return False
-        snapshots.append(json.loads(done.stdout))
-        alerts = snapshots[-1]["alerts"]
-        return any(alert["kind"] == "stall" and alert["rank"] is not None for alert in alerts)
+        shown: Snapshot = json.loads(done.stdout) if done.returncode == 0 else {"source": ""}
+        return shown if shown["source"] == "live" and enough(shown, example) else None
 
-    command = example.watched("--ddptop-stall", "1")
-    with started(command, env, home) as process:
-        until(stalled, "a stall")
-        out, err = process.communicate(timeout=60)
-    return snapshots[-1], subprocess.CompletedProcess(command, process.returncode, out, err)
+    found = until(seen, f"enough of {example.name} in --json", DEADLINE_S)
+    assert isinstance(found, dict)
+    return found
+
+
+def _in_turn(home: Path, examples: list[Example]) -> dict[str, Streams]:
+    """All by one torchrun: both ranks run one after the other."""
+    commands = json.dumps([example.command() for example in examples])
+    done = run([*TORCHRUN, *TWO_RANKS, str(HERE / "in_turn.py"), commands], environment(home), home)
+    assert done.returncode == 0, done.stdout + done.stderr
+    out, err = _parts(done.stdout), _parts(done.stderr)
+    return {example.name: Streams(out[example.name], err[example.name]) for example in examples}
+
+
+def _parts(text: str) -> dict[str, str]:
+    parts = (part.partition("\n") for part in f"\n{text}".split(f"\n{BEGINS}")[1:])
+    return {name: rest if rest.endswith("\n") else f"{rest}\n" for name, _, rest in parts}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import msgpack
@@ -17,6 +18,7 @@ from ddptop.recording.past import (
     NARROW,
     POINTS,
     WIDE,
+    Found,
     Past,
     joined,
     past_content,
@@ -50,9 +52,11 @@ class Teller:
 
 
 def test_what_is_written_is_read() -> None:
-    past = Past(points(100), np.array([1.5, NAN]), ((0.5, "straggler"), (2.0, "nan")))
+    late = Found(0.5, "straggler", "warning", 1, 10, "rank 1, data")
+    past = Past(points(100), np.array([1.5, NAN]), ((0.5, "straggler"), (2.0, "nan")), (late,))
     read = past_content(past_payload(past))
-    assert read.marks == past.marks
+    assert (read.marks, read.found) == (past.marks, past.found)
+    assert past_content(past_payload(replace(past, found=None))).found is None, "of an older writer"
     np.testing.assert_equal(read.best_ms, past.best_ms)
     for name in (*WIDE, *NARROW):
         np.testing.assert_allclose(read.points[name], past.points[name], rtol=1e-6)
@@ -69,6 +73,7 @@ def test_what_is_written_is_read() -> None:
         ([np.array([2.0, 1.0]).tobytes()] * 2 + [b"12345678"] * 7, b"", []),
         ([b""] * 9, b"1", []),
         ([b""] * 9, b"", [(1.0, "a", "b")]),
+        ([b""] * 9, b"", [], [(1.0, "a", "info", "one", None, "message")]),
     ],
 )
 def test_what_no_writer_of_ours_has_made_is_refused(content: object) -> None:

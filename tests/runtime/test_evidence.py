@@ -60,7 +60,14 @@ def test_what_blocks_is_left_out_and_holds_nobody_up(
     assert one.answer(5) is None, "it does not wait itself"
     found = answer(one, 5)
     assert found.stacks and not found.operations
+    again = answer(one, 6)
+    assert again.number == 6 and again.groups == found.groups
+    assert any("answer(one, 6)" in call.code or call.function == "answer" for call in again.stacks[0].frames)
+    gathering = [thread for thread in threading.enumerate() if thread.name == "ddptop-evidence"]
+    assert len(gathering) == 1, "the blocked one is not joined by another at every question"
     release.set()
+    gathering[0].join(60)
+    assert answer(one, 7).stacks
 
 
 def test_what_fails_is_counted_and_left_out(monkeypatch: pytest.MonkeyPatch, fresh_guard: Guard) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from ddptop.protocol.messages import Phase
 from ddptop.runtime import guard as guard_module
 from ddptop.runtime import phases
 from ddptop.runtime.guard import Guard
@@ -111,6 +113,61 @@ def test_a_wrapped_function_keeps_its_frame_out_of_tracebacks() -> None:
     assert "original" in names[-1]
     if sys.version_info >= (3, 11):
         assert names.count("backward") == 0
+
+
+class Model:
+    """What `DDP.forward` does, around a user's module: with its methods wrapped, or with the plain ones."""
+
+    require_backward_grad_sync = True
+
+    def __init__(self, recorder: Recorder, module: Callable[[Any], Any]) -> None:
+        self._module = module
+        self._pre = phases._pre_forward(recorder, lambda _self, *inputs, **named: (inputs, named))
+        self._post = phases._post_forward(recorder, lambda _self, output: output)
+
+    def forward(self, *inputs: Any) -> Any:
+        inputs, named = self._pre(self, *inputs)
+        return self._post(self, self._module(*inputs, **named))
+
+
+def test_a_forward_is_timed_also_after_one_that_raised_and_around_one_without_gradients() -> None:
+    recorder = Recorder()
+    seen: list[Phase] = []
+    teacher = Model(recorder, lambda x: x + 1)
+
+    def module(x: int) -> int:
+        seen.append(recorder.phase)
+        if x < 0:
+            raise ZeroDivisionError("theirs")
+        with torch.no_grad():
+            x = teacher.forward(x)
+        seen.append(recorder.phase)
+        return x
+
+    model = Model(recorder, module)
+    backward = phases._backward(recorder, phases._ScaledLoss(), lambda _tensors: None)
+    with pytest.raises(ZeroDivisionError, match="theirs"):
+        model.forward(-1)
+    for _ in range(2):
+        assert model.forward(1) == 2
+        assert recorder.phase is Phase.OTHER
+        backward(torch.tensor(1.0))
+        recorder.optimizer_begins(1)
+        recorder.optimizer_ends(1)
+    recorder.finish()
+    records = [StepRecord._make(fields) for fields in recorder.records]
+    assert [record.step for record in records] == [0, 1]
+    assert all(0 < record.forward < record.end - record.begin for record in records)
+    assert seen == [Phase.FORWARD] * 5
+    assert recorder.asides == 1
+
+
+def test_an_evaluation_is_no_step() -> None:
+    recorder = Recorder()
+    model = Model(recorder, lambda x: x)
+    with torch.no_grad():
+        assert [model.forward(x) for x in (1, 2)] == [1, 2]
+    assert (recorder.asides, recorder.phase, len(recorder.records)) == (2, Phase.OTHER, 0)
 
 
 def test_an_optimizer_is_noticed_once_one_was_built() -> None:

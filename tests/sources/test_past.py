@@ -72,6 +72,20 @@ def test_the_early_history_needs_no_reading(
     assert [kind for _, kind in frame.playback.marks] == kinds, "of a part that was not read"
 
 
+def test_what_had_happened_by_a_moment_is_what_was_seen_live_and_nothing_later(
+    large: Path,
+    play: Callable[..., ReplaySource],  # noqa: F811
+) -> None:
+    source = play(at=STEPS - 100, playing=False)
+    for step in (STEPS - 100, 1000):
+        source.seek(step=step)
+        frame = wait_for(source, lambda f, step=step: f.group.step == step)
+        live = live_frame(list(a_run(STEPS)), step).happenings
+        assert "straggler" in {one.kind for one in live}
+        told = [(one.kind, one.step, one.message) for one in frame.happenings]
+        assert told == [(one.kind, one.step, one.message) for one in live]
+
+
 def test_a_rank_s_own_best_is_known_after_a_jump(large: Path) -> None:
     with Recording.open(large) as recording:
         player = Player(recording)

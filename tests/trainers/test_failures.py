@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ddptop.cli.main import main
-from tests.processes import DDPTOP_RUN, environment, free_port, run
+from tests.processes import DDPTOP, DDPTOP_RUN, DEADLINE_S, environment, free_port, run, started, until
 from tests.trainers.pairs import SCRIPTS, TWO_RANKS
 
 SCRIPT = str(SCRIPTS / "failing.py")
@@ -37,6 +37,18 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
+def assert_named(shown: dict[str, Any]) -> None:
+    """The rank that failed first, its words and its traceback."""
+    assert shown["run"]["state"] == "failed"
+    first = shown["deaths"][0]
+    assert (first["rank"], first["step"]) == (1, FAILS_AT), shown["deaths"]
+    assert "ValueError: a label of -1 in shard 7" in first["reason"], first
+    assert first["testimony"]["user_call"]["function"] == "augment", first
+    assert [call["function"] for call in first["testimony"]["traces"][0]["calls"]][:2] == ["augment", "train"]
+    alert = next(alert for alert in shown["alerts"] if alert["kind"] == "failed_rank")
+    assert alert["rank"] == 1 and "a label of -1 in shard 7" in alert["message"]
+
+
 @pytest.mark.parametrize(("how", "world"), [("spawn", 2), ("torchrun", 2), ("srun", 4)])
 def test_a_failed_rank_ends_all_and_is_named_with_its_traceback(
     how: str, world: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -53,15 +65,31 @@ def test_a_failed_rank_ends_all_and_is_named_with_its_traceback(
     assert ended - (tmp_path / "failed").stat().st_mtime < WITHIN_S
 
     shown: dict[str, Any] = json.loads(told(capsys, "replay", str(recording), "--json"))
-    assert shown["run"]["state"] == "failed"
     assert len(shown["ranks"]) == world
-    first = shown["deaths"][0]
-    assert (first["rank"], first["step"]) == (1, FAILS_AT), shown["deaths"]
-    assert "ValueError: a label of -1 in shard 7" in first["reason"], first
-    assert first["testimony"]["user_call"]["function"] == "augment", first
-    alert = next(alert for alert in shown["alerts"] if alert["kind"] == "failed_rank")
-    assert alert["rank"] == 1 and "a label of -1 in shard 7" in alert["message"]
+    assert_named(shown)
 
     report = told(capsys, "report", str(recording))
     assert "rank 1" in report and "a label of -1 in shard 7" in report, report
     assert "augment" in report and "failing.py" in report, report
+
+
+def test_a_failed_rank_of_torchs_own_spawn_is_named_while_the_run_still_lives(tmp_path: Path) -> None:
+    env = environment(tmp_path)
+    script = [sys.executable, str(SCRIPTS / "mp_spawn.py"), str(tmp_path), str(free_port())]
+    snapshots: list[dict[str, Any]] = []
+
+    def failed() -> bool:
+        done = run([*DDPTOP, "spawned", "--json"], env, tmp_path)
+        snapshots.append(json.loads(done.stdout) if done.returncode == 0 else {"deaths": []})
+        return bool(snapshots[-1]["deaths"])
+
+    with started(
+        [*DDPTOP_RUN, "--ddptop-name", "spawned", "--ddptop-exec", *script], env, tmp_path
+    ) as process:
+        until(failed, "a death in --json", DEADLINE_S)
+        (tmp_path / "looked").touch()
+        _, err = process.communicate(timeout=DEADLINE_S)
+    assert snapshots[-1]["source"] == "live"
+    assert_named(snapshots[-1])
+    assert process.returncode != 0
+    assert "ValueError: a label of -1 in shard 7" in err

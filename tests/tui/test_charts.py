@@ -14,7 +14,7 @@ from ddptop.tui.place import Place
 from ddptop.tui.scene import Scene
 from ddptop.tui.views.chart_state import ChartState
 from ddptop.tui.views.charts import charts
-from tests.tui.drive import Stage, on_stage, screen
+from tests.tui.drive import Sketch, Stage, on_stage, screen
 from tests.tui.fake import NOW, FakeSource, column, history, live
 from tests.tui.screens import check
 
@@ -78,8 +78,18 @@ def test_the_mouse_puts_the_crosshair_where_it_points() -> None:
         assert text.count("┊ ") >= 2
         assert await stage.press("escape") != text
         assert state.at_s is None
+        await stage.press("enter")
+        await stage.pilot.click(offset=(x, y))
+        assert state.at_s is None, "on a rank's page other charts stand there"
 
     on_stage(FakeSource(live()), (160, 50), act)
+
+
+def test_arrows_on_a_rank_s_page_go_to_the_next_rank_though_a_crosshair_was_left_on_the_overview() -> None:
+    person = Sketch(FakeSource(live()), (160, 50))
+    assert "── rank 1 ──" in person.press("x", "enter", "right")
+    assert person.place.charts.at_s is not None
+    assert "┊ " in person.press("escape"), "there it still is"
 
 
 def test_the_crosshair_stays_on_the_charts() -> None:

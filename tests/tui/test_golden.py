@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tui.drive import screen, sketch
+from ddptop.tui.paint.text import cells
+from tests.tui.drive import Sketch, screen, sketch
 from tests.tui.fake import CASES, FakeSource, nobody, out_of_reach, replay, straggler
 from tests.tui.fake_views import WantedSource
 from tests.tui.screens import check
@@ -60,12 +61,26 @@ PAGES = {
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_in_every_state_and_size(page: str, state: str) -> None:
-    pause = ("space",) if state == "paused" else ()
-    screens = [
-        f"{size}\n{sketch(WantedSource(STATES[state]()), cells, *PAGES[page], *pause)}"
-        for size, cells in SIZES.items()
-    ]
+    screens = [f"{size}\n{_page(page, state, area)}" for size, area in SIZES.items()]
     check(f"{page}-{state}", "\n".join(screens))
+
+
+@pytest.mark.parametrize("page", [*PAGES, "help"])
+def test_every_page_survives_the_smallest_terminals(page: str) -> None:
+    screens = [f"{size}\n{_page(page, 'live', area)}" for size, area in TINY.items()]
+    check(f"{page}-tiny", "\n".join(screens))
+    for state, sign in (("stale", "◌"), ("stalled", "■"), ("replay", "▶"), ("paused", "‖")):
+        for columns, rows in TINY.values():
+            lines = _page(page, state, (columns, rows)).splitlines()
+            assert len(lines) == rows
+            assert sign in lines[0], "the state comes before everything else"
+            assert max(map(cells, lines)) <= columns
+
+
+def _page(page: str, state: str, size: tuple[int, int]) -> str:
+    person = Sketch(WantedSource(STATES[state]()), size)
+    person.press(*(PAGES[page] if page in PAGES else VIEWS[page]))
+    return person.press(*(["space"] if state == "paused" else []))
 
 
 def test_the_app_shows_what_the_sketch_of_it_does() -> None:

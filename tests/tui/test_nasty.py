@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,7 +11,11 @@ import pytest
 from rich.cells import cell_len
 
 from ddptop.analysis.frames import Alert, Frame, Happening
+from ddptop.tui.place import Place
 from ddptop.tui.runs import RunChoice
+from ddptop.tui.scene import Scene
+from ddptop.tui.views.compare_runs import compare_runs_page
+from ddptop.tui.views.picker import picker
 from tests.tui.drive import Sketch, Stage, on_stage
 from tests.tui.fake import NOW, live, replay
 from tests.tui.fake_views import WantedSource
@@ -62,6 +67,17 @@ def test_no_text_moves_the_cursor_or_widens_a_line(
         assert text.isascii() or not ascii_only, keys
 
 
+@pytest.mark.parametrize("size", [(80, 24), (33, 9)])
+def test_nor_does_it_in_the_picker_and_beside_another_run(size: tuple[int, int]) -> None:
+    choice = RunChoice(NASTY, NASTY, True, NASTY, 2, NASTY, NOW, NASTY, NASTY)
+    pages = [picker(Place("picker", choices=(choice,)), *size, ascii_only=False)]
+    scene = Scene(nasty(replay()), Place("runs"), other=nasty(replay()))
+    pages.append(compare_runs_page(scene, *size))
+    for lines in pages:
+        assert not bad_letters("".join(map(str, lines)))
+        assert all(line.cut(size[0]).width <= size[0] for line in lines)
+
+
 def test_markup_stays_text_and_textual_paints_it_as_such() -> None:
     async def act(stage: Stage) -> None:
         page = await stage.text()
@@ -69,6 +85,7 @@ def test_markup_stays_text_and_textual_paints_it_as_such() -> None:
         assert "[bold red]x[/]" in await stage.press("5")
         assert "[bold red]x[/]" in await stage.press("6")
         svg = stage.app.picture_svg()
+        assert "[bold red]x[/]" in "".join(ElementTree.fromstring(svg).itertext()), "and it is well-formed"
         assert "\x1b" not in svg
         stage.app.to_clipboard(stage.app.picture_text())
 

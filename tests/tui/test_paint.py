@@ -159,6 +159,14 @@ def test_a_match_is_marked_across_pieces_and_widens_nothing() -> None:
     assert highlight(line, re.compile("x*")).pieces == line.pieces
 
 
+def test_a_blank_needs_no_colours_of_its_own_unless_it_is_seen() -> None:
+    row = Line("  ").add("3", "strong").add(" ").add("live", "good").add(" ").add("17", "good").add(" ")
+    assert row.runs() == [("  3 ", "strong"), ("live 17 ", "good")]
+    seen = Line(" ").add(" a", "match").add("  ", "match").add(" ").add(" x ", "badge").add(" ")
+    assert seen.runs() == [(" ", "text"), (" a  ", "match"), (" ", "text"), (" x ", "badge"), (" ", "text")]
+    assert Line().runs() == []
+
+
 def test_spots_move_with_their_text_and_are_cut_with_it() -> None:
     line = Line("left ").extend(Line("middle").spot(0, 6, "a")).extend(Line("right").spot(1, 4, "b"))
     assert line.spots == ((5, 11, "a"), (12, 15, "b"))

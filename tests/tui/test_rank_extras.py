@@ -9,8 +9,8 @@ from tests.tui.drive import sketch
 from tests.tui.fake import FakeSource, live
 
 GPU = GpuFacts(
-    1, 97.0, 31_000_000_000, 80_000_000_000, 71.0, 402.0, 1_410, 1_980, "power cap",
-    None, None, None, None, 24_000_000_000, 30_000_000_000, 29_000_000_000, 2,
+    97.0, 31_000_000_000, 80_000_000_000, 71.0, 402.0, 1_410, 1_980, "power cap",
+    None, None, None, None, 1, 24_000_000_000, 30_000_000_000, 29_000_000_000, 2,
 )  # fmt: skip
 
 LOGGED = tuple(LoggedScalar(f"name{at}", 4, 0.5, 0.25, 0.75, 0, 3, 0.625) for at in range(6))

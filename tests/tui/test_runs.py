@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from ddptop.tui.place import Place
 from ddptop.tui.runs import NoSource, RunChoice
 from ddptop.tui.views.picker import picker
@@ -31,9 +33,12 @@ class FakeRuns:
 
     def __init__(self) -> None:
         self.opened: dict[str, Closing] = {}
+        self.there = CHOICES
+        self.looks = 0
 
     def choices(self) -> Sequence[RunChoice]:
-        return CHOICES
+        self.looks += 1
+        return self.there
 
     def open(self, choice: RunChoice) -> FakeSource:
         if choice.state == "unreadable":
@@ -86,6 +91,43 @@ def test_r_opens_the_picker_and_enter_goes_to_another_run() -> None:
     assert old.closed, "the old run is let go"
     assert sketch.runs.opened["bert-a9a9"].started
     assert (sketch.place.view, sketch.place.sort) == ("overview", "host"), "how ranks are sorted goes along"
+
+
+def test_an_open_picker_looks_again_and_its_cursor_stays_on_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddptop.tui.steering.runs.LOOK_AGAIN_S", 0.01)
+    sketch = with_runs(FakeSource(live()))
+    try:
+        sketch.press("r")
+        until(lambda: sketch.place.choices, "the runs")
+        assert sketch.press("down").count("● live") == 2
+        ended = replace(CHOICES[0], live=False, state="failed")
+        sketch.runs.there = (CHOICES[1], ended, CHOICES[2])
+        until(lambda: "✗ failed" in sketch.text(), "the state that has changed")
+        assert sketch.place.scroll.cursor == 0
+        sketch.press("escape")
+    finally:
+        sketch.wait_for_threads()
+    looks = sketch.runs.looks
+    assert "bert-a9a9" in pressed(sketch, "r", "enter"), "it looks anew"
+    assert sketch.runs.looks > looks
+
+
+def test_the_picker_is_filtered_and_enter_opens_what_is_seen() -> None:
+    sketch = with_runs(FakeSource(live()))
+    page = pressed(sketch, "r", "slash", *"train !live", "enter")
+    assert "0 live runs, 1 recording of 5 · filter train !live" in page
+    assert "bert-a9a9" not in page
+    assert pressed(sketch, "enter").startswith("ddptop train-2c4d")
+    assert "none matches" in pressed(sketch, "r", "slash", *"zebra", "enter")
+    assert "2 live runs, 3 recordings" in pressed(sketch, "escape"), "Esc clears it, and stays"
+    assert sketch.place.view == "picker"
+
+
+def test_the_picker_can_be_filtered_before_any_run_is_open() -> None:
+    sketch = with_runs(NoSource(), (60, 12))  # type: ignore[arg-type]
+    sketch.place.view, sketch.place.choices = "picker", CHOICES
+    assert "filter: bert" in sketch.press("slash", *"bert")
+    assert "1 live run, 0 recordings of 5" in sketch.press("enter")
 
 
 def test_a_run_that_cannot_be_opened_leaves_the_old_one() -> None:

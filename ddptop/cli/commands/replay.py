@@ -81,19 +81,10 @@ def show_recording(
 
 def _check(path: Path, at: int | None) -> None:
     """Say what is wrong before a screen opens."""
-    from ddptop.recording.reader import Recording, RecordingError
+    from ddptop.cli.recorded import opened
 
-    try:
-        with Recording.open(path) as recording:
-            first, last = recording.first_step, recording.last_step
-    except FileNotFoundError:
-        raise CliError(f"{path}: no such file; ddptop ls lists the recordings", Exit.NOT_FOUND) from None
-    except IsADirectoryError:
-        raise CliError(f"{path} is a folder, not a recording", Exit.NOT_FOUND) from None
-    except PermissionError:
-        raise CliError(f"{path}: permission denied; it belongs to another user?", Exit.REFUSED) from None
-    except RecordingError as error:
-        raise CliError(f"{error}; ddptop ls lists the recordings", Exit.NOT_FOUND) from None
+    with opened(path) as recording:
+        first, last = recording.first_step, recording.last_step
     if at is None:
         return
     if first is None or last is None:

@@ -8,13 +8,9 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ddptop.cli.commands.base import Command, add_settings
 from ddptop.cli.errors import CliError, Exit
-
-if TYPE_CHECKING:
-    from ddptop.recording.reader import Recording
 
 PIPE_COLUMNS = 80
 """Width of a page that no terminal limits: that of a mail."""
@@ -36,6 +32,7 @@ class Report(Command):
 
     def run(self, options: argparse.Namespace) -> int:
         """Read the recording and print the page."""
+        from ddptop.cli.recorded import opened
         from ddptop.cli.settings import load
 
         settings = load(vars(options)).settings
@@ -75,19 +72,3 @@ def recording_of(word: str) -> Path:
     if target.recording is None:
         raise CliError(f"{target.name} is not being recorded, so there is nothing to report; ddptop {word}")
     return Path(target.recording)
-
-
-def opened(path: Path) -> Recording:
-    """The recording, open. Raises CliError: 3 no such recording, 4 not allowed to read it."""
-    from ddptop.recording.reader import Recording, RecordingError
-
-    try:
-        return Recording.open(path)
-    except FileNotFoundError:
-        raise CliError(f"{path}: no such file; ddptop ls lists the recordings", Exit.NOT_FOUND) from None
-    except IsADirectoryError:
-        raise CliError(f"{path} is a folder, not a recording", Exit.NOT_FOUND) from None
-    except PermissionError:
-        raise CliError(f"{path}: permission denied; it belongs to another user?", Exit.REFUSED) from None
-    except RecordingError as error:
-        raise CliError(f"{error}; ddptop ls lists the recordings", Exit.NOT_FOUND) from None

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ddptop.runtime.device.events import Device, Event, EventPool
+from ddptop.runtime.device.events import Device, Event, EventPool, NoEvent
 
 RENEW_NS = 4_000_000_000
 """Age at which a reference is replaced: float32 milliseconds resolve 0.5 us there."""
@@ -26,6 +26,11 @@ GOOD_NS = 20_000
 """A bound as good as this needs no second attempt: a launch and a look take 5 to 15 us."""
 
 ATTEMPTS = 3
+"""Each on another stream where the one before was held up: streams share a few hardware queues (8, or one
+under CUDA_DEVICE_MAX_CONNECTIONS=1), and behind a full one even an empty stream waits."""
+
+PAUSE_NS = 1_000_000_000
+"""After attempts that all failed: the device is held up, and looking on would cost the training the GIL."""
 
 
 class Reference(NamedTuple):
@@ -49,6 +54,7 @@ class DeviceClock:
         self._now = now
         self._stream: Any = None
         self._references: deque[Reference] = deque(maxlen=2)
+        self._not_before_ns = 0
 
     @property
     def bound_ns(self) -> int | None:
@@ -63,6 +69,8 @@ class DeviceClock:
         newest = self._references[-1] if self._references else None
         if newest is not None and self._now() - newest.at_ns < RENEW_NS:
             return True
+        if self._now() < self._not_before_ns:
+            return newest is not None
         best: Reference | None = None
         for _ in range(ATTEMPTS):
             found = self._attempt()
@@ -74,6 +82,8 @@ class DeviceClock:
                 break
         if best is not None:
             self._references.append(best)
+        else:
+            self._not_before_ns = self._now() + PAUSE_NS
         return bool(self._references)
 
     def host_ns(self, event: Event) -> int | None:
@@ -89,9 +99,11 @@ class DeviceClock:
     def _attempt(self) -> Reference | None:
         if self._stream is None:
             self._stream = self._device.side_stream()
-        event = self._pool.take()
         before = self._now()
-        event.record(self._stream)
+        try:
+            event = self._pool.mark(self._stream)
+        except NoEvent:
+            return None
         end = before + WATCH_NS
         while True:
             looked = self._now()
@@ -99,7 +111,8 @@ class DeviceClock:
                 after = self._now()
                 return Reference(event, (before + after) // 2, (after - before) // 2)
             if looked > end:
-                return None  # the device is held up; the event is left to the garbage collector
+                self._stream = None
+                return None  # the event, still to come, is left to the garbage collector
             before = looked  # it was still to come: the moment is not earlier than this look
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ddptop.runtime.device.events import Device, Event, EventPool
+from ddptop.runtime.device.events import Device, Event, EventPool, NoEvent
 from ddptop.runtime.guard import guard
 from ddptop.runtime.recorder import BucketCall, Recorder, now
+
+UNTIMED = -1
+"""Stands for the end of a call of which nothing will be known."""
 
 
 class CudaTimer:
@@ -45,11 +48,17 @@ class CudaTimer:
             guard.caught(error)
 
     def _mark_end(self, call: BucketCall, future: Any) -> None:
-        if self._side is None:
-            self._side = self._device.side_stream()
-        with self._device.on(self._side):
-            future.wait()
-            call[2] = self._pool.mark(self._side)
+        end: Any = UNTIMED
+        try:
+            if self._side is None:
+                self._side = self._device.side_stream()
+            with self._device.on(self._side):
+                future.wait()
+                end = self._pool.mark(self._side)
+        except NoEvent:
+            pass
+        finally:  # whatever CUDA or the hook says: a call without an end would hold up its step
+            call[2] = end
 
 
 class GlooCudaTimer:
@@ -80,6 +89,8 @@ def _marked(device: Device, pool: EventPool) -> Event | None:
     """An event on the compute stream, or None: whatever CUDA says, the collective must be launched."""
     try:
         return None if device.capturing() else pool.mark()
+    except NoEvent:
+        return None
     except Exception as error:  # noqa: BLE001 - the training boundary
         guard.caught(error)
         return None

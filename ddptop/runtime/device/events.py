@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import weakref
 from collections import deque
 from typing import Any, Protocol
 
-MAX_POOLED = 4096
-"""Idle events kept for the next steps: 60 buckets over 32 steps. An event costs a microsecond to make and
-is never destroyed while the device may still write to it."""
+MAX_EVENTS = 8192
+"""Events of one process, under way or idle: 60 buckets over 64 steps. Where the publisher is starved or dead
+nobody takes finished steps any more; without a bound each of them would hold its events for ever."""
 
+
+class NoEvent(RuntimeError):
+    """MAX_EVENTS are under way: nothing more is recorded until some come back."""
+
+
+HIGH = -1
+"""Priority of our streams, above the default of 0: their few markers must not queue behind kernels."""
 
 _THREAD_LOCAL = 1
 """CU_STREAM_CAPTURE_MODE_THREAD_LOCAL of the CUDA driver's interface."""
@@ -70,7 +78,7 @@ class CudaDevice:
 
     def make_current(self) -> None:
         self._cuda.set_device(self._index)
-        _ignore_captures()
+        ignore_captures()
 
     def capturing(self) -> bool:
         return bool(self._cuda.is_current_stream_capturing())
@@ -79,36 +87,55 @@ class CudaDevice:
         return self._cuda.current_stream(self._index)
 
     def side_stream(self) -> Any:
-        least, greatest = self._cuda.Stream.priority_range()
-        return self._cuda.Stream(device=self._index, priority=min(least, greatest))
+        return self._cuda.Stream(device=self._index, priority=HIGH)
 
     def on(self, stream: Any) -> Any:
         return self._cuda.stream(stream)
 
 
 class EventPool:
-    """Events to be used again. Taken on the training thread, given back on the publisher's."""
+    """Events to be used again. Taken on the training threads, given back on the publisher's."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._idle: deque[Event] = deque(maxlen=MAX_POOLED)
-        self.made = 0
-        """Events made so far."""
+        self._idle: deque[Event] = deque()
+        self._all: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Also those that a dropped step takes along: they are gone when nobody holds them."""
+        self.refused = 0
+        """Events that could not be had."""
+
+    @property
+    def made(self) -> int:
+        """Events there are, idle or under way."""
+        return len(self._all)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether there is none to be had now."""
+        return not self._idle and len(self._all) >= MAX_EVENTS
 
     def take(self) -> Event:
-        """An event that nobody else has."""
-        try:
+        """An event that nobody else has. Raises NoEvent where too many are under way."""
+        with contextlib.suppress(IndexError):
             return self._idle.popleft()
-        except IndexError:
-            self.made += 1
-            return self._device.new_event()
+        if len(self._all) >= MAX_EVENTS:
+            self.refused += 1
+            raise NoEvent
+        event = self._device.new_event()
+        self._all.add(event)
+        return event
 
     def mark(self, stream: Any = None) -> Event:
-        """An event recorded now, on `stream` or the device's current one."""
+        """An event recorded now, on `stream` or the current one. Raises NoEvent, or what CUDA says."""
         event = self.take()
-        # Always on a stream of this device: a thread may have another one as its current device (a script
-        # that never calls `set_device`, beside autograd's threads), and an event stays with its first device.
-        event.record(self._device.stream() if stream is None else stream)
+        try:
+            # Always on a stream of this device: a thread may have another one as its current device (a script
+            # that never calls `set_device`, beside autograd's threads), and an event stays with its first.
+            event.record(self._device.stream() if stream is None else stream)
+        except BaseException:
+            # Not dropped: after an error of the device's its destructor may end the process (see `keep`).
+            self._idle.append(event)
+            raise
         return event
 
     def give(self, *events: Event) -> None:
@@ -116,7 +143,17 @@ class EventPool:
         self._idle.extend(events)
 
 
-def _ignore_captures() -> None:
+def keep(*things: object) -> None:
+    """Let these, and the events in them, never be destroyed.
+
+    The destructor of a CUDA event asks CUDA for the current device. In a forked child, and after an error of
+    the device's, the answer is an error, which a destructor of C++ can only turn into the end of the process.
+    """
+    for thing in things:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+def ignore_captures() -> None:
     """Keep a graph that another thread captures from forbidding this one to ask about events.
 
     In the mode `global`, torch's default, a `cudaEventQuery` of any thread ends the capture with an error,

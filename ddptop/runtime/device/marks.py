@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from ddptop.runtime import recorder
-from ddptop.runtime.device.events import Device, Event, EventPool
+from ddptop.runtime.device.events import Device, Event, EventPool, NoEvent
 from ddptop.runtime.guard import guard
 
 
@@ -33,19 +33,31 @@ class PhaseMarks:
         self._device = device
         self._pool = pool
         self._marks: list[tuple[int, Event]] = []
+        self._refused = False
+        self.captured = 0
+        """Borders that were captured into a graph instead: nothing may be recorded there."""
 
     def __call__(self, mark: int) -> None:
         """Record `mark` now. Never raises: an error of the device's is for the user's next call to tell."""
         try:
-            if len(self._marks) < MAX_MARKS and not self._device.capturing():
+            if self._device.capturing():
+                self.captured += 1
+            elif len(self._marks) < MAX_MARKS and not self._refused:
                 self._marks.append((mark, self._pool.mark()))
+        except NoEvent:
+            self._refused = True
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
 
     def take(self) -> list[tuple[int, Event]]:
-        """The marks since the last call."""
+        """The marks since the last call; none where one of them could not be had."""
         marks, self._marks = self._marks, []
-        return marks
+        refused, self._refused = self._refused, False
+        return [] if refused else marks
+
+    def pending(self) -> list[tuple[int, Event]]:
+        """A copy of the marks so far, for another thread."""
+        return list(self._marks)
 
 
 class DevicePhases(NamedTuple):

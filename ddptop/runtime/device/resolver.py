@@ -12,15 +12,21 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from ddptop.protocol.messages import Flag
 from ddptop.runtime.device.clock import DeviceClock
-from ddptop.runtime.device.events import EventPool
+from ddptop.runtime.device.cuda_timer import UNTIMED
+from ddptop.runtime.device.events import EventPool, keep
 from ddptop.runtime.device.marks import phases
 from ddptop.runtime.device.scalars import DeviceScalars, Pending
+from ddptop.runtime.guard import guard
 from ddptop.runtime.recorder import BucketCall, StepRecord
 
 GIVE_UP_NS = 20_000_000_000
 """A step that the device has not finished so long after the host did goes out without its device times: a
 stalled device must not keep its last finished steps from being seen."""
+
+LOOK_S = 0.005
+"""Between two looks at the end of training, when nothing else is to be done."""
 
 MAX_HELD = 1024
 """Steps that wait at a time: a host that runs further ahead than this is not what DDP does."""
@@ -53,17 +59,40 @@ class StepResolver:
         """When the last step that went out began: no later one may begin before it."""
         self.lost = 0
         """Steps that were given up, without device times."""
+        self.broken = False
+        """The device has reported an error: in CUDA none of its answers is to be had any more."""
 
     @property
     def waiting(self) -> int:
         """Steps that the device has yet to finish."""
         return len(self._held)
 
+    @property
+    def oldest(self) -> StepRecord | None:
+        """The first of them."""
+        return self._held[0].record if self._held else None
+
     def take(self, records: Iterable[StepRecord]) -> list[StepRecord]:
-        """Add finished steps; returns those that the device has done by now, oldest first."""
+        """Add finished steps; returns those that the device has done by now, oldest first.
+
+        After an error of the device's nothing more is asked of it: steps go out as the host saw them.
+        """
         now_ns = self._now()
         self._held.extend(_Held(record, now_ns) for record in records)
         done: list[StepRecord] = []
+        try:
+            if not self.broken:
+                self._drain(done, now_ns)
+        except RuntimeError as error:  # the training thread is told of it too
+            guard.caught(error)
+            self.broken = True
+        if self.broken:
+            keep(*self._held)
+            done += [self._in_order(self._given_up(held.record)) for held in self._held]
+            self._held.clear()
+        return done
+
+    def _drain(self, done: list[StepRecord], now_ns: int) -> None:
         known = not self._held or self._clock.renew()
         while self._held:
             record, since_ns = self._held[0]
@@ -74,11 +103,14 @@ class StepResolver:
             else:
                 break
             self._held.popleft()
-        return done
 
-    def flush(self) -> list[StepRecord]:
-        """All that is left, as far as it is known: training has ended."""
+    def flush(self, patience_s: float = 0.0) -> list[StepRecord]:
+        """All that is left, as far as the device has done it in that time: training has ended."""
         done = self.take(())
+        end = time.monotonic() + patience_s
+        while self._held and time.monotonic() < end:
+            time.sleep(LOOK_S)
+            done += self.take(())
         done += [self._in_order(self._given_up(held.record)) for held in self._held]
         self._held.clear()
         return done
@@ -92,6 +124,8 @@ class StepResolver:
 
     def _resolved(self, record: StepRecord) -> StepRecord:
         calls = [self._call(call) for call in record.calls]
+        if any(call[2] == UNTIMED for call in calls):  # some of a step's buckets alone tell another story
+            calls, record = [], record._replace(flags=record.flags & ~Flag.DETAIL)
         found = phases([(mark, self._moment(event)) for mark, event in record.marks], self._ended)
         loss = self._loss(record)
         self._pool.give(*(event for _, event in record.marks))
@@ -140,7 +174,7 @@ class StepResolver:
         self.lost += 1
         self._ended = None
         loss = None if isinstance(record.loss, tuple) else record.loss
-        return record._replace(calls=[], marks=(), loss=loss)
+        return record._replace(calls=[], marks=(), loss=loss, flags=record.flags & ~Flag.DETAIL)
 
 
 def _happened(record: StepRecord) -> bool:

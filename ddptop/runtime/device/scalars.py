@@ -60,8 +60,8 @@ class DeviceScalars:
         self._next = 0
 
     def take(self, tensor: Any) -> Pending | None:
-        """Enqueue the copy of a scalar tensor; None where no slot is free."""
-        if not self._free and not self._reclaim():
+        """Enqueue the copy of a scalar tensor; None where no slot or no event is free."""
+        if self._pool.exhausted or (not self._free and not self._reclaim()):
             return None
         slot = self._free.popleft()
         self._slots.copy(slot, tensor)
@@ -72,7 +72,10 @@ class DeviceScalars:
 
     def value(self, pending: Pending) -> float | None:
         """The value, and its slot is free again; None while it is not written yet, or where it is lost."""
-        if pending.number not in self._out or not pending.event.query():
+        try:
+            if pending.number not in self._out or not pending.event.query():
+                return None
+        except RuntimeError:  # an error of the device's: the training thread is told of it too
             return None
         found = self._slots.read(pending.slot)
         if self._out.pop(pending.number, None) is None:

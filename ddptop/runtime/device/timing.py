@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from ddptop.protocol.machine import Memory
-from ddptop.protocol.messages import Scalar
+from ddptop.protocol.messages import Event, Scalar
 from ddptop.runtime.device.clock import DeviceClock
 from ddptop.runtime.device.cuda_timer import CudaTimer, GlooCudaTimer
-from ddptop.runtime.device.events import CudaDevice, Device, EventPool
+from ddptop.runtime.device.events import CudaDevice, Device, EventPool, keep
+from ddptop.runtime.device.graphs import GraphWatch
 from ddptop.runtime.device.marks import PhaseMarks
 from ddptop.runtime.device.resolver import StepResolver
 from ddptop.runtime.device.scalars import DeviceScalars, PinnedSlots, Slots
+from ddptop.runtime.device.standing import standing
 from ddptop.runtime.recorder import Recorder, now
 from ddptop.runtime.timers import BucketTimer
+
+ERROR_CHARACTERS = 200
+"""Of what CUDA says; the lines after the first advise on debugging."""
 
 
 class DeviceTiming:
@@ -27,6 +32,8 @@ class DeviceTiming:
         self.marks = PhaseMarks(device, self.pool)
         self.scalars = DeviceScalars(self.pool, slots)
         self.resolver = StepResolver(self.clock, self.pool, self.scalars)
+        self._graphs: GraphWatch | None = None
+        self._told: dict[str, Scalar] = {}
 
     def enter_thread(self) -> None:
         """Make the device the current one of this thread (the publisher's)."""
@@ -50,9 +57,53 @@ class DeviceTiming:
             return None
         return self.scalars.take(tensor)
 
+    def abandon(self, recorder: Recorder) -> None:
+        """Never touch CUDA again: the process is a forked child, or ends. No event is destroyed (`keep`)."""
+        keep(self, recorder.records, recorder.calls, recorder.marks)
+        recorder.marks = None
+        recorder.drop()
+
+    # -- on the publisher's thread ----------------------------------------------
+
+    def untimed(self) -> dict[str, Scalar]:
+        """For the run's card: what could not be timed so far, where that has changed since the last call."""
+        found: dict[str, Scalar] = {
+            "gpu.steps_given_up": self.resolver.lost,
+            "gpu.events_refused": self.pool.refused,
+            "gpu.captured_in_graphs": self.marks.captured,
+        }
+        news: dict[str, Scalar] = {
+            name: count for name, count in found.items() if count and count != self._told.get(name)
+        }
+        self._told.update(news)
+        return news
+
+    def graph_news(self, recorder: Recorder, rank: int) -> Event | None:
+        """The beginning or the end of steps that run inside a CUDA graph, unseen."""
+        if self._graphs is None:
+            self._graphs = GraphWatch(recorder, self.marks)
+        return self._graphs.news(rank)
+
+    def testimony(self, recorder: Recorder, rank: int) -> Event:
+        """Where the device stands, as Event("device"): in the oldest step that it has not done."""
+        oldest = self.resolver.oldest
+        if oldest is not None:
+            step, marks, calls = oldest.step, oldest.marks, oldest.calls
+        else:
+            step, marks, calls = recorder.step, self.marks.pending(), list(recorder.calls)
+        try:
+            found = standing(marks, calls)
+            fields: dict[str, Scalar] = {"state": found.state, "phase": found.phase, "bucket": found.bucket}
+        except RuntimeError as error:  # what a kernel of the user's did, told by any call that comes after
+            fields = {"state": "error", "error": str(error).partition("\n")[0][:ERROR_CHARACTERS]}
+        return Event("device", now(), rank, step, fields)
+
 
 def device_card(index: int) -> dict[str, Scalar]:
-    """What the run's card says of a GPU; `gpu.bus_id` joins it with what the host's agent reads."""
+    """What the run's card says of a GPU; `gpu.bus_id` joins it with what the host's agent reads.
+
+    Where torch does not tell the PCI bus id (2.6), its place is taken by the UUID as NVML writes it.
+    """
     import torch
 
     properties = torch.cuda.get_device_properties(index)
@@ -64,6 +115,8 @@ def device_card(index: int) -> dict[str, Scalar]:
     }
     if all(hasattr(properties, name) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")):
         card["gpu.bus_id"] = bus_id(properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id)
+    elif hasattr(properties, "uuid"):  # older torch
+        card["gpu.bus_id"] = f"GPU-{properties.uuid}"
     nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else None
     if nccl is not None:
         card["nccl"] = ".".join(map(str, nccl))

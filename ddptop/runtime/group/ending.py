@@ -18,6 +18,8 @@ from pathlib import Path
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from ddptop.runtime.rest import gloo_rests
+
 
 class Connections:
     """The TCP connections that a block of code has opened in this process, where the system tells them."""
@@ -65,6 +67,9 @@ def destroy(*, failed: bool) -> None:
     if not dist.is_initialized():
         return
     if not failed:
+        # Who frees a group joins its threads, and may hold the interpreter's lock meanwhile: a model that
+        # outlives its group does. A thread that still wants that lock must have had it before.
+        gloo_rests()
         dist.destroy_process_group()
         return
     for group in list(distributed_c10d._world.pg_map):

@@ -39,6 +39,8 @@ class Card:
     """Of its host, on the way to rank 0."""
     nonce: str = ""
     """Of this process: an earlier one may have had the same rank."""
+    device: str | None = None
+    """Kind of device (`cpu`, `cuda`) that it was told to take; None: decide for me."""
 
 
 class Agreement(NamedTuple):
@@ -154,14 +156,27 @@ def verdict(cards: list[Card]) -> dict[str, Any]:
     without = next((card for card in cards if card.gpu is None), None)
     backend = cards[0].backend or ("gloo" if shared or without else "nccl")
     if "nccl" in backend and without is not None:
-        return {"wrong": f"NCCL needs a GPU for each rank and {_name(without)} sees none; use backend='gloo'"}
+        has = "sees none" if without.device is None else f"was given device {without.device!r}"
+        return {"wrong": f"NCCL needs a GPU for each rank and {_name(without)} {has}; use backend='gloo'"}
     if "nccl" in backend and shared is not None:
         one, other = shared
         return {
             "wrong": f"{_name(one)} and {_name(other)} are on one GPU, and NCCL needs one for each rank. "
             "Start fewer ranks, give each its own by CUDA_VISIBLE_DEVICES, or use backend='gloo'"
         }
+    if "nccl" not in backend and (mixed := _mixed(cards)) is not None:
+        one, other = mixed
+        return {
+            "wrong": f"{_name(one)} would train on {one.device or 'cpu'} and {_name(other)} on "
+            f"{other.device or 'cpu'}: give all ranks a device= of one kind, or none"
+        }
     return {"backend": backend, "addresses": sorted({card.address for card in cards})}
+
+
+def _mixed(cards: list[Card]) -> tuple[Card, Card] | None:
+    """Two ranks whose models would lie on devices of different kinds, where each takes what it was given."""
+    other = next((card for card in cards if (card.device or "cpu") != (cards[0].device or "cpu")), None)
+    return None if other is None else (cards[0], other)
 
 
 def _shared_gpu(cards: list[Card]) -> tuple[Card, Card] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import multiprocessing
 import os
 import secrets
 import sys
@@ -13,8 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddptop.runtime import rest
-from ddptop.runtime.group import ending, interface, meeting, seeding, stores
+from ddptop.runtime import agent, rest
+from ddptop.runtime.group import bootstrap, ending, interface, meeting, seeding, stores
 from ddptop.runtime.group.handle import Group
 from ddptop.runtime.group.place import Place
 
@@ -59,39 +58,20 @@ def setup(
     _refuse_where_it_cannot_work()
     place = Place.read(rank, world_size)
     target = _device_wanted(backend, device, place.local_rank)
-    if target.type == "cuda":
-        torch.cuda.set_device(target)
     store = stores.store_of(place, start_timeout)
-    card = meeting.Card(
-        place.rank,
-        place.world_size,
-        meeting.host(),
-        os.getpid(),
-        _gpu(target),
-        backend,
-        seed,
-        interface.source_address(place.master_addr),
-        secrets.token_hex(8),
-    )
+    card = _card(place, target, device, backend, seed)
     chosen, addresses, number = meeting.meet(store, card, start_timeout)
     if "nccl" not in chosen and device is None:
         target = torch.device("cpu")
+    if target.type == "cuda":  # before anything else makes a context on GPU 0
+        torch.cuda.set_device(target)
     if seed is not None:
         seeding.seed_alike(seed)
     _tell_others(place, addresses)
-    arguments: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
-    if chosen == "nccl":
-        arguments["device_id"] = target
-    with ending.connections.opened_here():
-        dist.init_process_group(
-            chosen,
-            store=dist.PrefixStore(number, store),
-            rank=place.rank,
-            world_size=place.world_size,
-            **arguments,
-        )
+    _begin_group(chosen, dist.PrefixStore(number, store), place, target, timeout)
     rest.at_exit()
     atexit.register(_at_exit)
+    agent.join_run(number)
     return Group(
         place.rank,
         place.world_size,
@@ -127,23 +107,68 @@ def _at_exit() -> None:
 def _refuse_where_it_cannot_work() -> None:
     if dist.is_initialized():
         raise RuntimeError("there is a process group already: call ddptop.cleanup() first, or use that one")
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise RuntimeError(
-            "ddptop.setup() was reached while a worker process imports the script: "
-            "put what the script does below `if __name__ == '__main__':`"
+    bootstrap.refuse("ddptop.setup()")
+
+
+def _card(
+    place: Place,
+    target: torch.device,
+    device: str | torch.device | None,
+    backend: str | None,
+    seed: int | None,
+) -> meeting.Card:
+    """What this rank says of itself to the others."""
+    return meeting.Card(
+        place.rank,
+        place.world_size,
+        meeting.host(),
+        os.getpid(),
+        _gpu(target),
+        backend,
+        seed,
+        interface.source_address(place.master_addr),
+        secrets.token_hex(8),
+        None if device is None else target.type,
+    )
+
+
+def _begin_group(
+    backend: str, store: Any, place: Place, target: torch.device, timeout: timedelta | None
+) -> None:
+    """Make the default group. NCCL is told its device: it connects at once, so that what keeps it from that
+    is told here, and nothing guesses a GPU from a rank later."""
+    arguments: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+    if "nccl" in backend:
+        arguments["device_id"] = target
+    with ending.connections.opened_here():
+        dist.init_process_group(
+            backend, store=store, rank=place.rank, world_size=place.world_size, **arguments
         )
 
 
 def _device_wanted(backend: str | None, device: str | torch.device | None, local_rank: int) -> torch.device:
-    """The device that this rank would take; the ranks together may still decide for gloo and the CPU."""
-    if device is not None:
-        target = torch.device(device)
-        return torch.device("cuda", local_rank) if target == torch.device("cuda") else target
+    """The device that this rank would take; the ranks together may still decide for gloo and the CPU.
+
+    Raises ValueError for a GPU that is not there.
+    """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if gpus == 0 or (backend is not None and "nccl" not in backend):
-        return torch.device("cpu")
     # Where a launcher shows each rank one device only, it is number 0 on all of them.
-    return torch.device("cuda", local_rank % gpus)
+    own = torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
+    if device is not None:
+        return _given(torch.device(device), own, gpus)
+    return torch.device("cpu") if backend is not None and "nccl" not in backend else own
+
+
+def _given(device: torch.device, own: torch.device, gpus: int) -> torch.device:
+    """The user's own choice; without a number, of its kind the one of this rank."""
+    if device.type != "cuda":
+        return device
+    if (device.index or 0) >= gpus:
+        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+        why = "" if shown is None else f" (CUDA_VISIBLE_DEVICES={shown})"
+        count = f"{gpus} GPU" if gpus == 1 else f"{gpus or 'no'} GPUs"
+        raise ValueError(f"there is no {device} here: this process sees {count}{why}")
+    return own if device.index is None else device
 
 
 def _gpu(device: torch.device) -> str | None:

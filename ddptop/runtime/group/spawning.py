@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.multiprocessing as mp
 
-from ddptop.runtime.group import failure
+from ddptop.runtime.group import bootstrap, failure
 from ddptop.runtime.group.place import Place
 
 GRACE_S = 5.0
@@ -107,13 +107,15 @@ def spawn(
         start_method: `spawn`, `fork` or `forkserver`; a fork is not safe once CUDA is in use.
 
     Raises:
-        RuntimeError: under a torchrun of several processes, each of which would spawn.
+        RuntimeError: under a torchrun of several processes, each of which would spawn; in a script that
+            spawns while one of its ranks imports it.
         ProcessRaisedException: torch's, where a rank has raised, with its traceback; of several, the one that
             failed first. The others are ended.
         ProcessExitedException: torch's, for a rank that was killed or has exited by itself.
     """
     if world_size < 1:
         raise ValueError(f"world_size must be at least 1, not {world_size}")
+    bootstrap.refuse("ddptop.spawn()")
     if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
         raise RuntimeError(
             f"torchrun has started {os.environ['WORLD_SIZE']} processes of this script, and each would spawn "

@@ -58,6 +58,7 @@ def wrap_in_group(
 
     Raises:
         ValueError: for a hook's name that is not known, or an ignored name that the model does not have.
+        TypeError: torch's, for `bf16` where this torch has no NCCL.
     """
     ddp = wrap(
         model,
@@ -88,7 +89,7 @@ def wrap(
 ) -> DistributedDataParallel:
     """As `Group.wrap`, for a process group made elsewhere; without `device` the model stays where it is."""
     process_group = options.get("process_group")
-    named_powersgd = comm_hook == "powersgd"
+    named_powersgd, named_bf16 = comm_hook == "powersgd", comm_hook == "bf16"
     if comm_hook is not None:
         hook_state, comm_hook = hook_and_state(comm_hook, hook_state, process_group)
     if attach.enabled():
@@ -108,7 +109,12 @@ def wrap(
         options = one_bucket(model, process_group) | options
     ddp = DistributedDataParallel(model, **options)
     if comm_hook is not None:
-        ddp.register_comm_hook(hook_state, comm_hook)
+        try:
+            ddp.register_comm_hook(hook_state, comm_hook)
+        except TypeError as error:
+            if not named_bf16:
+                raise
+            raise TypeError(f"{error}. comm_hook='fp16' sends as few bytes and needs neither") from None
     return ddp
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ddptop.tui.paint.line import Line, Role
 
@@ -18,17 +19,16 @@ _PLAIN = " ____####"
 
 def area(values: Column, scale: Scale, height: int, role: Role, ascii_only: bool) -> list[Line]:
     """One value per cell, filled from the bottom; NaN leaves a gap. `height` lines, the topmost first."""
-    eighths = [_eighths(value, scale, height) for value in values.tolist()]
+    eighths = _eighths(values, scale, height)
     letters = _PLAIN if ascii_only else _LEVELS
     return [
-        Line("".join(letters[min(8, max(0, value - 8 * above))] for value in eighths), role)
-        for above in range(height - 1, -1, -1)
+        Line("".join(map(letters.__getitem__, level)), role)
+        for level in np.clip(eighths - 8 * np.arange(height)[::-1, None], 0, 8).tolist()
     ]
 
 
-def _eighths(value: float, scale: Scale, height: int) -> int:
-    """How much of the column is filled; what is there and not nothing is seen."""
-    if not math.isfinite(value) or value <= scale.low:
-        return 0
-    share = min(1.0, (value - scale.low) / (scale.high - scale.low))
-    return max(1, round(share * 8 * height))
+def _eighths(values: Column, scale: Scale, height: int) -> Column:
+    """How much of every column is filled; what is there and not nothing is seen."""
+    there = np.isfinite(values) & (values > scale.low)
+    share = np.minimum(1.0, (np.where(there, values, scale.low) - scale.low) / (scale.high - scale.low))
+    return np.where(there, np.maximum(1, np.rint(share * 8 * height)), 0).astype(np.int64)

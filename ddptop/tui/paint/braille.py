@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.tui.paint.line import Line, Role
+from ddptop.tui.paint.line import Line, Piece, Role
 
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Column
@@ -23,7 +24,7 @@ class Canvas:
 
     def __init__(self, width: int, height: int) -> None:
         self.height = height
-        self._cells = [[0] * width for _ in range(height)]
+        self._cells = [bytearray(width) for _ in range(height)]
 
     def curve(self, values: Column, scale: Scale) -> None:
         """One value per dot column; neighbours are joined by upright strokes, NaN leaves a gap."""
@@ -60,27 +61,31 @@ class Canvas:
         for dot in range(min(begin, end), max(begin, end) + 1):
             self._cells[dot // 4][x // 2] |= _DOTS[x % 2][dot % 4]
 
-    def row(self, y: int) -> list[int]:
+    def row(self, y: int) -> bytes:
         """Bits of the cells of one row."""
-        return self._cells[y]
+        return bytes(self._cells[y])
 
 
 def rows(main: Canvas, behind: Canvas | None, role: Role, ascii_only: bool) -> list[Line]:
     """Both series in one picture: a cell takes the colour of the main one where that has dots."""
     lines = []
     for y in range(main.height):
-        back = behind.row(y) if behind is not None else [0] * len(main.row(y))
+        front = main.row(y)
         line = Line()
-        for text, piece_role in _runs(main.row(y), back, role, ascii_only):
+        for text, piece_role in _runs(
+            front, behind.row(y) if behind else bytes(len(front)), role, ascii_only
+        ):
             line.add(text, piece_role)
         lines.append(line)
     return lines
 
 
-def _runs(front: list[int], back: list[int], role: Role, ascii_only: bool) -> list[tuple[str, Role]]:
+@lru_cache(maxsize=512)
+def _runs(front: bytes, back: bytes, role: Role, ascii_only: bool) -> list[Piece]:
+    """A row in letters. Most rows of a curve are as they were in the picture before."""
     if not (any(front) or any(back)):
         return [(" " * len(front), "faint")]
-    runs: list[tuple[str, Role]] = []
+    runs: list[Piece] = []
     letters: list[str] = []
     now: Role = "faint"
     for bits, dim in zip(front, back, strict=True):

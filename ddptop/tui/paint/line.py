@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from rich.cells import set_cell_size
@@ -13,6 +14,9 @@ Role: TypeAlias = Literal[
     "data", "forward", "backward", "waiting", "moving", "optimizer", "other",
 ]  # fmt: skip
 """What a piece means; never what it looks like. `bad` is for stalled, lost and failed alone."""
+
+SEEN_WHEN_BLANK = frozenset(("badge", "match"))
+"""Roles with a ground or a line of their own; a blank of any other has no colour."""
 
 Ground: TypeAlias = Literal["", "cursor", "banner"]
 """What lies behind a whole line."""
@@ -45,7 +49,7 @@ class Line:
         """Append a piece."""
         if text:
             self.pieces.append((text, role))
-            self.width += cells(text)
+            self.width += len(text) if text.isascii() else cells(text)  # some thousand times a picture
         return self
 
     def extend(self, other: Line) -> Line:
@@ -82,6 +86,29 @@ class Line:
                 continue
             return shorter.add(set_cell_size(text, room - 1) + "…" if room > 0 else "", role)
         return shorter
+
+    def runs(self) -> list[Piece]:
+        """The pieces in as few as look the same: every change of colour is some 30 bytes to the terminal."""
+        runs: list[Piece] = []
+        shown: str = ""
+        shown_role: Role = "text"
+        for text, role in self.pieces:
+            if shown and role != shown_role:
+                blank_alike = role not in SEEN_WHEN_BLANK and shown_role not in SEEN_WHEN_BLANK
+                if blank_alike and text.isspace():
+                    role = shown_role
+                elif not (blank_alike and shown.isspace()):
+                    runs.append((shown, shown_role))
+                    shown = ""
+            shown, shown_role = shown + text, role
+        return [*runs, (shown, shown_role)] if shown else runs
+
+    def mapped(self, change: Callable[[str], str]) -> Line:
+        """The same line in letters that a function changes cell for cell; it cannot be clicked."""
+        line = Line(ground=self.ground)
+        for text, role in self.pieces:
+            line.add(change(text), role)
+        return line
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Line) and self.pieces == other.pieces and self.ground == other.ground

@@ -60,10 +60,13 @@ def head(columns: Sequence[Column], gap: int = 1, sorted_by: str | None = None, 
 
 
 def body(columns: Sequence[Column], row: int, gap: int = 1) -> Line:
-    """One row."""
+    """One row: cells, and a gap between every two of them."""
     line = Line()
+    between: Piece = (" " * gap, "text")
+    pieces = line.pieces
     for column in columns:
         text, role = column.cell(row)
         cut = fit_tail(text, column.width) if column.tail else fit(text, column.width, column.right)
-        line.add(" " * gap if line.width else "").add(cut, role)
+        pieces += [between, (cut, role)] if pieces else [(cut, role)]
+    line.width = total(columns, gap)  # known: measured anew for every cell it was a third of a row
     return line

@@ -14,11 +14,14 @@ class PromptKeys(Host):
     """Actions of prompts."""
 
     def action_filter(self) -> None:
-        """Ask for a filter, of events on their page, else of ranks."""
+        """Ask for a filter: of events or runs on their pages, else of ranks."""
         place = self.place
         if place.view == "events":
             hint = "events to show: rank 3, straggler, !joined, /rank [01]\\b/"
             place.prompt = Prompt("filter", hint, place.event_filter)
+        elif place.view == "picker":
+            hint = "runs to list: a name, a script, live, !failed, /regex/"
+            place.prompt = Prompt("filter", hint, place.run_filter)
         else:
             if place.view not in ("overview", "heat"):
                 self.open_view("overview")
@@ -70,9 +73,11 @@ class PromptKeys(Host):
         if prompt.purpose == "filter":
             if place.view == "events":
                 place.event_filter = prompt.text
+            elif place.view == "picker":
+                place.run_filter = prompt.text
             else:
                 place.filter = prompt.text
-        if prompt.purpose in ("filter", "search"):
+        if prompt.purpose in ("filter", "search") and place.view != "picker":
             place.searched = prompt.text
         self.repaint()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ddptop.tui.palette import Entry, entries
@@ -13,6 +14,10 @@ from ddptop.tui.steering.host import Host
 
 if TYPE_CHECKING:
     from ddptop.sources.base import Source
+    from ddptop.tui.runs import RunChoice
+
+LOOK_AGAIN_S = 2.0
+"""While the picker is open: a run that begins, ends or fails is seen, and no disk is kept busy."""
 
 
 class RunKeys(Host):
@@ -22,6 +27,8 @@ class RunKeys(Host):
     _opening: str = ""
     _unseen: Source | None = None
     """A run that was opened and is not yet looked at: should the person leave just then, it is closed."""
+    _looked_enough: threading.Event | None = None
+    """Ends the thread that looks for runs."""
 
     def action_pick(self) -> None:
         """Show the runs that there are."""
@@ -32,8 +39,8 @@ class RunKeys(Host):
             self.tell("no other runs can be looked at from here")
             return
         self.place.before = self.place.view
-        self.look_up()
         self.open_view("picker")
+        self.look_up()
 
     def action_palette(self) -> None:
         """Ask for a name."""
@@ -66,24 +73,42 @@ class RunKeys(Host):
             self.tell("nothing is called so")
 
     def look_up(self) -> None:
-        """Find the runs: recordings are opened for it, so not in this thread."""
-        runs, place = self.runs, self.place
+        """Find the runs, and again while the picker is open: recordings are opened for it, so in a thread."""
+        runs, place, ended = self.runs, self.place, threading.Event()
         assert runs is not None
+        if self._looked_enough is not None:
+            self._looked_enough.set()
+        self._looked_enough = ended
 
         def find() -> None:
-            try:
-                found = tuple(runs.choices())
-            except ValueError as problem:
-                found, note = (), str(problem)
-                self.later(lambda: self.tell(note))
-            place.choices = found
-            self.later(self.repaint)
+            while not ended.is_set():
+                found: tuple[RunChoice, ...] = ()
+                note = ""
+                try:
+                    found = tuple(runs.choices())
+                except ValueError as problem:
+                    note = str(problem)
+                self.later(partial(self._found, place, found, note))
+                if place.view != "picker" or ended.wait(LOOK_AGAIN_S):
+                    return
 
         self.start_thread(find, "ddptop-runs")
 
+    def _found(self, place: Place, found: tuple[RunChoice, ...], note: str) -> None:
+        """In the screen's own thread: the cursor stays on its run, wherever that stands now."""
+        before, place.choices = place.listed, found
+        if before and place.view == "picker":
+            under = before[min(place.scroll.cursor, len(before) - 1)]
+            names = [(one.name, one.path) for one in place.listed]
+            if (under.name, under.path) in names:
+                place.scroll.cursor = names.index((under.name, under.path))
+        if note:
+            place.note = note
+        self.repaint()
+
     def action_switch(self, at: int | None = None) -> None:
         """Look at another run: the one under the cursor, or the one of this number."""
-        choices = self.place.choices or ()
+        choices = self.place.listed if at is None else self.place.choices or ()
         at = self.place.scroll.cursor if at is None else at
         if self.runs is None or not 0 <= at < len(choices) or self._opening:
             return
@@ -126,6 +151,8 @@ class RunKeys(Host):
 
     def wait_for_threads(self) -> None:
         """Join all threads that are left, and close what they opened for nobody."""
+        if self._looked_enough is not None:
+            self._looked_enough.set()
         for thread in self.threads:
             thread.join()
         if self._unseen is not None:

@@ -69,7 +69,10 @@ class ViewKeys(Host):
     def action_leave(self) -> None:
         """One step back: crosshair, page, filter, marks."""
         place = self.place
-        if place.charts.off() or self._out_of_view():
+        if (place.view == "overview" and place.charts.off()) or self._out_of_view():
+            self.repaint()
+        elif place.view == "picker" and place.run_filter:
+            place.run_filter = ""
             self.repaint()
         elif place.view in ("help", "picker"):
             self.open_view(place.before)
@@ -126,7 +129,7 @@ class ViewKeys(Host):
     def action_aside(self, by: int) -> None:
         """The crosshair; else the neighbouring view, or on a rank's page the neighbouring rank."""
         place = self.place
-        if place.view in ("overview", "rank") and place.charts.move(by):
+        if place.view == "overview" and place.charts.move(by):
             self.repaint()
         elif place.view in ("rank", "compare"):
             if not place.order:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ddptop.analysis.frames import BucketFigures
 from ddptop.tui.paint import table
 from ddptop.tui.paint.line import Line, rule
@@ -12,9 +14,12 @@ from ddptop.tui.scene import Scene
 BOUND = "±"
 """Title of a column that says how far the one before it may be wrong."""
 
+LEAST_BAR, MOST_BAR = 16, 40
+"""Cells beside the table from which a bar is worth drawing, and more than which none needs."""
+
 _LEGEND = (
     "coll: the collective = wait for the slowest rank + move the bytes; median ms",
-    "busbw: GB/s while moving; eff: the same, waiting included; last: most often last",
+    "busbw: GB/s while moving; best%: of the best seen; eff: with waiting; last: who",
 )
 
 _CLOCK_FREE = "~ clock-free: the shortest collective of all ranks is the move, the rest is wait"
@@ -32,11 +37,14 @@ def buckets(scene: Scene, width: int, height: int) -> list[Line]:
     legend = [Line(part, "faint") for text in texts for part in wrap(text, width)] if height > 9 else []
     lines.append(Line(" ").extend(table.head(columns, gap)))
     room = height - len(lines) - len(legend)
-    scroll = scene.place.scroll
+    scroll, shares = scene.place.scroll, _shares_of_best(scene)
     for at in scroll.window(len(figures), room):
         chosen = at == scroll.cursor
         line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
         line.extend(table.body(columns, at, gap))
+        if width - line.width >= LEAST_BAR and known(shares[at]):
+            bar = min(MOST_BAR, width - line.width - 3)
+            line.add("  ┃", "rule").add("█" * round(shares[at] / 100 * bar), "moving")
         line.target = at
         lines.append(line)
     lines += [Line()] * (height - len(lines) - len(legend))
@@ -79,6 +87,7 @@ def _columns(scene: Scene) -> list[table.Column]:
         named.append(
             table.measured("group", texts(lambda b: scene.clean(b.group) or UNKNOWN), 96, right=False)
         )
+    shares = _shares_of_best(scene)
     columns = [
         *named,
         table.measured("bkt", texts(lambda b: str(b.index)), 99),
@@ -91,6 +100,7 @@ def _columns(scene: Scene) -> list[table.Column]:
         table.measured("move", texts(lambda b: _signed(sign, b.transfer_ms)), 94),
         table.measured(BOUND, texts(lambda b: _bound(b.transfer_bound_ms)), 45),
         table.measured("busbw", texts(lambda b: fixed(b.busbw_gbps, 2)), 90),
+        table.measured("best%", [fixed(share, 0) for share in shares], 72),
         table.measured("eff", texts(lambda b: fixed(b.effective_busbw_gbps, 2)), 80),
         table.measured("skew", texts(lambda b: fixed(None if free else b.skew_ms, 2)), 50),
         table.measured(BOUND, texts(lambda b: _bound(b.bound_ms)), 46),
@@ -98,6 +108,14 @@ def _columns(scene: Scene) -> list[table.Column]:
     ]
     told = any(known(b.bound_ms) or known(b.transfer_bound_ms) for b in figures)
     return [column for column in columns if told or column.title != BOUND]
+
+
+def _shares_of_best(scene: Scene) -> list[float]:
+    """Every bucket's busbw in % of the best of any bucket now and of any step kept; NaN: not known."""
+    speeds = np.array([np.nan if b.busbw_gbps is None else b.busbw_gbps for b in scene.frame.buckets])
+    seen = np.concatenate([speeds, scene.frame.history.busbw_gbps])
+    seen = seen[np.isfinite(seen) & (seen > 0)]
+    return [float(share) for share in speeds / (seen.max() if len(seen) else np.nan) * 100]
 
 
 def _signed(sign: str, value: float | None) -> str:

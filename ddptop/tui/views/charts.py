@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.analysis.metrics import median
 from ddptop.tui.paint.chart_marks import no_number
 from ddptop.tui.paint.line import Line, beside
 from ddptop.tui.paint.numbers import clock, count, fixed, known, loss
@@ -28,6 +29,9 @@ TWO_ABREAST = 44
 
 LEAST_ROWS = 8
 """Rows per chart from which a second row of charts is worth having."""
+
+SHARE_REACH = 10.0
+"""Per cent: a healthy run's fraction of one is a thin line at the foot of its chart."""
 
 NEWEST = 100
 """Points of the median in a title, as of the figures elsewhere."""
@@ -78,8 +82,8 @@ def _curves(scene: Scene) -> list[Curve]:
             read=lambda at: fixed(history.step_ms[at], 1, " ms"),
         ),
         Curve(
-            waits, x, share, "optimizer", span_s=RECENT_S, zero=True, step=history.step, filled=True,
-            read=lambda at: fixed(share[at], 1, "%"),
+            waits, x, share, "waiting", span_s=RECENT_S, zero=True, step=history.step, filled=True,
+            reach=SHARE_REACH, read=lambda at: fixed(share[at], 1, "%"),
         ),
         Curve(
             speed, x, history.busbw_gbps, "moving", span_s=RECENT_S, zero=True, step=history.step,
@@ -117,7 +121,7 @@ def _newest(values: Column) -> float | None:
     """The median of the last points that are known."""
     there = values[-20 * NEWEST :]
     there = there[np.isfinite(there)][-NEWEST:]
-    return float(np.median(there)) if len(there) else None
+    return float(median(there)) if len(there) else None
 
 
 def _moment(scene: Scene) -> Callable[[int], tuple[str, ...]]:

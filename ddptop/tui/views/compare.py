@@ -19,8 +19,13 @@ from ddptop.tui.views.text_page import text_page
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Column
 
-NAME = 22
-LEAST_FIGURE, MOST_FIGURE = 9, 18
+MOST_NAME, MOST_FIGURE = 22, 18
+
+SIGNED = 2
+"""Cells that a difference may be wider than a figure."""
+
+BARS_BESIDE = 60
+"""Cells from which a quarter of the room is left to bars."""
 
 BARS_FROM = 6
 """Cells of a bar below which a difference is not worth drawing."""
@@ -46,27 +51,26 @@ def compare(scene: Scene, width: int, height: int) -> list[Line]:
         ]
     left, right = place.marked, place.rank
     lines = [rule(width, f"rank {left} and rank {right}", "c changes sides" if width >= 60 else "")]
-    cell = max(LEAST_FIGURE, min(MOST_FIGURE, (width - NAME) // 4))
-    head = (
-        Line(" " * NAME)
-        .add(fit(f"rank {left}", cell, True), "accent")
-        .add(fit(f"rank {right}", cell, True), "accent")
-    )
-    lines.append(head.add(fit("difference", cell + 2, True), "dim"))
-    body = [*_words(scene, left, right, cell), *_figures(scene, left, right, cell, width), Line()]
+    name = min(MOST_NAME, width // 3)
+    cell = min(MOST_FIGURE, (width - name - SIGNED) // (4 if width >= BARS_BESIDE else 3))
+    head = Line(" " * name)
+    for rank in (left, right):
+        head.add(fit(f"rank {rank}", cell, True), "accent")
+    lines.append(head.add(fit("difference" if width >= BARS_BESIDE else "more", cell + SIGNED, True), "dim"))
+    body = [*_words(scene, name, left, right, cell), *_figures(scene, name, left, right, cell, width), Line()]
     body += _buckets(scene, left, right)
     return [*lines, *text_page(scene, body, height - len(lines))]
 
 
-def _words(scene: Scene, left: int, right: int, cell: int) -> list[Line]:
+def _words(scene: Scene, wide: int, left: int, right: int, cell: int) -> list[Line]:
     ranks = scene.frame.ranks
     lines = []
     for name, texts in (("host", ranks.host), ("device", ranks.device), ("phase", ranks.phase)):
-        line = Line(f"  {name:<{NAME - 2}}", "dim")
+        line = Line("  ").add(fit(name, wide - 2), "dim")
         for rank in (left, right):
             line.add(" ").add(_tail(scene.clean(texts[rank]) or UNKNOWN, cell - 1))
         lines.append(line)
-    state = Line(f"  {'state':<{NAME - 2}}", "dim")
+    state = Line("  ").add(fit("state", wide - 2), "dim")
     for rank in (left, right):
         text, role = state_piece(scene, rank, cell - 1)
         state.add(" ").add(fit(text, cell - 1, True), role)
@@ -78,16 +82,16 @@ def _tail(text: str, width: int) -> str:
     return fit(fit_tail(text, width).strip(), width, True)
 
 
-def _figures(scene: Scene, left: int, right: int, cell: int, width: int) -> list[Line]:
+def _figures(scene: Scene, wide: int, left: int, right: int, cell: int, width: int) -> list[Line]:
     figures = _all(scene)
-    room = width - NAME - 3 * cell - 5
+    room = width - wide - 3 * cell - SIGNED - 3
     lines = []
     for figure in figures:
         one, two = float(figure.values[left]), float(figure.values[right])
         apart = two - one
-        line = Line(f"  {figure.name:<{NAME - 2}}", "dim")
+        line = Line("  ").add(fit(figure.name, wide - 2), "dim")
         line.add(fit(figure.text(one), cell, True)).add(fit(figure.text(two), cell, True))
-        line.add(fit(_signed(figure, apart), cell + 2, True), "strong" if apart else "faint")
+        line.add(fit(_signed(figure, apart, one), cell + SIGNED, True), "strong" if apart else "faint")
         scale = float(np.nanmax(np.abs(figure.values))) if np.isfinite(figure.values).any() else 0.0
         if room >= BARS_FROM and figure.worse and known(apart) and scale > 0:
             cells = min(room, round(abs(apart) / scale * room))
@@ -99,10 +103,13 @@ def _figures(scene: Scene, left: int, right: int, cell: int, width: int) -> list
     return lines
 
 
-def _signed(figure: Figure, apart: float) -> str:
+def _signed(figure: Figure, apart: float, beside: float) -> str:
     if not known(apart):
         return UNKNOWN
     text = figure.text(abs(apart))
+    decimals = figure.text(beside).partition(".")[2]
+    if "e" in text and decimals.isdecimal():  # as many places as the figures that it stands beside
+        text = f"{abs(apart):.{len(decimals)}f}"
     if not any(letter in "123456789" for letter in text):
         return "0"
     return f"{'+' if apart > 0 else '−'}{text}"

@@ -16,8 +16,12 @@ ASIDE = 4
 
 
 def event_lines(scene: Scene, width: int, height: int) -> list[Line]:
-    """Trouble of the source comes first; then the newest happening, and on one line the one before it."""
-    lines = [Line("! ", "warn").add(scene.clean(scene.status), "text").cut(width)] if scene.status else []
+    """What the source says and the header does not; then what happened, the newest first.
+
+    One line alone holds two events where they fit.
+    """
+    said = scene.status if scene.status != f"the run has {scene.frame.run.state}" else None
+    lines = [Line("! ", "warn").add(scene.clean(said), "text").cut(width)] if said else []
     happenings = list(reversed(scene.frame.happenings))
     if height == 1 and not lines and happenings:
         line = happening(scene, happenings[0], short=True).cut(width)

@@ -16,8 +16,9 @@ from ddptop.tui.scene import Scene
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Frame
 
-SHORTEST_NAME = 8
-"""Cells of the run's name that stay, however narrow the terminal is."""
+SHORTEST_NAME, LEAST_NAME = 8, 3
+"""Cells of the run's name for which the gap after it shrinks, and below which it says nothing any more:
+the state comes first, however narrow the terminal is."""
 
 GAP = 3
 
@@ -27,15 +28,16 @@ MAIN_PARTS = 6
 
 def header(scene: Scene, width: int) -> Line:
     """As much as fits, in order of importance: name, state, step, speed, loss, own cost, then the rest."""
-    badge = state(scene)
+    badge = state(scene).cut(width)
     name = scene.clean(scene.frame.run.name) or UNKNOWN
     head = Line("ddptop ", "dim") if width >= 60 else Line()
     room = width - head.width - badge.width - GAP
     if cells(name) > room:
         head = Line()
-        room = max(SHORTEST_NAME, width - badge.width - GAP)
-    title = Line(name, "strong").cut(room)
-    head.extend(title.spot(0, title.width, "pick"))
+        room = width - badge.width - (GAP if width - badge.width >= SHORTEST_NAME + GAP else 1)
+    if room >= LEAST_NAME:
+        title = Line(name, "strong").cut(room)
+        head.extend(title.spot(0, title.width, "pick"))
     parts = [head, badge, *_figures(scene)]
     return gather(parts, width, _widest_gap(parts[:MAIN_PARTS], width))
 
@@ -48,22 +50,27 @@ def _widest_gap(parts: list[Line], width: int) -> int:
 
 def state(scene: Scene) -> Line:
     """Sign and word of the run's state, louder when the picture is not of now."""
-    frame = scene.frame
+    frame, played = scene.frame, scene.frame.playback
+    line = Line()
+    if scene.frozen:
+        line.add(" ‖ PAUSED ", "badge")
+    elif played is not None:
+        speed = "max" if math.isinf(played.speed) else f"{played.speed:g}x"
+        line.add(f"{'▶' if played.playing else '‖'} REPLAY {speed}", "accent")
+    if not line.width:
+        line = _condition(frame)
+    elif frame.run.state != "live":
+        line.add(" ").extend(_condition(frame))
+    return line.add(" SIMULATED", "accent") if frame.source == "simulated" else line
+
+
+def _condition(frame: Frame) -> Line:
     sign, role = of_state(frame.run.state)
     word = Line(f"{sign} {frame.run.state.upper()}", role)
     if frame.run.state == "failed" and frame.run.exit_code is not None:
         word.add(f" exit code {frame.run.exit_code}", "text")
     if (lasts := _lasts(frame)) is not None:
         word.add(f" {lasts}", role)
-    if frame.source == "simulated":
-        word.add(" SIMULATED", "accent")
-    if scene.frozen:
-        return Line(" ‖ PAUSED ", "badge")
-    played = frame.playback
-    if played is not None:
-        speed = "max" if math.isinf(played.speed) else f"{played.speed:g}x"
-        line = Line(f"{'▶' if played.playing else '‖'} REPLAY {speed}", "accent")
-        return line if frame.run.state == "live" else line.add(" ").extend(word)
     return word
 
 

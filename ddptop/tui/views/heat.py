@@ -31,7 +31,7 @@ LEAST_FOR_LEGEND, LEAST_FOR_AXIS = 7, 5
 MISSING = "!"
 """Above the first step after some that were lost or thinned out."""
 
-TALLEST = 3
+TALLEST = 6
 """Lines that a row takes at most, where there are few ranks."""
 
 
@@ -53,6 +53,8 @@ def heat_page(scene: Scene, width: int, height: int) -> list[Line]:
     if heat is None or not heat.steps:
         state.grid = None
         text = "The map is asked for: it comes with the next picture."
+        if scene.frozen:
+            text = "The held picture has no map: space goes on, and the newest one comes."
         if scene.frame.group.step is None or (heat is not None and not heat.steps):
             text = "No step is there to be shown yet: the map begins with the first one."
         head = _head(scene, state, state.figure, "", width)

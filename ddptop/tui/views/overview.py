@@ -34,8 +34,11 @@ class Heights:
     events: int
 
 
-def heights(height: int, ranks: int, verdict: int) -> Heights:
-    """Share out the lines: the verdict first, then four rows, the legend, events, charts, more rows."""
+def heights(height: int, ranks: int, verdict: int, happened: int) -> Heights:
+    """Share out the lines: the verdict first, then four rows, the legend, events, charts, more rows.
+
+    What taller charts would not need goes to events as far as so many have `happened`.
+    """
     verdict = min(verdict, max(1, height - 2))
     if height < 10:
         table = height - verdict
@@ -50,7 +53,8 @@ def heights(height: int, ranks: int, verdict: int) -> Heights:
     table = min(rows + 1, free - 2 - chart_least - events)
     chart = min(free - 2 - table - events, CHARTS_MOST)
     spare = free - 2 - table - events - chart
-    return Heights(verdict, 2, table, 1, chart, events + spare)
+    more = min(spare, max(0, happened - events))
+    return Heights(verdict, 2, table, 1, chart + spare - more, events + more)
 
 
 def overview(scene: Scene, width: int, height: int) -> list[Line]:
@@ -58,7 +62,7 @@ def overview(scene: Scene, width: int, height: int) -> list[Line]:
     grave = in_trouble(scene.frame)
     most = 1 if height < ONE_LINE_VERDICT else 4 if width < 70 or grave else 3
     said = verdict_lines(scene, width, most)
-    room = heights(height, len(scene.frame.ranks.state), len(said))
+    room = heights(height, len(scene.frame.ranks.state), len(said), len(scene.frame.happenings))
     lines = said[: room.verdict]
     table = rank_table(scene, width, room.table)
     if room.rules:

@@ -20,22 +20,30 @@ def picker(place: Place, width: int, height: int, ascii_only: bool, now_s: float
     """A row per run: state, name, ranks, script, age, recording; `now_s` in Unix seconds, by default now."""
     if place.choices is None:
         return [rule(width, "runs"), Line("  looking for runs and recordings", "dim")]
-    live = sum(choice.live for choice in place.choices)
-    lines = [rule(width, f"{counted(live, 'live run')}, {counted(len(place.choices) - live, 'recording')}")]
-    if not place.choices:
-        return [*lines, Line("  none yet: start one with ddptop-run SCRIPT", "dim")]
-    columns = table.fitting(
-        _columns(place.choices, time.time() if now_s is None else now_s, ascii_only), width - 2
+    listed = place.listed
+    live = sum(choice.live for choice in listed)
+    words = f"{counted(live, 'live run')}, {counted(len(listed) - live, 'recording')}"
+    words += (
+        f" of {len(place.choices)} · filter {clean(place.run_filter, ascii_only)}" if place.run_filter else ""
     )
+    lines = [rule(width, words)]
+    if not listed:
+        why = (
+            "none matches: Esc clears the filter"
+            if place.choices
+            else "none yet: start one with ddptop-run SCRIPT"
+        )
+        return [*lines, Line(f"  {why}", "dim")]
+    columns = table.fitting(_columns(listed, time.time() if now_s is None else now_s, ascii_only), width - 2)
     lines.append(Line("  ").extend(table.head(columns, 2)))
     scroll = place.scroll
-    for at in scroll.window(len(place.choices), height - len(lines) - 1):
+    for at in scroll.window(len(listed), height - len(lines) - 1):
         chosen = at == scroll.cursor
         line = Line("▸ " if chosen else "  ", "accent", ground="cursor" if chosen else "")
         line.extend(table.body(columns, at, 2))
         line.target = at
         lines.append(line)
-    note = place.choices[scroll.cursor].note
+    note = listed[scroll.cursor].note
     lines += [Line()] * (height - len(lines) - 1)
     return [*lines, Line("▲ ", "warn").add(clean(note, ascii_only)) if note else Line()]
 
@@ -45,7 +53,7 @@ def _columns(choices: tuple[RunChoice, ...], now_s: float, ascii_only: bool) -> 
         return [clean(cell(choice), ascii_only) for choice in choices]  # type: ignore[operator]  # a function of one choice
 
     states = [of_state(choice.state) for choice in choices]
-    words = [f"{sign} {choice.state}" for (sign, _), choice in zip(states, choices, strict=True)]
+    words = [f"{sign} {word}" for (sign, _), word in zip(states, texts(lambda c: c.state), strict=True)]
     return [
         table.Column("state", max(map(len, words)), lambda at: (words[at], states[at][1]), 99, right=False),
         table.measured("run", texts(lambda c: c.name), 98, right=False, most=LONGEST_NAME),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from ddptop.tui.paint.line import Line
 from ddptop.tui.paint.text import clean
 from ddptop.tui.palette import Entry
+from ddptop.tui.prompt import prompt_line
 from ddptop.tui.scene import Place, Scene, ViewName
 from ddptop.tui.views.buckets import buckets
 from ddptop.tui.views.compare import compare
@@ -75,6 +76,9 @@ def without_frame(place: Place, status: str | None, width: int, height: int, asc
         lines = picker(place, width, room, ascii_only)[:room]
     else:
         lines = empty(status, width, room, ascii_only)
-    note = Line(f" {clean(place.note, ascii_only)}", "strong", ground="cursor")
-    foot = note if place.note else footer(None, width)
+    foot = footer(None, width)
+    if place.prompt is not None:
+        foot = prompt_line(place.prompt, width, ascii_only)
+    elif place.note:
+        foot = Line(f" {clean(place.note, ascii_only)}", "strong", ground="cursor")
     return [line.cut(width) for line in [*lines, *(Line() for _ in range(room - len(lines))), foot]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,6 +51,8 @@ class Curve:
     """None: all that is kept."""
     zero: bool = False
     """Whether the scale starts at 0: for times always, or jitter would look like news."""
+    reach: float | None = None
+    """A value that the scale holds in any case: a little of something small must not look like much."""
     step: Column | None = None
     """Step numbers of the points: where some are missing, the chart says so."""
     nan_at: tuple[float, ...] = ()
@@ -142,6 +144,8 @@ class _Drawn:
             behind = _behind(curve, axis)
             both = main if behind is None or curve.behind_x is None else np.concatenate([main, behind])
             scale = Scale.of_logs(both) if curve.log else Scale.of(both, curve.zero)
+            if curve.reach is not None:
+                scale = replace(scale, high=max(scale.high, curve.reach))
             needed = max(cells(scale.label(scale.high)), cells(scale.label(scale.low)))
             if needed <= gutter:
                 break

@@ -39,6 +39,7 @@ def rank_columns(scene: Scene) -> list[table.Column]:
         _number("step", ranks.step, count, 84, "dim"),
         _number("loss", ranks.loss, loss, 80, "text"),
         _number("ms/step", ranks.step_ms, fixed, 85, "text"),
+        *_micro_columns(scene),
         _number("late", _told(scene, ranks.lateness_ms), fixed, 60, "text"),
         _number(BOUND, bounds, _bound, 59, "faint"),
         _number("last%", _told(scene, ranks.last_pct), lambda value: fixed(value, 0), 42, "text"),
@@ -56,6 +57,12 @@ def rank_columns(scene: Scene) -> list[table.Column]:
         _number("lost", ranks.lost_records, count, 38, "dim"),
     ]
     return [column for column in columns if column.title != BOUND or np.isfinite(bounds).any()]
+
+
+def _micro_columns(scene: Scene) -> list[table.Column]:
+    """Backward passes in a step, where gradients are accumulated."""
+    micro = scene.frame.ranks.micro_steps
+    return [_number("micro", micro, count, 62, "dim")] if (micro > 1).any() else []
 
 
 def _gpu_columns(scene: Scene) -> list[table.Column]:
@@ -78,6 +85,8 @@ def state_piece(scene: Scene, rank: int, width: int = STATE_WIDTH) -> Piece:
     ranks = scene.frame.ranks
     word, age = ranks.state[rank], silent_or_stuck_ms(scene.frame, rank)
     sign, role = of_state(word)
+    if word == "live" and ranks.joined[rank] > 0:  # out of inputs: it only answers the others
+        return f"{sign} joined", role
     text = f"{sign} {word}"
     if word in ("stale", "stalled", "lost") and known(age):
         aged = f"{text} {age / 1e3:.0f}s"

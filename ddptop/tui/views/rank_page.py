@@ -70,6 +70,9 @@ def _facts(scene: Scene, rank: int, width: int) -> list[Line]:
     ]
     second = [
         Line("step ", "dim").add(count(ranks.step[rank])).add(f" in {where}" if where else ""),
+        Line("micro-steps ", "dim").add(count(ranks.micro_steps[rank]))
+        if ranks.micro_steps[rank] > 1
+        else Line(),
         Line("loss ", "dim").add(loss(ranks.loss[rank])),
         Line("buckets sent ", "dim").add(count(bucket)) if known(bucket) and bucket >= 0 else Line(),
     ]

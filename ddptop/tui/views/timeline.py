@@ -25,6 +25,8 @@ def timeline_page(scene: Scene, width: int, height: int) -> list[Line]:
     shown, state = scene.frame.timeline, scene.place.timeline
     if shown is None:
         text = "The step is asked for: it comes with the next picture."
+        if scene.frozen:
+            text = "The held picture has no step in full: space goes on, and the newest one comes."
         if scene.frame.group.step is None:
             text = "No step is complete yet: its lanes come with the first one."
         return [

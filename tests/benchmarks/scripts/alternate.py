@@ -30,7 +30,12 @@ class Recorder:
 
     def __init__(self) -> None:
         loader = dataloader._SingleProcessDataLoaderIter
-        self._places = [(DDP, "forward"), (torch.autograd, "backward"), (loader, "_next_data")]
+        self._places = [
+            (DDP, "_pre_forward"),
+            (DDP, "_post_forward"),
+            (torch.autograd, "backward"),
+            (loader, "_next_data"),
+        ]
         self._wrapped = [getattr(owner, name) for owner, name in self._places]
         pre, post = torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks
         self._hooks = [(hooks, dict(hooks)) for hooks in (pre, post)]

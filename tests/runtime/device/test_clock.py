@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.runtime.device.clock import RENEW_NS, DeviceClock
+from ddptop.runtime.device.clock import ATTEMPTS, PAUSE_NS, RENEW_NS, DeviceClock
 from ddptop.runtime.device.events import EventPool
 from tests.runtime.device.fake import FakeDevice
 
@@ -86,6 +86,13 @@ def test_a_device_that_is_held_up_gives_no_reference_and_does_not_hold_up_the_ho
     before = device.now_ns
     assert not clock.renew()
     assert device.now_ns - before < 50_000_000
+    assert len(device.streams) == ATTEMPTS, "another stream may lie in another hardware queue"
+    before = device.now_ns
+    assert not clock.renew()
+    assert device.now_ns == before, "it looked again at once"
+    device.now_ns += PAUSE_NS
+    device.side_stream = original  # type: ignore[method-assign]
+    assert clock.renew()
 
 
 @pytest.mark.parametrize("lag_ns", [0, 5_000_000, 900_000_000])

@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
-from ddptop.runtime.device.clock import DeviceClock
+from ddptop.protocol.messages import Flag
+from ddptop.runtime.device import events, resolver
+from ddptop.runtime.device.clock import RENEW_NS, DeviceClock
+from ddptop.runtime.device.cuda_timer import UNTIMED
 from ddptop.runtime.device.events import EventPool
 from ddptop.runtime.device.marks import Mark, PhaseMarks
 from ddptop.runtime.device.resolver import GIVE_UP_NS, MAX_HELD, StepResolver
 from ddptop.runtime.device.scalars import DeviceScalars
+from ddptop.runtime.guard import Guard
 from ddptop.runtime.recorder import StepRecord
 from tests.runtime.device.fake import FakeDevice
 from tests.runtime.device.test_timers import FakeSlots
@@ -141,6 +145,54 @@ def test_a_lost_event_costs_one_steps_device_times_and_no_more() -> None:
     assert kept.begin >= given_up.begin
 
 
+def test_an_error_of_the_device_leaves_what_the_host_saw_and_is_asked_about_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fresh = Guard()
+    monkeypatch.setattr(resolver, "guard", fresh)
+    training = Training()
+    kept, lost, later = training.step(), training.step(loss=0.5), training.step()
+    training.wait(3 * STEP)
+    asked = []
+
+    def refuse() -> bool:
+        asked.append(1)
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    lost.marks[-1][1].query = refuse
+    done = training.resolver.take([kept, lost])
+    assert [record.step for record in done] == [0, 1]
+    assert len(done[0].calls) == 1
+    assert (done[1].calls, done[1].marks, done[1].loss) == ([], (), None)
+    assert not done[1].flags & Flag.DETAIL
+    assert [record.step for record in training.resolver.take([later])] == [2]
+    assert (len(asked), fresh.count, training.resolver.lost) == (1, 1, 2)
+
+
+def test_a_step_of_which_one_end_could_not_be_recorded_shows_no_buckets() -> None:
+    training = Training()
+    record = training.step()
+    record.calls.append(["other", training.pool.mark(), UNTIMED])
+    training.wait(2 * STEP)
+    (done,) = training.resolver.take([record])
+    assert done.calls == []
+    assert not done.flags & Flag.DETAIL
+    assert near(done.forward, FORWARD)
+
+
+def test_where_no_event_is_left_for_a_reference_steps_are_given_up_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    training = Training()
+    training.wait(RENEW_NS)
+    record = training.step()
+    monkeypatch.setattr(events, "MAX_EVENTS", training.pool.made)
+    training.clock._references.clear()
+    assert training.resolver.take([record]) == []
+    training.wait(GIVE_UP_NS + MS)
+    assert [done.step for done in training.resolver.take([])] == [0]
+
+
 def test_a_stalled_device_does_not_fill_the_memory() -> None:
     training = Training()
     training.device.compute(10**18)
@@ -151,6 +203,15 @@ def test_a_stalled_device_does_not_fill_the_memory() -> None:
     assert training.resolver.waiting == MAX_HELD
     begins = [record.begin for record in [*done, *training.resolver.flush()]]
     assert begins == sorted(begins)
+
+
+def test_the_end_waits_a_little_for_a_device_that_is_behind_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training()
+    records = [training.step(), training.step()]
+    monkeypatch.setattr(resolver.time, "sleep", lambda _: training.wait(STEP))
+    assert training.resolver.take(records) == []
+    assert [len(done.calls) for done in training.resolver.flush(60.0)] == [1, 1]
+    assert training.resolver.lost == 0
 
 
 def test_the_end_of_training_leaves_nothing_behind() -> None:

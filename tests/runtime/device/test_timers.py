@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from ddptop.runtime.device import cuda_timer, events, marks
-from ddptop.runtime.device.cuda_timer import CudaTimer, GlooCudaTimer
-from ddptop.runtime.device.events import MAX_POOLED, EventPool
+from ddptop.runtime.device.cuda_timer import UNTIMED, CudaTimer, GlooCudaTimer
+from ddptop.runtime.device.events import MAX_EVENTS, EventPool, NoEvent
 from ddptop.runtime.device.marks import MAX_MARKS, Mark, PhaseMarks, phases
 from ddptop.runtime.device.scalars import SLOTS, DeviceScalars
 from ddptop.runtime.device.timing import DeviceTiming
@@ -120,15 +120,64 @@ def test_events_are_used_again() -> None:
     assert pool.made == 2
 
 
-def test_the_pool_keeps_no_more_than_it_may() -> None:
-    pool = EventPool(FakeDevice())
-    pool.give(*(pool.mark() for _ in range(2 * MAX_POOLED)))
-    made = pool.made
-    for _ in range(MAX_POOLED):
+def test_where_nobody_takes_finished_steps_no_more_events_are_made_than_may_be() -> None:
+    device = FakeDevice()
+    pool = EventPool(device)
+    under_way = [pool.mark() for _ in range(MAX_EVENTS)]
+    with pytest.raises(NoEvent):
         pool.take()
-    assert pool.made == made
-    pool.take()
-    assert pool.made == made + 1
+    assert (pool.made, pool.refused) == (MAX_EVENTS, 1)
+    pool.give(under_way.pop())
+    assert pool.take() is not None
+    under_way.pop()  # a step that was dropped takes its events along
+    assert pool.take() is not None
+
+
+def test_without_events_a_step_is_timed_by_the_host_alone_and_nothing_counts_as_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fresh = Guard()
+    monkeypatch.setattr(cuda_timer, "guard", fresh)
+    monkeypatch.setattr(marks, "guard", fresh)
+    device = FakeDevice()
+    pool = EventPool(device)
+    phase_marks, timer = PhaseMarks(device, pool), CudaTimer(device, pool)
+    phase_marks(Mark.FORWARD)
+    call: list[Any] = ["key", timer.ready(), 0]
+    monkeypatch.setattr(events, "MAX_EVENTS", pool.made)
+    phase_marks(Mark.FORWARD_END)
+    assert timer.ready() is None
+    timer.watch(call, NcclFuture(device, device.now_ns))
+    assert call[2] == UNTIMED
+    assert phase_marks.take() == []
+    assert fresh.count == 0
+
+
+def test_a_hook_whose_future_holds_an_error_leaves_no_call_open() -> None:
+    class Failed(NcclFuture):
+        def wait(self) -> None:
+            raise RuntimeError("the hook's own error")
+
+    device = FakeDevice()
+    timer = CudaTimer(device, EventPool(device))
+    call: list[Any] = ["key", timer.ready(), 0]
+    with pytest.raises(RuntimeError):
+        timer.watch(call, Failed(device, 0))
+    assert call[2] == UNTIMED
+
+
+def test_an_event_that_cannot_be_recorded_is_not_dropped() -> None:
+    class Refusing(FakeEvent):
+        def record(self, stream: Any = None) -> None:
+            raise RuntimeError("device-side assert triggered")
+
+    device = FakeDevice()
+    pool = EventPool(device)
+    event = Refusing(device)
+    pool.give(event)
+    with pytest.raises(RuntimeError):
+        pool.mark()
+    assert pool.take() is event
 
 
 def test_marks_become_phases_on_the_devices_line() -> None:
@@ -178,6 +227,7 @@ def test_marks_are_bounded_and_skipped_in_a_graph() -> None:
     device.captures = True
     marks(Mark.FORWARD)
     assert marks.take() == []
+    assert marks.captured == 1
 
 
 def test_a_scalar_is_read_when_the_device_has_it_and_not_before() -> None:
@@ -267,10 +317,10 @@ def test_the_publishers_thread_is_not_concerned_by_captures_of_others(
             modes.append(mode._obj.value)
 
     monkeypatch.setattr(events.ctypes, "CDLL", Driver)
-    events._ignore_captures()
+    events.ignore_captures()
     assert modes == [1]
     monkeypatch.undo()
-    events._ignore_captures()  # also where there is no driver
+    events.ignore_captures()  # also where there is no driver
 
 
 def test_losses_of_a_step_that_never_ends_do_not_grow() -> None:

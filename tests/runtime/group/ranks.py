@@ -90,7 +90,7 @@ def options(group: ddptop.Group) -> None:
     assert ddp.parameters_to_ignore == {"left.weight", "left.bias"}
     with pytest.raises(ValueError, match="no parameter, buffer or submodule 'lef'"):
         group.wrap(nn.ModuleDict({"left": nn.Linear(1, 1)}), ignore=["lef"])
-    with pytest.raises(TypeError, match="BF16 all reduce communication hook required"):
+    with pytest.raises(TypeError, match=r"BF16 all reduce communication hook required .* comm_hook='fp16'"):
         group.wrap(nn.Linear(1, 1), comm_hook="bf16")  # gloo: in torch's own words
     with pytest.raises(ValueError, match="one of allreduce, fp16"):
         group.wrap(nn.Linear(1, 1), comm_hook="fp8")
@@ -268,6 +268,20 @@ def one_fails(rank: int, folder: Path, how: str) -> None:
         dist.all_reduce(torch.ones(10))
         dist.all_reduce(torch.ones(10))
     (folder / "went on").touch()
+
+
+def many_groups(rank: int) -> None:
+    """One after the other. In each a model outlives the group, as that of any script with a `main` does."""
+    for _ in range(30):
+        one_group()
+
+
+def one_group() -> None:
+    with ddptop.setup() as group:
+        ddp = group.wrap(nn.Linear(8, 8))
+        for _ in range(3):
+            ddp(torch.ones(2, 8)).sum().backward()
+        group.mean(1.0)
 
 
 def slurm_task(folder: Path) -> None:

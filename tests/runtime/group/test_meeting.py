@@ -46,6 +46,17 @@ def test_two_ranks_on_one_gpu_under_nccl_are_named() -> None:
 def test_a_rank_without_a_gpu_under_nccl_is_named() -> None:
     wrong = verdict([card(0, backend="nccl"), card(1, gpu=None, backend="nccl")])["wrong"]
     assert "rank 1 (process 101 on h) sees none" in wrong
+    wrong = verdict([card(0, backend="nccl"), card(1, gpu=None, backend="nccl", device="cpu")])["wrong"]
+    assert "rank 1 (process 101 on h) was given device 'cpu'" in wrong
+
+
+def test_ranks_on_devices_of_different_kinds_are_named() -> None:
+    on_gpu = {"backend": "gloo", "device": "cuda"}
+    assert verdict([card(0, **on_gpu), card(1, **on_gpu, gpu="GPU-0")])["backend"] == "gloo"
+    wrong = verdict([card(0, **on_gpu), card(1, gpu=None, backend="gloo")])["wrong"]
+    assert "rank 0 (process 100 on h) would train on cuda and rank 1 (process 101 on h) on cpu" in wrong
+    wrong = verdict([card(0, gpu=None, device="cpu"), card(1, device="cuda")])["wrong"]
+    assert "rank 0 (process 100 on h) would train on cpu and rank 1 (process 101 on h) on cuda" in wrong
 
 
 @pytest.mark.parametrize(

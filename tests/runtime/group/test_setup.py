@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import multiprocessing
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import ddptop
 from ddptop.runtime import attach
 from ddptop.runtime.group import failure, setup, wrap
+from ddptop.runtime.group.place import Place
 from ddptop.runtime.group.words import tell_card
 from tests.processes import TORCHRUN, environment, run
 
@@ -54,6 +57,8 @@ def test_torchrun_restarts_from_the_checkpoint_and_names_who_raised_first(tmp_pa
         (4, "gloo", "cuda", 2, "cuda:2"),
         (4, None, "cuda:3", 2, "cuda:3"),
         (4, None, "cpu", 2, "cpu"),
+        (1, "gloo", "cuda", 2, "cuda:0"),
+        (0, "nccl", None, 0, "cpu"),  # what is wrong with that the ranks are told together
     ],
 )
 def test_each_rank_wants_the_gpu_of_its_local_rank(
@@ -67,6 +72,46 @@ def test_each_rank_wants_the_gpu_of_its_local_rank(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     assert setup._device_wanted(backend, device, local_rank) == torch.device(expected)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "device", "words"),
+    [
+        (2, "cuda:2", "there is no cuda:2 here: this process sees 2 GPUs (CUDA_VISIBLE_DEVICES=3,5)"),
+        (1, "cuda:1", "there is no cuda:1 here: this process sees 1 GPU (CUDA_VISIBLE_DEVICES=3,5)"),
+        (0, "cuda", "there is no cuda here: this process sees no GPUs (CUDA_VISIBLE_DEVICES=3,5)"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_refused_before_the_ranks_meet(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, device: str, words: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    with pytest.raises(ValueError, match=re.escape(words)):
+        ddptop.setup(device=device)
+
+
+@pytest.mark.parametrize(
+    ("backend", "timeout", "expected"),
+    [
+        ("nccl", None, {"device_id": torch.device("cuda:1")}),
+        ("cpu:gloo,cuda:nccl", None, {"device_id": torch.device("cuda:1")}),
+        (
+            "nccl",
+            timedelta(seconds=7),
+            {"device_id": torch.device("cuda:1"), "timeout": timedelta(seconds=7)},
+        ),
+        ("gloo", None, {}),
+    ],
+)
+def test_nccl_is_told_its_device_and_a_timeout_only_where_the_user_set_one(
+    monkeypatch: pytest.MonkeyPatch, backend: str, timeout: timedelta | None, expected: dict[str, object]
+) -> None:
+    told: dict[str, object] = {}
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, **words: told.update(words))
+    setup._begin_group(backend, None, Place(1, 2, 1, 2, "h", 1, "torchrun"), torch.device("cuda:1"), timeout)
+    assert told == {"store": None, "rank": 1, "world_size": 2, **expected}
 
 
 def test_a_worker_that_imports_the_script_is_told_about_the_main_guard(

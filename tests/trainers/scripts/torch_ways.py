@@ -56,14 +56,30 @@ def compiled(way: str) -> DDP:
     `aot_eager` is torch.compile without Inductor's kernels, which take half a minute to build and have no
     part in what DDP does.
     """
-    from torch._dynamo.utils import counters
-
     # Two buckets: Dynamo's DDPOptimizer then cuts the graph in two, and wants no bucket below DDP's first.
     model = DDP(Network(width=512), bucket_cap_mb=1)
     train(torch.compile(model, backend="aot_eager"), torch.optim.SGD(model.parameters(), lr=0.05), way)
-    stats = dict(counters["stats"])  # captured calls and graphs; a frame of ours in them would show
-    print(f"compiled rank {dist.get_rank()} {stats}\n", end="", flush=True)
+    tell_compiled(way)
     return model
+
+
+def compiled_inside(way: str) -> DDP:
+    """A compiled module in a DDP model that is none."""
+    torch.compiler.reset()
+    model = DDP(torch.compile(Network(width=512), backend="aot_eager"), bucket_cap_mb=1)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.05), way)
+    tell_compiled(way)
+    return model
+
+
+def tell_compiled(way: str) -> None:
+    """Frames, graphs and graph breaks as Dynamo has counted them: a wrapper that it meets would show."""
+    from torch._dynamo.utils import counters
+
+    breaks = {reason.splitlines()[0]: count for reason, count in counters["graph_break"].items()}
+    told = {**counters["stats"], **counters["frames"], **breaks}
+    print(f"{way} rank {dist.get_rank()} {told}\n", end="", flush=True)
+    counters.clear()
 
 
 def zero(way: str) -> DDP:
@@ -91,7 +107,12 @@ def amp(way: str) -> DDP:
     return model
 
 
-WAYS: dict[str, Callable[[str], DDP]] = {"zero": zero, "amp": amp, "compiled": compiled}
+WAYS: dict[str, Callable[[str], DDP]] = {
+    "zero": zero,
+    "amp": amp,
+    "compiled": compiled,
+    "compiled_inside": compiled_inside,
+}
 
 
 def go(way: str, folder: Path) -> None:

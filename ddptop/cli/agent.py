@@ -1,0 +1,57 @@
+"""`python -m ddptop.cli.agent FOLDER RUN_ID PID:START SCRIPT ...`: the collector of a run without launcher.
+
+Started by a rank (`ddptop.runtime.agent`) or by one of several launchers (`ddptop.cli.shared_run`), it reads
+the same settings from the environment as `ddptop-run`, and ends when the run's processes are gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ddptop.cli.launch_options import LaunchOptions, add_options, run_name
+from ddptop.cli.watched_run import collector_arguments, recording_path
+from ddptop.transport.agents import leave_word
+from ddptop.transport.discovery import read_run_file
+from ddptop.transport.private import RunDirectoryError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve the run; the exit code is the collector's."""
+    folder, run_id, launcher, *script = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(prog="ddptop")
+    add_options(parser)
+    options = LaunchOptions.of(parser.parse_args([]))
+    try:
+        words = _arguments(options, Path(folder), run_id, script)
+    except RunDirectoryError as error:
+        print(f"ddptop: cannot record: {error}", file=sys.stderr)
+        return 1
+    os.chdir("/")  # no folder of the training's is kept in use
+    from ddptop.collector.__main__ import main as collect
+
+    return collect([*words, "--alone", launcher], _tell)
+
+
+def _arguments(options: LaunchOptions, folder: Path, run_id: str, script: Sequence[str]) -> list[str]:
+    """Of the collector; those of the one before it, where that has died."""
+    before = read_run_file(folder)
+    if before is not None and before.run_id == run_id:
+        name, record = before.name, before.recording or "off"
+    else:
+        name = run_name(options, script)
+        record = recording_path(options, name)
+    return collector_arguments(options, name, run_id, folder, record, script)
+
+
+def _tell(said: Mapping[str, object]) -> None:
+    if "steps" in said:
+        leave_word(json.dumps(said))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

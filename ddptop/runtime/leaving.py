@@ -1,0 +1,40 @@
+"""The end of training in a process that may live on, or be killed at once: its process groups are destroyed.
+
+Ray Train has its workers destroy their group, and then kills them: nothing that waits for the interpreter's
+end is run there. So the last step goes out, and a BYE with it, before the group is taken apart.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ddptop.runtime.guard import guard, hide_frame
+
+NAME = "destroy_process_group"
+
+
+def watch(dist: Any, leave: Callable[[], None]) -> None:
+    """Have `leave()` called before `torch.distributed` destroys the default group, and all others with it."""
+    original = getattr(dist, NAME, None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def destroy_process_group(*args: Any, **kwargs: Any) -> None:
+        try:
+            group = args[0] if args else kwargs.get("group")
+            if dist.is_initialized() and group in (None, dist.group.WORLD):
+                leave()
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+        try:
+            original(*args, **kwargs)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+
+    for module in (dist, dist.distributed_c10d):
+        if getattr(module, NAME, None) is original:
+            setattr(module, NAME, destroy_process_group)

@@ -1,0 +1,130 @@
+"""A picture as an SVG that needs nothing: no font from the network, every cell in its place."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape
+
+from ddptop.tui.paint.shapes import CELL_HEIGHT, CELL_WIDTH, INK, is_dotted, is_drawn, path_of
+from ddptop.tui.paint.text import cells
+
+if TYPE_CHECKING:
+    from rich.style import Style
+
+    from ddptop.tui.paint.line import Line
+    from ddptop.tui.theme import Palette
+
+MARGIN = 12
+"""Pixels around the picture."""
+
+BASELINE = 12
+"""Pixels from the top of a cell to the foot of its letters."""
+
+FONTS = "ui-monospace,SFMono-Regular,Menlo,Consolas,DejaVu Sans Mono,Liberation Mono,monospace"
+
+_WORDS = re.compile(r"[!-~]+(?: [!-~]+)*")
+"""What any of those fonts sets in cells of one width; single spaces lie within."""
+
+
+@dataclass
+class _Drawing:
+    """What is drawn, gathered by colour: that keeps the file small."""
+
+    grounds: list[str] = field(default_factory=list)
+    texts: dict[tuple[str, bool, bool], list[str]] = field(default_factory=lambda: defaultdict(list))
+    """By colour, bold and underlined."""
+    shapes: dict[tuple[str, float, bool], list[str]] = field(default_factory=lambda: defaultdict(list))
+    """By colour, opacity and whether they are dots."""
+
+
+def svg(lines: Sequence[Line], columns: int, palette: Palette, title: str = "") -> str:
+    """The lines as they are on a screen of so many columns. `palette`: one of full colour, not of 16."""
+    drawing = _Drawing()
+    for row, line in enumerate(lines):
+        _draw(drawing, line, MARGIN + row * CELL_HEIGHT, columns, palette)
+    width, height = columns * CELL_WIDTH + 2 * MARGIN, len(lines) * CELL_HEIGHT + 2 * MARGIN
+    frame = f'x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="8"'
+    ground, edge = _ground(palette.fill("")), _colour(palette.style("rule"))
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}">',
+            f"<title>{escape(title)}</title>" if title else "",
+            "<style>.m{text-anchor:middle}</style>",
+            f'<rect {frame} fill="{ground}" stroke="{edge}"/>',
+            *drawing.grounds,
+            f'<g font-family="{FONTS}" font-size="13.3">',
+            *_written(drawing),
+            "</g>\n</svg>\n",
+        ]
+    )
+
+
+def _draw(drawing: _Drawing, line: Line, top: int, columns: int, palette: Palette) -> None:
+    if line.ground:
+        fill = _ground(palette.fill(line.ground))
+        size = f'width="{columns * CELL_WIDTH}" height="{CELL_HEIGHT}"'
+        drawing.grounds.append(f'<rect x="{MARGIN}" y="{top}" {size} fill="{fill}"/>')
+    left = MARGIN
+    for text, role in line.pieces:
+        style = palette.style(role, line.ground)
+        if role == "badge":
+            size = f'width="{cells(text) * CELL_WIDTH}" height="{CELL_HEIGHT}"'
+            drawing.grounds.append(f'<rect x="{left}" y="{top}" {size} fill="{_ground(style)}"/>')
+        letters = drawing.texts[_colour(style), bool(style.bold), bool(style.underline)]
+        for begin, run in _runs(text):
+            x = left + begin * CELL_WIDTH
+            if is_drawn(run[0]):
+                kind = (_colour(style), INK.get(run[0], 1.0), is_dotted(run[0]))
+                drawing.shapes[kind].append(path_of(run[0], len(run), x, top))
+            else:
+                letters.append(_letters(run, x, top + BASELINE))
+        left += cells(text) * CELL_WIDTH
+
+
+def _runs(text: str) -> Iterator[tuple[int, str]]:
+    """First cell and letters of each word, of each row of one shape, and of each other letter."""
+    cell, at = 0, 0
+    while at < len(text):
+        if (word := _WORDS.match(text, at)) is not None:
+            run = word[0]
+        elif is_drawn(text[at]):
+            run = "".join(itertools.takewhile(text[at].__eq__, text[at:]))
+        else:
+            run = text[at]
+        if run != " ":
+            yield cell, run
+        cell, at = cell + cells(run), at + len(run)
+
+
+def _letters(run: str, x: int, y: int) -> str:
+    """A word stretched to its cells, or another letter in the middle of its own."""
+    width = cells(run) * CELL_WIDTH
+    if len(run) > 1:
+        return f'<text x="{x}" y="{y}" textLength="{width}">{escape(run)}</text>'
+    return f'<text class="m" x="{x + width // 2}" y="{y}">{escape(run)}</text>'
+
+
+def _written(drawing: _Drawing) -> Iterator[str]:
+    for (colour, opacity, dotted), paths in drawing.shapes.items():
+        ink = f' opacity="{opacity}"' if opacity < 1 else ""
+        dots = f'fill="none" stroke="{colour}" stroke-width="2.4" stroke-linecap="round"'
+        how = dots if dotted else f'fill="{colour}"'
+        yield f'<path {how}{ink} d="{"".join(paths)}"/>'
+    for (colour, bold, under), letters in drawing.texts.items():
+        if letters:
+            loud = ' font-weight="bold"' if bold else ""
+            line = ' text-decoration="underline"' if under else ""
+            yield f'<g fill="{colour}"{loud}{line}>{"".join(letters)}</g>'
+
+
+def _colour(style: Style) -> str:
+    return style.color.get_truecolor().hex if style.color is not None else "#808080"
+
+
+def _ground(style: Style) -> str:
+    return style.bgcolor.get_truecolor().hex if style.bgcolor is not None else "#000000"

@@ -3,7 +3,8 @@
 ddptop-run --standalone --nproc-per-node 2 examples/accumulation.py
 ddptop                                       # in a second terminal
 
-The table of ranks then has a column `micro`: the backward passes of a step.
+The table of ranks then has a column `micro`, the backward passes of a step; on a narrow screen a rank's own
+page (Enter) shows them.
 """
 
 import argparse

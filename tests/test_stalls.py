@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -214,7 +215,7 @@ def test_a_tensor_of_another_size_kills_a_rank_and_both_sides_are_shown(tmp_path
 def same_words(text: str, select: Callable[[str], bool]) -> list[str]:
     """Lines without their numbers and times."""
     lines = (line for line in text.splitlines() if select(line))
-    return ["".join("#" if letter.isdigit() else letter for letter in line).strip() for line in lines]
+    return [re.sub(r"\d+", "#", line).strip() for line in lines]
 
 
 def test_a_killed_rank_is_named_with_its_signal_and_the_launcher_says_what_torchrun_says(
@@ -226,7 +227,9 @@ def test_a_killed_rank_is_named_with_its_signal_and_the_launcher_says_what_torch
     done, shown = ended(home, "kill")
     first = shown["deaths"][0]
     assert (first["rank"], first["signal"]) == (1, "SIGKILL")
-    assert STEP - 1 <= first["step"] <= STEP  # as far as it had told when it was killed
+    # As far as either rank had told, four times a second, when one was killed and the other ended for it.
+    assert max(rank["step"] for rank in shown["ranks"]) - 1 <= first["step"] <= STEP
+    assert first["step"] >= STEP / 2
     assert first["since_s"] - begun(home) < 5
     assert shown["alerts"][0]["rank"] == 1 and "SIGKILL" in shown["alerts"][0]["message"]
     words = ["--standalone", "--nproc-per-node", "2", str(SCRIPT), "kill", str(STEPS), str(other)]

@@ -19,7 +19,18 @@ STEPS = 250
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("unhealthy")
     path = home / "run.ddptop"
-    words = ["--ddptop-record", path, "--standalone", "--nproc-per-node", "3", SCRIPT, STEPS]
+    # Steps of a few ms: at the default budget a busy machine has losses and parameters read less often.
+    words = [
+        "--ddptop-record",
+        path,
+        "--ddptop-budget",
+        50,
+        "--standalone",
+        "--nproc-per-node",
+        "3",
+        SCRIPT,
+        STEPS,
+    ]
     done = run([*DDPTOP_RUN, *map(str, words)], environment(home), home)
     assert done.returncode == 0, done.stderr
     return path

@@ -33,7 +33,9 @@ def join_run(number: str) -> None:
         return
     try:
         if not os.environ.get("DDPTOP_RUN_DIR"):
-            _begin(number)
+            _variables.update(_variables or _run_of(number))
+            os.environ.update(_variables)
+            tending.look()
         elif os.environ.get(STARTS_ANEW):
             tending.look()
         _listen_for_models()
@@ -41,7 +43,18 @@ def join_run(number: str) -> None:
         guard.caught(error)
 
 
-def _begin(number: str) -> None:
+def leave_run() -> None:
+    """Take away what `join_run` has set: a command that the script starts later is none of its ranks."""
+    for name, value in _variables.items():
+        if os.environ.get(name) == value:
+            del os.environ[name]
+
+
+_variables: dict[str, str] = {}
+"""Of the run that this process has joined; if it sets up another group it goes on with it."""
+
+
+def _run_of(number: str) -> dict[str, str]:
     from ddptop.transport import agents
     from ddptop.transport.processes import process_start
 
@@ -51,10 +64,11 @@ def _begin(number: str) -> None:
     # torchrun restarts its ranks: all attempts are one run.
     parts = ("torchrun", under_torchrun, parent, started) if under_torchrun else ("group", number)
     run_id = agents.run_id_of(*parts)
-    os.environ["DDPTOP_RUN_DIR"] = str(agents.folder_of(run_id))
-    os.environ["DDPTOP_RUN_ID"] = run_id
-    os.environ[STARTS_ANEW] = f"{parent}:{started}" if under_torchrun else "0:0"
-    tending.look()
+    return {
+        "DDPTOP_RUN_DIR": str(agents.folder_of(run_id)),
+        "DDPTOP_RUN_ID": run_id,
+        STARTS_ANEW: f"{parent}:{started}" if under_torchrun else "0:0",
+    }
 
 
 def _listen_for_models() -> None:

@@ -59,6 +59,7 @@ class Publisher(threading.Thread):
         self._session = session
         self._recorder = session.recorder
         self._identity = identity
+        self._endpoint = f"ipc://{os.environ['DDPTOP_RUN_DIR']}/ingest"
         self._budget = budget
         self._sequence = sequence
         self._layout = LayoutTracker(session.parameters)
@@ -113,10 +114,9 @@ class Publisher(threading.Thread):
         try:
             from ddptop.transport.sender import AckedSender
 
-            endpoint = f"ipc://{os.environ['DDPTOP_RUN_DIR']}/ingest"
             if self._session.device is not None:
                 self._session.device.enter_thread()
-            sender = AckedSender(endpoint, lambda: encode(self._identity.hello(self._session.road)))
+            sender = AckedSender(self._endpoint, lambda: encode(self._identity.hello(self._session.road)))
             self._publish(sender)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)

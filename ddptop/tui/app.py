@@ -30,6 +30,9 @@ from ddptop.tui.views.wanted import wanted
 GONE_EVERY_S = 0.5
 """Between two looks at whether the terminal is still there: Textual reads a dead one in a tight loop."""
 
+FIRST_LOOK_S, FIRST_LOOKS = 0.05, 40
+"""For two seconds the first frame is looked for this often, not 4 times a second: a person waits for it."""
+
 
 class DdptopApp(Mouse, Steer, App[None]):
     """The dashboard over a source of frames.
@@ -111,6 +114,8 @@ class DdptopApp(Mouse, Steer, App[None]):
         """Start to pull frames."""
         self.theme_changed_signal.subscribe(self, self._new_theme)
         self.set_interval(self._period_s, self.tick)
+        if self.source.latest() is None:
+            self._first_looks = self.set_interval(FIRST_LOOK_S, self._look_for_first, repeat=FIRST_LOOKS)
         if self.place.view == "picker" and self.runs is not None:
             self.look_up()
         if terminal_is_there():
@@ -120,6 +125,11 @@ class DdptopApp(Mouse, Steer, App[None]):
         """A terminal may go without a hang-up reaching us (`setsid`, `nohup`): nobody is left to press q."""
         if not terminal_is_there():
             self.exit()
+
+    def _look_for_first(self) -> None:
+        if self.source.latest() is not None:
+            self._first_looks.stop()
+            self.tick()
 
     def tick(self) -> int:
         """Repaint if the source has something new: a held recording costs nothing."""

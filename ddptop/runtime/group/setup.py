@@ -97,6 +97,7 @@ def end(*, failed: bool) -> None:
     ending.destroy(failed=failed)
     while _variables_set:
         os.environ.pop(_variables_set.pop(), None)
+    agent.leave_run()
 
 
 def _at_exit() -> None:

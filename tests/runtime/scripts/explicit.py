@@ -1,5 +1,6 @@
 """A script on ddptop's own runtime: trains until the file `enough` is there, then tells its steps."""
 
+import os
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import ddptop
 
 def main() -> None:
     torch.set_num_threads(1)
+    before = ours()
     with ddptop.setup() as group:
         model = group.wrap(nn.Linear(8, 8))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -25,6 +27,11 @@ def main() -> None:
             enough = group.gather(torch.tensor([float(Path("enough").exists())])).amax()
         if group.rank == 0:
             print(step, flush=True)
+    assert ours() == before, "what setup has set, it takes away"
+
+
+def ours() -> set[str]:
+    return {name for name in os.environ if name.startswith("DDPTOP")}
 
 
 if __name__ == "__main__":

@@ -29,6 +29,9 @@ CAUSES = {
 UNEVEN_PCT = 5.0
 """From here on "even" would be untrue, although no single rank can be blamed."""
 
+MOSTLY_PCT = 75.0
+"""Of the judged steps. A rank that is last in so many will be named soon, or is again like the others."""
+
 FIRST_HEARD = "a rank is heard from its first DistributedDataParallel model on"
 
 SECONDS_LONG = 100
@@ -158,9 +161,24 @@ def _unnamed(frame: Frame) -> Verdict:
         return Verdict("little_detail", "busy", sentence, step_line(frame))
     cost = 100 * (1 - group.no_straggler_ms / group.step_ms_p50) if group.step_ms_p50 > 0 else 0.0
     if cost >= UNEVEN_PCT:
+        last = _mostly_last(frame)
         sentence = f"uneven: late arrivals cost {cost:.0f}%, but no single rank is behind them"
+        if last is not None:
+            sentence = (
+                f"uneven: late arrivals cost {cost:.0f}%; rank {last} so far, in too few steps to be sure"
+            )
         return Verdict("uneven", "warning", sentence, step_line(frame))
     return Verdict("even", "good", f"even: the slowest rank costs {cost:.1f}%", step_line(frame))
+
+
+def _mostly_last(frame: Frame) -> int | None:
+    """The rank that came last in nearly every judged step, late beyond its bound, and yet has no name."""
+    ranks = frame.ranks
+    with np.errstate(invalid="ignore"):
+        often = np.where(ranks.lateness_ms > ranks.bound_ms, ranks.last_pct, np.nan)
+        if not (often >= MOSTLY_PCT).any():
+            return None
+    return int(np.nanargmax(often))
 
 
 def _unclear(frame: Frame) -> str:

@@ -127,6 +127,12 @@ def test_uneven_without_a_culprit(scene) -> None:
     )
 
 
+def test_a_rank_that_has_only_just_become_slow_is_not_denied(scene) -> None:
+    frame = scene(30, size=2, delays={(1, "data"): 20_300})
+    assert frame.straggler is None, "in 30 steps"
+    assert both(frame)[0] == "▲ uneven: late arrivals cost 59%; rank 1 so far, in too few steps to be sure"
+
+
 def test_stalled(scene) -> None:
     def beats(world):
         at = world.now_us + 17_000_000

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import secrets
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from ddptop.cli import find, show
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 START_S = 60.0
 """Importing torch for several ranks on a cold disk takes its time."""
+
+GRACE_S = 5.0
+"""A step and the ends of the ranks, the launcher and the collector take a second or two. It is a run that has
+been left, not one that has failed."""
 
 STOP_S = 20.0
 """After SIGTERM the launcher gives its ranks a moment, and then the collector."""
@@ -34,26 +40,28 @@ def main(options: argparse.Namespace) -> int:
     mode = show.Mode.WATCH if options.headless else show.choose_mode(options, live=True)
     steps = options.steps or (0 if mode is show.Mode.SCREEN else HEADLESS_STEPS)
     name = f"demo-{secrets.token_hex(2)}"
-    with tempfile.TemporaryFile() as output:
-        training = _start(name, options.ranks, steps, output)
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryDirectory(prefix="ddptop-demo-") as folder:
+        enough = Path(folder, "enough")
+        training = _start(name, options.ranks, steps, enough, output)
         try:
             code = watch(wait_for_run(name, training, output), training, mode, settings)
             if training.poll() is None and steps and mode is show.Mode.WATCH:
                 training.wait(STOP_S)
         finally:
             stopped = training.poll() is None
-            stop(training)
+            enough.touch()
+            stop(training, GRACE_S)
         if training.returncode and not stopped:
             raise CliError(f"the demo's training failed: {_last_line(output)}")
         say_farewell(name)
     return code
 
 
-def _start(name: str, ranks: int, steps: int, output: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start(name: str, ranks: int, steps: int, enough: Path, output: IO[bytes]) -> subprocess.Popen[bytes]:
     launcher = [sys.executable, "-m", "ddptop.cli.launch", "--ddptop-name", name]
     torchrun = ["--standalone", "--nproc-per-node", str(ranks), "-m", "ddptop.runtime.demo"]
     return subprocess.Popen(
-        [*launcher, *torchrun, "--steps", str(steps)],
+        [*launcher, *torchrun, "--steps", str(steps), "--until", str(enough)],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
@@ -96,8 +104,10 @@ def _ended(training: subprocess.Popen[bytes]) -> threading.Event:
     return over
 
 
-def stop(training: subprocess.Popen[bytes]) -> None:
-    """End it in good order if it still runs."""
+def stop(training: subprocess.Popen[bytes], grace_s: float = 0.0) -> None:
+    """Have it ended: by itself within `grace_s`, in which it has been asked to, or else by SIGTERM."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        training.wait(grace_s)
     if training.poll() is None:
         training.terminate()
         try:

@@ -9,6 +9,7 @@ import argparse
 import itertools
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -24,6 +25,8 @@ SLOW_FROM, SLOW_UNTIL, EVERY = 120, 300, 400
 """In every 400 steps, the last rank's loader is slow between these."""
 SLOW_S = 0.03
 """About as long as the rest of the step on two CPU cores."""
+AHEAD = 2
+"""Steps from being asked to the last one."""
 
 
 class Teacher(Dataset[tuple[torch.Tensor, torch.Tensor]]):  # type: ignore[misc]  # torch is not followed
@@ -76,16 +79,43 @@ def batches(group: ddptop.Group) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         yield from loader
 
 
+class Together:
+    """Ends training on all ranks after the same step, some steps after a file has appeared.
+
+    Rank 0 looks for it and writes down beside it which step is the last. No rank can finish a step that
+    rank 0 has not begun: all of them read of the last step before they come to it.
+    """
+
+    def __init__(self, asked: Path | None, rank: int) -> None:
+        self._asked = asked if rank == 0 else None
+        self._agreed = asked and asked.with_suffix(".last")
+
+    def last(self, step: int) -> bool:
+        """Whether `step`, which has not begun, is beyond the last one."""
+        if self._agreed is None:
+            return False
+        if self._asked is not None and self._asked.exists():
+            whole = self._asked.with_suffix(".new")
+            whole.write_text(str(step + AHEAD))
+            whole.replace(self._agreed)
+            self._asked = None
+        return self._agreed.exists() and step > int(self._agreed.read_text())
+
+
 def main() -> None:
     """Train for `--steps` steps, or until stopped."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=0, help="0: until stopped")
-    steps = parser.parse_args().steps
+    parser.add_argument("--until", type=Path, metavar="FILE", help="end soon after this file appears")
+    options = parser.parse_args()
     torch.set_num_threads(1)
     with ddptop.setup() as group:
         ddp = group.wrap(model(), bucket_cap_mb=1)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
-        for x, y in itertools.islice(batches(group), steps or None):
+        together = Together(options.until, group.rank)
+        for step, (x, y) in enumerate(itertools.islice(batches(group), options.steps or None)):
+            if together.last(step):
+                break
             loss = cross_entropy(ddp(x.to(group.device)), y.to(group.device))
             optimizer.zero_grad()
             loss.backward()

@@ -73,6 +73,9 @@ def find(positions: Sequence[Position], *, patient: bool) -> Found:
         return Found("mismatch", (), tuple(p.rank for p in positions))
     if len(behind) == len(positions):
         return _all_equal(positions, patient=patient)
+    if patient and any(p.inside for p in behind) and not all(p.answered or p.silent for p in positions):
+        # One that waits in a collective itself may be in another one than the others are: they will tell.
+        return Found("asking", (), tuple(p.rank for p in positions if not p.silent))
     blamed = tuple(p.rank for p in sorted(behind, key=lambda p: (p.step, p.rank)))
     waiting = tuple(p.rank for p in positions if p.rank not in blamed and p.inside is not False)
     group, sequence = _lacking(behind[0], positions)

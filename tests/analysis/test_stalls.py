@@ -226,6 +226,23 @@ def test_different_operations_are_a_mismatch_with_both_sides(stage) -> None:
     assert alert.evidence["side1_operation"] == "all_reduce of [[1000]] Float"
 
 
+def test_who_is_behind_in_a_collective_of_its_own_is_not_called_missing_before_the_others_tell(stage) -> None:
+    ranks = {rank: dict(IN_41) | {"sequence": 84} for rank in (1, 2, 3)}
+    stage.beat(16, {**ranks, 0: {"step": 41, "bucket": 2, "sequence": 83}})
+    stage.answer(0, waits(line=70), groups={"0": 83}, operations=(op(83, "barrier"),))
+    assert stage.frame().stall.kind == "asking"
+    for rank in (1, 2, 3):
+        stage.answer(rank, waits(), groups={"0": 84}, operations=(op(83), op(84)))
+    assert stage.frame().stall.kind == "mismatch"
+
+
+def test_without_their_word_it_is_missing_after_a_while(stage) -> None:
+    ranks = {rank: dict(IN_41) | {"sequence": 84} for rank in (1, 2, 3)}
+    stage.beat(30, {**ranks, 0: {"step": 41, "bucket": 2, "sequence": 83}})
+    stage.answer(0, waits(line=70), groups={"0": 83}, operations=(op(83, "barrier"),))
+    assert (stage.frame().stall.kind, stage.frame().stall.ranks) == ("missing", (0,))
+
+
 def test_different_sizes_are_a_mismatch(stage) -> None:
     mismatched(stage, 0, sizes="[[2000]]")
     assert stage.frame().stall.sentence == (

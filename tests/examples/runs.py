@@ -121,7 +121,8 @@ def watch(home: Path, example: Example, enough: Enough) -> Watched:
         until(lambda: (home / "reached").exists() or process.poll() is not None, "the step", DEADLINE_S)
         assert process.poll() is None, process.communicate()
         live = look(home, example, env, enough)
-        picture = run([*DDPTOP, example.name, "--once"], env, home).stdout if example.drawn else ""
+        wide = env | {"COLUMNS": "160"}
+        picture = run([*DDPTOP, example.name, "--once"], wide, home).stdout if example.drawn else ""
         (home / "looked").touch()
         out, err = process.communicate(timeout=DEADLINE_S)
     done = subprocess.CompletedProcess(command, process.returncode, out, err)

@@ -27,7 +27,7 @@ from tests.recording.made_up import START_NS, hello, layout, run_message
 
 WORLD, PER_S, BATCH, EVERY, BUCKETS = 8, 20, 5, 8, 10
 STEP_US = 1_000_000 // PER_S
-PLAYED_S = 3.0
+PLAYED_S = 10.0
 
 
 class Teller:

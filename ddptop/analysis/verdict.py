@@ -29,6 +29,9 @@ CAUSES = {
 UNEVEN_PCT = 5.0
 """From here on "even" would be untrue, although no single rank can be blamed."""
 
+WINDOW = 100
+"""Steps that figures are made of: what has just ended is still in them."""
+
 MOSTLY_PCT = 75.0
 """Of the judged steps. A rank that is last in so many will be named soon, or is again like the others."""
 
@@ -161,14 +164,20 @@ def _unnamed(frame: Frame) -> Verdict:
         return Verdict("little_detail", "busy", sentence, step_line(frame))
     cost = 100 * (1 - group.no_straggler_ms / group.step_ms_p50) if group.step_ms_p50 > 0 else 0.0
     if cost >= UNEVEN_PCT:
-        last = _mostly_last(frame)
-        sentence = f"uneven: late arrivals cost {cost:.0f}%, but no single rank is behind them"
-        if last is not None:
-            sentence = (
-                f"uneven: late arrivals cost {cost:.0f}%; rank {last} so far, in too few steps to be sure"
-            )
-        return Verdict("uneven", "warning", sentence, step_line(frame))
+        return Verdict("uneven", "warning", _uneven(frame, cost), step_line(frame))
     return Verdict("even", "good", f"even: the slowest rank costs {cost:.1f}%", step_line(frame))
+
+
+def _uneven(frame: Frame, cost: float) -> str:
+    """Late arrivals cost so many percent: because of whom, as far as it can be said without a name."""
+    told = [one for one in frame.happenings if one.kind in ("straggler", "straggler_end")]
+    if told and told[-1].kind == "straggler_end" and (frame.group.step or 0) - (told[-1].step or 0) < WINDOW:
+        text = f"rank {told[-1].rank} no longer holds the others up"
+        return f"{text}; over the last {WINDOW} steps that cost {cost:.0f}%"
+    last = _mostly_last(frame)
+    if last is None:
+        return f"uneven: late arrivals cost {cost:.0f}%, but no single rank is behind them"
+    return f"uneven: late arrivals cost {cost:.0f}%; rank {last} so far, in too few steps to be sure"
 
 
 def _mostly_last(frame: Frame) -> int | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddptop.analysis.frames import Clocks
+from ddptop.analysis.frames import Clocks, Happening
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.verdict import duration, verdict
 
@@ -131,6 +131,18 @@ def test_a_rank_that_has_only_just_become_slow_is_not_denied(scene) -> None:
     frame = scene(30, size=2, delays={(1, "data"): 20_300})
     assert frame.straggler is None, "in 30 steps"
     assert both(frame)[0] == "▲ uneven: late arrivals cost 59%; rank 1 so far, in too few steps to be sure"
+
+
+def test_figures_that_still_hold_a_straggler_of_before_are_laid_to_it(scene) -> None:
+    frame = scene(60, size=2)
+    group = replace(frame.group, step_ms_p50=20.0, no_straggler_ms=16.0)
+    ended = Happening(5.0, "straggler_end", "info", 1, 40, "rank 1 no longer holds the others up")
+    assert (
+        both(replace(frame, group=group, happenings=(ended,)))[0]
+        == "▲ rank 1 no longer holds the others up; over the last 100 steps that cost 20%"
+    )
+    later = replace(group, step=140)
+    assert "no single rank" in both(replace(frame, group=later, happenings=(ended,)))[0]
 
 
 def test_stalled(scene) -> None:

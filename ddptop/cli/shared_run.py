@@ -14,8 +14,8 @@ from pathlib import Path
 
 from ddptop.cli.launch_options import LaunchOptions
 from ddptop.cli.watched_run import in_words, prepare_ranks, say
-from ddptop.collector.supervisor import FINISH_S, collector_environment, summary_in
-from ddptop.transport import agents
+from ddptop.collector.supervisor import FINISH_S, summary_in
+from ddptop.transport import agents, beside
 from ddptop.transport.discovery import read_run_file
 from ddptop.transport.private import RunDirectoryError
 from ddptop.transport.processes import process_start
@@ -49,7 +49,7 @@ class SharedRun:
             member = agents.join(folder)
             agent = agents.watch_agent(folder)
             command = [sys.executable, "-m", "ddptop.cli.agent", str(folder), run_id, "0:0", *script]
-            begun = agents.start(folder, command, collector_environment() | options.as_environment(name))
+            begun = agents.start(folder, command, beside.environment() | options.as_environment(name))
         except (RunDirectoryError, OSError) as error:
             say(f"cannot record: {error}; running without")
             os.environ["DDPTOP"] = "0"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ddptop.cli.launch_options import LaunchOptions, command_line, prepend_path
 from ddptop.collector.supervisor import CollectorSupervisor, Summary
+from ddptop.transport import agents
 from ddptop.transport.rundir import (
     RunDirectoryError,
     create_run_directory,
@@ -26,10 +27,13 @@ INJECT = Path(__file__).parent.parent / "runtime" / "inject"
 class WatchedRun:
     """One run from its first line on stderr to its last."""
 
-    def __init__(self, name: str, directory: Path, supervisor: CollectorSupervisor) -> None:
+    def __init__(
+        self, name: str, directory: Path, supervisor: CollectorSupervisor, member: int | None
+    ) -> None:
         self._name = name
         self._directory = directory
         self._supervisor = supervisor
+        self._member = member
 
     @classmethod
     def begin(cls, options: LaunchOptions, name: str, script: Sequence[str]) -> WatchedRun | None:
@@ -37,6 +41,8 @@ class WatchedRun:
         run_id = secrets.token_hex(6)
         try:
             directory = create_run_directory(run_id)
+            # While a collector that died is not replaced yet, no other run shall take the folder for stale.
+            member = agents.join(directory)
             record = recording_path(options, name)
             arguments = collector_arguments(options, name, run_id, directory, record, script)
             supervisor = CollectorSupervisor(arguments, directory / "collector.log")
@@ -47,7 +53,7 @@ class WatchedRun:
             return None
         prepare_ranks(options, directory, run_id)
         say(f"run {name}: watch it with `ddptop {name}`")
-        return cls(name, directory, supervisor)
+        return cls(name, directory, supervisor, member)
 
     def note_exits(self, exits: Sequence[tuple[int, int]]) -> None:
         """Ranks have ended: pids, with exit codes as `subprocess` gives them. Never blocks or raises."""
@@ -56,6 +62,8 @@ class WatchedRun:
     def end(self, exit_code: int) -> None:
         """Bring the recording to its end and say in one line what there is."""
         summary = self._supervisor.finish(exit_code)
+        if self._member is not None:
+            os.close(self._member)
         if summary is None:
             with contextlib.suppress(RunDirectoryError, OSError):
                 remove_run_directory(self._directory)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from ddptop.transport import beside
+
 MAX_RESTARTS = 20
 """A collector that dies more often than this has a reason that starting it again will not mend."""
 
@@ -107,7 +109,7 @@ class CollectorSupervisor:
                 stderr=log,
                 text=True,
                 start_new_session=True,  # Ctrl-C is for the training, not for its recorder
-                env=collector_environment(),
+                env=beside.environment(),
             )
 
     def _watch(self) -> None:
@@ -127,17 +129,6 @@ class CollectorSupervisor:
                 except OSError:
                     self._process = None
                     return
-
-
-def collector_environment() -> dict[str, str]:
-    """The collector is no rank: it must neither be injected nor believe that it is one."""
-    mine = {name: value for name, value in os.environ.items() if not name.startswith("DDPTOP_RUN_")}
-    inject = str(Path(__file__).parent.parent / "runtime" / "inject")
-    path = [entry for entry in mine.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != inject]
-    mine["PYTHONPATH"] = os.pathsep.join(path)
-    # One collector thread works at a time; OpenBLAS would reserve memory for each core.
-    mine["OMP_NUM_THREADS"] = mine["OPENBLAS_NUM_THREADS"] = "1"
-    return mine
 
 
 def _write_if_room(pipe: IO[str], line: bytes) -> None:

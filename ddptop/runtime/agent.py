@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ddptop.runtime.guard import guard
+from ddptop.transport import agents, beside
+from ddptop.transport.processes import process_start
+from ddptop.transport.rundir import ensure_run_directory
 
 STARTS_ANEW = "DDPTOP_AGENT"
 """Set where the ranks themselves see to it that there is a collector: process that may restart them."""
@@ -55,9 +58,6 @@ _variables: dict[str, str] = {}
 
 
 def _run_of(number: str) -> dict[str, str]:
-    from ddptop.transport import agents
-    from ddptop.transport.processes import process_start
-
     under_torchrun = os.environ.get("TORCHELASTIC_RUN_ID")
     parent = os.getppid()
     started = process_start(parent) or 0
@@ -89,9 +89,6 @@ class Tending:
 
     def look(self) -> None:
         """Be a member, and start the collector if nobody has. Raises OSError or RunDirectoryError."""
-        from ddptop.transport import agents
-        from ddptop.transport.rundir import ensure_run_directory
-
         folder = Path(os.environ["DDPTOP_RUN_DIR"])
         ensure_run_directory(folder)
         self._leave()  # the folder may be another by now
@@ -99,7 +96,7 @@ class Tending:
         if not self._watching_forks:
             self._watching_forks = True
             os.register_at_fork(after_in_child=self._leave)
-        self._starts += agents.start(folder, _command(folder), _environment())
+        self._starts += agents.start(folder, _command(folder), beside.environment())
 
     def after_silence(self, heard_s: float) -> None:
         """From the publisher, where the last ack came at `heard_s` (of `time.monotonic`)."""
@@ -128,17 +125,3 @@ tending = Tending()
 def _command(folder: Path) -> Sequence[str]:
     words = ["-m", "ddptop.cli.agent", str(folder), os.environ["DDPTOP_RUN_ID"], os.environ[STARTS_ANEW]]
     return [sys.executable, *words, *sys.argv]
-
-
-def _environment() -> dict[str, str]:
-    """The collector is no rank, and computes little: one thread will do."""
-    of_a_rank = ("DDPTOP_RUN_", "DDPTOP_AGENT")
-    mine = {name: value for name, value in os.environ.items() if not name.startswith(of_a_rank)}
-    inject = str(Path(__file__).parent / "inject")
-    path = [entry for entry in mine.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != inject]
-    here = str(Path(__file__).parents[2])
-    if here in sys.path and here not in path:  # ddptop runs from a checkout that only this script knows of
-        path.append(here)
-    mine["PYTHONPATH"] = os.pathsep.join(path)
-    mine["OMP_NUM_THREADS"] = mine["OPENBLAS_NUM_THREADS"] = "1"
-    return mine

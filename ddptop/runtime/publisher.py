@@ -28,9 +28,11 @@ from ddptop.runtime.replica import SHARE
 from ddptop.runtime.stacks import OWN
 from ddptop.runtime.timer_bounds import TimerBounds
 
+# Not in the thread: a worker that is forked while a thread imports finds those modules locked for good.
+from ddptop.transport.sender import AckedSender
+
 if TYPE_CHECKING:
     from ddptop.runtime.session import Session
-    from ddptop.transport.sender import AckedSender
 
 PERIOD_S = 0.25
 """Between two looks at the queue: a screen at 4 Hz sees every batch, and waking up stays cheap."""
@@ -76,6 +78,8 @@ class Publisher(threading.Thread):
         self._closing = False
         self._leaving = False
         self._left = threading.Event()
+        self._told = True
+        self._heard_s = self._given_up_s = time.monotonic()
         self._drain_s = 0.0
         self._ending = Ending(FINISHED, None)
 
@@ -89,12 +93,19 @@ class Publisher(threading.Thread):
         self._said.append(message)
 
     def leave(self, patience_s: float) -> None:
-        """Publish what is left and say that the group is left in good order; waits at most `patience_s`."""
-        self._drain_s = patience_s
+        """Publish what is left and say that the group is left in good order; waits at most `patience_s`.
+
+        After a wait in vain there is no other until the collector has been heard again: a script may destroy
+        its group a hundred times.
+        """
+        self._drain_s = patience_s if self._heard_s >= self._given_up_s else 0.0
         self._left.clear()
+        self._told = False
         self._leaving = True
         self._wake.set()
-        self._left.wait(patience_s)
+        self._left.wait(self._drain_s)
+        if not self._told:
+            self._given_up_s = time.monotonic()
 
     def close(self, drain_s: float, ending: Ending) -> None:
         """Publish what is left and say BYE; returns after at most `drain_s` and a little."""
@@ -112,8 +123,6 @@ class Publisher(threading.Thread):
     def run(self) -> None:
         """Until closed; a failure here ends the recording of this rank, never its training."""
         try:
-            from ddptop.transport.sender import AckedSender
-
             if self._session.device is not None:
                 self._session.device.enter_thread()
             sender = AckedSender(self._endpoint, lambda: encode(self._identity.hello(self._session.road)))
@@ -128,7 +137,6 @@ class Publisher(threading.Thread):
 
     def _publish(self, sender: AckedSender) -> None:
         beat = True
-        heard_s = time.monotonic()
         cpu = time.thread_time_ns()
         while self._next_look():
             if self._leaving:
@@ -147,9 +155,9 @@ class Publisher(threading.Thread):
             before, cpu = cpu, time.thread_time_ns()
             self._budget.account(records, cpu - before)
             if ack is not None:
-                heard_s = time.monotonic()
+                self._heard_s = time.monotonic()
                 self._heard(ack)
-            tending.after_silence(heard_s)
+            tending.after_silence(self._heard_s)
             self._recorder.detail_every = max(self._budget.every, self._announced)
             self._recorder.loss_every = self._budget.loss_every
             allowed = SHARE * self._budget.budget_pct / 100.0
@@ -169,6 +177,7 @@ class Publisher(threading.Thread):
         self.say(Bye(time.monotonic_ns(), LEFT))
         self._offer(sender, self._take(all_of_them=True))
         sender.drain(self._drain_s)
+        self._told = not sender.pending
         self._left.set()
 
     def _say_goodbye(self, sender: AckedSender) -> None:

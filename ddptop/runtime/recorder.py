@@ -105,6 +105,9 @@ class Recorder:
         self._optimizer_seen = False
         self._unstepped_backwards = 0
         self._backwards_end_steps = False
+        self._begin_first()
+
+    def _begin_first(self) -> None:
         self._begin = self._step_end = -1
         self._stepped = self._synchronised = self._synchronises = False
         self._data = self._data_done = self._data_last = 0
@@ -281,6 +284,12 @@ class Recorder:
         """Close the last step: no further forward will."""
         if self._stepped or (self._synchronised and self._backward_was_a_step()):
             self._close(0)
+
+    def forked(self) -> None:
+        """In a forked child: should it train, its steps begin with 0. What was before is its parent's."""
+        self.drop()
+        self.step = 0
+        self._begin_first()
 
     def drop(self) -> None:
         """Let go of what is recorded: in a forked child, which speaks for no rank, and at the end."""

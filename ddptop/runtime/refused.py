@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ddptop.runtime.guard import hide_frame
+from ddptop.runtime.guard import guard, hide_frame
 
 Begin = Callable[[Any], None]
 
@@ -18,7 +18,7 @@ Begin = Callable[[Any], None]
 def watch(module: Any, begin: Begin) -> None:
     """Have `begin(device)` called before `torch.nn.parallel.distributed` refuses a model, or may do so.
 
-    `begin` must not raise. What a later torch no longer has is left out.
+    What a later torch no longer has is left out.
     """
     model = module.DistributedDataParallel
     _precede(model, "_log_and_throw", lambda ddp, *_: begin(getattr(ddp, "device", None)))
@@ -34,7 +34,10 @@ def _precede(owner: Any, name: str, first: Callable[..., None]) -> None:
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        first(*args)
+        try:
+            first(*args)
+        except Exception as error:  # noqa: BLE001 - the training boundary: a later torch may pass other arguments
+            guard.caught(error)
         try:
             return original(*args, **kwargs)
         except BaseException as error:

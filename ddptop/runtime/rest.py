@@ -10,6 +10,7 @@ processes on two busy cores. A few milliseconds at the very end prevent it.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -28,9 +29,14 @@ interpreter's lock, which we hold while we look and give away between two looks.
 
 def at_exit() -> None:
     """Have it done when the interpreter ends, after all that is registered later. May be called twice."""
-    atexit.unregister(gloo_rests)
+    atexit.unregister(_last)
     if sys.version_info < (3, 14):
-        atexit.register(gloo_rests)
+        atexit.register(_last)
+
+
+def _last() -> None:
+    with contextlib.suppress(KeyboardInterrupt):  # plain Python has nothing here that Ctrl-C could end
+        gloo_rests()
 
 
 def gloo_rests(tasks: Path = Path("/proc/self/task"), deadline_s: float = DEADLINE_S) -> bool:

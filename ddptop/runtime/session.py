@@ -226,7 +226,7 @@ class Session:
         if self.device is not None:
             self.device.abandon(self.recorder)
             self.device = None
-        self.recorder.drop()
+        self.recorder.forked()
         if self._crash_file is not None:
             self._crash_file.forked()
 

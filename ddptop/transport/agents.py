@@ -19,9 +19,9 @@ from pathlib import Path
 
 from ddptop.transport.processes import boot_id
 from ddptop.transport.roots import first_root
-from ddptop.transport.rundir import MAX_SOCKET_PATH, ensure_run_directory
+from ddptop.transport.rundir import HELD, MAX_SOCKET_PATH, ensure_run_directory, remove_stale
 
-AGENT, MEMBERS = "agent", "members"
+AGENT, MEMBERS = HELD
 
 JOIN_S = 0.05
 """The collector looks for members once a second, with the lock of another kind, for microseconds."""
@@ -42,11 +42,14 @@ def run_id_of(*parts: object) -> str:
 
 
 def folder_of(run_id: str) -> Path:
-    """The folder of a run that several processes begin together, made if it is not there.
+    """The folder of a run that several processes begin together, made if it is not there; those of dead runs
+    are removed.
 
     Raises RunDirectoryError.
     """
-    folder = first_root(room=MAX_SOCKET_PATH - len(f"/{run_id}/ingest")) / run_id
+    root = first_root(room=MAX_SOCKET_PATH - len(f"/{run_id}/ingest"))
+    remove_stale(root, but=run_id)
+    folder = root / run_id
     ensure_run_directory(folder)
     return folder
 

@@ -10,7 +10,8 @@ import fcntl
 import os
 import re
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from ddptop.transport.discovery import RunFile, is_alive, live_runs, read_run_file, write_run_file
@@ -27,6 +28,7 @@ __all__ = [
     "ingest_endpoint",
     "live_runs",
     "remove_run_directory",
+    "remove_stale",
     "roots",
     "state_directory",
     "view_endpoint",
@@ -42,6 +44,9 @@ LOCK_PATIENCE_S = 1.0
 REMOVALS = 3
 """Tries to remove a folder: a rank that is still there may just be making its crash file in it."""
 
+HELD = ("agent", "members")
+"""Locks beside the collector's own, where the ranks themselves see to it that there is one (`agents.py`)."""
+
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -50,7 +55,7 @@ def create_run_directory(run_id: str) -> Path:
     if not _RUN_ID.fullmatch(run_id):
         raise RunDirectoryError(f"run id {run_id!r}: letters, digits, '.', '_' and '-' only, at most 64")
     root = first_root(room=MAX_SOCKET_PATH - len(f"/{run_id}/ingest"))
-    _remove_stale(root)
+    remove_stale(root)
     try:
         with open_private(root, create=True) as descriptor:
             os.mkdir(run_id, 0o700, dir_fd=descriptor)
@@ -128,19 +133,34 @@ def _empty(folder: int) -> None:
                 os.rmdir(name, dir_fd=folder)
 
 
-def _remove_stale(root: Path) -> None:
-    """Remove folders whose collector's process is gone and whose lock nobody holds."""
+def remove_stale(root: Path, *, but: str = "") -> None:
+    """Remove folders whose collector's process is gone and whose locks nobody holds; `but`: not that run's.
+
+    Ranks that hold one start a collector again, which goes on with what is in the folder.
+    """
     try:
         folders = list(root.iterdir())
     except OSError:
         return
     for folder in folders:
         run = read_run_file(folder)
-        if run is None or is_alive(run):
+        if folder.name == but or (run is not None and is_alive(run)):
             continue
         with suppress(RunDirectoryError, OSError):
-            descriptor = hold_lock(folder, patience_s=0)
-            try:
+            if run is None and not (folder / HELD[0]).exists():
+                continue  # it is just being made
+            with _all_locks(folder):
                 remove_run_directory(folder)
-            finally:
-                os.close(descriptor)
+
+
+@contextmanager
+def _all_locks(folder: Path) -> Iterator[None]:
+    """Hold every lock of a run. Raises OSError or RunDirectoryError where somebody has one."""
+    with ExitStack() as stack:
+        for name in HELD:
+            with suppress(FileNotFoundError):
+                descriptor = os.open(folder / name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                stack.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        stack.callback(os.close, hold_lock(folder, patience_s=0))
+        yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 
 import zmq
 
@@ -21,11 +22,25 @@ MAX_SOCKETS = 65_536
 """ZeroMQ's default of 1023 counts connections too."""
 
 
+DESCRIPTORS = 16
+"""That must be free for a context: its threads take up to 6, and libzmq ends a process that has none left."""
+
+
 def new_context() -> zmq.Context[zmq.Socket[bytes]]:
-    """A context of its own for one end of a link: one I/O thread, never shared with the user's ZeroMQ."""
+    """A context of its own for one end of a link: one I/O thread, never shared with the user's ZeroMQ.
+
+    Raises OSError where this process has hardly a file descriptor left.
+    """
+    _need_descriptors()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
     context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
     return context
+
+
+def _need_descriptors() -> None:
+    with ExitStack() as stack:
+        for _ in range(DESCRIPTORS):
+            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
 
 def connect(

@@ -326,3 +326,24 @@ def test_an_interval_of_checks_calls_after_its_steps_and_only_there(clock: Clock
         loop.optimizer(1)
     assert checked == [0, 16, 32]
     assert errands == [1]
+
+
+def test_a_forked_child_that_trains_counts_its_own_steps(clock: Clock) -> None:
+    """Steps before its first would be counted as lost."""
+    loop = Loop(clock)
+    for _ in range(2):
+        loop.forward(1)
+        loop.backward(1)
+        loop.optimizer(1)
+    loop.recorder.forward_begins(True)
+    loop.recorder.backward_begins(0.5)
+    loop.recorder.forked()
+    clock.pass_(100)
+    for _ in range(2):
+        loop.forward(1)
+        loop.backward(1)
+        loop.optimizer(1)
+    loop.recorder.finish()
+    records = loop.records()
+    assert [record.step for record in records] == [0, 1]
+    assert [record.end - record.begin for record in records] == [3, 3]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,16 @@ def test_threads_that_end_meanwhile_and_a_system_without_them_are_no_matter(task
     (tasks.folder / "7").mkdir()
     assert rest.gloo_rests(tasks.folder, 60)
     assert rest.gloo_rests(tasks.folder / "none", 60)
+
+
+def test_ctrl_c_at_the_very_end_is_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered: list[Callable[[], None]] = []
+    monkeypatch.setattr(rest.atexit, "register", registered.append)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rest, "gloo_rests", interrupted)
+    rest.at_exit()
+    for last in registered:  # none on Python 3.14
+        last()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ddptop.transport import agents
 from ddptop.transport import roots as roots_module
 from ddptop.transport.processes import current_process, process_start
 from ddptop.transport.rundir import (
@@ -85,13 +87,30 @@ def test_stale_runs_are_hidden_and_removed_by_the_next(change):
     assert not directory.exists()
 
 
-def test_a_stale_run_whose_lock_is_held_is_not_removed():
+@pytest.mark.parametrize("name", ["lock", "agent", "members"])
+def test_a_stale_run_whose_lock_is_held_is_not_removed(name):
+    """Its collector has died, and whoever holds the lock starts another or is one."""
     directory = create_run_directory("between")
     write_run_file(directory, run_file(directory, process_start=1))
-    lock = hold_lock(directory)
-    create_run_directory("next")
-    os.close(lock)
-    assert directory.exists()
+    with (directory / name).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        create_run_directory("next")
+        assert directory.exists()
+    create_run_directory("after")
+    assert not directory.exists()
+
+
+def test_what_a_collector_that_never_began_has_left_is_removed():
+    folder = agents.folder_of("stillborn")
+    member = agents.join(folder)
+    os.close(agents.watch_agent(folder))
+    agents.folder_of("next")
+    assert folder.exists()
+    os.close(member)
+    agents.folder_of("stillborn")
+    assert folder.exists()
+    agents.folder_of("next")
+    assert not folder.exists()
 
 
 def test_across_pid_namespaces_the_lock_tells_who_lives():

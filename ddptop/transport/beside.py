@@ -1,0 +1,33 @@
+"""The environment of a process that ddptop starts beside a training."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parents[1]
+
+_INSTALLED = ("site-packages", "dist-packages")
+
+_OF_A_RANK = ("DDPTOP_RUN_", "DDPTOP_AGENT")
+
+
+def environment() -> dict[str, str]:
+    """This process's own, without what makes a rank of a process, and without the current folder.
+
+    `python -m` looks for modules in the current folder first (Python 3.11 and later can be told not to):
+    a `queue.py` or `secrets.py` that lies beside the script would take the place of Python's own.
+    """
+    mine = {name: value for name, value in os.environ.items() if not name.startswith(_OF_A_RANK)}
+    inject = str(_PACKAGE / "runtime" / "inject")
+    path = [entry for entry in mine.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != inject]
+    here = str(_PACKAGE.parent)
+    # A checkout that only this process knows of. Installed packages every process finds, behind Python's own.
+    if here in sys.path and here not in path and _PACKAGE.parent.name not in _INSTALLED:
+        path.append(here)
+    mine["PYTHONPATH"] = os.pathsep.join(path)
+    mine["PYTHONSAFEPATH"] = "1"
+    # One thread works at a time; OpenBLAS would reserve memory for each core.
+    mine["OMP_NUM_THREADS"] = mine["OPENBLAS_NUM_THREADS"] = "1"
+    return mine

@@ -1,0 +1,37 @@
+"""The launcher's hold on its run's folder."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ddptop.cli import watched_run
+from ddptop.cli.launch_options import LaunchOptions, add_options
+from ddptop.transport.discovery import RunFile, write_run_file
+from ddptop.transport.processes import boot_id, pid_namespace
+from ddptop.transport.rundir import create_run_directory
+
+
+def test_no_other_run_takes_the_folder_away_before_a_dead_collector_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collector = SimpleNamespace(start=lambda: None, finish=lambda _: None)
+    monkeypatch.setattr(watched_run, "CollectorSupervisor", lambda *_: collector)
+    monkeypatch.setattr(os, "environ", os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)})
+    tmp_path.chmod(0o700)
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    options = LaunchOptions.of(parser.parse_args(["--ddptop-record", "off"]))
+    run = watched_run.WatchedRun.begin(options, "name", ["train.py"])
+    assert run is not None
+    folder = Path(os.environ["DDPTOP_RUN_DIR"])
+    dead = RunFile("name", folder.name, 1, 1, boot_id(), pid_namespace(), 1.5, "train.py", 1, None, folder)
+    write_run_file(folder, dead)
+    create_run_directory("another")
+    assert folder.exists()
+    run.end(0)
+    assert not folder.exists()

@@ -1,0 +1,52 @@
+"""The publisher thread beside a training that forks, and that destroys its groups again and again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ddptop.protocol.messages import Bye
+from ddptop.runtime.budget import Budget
+from ddptop.runtime.publisher import Publisher
+from ddptop.runtime.recorder import Recorder
+from tests.runtime.conftest import Ear, Ranks
+
+SCRIPT = Path(__file__).parent / "scripts" / "imports.py"
+
+
+def test_no_thread_imports_while_a_loader_may_fork(ear: Ear, ranks: Ranks) -> None:
+    """A forked worker would wait for ever for the lock of a module that its parent's thread was importing."""
+    (process,) = ranks.start(SCRIPT, world=1, env=ear.environment())
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "[]\n"), err
+    assert ear.said(0, Bye)
+
+
+class Waits(threading.Event):
+    """Nobody ever sets it; what it was waited for is noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patience: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.patience.append(timeout)
+        return False
+
+
+def test_a_group_left_in_vain_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DDPTOP_RUN_DIR", "/nowhere")
+    session: Any = SimpleNamespace(recorder=Recorder(), parameters={}, device_bound_ns=lambda: None)
+    identity: Any = SimpleNamespace(rank=0)
+    publisher = Publisher(session, identity, Budget(1.0), sequence=lambda: 0)
+    publisher._left = waits = Waits()
+    for _ in range(3):
+        publisher.leave(0.5)
+    publisher._heard_s = time.monotonic()
+    publisher.leave(0.5)
+    assert waits.patience == [0.5, 0.0, 0.0, 0.5]

@@ -11,7 +11,7 @@ from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.messages import Bye, Hello, Membership, Phase, Progress, Replica
 from ddptop.runtime.flight_analysis import analysed, read
 from ddptop.transport.rundir import flight_folder
-from tests.processes import DEADLINE_S, environment, free_port, run, until
+from tests.processes import DEADLINE_S, environment, free_port, run
 from tests.runtime.conftest import Ear, Ranks
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -24,8 +24,11 @@ def functions(evidence: Evidence) -> list[str]:
 
 def test_ranks_asleep_and_in_a_collective_answer_with_their_stacks(ear: Ear, ranks: Ranks) -> None:
     processes = ranks.start(STUCK, "sleep", world=2, env=ear.environment())
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == "trained\n"
     for rank in (0, 1):
-        until(lambda r=rank: any(beat.step == 19 for beat in ear.said(r, Progress)), "the last step")
+        beats = len(ear.said(rank, Progress))
+        ear.next_said(rank, Progress, already=beats + 1)  # by now it is where it stays
         ear.ask(rank, 111)
     waiting, asleep = (ear.next_said(rank, Evidence) for rank in (0, 1))
 

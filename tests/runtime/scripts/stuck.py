@@ -1,8 +1,8 @@
 """Two ranks train; then rank 1 does not come to a collective: stuck.py HOW [FILE]
 
 HOW is what the last rank does, once FILE is there: `sleep` in a function of the user's, `raise` an exception,
-or `abort` the process. Each rank says `trained` before that. Rank 0 waits for it in an all-reduce of 7 numbers
-in a group of their own.
+or `abort` the process. Each rank says `trained` before that. Rank 0 waits for it in an all-reduce of 7
+numbers in a group of their own.
 """
 
 import os

@@ -14,7 +14,7 @@ import zmq
 from ddptop.protocol.codec import ProtocolError, decode, encode
 from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_RANK_MESSAGE_BYTES
 from ddptop.protocol.link import Credit, State
-from ddptop.transport.sockets import bind, connect, new_context
+from ddptop.transport.sockets import arrived, bind, connect, new_context
 
 HIGH_SERVER = 50
 HIGH_CLIENT = (8, 16)
@@ -162,17 +162,7 @@ class CreditClient:
 
     def receive(self) -> State | None:
         """The next frame that has arrived, None if there is none. Never blocks."""
-        while True:
-            try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return None
-            try:
-                message = decode(frames[0])
-            except ProtocolError:
-                continue
-            if isinstance(message, State):
-                return message
+        return next((message for message in arrived(self.socket) if isinstance(message, State)), None)
 
     def close(self) -> None:
         """Close socket and context; may be called twice."""

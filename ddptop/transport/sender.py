@@ -15,12 +15,12 @@ from collections.abc import Callable
 import msgpack
 import zmq
 
-from ddptop.protocol.codec import ProtocolError, decode
+from ddptop.protocol.codec import decode
 from ddptop.protocol.evidence import Ask
 from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_RANK_MESSAGE_BYTES
 from ddptop.protocol.link import Ack
 from ddptop.protocol.messages import Hello
-from ddptop.transport.sockets import connect, new_context
+from ddptop.transport.sockets import arrived, connect, new_context
 
 SEND_HIGH = 8
 RECEIVE_HIGH = 64
@@ -145,19 +145,12 @@ class AckedSender:
         return self.pending
 
     def _receive(self) -> Ack | None:
-        while True:
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return None
-            try:
-                message = decode(frames[0])
-            except ProtocolError:
-                continue
+        for message in arrived(self._socket):
             if isinstance(message, Ack):
                 return message
             if isinstance(message, Ask):
                 self.asked = message.number
+        return None
 
     def _note(self, ack: Ack) -> None:
         now = time.monotonic()

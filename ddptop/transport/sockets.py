@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import zmq
+
+from ddptop.protocol.codec import ProtocolError, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ddptop.protocol.messages import Message
 
 RECONNECT_MS = (100, 500)
 """First and longest pause between attempts. An attempt costs some 30 us, and a rank that ends waits 0.8 s
@@ -87,6 +95,20 @@ def bind(
         socket.close()
         raise
     return socket
+
+
+def arrived(socket: zmq.Socket[bytes]) -> Iterator[Message]:
+    """The messages that have arrived at a DEALER, as far as they make sense. Never blocks."""
+    while True:
+        try:
+            frames = socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return
+        try:
+            message = decode(frames[0])
+        except ProtocolError:
+            continue
+        yield message
 
 
 def _heartbeat(socket: zmq.Socket[bytes]) -> None:

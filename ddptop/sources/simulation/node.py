@@ -10,18 +10,17 @@ from __future__ import annotations
 import secrets
 import socket
 from collections import deque
-from collections.abc import Sequence
 
 import msgpack
 import zmq
 
-from ddptop.protocol.codec import ProtocolError, decode, encode
+from ddptop.protocol.codec import encode
 from ddptop.protocol.evidence import Ask
 from ddptop.protocol.limits import MAX_FRAME_BYTES, VERSION
 from ddptop.protocol.link import Ack
 from ddptop.protocol.messages import Card, Hello, Layout, Membership, Message
 from ddptop.sources.simulation.story import Story
-from ddptop.transport.sockets import connect
+from ddptop.transport.sockets import arrived, connect
 
 RANKS_PER_NODE = 8
 
@@ -110,22 +109,14 @@ class Node:
             except zmq.Again:
                 break
             self._due.popleft()
-        while True:
-            try:
-                frames: Sequence[bytes] = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._hear(frames[0])
+        for message in arrived(self._socket):
+            self._hear(message)
 
     def close(self) -> None:
         """Close the connection."""
         self._socket.close(linger=1000)
 
-    def _hear(self, frame: bytes) -> None:
-        try:
-            message = decode(frame)
-        except ProtocolError:
-            return
+    def _hear(self, message: Message) -> None:
         if isinstance(message, Ask):
             self.asked = message.number
         elif isinstance(message, Ack) and message.epoch != self._epoch:

@@ -29,6 +29,9 @@ WINDOW = 100
 
 LATE_MS, SLEEP_MS, LINK_MS = 10.0, 15.0, 10.0
 
+NEAR_MS = 0.3
+"""Medians of figures that lie between two others may lie so far outside."""
+
 
 def close_to(truth: float) -> Any:
     """Within 10 %, or a millisecond: what two busy cores take to let a thread go on."""
@@ -41,6 +44,7 @@ class Half:
 
     wait_ms: list[float]
     transfer_ms: float
+    least_ms: float | None
     plain_ms: float | None
     shown: dict[str, Any]
 
@@ -55,7 +59,9 @@ class Half:
 
 def watched(home: Path, world: int, steps: int, *words: object) -> tuple[Half, Half]:
     recording = home / "run.ddptop"
-    options = ["--ddptop-record", recording, "--standalone", "--nproc-per-node", world]
+    # Full detail: ddptop's medians are then over the same steps as the script's.
+    recorded = ["--ddptop-record", recording, "--ddptop-detail", "full"]
+    options = [*recorded, "--standalone", "--nproc-per-node", world]
     command = [*DDPTOP_RUN, *options, SCRIPTS / "known_delays.py", steps, *words]
     done = run([str(word) for word in command], environment(home), home)
     assert done.returncode == 0, done.stderr
@@ -82,12 +88,12 @@ def test_each_rank_waits_as_long_as_the_others_were_told_to_be_late(hooked: tupl
 
 def test_the_transfer_is_longer_by_what_the_hook_sleeps(hooked: tuple[Half, Half]) -> None:
     plain, slow = hooked
-    assert plain.transfer_shown == close_to(plain.transfer_ms)
-    assert slow.transfer_shown == close_to(slow.transfer_ms)
-    # On a busy machine the bytes themselves take 2 ms in one half and 4 in the other.
-    longer = slow.transfer_ms - plain.transfer_ms
-    assert slow.transfer_shown - plain.transfer_shown == close_to(longer)
-    assert slow.transfer_shown > SLEEP_MS
+    for half in hooked:
+        # From the hook's own end to the return of backward, which a busy machine may delay by milliseconds.
+        assert half.least_ms is not None
+        assert half.least_ms - NEAR_MS < half.transfer_shown < half.transfer_ms + NEAR_MS
+    assert slow.least_ms is not None and slow.least_ms > SLEEP_MS
+    assert slow.transfer_shown - plain.transfer_shown > SLEEP_MS - 1
 
 
 @contextmanager

@@ -4,8 +4,9 @@ Rank r comes r x 10 ms late to every backward. A communication hook lets each al
 longer in the second half of the steps. With a network namespace for each rank there is no hook, the ranks
 talk through whatever link joins the namespaces, and rank 0 also times plain all-reduces over it, to which
 the ranks come just as late by the clock that they share. Rank 0 prints a line of JSON for each half,
-medians over its steps, by the script's own clocks: `wait_ms` of each rank, `transfer_ms`, and as `plain_ms`
-that of the plain all-reduces.
+medians over its steps, by the script's own clocks: `wait_ms` of each rank, `transfer_ms` until backward
+returned, `least_ms` of it until the hook was done, where there is one, and as `plain_ms` that of the plain
+all-reduces.
 """
 
 import ctypes
@@ -34,6 +35,7 @@ class Stamps:
     def __init__(self) -> None:
         self.arrived: list[int] = []
         self.ended: list[int] = []
+        self.hook_done: list[int] = []
         self._arrived = 0
 
     def gradient(self, _gradient: torch.Tensor) -> None:
@@ -92,7 +94,9 @@ def main() -> None:
         def finish(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
             if late:
                 time.sleep(sleep_s)
-            return done.value()[0]
+            result = done.value()[0]
+            stamps.hook_done.append(time.monotonic_ns())
+            return result
 
         tensor = bucket.buffer().div_(dist.get_world_size())
         return dist.all_reduce(tensor, async_op=True).get_future().then(finish)
@@ -112,19 +116,22 @@ def main() -> None:
 
 
 def tell(stamps: Stamps, plain: float | None) -> None:
-    mine = torch.tensor([stamps.arrived, stamps.ended])
+    hooked = bool(stamps.hook_done)
+    mine = torch.tensor([stamps.arrived, stamps.ended, stamps.hook_done if hooked else stamps.ended])
     everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, mine)
     if dist.get_rank() != 0:
         return
-    arrived, ended = torch.stack(everyone, dim=1)
+    arrived, ended, hook_done = torch.stack(everyone, dim=1)
     last = arrived.max(dim=0).values
     waits, transfer = (last - arrived) / 1e6, ((ended - last) / 1e6).mean(dim=0)
+    least = ((hook_done - last) / 1e6).mean(dim=0)
     middle = arrived.shape[1] // 2
     for half in (slice(middle), slice(middle, None)):
         told = {
             "wait_ms": waits[:, half].median(dim=1).values.tolist(),
             "transfer_ms": transfer[half].median().item(),
+            "least_ms": least[half].median().item() if hooked else None,
             "plain_ms": plain,
         }
         print(json.dumps(told))

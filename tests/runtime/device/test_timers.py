@@ -68,6 +68,15 @@ class FakeSlots:
         return self.memory[slot]
 
 
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Guard:
+    """A guard that has caught nothing, in the timers' and the marks' place of their own."""
+    made = Guard()
+    for module in (cuda_timer, marks):
+        monkeypatch.setattr(module, "guard", made)
+    return made
+
+
 def test_nccl_ready_is_on_the_compute_stream_and_end_on_a_side_stream() -> None:
     device = FakeDevice()
     pool = EventPool(device)
@@ -134,11 +143,8 @@ def test_where_nobody_takes_finished_steps_no_more_events_are_made_than_may_be()
 
 
 def test_without_events_a_step_is_timed_by_the_host_alone_and_nothing_counts_as_a_failure(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, fresh: Guard
 ) -> None:
-    fresh = Guard()
-    monkeypatch.setattr(cuda_timer, "guard", fresh)
-    monkeypatch.setattr(marks, "guard", fresh)
     device = FakeDevice()
     pool = EventPool(device)
     phase_marks, timer = PhaseMarks(device, pool), CudaTimer(device, pool)
@@ -274,11 +280,8 @@ def test_a_hook_that_works_on_the_host_is_not_waited_for() -> None:
 
 
 def test_a_device_that_refuses_neither_stops_a_collective_nor_a_phase(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, fresh: Guard
 ) -> None:
-    fresh = Guard()
-    monkeypatch.setattr(cuda_timer, "guard", fresh)
-    monkeypatch.setattr(marks, "guard", fresh)
     device = FakeDevice()
     pool = EventPool(device)
     monkeypatch.setattr(device, "new_event", lambda: 1 // 0)

@@ -309,6 +309,8 @@ class Playback:
     """What of the file could not be read, in words."""
     marks: tuple[tuple[float, str], ...]
     """(share of the duration, kind of event) for the replay bar."""
+    behind: bool = False
+    """It plays more slowly than `speed`: reading takes longer."""
 
 
 @dataclass(frozen=True, slots=True)

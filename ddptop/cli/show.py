@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from ddptop.cli.errors import CliError, Exit
@@ -153,9 +154,11 @@ def _screen(source: Source, settings: Settings, until: threading.Event | None, v
     except ValueError as problem:  # no such theme
         raise CliError(f"{problem}; ddptop config shows where it was set", Exit.USAGE) from None
     try:
-        with letters_in_their_cells(sys.__stderr__), _closed_on(until, app):
+        with letters_in_their_cells(sys.__stderr__), _closed_on(until, app), _failures_shown(app):
             app.run()
     finally:
+        for line in app.failures:
+            print(f"ddptop: {line}", file=sys.stderr)
         app.wait_for_threads()
         if app.source is not source:
             app.source.close()
@@ -164,6 +167,22 @@ def _screen(source: Source, settings: Settings, until: threading.Event | None, v
     except OSError as problem:
         print(f"ddptop: theme and sorting cannot be remembered: {problem}", file=sys.stderr)
     return app.return_code or Exit.DONE
+
+
+@contextmanager
+def _failures_shown(app: DdptopApp) -> Iterator[None]:
+    """Show on the screen when an internal error ends some thread: a traceback would be drawn over it."""
+    from ddptop.sources.base import error_line
+
+    def show_failure(ended: threading.ExceptHookArgs) -> None:
+        if ended.exc_value is not None:
+            app.later(partial(app.thread_failed, error_line(ended.exc_value)))
+
+    before, threading.excepthook = threading.excepthook, show_failure
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 @contextmanager

@@ -172,6 +172,11 @@ class Recording:
             wanted = everything if index >= from_steps else is_no_steps
             yield from (received for received in self._read(index, wanted) if received.t_ns < until)
 
+    def tail_from_ns(self, *, before_ns: int, steps: int) -> int:
+        """When the steps of such a `tail` begin to arrive."""
+        first = lookup.steps_back(self._blocks, self.block_at(before_ns), steps)
+        return int(self._blocks.first_ns[first])
+
     def detail_every(self, *, before_ns: int) -> int:
         """The sampling interval of some rank shortly before this moment; 1 where none is told."""
         stop = min(len(self._blocks), self.block_at(before_ns) + 1)

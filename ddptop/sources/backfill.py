@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from dataclasses import fields, replace
@@ -57,15 +58,13 @@ class Backfill:
         begin_s = float(history.time_s[0])
         told = self._by_writer()
         pieces = [told]
-        end_s = float(told["time_s"][-1]) if len(told["time_s"]) else 0.0
-        reached_s = self._reached_s(end_s)
-        if self._player is not None:
-            self._lacks = reached_s < begin_s
-        else:
-            self._lacks = begin_s - end_s > REACHES_S
-        if reached_s >= begin_s:
-            assert self._player is not None
-            read = self._player.reducer.history.since(0)
+        end_s = float(told["time_s"][-1]) if len(told["time_s"]) else -math.inf
+        if self._player is None:
+            self._lacks = begin_s - max(end_s, 0.0) > REACHES_S
+            return _joined(pieces, history, begin_s)
+        read = self._read(self._player, end_s)
+        self._lacks = read is None or float(read.time_s[-1]) < begin_s
+        if read is not None and not self._lacks:
             pieces.append({name: getattr(read, name) for name in COLUMNS})
         return _joined(pieces, history, begin_s)
 
@@ -76,12 +75,15 @@ class Backfill:
             self._pieces = len(pasts)
         return self._told
 
-    def _reached_s(self, end_s: float) -> float:
-        """Up to which moment of the run the rest has been read; 0: nothing of it."""
-        if self._player is None or not self._player.reducer.history_end:
-            return 0.0
-        reached = float(self._player.reducer.history.since(0).time_s[-1])
-        return reached if reached > end_s else 0.0
+    @staticmethod
+    def _read(player: Player, end_s: float) -> History | None:
+        """What was read of the rest; None: nothing past what the writer told, which ends at `end_s`.
+
+        Steps may have ended before the run's own first moment: clocks of ranks and collector are set by hand
+        or by NTP, so a time of 0 means nothing here.
+        """
+        read = player.reducer.history.since(0) if player.reducer.history_end else None
+        return read if read is not None and float(read.time_s[-1]) > end_s else None
 
 
 def _joined(pieces: list[Mapping[str, Column]], history: History, begin_s: float) -> History:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -23,6 +24,12 @@ class Source(Protocol):
     def status(self) -> str | None:
         """Why no frame comes, in one line for a person; None while all is well."""
 
+    def failure(self) -> str | None:
+        """The internal error that stopped the source's thread, in one line; None while the thread works.
+
+        The thread starts over at the next request to play or to go somewhere, or by itself after a second.
+        """
+
     def focus(self, rank: int | None) -> None:
         """Ask for the single steps of this rank in coming frames."""
 
@@ -42,3 +49,11 @@ class Source(Protocol):
 
     def close(self) -> None:
         """End the thread and free what it holds; may be called twice."""
+
+
+def error_line(error: BaseException) -> str:
+    """An internal error in one line: its type and text, and the line of code that raised it."""
+    text = " ".join(str(error).split())
+    calls = traceback.extract_tb(error.__traceback__)
+    place = f" at {calls[-1].filename.rsplit('/', 1)[-1]}:{calls[-1].lineno}" if calls else ""
+    return f"internal error: {type(error).__name__}{': ' + text if text else ''}{place}"

@@ -13,7 +13,7 @@ import zmq
 from ddptop.analysis.frame_codec import FrameDecoder, FrameError
 from ddptop.analysis.history import HistoryStore
 from ddptop.protocol.link import Credit
-from ddptop.sources.base import Source
+from ddptop.sources.base import Source, error_line
 from ddptop.transport.credit import CreditClient, has_more
 from ddptop.transport.discovery import is_alive, read_run_file
 from ddptop.transport.rundir import view_endpoint
@@ -51,10 +51,11 @@ class LiveSource(Source):
         self._frame: Frame | None = None
         self._live: Frame | None = None
         self._status: str | None = f"waiting for the collector of {run.name}"
+        self._failure: str | None = None
         self._heard = self._asked = self._aged = time.monotonic()
         self._owed = False
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._read, name="ddptop-live")
+        self._thread = threading.Thread(target=self._run_thread, name="ddptop-live")
         self.skipped = 0
         """Frames that were not sent because there was no credit; grows when this process was stopped."""
 
@@ -69,6 +70,10 @@ class LiveSource(Source):
     def status(self) -> str | None:
         """Why no frame comes; None while all is well."""
         return self._status
+
+    def failure(self) -> str | None:
+        """See Source."""
+        return self._failure
 
     def focus(self, rank: int | None) -> None:
         """Ask for the single steps of this rank in coming frames."""
@@ -95,11 +100,25 @@ class LiveSource(Source):
         if self._thread.is_alive():
             self._thread.join()
 
+    def _run_thread(self) -> None:
+        """Read; after an internal error show it, and start over with a new connection."""
+        while not self._stop.is_set():
+            try:
+                self._read()
+            except Exception as error:  # noqa: BLE001  # shown; the last frame is no longer the present
+                self._failure = self._status = error_line(error)
+                if self._live is not None and self._live.run.state not in ENDED:
+                    self._frame = aged(self._live, time.monotonic() - self._heard, "stale")
+                self._decoder, self._owed, self._cursor = FrameDecoder(), False, 0
+                self._history.clear()
+                self._stop.wait(ASK_AGAIN_S)
+
     def _read(self) -> None:
         try:
             client = CreditClient(view_endpoint(self._run.directory))
         except zmq.ZMQError as error:
             self._status = f"cannot reach the collector of {self._run.name}: {error}"
+            self._stop.set()
             return
         try:
             while not self._stop.is_set():
@@ -124,6 +143,7 @@ class LiveSource(Source):
             newest = self._take(state) or newest
         if newest is not None:
             self._live = self._frame = newest
+            self._failure = None
             self._status = f"the run has {newest.run.state}" if newest.run.state in ENDED else None
 
     def _take(self, state: State) -> Frame | None:

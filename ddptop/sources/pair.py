@@ -51,6 +51,10 @@ class PairSource(Source):
         """See Source."""
         return self._first.status() or self._second.status()
 
+    def failure(self) -> str | None:
+        """See Source."""
+        return self._first.failure() or self._second.failure()
+
     def focus(self, rank: int | None) -> None:
         """See Source."""
         self._first.focus(rank)

@@ -125,6 +125,12 @@ class Player:
         """Stand at this moment, having read no more than it takes, however near it and small the file is."""
         self._start_over(max(self.recording.start_ns, min(t_ns, self.recording.end_ns)), whole=False)
 
+    def leap_saves_reading(self, t_ns: int) -> bool:
+        """Whether `stand_at` this later moment reads less than reading on to it."""
+        return (
+            self.recording.tail_from_ns(before_ns=t_ns + 1, steps=self._steps_before(t_ns)) > self.position_ns
+        )
+
     # -- what is there ---------------------------------------------------------------
 
     def frame(self, *, focus: int | None = None, want: str = "") -> Frame:
@@ -150,14 +156,17 @@ class Player:
             self._cursor = self.recording.cursor()
             self.read_on(t_ns)
             return
-        every = self.recording.detail_every(before_ns=t_ns + 1)
-        steps = max(self._tail_steps, min(DETAILED_STEPS * every, self._most_tail_steps))
-        for received in self.recording.tail(before_ns=t_ns + 1, steps=steps):
+        for received in self.recording.tail(before_ns=t_ns + 1, steps=self._steps_before(t_ns)):
             self._feed(received)
         self._recall_best(t_ns)
         self.reducer.tail = False
         self._cursor = self.recording.cursor(from_ns=t_ns + 1)
         self.position_ns = max(self.position_ns, t_ns)
+
+    def _steps_before(self, t_ns: int) -> int:
+        """How many steps before a moment it takes to stand there."""
+        every = self.recording.detail_every(before_ns=t_ns + 1)
+        return max(self._tail_steps, min(DETAILED_STEPS * every, self._most_tail_steps))
 
     def _recall_best(self, t_ns: int) -> None:
         """The ranks' best times from before the tail, as the writer told them last.

@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from ddptop.recording.reader import Recording, RecordingError
+from ddptop.sources.base import error_line
 from ddptop.sources.marks import Marks
 from ddptop.sources.player import Player
 from ddptop.sources.showing import Controls, Showing, moment, with_playback
@@ -52,6 +53,7 @@ class ReplaySource:
         self._controls = Controls(playing, speed)
         self._frame: Frame | None = None
         self._trouble: str | None = None
+        self._failure: str | None = None
         self._thread: threading.Thread | None = None
         if at is not None:
             self.seek(step=at)
@@ -68,6 +70,10 @@ class ReplaySource:
     def status(self) -> str | None:
         """See Source."""
         return self._trouble
+
+    def failure(self) -> str | None:
+        """See Source."""
+        return self._failure
 
     def focus(self, rank: int | None) -> None:
         """See Source."""
@@ -106,10 +112,22 @@ class ReplaySource:
         self._recording.close()
 
     def _run(self) -> None:
-        try:
-            Showing(self._recording, self._controls, self._publish).run()
-        except (OSError, RecordingError) as error:
-            self._trouble = f"{self._recording.path}: {error}"
+        """Show the recording; after an internal error hold it, and start over when something is asked for."""
+        while not self._controls.closing:
+            showing = None
+            try:
+                showing = Showing(self._recording, self._controls, self._publish)
+                showing.run()
+            except (OSError, RecordingError) as error:
+                self._trouble = f"{self._recording.path}: {error}"
+                return
+            except Exception as error:  # noqa: BLE001  # shown, and the keys go on working
+                self._controls.play(False)
+                self._controls.wake.clear()
+                self._failure = error_line(error)
+                self._controls.wake.wait()
+                if showing is not None:
+                    self._controls.return_to(showing.position_ns)
 
     def _publish(self, frame: Frame) -> None:
-        self._frame = frame
+        self._frame, self._failure = frame, None

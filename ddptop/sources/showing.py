@@ -44,6 +44,8 @@ class Controls:
         self.focus: int | None = None
         self.want = ""
         self._orders: list[Order] = []
+        self._absolute = False
+        """Whether the first of the orders leads to the same place from everywhere."""
         self._lock = threading.Lock()
         self.set(speed=speed)
 
@@ -66,8 +68,15 @@ class Controls:
     def order(self, order: Order, *, instead: bool) -> None:
         """Go somewhere, after or `instead` of where it was to go before."""
         with self._lock:
+            self._absolute = instead or (self._absolute and bool(self._orders))
             self._orders = [order] if instead else [*self._orders, order]
         self.wake.set()
+
+    def return_to(self, t_ns: int) -> None:
+        """Go to a moment before anything else, unless the next order leads somewhere from everywhere."""
+        with self._lock:
+            if not (self._orders and self._absolute):
+                self._orders.insert(0, lambda player: player.go_to(t_ns))
 
     def take_orders(self) -> list[Order]:
         """The orders that have not been carried out yet."""
@@ -97,8 +106,15 @@ class Showing:
         """Up to here the marks are those that the run's own collector wrote down."""
         self._leaps: float | None = None
         """The speed at which reading could not keep up: the clock then leaps from frame to frame."""
+        self._behind = False
+        """Whether it plays more slowly than it should."""
         self._backfill: Backfill | None = None
         self._clock_s = self._followed_s = 0.0
+
+    @property
+    def position_ns(self) -> int:
+        """Where in the recording it stands."""
+        return self._player.position_ns
 
     def run(self) -> None:
         """Show until the controls say that it is enough. Raises OSError when the file goes away."""
@@ -117,24 +133,30 @@ class Showing:
         """Let the clock of the recording go on by what has passed on the wall."""
         before, self._clock_s = self._clock_s, time.monotonic()
         if not self._controls.playing:
+            self._behind = False
             return
         self._advance(self._clock_s - before, self._controls.speed)
         if self._player.at_end and not self._recording.growing:
             self._controls.playing = False
 
     def _advance(self, passed_s: float, speed: float) -> None:
-        """By so much of the wall's time. What cannot be read in time is leapt over: the clock keeps its word,
-        and the figures at the new place are made of the steps before it all the same."""
+        """By so much of the wall's time.
+
+        What cannot be read in time is leapt over: the clock keeps its word, and the figures at the new place
+        are made of the steps before it all the same. Where those steps reach back to the present place, a
+        leap would read no less: then it plays more slowly, and says so.
+        """
         player, until = self._player, self._clock_s + READ_S
         if speed == math.inf:
             player.read_on(self._recording.end_ns, until=until)
             return
         goal_ns = min(player.position_ns + int(passed_s * speed * NS), self._recording.end_ns)
-        if self._leaps != speed:
+        if self._leaps != speed or not player.leap_saves_reading(goal_ns):
             self._leaps = None
             player.read_on(goal_ns, until=until)
-        if player.position_ns < goal_ns:
-            self._leaps = speed
+        self._behind = player.position_ns < goal_ns
+        if self._behind and player.leap_saves_reading(goal_ns):
+            self._behind, self._leaps = False, speed
             player.stand_at(goal_ns)
 
     def _follow(self) -> None:
@@ -171,7 +193,9 @@ class Showing:
                 self._backfill = Backfill(self._recording)
             happened = self._happened.by(frame.unix_s, frame.happenings)
             frame = replace(frame, history=self._backfill.before(frame.history), happenings=happened)
-        return with_playback(frame, player, self._marks, playing=controls.playing, speed=controls.speed)
+        return with_playback(
+            frame, player, self._marks, playing=controls.playing, speed=controls.speed, behind=self._behind
+        )
 
     def _rest(self) -> None:
         """Until the next frame is due or somebody calls; the early history is read meanwhile."""
@@ -187,7 +211,9 @@ class Showing:
         self._controls.wake.wait(max(0.0, end_s - time.monotonic()) if busy else None)
 
 
-def with_playback(frame: Frame, player: Player, marks: Marks, *, playing: bool, speed: float) -> Frame:
+def with_playback(
+    frame: Frame, player: Player, marks: Marks, *, playing: bool, speed: float, behind: bool = False
+) -> Frame:
     """The frame with where in the recording it stands."""
     recording = player.recording
     damage = [recording.damage] if recording.damage else []
@@ -205,6 +231,7 @@ def with_playback(frame: Frame, player: Player, marks: Marks, *, playing: bool, 
         growing=recording.growing,
         damage="; ".join(damage) or None,
         marks=marks.shares(duration_s),
+        behind=behind,
     )
     return replace(frame, playback=playback)
 

@@ -66,6 +66,7 @@ class DdptopApp(Mouse, Steer, App[None]):
         self.source = source
         self.runs = runs
         self.threads = []
+        self.failures = []
         self.place = Place() if place is None else place
         if hasattr(source, "other"):
             self.place.view = "runs"
@@ -73,7 +74,7 @@ class DdptopApp(Mouse, Steer, App[None]):
         self.frozen = False
         self.chosen_theme: str | None = None
         """The theme that was chosen on the screen itself."""
-        self._told: tuple[Frame | None, str | None] = (None, None)
+        self._told: tuple[Frame | None, str | None, str | None] = (None, None, None)
         self._wanted = ""
         self._period_s = 1.0 / rate_hz
         self._ascii_only = ascii_only
@@ -133,8 +134,8 @@ class DdptopApp(Mouse, Steer, App[None]):
 
     def tick(self) -> int:
         """Repaint if the source has something new: a held recording costs nothing."""
-        told = (self.source.latest(), self.source.status())
-        if told[0] is self._told[0] and told[1] == self._told[1]:
+        told = (self.source.latest(), self.source.status(), self.source.failure())
+        if told[0] is self._told[0] and told[1:] == self._told[1:]:
             return 0
         self._told = told
         return self.repaint()
@@ -154,7 +155,8 @@ class DdptopApp(Mouse, Steer, App[None]):
         if not self.frozen or self.shown is None:
             self.shown = newest
         if self.shown is None:
-            return without_frame(self.place, self.source.status(), width, height, self._ascii_only)
+            status = self.source.failure() or self.source.status()
+            return without_frame(self.place, status, width, height, self._ascii_only)
         prompt = self.place.prompt
         offered = self.palette(prompt.text) if prompt is not None and prompt.purpose == "palette" else ()
         return picture(self.scene(newest), width, height, offered)
@@ -170,6 +172,7 @@ class DdptopApp(Mouse, Steer, App[None]):
             self.frozen,
             newest,
             self.source.status(),
+            self.source.failure(),
             other() if other is not None else None,
         )
 

@@ -55,6 +55,10 @@ class NoSource:
         """What to do."""
         return self._said
 
+    def failure(self) -> str | None:
+        """Nothing to fail."""
+        return None
+
     def focus(self, rank: int | None) -> None:
         """Nothing to focus."""
 

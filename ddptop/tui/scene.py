@@ -34,6 +34,8 @@ class Scene:
     """The newest frame, while the picture is held."""
     status: str | None = None
     """What the source has to say of itself."""
+    failure: str | None = None
+    """The internal error that stopped the source's thread."""
     other: Frame | None = None
     """The same moment of a second recording, where two are looked at."""
 

@@ -208,3 +208,27 @@ def test_an_aged_frame_calls_nobody_live():
     assert older.ranks.age_ms[0] == 2010.0
     assert older.run.elapsed_s == frame.run.elapsed_s + 2.0
     assert older.unix_s == frame.unix_s + 2.0
+
+
+def test_an_internal_error_is_shown_and_reading_starts_over(play, monkeypatch):
+    source = play.source
+    monkeypatch.setattr(live_module, "ASK_AGAIN_S", 0.05)
+    source.start()
+    play.send(make_frame(points=10))
+    play.wait_for(lambda: source.latest() is not None)
+    with monkeypatch.context() as broken:
+        broken.setattr(live_module.LiveSource, "_age", lambda source: 1 // 0)
+        play.wait_for(lambda: source.failure() is not None)
+        assert source.failure().startswith("internal error: ZeroDivisionError: ")
+        assert source.latest().run.state == "stale"
+    play.wait_for(lambda: send_if_asked(play) or source.failure() is None)
+    assert source.latest().run.state == "live"
+    assert len(source.latest().history.step) == 10
+
+
+def send_if_asked(play):
+    """The new connection asks for all history."""
+    play.server.drain(time.monotonic_ns())
+    for viewer in play.server.waiting():
+        if viewer.credit.cursor == 0:
+            play.server.send(viewer.name, State(1, 0, encode_frame(make_frame(points=10))), 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.past_points import PastPoints
 from ddptop.protocol.codec import encode
+from ddptop.protocol.messages import Run
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
 from ddptop.sources import showing
@@ -20,7 +22,16 @@ from ddptop.sources.backfill import Backfill
 from ddptop.sources.pair import PairSource
 from ddptop.sources.player import Player
 from ddptop.sources.replay import ReplaySource
-from tests.recording.made_up import GIB, START_NS, STEP_US, a_run
+from tests.recording.made_up import (
+    GIB,
+    NS,
+    START_NS,
+    START_UNIX_NS,
+    STEP_US,
+    a_run,
+    run_message,
+    write,
+)
 from tests.sources.test_replay import DEADLINE_S, live_frame, path, play, wait_for  # noqa: F401  # fixtures
 
 STEPS = 4500
@@ -109,6 +120,40 @@ def test_where_reading_cannot_keep_up_it_leaps(
     assert frame.group.step_ms_p50 == pytest.approx(STEP_US / 1000)
     assert frame.lost_records == 0
     wait_for(source, lambda f: f.run.state == "finished")
+
+
+def test_where_a_leap_would_read_no_less_it_plays_more_slowly_and_says_so(
+    large: Path,
+    play: Callable[..., ReplaySource],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(showing, "READ_S", -1.0)
+    leaps: list[int] = []
+    monkeypatch.setattr(Player, "stand_at", lambda player, t_ns: leaps.append(t_ns))
+    source = play(speed=1)
+    frame = wait_for(source, lambda f: f.playback.behind)
+    source.play(False)
+    wait_for(source, lambda f: not f.playback.playing and not f.playback.behind)
+    assert frame.playback is not None and frame.playback.position_s < 60
+    assert not leaps
+
+
+def test_steps_that_ended_before_the_run_began_do_not_end_the_replay(
+    path: Path,  # noqa: F811
+    play: Callable[..., ReplaySource],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The clocks of ranks and collector differ: the first steps have times below 0."""
+    monkeypatch.setattr(Player.__init__, "__kwdefaults__", {"whole_bytes": 0, "tail_rows": 400})
+    late = replace(run_message(), unix_ns=START_UNIX_NS + 5 * NS)
+    write(path, (replace(r, message=late) if isinstance(r.message, Run) else r for r in a_run(600)))
+    source = play(playing=False)
+    source.seek(share=0.9)
+    wait_for(source, lambda f: (f.group.step or 0) > 500)
+    source.seek(share=0.05)
+    frame = wait_for(source, lambda f: (f.group.step or 0) < 100)
+    assert frame.history.time_s[0] < 0
+    assert source.failure() is None
 
 
 def test_as_fast_as_it_goes_leaves_nothing_out(

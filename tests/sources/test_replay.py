@@ -306,3 +306,29 @@ def test_restarts_and_losses(path: Path) -> None:
         frame = player.frame()
         assert frame.run.state == "failed"
         assert frame.lost_records == 10
+
+
+def test_an_internal_error_is_shown_and_the_keys_go_on_working(
+    path: Path, play: Callable[..., ReplaySource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(path, a_run(300))
+    source = play(playing=False, at=100)
+    wait_for(source, lambda f: step_of(f) == 100)
+    with monkeypatch.context() as broken:
+        broken.setattr(Player, "go_by", lambda player, steps: {}[steps])
+        source.seek(by_steps=1)
+        wait_until(lambda: source.failure() is not None)
+        assert str(source.failure()).startswith("internal error: KeyError: 1 at test_replay.py:")
+    source.play(False)
+    wait_until(lambda: source.failure() is None)
+    # It stands at the same moment again: there the whole batch of ten had arrived.
+    wait_for(source, lambda f: step_of(f) == 109)
+    source.seek(by_steps=1)
+    wait_for(source, lambda f: step_of(f) == 110)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)

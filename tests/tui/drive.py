@@ -28,6 +28,7 @@ class Sketch(Steer):
     def __init__(self, source: FakeSource, size: tuple[int, int], ascii_only: bool = False) -> None:
         self.source, self.size, self.ascii_only = source, size, ascii_only
         self.place, self.shown, self.frozen = Place(), None, False
+        self.failures: list[str] = []
         self.runs, self.threads, self.left, self.clipboard = None, [], False, ""  # type: ignore[var-annotated]
         self._wanted = ""
         self.repaint()
@@ -51,7 +52,10 @@ class Sketch(Steer):
         """What is looked at."""
         assert self.shown is not None
         newest = self.source.latest()
-        return Scene(self.shown, self.place, self.ascii_only, self.frozen, newest, self.source.status())
+        source = self.source
+        return Scene(
+            self.shown, self.place, self.ascii_only, self.frozen, newest, source.status(), source.failure()
+        )
 
     def press(self, *keys: str) -> str:
         """Press keys by Textual's names; the screen then."""

@@ -35,6 +35,7 @@ class FakeSource:
 
     def __init__(self, frame: Frame | None, status: str | None = None) -> None:
         self.frame, self.said, self.asked = frame, status, []  # type: ignore[var-annotated]
+        self.failed: str | None = None
 
     def start(self) -> None:
         """Nothing to start."""
@@ -46,6 +47,10 @@ class FakeSource:
     def status(self) -> str | None:
         """The line."""
         return self.said
+
+    def failure(self) -> str | None:
+        """The internal error."""
+        return self.failed
 
     def focus(self, rank: int | None) -> None:
         """Gives the single steps of the rank at once."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ddptop.tui.playing import SPEEDS, Goal, faster, next_mark, speed_word, where
-from tests.tui.drive import screen
+from tests.tui.drive import Sketch, screen
 from tests.tui.fake import FakeSource, live, replay
 from tests.tui.screens import check
 
@@ -84,3 +84,22 @@ def test_a_bar_full_of_marks_at_full_speed(size: tuple[int, int]) -> None:
     full = replace(frame.playback, marks=marks, speed=math.inf, growing=True)
     text = screen(FakeSource(replace(frame, playback=full)), size)
     check(f"replay-marks-{size[0]}x{size[1]}", text)
+
+
+def test_a_replay_that_an_internal_error_stopped_says_so() -> None:
+    source = FakeSource(replay())
+    source.failed = "internal error: AssertionError at backfill.py:67"
+    sketch = Sketch(source, (80, 24))
+    text = sketch.text()
+    assert "INTERNAL ERROR" in text.splitlines()[0]
+    assert "REPLAY" not in text
+    assert source.failed in text
+    assert "rank" in sketch.press("3")
+
+
+def test_a_thread_of_the_screen_that_ends_by_an_error_is_told() -> None:
+    sketch = Sketch(FakeSource(replay()), (80, 24))
+    sketch.start_thread(lambda: 1 // 0, "ddptop-open")
+    sketch.wait_for_threads()
+    assert "internal error: ZeroDivisionError" in sketch.text().splitlines()[-1]
+    assert len(sketch.failures) == 1

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddptop.sources.base import error_line
 from ddptop.tui.palette import Entry, entries
 from ddptop.tui.place import Place
 from ddptop.tui.prompt import Prompt
@@ -24,6 +25,8 @@ class RunKeys(Host):
     """Picker and palette. What takes a while is done in threads, which `wait_for_threads` joins."""
 
     threads: list[threading.Thread]
+    failures: list[str]
+    """Internal errors that ended a thread, in one line each."""
     _opening: str = ""
     _unseen: Source | None = None
     """A run that was opened and is not yet looked at: should the person leave just then, it is closed."""
@@ -145,9 +148,23 @@ class RunKeys(Host):
 
     def start_thread(self, work: Callable[[], object], name: str) -> None:
         """Do something that may take a while."""
-        thread = threading.Thread(target=work, name=name)
+
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001  # a person waits for what it was to do
+                line = error_line(error)
+                self.later(lambda: self.thread_failed(line))
+
+        thread = threading.Thread(target=run, name=name)
         self.threads = [one for one in self.threads if one.is_alive()] + [thread]
         thread.start()
+
+    def thread_failed(self, line: str) -> None:
+        """In the screen's own thread: a thread ended by an internal error."""
+        self.failures.append(line)
+        self._opening = ""
+        self.tell(line)
 
     def wait_for_threads(self) -> None:
         """Join all threads that are left, and close what they opened for nobody."""

@@ -22,6 +22,8 @@ the state comes first, however narrow the terminal is."""
 
 GAP = 3
 
+FAILED = of_state("failed")[0]
+
 MAIN_PARTS = 6
 """Name, state, step, speed, loss, own cost: for these the gaps may shrink."""
 
@@ -52,14 +54,18 @@ def state(scene: Scene) -> Line:
     """Sign and word of the run's state, louder when the picture is not of now."""
     frame, played = scene.frame, scene.frame.playback
     line = Line()
-    if scene.frozen:
+    if scene.failure is not None:
+        line.add(f"{FAILED} INTERNAL ERROR", "bad")
+    elif scene.frozen:
         line.add(" ‖ PAUSED ", "badge")
     elif played is not None:
         speed = "max" if math.isinf(played.speed) else f"{played.speed:g}x"
         line.add(f"{'▶' if played.playing else '‖'} REPLAY {speed}", "accent")
+        if played.behind:
+            line.add(" slowed", "warn")
     if not line.width:
         line = _condition(frame)
-    elif frame.run.state != "live":
+    elif scene.failure is None and frame.run.state != "live":
         line.add(" ").extend(_condition(frame))
     return line.add(" SIMULATED", "accent") if frame.source == "simulated" else line
 

@@ -1,4 +1,4 @@
-"""The line above the keys: where a recording stands, or a loud word that the picture is held."""
+"""The line above the keys: where a recording stands, that the picture is held, or an internal error."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ _GRAVITY: tuple[Role, ...] = ("dim", "warn", "bad")
 
 def banner(scene: Scene, width: int) -> Line | None:
     """The line, or None where there is nothing to say."""
+    if scene.failure is not None:
+        return Line(fit(f" {scene.clean(scene.failure)}", width), ground="banner")
     if scene.frozen:
         return _held(scene, width)
     if scene.frame.playback is not None:

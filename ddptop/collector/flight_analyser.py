@@ -1,13 +1,17 @@
 """torch's own analyser of flight recorder dumps, asked at a stall, in a process of its own that loads torch.
 
-What it finds is recorded as Event("analyser"). The dumps it has read are kept beside the recording, as
-`RECORDING.flight`: `torchfrtrace --allow-incomplete-ranks RECORDING.flight` reads them again.
+What it finds is recorded as Event("analyser"). The dumps it has read are kept beside the recording, in a
+folder that is made for them: `RECORDING.flight`, or with a number behind it where something has that name
+already. `torchfrtrace --allow-incomplete-ranks RECORDING.flight` reads them again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -16,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from ddptop.protocol.messages import Event, Scalar
+from ddptop.transport.private import RunDirectoryError, open_private
 
 NS = 1_000_000_000
 
@@ -29,6 +34,9 @@ LINE_CHARACTERS = 300
 
 _SUFFIX = ".flight"
 
+MOST_FOLDERS = 100
+"""Names that are tried for the folder of kept dumps."""
+
 
 class FlightAnalyser:
     """At most one analysis at a time; a newer question replaces the one under way. Never blocks or raises."""
@@ -39,14 +47,14 @@ class FlightAnalyser:
         recording: Path | None,
         say: Callable[[Event, int], None],
         *,
-        resume: bool = False,
         command: Sequence[str] = (sys.executable, "-m", MODULE),
     ) -> None:
         """`folder`: where ranks write their dumps. `recording`: None where nothing is to be kept.
-        `say`: takes what was found, and the time in nanoseconds. `resume`: the run had a collector before;
-        else what an earlier run has left there is removed, as its recording is. `command`: for tests."""
+        `say`: takes what was found, and the time in nanoseconds. `command`: for tests."""
         self._folder = folder
-        self._kept = None if recording is None else recording.with_name(recording.name + _SUFFIX)
+        self._recording = recording
+        self._kept: int | None = None
+        """Descriptor of the folder of kept dumps, once there is one."""
         self._say = say
         self._command = command
         self._process: subprocess.Popen[str] | None = None
@@ -54,8 +62,6 @@ class FlightAnalyser:
         self._asked_ns = 0
         self._end_ns = 0
         self._complained = False
-        if self._kept is not None and not resume:
-            _remove(self._kept)
 
     def work(self, now_ns: int, heard_out: tuple[int, int] | None) -> None:
         """Begin what is due, tell what is found. `heard_out`: when ranks were asked, and the ASK's number,
@@ -63,11 +69,17 @@ class FlightAnalyser:
         if self._process is not None:
             self._look(self._process, now_ns)
         if heard_out is not None and self._has_dumps():
-            self.close()
+            self._end()
             self._begin(*heard_out, now_ns)
 
     def close(self) -> None:
-        """End what is under way."""
+        """End what is under way, for good."""
+        self._end()
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            os.close(kept)
+
+    def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -84,12 +96,13 @@ class FlightAnalyser:
         return False
 
     def _begin(self, asked_ns: int, number: int, now_ns: int) -> None:
-        kept = [] if self._kept is None else [str(self._kept)]
+        kept = self._folder_to_keep()
         self._asked_ns, self._end_ns = asked_ns, now_ns + DEADLINE_NS
         try:
             self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed by `close`
             self._process = subprocess.Popen(
-                [*self._command, str(self._folder), str(number), *kept],
+                [*self._command, str(self._folder), str(number), *map(str, kept)],
+                pass_fds=kept,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -98,11 +111,21 @@ class FlightAnalyser:
         except OSError as error:
             self._complain(str(error))
 
+    def _folder_to_keep(self) -> list[int]:
+        """The descriptor of the folder of kept dumps, made if there is none; nothing where it cannot be."""
+        if self._kept is None and self._recording is not None:
+            try:
+                self._kept = _make_folder(self._recording.with_name(self._recording.name + _SUFFIX))
+            except (OSError, RunDirectoryError) as error:
+                self._recording = None
+                self._complain(f"dumps are not kept: {error}")
+        return [] if self._kept is None else [self._kept]
+
     def _look(self, process: subprocess.Popen[str], now_ns: int) -> None:
         if process.poll() is None:
             if now_ns >= self._end_ns:
                 self._complain(f"no answer within {DEADLINE_NS // NS} s")
-                self.close()
+                self._end()
             return
         assert process.stdout is not None
         try:
@@ -115,7 +138,7 @@ class FlightAnalyser:
             fields: dict[str, Scalar] = {"asked_ns": self._asked_ns}
             fields.update((f"text{number}", line) for number, line in enumerate(lines))
             self._say(Event("analyser", now_ns, -1, -1, fields), now_ns)
-        self.close()
+        self._end()
 
     def _last_error(self) -> str:
         if self._errors is None:
@@ -130,11 +153,26 @@ class FlightAnalyser:
             print(f"ddptop collector: torch's flight recorder analyser: {why}", file=sys.stderr)
 
 
-def _remove(kept: Path) -> None:
-    with contextlib.suppress(OSError):
-        for path in kept.glob("*_rank_*"):
-            path.unlink()
-        kept.rmdir()
+def _make_folder(wanted: Path) -> int:
+    """A descriptor of a new, private folder called `wanted`, or with a number behind it where that is taken.
+
+    Raises OSError; RunDirectoryError where somebody else could put another in its place.
+    """
+    parent = os.open(wanted.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(parent)
+        open_to_others = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+        if status.st_uid not in (0, os.geteuid()) or open_to_others:
+            raise RunDirectoryError(f"other users can replace what is in {wanted.parent}")
+        for number in itertools.chain([""], (f"-{count}" for count in range(2, MOST_FOLDERS))):
+            name = f"{wanted.name}{number}"
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=parent)
+                with open_private(name, inside=parent) as folder:
+                    return os.dup(folder)
+        raise RunDirectoryError(f"there are {MOST_FOLDERS} folders {wanted} already")
+    finally:
+        os.close(parent)
 
 
 def _lines(output: str) -> list[str]:

@@ -121,9 +121,7 @@ class Collector:
         self._intake = Intake(
             receiver, self._record, self._reducer, watch, self._stalls, watched=not arguments.simulated
         )
-        self._flights = FlightAnalyser(
-            flight_folder(self._directory), arguments.record, self._intake.say, resume=resume
-        )
+        self._flights = FlightAnalyser(flight_folder(self._directory), arguments.record, self._intake.say)
         stack.callback(self._flights.close)
         self._ras = RasAsker(self._intake.say)
         self._ends = Ends(self._directory, watch, self._intake, self._reducer, self._stalls)

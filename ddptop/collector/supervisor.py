@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from ddptop.transport import beside
+from ddptop.transport.private import open_log
 
 MAX_RESTARTS = 20
 """A collector that dies more often than this has a reason that starting it again will not mend."""
@@ -101,7 +102,7 @@ class CollectorSupervisor:
                 _write_if_room(process.stdin, line)
 
     def _spawn(self) -> subprocess.Popen[str]:
-        with self._log.open("ab") as log:
+        with open_log(self._log) as log:
             return subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,

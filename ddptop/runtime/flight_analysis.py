@@ -1,8 +1,9 @@
 """`python -m ddptop.runtime.flight_analysis FOLDER NUMBER [KEPT]`: what torch's own analyser says of a stall.
 
-Reads the dumps that ranks wrote for the ASK of this number, copies them to the folder KEPT, and prints JSON:
-`{"lines": [...]}`. Started by the collector, in a process of its own: it loads torch, and torch's analyser
-(2.10 and later; with an older one there are no lines) ends at what it does not know.
+Reads the dumps that ranks wrote for the ASK of this number, copies them to the folder whose inherited
+descriptor is KEPT, and prints JSON: `{"lines": [...]}`. Started by the collector, in a process of its own: it
+loads torch, and torch's analyser (2.10 and later; with an older one there are no lines) ends at what it does
+not know.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ddptop.runtime.flight_words import words
+from ddptop.transport.private import check_private, open_private, open_regular, write_private
 
 NICENESS = 5
 """Above the collector's own: ranks that are not in the stall need their cores."""
@@ -32,7 +34,11 @@ MAX_LINES = 3
 NUMBER = "ddptop_ask"
 """Key of the ASK's number in a dump: those of one question belong together. torch's reader overlooks it."""
 
-_FILE = re.compile(r"(?P<backend>[A-Za-z]\w*?)_rank_(?P<rank>\d+)")
+_FILE = re.compile(r"ddptop_(?P<backend>[A-Za-z]\w*?)_rank_(?P<rank>\d+)")
+"""Names that nobody else uses; torch's analyser takes any prefix before the number."""
+
+MAX_BYTES = 1 << 20
+"""Of one file; an entry takes some 225 bytes, more where a collective has many inputs."""
 
 Dump = dict[str, Any]
 Entry = dict[str, Any]
@@ -44,7 +50,7 @@ def main(arguments: list[str]) -> int:
     signal.alarm(DEADLINE_S)
     dumps = read(Path(arguments[0]), int(arguments[1]))
     if len(arguments) > 2:
-        keep(dumps, Path(arguments[2]))
+        keep(dumps, int(arguments[2]))
     lines = [line for ranks in dumps.values() for line in analysed(ranks)]
     print(json.dumps({"lines": lines[:MAX_LINES]}))
     return 0
@@ -53,29 +59,43 @@ def main(arguments: list[str]) -> int:
 def read(folder: Path, number: int) -> dict[str, dict[int, Dump]]:
     """The dumps written for this ASK: backend -> rank -> dump."""
     found: dict[str, dict[int, Dump]] = {}
-    for path in sorted(folder.iterdir()):
-        name = _FILE.fullmatch(path.name)
-        if name is None:
-            continue
-        dump = pickle.loads(path.read_bytes())
-        if dump.get(NUMBER) == number:
-            found.setdefault(name["backend"], {})[int(name["rank"])] = dump
+    with open_private(folder) as opened:
+        names = sorted(os.listdir(opened))  # noqa: PTH208 - pathlib takes no descriptor
+        for name in filter(None, map(_FILE.fullmatch, names)):
+            dump = pickle.loads(_read_own(name[0], opened))
+            if dump.get(NUMBER) == number:
+                found.setdefault(name["backend"], {})[int(name["rank"])] = dump
     return found
 
 
-def keep(dumps: Mapping[str, Mapping[int, Dump]], folder: Path) -> None:
-    """Write these dumps to the folder, in place of others: those of two stalls do not fit together."""
+def _read_own(name: str, folder: int) -> bytes:
+    """The bytes of a file that this user alone can have written: unpickled, they may run anything.
+
+    Raises OSError or RunDirectoryError for any other.
+    """
+    with os.fdopen(open_regular(name, inside=folder), "rb") as file:
+        check_private(file.fileno(), name)
+        return file.read(MAX_BYTES)
+
+
+def keep(dumps: Mapping[str, Mapping[int, Dump]], folder: int) -> None:
+    """Write these dumps to the opened folder, in place of others: those of two stalls do not fit together.
+
+    The folder was made for them (`ddptop.collector.flight_analyser`).
+    """
     if not dumps:
         return
-    folder.mkdir(mode=0o700, exist_ok=True)
-    for path in folder.iterdir():
-        if _FILE.fullmatch(path.name):
-            path.unlink()
+    check_private(folder, "the folder of kept dumps")
+    for name in filter(_FILE.fullmatch, os.listdir(folder)):
+        os.unlink(name, dir_fd=folder)
     for backend, ranks in dumps.items():
         for rank, dump in ranks.items():
-            path = folder / f"{backend}_rank_{rank}"
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                pickle.dump(dump, file)
+            write_private(folder, dump_name(backend, rank), pickle.dumps(dump))
+
+
+def dump_name(backend: str, rank: int) -> str:
+    """File name of a rank's dump of one backend."""
+    return f"ddptop_{backend}_rank_{rank}"
 
 
 def analysed(dumps: Mapping[int, Dump]) -> list[str]:

@@ -1,42 +1,43 @@
 """The flight recorder's dump as a file of the run's folder, such as torch's own analyser reads.
 
-`flight/<backend>_rank_<rank>`, a pickle; each ASK's replaces the one before. By hand, on the copies that are
-kept beside the recording: `torchfrtrace --allow-incomplete-ranks RECORDING.flight`, and where there are dumps
-of gloo and of NCCL, one after the other with `--prefix gloo_rank_` and `--prefix nccl_rank_`.
+`flight/ddptop_<backend>_rank_<rank>`, a pickle; each ASK's replaces the one before. By hand, on the copies
+that are kept beside the recording (`collector/flight_analyser.py`): `torchfrtrace --allow-incomplete-ranks
+FOLDER`, and where there are dumps of gloo and of NCCL, one after the other with `--prefix ddptop_gloo_rank_`
+and `--prefix ddptop_nccl_rank_`. It unpickles what it finds, and a pickle can run any code: give it a folder
+only where nobody else can have written in it.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from ddptop.runtime.flight_analysis import NUMBER
+from ddptop.runtime.flight_analysis import MAX_BYTES, NUMBER, dump_name
+from ddptop.transport.private import open_private, write_private
 from ddptop.transport.rundir import flight_folder
 
 NEWEST = 2000
 """Entries of one backend: torch's own default. A larger buffer is cut, as if it had been this one."""
 
-MAX_BYTES = 1 << 20
-"""Of one file; an entry takes some 225 bytes, more where a collective has many inputs."""
-
 Dump = dict[str, Any]
 
 
 def write(run_directory: Path, dumps: Iterable[Dump], number: int) -> None:
-    """Write them in this rank's name; nothing where torch has recorded nothing. Raises OSError."""
+    """Write them in this rank's name; nothing where torch has recorded nothing.
+
+    Raises OSError, and RunDirectoryError where the run's folder is not this user's alone.
+    """
     if not dist.is_initialized():
         return
     rank = dist.get_rank()
     for dump in dumps:
         for backend, entries in _by_backend(dump.get("entries", ())).items():
-            _write(run_directory, f"{backend}_rank_{rank}", fitted(readable(dump, entries, number)))
+            _write(run_directory, dump_name(backend, rank), fitted(readable(dump, entries, number)))
 
 
 def readable(dump: Dump, entries: list[Dump], number: int) -> Dump:
@@ -71,11 +72,8 @@ def _by_backend(entries: Iterable[Dump]) -> dict[str, list[Dump]]:
 
 
 def _write(run_directory: Path, name: str, packed: bytes) -> None:
-    folder = flight_folder(run_directory)
-    unfinished = run_directory / f"{folder.name}-{name}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    with os.fdopen(os.open(unfinished, flags, 0o600), "wb") as file:
-        file.write(packed)
-    unfinished.replace(folder / name)
+    with (
+        open_private(run_directory) as run,
+        open_private(flight_folder(run_directory).name, create=True, inside=run) as folder,
+    ):
+        write_private(folder, name, packed)

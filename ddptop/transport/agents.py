@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ddptop.transport.private import open_log, open_regular
 from ddptop.transport.processes import boot_id
 from ddptop.transport.roots import first_root
 from ddptop.transport.rundir import HELD, MAX_SOCKET_PATH, ensure_run_directory, remove_stale
@@ -76,9 +77,13 @@ def have_it_end(member: int) -> None:
 def is_to_end(folder: Path) -> bool:
     """Whether the last member has said so."""
     try:
-        return (folder / MEMBERS).read_bytes() == _END
+        descriptor = open_regular(folder / MEMBERS)
     except OSError:
         return True
+    try:
+        return os.pread(descriptor, len(_END) + 1, 0) == _END
+    finally:
+        os.close(descriptor)
 
 
 def has_members(folder: Path) -> bool:
@@ -118,7 +123,7 @@ def start(folder: Path, command: Sequence[str], env: Mapping[str, str]) -> bool:
     try:
         if not _try(lock, fcntl.LOCK_EX):
             return False
-        with (folder / "collector.log").open("ab") as log:
+        with open_log(folder / "collector.log") as log:
             # A shell gives a command in the background /dev/null as input: the lock comes as number 3.
             shell = ["/bin/sh", "-c", f"exec 3<&0; {_IN_BACKGROUND}", "sh", *command]
             process = subprocess.Popen(
@@ -148,7 +153,7 @@ def leave_word(text: str) -> None:
 
 
 def _open(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    return open_regular(path, os.O_RDWR | os.O_CREAT)
 
 
 def _try(descriptor: int, kind: int) -> bool:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ddptop.transport.private import RunDirectoryError, check_private, open_private
+from ddptop.transport.private import (
+    RunDirectoryError,
+    check_private,
+    open_private,
+    open_regular,
+    write_private,
+)
 from ddptop.transport.processes import boot_id, pid_namespace, process_start
 from ddptop.transport.roots import roots
 
@@ -43,17 +48,9 @@ def write_run_file(directory: Path, run: RunFile) -> None:
     """Put the run file in place, whole or not at all, mode 0600. Raises RunDirectoryError."""
     fields = asdict(run)
     del fields["directory"]  # where it lies says it
-    temporary = f"{NAME}.{os.getpid()}"
     try:
         with open_private(directory) as folder:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=folder)
-            with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=folder), "w", encoding="utf-8") as file:
-                json.dump(fields, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temporary, NAME, src_dir_fd=folder, dst_dir_fd=folder)
+            write_private(folder, NAME, json.dumps(fields).encode())
     except OSError as error:
         raise RunDirectoryError(f"cannot write {directory / NAME}: {error.strerror}") from error
 
@@ -62,7 +59,7 @@ def read_run_file(directory: Path) -> RunFile | None:
     """The run file of a folder; None if there is none, it is not ours, or it is no run file."""
     try:
         with open_private(directory) as folder:
-            descriptor = os.open(NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            descriptor = open_regular(NAME, inside=folder)
             with os.fdopen(descriptor, "rb") as file:
                 check_private(descriptor, directory / NAME)
                 data = file.read(MAX_RUN_FILE_BYTES)
@@ -105,7 +102,7 @@ def is_alive(run: RunFile) -> bool:
 
 def _is_locked(directory: Path) -> bool:
     try:
-        descriptor = os.open(directory / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = open_regular(directory / "lock")
     except OSError:
         return False
     try:

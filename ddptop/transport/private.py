@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -53,6 +55,37 @@ def check_private(descriptor: int, path: Path | str) -> None:
     if status.st_mode & 0o077:
         mode = stat.S_IMODE(status.st_mode)
         raise RunDirectoryError(f"{path} is open to other users (mode {mode:04o}); run: chmod 700 {path}")
+
+
+def open_regular(path: Path | str, flags: int = os.O_RDONLY, *, inside: int | None = None) -> int:
+    """A descriptor of the regular file `path` (relative to the folder `inside`, if given).
+
+    A file that is made gets mode 0600. Raises OSError for a link or anything else; never waits for a FIFO.
+    """
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600, dir_fd=inside)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    return descriptor
+
+
+def open_log(path: Path) -> BinaryIO:
+    """A private file to append to, made if it is not there. Raises OSError."""
+    return os.fdopen(open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
+
+
+def write_private(folder: int, name: str, data: bytes) -> None:
+    """Put a file of mode 0600 in place in an opened folder, whole or not at all. Raises OSError."""
+    unfinished = f"{name}.{os.getpid()}"
+    with suppress(FileNotFoundError):
+        os.unlink(unfinished, dir_fd=folder)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with os.fdopen(open_regular(unfinished, flags, inside=folder), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _is_no_folder(path: Path | str, inside: int | None) -> bool:

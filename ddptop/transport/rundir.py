@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from ddptop.transport.discovery import RunFile, is_alive, live_runs, read_run_file, write_run_file
-from ddptop.transport.private import RunDirectoryError, open_private
+from ddptop.transport.private import RunDirectoryError, open_private, open_regular
 from ddptop.transport.roots import first_root, roots, state_directory
 
 __all__ = [
@@ -46,6 +46,12 @@ REMOVALS = 3
 
 HELD = ("agent", "members")
 """Locks beside the collector's own, where the ranks themselves see to it that there is one (`agents.py`)."""
+
+_MADE_HERE = re.compile(
+    r"lock|agent|members|ingest|view|collector\.log|(run|script)\.json(\.\d+)?|crash-\d+\.txt|"
+    r"flight|ddptop_\w+_rank_\d+(\.\d+)?"
+)
+"""What ddptop makes in a run's folder. Anything else there is not removed, nor is its folder."""
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -98,7 +104,7 @@ def hold_lock(directory: Path, *, patience_s: float = LOCK_PATIENCE_S) -> int:
 
     Raises RunDirectoryError when another collector has it: binding would silently steal its sockets.
     """
-    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    descriptor = open_regular(directory / "lock", os.O_RDWR | os.O_CREAT)
     end = time.monotonic() + patience_s
     while True:
         try:
@@ -113,7 +119,7 @@ def hold_lock(directory: Path, *, patience_s: float = LOCK_PATIENCE_S) -> int:
 
 
 def remove_run_directory(directory: Path) -> None:
-    """Remove a run's folder and what is in it; nothing happens if it is gone or not ours."""
+    """Remove a run's folder and what ddptop has made in it; nothing happens if it is gone or not ours."""
     for _ in range(REMOVALS):
         with suppress(OSError, RunDirectoryError), open_private(directory.parent) as root:
             with open_private(directory.name, inside=root) as descriptor:
@@ -123,8 +129,8 @@ def remove_run_directory(directory: Path) -> None:
 
 
 def _empty(folder: int) -> None:
-    for name in os.listdir(folder):
-        with suppress(FileNotFoundError):  # a rank has removed its own
+    for name in filter(_MADE_HERE.fullmatch, os.listdir(folder)):
+        with suppress(OSError, RunDirectoryError):  # a rank has removed its own, or somebody else's is in it
             try:
                 os.unlink(name, dir_fd=folder)
             except IsADirectoryError:
@@ -139,10 +145,12 @@ def remove_stale(root: Path, *, but: str = "") -> None:
     Ranks that hold one start a collector again, which goes on with what is in the folder.
     """
     try:
-        folders = list(root.iterdir())
-    except OSError:
+        with open_private(root) as descriptor:
+            names = os.listdir(descriptor)  # noqa: PTH208 - pathlib takes no descriptor
+    except (OSError, RunDirectoryError):
         return
-    for folder in folders:
+    for name in names:
+        folder = root / name
         run = read_run_file(folder)
         if folder.name == but or (run is not None and is_alive(run)):
             continue
@@ -159,7 +167,7 @@ def _all_locks(folder: Path) -> Iterator[None]:
     with ExitStack() as stack:
         for name in HELD:
             with suppress(FileNotFoundError):
-                descriptor = os.open(folder / name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                descriptor = open_regular(folder / name, os.O_RDWR)
                 stack.callback(os.close, descriptor)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         stack.callback(os.close, hold_lock(folder, patience_s=0))

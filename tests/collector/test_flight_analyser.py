@@ -25,17 +25,16 @@ class Stage:
     def __init__(self, home: Path) -> None:
         self.folder = home / "flight"
         self.folder.mkdir()
-        (self.folder / "gloo_rank_0").touch()
+        (self.folder / "ddptop_gloo_rank_0").touch()
         self.recording = home / "run.ddptop"
         self.said: list[Event] = []
         self.made: list[FlightAnalyser] = []
 
-    def analyser(self, code: str, *, record: bool = True, resume: bool = False) -> FlightAnalyser:
+    def analyser(self, code: str, *, record: bool = True) -> FlightAnalyser:
         made = FlightAnalyser(
             self.folder,
             self.recording if record else None,
             lambda event, _now_ns: self.said.append(event),
-            resume=resume,
             command=(sys.executable, "-c", code),
         )
         self.made.append(made)
@@ -69,7 +68,7 @@ def test_what_it_finds_is_said_with_the_time_of_the_question(stage: Stage, capfd
         "asked_ns": ASKED_NS,
         "text0": str(stage.folder),
         "text1": "77",
-        "text2": f"{stage.recording}.flight",
+        "text2": str(analyser._kept),
     }
     assert capfd.readouterr().err == ""
 
@@ -117,7 +116,7 @@ def test_without_dumps_or_a_python_to_start_nothing_is_begun(stage: Stage, capfd
     analyser._command = ("/not/there",)
     analyser.work(NOW_NS, (ASKED_NS, 77))
     assert "/not/there" in capfd.readouterr().err
-    (stage.folder / "gloo_rank_0").unlink()
+    (stage.folder / "ddptop_gloo_rank_0").unlink()
     analyser._command = (sys.executable, "-c", SAYS_ITS_WORDS)
     analyser.work(NOW_NS, (ASKED_NS, 77))
     stage.folder.rmdir()
@@ -125,16 +124,55 @@ def test_without_dumps_or_a_python_to_start_nothing_is_begun(stage: Stage, capfd
     assert analyser._process is None
 
 
-def test_dumps_beside_a_recording_that_is_made_anew_are_removed_and_others_stay(stage: Stage) -> None:
-    kept = stage.recording.with_name("run.ddptop.flight")
-    kept.mkdir()
-    (kept / "gloo_rank_0").touch()
-    stage.analyser(HANGS, resume=True)
-    stage.analyser(HANGS, record=False)
-    assert kept.exists()
-    stage.analyser(HANGS)
-    assert not kept.exists()
-    kept.mkdir()
-    (kept / "notes.txt").touch()
-    stage.analyser(HANGS)
-    assert (kept / "notes.txt").exists()
+KEEPS = """
+import os, sys
+flags = os.O_WRONLY | os.O_CREAT
+with open(os.open("ddptop_gloo_rank_0", flags, 0o600, dir_fd=int(sys.argv[3])), "w") as file:
+    file.write(sys.argv[2])
+print('{"lines": []}')
+"""
+
+
+def keeps(stage: Stage, *numbers: int) -> None:
+    """A new analyser that has been asked so often."""
+    analyser = stage.analyser(KEEPS)
+    for number in numbers:
+        analyser.work(NOW_NS, (ASKED_NS, number))
+        stage.until_ended(analyser)
+    analyser.close()
+
+
+def test_dumps_are_kept_in_a_folder_of_their_own_and_no_file_of_the_users_is_touched(
+    stage: Stage, capfd: pytest.CaptureFixture[str]
+) -> None:
+    models = stage.recording.with_name("models")
+    models.mkdir()
+    theirs = stage.recording.with_name("run.ddptop.flight")
+    theirs.symlink_to(models)
+    for name in ("model_rank_0", "ckpt_rank_0", "ddptop_gloo_rank_0"):
+        (models / name).write_text("weights")
+    keeps(stage, 77, 78)
+    theirs.unlink()
+    models.rename(theirs)
+    keeps(stage, 79)
+    assert {path.name: path.read_text() for path in theirs.iterdir()} == dict.fromkeys(
+        ("model_rank_0", "ckpt_rank_0", "ddptop_gloo_rank_0"), "weights"
+    )
+    kept = [stage.recording.with_name(f"run.ddptop.flight-{number}") for number in (2, 3)]
+    assert [(path / "ddptop_gloo_rank_0").read_text() for path in kept] == ["78", "79"]
+    assert [path.stat().st_mode & 0o777 for path in kept] == [0o700, 0o700]
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_no_dumps_are_kept_where_another_user_could_put_others_in_their_place(
+    stage: Stage, capfd: pytest.CaptureFixture[str], mode: int
+) -> None:
+    stage.recording.parent.chmod(mode)
+    analyser = stage.analyser(SAYS_ITS_WORDS)
+    analyser.work(NOW_NS, (ASKED_NS, 77))
+    stage.until_ended(analyser)
+    sticky = mode == 0o1777
+    assert stage.recording.with_name("run.ddptop.flight").exists() == sticky
+    assert ("other users can replace" in capfd.readouterr().err) != sticky
+    assert len(stage.said) == 1

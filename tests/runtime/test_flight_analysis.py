@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from ddptop.runtime.flight_analysis import NUMBER, analysed, keep, read, under_way
+from ddptop.runtime.flight_analysis import NUMBER, analysed, dump_name, keep, read, under_way
 from ddptop.runtime.flight_dump import MAX_BYTES, NEWEST, fitted
 from ddptop.runtime.flight_words import ranks_words
+from ddptop.transport.private import RunDirectoryError, open_private
 
 NAMES = {"0": "default_pg", "5": "metrics"}
 
@@ -142,18 +144,40 @@ def test_only_what_is_under_way_is_looked_at() -> None:
 
 def test_dumps_of_another_question_are_left_out_and_replaced_where_they_are_kept(tmp_path: Path) -> None:
     folder, kept = tmp_path / "flight", tmp_path / "run.ddptop.flight"
-    folder.mkdir()
+    folder.mkdir(mode=0o700)
     for rank, dump in dumps(DONE, DONE, DONE).items():
-        (folder / f"gloo_rank_{rank}").write_bytes(fitted({**dump, NUMBER: 6 if rank == 1 else 7}))
+        path = folder / dump_name("gloo", rank)
+        path.touch(mode=0o600)
+        path.write_bytes(fitted({**dump, NUMBER: 6 if rank == 1 else 7}))
     (folder / "notes.txt").write_text("the user's own")
     assert {name: set(ranks) for name, ranks in read(folder, 7).items()} == {"gloo": {0, 2}}
-    keep(read(folder, 6), kept)
-    assert sorted(path.name for path in kept.iterdir()) == ["gloo_rank_1"]
-    keep(read(folder, 7), kept)
-    keep({}, kept)
-    assert sorted(path.name for path in kept.iterdir()) == ["gloo_rank_0", "gloo_rank_2"]
-    assert {path.stat().st_mode & 0o777 for path in kept.iterdir()} == {0o600}
+    with open_private(kept, create=True) as opened:
+        keep(read(folder, 6), opened)
+        assert sorted(path.name for path in kept.iterdir()) == ["ddptop_gloo_rank_1"]
+        (kept / "model_rank_1").write_text("the user's own")
+        keep(read(folder, 7), opened)
+        keep({}, opened)
+    assert (kept / "model_rank_1").read_text() == "the user's own"
+    found = sorted(kept.glob("ddptop_*"))
+    assert [path.name for path in found] == ["ddptop_gloo_rank_0", "ddptop_gloo_rank_2"]
+    assert {path.stat().st_mode & 0o777 for path in found} == {0o600}
     assert read(kept, 7) == read(folder, 7)
+
+
+@pytest.mark.parametrize("spoil", ["link", "open", "fifo"])
+def test_a_dump_that_another_user_could_have_put_there_is_not_unpickled(tmp_path: Path, spoil: str) -> None:
+    folder, path = tmp_path / "flight", tmp_path / "flight" / dump_name("gloo", 0)
+    folder.mkdir(mode=0o700)
+    if spoil == "link":
+        (tmp_path / "elsewhere").write_bytes(pickle.dumps({NUMBER: 7}))
+        path.symlink_to(tmp_path / "elsewhere")
+    elif spoil == "fifo":
+        os.mkfifo(path, 0o600)
+    else:
+        path.write_bytes(pickle.dumps({NUMBER: 7}))
+        path.chmod(0o666)
+    with pytest.raises((OSError, RunDirectoryError)):
+        read(folder, 7)
 
 
 def test_a_dump_that_is_too_large_keeps_its_newest_entries() -> None:

@@ -54,8 +54,8 @@ def test_ranks_asleep_and_in_a_collective_answer_with_their_stacks(ear: Ear, ran
         assert [op.sequence for op in asleep.operations] == sorted(op.sequence for op in asleep.operations)
         dumps = flight_folder(ear.directory)
         assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in dumps.iterdir()} == {
-            "gloo_rank_0": 0o600,
-            "gloo_rank_1": 0o600,
+            "ddptop_gloo_rank_0": 0o600,
+            "ddptop_gloo_rank_1": 0o600,
         }
         assert analysed(read(dumps, 111)["gloo"]) in (
             [],  # before torch 2.10 there is no analyser

@@ -14,6 +14,7 @@ import pytest
 
 from ddptop.transport import agents
 from ddptop.transport import roots as roots_module
+from ddptop.transport.private import open_log
 from ddptop.transport.processes import current_process, process_start
 from ddptop.transport.rundir import (
     RunDirectoryError,
@@ -56,13 +57,37 @@ def test_a_run_is_made_found_and_removed(places):
     write_run_file(directory, run)
     write_run_file(directory, run)
     flight_folder(directory).mkdir(mode=0o700)
-    (flight_folder(directory) / "gloo_rank_0").touch()
+    (flight_folder(directory) / "ddptop_gloo_rank_0").touch()
     assert (directory / "run.json").stat().st_mode & 0o777 == 0o600
     assert live_runs() == [run]
     remove_run_directory(directory)
     remove_run_directory(directory)
     assert not directory.exists()
     assert live_runs() == []
+
+
+def test_what_is_not_ours_in_a_runs_folder_is_not_removed():
+    directory = create_run_directory("abc")
+    flight_folder(directory).mkdir(mode=0o700)
+    theirs = [directory / "model.pt", flight_folder(directory) / "model_rank_0"]
+    for path in [*theirs, directory / "crash-1.txt"]:
+        path.write_text("")
+    remove_run_directory(directory)
+    assert sorted(path for path in directory.rglob("*") if path.is_file()) == sorted(theirs)
+
+
+def test_a_fifo_in_the_place_of_a_file_of_ours_is_not_waited_for():
+    directory = create_run_directory("abc")
+    for name in ("run.json", "lock", "members", "collector.log"):
+        os.mkfifo(directory / name, 0o600)
+    assert live_runs() == []
+    assert agents.is_to_end(directory)
+    for attempt in (lambda: hold_lock(directory), lambda: agents.join(directory)):
+        with pytest.raises(OSError, match="no regular file"):
+            attempt()
+    with pytest.raises(OSError, match="No such device"):
+        open_log(directory / "collector.log")
+    create_run_directory("next")
 
 
 def test_runs_of_both_roots_are_found_newest_first(monkeypatch):

@@ -193,9 +193,10 @@ def _load(
 def write_whole(path: Path, write: Callable[[Any], object]) -> None:
     """Have `write(file)` fill a file that appears at `path` whole, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.part")  # one name: what a killed run has left is written over
+    beside = path.with_name(f".{path.name}.ddptop-part")  # one name: what a killed run has left is replaced
+    beside.unlink(missing_ok=True)
     try:
-        with beside.open("wb") as file:
+        with beside.open("xb") as file:  # not through a link that somebody has laid there
             write(file)
             file.flush()
             os.fsync(file.fileno())

@@ -71,7 +71,7 @@ def test_the_latest_of_a_folder_is_the_furthest(group: Group, tmp_path: Path) ->
     assert group.resume(tmp_path, model, optimizer) == Checkpoint()
     last = group.save(tmp_path, model, epoch=10, step=5)
     group.save(tmp_path, model, epoch=9, step=100)
-    (tmp_path / ".checkpoint-00011-000000000.pt.part").write_bytes(b"half")
+    (tmp_path / ".checkpoint-00011-000000000.pt.ddptop-part").write_bytes(b"half")
     (tmp_path / "notes.pt").write_bytes(b"")
     assert latest(tmp_path) == last
     assert group.resume(tmp_path, model).epoch == 10

@@ -1,22 +1,44 @@
-"""The recorder's own cost, measured in the process itself, and the sampling that keeps it in its budget."""
+"""The recorder's own cost, measured in the process itself, and the sampling that keeps it in its budget.
+
+Counted is CPU time of the threads that run our code, never elapsed time: on a busy machine a stretch of 20 us
+lasts 10 ms when the operating system runs another process in it, and a controller that counts those stops
+recording exactly when somebody wants to know why training is slow. On the training threads CPU time is
+measured in two steps of every eight (`ddptop.runtime.recorder`), for the publisher and ZeroMQ's threads
+always. What no clock of ours can see is added as constants below. Every figure is a median over few and
+recent measurements: one outlier changes nothing, and a change of load is followed within `KEPT` of them.
+"""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ddptop.protocol.messages import Flag
-from ddptop.runtime.recorder import StepRecord
+from ddptop.runtime.recorder import StepRecord, clocked
+
+RAREST = 32
+"""Bucket detail is taken at least so often, unless the cost measured at this very rate is over the budget."""
 
 MAX_EVERY = 4096
-"""Bucket detail is taken at least this often: at 300 steps/s still every 14 s."""
+"""And at least so often in any case: at 300 steps/s every 14 s."""
 
-SETTLE_STEPS = 16
-"""Steps in full detail before sampling begins: they hold the first layout and its rebuild."""
+FIRST_STEPS = 200
+"""Steps in full detail before sampling begins: they hold the first layouts, and a first diagnosis."""
 
-MEMORY = 0.8
-"""Weight of what was known against a new batch: a change of load is followed within some ten batches."""
+KEPT = 7
+"""Measurements in a median: with detail in every 32nd step those of the last 224 steps."""
+
+WALLS = 64
+"""Steps in the median step time: an evaluation between two of them changes nothing."""
+
+ROOM_LEFT = 0.75
+"""Detail is taken twice as often only where that fills at most so much of the room that there is for it,
+or the interval would swing from batch to batch."""
+
+LEAST_SHARE = 1 / 8
+"""Of the budget, which detail may take even where the budget is exceeded without it (steps of a few ms):
+to give that up would hardly lower the cost, and nobody could be told who is slow."""
 
 MAX_LOSS_EVERY = 8
 """Where the phases alone are over budget (steps of a few ms), the loss is read at least this often."""
@@ -24,42 +46,46 @@ MAX_LOSS_EVERY = 8
 LOSS_NS = 12_000
 """Reading the loss in a training loop of 3 ms steps, where its code is cold: measured 11 to 13 us."""
 
-COST_STEPS = 256
-"""The cost that is told is the mean over these: it holds several steps in which replicas are checked."""
-
 WRAPPER_NS = 2_000
 """Calling into and out of our eight wrappers in one step, which no clock inside them can see: a Python
 call costs 0.1 to 0.3 us in a training loop."""
+
+CALL_NS = 20_000
+"""The same of each timed all-reduce: from C++ into Python and back, and the completion callback, for which a
+thread of gloo takes the interpreter's lock. Hot and on quiet cores 15 to 20 us."""
 
 
 class Budget:
     """Chooses N so that bucket detail every N-th step costs at most the budgeted share of step time.
 
-    N = ceil(cost of detail / (budget x step - cost of everything else)), rounded up to a power of two, so
-    that ranks with different N still share detailed steps.
+    N is a power of two, so that ranks with different N still share detailed steps, and changes by one power
+    of two at a time.
     """
 
     def __init__(self, budget_pct: float, *, full_detail: bool = False) -> None:
         self.budget_pct = budget_pct
         self.every = 1
-        """This rank's own wish; a power of two."""
+        """The interval that this rank needs; a power of two."""
+        self.announced = 1
+        """The largest interval that any rank of the group needs, as the collector reports it."""
         self.loss_every = 1
         """How often the loss is read; a power of two."""
         self.tight = False
         """Whether even without bucket detail the budget is exceeded."""
         self.cost_us = 0.0
-        """Per step: training threads and publisher CPU."""
+        """Per step: training threads, publisher and ZeroMQ's threads."""
         self.cost_pct = 0.0
         """The same as a share of step time."""
-        self.step_ns = 0.0
-        """The median step; 0 while not known."""
         self._full = full_detail
         self._steps = 0
-        self._costs: deque[int] = deque(maxlen=COST_STEPS)
-        self._plain = _Mean()
-        self._detail = _Mean()
-        self._step = _Mean()
-        self._publisher = _Mean()
+        self._walls: deque[int] = deque(maxlen=WALLS)
+        self._plain: deque[float] = deque(maxlen=KEPT)
+        self._detail: deque[float] = deque(maxlen=KEPT)
+        self._publishing: deque[float] = deque(maxlen=KEPT)
+        """CPU time of our own threads as a share of elapsed time: they run by the clock, not by the step."""
+        self._published_ns = 0
+        self._measured_here = 0
+        """Detailed steps whose cost was measured since `every` last changed."""
 
     @classmethod
     def from_environment(cls) -> Budget:
@@ -70,59 +96,69 @@ class Budget:
             pct = 1.0
         return cls(pct, full_detail=os.environ.get("DDPTOP_DETAIL") == "full")
 
-    def account(self, records: Sequence[StepRecord], publisher_ns: int) -> None:
-        """Take in a batch of finished steps and the publisher's CPU time since the last batch, in ns."""
+    @property
+    def detail_every(self) -> int:
+        """The interval in use: ranks sample the same steps, so that of the rank that needs the largest."""
+        return max(self.every, self.announced)
+
+    @property
+    def step_ns(self) -> float:
+        """The median step; 0 while not known."""
+        return median(self._walls)
+
+    def account(self, records: Sequence[StepRecord], publisher_ns: int, checks_ns: float = 0.0) -> None:
+        """Take in finished steps, and what else of ours has run.
+
+        `publisher_ns`: CPU time of the publisher and of ZeroMQ's threads since the last call, in ns.
+        `checks_ns`: that of the replica checks per step.
+        """
+        self._published_ns += publisher_ns
         if not records:
             return
-        detailed = [r.cost + WRAPPER_NS for r in records if r.flags & Flag.DETAIL]
-        plain = [r.cost + WRAPPER_NS for r in records if not r.flags & Flag.DETAIL]
-        count = len(records)
-        self._detail.add(detailed)
-        self._plain.add(plain)
-        # The median: an evaluation between two steps is no reason to take more of the others.
-        self._step.add([sorted(record.end - record.begin for record in records)[count // 2]])
-        self.step_ns = self._step.value
-        self._publisher.add([publisher_ns / count])
-        self._steps += count
-        self._costs.extend(detailed + plain)
-        mean_ns = sum(self._costs) / len(self._costs) + self._publisher.value
-        self.cost_us = mean_ns / 1e3
-        self.cost_pct = 100.0 * mean_ns / self._step.value if self._step.value else 0.0
-        if not self._full and self._steps >= SETTLE_STEPS:
-            self._choose()
+        for record in records:
+            self._walls.append(record.end - record.begin)
+            if clocked(record.step):
+                kept = self._detail if record.flags & Flag.DETAIL else self._plain
+                kept.append(record.cost + WRAPPER_NS + CALL_NS * len(record.calls))
+                self._measured_here += kept is self._detail
+        self._steps += len(records)
+        elapsed = records[-1].end - records[0].begin
+        if elapsed > 0:
+            self._publishing.append(self._published_ns / elapsed)
+            self._published_ns = 0
+        step = self.step_ns
+        plain = median(self._plain) if self._plain else WRAPPER_NS
+        extra = max(0.0, median(self._detail) - plain)
+        base = plain + median(self._publishing) * step + checks_ns
+        own = base + extra / self.detail_every
+        self.cost_us = own / 1e3
+        self.cost_pct = 100.0 * own / step if step else 0.0
+        if not self._full and self._steps >= FIRST_STEPS:
+            self._choose(base, extra, self.budget_pct / 100.0 * step)
 
-    def _choose(self) -> None:
-        plain = self._plain.value if self._plain.known else WRAPPER_NS
-        extra = max(0.0, self._detail.value - plain)
-        base = plain + self._publisher.value
-        budget = self.budget_pct / 100.0 * self._step.value
+    def _choose(self, base: float, extra: float, budget: float) -> None:
+        """`extra` is what a detailed step costs on top of what every step does, `base`; all in ns."""
         self.tight = base > budget
         if self.tight and self.loss_every < MAX_LOSS_EVERY:
             self.loss_every *= 2
         elif self.loss_every > 1 and base + LOSS_NS < budget / 2:
             self.loss_every //= 2
-        room = budget - base
-        need = extra / room if room > 0 else MAX_EVERY
-        while self.every < need and self.every < MAX_EVERY:
-            self.every *= 2
-        # Back to more detail only with a margin of two, or N would swing from batch to batch.
-        while self.every > 1 and need * 2 <= self.every / 2:
-            self.every //= 2
+        room = max(budget - base, LEAST_SHARE * budget)
+        if extra > room * self.every:
+            if self.every < RAREST or (self._measured_here >= KEPT and self.every < MAX_EVERY):
+                self._change(self.every * 2)
+        elif self.every > 1 and 2 * extra <= ROOM_LEFT * room * self.every:
+            self._change(self.every // 2)
+
+    def _change(self, every: int) -> None:
+        self.every = every
+        self._measured_here = 0
 
 
-class _Mean:
-    """A moving mean that forgets."""
-
-    __slots__ = ("known", "value")
-
-    def __init__(self) -> None:
-        self.value = 0.0
-        self.known = False
-
-    def add(self, values: Sequence[float]) -> None:
-        """Take in the mean of a batch; an empty one changes nothing."""
-        if not values:
-            return
-        mean = sum(values) / len(values)
-        self.value = self.value * MEMORY + mean * (1.0 - MEMORY) if self.known else mean
-        self.known = True
+def median(values: Iterable[float]) -> float:
+    """0 of nothing."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    return (ordered[middle - 1] + ordered[middle]) / 2 if ordered else 0.0

@@ -105,7 +105,8 @@ def _post_forward(recorder: Recorder, original: Patched) -> Patched:
 
 def _backward(recorder: Recorder, scaled: _ScaledLoss, original: Patched) -> Patched:
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        at = now()
+        cpu = recorder.cost_clock
+        began = cpu()
         loss = None
         paused = pause()
         try:
@@ -118,7 +119,7 @@ def _backward(recorder: Recorder, scaled: _ScaledLoss, original: Patched) -> Pat
         finally:
             resume(paused)
         recorder.backward_begins(loss)
-        recorder.add_cost(now() - at)
+        recorder.add_cost(cpu() - began)
         try:
             result = original(tensors, *args, **kwargs)
         except BaseException as error:

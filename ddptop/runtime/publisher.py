@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddptop.protocol.codec import encode
@@ -50,6 +52,10 @@ TIGHT_PERIOD_S = 0.5
 """The same where the budget is tight. Heartbeats go every 0.5 s, so not longer."""
 
 
+_CPU_OF_THREAD = 6
+"""What Linux adds to the number of a thread to make the clock of its CPU time (`pthread_getcpuclockid`)."""
+
+
 class Publisher(threading.Thread):
     """Takes finished steps from the recorder, packs them, and keeps the acked link to the collector going."""
 
@@ -71,7 +77,6 @@ class Publisher(threading.Thread):
         self._memberships_told: dict[int, Message] = {}
         self._described = 0
         self._epoch: int | None = None
-        self._announced = 1
         self._said: deque[Message] = deque(maxlen=1000)
         self._memory_due = 0.0
         self._wake = threading.Event()
@@ -125,8 +130,9 @@ class Publisher(threading.Thread):
         try:
             if self._session.device is not None:
                 self._session.device.enter_thread()
+            before = _zeromq_threads()
             sender = AckedSender(self._endpoint, lambda: encode(self._identity.hello(self._session.road)))
-            self._publish(sender)
+            self._publish(sender, _zeromq_threads() - before)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
             self._silence()
@@ -135,9 +141,10 @@ class Publisher(threading.Thread):
         """Take as little of the training's time as can be: nobody reads, or something is wrong for good."""
         self._recorder.detail_every = self._recorder.loss_every = self._recorder.check_every = 1 << 40
 
-    def _publish(self, sender: AckedSender) -> None:
+    def _publish(self, sender: AckedSender, threads: set[int]) -> None:
+        """`threads`: those of ZeroMQ that work for `sender`."""
         beat = True
-        cpu = time.thread_time_ns()
+        cpu = _cpu_ns(threads)
         while self._next_look():
             if self._leaving:
                 self._say_left(sender)
@@ -152,13 +159,13 @@ class Publisher(threading.Thread):
                 if self._session.device is not None:
                     self.say(self._session.device.testimony(self._recorder, self.rank))
                 self.say(evidence)
-            before, cpu = cpu, time.thread_time_ns()
-            self._budget.account(records, cpu - before)
+            before, cpu = cpu, _cpu_ns(threads)
+            self._budget.account(records, cpu - before, self._session.replicas.step_ns)
             if ack is not None:
                 self._heard_s = time.monotonic()
                 self._heard(ack)
             tending.after_silence(self._heard_s)
-            self._recorder.detail_every = max(self._budget.every, self._announced)
+            self._recorder.detail_every = self._budget.detail_every
             self._recorder.loss_every = self._budget.loss_every
             allowed = SHARE * self._budget.budget_pct / 100.0
             self._session.replicas.allowance_ns = allowed * self._budget.step_ns
@@ -197,7 +204,7 @@ class Publisher(threading.Thread):
             self._epoch = ack.epoch
             self._layout.forget_told()
             self.card_changed = True
-        self._announced = ack.detail_every
+        self._budget.announced = ack.detail_every
 
     def _take(self, *, all_of_them: bool = False) -> list[StepRecord]:
         """Steps that are finished, on a device also by the device; at the end all."""
@@ -273,3 +280,22 @@ class Publisher(threading.Thread):
             cost_pct=self._budget.cost_pct,
             failures=guard.count,
         )
+
+
+def _zeromq_threads() -> set[int]:
+    """Numbers of the threads that libzmq has started in this process so far."""
+    found = set()
+    for task in Path("/proc/self/task").glob("*"):
+        with contextlib.suppress(OSError):  # it has just ended
+            if (task / "comm").read_text().startswith("ZMQbg"):
+                found.add(int(task.name))
+    return found
+
+
+def _cpu_ns(threads: set[int]) -> int:
+    """CPU time of this thread and of `threads` so far, in ns."""
+    spent = time.thread_time_ns()
+    for thread in threads:
+        with contextlib.suppress(OSError):  # it has ended
+            spent += time.clock_gettime_ns((~thread << 3) | _CPU_OF_THREAD)
+    return spent

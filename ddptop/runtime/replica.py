@@ -18,7 +18,7 @@ from ddptop.protocol.limits import MAX_CHECKSUMS
 from ddptop.protocol.messages import Replica
 from ddptop.runtime.guard import guard
 from ddptop.runtime.pieces import LEAST_EVERY, Pieces, Slice, first_piece
-from ddptop.runtime.recorder import Recorder, now
+from ddptop.runtime.recorder import Recorder, cpu_now
 
 MAX_EVERY = 4096
 """Replicas are checked at least this often, as bucket detail is taken."""
@@ -45,6 +45,8 @@ class ReplicaCheck:
         self._models: dict[int, _Model] = {}
         self._left_out: set[int] = set()
         self._piece_ns = 0.0
+        self.step_ns = 0.0
+        """CPU time that checking costs per step, all checks spread over all steps."""
         self.allowance_ns = 0.0
         """What checking may cost per step; written by the publisher, 0 while the step time is not known."""
         recorder.check = self.check
@@ -67,7 +69,7 @@ class ReplicaCheck:
 
     def check(self, step: int) -> None:
         """Checksum some pieces of every model after `step`."""
-        began = now()
+        began = cpu_now()
         try:
             pieces = self._check(step)
         except Exception as error:  # noqa: BLE001 - the training boundary
@@ -75,10 +77,13 @@ class ReplicaCheck:
             self._models.clear()
             return
         if pieces:
-            each = (now() - began) / pieces
+            spent = cpu_now() - began
+            every = self._recorder.check_every
+            self.step_ns = self.step_ns * MEMORY + spent / every * (1 - MEMORY)
+            each = spent / pieces
             self._piece_ns = self._piece_ns * MEMORY + each * (1 - MEMORY) if self._piece_ns else each
             self._recorder.check_every = every_for(
-                self._recorder.check_every, self._piece_ns * len(self._models), self.allowance_ns
+                every, self._piece_ns * len(self._models), self.allowance_ns
             )
 
     def _check(self, step: int) -> int:

@@ -100,10 +100,10 @@ class Session:
 
     def _new_timer(self, device: torch.device, backend: str) -> BucketTimer | None:
         if device.type == "cpu":
-            return HostTimer(self.recorder)
+            return HostTimer()
         # Events can be told from one another within a device only.
         if device == self._ddp_device and self.device is not None:
-            return self.device.timer(backend, self.recorder)
+            return self.device.timer(backend)
         return None
 
     def _time_device(self, index: int) -> None:

@@ -83,14 +83,18 @@ class TimedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch is no
 
     def allreduce(self, tensors: Any, opts: Any) -> Any:
         """All-reduce of one bucket: stamped, launched, and its end watched."""
+        cpu = self._recorder.cost_clock
+        began = cpu()
         ready = self._timer.ready()
+        spent = cpu() - began
         work = self._group.allreduce(tensors, opts)
         if self._recorder.detail and ready is not None:
+            launched = now()
+            began = cpu()
             paused = pause()  # a compiled training may be above the reducer
             try:
-                launched = now()
                 self._note(tensors[0], ready, launched, work)
-                self._recorder.add_cost(now() - launched)
+                self._recorder.add_cost(spent + cpu() - began)
             except Exception as error:  # noqa: BLE001 - the training boundary
                 guard.caught(error)
             finally:

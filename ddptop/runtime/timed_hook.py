@@ -9,7 +9,7 @@ from typing import Any
 from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
 
 from ddptop.runtime.guard import guard, hide_frame
-from ddptop.runtime.recorder import Recorder, now
+from ddptop.runtime.recorder import Recorder
 from ddptop.runtime.timed_group import BucketKey
 from ddptop.runtime.timers import BucketTimer
 
@@ -34,7 +34,10 @@ def timed_hook(hook: Hook, model: int, recorder: Recorder, timer: BucketTimer) -
 
     @functools.wraps(hook, updated=())
     def timed(state: Any, bucket: Any) -> Any:
+        cpu = recorder.cost_clock
+        began = cpu()
         ready = timer.ready()
+        spent = cpu() - began
         try:
             future = hook(state, bucket)
         except BaseException as error:
@@ -42,11 +45,11 @@ def timed_hook(hook: Hook, model: int, recorder: Recorder, timer: BucketTimer) -
             raise
         if recorder.detail and ready is not None:
             try:
-                launched = now()
+                began = cpu()
                 call = recorder.note(keys.of(bucket), ready)
                 if call is not None:
                     timer.watch(call, future)
-                recorder.add_cost(now() - launched)
+                recorder.add_cost(spent + cpu() - began)
             except Exception as error:  # noqa: BLE001 - the training boundary
                 guard.caught(error)
         return future

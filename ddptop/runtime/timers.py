@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Protocol
 
-from ddptop.runtime.recorder import BucketCall, Recorder, now
+from ddptop.runtime.recorder import BucketCall, now
 
 
 class BucketTimer(Protocol):
@@ -27,9 +27,6 @@ class HostTimer:
     late on an idle interpreter. The publisher clamps it to the end of backward, which waits for every bucket.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-
     def ready(self) -> int:
         return now()
 
@@ -37,5 +34,4 @@ class HostTimer:
         future.add_done_callback(partial(self._ended, call))
 
     def _ended(self, call: BucketCall, _future: Any) -> None:
-        call[2] = at = now()
-        self._recorder.add_cost(now() - at)
+        call[2] = now()

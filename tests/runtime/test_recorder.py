@@ -4,7 +4,7 @@ import pytest
 
 from ddptop.protocol.messages import Flag
 from ddptop.runtime import recorder as module
-from ddptop.runtime.recorder import MAX_CALLS, PATIENCE_STEPS, Recorder, StepRecord
+from ddptop.runtime.recorder import MAX_CALLS, PATIENCE_STEPS, Recorder, StepRecord, clocked
 
 
 class Clock:
@@ -347,3 +347,28 @@ def test_a_forked_child_that_trains_counts_its_own_steps(clock: Clock) -> None:
     records = loop.records()
     assert [record.step for record in records] == [0, 1]
     assert [record.end - record.begin for record in records] == [3, 3]
+
+
+def test_own_cost_is_cpu_time_of_two_steps_in_eight(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the operating system runs another process within our code, only the wall clock moves on."""
+    cpu, readings = Clock(), []
+
+    def read_cpu() -> int:
+        readings.append(1)
+        clock.pass_(10_000_000)  # preempted at every reading
+        cpu.pass_(400)  # which costs something itself
+        return cpu.ns
+
+    monkeypatch.setattr(module, "cpu_now", read_cpu)
+    loop = Loop(clock)
+    for _ in range(17):
+        loop.data(1)
+        loop.forward(1)
+        loop.backward(1)
+        loop.optimizer(1)
+        loop.recorder.add_cost(5_000 if clocked(loop.recorder.step) else 0)
+    loop.recorder.finish()
+    costs = [record.cost for record in loop.records()]
+    stretches = 7  # data, close, forward begins and ends, backward ends, optimizer begins and ends
+    assert costs[8:16] == [5_000 + 400 * stretches] * 2 + [0] * 6
+    assert sum(readings) <= 2 * stretches * 5 + 2, "read in measured steps only"

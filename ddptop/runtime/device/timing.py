@@ -44,11 +44,11 @@ class DeviceTiming:
         """Of a real device. Raises RuntimeError where CUDA refuses (no pinned memory left, say)."""
         return cls(CudaDevice(index), PinnedSlots(), index=index)
 
-    def timer(self, backend: str, recorder: Recorder) -> BucketTimer:
+    def timer(self, backend: str) -> BucketTimer:
         """The bucket timer for a process group's backend on this device."""
         if "nccl" in backend:
             return CudaTimer(self.device, self.pool)
-        return GlooCudaTimer(self.device, self.pool, recorder)
+        return GlooCudaTimer(self.device, self.pool)
 
     def scalar(self, tensor: Any) -> Any:
         """Have a scalar tensor's value read later; None in a graph, or where too many wait already, or for a

@@ -105,7 +105,7 @@ def test_collectives_share_one_side_stream() -> None:
 def test_nothing_is_recorded_into_a_graph(kind: str) -> None:
     device = FakeDevice()
     pool = EventPool(device)
-    timer = CudaTimer(device, pool) if kind == "nccl" else GlooCudaTimer(device, pool, Recorder())
+    timer = CudaTimer(device, pool) if kind == "nccl" else GlooCudaTimer(device, pool)
     device.captures = True
     assert timer.ready() is None
     assert pool.made == 0
@@ -113,7 +113,7 @@ def test_nothing_is_recorded_into_a_graph(kind: str) -> None:
 
 def test_gloo_with_cuda_tensors_ends_on_the_hosts_clock() -> None:
     device = FakeDevice()
-    timer = GlooCudaTimer(device, EventPool(device), Recorder())
+    timer = GlooCudaTimer(device, EventPool(device))
     call: list[Any] = ["key", timer.ready(), 0]
     future = GlooFuture()
     timer.watch(call, future)
@@ -286,7 +286,7 @@ def test_a_device_that_refuses_neither_stops_a_collective_nor_a_phase(
     pool = EventPool(device)
     monkeypatch.setattr(device, "new_event", lambda: 1 // 0)
     assert CudaTimer(device, pool).ready() is None
-    assert GlooCudaTimer(device, pool, Recorder()).ready() is None
+    assert GlooCudaTimer(device, pool).ready() is None
     PhaseMarks(device, pool)(Mark.FORWARD)
     assert fresh.count == 3
 

@@ -45,6 +45,7 @@ def alerts(
         reducer.loss_spread.alert(),
         _lost_records(reducer),
         _recording(reducer),
+        _refused(reducer),
     ]
     return tuple(alert for alert in found if alert is not None)
 
@@ -208,3 +209,16 @@ def _recording(reducer: Reducer) -> Alert | None:
         return None
     t_ns, message = reducer.recording_trouble
     return Alert("recording", "warning", None, None, reducer.unix_s(t_ns), message)
+
+
+def _refused(reducer: Reducer) -> Alert | None:
+    """Messages that the collector did not take: hostile, of another version, or an error of ours."""
+    if reducer.refused_messages is None:
+        return None
+    since_ns, event = reducer.refused_messages
+    counts = {name: event.fields.get(name) for name in ("refused", "failed")}
+    words = [f"{count:,} {name}" for name, count in counts.items() if isinstance(count, int) and count]
+    reason = event.fields.get("reason")
+    message = f"messages to the collector: {', '.join(words)}" + (f" ({reason})" if reason else "")
+    since_s = reducer.unix_s(since_ns)
+    return Alert("refused_messages", "warning", None, None, since_s, message, {**counts, "reason": reason})

@@ -29,6 +29,11 @@ def on_event(reducer: Reducer, event: Event, t_ns: int) -> None:
         reducer.kept_every = _whole(event.fields.get("every")) or reducer.kept_every
         reducer.recording_trouble = (t_ns, _told(event) or "the recording is incomplete")
         reducer.log.add(reducer.unix_s(t_ns), "recording", reducer.recording_trouble[1], severity="warning")
+    elif event.kind == "rank_returned":
+        reducer.take_back(_whole(event.fields.get("session")) or 0, t_ns)
+        _log(reducer, event, "reports again: the process that took its place has ended", t_ns)
+    elif event.kind == "refused_messages":
+        _refused(reducer, event, t_ns)
     elif event.kind == "settings":
         stall_s = event.fields.get("stall_s")
         if isinstance(stall_s, (int, float)) and stall_s > 0:
@@ -46,6 +51,16 @@ def on_event(reducer: Reducer, event: Event, t_ns: int) -> None:
         else:
             step = event.step if event.step >= 0 else None
             reducer.log.add(reducer.unix_s(t_ns), event.kind, text, step=step)
+
+
+def _refused(reducer: Reducer, event: Event, t_ns: int) -> None:
+    first = reducer.refused_messages is None
+    since_ns = t_ns if reducer.refused_messages is None else reducer.refused_messages[0]
+    reducer.refused_messages = (since_ns, event)
+    if first:
+        reason = event.fields.get("reason")
+        text = "messages were refused" + (f": {reason}" if reason else "")
+        reducer.log.add(reducer.unix_s(t_ns), event.kind, text, severity="warning")
 
 
 def _lost(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:

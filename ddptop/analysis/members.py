@@ -28,6 +28,7 @@ class Session:
     """One process of one rank, as far as its numbered messages have come."""
 
     rank: int
+    hello: Hello
     next_step: int = 0
     begun: bool = False
     layouts: dict[int, int] = field(default_factory=dict)

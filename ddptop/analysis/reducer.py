@@ -77,6 +77,8 @@ class Reducer:
         self.cards: dict[int, dict[str, Scalar]] = {}
         self.log = Log()
         self.recording_trouble: tuple[int, str] | None = None
+        self.refused_messages: tuple[int, Event] | None = None
+        """When the collector first refused a message, and its newest count of them."""
         self.lost_since_ns: int | None = None
         self.kept_every = 1
         """A thinned recording holds only the steps divisible by this."""
@@ -258,11 +260,25 @@ class Reducer:
 
     def _remember(self, hello: Hello) -> None:
         """Rows of a rank's last process may still come after the HELLO of its next one; older ones do not."""
-        self._sessions[hello.session] = Session(hello.rank)
+        self._sessions[hello.session] = Session(hello.rank, hello)
         known = self._sessions_of.setdefault(hello.rank, [])
         known.append(hello.session)
         if len(known) > 2:
             self._sessions.pop(known.pop(0), None)
+
+    def take_back(self, number: int, t_ns: int) -> None:
+        """The session before a rank's present one has outlived it: the rank is its process's again."""
+        session = self._sessions.get(number)
+        if session is None or session.rank >= len(self.members):
+            return
+        member = self.members[session.rank]
+        if member.session == number or session.hello.incarnation < self._incarnation:
+            return
+        self._regroup(session.hello)
+        member.begin(session.hello, number, t_ns)
+        self._sessions_of[session.rank].sort(key=number.__eq__)
+        self.presence_changed()
+        self._detail_every = None
 
     def _regroup(self, hello: Hello) -> None:
         """A new incarnation or process: what was pending can never be complete, steps count from 0 again."""

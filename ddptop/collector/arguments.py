@@ -27,6 +27,8 @@ class Arguments:
     argv: tuple[str, ...] = ()
     simulated: bool = False
     """The ranks are made up: their pids mean nothing."""
+    worlds: tuple[int, int] | None = None
+    """Least and most ranks that the launcher starts; None: the script decides."""
     alone: tuple[int, int] | None = None
     """No launcher of ours is there; pid and start of the one that is (`collector.alone`)."""
 
@@ -43,6 +45,7 @@ def parse(words: Sequence[str] | None = None) -> Arguments:
     parser.add_argument("--script", default="")
     parser.add_argument("--argv", type=_words, default=(), metavar="JSON")
     parser.add_argument("--simulated", action="store_true")
+    parser.add_argument("--worlds", type=_range, default=None, metavar="LEAST:MOST")
     parser.add_argument("--alone", type=_process, default=None, metavar="PID:START")
     return Arguments(**vars(parser.parse_args(words)))
 
@@ -61,6 +64,11 @@ def _positive(text: str) -> int:
 def _process(text: str) -> tuple[int, int]:
     pid, _, start = text.partition(":")
     return int(pid), int(start)
+
+
+def _range(text: str) -> tuple[int, int]:
+    low, _, high = text.partition(":")
+    return int(low), int(high)
 
 
 def _words(text: str) -> tuple[str, ...]:

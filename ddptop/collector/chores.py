@@ -62,6 +62,7 @@ class Chores:
             self._intake.say(usage, now_ns, about=process, keep=keep)
             self._keep_usage_ns = now_ns + USAGE_KEPT_NS if keep else self._keep_usage_ns
         self.say_news(now_ns)
+        self._intake.tell_refused(now_ns)
         self.announce()
         return True
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.collector.admission import Admission
 from ddptop.collector.ends import living_sessions
-from ddptop.collector.mishaps import ARITHMETIC, Mishaps
+from ddptop.collector.mishaps import Mishaps
 from ddptop.collector.past_points import PastPoints
 from ddptop.collector.record import Record
 from ddptop.collector.stall_watch import StallWatch
@@ -12,10 +13,14 @@ from ddptop.collector.watch import ProcessWatch, RankProcess
 from ddptop.protocol.codec import encode
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.goodbyes import LEFT, WELL
-from ddptop.protocol.messages import Bye, Clock, Event, Hello, Message, Received, Steps
+from ddptop.protocol.limits import MAX_TEXT
+from ddptop.protocol.messages import Bye, Clock, Event, Hello, Message, Received, Scalar, Steps
 from ddptop.transport.receiver import AckedReceiver
 
 NS = 1_000_000_000
+
+TELL_REFUSED_NS = 10 * NS
+"""Least time between two counts of refused messages: who sends them in a loop does not fill the recording."""
 
 MADE_UP_BOUND_NS = 50_000
 """Made-up hosts have this machine's clock; the bound is what a network would leave of it."""
@@ -31,6 +36,7 @@ class Intake:
         reducer: Reducer,
         watch: ProcessWatch,
         stalls: StallWatch,
+        admission: Admission,
         *,
         watched: bool,
     ) -> None:
@@ -39,22 +45,39 @@ class Intake:
         self._reducer = reducer
         self._watch = watch
         self._stalls = stalls
+        self._admission = admission
         self._watched = watched
         self._hosts: set[str] = set()
         self._session_of: dict[int, int] = {}
         self.world_size = 0
         """0: no rank has said it yet."""
         self._mishaps = Mishaps()
+        self._told_refused = (0, 0)
+        self._tell_refused_ns = 0
         record.tell_past(PastPoints(reducer))
 
     def drain(self, now_ns: int) -> int:
         """Take all that has arrived; returns the number of messages."""
         arrived = self._receiver.drain(now_ns)
         for received, body in arrived:
-            self._note(received, now_ns)
-            self._keep(received, body)
-            self._note_trouble(received, now_ns)
+            try:
+                self._take(received, body, now_ns)
+            except Exception:  # noqa: BLE001  # whatever a message sets off, it costs that message alone
+                self._mishaps.note()
         return len(arrived)
+
+    def tell_refused(self, now_ns: int, *, final: bool = False) -> None:
+        """Say how many messages were refused or failed, where that has changed since it was last said."""
+        counts = (self._receiver.refused, self._mishaps.count)
+        if counts == self._told_refused or (now_ns < self._tell_refused_ns and not final):
+            return
+        self._told_refused, self._tell_refused_ns = counts, now_ns + TELL_REFUSED_NS
+        fields: dict[str, Scalar] = {
+            "refused": counts[0],
+            "failed": counts[1],
+            "reason": self._receiver.refused_why[:MAX_TEXT],
+        }
+        self.say(Event("refused_messages", now_ns, -1, -1, fields), now_ns)
 
     def acknowledge(self, now_ns: int) -> None:
         """Let the recording write what is due, and ack what it has written."""
@@ -77,6 +100,17 @@ class Intake:
         """PCI bus id of the GPU that a rank says it uses; empty where it has none."""
         return str(self._reducer.cards.get(process.rank, {}).get("gpu.bus_id") or "")
 
+    def _take(self, received: Received, body: bytes, now_ns: int) -> None:
+        rank, session = received.rank, received.session
+        if session != self._session_of.get(rank) and not isinstance(received.message, Hello):
+            hello = self._admission.returning(rank, session)
+            if hello is not None:
+                self._note(Received(now_ns, rank, session, 0, hello), now_ns)
+                self.say(Event("rank_returned", now_ns, rank, -1, {"session": session}), now_ns)
+        self._note(received, now_ns)
+        self._keep(received, body)
+        self._note_trouble(received, now_ns)
+
     def _note(self, received: Received, now_ns: int) -> None:
         message, session = received.message, received.session
         if isinstance(message, Hello):
@@ -91,8 +125,12 @@ class Intake:
                 self._watch.add(process, message.unix_ns / NS, now_ns)
         elif isinstance(message, Bye):
             self._watch.said_bye(session, left=message.reason == LEFT)
+            self._admission.note_bye(received.rank, session)
         else:
-            self._watch.heard(session, now_ns, trains=isinstance(message, Steps))
+            trains = isinstance(message, Steps)
+            self._watch.heard(session, now_ns, trains=trains)
+            if trains:
+                self._admission.note_bye(received.rank, session, said=False)
 
     def _note_trouble(self, received: Received, now_ns: int) -> None:
         """After the reducer has it: what matters to those who ask the ranks."""
@@ -105,6 +143,8 @@ class Intake:
     def recall(self, received: Received, now_ns: int) -> None:
         """Take a message out of the recording of a collector before this one."""
         self._note(received, now_ns)
+        if isinstance(received.message, Hello):
+            self._admission.recall(received.message)
         self._receiver.recall(received.session, received.seq)
         message = received.message
         if isinstance(message, Evidence):
@@ -129,5 +169,5 @@ class Intake:
     def _feed(self, received: Received) -> None:
         try:
             self._reducer.feed(received)
-        except ARITHMETIC:
+        except Exception:  # noqa: BLE001  # the recording has it: a later version may know better
             self._mishaps.note()

@@ -11,6 +11,7 @@ import zmq
 
 from ddptop.analysis.frames import Frame
 from ddptop.analysis.reducer import Reducer
+from ddptop.collector.admission import Admission
 from ddptop.collector.alone import Alone
 from ddptop.collector.arguments import Arguments
 from ddptop.collector.chores import Chores
@@ -105,12 +106,15 @@ class Collector:
         self._reducer = Reducer(stall_s=arguments.stall_s, tail=resume)
         self._pipe = self._open_pipe()
         stack.callback(self._pipe.close)
+        launcher = os.getppid() if arguments.alone is None else arguments.alone[0]
+        admission = Admission(launcher=launcher, worlds=arguments.worlds, simulated=arguments.simulated)
         receiver = AckedReceiver(
             context,
             ingest_endpoint(self._directory),
             epoch=epoch,
             run_id=arguments.run_id,
             hold_acks=True,
+            admit=admission,
         )
         stack.callback(receiver.close)
         self._server = CreditServer(context, view_endpoint(self._directory))
@@ -119,7 +123,13 @@ class Collector:
         self._watch = watch
         self._stalls = StallWatch(receiver.ask)
         self._intake = Intake(
-            receiver, self._record, self._reducer, watch, self._stalls, watched=not arguments.simulated
+            receiver,
+            self._record,
+            self._reducer,
+            watch,
+            self._stalls,
+            admission,
+            watched=not arguments.simulated,
         )
         self._flights = FlightAnalyser(flight_folder(self._directory), arguments.record, self._intake.say)
         stack.callback(self._flights.close)
@@ -221,6 +231,7 @@ class Collector:
         """Say how the run ended: to the recording, and to those who watch."""
         now_ns = time.monotonic_ns()
         self._flights.close()
+        self._intake.tell_refused(now_ns, final=True)
         self._say_run("finished" if self._pipe.well else "failed", now_ns)
         self._record.close()
         self._intake.acknowledge(now_ns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,7 +19,11 @@ SILENCE_NS = 3_000_000_000
 only silence then says that it is gone. Six heartbeats."""
 
 MAX_WATCHED = 1024
-"""Processes of one host; a flood of made-up HELLOs must not cost a look at each, every second."""
+"""Processes of one host, one per rank: made-up HELLOs must not cost a look at each of them every second."""
+
+DESCRIPTORS_SHARE = 4
+"""Of the descriptors that this process may have, one in so many is for pidfds at most: past that a process
+is seen to end when it is looked at, once a second."""
 
 HELD_LOOKS = 2
 """A debugger or profiler holds a process for a moment; what two looks in a row find is worth saying."""
@@ -82,6 +87,8 @@ class ProcessWatch:
         self._register = register
         self._unregister = unregister
         self._watched: dict[int, _Watched] = {}
+        self._descriptors = 0
+        """Pidfds that are open."""
 
     def __len__(self) -> int:
         """Processes whose words may still come: neither a BYE nor their end was seen."""
@@ -91,7 +98,9 @@ class ProcessWatch:
         """Watch the process that said HELLO at that time."""
         if process.session in self._watched or len(self._watched) >= MAX_WATCHED or process.pid <= 0:
             return
-        descriptor = _open_pidfd(process.pid)
+        room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // DESCRIPTORS_SHARE
+        descriptor = _open_pidfd(process.pid) if self._descriptors < room else None
+        self._descriptors += descriptor is not None
         start = process_start(process.pid)
         if start is not None and start_after(process.pid, hello_unix_s):
             start = None  # somebody else has its pid by now
@@ -212,6 +221,7 @@ class ProcessWatch:
                 self._unregister(watched.descriptor)
             os.close(watched.descriptor)
             watched.descriptor = None
+            self._descriptors -= 1
 
 
 def _open_pidfd(pid: int) -> int | None:
@@ -219,5 +229,5 @@ def _open_pidfd(pid: int) -> int | None:
         return None
     try:
         return os.pidfd_open(pid)
-    except OSError:  # no such process, no such system call, or no descriptors left
+    except (OSError, OverflowError):  # no such process, no such system call, or no descriptors left
         return None

@@ -25,7 +25,10 @@ MAX_CARD = 256
 """Entries of a rank's card (versions, DDP options, environment that matters)."""
 
 MAX_WORLD = 65_536
-"""Ranks in a process group."""
+"""Ranks in a process group, as far as messages and recordings can name them."""
+
+MAX_SHOWN_WORLD = 16_384
+"""Ranks of a run that is recorded: a frame of so many, each with a GPU, takes 7 MB at most."""
 
 MAX_STEP = 2**48
 """Steps, sequence numbers and other counts."""

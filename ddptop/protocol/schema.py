@@ -54,7 +54,7 @@ _number = integer(0, limits.MAX_BUCKETS - 1)
 _phase = integer(min(Phase), max(Phase))
 _identifier = integer(0, 2**63 - 1)
 _version = integer(0, 65_535)
-_pid = integer(0, 2**32)
+_pid = integer(0, 2**31 - 1)  # what the kernel takes for one
 _exit_code = integer(-(2**31), 2**32)
 _state = one_of("live", "finished", "failed")
 # Costs and loads have no natural ceiling; beyond this they are nonsense.

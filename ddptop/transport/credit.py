@@ -123,15 +123,31 @@ class CreditServer:
             credit = decode(body)
         except ProtocolError:
             return False
-        if not isinstance(credit, Credit) or (
-            name not in self._viewers and len(self._viewers) >= MAX_VIEWERS
-        ):
+        if not isinstance(credit, Credit):
             return False
+        if name not in self._viewers and len(self._viewers) >= MAX_VIEWERS:
+            self._forget_closed()
+            if len(self._viewers) >= MAX_VIEWERS:
+                return False
         viewer = self._viewers.setdefault(name, _Viewer(now_ns))
         if viewer.credit is None:
             viewer.since_ns = now_ns
         viewer.credit, viewer.heard_ns = credit, now_ns
         return True
+
+    def _forget_closed(self) -> None:
+        """Viewers whose connection is closed give up their places, also those that were killed.
+
+        libzmq gives no event that names them; but a ROUTER that must deliver refuses a peer that is not
+        there. The others get an empty message, which every viewer passes over.
+        """
+        for name in list(self._viewers):
+            try:
+                self.socket.send_multipart([name, b""], zmq.NOBLOCK)
+            except zmq.Again:  # it is stopped, and its connection is there
+                continue
+            except zmq.ZMQError:
+                del self._viewers[name]
 
 
 class CreditClient:

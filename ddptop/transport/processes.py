@@ -16,6 +16,8 @@ class ProcessStatus(NamedTuple):
     """When it started, in a unit only meant for equality."""
     exit_status: int
     """As `os.waitstatus_to_exitcode` takes it; of a zombie. 0 to those who have no right to see it."""
+    parent: int = 0
+    """Its pid; 0 where it is outside this pid namespace."""
 
 
 def boot_id() -> str:
@@ -45,14 +47,57 @@ def process_start(pid: int) -> int | None:
 def process_status(pid: int) -> ProcessStatus | None:
     """State of a process, a zombie's included; None if there is none, or no /proc that tells.
 
-    Fields 3, 22 and 52 of /proc/PID/stat, proc(5).
+    Fields 3, 4, 22 and 52 of /proc/PID/stat, proc(5).
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:  # also ProcessLookupError, where it ends while it is read
         return None
     fields = stat[stat.rindex(b")") + 2 :].split()  # the command in parentheses may hold anything
-    return ProcessStatus(fields[0].decode(), int(fields[19]), int(fields[49]))
+    return ProcessStatus(fields[0].decode(), int(fields[19]), int(fields[49]), int(fields[1]))
+
+
+MAX_ANCESTORS = 64
+"""More than any launcher and its shells put above a rank."""
+
+
+def belongs_to(pid: int, other: int) -> bool:
+    """Whether a process is this other one, of its process group, or descends from it."""
+    group = _group(pid)
+    if pid == other or (group is not None and group == _group(other)):
+        return True
+    for _ in range(MAX_ANCESTORS):
+        status = process_status(pid)
+        if status is None or status.parent <= 1:
+            return False
+        pid = status.parent
+        if pid == other:
+            return True
+    return False
+
+
+def is_own(pid: int) -> bool:
+    """Whether there is a process of this pid that runs as this user."""
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid == os.getuid()
+    except OSError:
+        return False
+
+
+def innermost_pid(pid: int) -> int:
+    """The pid of a process in its own pid namespace, which is another in a container. `NSpid` of proc(5)."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
+    except OSError:
+        return pid
+    return next((int(line.split()[-1]) for line in lines if line.startswith(b"NSpid:")), pid)
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return None
 
 
 def start_after(pid: int, unix_s: float) -> bool | None:

@@ -7,7 +7,7 @@ and the reducer sees the loss as a gap in step numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ from ddptop.protocol.messages import (
     Replica,
     Steps,
 )
-from ddptop.transport.sockets import bind
+from ddptop.transport.sockets import bind, peer_pid
 
 HIGH = 50
 """Messages per connection that wait in the socket; the rest stays in the senders' windows."""
@@ -41,8 +41,9 @@ HIGH = 50
 MAX_HEAD_BYTES = 48
 """Four msgpack integers and the array's own byte take at most 37."""
 
-MAX_SESSIONS = 2 * MAX_WORLD
-"""Sessions known at a time: a whole world, restarted once. Beyond it a HELLO is refused."""
+SESSIONS_OF_A_RANK = 2
+"""Known at a time: a rank's process, and the one before it, whose last messages may still be on their way.
+A HELLO beyond that makes the oldest unknown, so that HELLOs without end take no memory."""
 
 _HEAD_LIMITS = {f"max_{kind}_len": 0 for kind in ("map", "str", "bin", "ext")} | {"max_array_len": 4}
 
@@ -97,6 +98,8 @@ class AckedReceiver:
     `epoch` names this collector process. `seen` maps sessions to the highest number that a collector before
     this one has recorded, so that nothing is doubled. `run_id` refuses ranks of another run.
     With `hold_acks` messages are acked only when `acknowledge` says that they are safe; otherwise by `drain`.
+    `admit` is asked about every HELLO, with the pid of the process that sent it (None: not known), and raises
+    ProtocolError to refuse it.
     """
 
     def __init__(
@@ -108,17 +111,23 @@ class AckedReceiver:
         seen: Mapping[int, int] | None = None,
         run_id: str | None = None,
         hold_acks: bool = False,
+        admit: Callable[[Hello, int | None], None] | None = None,
     ) -> None:
+        self._admit = admit
         self._epoch = epoch
         self._seen = dict(seen or {})
         self._run_id = run_id
         self._hold_acks = hold_acks
         self._sessions: dict[int, _Session] = {}
+        self._sessions_of: dict[int, list[int]] = {}
+        """By rank, oldest first."""
         self._to_ack: set[int] = set()
         self.detail_every = 1
         """Announced in every ACK: the group's largest sampling interval."""
         self.refused = 0
         """Messages that were not what they should be."""
+        self.refused_why = ""
+        """What was wrong with the last of them."""
         self.unknown = 0
         """Messages of a type that this version does not know."""
         self.socket = bind(context, endpoint, high=HIGH, max_bytes=MAX_RANK_MESSAGE_BYTES, heartbeat=True)
@@ -132,18 +141,19 @@ class AckedReceiver:
         accepted: list[tuple[Received, bytes]] = []
         for _ in range(limit):
             try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+                frames = self._receive()
             except zmq.Again:
                 break
             try:
                 received = self._accept(frames, now_ns)
             except UnknownType:
                 self.unknown += 1
-            except ProtocolError:
+            except Exception as error:  # noqa: BLE001  # no message may end the collector
                 self.refused += 1
+                self.refused_why = str(error) if isinstance(error, ProtocolError) else repr(error)
             else:
                 if received is not None:
-                    accepted.append((received, frames[2]))
+                    accepted.append(received)
         if not self._hold_acks:
             self.acknowledge()
         return accepted
@@ -186,14 +196,24 @@ class AckedReceiver:
         except zmq.ZMQError:  # full or gone: the sender asks again
             return
 
-    def _accept(self, frames: list[bytes], now_ns: int) -> Received | None:
+    def _receive(self) -> list[bytes | zmq.Frame]:
+        """The frames of the next message, the last one uncopied: it knows who sent it. Raises zmq.Again."""
+        frames: list[bytes | zmq.Frame] = [self.socket.recv(zmq.NOBLOCK)]
+        while self.socket.getsockopt(zmq.RCVMORE):
+            frames.append(self.socket.recv(zmq.NOBLOCK, copy=len(frames) != 2))
+        return frames
+
+    def _accept(self, frames: list[bytes | zmq.Frame], now_ns: int) -> tuple[Received, bytes] | None:
         if len(frames) != 3:
             raise ProtocolError(f"{len(frames)} frames")
-        route, head_frame, body = frames
+        route, head_frame, frame = frames
+        assert isinstance(route, bytes) and isinstance(head_frame, bytes) and isinstance(frame, zmq.Frame)
+        body = frame.bytes
         head = read_head(head_frame)
         session = self._sessions.get(head.session)
         if session is None or head.seq == 0:
-            return self._unnumbered(route, head, session, body, now_ns)
+            message = self._unnumbered(route, head, session, body, frame)
+            return None if message is None else (Received(now_ns, head.rank, head.session, 0, message), body)
         if session.rank != head.rank:
             raise ProtocolError("session of another rank")
         session.route = route
@@ -204,33 +224,44 @@ class AckedReceiver:
             return None
         # Counted as seen before it is understood: what is refused now would be refused again for ever.
         session.seen = head.seq
-        return Received(now_ns, head.rank, head.session, head.seq, _allowed(decode(body), NUMBERED))
+        return Received(now_ns, head.rank, head.session, head.seq, _allowed(decode(body), NUMBERED)), body
 
     def _unnumbered(
-        self, route: bytes, head: Head, session: _Session | None, body: bytes, now_ns: int
-    ) -> Received | None:
+        self, route: bytes, head: Head, session: _Session | None, body: bytes, frame: zmq.Frame
+    ) -> Message | None:
         if session is None and head.seq:
             self._answer(route, 0, True)  # it has not said HELLO to this collector
             return None
         message = _allowed(decode(body), (Hello, Progress))
-        if isinstance(message, Hello):
-            self._check_hello(message, head)
-        known = session is not None
-        if session is None:
-            if not isinstance(message, Hello):
+        if session is not None and session.rank != head.rank:
+            raise ProtocolError("session of another rank")
+        if not isinstance(message, Hello):
+            if session is None:
                 self._answer(route, 0, True)
                 return None
-            if len(self._sessions) >= MAX_SESSIONS:
-                raise ProtocolError("too many sessions")
-            seen = self._seen.pop(head.session, 0)
-            session = self._sessions[head.session] = _Session(head.rank, seen, seen, route)
-        elif session.rank != head.rank:
-            raise ProtocolError("session of another rank")
+            session.route = route
+            self._to_ack.add(head.session)
+            return message
+        self._check_hello(message, head)
+        if self._admit is not None:
+            self._admit(message, peer_pid(frame))
+        known = session is not None
+        session = session or self._know(head, route)
         session.route = route
         self._to_ack.add(head.session)
-        if known and isinstance(message, Hello):
-            return None
-        return Received(now_ns, head.rank, head.session, 0, message)
+        return None if known else message
+
+    def _know(self, head: Head, route: bytes) -> _Session:
+        """Begin a session, and forget the oldest one of the rank where that is one too many."""
+        of_rank = self._sessions_of.setdefault(head.rank, [])
+        of_rank.append(head.session)
+        if len(of_rank) > SESSIONS_OF_A_RANK:
+            oldest = of_rank.pop(0)
+            self._to_ack.discard(oldest)
+            del self._sessions[oldest]
+        seen = self._seen.pop(head.session, 0)
+        session = self._sessions[head.session] = _Session(head.rank, seen, seen, route)
+        return session
 
     def _check_hello(self, hello: Hello, head: Head) -> None:
         if hello.version != VERSION:

@@ -97,6 +97,19 @@ def bind(
     return socket
 
 
+def peer_pid(frame: zmq.Frame) -> int | None:
+    """The process that made the connection over which a frame came, as the kernel told libzmq then.
+
+    None: not over ipc, a libzmq without SO_PEERCRED, or a process whose pid namespace is not seen from here.
+    libzmq gives `NAME:UID:GID:PID`.
+    """
+    try:
+        pid = int(str(frame.get("Peer-Address")).rpartition(":")[2])
+    except (zmq.ZMQError, ValueError):
+        return None
+    return pid if pid > 0 else None
+
+
 def arrived(socket: zmq.Socket[bytes]) -> Iterator[Message]:
     """The messages that have arrived at a DEALER, as far as they make sense. Never blocks."""
     while True:

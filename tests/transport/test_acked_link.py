@@ -14,6 +14,8 @@ from ddptop.protocol.codec import encode
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Hello, Progress
+from ddptop.transport import receiver as receiver_module
+from ddptop.transport.receiver import SESSIONS_OF_A_RANK
 
 PROGRESS = encode(Progress(1, 5, 0, -1, -1, 1, 0.0, 0.0, 0))
 
@@ -245,3 +247,32 @@ def test_another_session_cannot_speak_for_a_rank_it_is_not(link, wire):
     sender.offer(wire.numbered(1))
     link.settle(sender, receiver)
     assert wire.numbers(link.arrived) == [0, 1]
+
+
+def test_sessions_without_end_take_no_memory(link, wire):
+    receiver, hostile = link.receiver(), link.raw()
+    for session in range(1, 500):
+        head = msgpack.packb([session, 0, 0, 1])
+        hostile.send_multipart(
+            [head, encode(Hello(1, "run", session, 0, 2, 0, 0, "h", 1, "", "", "", 1, 1, 1.0))]
+        )
+    wire.wait_for(lambda: link.drain(receiver) or len(link.arrived) == 499)
+    assert len(receiver._sessions) == SESSIONS_OF_A_RANK
+
+
+def test_a_message_that_sets_off_an_error_of_ours_costs_that_message(link, wire, monkeypatch):
+    receiver, sender = link.receiver(), link.sender()
+    whole = receiver_module.decode
+
+    def fails(body: bytes) -> object:
+        message = whole(body)
+        if getattr(message, "step", None) == 1:
+            raise OverflowError("signed integer is greater than maximum")
+        return message
+
+    monkeypatch.setattr(receiver_module, "decode", fails)
+    for number in range(3):
+        sender.offer(wire.numbered(number))
+    link.settle(sender, receiver)
+    assert wire.numbers(link.arrived) == [0, 2]
+    assert (receiver.refused, receiver.refused_why[:13]) == (1, "OverflowError")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
 
 import pytest
@@ -102,3 +104,28 @@ def test_hostile_viewers_are_counted_and_limited(wire, link, server, client, mon
         hostile.send_multipart(frames)
     wire.wait_for(lambda: server.drain(time.monotonic_ns()) or server.refused == 5)
     assert len(server.waiting()) == 1
+
+
+def test_a_viewer_that_was_killed_leaves_its_place_to_the_next(wire, link, server, monkeypatch):
+    """Also where it owes nothing: it had been sent the frame that it asked for."""
+    monkeypatch.setattr(credit_module, "MAX_VIEWERS", 2)
+    living = CreditClient(link.endpoint)
+    ask(wire, server, living)
+    code = (
+        "import sys, time\nfrom ddptop.transport.credit import CreditClient\n"
+        "from ddptop.protocol.link import Credit\nclient = CreditClient(sys.argv[1])\n"
+        "while not client.grant(Credit(0, 5, -1)): time.sleep(0.01)\ntime.sleep(600)"
+    )
+    killed = subprocess.Popen([sys.executable, "-c", code, link.endpoint])
+    wire.wait_for(lambda: server.drain(1) or len(server.waiting()) == 2)
+    for viewer in server.waiting():
+        assert server.send(viewer.name, State(1, 0, b""), 1)
+    killed.kill()
+    killed.wait()
+    late = CreditClient(link.endpoint)
+    wire.wait_for(lambda: late.grant(Credit(0, 7, -1)) and (server.drain(2) or bool(server.waiting())))
+    assert [viewer.credit.cursor for viewer in server.waiting()] == [7]
+    assert len(server.heard_since(0)) == 2  # the one that lives keeps its place
+    assert receive(wire, living) == State(1, 0, b"")
+    for client in (living, late):
+        client.close()

@@ -1,0 +1,129 @@
+"""Which process may report as which rank. A HELLO that does not fit is refused, and counted as such."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ddptop.protocol.checks import ProtocolError
+from ddptop.protocol.limits import MAX_SHOWN_WORLD
+from ddptop.transport.processes import belongs_to, innermost_pid, is_own, process_start, start_after
+
+if TYPE_CHECKING:
+    from ddptop.protocol.messages import Hello
+
+
+@dataclass(slots=True)
+class _Process:
+    """The process behind a session."""
+
+    hello: Hello
+    pid: int | None
+    """As this process sees it; None: not known."""
+    start: int | None
+    of_launcher: bool
+    """It descends from the run's launcher."""
+    said_bye: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """It has said BYE, or is known to be there no longer."""
+        return self.said_bye or (self.pid is not None and not self._is_there)
+
+    @property
+    def lives(self) -> bool:
+        """It is known to be there, and has not said BYE."""
+        return not self.said_bye and self._is_there
+
+    @property
+    def _is_there(self) -> bool:
+        return self.pid is not None and self.start is not None and process_start(self.pid) == self.start
+
+
+class Admission:
+    """Decides on every HELLO. A rank's place is its process's as long as that lives.
+
+    A new process takes it when the one before it has ended or said BYE, or when it belongs to that one. Where
+    the kernel does not say which process sent a HELLO (other pid namespaces), the newest one has the place.
+    """
+
+    def __init__(
+        self, *, launcher: int, worlds: tuple[int, int] | None = None, simulated: bool = False
+    ) -> None:
+        """`launcher`: pid of the process that started the run, or 0; `worlds`: least and most ranks that it
+        starts, None where the script itself decides; `simulated`: one process reports as all ranks."""
+        self._launcher = launcher
+        self._worlds = worlds
+        self._simulated = simulated
+        self._holders: dict[int, _Process] = {}
+        self._before: dict[int, _Process] = {}
+        """By rank: the process whose place another took."""
+
+    def __call__(self, hello: Hello, peer: int | None) -> None:
+        """Admit a HELLO or raise ProtocolError; `peer`: pid of the process that sent it, None if unknown."""
+        self._check_world(hello)
+        if self._simulated:
+            return
+        if peer is not None and not belongs_to(peer, hello.pid) and innermost_pid(peer) != hello.pid:
+            raise ProtocolError(f"HELLO of process {hello.pid} was sent by process {peer}")
+        before, holder = self._before.get(hello.rank), self._holders.get(hello.rank)
+        if before is not None and before.hello.session == hello.session:
+            return  # it reconnects, and its place is taken: see `returning`
+        newcomer = self._process(hello, peer)
+        if holder is not None and holder.hello.session != hello.session and holder.lives:
+            self._check_place(newcomer, holder)
+        self._take_place(newcomer)
+
+    def recall(self, hello: Hello) -> None:
+        """A collector before this one has admitted it. Its pid is its own word: seen from here, or none."""
+        if not self._simulated:
+            ours = is_own(hello.pid) and start_after(hello.pid, hello.unix_ns / 1e9) is False
+            self._take_place(self._process(hello, hello.pid if ours else None))
+
+    def note_bye(self, rank: int, session: int, *, said: bool = True) -> None:
+        """A rank's process has said BYE (or, with `said` False, trains on all the same)."""
+        for process in (self._holders.get(rank), self._before.get(rank)):
+            if process is not None and process.hello.session == session:
+                process.said_bye = said
+
+    def returning(self, rank: int, session: int) -> Hello | None:
+        """The HELLO of a process that still reports after the one that took its place has ended, else None.
+
+        It has its place back from now on.
+        """
+        before, holder = self._before.get(rank), self._holders.get(rank)
+        if before is None or holder is None or before.hello.session != session or not holder.ended:
+            return None
+        if not before.lives or before.hello.incarnation < holder.hello.incarnation:
+            return None
+        self._take_place(before)
+        return before.hello
+
+    def _check_world(self, hello: Hello) -> None:
+        if hello.world_size > MAX_SHOWN_WORLD:
+            raise ProtocolError(f"a world of {hello.world_size:,} ranks: {MAX_SHOWN_WORLD:,} can be shown")
+        low, high = self._worlds or (1, MAX_SHOWN_WORLD)
+        if not low <= hello.world_size <= high:
+            started = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+            raise ProtocolError(f"a world of {hello.world_size:,} ranks: the launcher starts {started}")
+
+    def _check_place(self, newcomer: _Process, holder: _Process) -> None:
+        if newcomer.pid is None or holder.pid is None or belongs_to(newcomer.pid, holder.pid):
+            return
+        if newcomer.of_launcher and not holder.of_launcher:
+            return
+        rank = holder.hello.rank
+        raise ProtocolError(f"HELLO of process {newcomer.pid} as rank {rank}, which is process {holder.pid}")
+
+    def _process(self, hello: Hello, pid: int | None) -> _Process:
+        if pid is None:
+            return _Process(hello, None, None, of_launcher=False)
+        of_launcher = self._launcher > 1 and belongs_to(pid, self._launcher)
+        return _Process(hello, pid, process_start(pid), of_launcher)
+
+    def _take_place(self, process: _Process) -> None:
+        rank = process.hello.rank
+        holder = self._holders.get(rank)
+        if holder is not None and holder.hello.session != process.hello.session:
+            self._before[rank] = holder
+        self._holders[rank] = process

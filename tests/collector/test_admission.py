@@ -1,0 +1,212 @@
+"""Who may report as which rank; and that no message ends the collector, or is refused without a word."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.snapshot import snapshot
+from ddptop.collector.admission import Admission
+from ddptop.protocol.checks import ProtocolError
+from ddptop.protocol.codec import encode
+from ddptop.protocol.limits import MAX_SHOWN_WORLD
+from ddptop.protocol.messages import Event, Hello, Received, StepRow, Steps
+from ddptop.recording.reader import Recording
+from ddptop.transport import processes
+
+HOSTILE = """
+import os, sys, time
+import msgpack, zmq
+directory, run_id = sys.argv[1:]
+context = zmq.Context()
+def send(session, rank, body):
+    socket = context.socket(zmq.DEALER)
+    socket.connect(f"ipc://{directory}/ingest")
+    socket.send_multipart([msgpack.packb([session, rank, 0, 1]), body])
+def hello(session, rank=0, world=2, pid=os.getpid()):
+    now = time.monotonic_ns()
+    fields = [1, 1, run_id, session, rank, world, rank, 0, "h", pid, "cpu", "gloo", "hook", now, now, 1.0]
+    send(session, rank, msgpack.packb(fields))
+hello(1)  # as rank 0, which is another process
+hello(2, pid=int(os.environ["RANK_PID"]))  # in its name
+hello(3, pid=2**31)
+hello(4, world=3)
+hello(5, world=65_536, rank=65_535)
+send(6, 0, b"\\xff")
+print("sent", flush=True)
+time.sleep(600)
+"""
+
+
+def test_hostile_messages_are_refused_counted_and_shown_and_the_rank_keeps_its_place(stage):
+    collector = stage.collector("--worlds", "2:2")
+    source = stage.source()
+    ranks = [stage.rank(rank, steps=100, end="hang") for rank in (0, 1)]
+    stage.until(source, lambda frame: frame.group.step == 99)
+    hostile = subprocess.Popen(
+        [sys.executable, "-c", HOSTILE, str(stage.directory), "run"],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"RANK_PID": str(ranks[0].pid)},
+    )
+    stage.processes.append(hostile)
+    frame = stage.until(source, lambda frame: any(a.kind == "refused_messages" for a in frame.alerts))
+    (alert,) = [alert for alert in snapshot(frame)["alerts"] if alert["kind"] == "refused_messages"]
+    assert alert["evidence"]["failed"] == 0
+    assert frame.run.world_size == 2
+    stage.finish(collector)
+    reducer = Reducer()
+    for received in Recording.open(stage.recording).records():
+        reducer.feed(received)
+    assert [member.hello.pid for member in reducer.members] == [rank.pid for rank in ranks]
+    counted = reducer.refused_messages
+    assert counted is not None and counted[1].fields["refused"] == 6
+
+
+def sleeper() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", "input()"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+@pytest.fixture
+def others() -> Iterator[Callable[[], int]]:
+    """Pids of processes that have nothing to do with each other."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> int:
+        started.append(sleeper())
+        return started[-1].pid
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def hello(pid: int, session: int, *, rank: int = 0, world: int = 2, incarnation: int = 0) -> Hello:
+    return Hello(
+        1, "run", session, rank, world, rank, incarnation, "h", pid, "cpu", "gloo", "hook", 1, 1, 1.0
+    )
+
+
+def end(pid: int) -> None:
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+
+
+def test_a_rank_is_its_process_as_long_as_that_lives(others):
+    admission = Admission(launcher=0)
+    first, second = others(), others()
+    admission(hello(first, 1), first)
+    for claim, peer in (
+        (hello(second, 2), second),
+        (hello(first, 2), second),
+        (hello(second, 2, incarnation=9), second),
+    ):
+        with pytest.raises(ProtocolError, match="HELLO of process"):
+            admission(claim, peer)
+    admission(hello(first, 3), first)  # it made another process group
+    end(first)
+    admission(hello(second, 2, incarnation=1), second)  # the launcher restarted it
+
+
+def test_a_rank_takes_its_place_back_once_it_is_free(others):
+    true, other = others(), others()
+    admission = Admission(launcher=0)
+    admission(hello(true, 1), true)
+    admission(hello(other, 2), None)  # the kernel did not say who: the newest has the place
+    assert admission.returning(0, 1) is None  # as far as known
+    admission = Admission(launcher=0)
+    admission(hello(true, 1), true)
+    admission.note_bye(0, 1)
+    admission(hello(other, 2), other)
+    admission.note_bye(0, 1, said=False)
+    admission(hello(true, 1), true)  # reconnects, while the other lives
+    assert admission.returning(0, 1) is None
+    end(other)
+    assert admission.returning(0, 2) is None
+    assert admission.returning(0, 1) == hello(true, 1)
+    assert admission.returning(0, 1) is None
+
+
+def test_the_launchers_own_process_takes_the_place_of_one_that_is_not(others):
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert launcher.stdout is not None
+    rank, stranger = int(launcher.stdout.readline()), others()
+    admission = Admission(launcher=launcher.pid)
+    admission(hello(stranger, 1), stranger)
+    admission(hello(rank, 2), rank)
+    with pytest.raises(ProtocolError):
+        admission(hello(stranger, 3), stranger)
+    launcher.communicate()
+
+
+CHILD = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+print(child.pid, flush=True)
+input()
+"""
+
+
+def test_worlds_that_the_launcher_does_not_start_or_that_cannot_be_shown_are_refused():
+    fixed, elastic, free = (Admission(launcher=0, worlds=worlds) for worlds in ((4, 4), (2, 8), None))
+    fixed(hello(1, 1, world=4), None)
+    elastic(hello(1, 1, world=2), None)
+    free(hello(1, 1, world=MAX_SHOWN_WORLD), None)
+    for admission, world in ((fixed, 3), (fixed, 5), (elastic, 1), (elastic, 9), (free, MAX_SHOWN_WORLD + 1)):
+        with pytest.raises(ProtocolError, match="a world of"):
+            admission(hello(1, 1, world=world), None)
+
+
+def test_a_process_in_a_container_is_known_by_its_pid_there(others, monkeypatch):
+    pid = others()
+    monkeypatch.setattr("ddptop.collector.admission.innermost_pid", lambda of: 7 if of == pid else of)
+    Admission(launcher=0)(hello(7, 1), pid)
+    with pytest.raises(ProtocolError):
+        Admission(launcher=0)(hello(8, 1), pid)
+
+
+def test_a_process_belongs_to_itself_its_group_and_its_ancestors(others):
+    me, other = os.getpid(), others()
+    assert processes.belongs_to(me, me)
+    assert processes.belongs_to(other, me)  # its parent
+    assert not processes.belongs_to(me, other)
+    assert processes.innermost_pid(me) == me
+    assert processes.is_own(me)
+    assert not processes.is_own(2**22 + 1)
+
+
+def test_the_figures_go_on_with_the_process_that_has_its_rank_back():
+    def steps(first: int) -> Steps:
+        return Steps(1, first, 0, (StepRow(0, 10, 1, 1, 1, 1, 1, 2, 3, 1, 0, 1, None, ()),))
+
+    reducer = Reducer()
+    arriving = [
+        (1, hello(5, 1, world=1)),
+        (1, steps(0)),
+        (2, hello(6, 2, world=1)),
+        (1, steps(1)),
+        (0, Event("rank_returned", 3, 0, -1, {"session": 1})),
+        (1, steps(2)),
+    ]
+    for at, (session, message) in enumerate(arriving):
+        assert encode(message)
+        reducer.feed(Received(at, 0 if session else -1, session, 0, message))
+    assert (reducer.members[0].session, reducer.complete_step) == (1, 2)
+    assert reducer.members[0].lost_records == 0
+    reducer.feed(Received(9, -1, 0, 0, Event("rank_returned", 9, 0, -1, {"session": 77})))
+    assert replace(reducer.members[0]).session == 1

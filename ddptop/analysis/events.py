@@ -41,7 +41,11 @@ def on_event(reducer: Reducer, event: Event, t_ns: int) -> None:
     elif event.kind in ("analyser", "ras"):
         texts = [text for name, text in sorted(event.fields.items()) if name.startswith("text")]
         reducer.opinions[event.kind] = (_whole(event.fields.get("asked_ns")) or 0, tuple(map(str, texts)))
+    elif event.kind == "interruption":
+        reducer.interruptions.add(_whole(event.fields.get("from_ns")) or t_ns, t_ns)
+        reducer.log.add(reducer.unix_s(t_ns), event.kind, _told(event), severity="warning")
     elif event.kind == "collector_restart":
+        reducer.interruptions.add(reducer.newest_ns, t_ns)
         text = _told(event) or "collector restarted, the run went on"
         reducer.log.add(reducer.unix_s(t_ns), event.kind, text, severity="warning")
     elif event.kind not in TOLD_ELSEWHERE:

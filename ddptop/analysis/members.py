@@ -9,6 +9,7 @@ from ddptop.protocol.goodbyes import FINISHED, LEFT, WELL
 from ddptop.protocol.messages import Phase
 
 if TYPE_CHECKING:
+    from ddptop.analysis.clocks import Interruptions
     from ddptop.analysis.device_side import DeviceWord
     from ddptop.protocol.evidence import Evidence
     from ddptop.protocol.machine import Gpu, Memory
@@ -59,7 +60,13 @@ class Member:
     seen_ns: int = 0
     """When its host's agent last read its process: a sign that it is there, not that it works."""
     moved_ns: int = 0
-    """When its step last changed."""
+    """When its step last changed, by its own clock where it has told it: not when that arrived."""
+    own_ns: int = 0
+    """The newest reading of its own clock that it has sent."""
+    delay_ns: int = 0
+    """Least time from a reading of its own clock to its arrival: what its clock is behind, at most."""
+    stood_ns: int = 0
+    """How long its step had stood at that reading."""
     step: int = 0
     progress: Progress | None = None
     rss_bytes: int | None = None
@@ -103,20 +110,38 @@ class Member:
         """A new process takes the rank over."""
         self.__init__(records=self.records, lost_records=self.lost_records)  # type: ignore[misc]
         self.hello, self.session, self.heard_ns, self.moved_ns = hello, session, t_ns, t_ns
+        self.own_ns, self.delay_ns = hello.monotonic_ns, t_ns - hello.monotonic_ns
 
     def forget_process(self) -> None:
         """The others restarted: nothing of this rank's old process says anything of its next one."""
         self.__init__(records=self.records, lost_records=self.lost_records)  # type: ignore[misc]
 
-    def moved_to(self, step: int, t_ns: int) -> None:
-        """Its training thread is in `step` now."""
+    def read_clock(self, own_ns: int, t_ns: int, interruptions: Interruptions) -> None:
+        """A reading of the rank's own clock arrived at `t_ns`.
+
+        Where the collector did not run, readings are missing: time for which there is neither a reading nor
+        somebody who listened counts as no standing, for the whole machine may have been held.
+        """
+        self.delay_ns = min(self.delay_ns, t_ns - own_ns)
+        passed_ns = own_ns - self.own_ns
+        if passed_ns <= 0:
+            return
+        if passed_ns > STALE_S * NS:
+            here_ns = own_ns + self.delay_ns
+            passed_ns -= interruptions.within(here_ns - passed_ns, here_ns)
+        self.own_ns, self.stood_ns = own_ns, self.stood_ns + max(0, passed_ns)
+
+    def moved_to(self, step: int, own_ns: int) -> None:
+        """Its training thread is in `step` since this moment of its own clock, which has been read."""
         if step > self.step:
-            self.step, self.moved_ns = step, t_ns
+            self.step, self.moved_ns = step, own_ns + self.delay_ns
+            self.stood_ns = max(0, self.own_ns - own_ns)
 
     def declare(self, begins: bool, t_ns: int) -> None:
         """A declared phase begins or ends; from its end the step has its time again."""
         self.declared = max(0, self.declared + (1 if begins else -1))
         self.moved_ns = max(self.moved_ns, t_ns)
+        self.stood_ns = 0
 
     @property
     def phase(self) -> str:
@@ -161,10 +186,11 @@ class Member:
         """It has introduced itself, and neither said goodbye nor been seen to be gone."""
         return self.hello is not None and self.bye is None and self.gone_ns is None
 
-    def state(self, now_ns: int, run_state: str, *, host_gone: bool) -> str:
+    def state(self, silent_ns: int, run_state: str, *, host_gone: bool) -> str:
         """waiting, live, stale, lost, finished or failed; whether it stalls is for the group to say.
 
-        `host_gone`: nothing came from its host for SILENT_S, be it of another rank or of the agent.
+        `silent_ns`: for how long nothing came of it. `host_gone`: nothing came from its host for SILENT_S,
+        be it of another rank or of the agent.
         """
         if self.bye is not None:
             return "finished" if self.finished and not self.ended_badly else "failed"
@@ -176,7 +202,7 @@ class Member:
             return "lost"
         if host_gone:
             return "lost"
-        return "stale" if now_ns - self.heard_ns > STALE_S * NS else "live"
+        return "stale" if silent_ns > STALE_S * NS else "live"
 
 
 def group_state(states: list[str], run_state: str, *, stalled: bool = False) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ddptop.analysis import logged
 from ddptop.analysis.calls import compiling
-from ddptop.analysis.clocks import HostClocks
+from ddptop.analysis.clocks import HostClocks, Interruptions
 from ddptop.analysis.endings import ending
 from ddptop.analysis.events import on_event
 from ddptop.analysis.figures import Figures
@@ -90,6 +90,9 @@ class Reducer:
         """When a rank last gave evidence of compiling."""
         self.layouts = Layouts()
         self.clocks = HostClocks()
+        self.interruptions = Interruptions()
+        self.newest_ns = 0
+        """When the newest message arrived."""
         self.groups = Groups()
         self.history = HistoryStore(history_points)
         self.figures = Figures(
@@ -175,6 +178,7 @@ class Reducer:
         """Take one message in the order of its session. What does not fit is ignored, never raised."""
         self._take(received)
         self.taken += 1
+        self.newest_ns = max(self.newest_ns, received.t_ns)
         if not self.tail:  # in a tail, much lies between two messages that says nothing of a stall
             self._stall_log.look(self, received.t_ns)
 
@@ -321,7 +325,10 @@ class Reducer:
         if member.bye is not None:  # it had left its group, and trains in another now
             member.bye = member.ended_ns = None
             self.presence_changed()
-        member.moved_to(first + count, t_ns)
+        last = steps.rows[-1]
+        ended_ns = steps.base_ns + 1000 * (last.begin_us + last.wall_us)
+        member.read_clock(ended_ns, t_ns, self.interruptions)
+        member.moved_to(first + count, ended_ns)
         joined = bool(steps.rows[-1].flags & Flag.JOINED)
         if joined != member.joined:
             member.joined = joined
@@ -366,7 +373,8 @@ class Reducer:
             if message.detail_every != before:
                 self._detail_every = None
             member.progress = message
-            member.moved_to(message.step, t_ns)
+            member.read_clock(message.t_ns, t_ns, self.interruptions)
+            member.moved_to(message.step, message.t_ns)
             if member.declared or message.phase == Phase.EVALUATE:
                 self.excused_ns = t_ns
         elif isinstance(message, Card):
@@ -399,6 +407,7 @@ class Reducer:
             member.last_words = evidence
             return
         member.evidence, member.evidence_ns = evidence, t_ns
+        member.read_clock(evidence.t_ns, t_ns, self.interruptions)
         if compiling(evidence.stacks):
             self.compiling_ns = t_ns
         if evidence.phase == Phase.EVALUATE:

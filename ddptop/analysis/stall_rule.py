@@ -1,4 +1,8 @@
-"""What a stall is: the step of some rank stands still for longer than anything lawful explains."""
+"""What a stall is: the step of some rank stands still for longer than anything expected explains.
+
+How long a step has stood is read from the rank's own clock, which it sends with steps and heartbeats, and
+from the time since its last message. When messages arrive says little: the collector may have been stopped.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +49,17 @@ def stalled_since(reducer: Reducer, now_ns: int, *, grace_ns: int = 0) -> int | 
     if now_ns - since_ns < reducer.stall_s * NS:  # the common case, at no cost
         return None
     limit_ns = patience_ns(reducer)
-    if now_ns - since_ns < limit_ns or not _waited_for(members, running):
+    standing = [member for member in running if _stood_ns(reducer, member, now_ns) >= limit_ns]
+    if not standing or not _waited_for(members, running):
         return None
     compiles = reducer.compiling_ns > 0 and now_ns - reducer.compiling_ns < limit_ns + grace_ns
-    return None if compiles else since_ns
+    return None if compiles else max(min(member.moved_ns for member in standing), reducer.excused_ns)
+
+
+def _stood_ns(reducer: Reducer, member: Member, now_ns: int) -> int:
+    """How long the step of a rank has stood, by its own clock and its silence since."""
+    silent_ns = reducer.interruptions.silence_ns(member.heard_ns, now_ns)
+    return min(member.stood_ns + silent_ns, now_ns - reducer.excused_ns)
 
 
 def patience_ns(reducer: Reducer) -> int:
@@ -70,10 +81,11 @@ def rank_states(reducer: Reducer, now_ns: int) -> list[str]:
     heard = heard_hosts(reducer.members)
     run_state = reducer.run.state if reducer.run is not None else "live"
     states = []
+    silence_ns = reducer.interruptions.silence_ns
     for member in reducer.members:
-        silent_ns = now_ns - heard.get(member.host, 0)
-        state = member.state(now_ns, run_state, host_gone=silent_ns >= SILENT_S * NS)
-        still = stalled and now_ns - max(member.moved_ns, reducer.excused_ns) >= limit_ns
+        host_gone = silence_ns(heard.get(member.host, 0), now_ns) >= SILENT_S * NS
+        state = member.state(silence_ns(member.heard_ns, now_ns), run_state, host_gone=host_gone)
+        still = stalled and _stood_ns(reducer, member, now_ns) >= limit_ns
         states.append("stalled" if state == "live" and still else state)
     return states
 

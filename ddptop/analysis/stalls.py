@@ -91,7 +91,7 @@ def position(reducer: Reducer, rank: int, since_ns: int, now_ns: int) -> Positio
         step=member.step,
         bucket=member.bucket,
         answered=told is not None,
-        silent=member.stopped or now_ns - member.heard_ns > STALE_S * NS,
+        silent=member.stopped or reducer.interruptions.silence_ns(member.heard_ns, now_ns) > STALE_S * NS,
         sequences={name: number for name, number in sequences.items() if number is not None},
         operations=told.operations[-NEWEST:] if told is not None else (),
         inside=inside,

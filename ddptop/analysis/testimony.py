@@ -71,7 +71,8 @@ def testimony(
     elif member.stopped:
         process = "stopped"
     else:
-        process = "silent" if now_ns - member.heard_ns > STALE_S * NS else "alive"
+        silent_ns = reducer.interruptions.silence_ns(member.heard_ns, now_ns)
+        process = "silent" if silent_ns > STALE_S * NS else "alive"
     return Testimony(
         rank=rank,
         host=member.host,

@@ -28,7 +28,7 @@ from ddptop.collector.stall_watch import StallWatch
 from ddptop.collector.viewers import Viewers
 from ddptop.collector.watch import ProcessWatch
 from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, VERSION
-from ddptop.protocol.messages import Event, Run
+from ddptop.protocol.messages import Event, Run, Scalar
 from ddptop.transport.credit import CreditServer
 from ddptop.transport.receiver import AckedReceiver
 from ddptop.transport.rundir import (
@@ -49,6 +49,14 @@ TICK_MS = 100
 BREATH_S = 0.01
 """Pause after a round: many ranks then share one wake-up and one ack, and nobody notices 10 ms."""
 
+GAP_NS = 2 * NS
+"""A round that comes this late was held up: by a signal, or for want of processor time. Four heartbeats of
+each rank are due in it. Where stalls are looked for sooner than usual, half of that patience, or this."""
+LEAST_GAP_NS = NS
+
+SUSPEND_NS = NS
+"""By so much the clock that runs on in a suspended machine must have left the other one behind."""
+
 LAST_WORDS_NS = 2 * NS
 """How long the end of the run waits for ranks that have not said BYE and whose process is there."""
 
@@ -65,6 +73,8 @@ class Collector:
     def __init__(self, arguments: Arguments) -> None:
         """Raises RunDirectoryError where the folder is not ours alone or another collector serves it."""
         self._arguments = arguments
+        self._gap_ns = min(GAP_NS, max(LEAST_GAP_NS, int(arguments.stall_s * NS / 2)))
+        self._turned_ns, self._asleep_ns = time.monotonic_ns(), _asleep_ns()
         self._directory = arguments.run_dir
         self._mishaps = Mishaps()
         with ExitStack() as stack:
@@ -171,6 +181,7 @@ class Collector:
             started_at=started_at,
         )
         self._chores.announce()
+        self._turned_ns = time.monotonic_ns()
 
     def _round(self) -> int:
         """Wait for something, do what is due; returns the number of messages that ranks sent."""
@@ -178,7 +189,10 @@ class Collector:
         now_ns = time.monotonic_ns()
         # First of all: how a process ended is told by the kernel until its parent asks.
         self._watch.note_ended(ready.keys(), now_ns)
+        held_up = self._note_interruption(now_ns)
         arrived = self._intake.drain(now_ns)
+        while held_up and self._intake.drain(now_ns):
+            continue  # nothing is concluded before all that waits has been read
         if self._pipe.descriptor in ready:
             self._hear_launcher(now_ns)
         self._ends.tell(now_ns)
@@ -189,6 +203,31 @@ class Collector:
         self._server.drain(now_ns)
         self._viewers.serve(now_ns)
         return arrived
+
+    def _note_interruption(self, now_ns: int) -> bool:
+        """Tell of the time since the last round, where this process did not run; whether that was so."""
+        begin_ns, self._turned_ns = self._turned_ns, now_ns
+        slept_ns, self._asleep_ns = self._asleep_ns, _asleep_ns()
+        slept_ns = self._asleep_ns - slept_ns
+        if slept_ns >= SUSPEND_NS:  # a clock that all ranks read stood still as well
+            text = f"the machine was suspended for {slept_ns / NS:,.0f} s"
+            self._tell_interruption(now_ns, now_ns, slept_ns, text)
+        if now_ns - begin_ns < self._gap_ns:
+            return False
+        text = (
+            f"recording interrupted for {(now_ns - begin_ns) / NS:,.0f} s: the collector did not run "
+            "(stopped, or no processor time); what ranks sent meanwhile was read afterwards"
+        )
+        self._tell_interruption(begin_ns, now_ns, now_ns - begin_ns, text)
+        return True
+
+    def _tell_interruption(self, begin_ns: int, now_ns: int, lasted_ns: int, text: str) -> None:
+        fields: dict[str, Scalar] = {
+            "from_ns": begin_ns,
+            "seconds": round(lasted_ns / NS, 3),
+            "message": text,
+        }
+        self._intake.say(Event("interruption", now_ns, -1, -1, fields), now_ns)
 
     def _hear_launcher(self, now_ns: int) -> None:
         self._pipe.read()
@@ -286,3 +325,10 @@ class Collector:
             "recording": self._record.existing,
             "recording_note": self._record.note,
         }
+
+
+def _asleep_ns() -> int:
+    """How much longer the machine has been up than awake; 0 where the system has no such clock."""
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return 0
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)

@@ -131,7 +131,7 @@ class World:
         at = self.now_us if t_us is None else t_us
         values = {"step": self.step, "phase": 3, "bucket": 1, "sequence": 2 * self.step, **changes}
         message = Progress(
-            START_NS + at * 1000,
+            self.base_ns(rank) + at * 1000,
             **values,
             detail_every=self.detail_every,
             cost_us=25.0,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from ddptop.analysis.frame_codec import encode_frame
+from ddptop.analysis.report.incidents import Incidents
 from ddptop.analysis.snapshot import snapshot
 from ddptop.analysis.stall_frames import MAX_TESTIMONIES
 from ddptop.analysis.verdict import verdict
 from ddptop.protocol.evidence import Stack, StackFrame
 from ddptop.protocol.messages import Event, Phase, Received
-from tests.analysis.stalling import ALL_REDUCE, NS, Stage, op, users, waits
+from tests.analysis.stalling import ALL_REDUCE, NS, START_NS, Stage, op, users, waits
 
 IN_41 = {"step": 41, "bucket": 3, "sequence": 83}
 """Three buckets of step 41 launched."""
@@ -407,3 +409,66 @@ def test_the_runs_own_patience_holds_also_in_a_replay(stage) -> None:
     one_missing(stage, until_s=5)
     assert stage.frame().run.state == "stalled"
     assert not any("settings" in happening.message for happening in stage.frame().happenings)
+
+
+HELD_UP_S = 30
+
+
+def interrupted(stage: Stage, moving: tuple[int, ...], beating: tuple[int, ...]) -> None:
+    """The collector does not run for half a minute, then reads what ranks sent: of rank 3 last of all.
+
+    `moving` ranks took a step each second, the others stood; of those that are not `beating` nothing came.
+    """
+    end_ns = stage.last_ns + HELD_UP_S * NS
+    fields = {"from_ns": stage.last_ns, "seconds": 30.0, "message": "recording interrupted for 30 s"}
+    stage.feed(Received(end_ns, -1, 0, 0, Event("interruption", end_ns, -1, -1, fields)))
+    sent = [(second, rank) for rank in beating for second in range(1, HELD_UP_S + 1)]
+    for at, (second, rank) in enumerate(sent):
+        then_us = (stage.last_ns + second * NS - START_NS) // 1000
+        step = 41 + second if rank in moving else 41
+        said = stage.world.progress(rank, t_us=then_us, **{**IN_41, "step": step})
+        stage.feed(replace(said, t_ns=end_ns + at * NS // 1000))
+    stage.after_s = HELD_UP_S + 1
+
+
+def test_a_collector_that_was_held_up_takes_no_rank_for_stalled(stage) -> None:
+    incidents = Incidents(stage.reducer)
+    feed = stage.reducer.feed
+    stage.reducer.feed = lambda received: (feed(received), incidents.after(received, received.t_ns))[0]
+    interrupted(stage, (0, 1, 2, 3), (0, 1, 2, 3))
+    stage.beat(40, {rank: {**IN_41, "step": 72} for rank in range(4)})
+    assert (stage.frame().run.state, stage.frame().stall, incidents.stalls) == ("live", None, [])
+    assert stage.said("stall") == []
+    assert stage.said("interruption") == ["recording interrupted for 30 s"]
+    assert [alert.kind for alert in incidents.troubles] == ["interruption"]
+
+
+def test_a_stall_that_began_while_the_collector_was_held_up_is_found_at_once(stage) -> None:
+    interrupted(stage, (), (0, 1, 2, 3))
+    found = stage.frame()
+    assert found.run.state == "stalled"
+    assert found.stall.since_s == pytest.approx(stage.reducer.unix_s(stage.last_ns), abs=1.5)
+
+
+def test_nothing_counts_against_a_rank_that_could_not_report(stage) -> None:
+    """The whole machine was held: ranks stand for the time, and nothing of it is their own."""
+    interrupted(stage, (), ())
+    stage.after_s += 0.5
+    stage.beat(44, {rank: dict(IN_41) for rank in range(4)})
+    assert stage.frame().run.state == "live"
+    stage.beat(48, {rank: dict(IN_41) for rank in range(4)})
+    assert stage.frame().run.state == "stalled", "held or not, from then on it stands"
+
+
+def test_a_rank_that_is_silent_after_an_interruption_is_found(stage) -> None:
+    interrupted(stage, (0, 1, 2), (0, 1, 2))
+    stage.beat(50, {rank: {**IN_41, "step": 72} for rank in (0, 1, 2)})
+    assert stage.frame().stall.ranks == (3,)
+
+
+def test_a_restarted_collector_takes_no_rank_for_stalled(stage) -> None:
+    stage.after_s = HELD_UP_S
+    stage.feed(Received(stage.now_ns, -1, 0, 0, Event("collector_restart", stage.now_ns, -1, -1)))
+    for rank in range(4):
+        stage.feed(stage.world.progress(rank, t_us=(stage.now_ns - START_NS) // 1000, **IN_41))
+        assert stage.said("stall") == [] and stage.frame().run.state == "live"

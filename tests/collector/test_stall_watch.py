@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 
+from ddptop.cli.report_reading import read
 from ddptop.collector.stall_watch import AGAIN_NS, ANEW_NS, NS, StallWatch
 from ddptop.protocol.evidence import Evidence
-from ddptop.protocol.messages import Event, Progress
+from ddptop.protocol.messages import Event, Progress, Steps
 from ddptop.recording.reader import Recording, RecordingError
+from ddptop.sources.replay import frame_at
 
 BEGAN = 1_000 * NS
 RANKS = (11, 12, 13)
@@ -165,9 +168,12 @@ def test_ranks_that_stand_still_are_asked_once_also_when_the_collector_restarts(
     collector.kill()
     collector.wait()
     collector = stage.collector("--stall", "0.5")
-    stage.wait_for(lambda: len(recorded(stage, Event)) == 2)
-    settings, restart = recorded(stage, Event)
-    assert (settings.message.kind, restart.message.kind) == ("settings", "collector_restart")
+
+    def restarts():
+        return [item for item in recorded(stage, Event) if item.message.kind == "collector_restart"]
+
+    stage.wait_for(restarts)
+    (restart,) = restarts()
     # One heartbeat a second is kept of each rank: after these it has looked three times at least.
     stage.wait_for(lambda: sum(beat.t_ns > restart.t_ns for beat in recorded(stage, Progress)) >= 8)
     for rank in ranks:
@@ -176,6 +182,25 @@ def test_ranks_that_stand_still_are_asked_once_also_when_the_collector_restarts(
     (evidence,) = recorded(stage, Evidence)
     assert (evidence.rank, evidence.message.number > 0, evidence.seq > 0) == (0, True, True)
     assert evidence.message.stacks[0].frames[0].function == "load"
+
+
+def test_a_collector_that_was_stopped_takes_nobody_for_stalled(stage):
+    collector = stage.collector("--stall", "2")
+    ranks = stage.ranks(4, steps=800, rate=100)
+    stage.wait_for(lambda: recorded(stage, Steps))
+    os.kill(collector.pid, signal.SIGSTOP)
+    time.sleep(4)  # what is tested: longer than a stall, and more messages than the sockets hold
+    os.kill(collector.pid, signal.SIGCONT)
+    stage.ended(ranks)
+    summary = stage.finish(collector)
+    assert (summary["steps"], summary["lost"]) == (799, 0)
+    with Recording.open(stage.recording) as recording:
+        report = read(recording)
+        frame = frame_at(stage.recording, None)
+    assert report.stalls == ()
+    assert {alert.kind for alert in report.troubles} == {"interruption"}
+    assert frame.run.state == "finished"
+    assert [one.kind for one in frame.happenings if "stall" in one.kind] == []
 
 
 def test_a_stopped_process_is_told_and_goes_on(stage):

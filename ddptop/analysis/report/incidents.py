@@ -28,8 +28,8 @@ MOST_BETWEEN_NS = 60 * NS
 TOLD_ELSEWHERE = frozenset({"straggler", "stall"})
 """Kinds of alerts that the report has a place of their own for."""
 
-PASSING = frozenset({"nan", "replica_drift"})
-"""Kinds of happenings that tell of an alert which may be over before anybody looks."""
+PASSING = frozenset({"nan", "replica_drift", "interruption"})
+"""Kinds of happenings that tell of a trouble which may be over before anybody looks."""
 
 LOG_FULL = 100
 """The reducer's log drops its oldest happening when it holds more than this."""
@@ -61,10 +61,11 @@ class Incidents:
     def troubles(self) -> tuple[Alert, ...]:
         """Alerts that held at some time, in order of time; also such as came and went between two looks."""
         found = [*self._troubles.values()]
-        known = {(alert.kind, alert.step) for alert in found}
+        known = {(alert.kind, alert.since_s if alert.step is None else alert.step) for alert in found}
         for one in self.happenings:
-            if one.kind in PASSING and (one.kind, one.step) not in known:
-                known.add((one.kind, one.step))
+            key = (one.kind, one.unix_s if one.step is None else one.step)
+            if one.kind in PASSING and key not in known:
+                known.add(key)
                 found.append(Alert(one.kind, one.severity, one.rank, one.step, one.unix_s, one.message))
         return tuple(sorted(found, key=lambda alert: alert.since_s))
 

@@ -105,8 +105,8 @@ def tidy(name: str, value: object) -> object:
         return int(value)
     for unit, digits in DIGITS.items():
         if name.endswith(unit):
-            return round(number, digits)
-    return float(f"{number:.{SIGNIFICANT}g}")
+            return round(number, digits) + 0.0  # -0.0 becomes 0.0
+    return float(f"{number:.{SIGNIFICANT}g}") + 0.0
 
 
 def _fields(source: object, names: Iterable[str]) -> dict[str, object]:

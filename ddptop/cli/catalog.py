@@ -49,6 +49,17 @@ def recorded_id(path: Path) -> str:
         return ""
 
 
+def is_readable(path: Path) -> bool:
+    """Whether the file is a recording that can be opened."""
+    from ddptop.recording.reader import Recording, RecordingError
+
+    try:
+        Recording.open(path).close()
+    except (RecordingError, OSError):
+        return False
+    return True
+
+
 def table(entries: Sequence[Entry]) -> list[str]:
     """A title line and a line per entry."""
     now = time.time()

@@ -5,13 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from ddptop.cli.commands.base import VALUE_OPTIONS, Command
+from ddptop.cli.commands.base import OWN_THEMES, VALUE_OPTIONS, Command
 
 NAMES = "ddptop completion names 2>/dev/null"
 """Asked whenever a person completes, so that a run started a minute ago is offered."""
-
-OWN_THEMES = ("ddptop-dark", "ddptop-light", "ddptop-cvd")
-"""Textual's are offered in the palette; asking Textual for them would keep a person waiting at Tab."""
 
 _BASH = """\
 # ddptop completion for bash: put `eval "$(ddptop completion bash)"` into ~/.bashrc
@@ -27,7 +24,7 @@ _ddptop() {
 @VALUES@
   esac
   COMPREPLY=($(compgen -W "$words" -- "$cur"))
-  case "$command" in replay|report) [[ "$cur" == -* ]] || COMPREPLY+=($(compgen -f -- "$cur")) ;; esac
+  case "$command" in replay|report|rm) [[ "$cur" == -* ]] || COMPREPLY+=($(compgen -f -- "$cur")) ;; esac
 }
 complete -o bashdefault -F _ddptop ddptop
 """
@@ -48,7 +45,7 @@ _ddptop() {
 @VALUES@
   esac
   compadd -- $all
-  case "$command" in (replay|report) _files ;; esac
+  case "$command" in (replay|report|rm) _files ;; esac
 }
 compdef _ddptop ddptop
 """

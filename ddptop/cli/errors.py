@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from enum import IntEnum
 
 
@@ -25,3 +27,9 @@ class CliError(Exception):
     def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(message)
         self.code = code
+
+
+def note(line: str) -> None:
+    """Say on stderr what the command assumed or is doing."""
+    with suppress(OSError, ValueError):  # stderr is closed
+        print(f"ddptop: {line}", file=sys.stderr, flush=True)

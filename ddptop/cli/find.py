@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddptop.cli.errors import CliError, Exit
+from ddptop.cli.errors import CliError, Exit, note
 
 if TYPE_CHECKING:
     from ddptop.transport.rundir import RunFile
@@ -16,8 +18,12 @@ if TYPE_CHECKING:
 SUFFIX = ".ddptop"
 """Of a recording's file name; what stands before it is the name of the run."""
 
-NAMES_IN_A_COMPLAINT = 8
-"""More than that on one line help nobody; `ddptop ls` has them all."""
+WAIT_S = 10.0
+"""How long a run is waited for while a launcher is starting it: importing torch takes two seconds, on a
+loaded machine or a cold disk several times that."""
+
+POLL_S = 0.2
+"""Between two checks whether the run is there."""
 
 
 @dataclass(frozen=True)
@@ -53,29 +59,92 @@ def recorded(running: Iterable[RunFile]) -> list[Recorded]:
 
 
 def find(word: str) -> RunFile | Recorded:
-    """The run of this name or id, or of a unique beginning of one; a live run comes before a recording.
+    """The run of this name or id, or of the beginning of one; a live run comes before a recording.
 
-    Raises CliError (3) when there is none or when several match.
+    Where several match it is the newest, which a line on stderr says. Raises CliError (3) where none does.
     """
     running = live()
     kept = recorded(running)
     for kind, matches in _rounds(word, running, kept):
-        if len(matches) == 1:
-            return matches[0]
         if matches:
-            names = _listed([match.name for match in matches])
-            raise CliError(f"several {kind} match {word!r}: {names}; give more of the name", Exit.NOT_FOUND)
+            if len(matches) > 1:
+                note(f"{len(matches)} {kind} match {word!r}; this is the newest, {matches[0].name}")
+            return matches[0]
+    names = [run.name for run in running] + [item.name for item in kept]
+    raise CliError(_no_such(word, names), Exit.NOT_FOUND)
+
+
+def newest_recording() -> Path:
+    """The recording written to last, that of a live run included, named in a line on stderr.
+
+    Files that cannot be read are passed over. Raises CliError (3) where there is none.
+    """
+    from ddptop.cli.catalog import is_readable
+
+    running = live()
+    being_written = [Path(run.recording) for run in running if run.recording is not None]
+    paths = sorted(being_written, key=modified, reverse=True) + [item.path for item in recorded(running)]
+    for path in paths:
+        if is_readable(path):
+            note(f"the newest recording: {path.name.removesuffix(SUFFIX)}")
+            return path
     raise CliError(
-        _no_such(word, [run.name for run in running] + [item.name for item in kept]), Exit.NOT_FOUND
+        "no live run and no recording on this machine; start one with ddptop-run SCRIPT", Exit.NOT_FOUND
     )
 
 
-def only() -> list[RunFile]:
-    """The live runs, when none was named. Raises CliError (3) if there is none."""
-    if running := live():
-        return running
-    hint = "start one with ddptop-run SCRIPT, or see ddptop ls for recordings"
-    raise CliError(f"no live run on this machine; {hint}", Exit.NOT_FOUND)
+def recording_of(word: str | None) -> Path:
+    """The recording that a person means by a path, by a run's name or id or how it begins; None: the newest.
+
+    Raises CliError: 3 where there is none, 1 where the run does not record.
+    """
+    if word is None:
+        return newest_recording()
+    if os.sep in word or word.endswith(SUFFIX):
+        return Path(word)
+    try:
+        target = find(word)
+    except CliError:
+        if Path(word).exists():
+            return Path(word)
+        raise
+    if isinstance(target, Recorded):
+        return target.path
+    if target.recording is None:
+        raise CliError(f"{target.name} is not being recorded; ddptop {word} shows it live")
+    return Path(target.recording)
+
+
+def wait_for_live(word: str | None, wait_s: float | None) -> list[RunFile]:
+    """The live runs, once one of them is called `word` (None: any) or none can be expected any more.
+
+    `wait_s`: how long to wait at most; None: WAIT_S, and only while a launcher is starting a run.
+    """
+    deadline = time.monotonic() + (WAIT_S if wait_s is None else wait_s)
+    said = False
+    while True:
+        running = live()
+        if any(word is None or _begins(run, word) for run in running) or time.monotonic() >= deadline:
+            return running
+        if wait_s is None and not _run_is_starting(running):
+            return running
+        if not said:
+            note(f"waiting for {'a run to start' if word is None else f'run {word}'}")
+            said = True
+        time.sleep(POLL_S)
+
+
+def _run_is_starting(running: Sequence[RunFile]) -> bool:
+    """Whether a launcher is about to begin a run, or has begun one whose collector is not there yet."""
+    from ddptop.transport.agents import has_members
+    from ddptop.transport.discovery import launcher_is_starting
+    from ddptop.transport.roots import roots
+
+    if launcher_is_starting():
+        return True
+    served = {run.directory for run in running}
+    folders = (folder for root in roots() if root.is_dir() for folder in root.iterdir())
+    return any(folder not in served and has_members(folder) for folder in folders)
 
 
 def modified(path: Path) -> float:
@@ -92,11 +161,15 @@ def _rounds(
     """Ever looser ways to match. The last one opens the recordings, so it is only reached when need be."""
     yield "live runs", [run for run in running if word in (run.name, run.run_id)]
     yield "recordings", [item for item in kept if item.name == word]
-    yield "live runs", [run for run in running if run.name.startswith(word) or run.run_id.startswith(word)]
+    yield "live runs", [run for run in running if _begins(run, word)]
     yield "recordings", [item for item in kept if item.name.startswith(word)]
     from ddptop.cli.catalog import recorded_id
 
     yield "recordings", [item for item in kept if recorded_id(item.path).startswith(word)]
+
+
+def _begins(run: RunFile, word: str) -> bool:
+    return run.name.startswith(word) or run.run_id.startswith(word)
 
 
 def _no_such(word: str, names: Sequence[str]) -> str:
@@ -108,8 +181,3 @@ def _no_such(word: str, names: Sequence[str]) -> str:
     near = get_close_matches(word, [*names, *(command.name for command in COMMANDS)], n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"no run is called {word!r}; {hint}ddptop ls lists live runs and recordings"
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - NAMES_IN_A_COMPLAINT
-    return ", ".join(names[:NAMES_IN_A_COMPLAINT]) + (f" and {rest} more" if rest > 0 else "")

@@ -19,20 +19,22 @@ from ddptop.cli.exits import told
 from ddptop.cli.launch_options import LaunchOptions, add_options, run_name, split_exec
 from ddptop.cli.shared_run import SharedRun, one_of_many
 from ddptop.cli.watched_run import WatchedRun
+from ddptop.transport.discovery import starting_run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Launch and return the exit code of the training."""
     words = list(sys.argv[1:] if argv is None else argv)
-    asked = split_exec(words)
-    if asked is not None:
+    with starting_run() as starting:
+        asked = split_exec(words)
+        if asked is None:
+            return _torchrun(words, starting)
         options, command = asked
         shared = None if options.off else one_of_many()
-        return _watched(options, command, lambda _: _execute(command), shared)
-    return _torchrun(words)
+        return _watched(options, command, lambda _: _execute(command), starting, shared)
 
 
-def _torchrun(words: list[str]) -> int:
+def _torchrun(words: list[str], starting: contextlib.ExitStack) -> int:
     from torch.distributed.elastic.multiprocessing.errors import record
     from torch.distributed.run import get_args_parser, run
 
@@ -51,17 +53,22 @@ def _torchrun(words: list[str]) -> int:
             return 1
         return 0
 
-    return _watched(LaunchOptions.of(parsed), script, launch)
+    return _watched(LaunchOptions.of(parsed), script, launch, starting)
 
 
 def _watched(
     options: LaunchOptions,
     script: Sequence[str],
     launch: Callable[[WatchedRun | None], int],
+    starting: contextlib.ExitStack,
     shared: str | None = None,
 ) -> int:
-    """Run `launch` with a collector beside it, where one can be had; `shared`: with others of this host."""
+    """Run `launch` with a collector beside it, where one can be had; `shared`: with others of this host.
+
+    `starting` is closed once viewers need not wait for the run's folder any more.
+    """
     if options.off:
+        starting.close()
         os.environ["DDPTOP"] = "0"
         return launch(None)
     name = run_name(options, script)
@@ -70,6 +77,7 @@ def _watched(
         run = alone = WatchedRun.begin(options, name, script)
     else:
         run, alone = SharedRun.begin(shared, options, name, script), None
+    starting.close()
     code = 1
     try:
         code = launch(alone)

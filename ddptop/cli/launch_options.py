@@ -73,6 +73,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("budget", "1.0", type=_percent, metavar="PCT", help="share of step time the recorder may take (1.0)")
     add("stall", "15", type=_seconds, metavar="SECONDS", help="least standstill that is a stall (15)")
     add("detail", "auto", type=_detail, metavar="full|auto", help="every bucket of each step, or sampled")
+    group.add_argument(
+        EXEC,
+        nargs=argparse.REMAINDER,
+        metavar="COMMAND",
+        help="run COMMAND [args] instead of a script: for one that starts its own ranks (mp.spawn, srun)",
+    )
     group.add_argument("--ddptop-off", action="store_true", help="plain torchrun")
 
 

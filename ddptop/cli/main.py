@@ -41,6 +41,7 @@ def choose(words: list[str]) -> tuple[Command, list[str]]:
 
     Any other first word is the name of a run; after `--` it is one even if it is called like a subcommand.
     """
+    words = _with_values(words)
     named = {command.name: command for command in COMMANDS}
     value_follows = False
     for place, word in enumerate(words):
@@ -55,6 +56,17 @@ def choose(words: list[str]) -> tuple[Command, list[str]]:
         else:
             break
     return LOOK, words
+
+
+def _with_values(words: list[str]) -> list[str]:
+    """`--sort -late` as `--sort=-late`: argparse takes a word with a dash for an option of its own."""
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] == "--sort" and word.startswith("-") and not word.startswith("--"):
+            joined[-1] = f"--sort={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def _complain(line: str, code: Exit) -> int:

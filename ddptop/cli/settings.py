@@ -18,6 +18,11 @@ MAX_RATE_HZ = 30.0
 """A terminal shows no more, and each refresh costs the machine that trains 4-8 ms of CPU."""
 
 
+ASCII_TERMINALS = frozenset({"linux", "vt52", "vt100", "vt102", "vt220", "vt320", "ansi", "cons25"})
+"""Values of TERM, up to a dash, whose fonts lack the box-drawing and braille characters: the Linux console
+has room for 256 or 512 characters, the older ones for fewer."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """How a screen behaves. A name here is the name of the flag, of `DDPTOP_<NAME>` and of the file's key."""
@@ -38,6 +43,8 @@ class Settings:
     """Column by which the ranks are sorted; with a `-` before it the other way round."""
     log: bool = False
     """The loss on a logarithmic axis."""
+    save_to: str | None = None
+    """Folder in which the key `s` saves; None: where the recordings are kept."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ def load(
         name = field.name
         variable = f"DDPTOP_{name.upper()}"
         if (given := flags.get(name)) is not None:
-            value, origin = given, "--no-mouse" if name == "mouse" else f"--{name}"
+            value, origin = given, "--no-mouse" if name == "mouse" else f"--{name.replace('_', '-')}"
         elif environ.get(variable):
             value, origin = environ[variable], variable
         elif name in in_file:
@@ -112,6 +119,10 @@ def _default(
     if name == "color" and environ.get("NO_COLOR"):
         return False, "NO_COLOR"
     if name == "ascii":
+        if environ.get("LC_ALL") in ("C", "POSIX"):  # Python writes UTF-8 there all the same
+            return True, f"LC_ALL={environ['LC_ALL']}"
+        if environ.get("TERM", "").split("-")[0] in ASCII_TERMINALS:
+            return True, f"TERM={environ['TERM']}"
         encoding = encoding or getattr(sys.stdout, "encoding", None) or "utf-8"
         if encoding.lower().replace("-", "").replace("_", "") != "utf8":
             return True, f"encoding {encoding}"
@@ -165,6 +176,13 @@ def _switch(value: object) -> bool:
     raise ValueError(f"{value!r} is neither true nor false")
 
 
+def _folder(value: object) -> str:
+    path = Path(_word(value)).expanduser()
+    if not path.is_dir():
+        raise ValueError(f"{value!r} is no folder")
+    return str(path.absolute())
+
+
 def _view(value: object) -> str:
     from ddptop.tui.keys import VIEWS
 
@@ -190,4 +208,5 @@ _PARSERS: dict[str, Callable[[object], object]] = {
     "view": _view,
     "sort": _sort,
     "log": _switch,
+    "save_to": _folder,
 }

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ddptop.cli.errors import CliError, Exit
@@ -150,6 +151,7 @@ def _screen(source: Source, settings: Settings, until: threading.Event | None, v
             mouse=settings.mouse,
             place=place,
             runs=MachineRuns(),
+            save_to=None if settings.save_to is None else Path(settings.save_to),
         )
     except ValueError as problem:  # no such theme
         raise CliError(f"{problem}; ddptop config shows where it was set", Exit.USAGE) from None

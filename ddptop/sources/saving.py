@@ -13,19 +13,17 @@ MOST_NUMBERS = 100
 """Files of one run and one second: more than anyone saves."""
 
 
-def save_page(run: str, what: str, unix_s: float, text: str, suffix: str = ".txt") -> Path:
-    """Write `text` to a new file `ddptop-RUN-WHAT-TIME.txt`, here or else where the recordings are.
+def save_page(
+    run: str, what: str, unix_s: float, text: str, suffix: str = ".txt", folder: Path | None = None
+) -> Path:
+    """Write `text` to a new file `ddptop-RUN-WHAT-TIME.txt` in `folder`, by default beside the recordings.
 
-    Nothing is ever overwritten. Raises OSError where neither place can be written.
+    Nothing is ever overwritten. Raises OSError where it cannot be written.
     """
     when = time.strftime("%Y%m%d-%H%M%S", time.localtime(unix_s))
     stem = f"ddptop-{re.sub(r'[^A-Za-z0-9._-]+', '_', run).strip('.')}-{what}-{when}"
     try:
-        return _write_new(Path.cwd(), stem, text, suffix)
-    except OSError:
-        pass
-    try:
-        return _write_new(state_directory(), stem, text, suffix)
+        return _write_new(folder or state_directory(), stem, text, suffix)
     except RunDirectoryError as error:
         raise OSError(str(error)) from error
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,6 +23,9 @@ from ddptop.transport.roots import roots
 NAME = "run.json"
 
 MAX_RUN_FILE_BYTES = 64 * 1024
+
+STARTING = "starting."
+"""How the file begins that a launcher keeps locked until its run has a folder: it loads torch first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +96,53 @@ def live_runs() -> list[RunFile]:
     return sorted(runs, key=lambda run: run.started_at, reverse=True)
 
 
+@contextmanager
+def starting_run() -> Iterator[ExitStack]:
+    """Until the context, or what it yields, is closed, `launcher_is_starting` is true for viewers.
+
+    Where that cannot be had nothing happens: the run starts all the same.
+    """
+    with ExitStack() as stack:
+        with suppress(OSError, RunDirectoryError):
+            root = roots()[0]
+            with open_private(root, create=True):
+                pass
+            path = root / f"{STARTING}{os.getpid()}"
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, descriptor)
+            stack.callback(path.unlink, missing_ok=True)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield stack
+
+
+def launcher_is_starting() -> bool:
+    """Whether a launcher of this user has been started whose run has no folder yet.
+
+    Files that launchers left behind when they were killed are removed.
+    """
+    starting = False
+    for root in roots():
+        with suppress(OSError, RunDirectoryError), open_private(root):
+            for path in root.glob(f"{STARTING}*"):
+                if _is_locked(path):
+                    starting = True
+                else:
+                    path.unlink(missing_ok=True)
+    return starting
+
+
 def is_alive(run: RunFile) -> bool:
     """Whether the run's collector lives."""
     if run.boot_id != boot_id():
         return False
     if run.pid_namespace == pid_namespace():
         return process_start(run.pid) == run.process_start
-    return _is_locked(run.directory)  # its pid means nothing here, as seen from outside a container
+    return _is_locked(run.directory / "lock")  # its pid means nothing here, as seen from outside a container
 
 
-def _is_locked(directory: Path) -> bool:
+def _is_locked(path: Path) -> bool:
     try:
-        descriptor = open_regular(directory / "lock")
+        descriptor = open_regular(path)
     except OSError:
         return False
     try:

@@ -6,6 +6,7 @@ import os
 import sys
 import termios
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
@@ -38,8 +39,9 @@ class DdptopApp(Mouse, Steer, App[None]):
     """The dashboard over a source of frames.
 
     `rate_hz`: pictures a second. `theme`: one of ours (`ddptop-dark`, `ddptop-light`, `ddptop-cvd`) or of
-    Textual's. `place`: where to begin. `runs`: where other runs are found. Raises ValueError for a theme that
-    there is not. The source that is looked at in the end (`source`) is the caller's to close.
+    Textual's. `place`: where to begin. `runs`: where other runs are found. `save_to`: folder for
+    the key `s`. Raises ValueError for a theme that there is not. The source that is looked at in the end
+    (`source`) is the caller's to close.
     """
 
     ENABLE_COMMAND_PALETTE = False  # ours is drawn by lines, takes every key at once and knows ranks and runs
@@ -61,10 +63,12 @@ class DdptopApp(Mouse, Steer, App[None]):
         mouse: bool = True,
         place: Place | None = None,
         runs: Runs | None = None,
+        save_to: Path | None = None,
     ) -> None:
         super().__init__()
         self.source = source
         self.runs = runs
+        self.save_to = save_to
         self.threads = []
         self.failures = []
         self.place = Place() if place is None else place

@@ -101,12 +101,18 @@ KEYS = (
     *(Key(*row, views=("heat",)) for row in _CELLS),
     Key("up", "↑", "move(-1)", "", "up"),
     Key("down", "↓", "move(1)", "", "down"),
+    Key("k", "k", "move(-1)", "", "up"),
+    Key("j", "j", "move(1)", "", "down"),
     Key("pageup", "PgUp", "page(-1)", "", "a page up"),
     Key("pagedown", "PgDn", "page(1)", "", "a page down"),
     Key("left", "←", "aside(-1)", "", "the view, or the rank, before"),
     Key("right", "→", "aside(1)", "", "the view, or the rank, after"),
     Key("home", "Home", "end(0)", "", "top; of a recording: its start"),
     Key("end", "End", "end(1)", "", "bottom; of a recording: its end"),
+    Key("g", "g", "end(0)", "", "top; in a recording: go to"),
+    Key("G", "G", "end(1)", "", "bottom; of a recording: its end"),
+    Key("tab", "Tab", "next_view(1)", "", "the next view"),
+    Key("shift+tab", "⇧ Tab", "next_view(-1)", "", "the view before"),
     Key("slash", "/", "search", "search", "search the page", views=TEXTS),
     Key("slash", "/", "filter", "filter", "filter: 3, 8-15, node1, !live, /gpu[01]$/"),
     Key("n", "n", "match(1)", "", "the next match of the filter or search"),
@@ -127,14 +133,23 @@ KEYS = (
     Key("space", "space", "pause", "pause", "hold the picture, or the recording"),
     *(Key(*row, replay=True) for row in _PLAYING),
     Key("question_mark", "?", "help", "help", "this page"),
+    Key("f1", "F1", "help", "", "this page"),
     Key("q", "q", "finish", "quit", "leave; the training goes on"),
+    Key("f10", "F10", "finish", "", "leave; the training goes on"),
 )
 
 PAIRS = {"Z": "z Z", ".": ", .", "]": "[ ]", "}": "{ }", "-": "+ -"}
 """How the key line shows two keys that belong together."""
 
 
-def meaning(name: str, view: ViewName) -> Key | None:
-    """What a key, by Textual's name, does in a view; None where it does nothing."""
-    rows = [key for key in KEYS if key.keys == name and (view in key.views or not key.views)]
-    return next((key for key in rows if key.views), rows[0] if rows else None)
+def meaning(name: str, view: ViewName, replay: bool) -> Key | None:
+    """What a key, by Textual's name, does in a view; None where it does nothing.
+
+    `replay`: whether a recording is played. The view's own meaning comes first, then a recording's.
+    """
+    rows = [
+        key
+        for key in KEYS
+        if key.keys == name and (view in key.views or not key.views) and (replay or not key.replay)
+    ]
+    return max(rows, key=lambda key: (bool(key.views), key.replay), default=None)

@@ -15,9 +15,25 @@ _RANK = re.compile(r"\s*(?:rank|r)?\s*(\d{1,9})\s*")
 _COMPARE = re.compile(r"\s*compare\s+(?:rank\s*)?(\d{1,9})\s*")
 
 _STILL = frozenset(
-    ("escape", "ctrl+p", "colon", "up", "down", "left", "right", "pageup", "pagedown", "enter", "n", "N")
+    (
+        *(
+            "escape",
+            "ctrl+p",
+            "colon",
+            "up",
+            "down",
+            "left",
+            "right",
+            "pageup",
+            "pagedown",
+            "enter",
+            "n",
+            "N",
+        ),
+        *("k", "j", "g", "G", "tab", "shift+tab", "f1", "f10"),
+    )
 )
-"""Keys that mean nothing without the place that they are pressed in."""
+"""Keys that mean nothing without the place that they are pressed in, and second keys of an action."""
 
 
 APART = 3
@@ -82,8 +98,8 @@ def _fixed(view: ViewName, themes: Sequence[str], replay: bool) -> Iterator[Entr
     for number, name in enumerate(VIEWS, 1):
         yield Entry(name, ANSWERS[name], str(number), f"view({name!r})")
     for key in KEYS:
-        here = meaning(key.keys, view) is key and (replay or not key.replay)
-        if here and key.keys not in _STILL and not key.action.startswith("view("):
+        still = key.keys in _STILL and not key.replay
+        if meaning(key.keys, view, replay) is key and not still and not key.action.startswith("view("):
             yield Entry(key.help, "", key.shown, key.action)
     for figure in HEAT_FIGURES:
         yield Entry(f"heat {figure}", f"the heat map of {figure}", "", f"choose_figure({figure!r})")

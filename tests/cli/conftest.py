@@ -195,11 +195,17 @@ def frame() -> Frame:
 
 
 @pytest.fixture
-def live_run(home: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunFile]:
-    """Makes runs that look alive: their collector is said to be this process."""
+def home_here(home: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same folders for commands that run in this process; returns the folder that holds them."""
     for name in ("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.setenv(name, home[name])
     monkeypatch.setattr("ddptop.transport.roots.SHARED_TMP", Path(home["HOME"]))
+    return Path(home["HOME"])
+
+
+@pytest.fixture
+def live_run(home_here: Path) -> Callable[..., RunFile]:
+    """Makes runs that look alive: their collector is said to be this process."""
 
     def make(name: str, run_id: str, **changes: Any) -> RunFile:
         directory = create_run_directory(run_id)

@@ -9,7 +9,8 @@ import pytest
 
 from ddptop import __version__
 from ddptop.cli.commands import COMMANDS
-from ddptop.cli.main import choose
+from ddptop.cli.main import choose, main
+from ddptop.tui.theme import THEMES
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,9 @@ from ddptop.cli.main import choose
         (["--ascii", "train", "ls"], "", ["--ascii", "train", "ls"]),
         (["--", "ls"], "", ["--", "ls"]),
         (["LS"], "", ["LS"]),
+        (["--sort", "-late", "replay", "f"], "replay", ["--sort=-late", "f"]),
+        (["replay", "f", "--sort", "-late"], "replay", ["f", "--sort=-late"]),
+        (["--sort", "late", "--json"], "", ["--sort", "late", "--json"]),
     ],
 )
 def test_the_first_word_chooses(words: list[str], name: str, rest: list[str]) -> None:
@@ -32,13 +36,31 @@ def test_the_first_word_chooses(words: list[str], name: str, rest: list[str]) ->
     assert (command.name, left) == (name, rest)
 
 
-def test_version_and_help(ddptop) -> None:
-    assert ddptop("--version").stdout.strip() == f"ddptop {__version__}"
-    shown = ddptop("--help")
-    assert shown.returncode == 0
+def test_version_of_the_command_and_of_the_module(ddptop) -> None:
+    assert ddptop("--version").stdout == f"ddptop {__version__}\n"
+    module = subprocess.run(
+        [sys.executable, "-m", "ddptop", "-V"], capture_output=True, text=True, check=True
+    )
+    assert module.stdout == f"ddptop {__version__}\n"
+
+
+def test_help_lists_every_command_with_examples_and_themes(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = _help(capsys)
     for command in COMMANDS:
-        assert f"  {command.name} " in shown.stdout
-        assert ddptop(command.name, "--help").stdout.startswith(f"usage: ddptop {command.name}")
+        assert f"  {command.name} " in shown
+        own = _help(capsys, command.name)
+        assert own.startswith(f"usage: ddptop {command.name}")
+        assert all(f"  {example}" in own for example in command.examples)
+        assert command.examples
+    assert all(theme.name in " ".join(shown.split()) for theme in THEMES)
+    assert "  ddptop train-k7qf --view timeline" in shown
+
+
+def _help(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as left:
+        main([*words, "--help"])
+    assert left.value.code == 0
+    return capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -46,7 +68,6 @@ def test_version_and_help(ddptop) -> None:
     [
         ["--nonsense"],
         ["a", "b"],
-        ["replay"],
         ["replay", "f", "--at", "soon"],
         ["replay", "f", "--at", "-1"],
         ["replay", "f", "--speed", "0"],
@@ -55,7 +76,7 @@ def test_version_and_help(ddptop) -> None:
         ["demo", "--ranks", "0"],
         ["demo", "--steps", "many"],
         ["--watch", "--once"],
-        ["replay", "f", "--watch", "--json"],
+        ["replay", "f.ddptop", "--watch", "--json"],
         ["--on"],
     ],
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,6 +19,7 @@ from ddptop.cli import show
 from ddptop.cli.errors import CliError, Exit
 from ddptop.cli.main import main
 from ddptop.cli.runs import MachineRuns
+from ddptop.transport.discovery import starting_run
 from ddptop.transport.rundir import RunFile
 from ddptop.tui.app import DdptopApp
 from tests.cli.recordings import write_recording
@@ -79,14 +82,73 @@ def test_an_exact_name_wins_over_a_longer_one(live_run, watched) -> None:
     assert watched[0].name == "train"
 
 
-def test_several_matches_are_named(live_run, capsys: pytest.CaptureFixture[str]) -> None:
-    live_run("train-a9a9", "aa11")
-    live_run("train-k7qf", "bb22")
-    assert main(["train", "--once"]) == 3
-    complaint = capsys.readouterr().err
-    assert "train-a9a9" in complaint
-    assert "train-k7qf" in complaint
-    assert complaint.count("\n") == 1
+def test_of_several_matches_the_newest_is_meant_and_a_line_says_so(
+    live_run, watched, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live_run("train-k7qf", "bb22", started_at=2.0)
+    live_run("train-a9a9", "aa11", started_at=1.0)
+    assert main(["train", "--once"]) == 0
+    assert watched[0].name == "train-k7qf"
+    said = capsys.readouterr().err
+    assert said == "ddptop: 2 live runs match 'train'; this is the newest, train-k7qf\n"
+
+
+def test_without_a_live_run_the_newest_readable_recording_is_shown(
+    home_here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, modified in (("old", 1), ("new", 2), ("broken", 3)):
+        path = home_here / "state" / "ddptop" / f"{name}.ddptop"
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        if name == "broken":
+            path.write_bytes(b"no recording")
+        else:
+            write_recording(path)
+        os.utime(path, (modified, modified))
+    assert main(["--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["source"] == "replay"
+    assert shown.err == "ddptop: the newest recording: new\n"
+    assert main(["report"]) == 0
+    assert "newest recording: new" in capsys.readouterr().err
+    assert main(["replay", "--once"]) == 0
+    assert "newest recording: new" in capsys.readouterr().err
+    assert main(["replay", "old", "--once"]) == 0
+    assert "newest" not in capsys.readouterr().err
+
+
+def test_a_run_that_a_launcher_is_starting_is_waited_for(
+    live_run, watched, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with starting_run() as begun:
+        monkeypatch.setattr("time.sleep", lambda _: (live_run("train", "aa11"), begun.close()))
+        assert main(["train", "--once"]) == 0
+    assert watched[0].name == "train"
+    assert "ddptop: waiting for run train" in capsys.readouterr().err
+
+
+def test_the_wait_ends_with_the_launcher_and_with_its_time(
+    live_run, home_here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    with starting_run() as begun:
+        monkeypatch.setattr("time.sleep", lambda s: (asked.append(s), begun.close()))
+        assert main(["--once"]) == 3
+    assert len(asked) == 1, "it has failed to start a run"
+    with starting_run():
+        clock = itertools.count(step=4.0)
+        monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+        monkeypatch.setattr("time.sleep", asked.append)
+        assert main(["--once"]) == 3
+    assert not list((home_here / "runtime" / "ddptop").glob("starting.*"))
+
+
+def test_a_launcher_that_was_killed_is_not_waited_for(live_run, home_here: Path) -> None:
+    folder = home_here / "runtime" / "ddptop"
+    folder.mkdir(mode=0o700)
+    mark = folder / "starting.4711"
+    mark.touch(mode=0o600)
+    assert main(["--once"]) == 3
+    assert not mark.exists()
 
 
 def test_no_such_run(ddptop) -> None:

@@ -57,6 +57,34 @@ def test_ascii_is_chosen_where_the_encoding_cannot_draw(tmp_path: Path, encoding
     assert found.origins["ascii"] == (f"encoding {encoding}" if ascii else "default")
 
 
+@pytest.mark.parametrize(
+    ("environ", "ascii"),
+    [
+        ({"LC_ALL": "C"}, True),
+        ({"LC_ALL": "POSIX"}, True),
+        ({"LC_ALL": "C.UTF-8"}, False),
+        ({"TERM": "vt100"}, True),
+        ({"TERM": "linux"}, True),
+        ({"TERM": "linux-16color"}, True),
+        ({"TERM": "xterm-256color"}, False),
+    ],
+)
+def test_ascii_is_chosen_where_the_terminal_or_the_locale_has_no_more(
+    tmp_path: Path, environ: dict[str, str], ascii: bool
+) -> None:
+    found = resolve(tmp_path, **environ)
+    [(name, value)] = environ.items()
+    assert found.settings.ascii is ascii
+    assert found.origins["ascii"] == (f"{name}={value}" if ascii else "default")
+    assert not resolve(tmp_path, DDPTOP_ASCII="off", **environ).settings.ascii, "unless told"
+
+
+def test_the_folder_to_save_to_must_be_there(tmp_path: Path) -> None:
+    assert resolve(tmp_path, {"save_to": str(tmp_path)}).settings.save_to == str(tmp_path)
+    with pytest.raises(CliError, match=r"--save-to: .* is no folder"):
+        resolve(tmp_path, {"save_to": str(tmp_path / "gone")})
+
+
 @pytest.mark.parametrize("rate", ["fast", "0", "-1", "31", "nan", "inf", ""])
 def test_a_bad_rate_names_who_gave_it(tmp_path: Path, rate: str) -> None:
     with pytest.raises(CliError, match=r"--rate: .*0\.1 to 30") as caught:

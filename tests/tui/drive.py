@@ -30,7 +30,7 @@ class Sketch(Steer):
         self.place, self.shown, self.frozen = Place(), None, False
         self.failures: list[str] = []
         self.runs, self.threads, self.left, self.clipboard = None, [], False, ""  # type: ignore[var-annotated]
-        self._wanted = ""
+        self.save_to, self._wanted = None, ""
         self.repaint()
 
     def repaint(self) -> int:

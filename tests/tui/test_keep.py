@@ -17,14 +17,32 @@ SIZE = (100, 30)
 def test_s_saves_text_and_svg_of_any_view_and_says_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     page = sketch(FakeSource(straggler()), (200, 30), "3", "s")
-    text, svg = sorted(tmp_path.iterdir(), key=lambda path: path.suffix, reverse=True)
+    text, svg = sorted((tmp_path / "ddptop").iterdir(), key=lambda path: path.suffix, reverse=True)
     assert text.name == "ddptop-train-k7qf-buckets-20251009-123107.txt"
     assert svg.name == "ddptop-train-k7qf-buckets-20251009-123107.svg"
     assert f"saved to {text} and .svg" in page
     assert "busbw" in text.read_text(encoding="utf-8")
     assert "saved to" not in sketch(FakeSource(straggler()), (200, 30), "s", "down"), "until the next key"
+
+
+def test_the_whole_path_is_shown_however_narrow_the_screen_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "a folder with spaces" / ("deep" * 20)
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    page = sketch(FakeSource(straggler()), (80, 24), "s")
+    [text] = (state / "ddptop").glob("*.txt")
+    assert f"savedto{text}and.svg".replace(" ", "") in "".join(page.split())
+
+
+def test_a_folder_that_was_told_takes_what_is_saved(tmp_path: Path) -> None:
+    painted = Sketch(FakeSource(straggler()), (200, 30))
+    painted.save_to = tmp_path
+    page = painted.press("s")
+    [text] = tmp_path.glob("*.txt")
+    assert f"saved to {text} and .svg" in page
 
 
 def test_y_hands_the_screen_to_the_clipboard() -> None:
@@ -35,12 +53,12 @@ def test_y_hands_the_screen_to_the_clipboard() -> None:
 
 
 def test_the_app_writes_an_svg_of_what_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
     async def act(stage: Stage) -> None:
         await stage.text()
         await stage.press("y", "s")
-        [svg] = tmp_path.glob("*.svg")
+        [svg] = (tmp_path / "ddptop").glob("*.svg")
         assert "12,480" in svg.read_text(encoding="utf-8").replace("&#160;", " ")
         assert "● LIVE" in stage.app.clipboard
 

@@ -227,8 +227,26 @@ def test_a_key_has_one_meaning_on_a_page() -> None:
     for view in get_args(ViewName):
         own = [key.keys for key in KEYS if view in key.views]
         assert len(own) == len(set(own)), view
-    common = [key.keys for key in KEYS if not key.views]
-    assert len(common) == len(set(common))
+    for played in (False, True):
+        common = [key.keys for key in KEYS if not key.views and key.replay is played]
+        assert len(common) == len(set(common))
+
+
+def test_keys_of_vim_and_of_other_programs() -> None:
+    painted = Sketch(FakeSource(live()), SIZE)
+    assert _cursor(painted.press("j", "j", "k")) == 1
+    assert _cursor(painted.press("G")) == 3
+    assert _cursor(painted.press("g")) == 0
+    painted.press("tab")
+    assert painted.place.view == "timeline"
+    painted.press("shift+tab", "shift+tab")
+    assert painted.place.view == VIEWS[-1]
+    painted.press("f1")
+    assert painted.place.view == "help"
+    painted.press("f10")
+    assert painted.left
+    in_replay = Sketch(FakeSource(replay()), SIZE)
+    assert "go to" in in_replay.press("g").splitlines()[-1], "in a recording g goes to a step"
 
 
 def test_every_key_does_something_that_there_is() -> None:

@@ -19,9 +19,19 @@ from ddptop.tui.views.rank_columns import without_domain
 from tests.tui.fake import NAN, column, even_ranks, late_ranks
 
 
+def test_a_difference_has_its_sign_but_zero_has_none() -> None:
+    assert [numbers.signed(value) for value in (1.25, -0.3, -0.04, 0.04, 0.0)] == [
+        "+1.2",
+        "-0.3",
+        "0.0",
+        "0.0",
+        "0.0",
+    ]
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "–"), (NAN, "–"), (0.0, "0.0"), (12_480.04, "12,480.0"), (-0.1, "-0.1")],
+    [(None, "–"), (NAN, "–"), (0.0, "0.0"), (12_480.04, "12,480.0"), (-0.1, "-0.1"), (-0.04, "0.0")],
 )
 def test_fixed(value: float | None, text: str) -> None:
     assert numbers.fixed(value) == text

@@ -85,10 +85,10 @@ def test_the_page_scrolls_to_its_end_and_back() -> None:
 
 
 def test_s_saves_all_of_it_as_text_and_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     page = sketch(FakeSource(missing()), SIZE, "7", "s")
-    [path] = tmp_path.glob("*.txt")
-    assert f"saved to {path}"[-40:] in page
+    [path] = (tmp_path / "ddptop").glob("*.txt")
+    assert f"savedto{path}and.svg" in "".join(page.split())
     text = path.read_text(encoding="utf-8")
     assert SENTENCE in text
     assert "while True: self.lock.acquire()" in text
@@ -98,39 +98,22 @@ def test_s_saves_all_of_it_as_text_and_says_where(tmp_path: Path, monkeypatch: p
 
 
 def test_a_saved_page_replaces_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     sketch(FakeSource(died()), SIZE, "7", "s", "s")
-    first, second = sorted(tmp_path.glob("*.txt"))
+    first, second = sorted((tmp_path / "ddptop").glob("*.txt"))
     assert first.read_text() == second.read_text()
-
-
-def test_where_the_folder_is_gone_it_is_saved_with_the_recordings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    page = sketch(FakeSource(missing()), (200, 30), "7", "s")
-    [path] = (tmp_path / "state" / "ddptop").glob("*.txt")
-    assert f"saved to {path}" in page
 
 
 def test_saving_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "state").write_text("a file where a folder should be")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
     assert "not saved: cannot make" in sketch(FakeSource(missing()), (200, 30), "7", "s")
 
 
 def test_of_a_healthy_run_the_screen_itself_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    page = sketch(FakeSource(live()), SIZE, "7", "s")
-    [path] = tmp_path.glob("*.txt")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    page = sketch(FakeSource(live()), (250, 40), "7", "s")
+    [path] = (tmp_path / "ddptop").glob("*.txt")
     assert path.read_text(encoding="utf-8").splitlines()[:-1] == page.splitlines()[:-1], "but for the note"
 
 
@@ -182,7 +165,7 @@ def test_both_sides_of_a_mismatch_stand_next_to_each_other_where_there_is_room()
 
 
 def test_foreign_text_stays_text_and_moves_no_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
     async def act(stage: Stage) -> None:
         for keys in (["7"], ["t"], ["s"], ["1"], ["down", "enter"], ["5"]):
@@ -193,17 +176,15 @@ def test_foreign_text_stays_text_and_moves_no_cursor(tmp_path: Path, monkeypatch
         assert "[red]x[/]" in page
 
     on_stage(FakeSource(hostile()), (120, 40), act)
-    [path] = tmp_path.glob("*stall*.txt")
+    [path] = (tmp_path / "ddptop").glob("*stall*.txt")
     assert not _controls(path.read_text(encoding="utf-8"))
 
 
 def test_a_run_s_name_cannot_choose_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = tmp_path / "a"
-    here.mkdir()
-    monkeypatch.chdir(here)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "a"))
     frame = missing()
     sketch(FakeSource(replace(frame, run=replace(frame.run, name="../../x\x1b/y"))), SIZE, "7", "s")
-    assert [path.parent for path in tmp_path.rglob("*.txt")] == [here]
+    assert [path.parent for path in tmp_path.rglob("*.txt")] == [tmp_path / "a" / "ddptop"]
 
 
 @pytest.mark.parametrize("size", [(1, 1), (20, 5), (400, 100)])
@@ -211,7 +192,7 @@ def test_a_run_s_name_cannot_choose_the_folder(tmp_path: Path, monkeypatch: pyte
 def test_every_size_survives_it(
     size: tuple[int, int], make: Callable[[], Frame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     sketch(FakeSource(make()), size, "7", "t", "down", "pagedown", "s", "5", "down", "enter", "1", "enter")
 
 

@@ -7,8 +7,12 @@ from typing import NoReturn
 
 from ddptop.cli.errors import CliError, Exit
 
-VALUE_OPTIONS = frozenset({"--rate", "--theme", "--view", "--sort"})
+VALUE_OPTIONS = frozenset({"--rate", "--theme", "--view", "--sort", "--save-to", "--wait"})
 """Shared options that take a value as the next word; they may stand before the subcommand."""
+
+
+OWN_THEMES = ("ddptop-dark", "ddptop-light", "ddptop-cvd")
+"""Named here too, for help and completion: asking Textual for them takes a quarter of a second."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,6 +29,8 @@ class Command:
     name: str
     summary: str
     """One line, for the list in `ddptop --help`."""
+    examples: tuple[str, ...] = ()
+    """Command lines, for the end of the subcommand's own `--help`."""
 
     def parser(self) -> Parser:
         """The parser of everything after the subcommand's name."""
@@ -34,6 +40,8 @@ class Command:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        if self.examples:
+            parser.epilog = "examples:\n" + "\n".join(f"  {line}" for line in self.examples)
         self.add_arguments(parser)
         return parser
 
@@ -58,10 +66,15 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     """A flag for each setting. Values are checked by `ddptop.cli.settings`, whoever gave them."""
     look = parser.add_argument_group("settings (`ddptop config` shows where each one comes from)")
     look.add_argument("--rate", metavar="HZ", help="refreshes of the screen a second (default 4)")
-    look.add_argument("--theme", metavar="NAME", help="colour theme of the screen")
+    look.add_argument(
+        "--theme", metavar="NAME", help=f"colour theme: {', '.join(OWN_THEMES)} or one of Textual's (press :)"
+    )
     look.add_argument("--view", metavar="NAME", help="view to begin with: timeline, events ...")
     look.add_argument(
-        "--sort", metavar="COLUMN", help="column to sort ranks by; -COLUMN: the other way round"
+        "--sort", metavar="COLUMN", help="column to sort ranks by, such as late; -late: the other way round"
+    )
+    look.add_argument(
+        "--save-to", metavar="FOLDER", help="where the key s saves (default: where recordings are kept)"
     )
     look.add_argument(
         "--no-mouse", action="store_false", dest="mouse", default=None, help="leave the mouse to the terminal"

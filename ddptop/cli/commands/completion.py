@@ -14,6 +14,7 @@ class Completion(Command):
 
     name = "completion"
     summary = "Print a script that lets bash, zsh or fish complete ddptop."
+    examples = ('eval "$(ddptop completion bash)"',)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The shell. `names` is what the scripts ask for."""

@@ -15,6 +15,10 @@ class Config(Command):
 
     name = "config"
     summary = "Show each setting, its value and where it comes from."
+    examples = (
+        "ddptop config",
+        "ddptop config --json",
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """`--json`, and the flags whose effect is to be seen."""

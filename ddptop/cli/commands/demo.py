@@ -19,6 +19,11 @@ class Demo(Command):
 
     name = "demo"
     summary = "Train a small model on this machine, one rank slow for a while, and watch it."
+    examples = (
+        "ddptop demo",
+        "ddptop demo --ranks 4",
+        "ddptop demo --simulate 4096",
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Ranks, steps and how to show them."""

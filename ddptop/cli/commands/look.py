@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddptop import __version__
@@ -16,11 +17,20 @@ if TYPE_CHECKING:
     from ddptop.transport.rundir import RunFile
 
 
+MAX_WAIT_S = 86_400.0
+"""A day: as long as a job may wait in a queue before somebody looks again."""
+
+
 class Look(Command):
     """Shows a run: live while it lives, from its recording afterwards."""
 
     name = ""
     summary = "Look at a PyTorch DDP run that was started with ddptop-run."
+    examples = (
+        "ddptop",
+        "ddptop train-k7qf --view timeline",
+        "ddptop --json | jq .group.step_ms",
+    )
 
     def __init__(self, others: Sequence[Command]) -> None:
         self.others = others
@@ -29,30 +39,52 @@ class Look(Command):
         """The run, and all that goes with a screen."""
         parser.usage = "ddptop [RUN] [options]\n       ddptop COMMAND [options]"
         parser.add_argument("run", nargs="?", metavar="RUN", help="name or id of a run, or how it begins")
-        parser.add_argument("--version", action="version", version=f"ddptop {__version__}")
+        parser.add_argument(
+            "--wait",
+            type=_seconds,
+            metavar="SECONDS",
+            help="wait so long for the run to start (default: 10 while a ddptop-run is starting)",
+        )
+        parser.add_argument("-V", "--version", action="version", version=f"ddptop {__version__}")
         add_screen_options(parser)
         width = max(len(command.name) for command in self.others)
         listed = "\n".join(f"  {command.name:<{width}}  {command.summary}" for command in self.others)
-        parser.epilog = f"commands (each has --help):\n{listed}"
+        parser.epilog = f"commands (each has --help):\n{listed}\n\n{parser.epilog}"
 
     def run(self, options: argparse.Namespace) -> int:
-        """Find the run and show it."""
-        from ddptop.cli.find import Recorded, find, only
+        """Find the run and show it; without a live one, the end of the newest recording."""
+        from ddptop.cli.find import Recorded, find, newest_recording, wait_for_live
         from ddptop.cli.show import Mode, choose_mode
 
-        choose_mode(options, live=True)  # a contradiction is told before anything is looked for
+        mode = choose_mode(options, live=True)  # contradicting options are refused before anything else
+        running = wait_for_live(options.run, options.wait)
         if options.run is not None:
             target = find(options.run)
+        elif not running:
+            return _show_end(newest_recording(), options)
+        elif len(running) > 1 and mode is Mode.SCREEN:
+            return show_picker(options)
         else:
-            running = only()
-            if len(running) > 1 and choose_mode(options, live=True) is Mode.SCREEN:
-                return show_picker(options)
             target = running[0] if len(running) == 1 else pick(running)
         if isinstance(target, Recorded):
-            from ddptop.cli.commands.replay import show_recording
+            return _show_end(target.path, options)
+        return show_live(target, options, mode)
 
-            return show_recording(target.path, options, at_end=True)
-        return show_live(target, options, choose_mode(options, live=True))
+
+def _show_end(recording: Path, options: argparse.Namespace) -> int:
+    from ddptop.cli.commands.replay import show_recording
+
+    return show_recording(recording, options, at_end=True)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds <= MAX_WAIT_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to {MAX_WAIT_S:g}")
+    return seconds
 
 
 def show_live(run: RunFile, options: argparse.Namespace, mode: Mode) -> int:

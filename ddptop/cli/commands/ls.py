@@ -14,6 +14,10 @@ class Ls(Command):
 
     name = "ls"
     summary = "List live runs and recordings on this machine."
+    examples = (
+        "ddptop ls",
+        "ddptop ls --json",
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """`--json`."""

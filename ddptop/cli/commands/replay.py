@@ -18,10 +18,20 @@ class Replay(Command):
 
     name = "replay"
     summary = "Replay a recording on the same screen."
+    examples = (
+        "ddptop replay train-k7qf",
+        "ddptop replay --at 12480 --json",
+        "ddptop replay new.ddptop --compare old.ddptop",
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The file, where to begin and how fast."""
-        parser.add_argument("file", type=Path, metavar="FILE", help="a recording (ddptop ls lists them)")
+        parser.add_argument(
+            "file",
+            nargs="?",
+            metavar="FILE",
+            help="a recording, or a run's name or how it begins (default: the newest; ddptop ls lists them)",
+        )
         parser.add_argument("--at", type=_step, metavar="STEP", help="begin at this step")
         parser.add_argument(
             "--speed",
@@ -31,15 +41,17 @@ class Replay(Command):
             help="times as fast as it happened (default 1); max: as fast as it can be read",
         )
         parser.add_argument(
-            "--compare", type=Path, metavar="FILE", help="a second recording, shown beside it step by step"
+            "--compare", metavar="FILE", help="a second recording, shown beside it step by step"
         )
         add_screen_options(parser)
 
     def run(self, options: argparse.Namespace) -> int:
         """Check the file and the step, then show it."""
-        return show_recording(
-            options.file, options, at=options.at, speed=options.speed, compare=options.compare
-        )
+        from ddptop.cli.find import recording_of
+
+        path = recording_of(options.file)
+        compare = None if options.compare is None else recording_of(options.compare)
+        return show_recording(path, options, at=options.at, speed=options.speed, compare=compare)
 
 
 def show_recording(

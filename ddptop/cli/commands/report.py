@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
-from pathlib import Path
 
 from ddptop.cli.commands.base import Command, add_settings
-from ddptop.cli.errors import CliError, Exit
+from ddptop.cli.errors import Exit
 
 PIPE_COLUMNS = 80
 """Width of a page that no terminal limits: that of a mail."""
@@ -21,17 +19,25 @@ class Report(Command):
 
     name = "report"
     summary = "Tell what happened in a run: who was slow, why, what it cost, what to try."
+    examples = (
+        "ddptop report",
+        "ddptop report train-k7qf > report.txt",
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The run or the file, and in which form."""
         parser.add_argument(
-            "run", metavar="RUN-or-FILE", help="a run's name or how it begins, or a recording"
+            "run",
+            nargs="?",
+            metavar="RUN-or-FILE",
+            help="a run's name or how it begins, or a recording (default: the newest)",
         )
         parser.add_argument("--json", action="store_true", help="print it as JSON")
         add_settings(parser)
 
     def run(self, options: argparse.Namespace) -> int:
         """Read the recording and print the page."""
+        from ddptop.cli.find import recording_of
         from ddptop.cli.recorded import opened
         from ddptop.cli.settings import load
 
@@ -50,25 +56,3 @@ class Report(Command):
             width = shutil.get_terminal_size((PIPE_COLUMNS, 24)).columns
             print(page(found, width, settings.ascii, settings.color and sys.stdout.isatty()))
         return Exit.DONE
-
-
-def recording_of(word: str) -> Path:
-    """The recording that a person means by a path, or by the beginning of a run's name or id.
-
-    Raises CliError: 3 where there is none, 1 where the run does not record.
-    """
-    from ddptop.cli.find import SUFFIX, Recorded, find
-
-    if os.sep in word or word.endswith(SUFFIX):
-        return Path(word)
-    try:
-        target = find(word)
-    except CliError:
-        if Path(word).exists():
-            return Path(word)
-        raise
-    if isinstance(target, Recorded):
-        return target.path
-    if target.recording is None:
-        raise CliError(f"{target.name} is not being recorded, so there is nothing to report; ddptop {word}")
-    return Path(target.recording)

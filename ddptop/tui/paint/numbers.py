@@ -17,7 +17,18 @@ def fixed(value: float | None, digits: int = 1, unit: str = "") -> str:
     """A number with so many decimals and thousands parted, and its unit."""
     if value is None or math.isnan(value):
         return UNKNOWN
-    return f"{value:,.{digits}f}{unit}"
+    return f"{_rounded(value, digits):,.{digits}f}{unit}"
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """A difference with its sign, `+1.5`, `-0.3`; without one where it rounds to zero."""
+    number = _rounded(value, digits)
+    return f"{number:+,.{digits}f}" if number else f"{number:,.{digits}f}"
+
+
+def _rounded(value: float, digits: int) -> float:
+    """Rounded to so many decimals, and zero without a sign."""
+    return round(value, digits) + 0.0
 
 
 def count(value: float | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddptop.tui.keys import ViewName, meaning
@@ -27,6 +28,8 @@ class Host:
     frozen: bool
     runs: Runs | None
     """Where other runs are found; None: there are none to be had."""
+    save_to: Path | None
+    """Folder in which screens are saved; None: where the recordings are kept."""
 
     def repaint(self) -> int:
         """Draw what has changed."""
@@ -76,8 +79,8 @@ class Host:
     def action_key(self, name: str) -> None:
         """A key, by Textual's name, in the view that is open."""
         self.place.note = ""
-        row = meaning(name, self.place.view)
-        if row is not None and (self.playback is not None or not row.replay):
+        row = meaning(name, self.place.view, self.playback is not None)
+        if row is not None:
             self.act(row.action)
 
     def action_finish(self) -> None:

@@ -17,8 +17,8 @@ class KeepKeys(Host):
         run, view, moment = self.shown.run.name, self.place.view, self.shown.unix_s
         evidence = evidence_text(self.shown) if view == "stall" else None
         try:
-            path = save_page(run, view, moment, evidence or self.picture_text())
-            save_page(run, view, moment, self.picture_svg(), suffix=".svg")
+            path = save_page(run, view, moment, evidence or self.picture_text(), folder=self.save_to)
+            save_page(run, view, moment, self.picture_svg(), suffix=".svg", folder=self.save_to)
         except OSError as error:
             self.tell(f"not saved: {error}")
         else:

@@ -138,7 +138,12 @@ class ViewKeys(Host):
             place.rank = place.order[(at + by) % len(place.order)]
             self.open_view(place.view)
         elif place.view in VIEWS:
-            self.open_view(VIEWS[(VIEWS.index(place.view) + by) % len(VIEWS)])
+            self.action_next_view(by)
+
+    def action_next_view(self, by: int) -> None:
+        """The neighbouring one of the views with a number; from any other page the overview."""
+        at = VIEWS.index(self.place.view) + by if self.place.view in VIEWS else 0
+        self.open_view(VIEWS[at % len(VIEWS)])
 
     def action_end(self, which: int) -> None:
         """Start (0) or end (1) of the recording, else of the list."""

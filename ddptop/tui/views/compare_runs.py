@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.tui.paint.line import Line, Role, beside, gather, rule
-from ddptop.tui.paint.numbers import UNKNOWN, clock, count, fixed, known, loss
+from ddptop.tui.paint.numbers import UNKNOWN, clock, count, fixed, known, loss, signed
 from ddptop.tui.paint.text import fit
 from ddptop.tui.scene import Scene
 from ddptop.tui.views.plot import Curve, chart
@@ -102,8 +102,8 @@ def _difference(a: float | None, b: float | None, digits: int, more: bool) -> tu
         return UNKNOWN, UNKNOWN, "dim"
     share = (b - a) / abs(a) if a else 0.0
     role: Role = "dim" if abs(share) < SAME else "good" if (share > 0) == more else "warn"
-    percent = f"{100 * share:+.1f}" if abs(share) < BEYOND else UNKNOWN
-    return f"{b - a:+,.{digits}f}", percent, role
+    percent = signed(100 * share) if abs(share) < BEYOND else UNKNOWN
+    return signed(b - a, digits), percent, role
 
 
 def _buckets(first: Frame, second: Frame, width: int) -> list[Line]:

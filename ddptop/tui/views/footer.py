@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ddptop.tui.keys import KEYS, PAIRS, VIEWS, Key, ViewName
 from ddptop.tui.paint.line import Line, gather
-from ddptop.tui.paint.text import cells, fit_tail
+from ddptop.tui.paint.text import cells, wrap
 from ddptop.tui.paint.trouble import in_trouble
 from ddptop.tui.prompt import prompt_line
 from ddptop.tui.scene import Scene
@@ -18,12 +18,17 @@ _FIRST = ("/", "space", ":", "s", "c", "F", "r")
 """Keys without a place of their own, the most useful first."""
 
 
-def footer(scene: Scene | None, width: int) -> Line:
-    """The prompt while it is open, a word on what the last key did, else as many keys as fit."""
-    if scene is not None and scene.place.prompt is not None:
-        return prompt_line(scene.place.prompt, width, scene.ascii_only)
-    if scene is not None and scene.place.note:
-        return _note(scene, width)
+def footer(scene: Scene, width: int, most: int) -> list[Line]:
+    """The prompt while it is open, what the last key did in up to `most` lines, else as many keys as fit."""
+    if scene.place.prompt is not None:
+        return [prompt_line(scene.place.prompt, width, scene.ascii_only)]
+    if scene.place.note:
+        return _note(scene.clean(scene.place.note), width)[-most:]
+    return [key_line(scene, width)]
+
+
+def key_line(scene: Scene | None, width: int) -> Line:
+    """As many keys as fit."""
     view = scene.place.view if scene is not None else "overview"
     played = scene is not None and scene.frame.playback is not None
     tail = gather([_part(key) for key in KEYS if key.shown in _ALWAYS], width)
@@ -77,10 +82,14 @@ def _width(parts: list[Line], gap: int) -> int:
     return sum(part.width + gap for part in parts) - gap if parts else 0
 
 
-def _note(scene: Scene, width: int) -> Line:
-    """A path is cut at its front."""
-    text = scene.clean(scene.place.note)
-    if cells(text) > width - 1:
-        head, found, path = text.partition(" /")
-        text = f"{head} {fit_tail(found.strip() + path, max(1, width - 2 - cells(head)))}" if found else text
-    return Line(f" {text}", "strong", ground="cursor").cut(width)
+def _note(text: str, width: int) -> list[Line]:
+    """A word longer than a line, such as a path, goes on in the next."""
+    room = max(1, width - 2)
+    lines: list[str] = []
+    for part in wrap(text, room):
+        while cells(part) > room:
+            end = next(at for at in range(room, 0, -1) if cells(part[:at]) <= room or at == 1)
+            lines.append(part[:end])
+            part = part[end:]
+        lines.append(part)
+    return [Line(f" {line}", "strong", ground="cursor") for line in lines]

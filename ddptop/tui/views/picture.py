@@ -14,7 +14,7 @@ from ddptop.tui.views.compare import compare
 from ddptop.tui.views.compare_runs import compare_runs_page
 from ddptop.tui.views.empty import empty
 from ddptop.tui.views.events import events
-from ddptop.tui.views.footer import footer
+from ddptop.tui.views.footer import footer, key_line
 from ddptop.tui.views.header import header
 from ddptop.tui.views.heat import heat_page
 from ddptop.tui.views.help import help_page
@@ -59,7 +59,7 @@ def picture(scene: Scene, width: int, height: int, offered: Sequence[Entry] = ()
     bar = banner(scene, width)
     foot = [bar] if bar is not None else []
     if height - len(foot) >= LEAST_FOR_KEYS or place.prompt is not None or place.note:
-        foot.append(footer(scene, width))
+        foot.extend(footer(scene, width, max(1, height // 2)))
     room = max(0, height - 1 - len(foot))
     body = BODIES[place.view](scene, width, room)[:room] if room else []
     lines = [header(scene, width), *body, *(Line() for _ in range(room - len(body))), *foot]
@@ -76,7 +76,7 @@ def without_frame(place: Place, status: str | None, width: int, height: int, asc
         lines = picker(place, width, room, ascii_only)[:room]
     else:
         lines = empty(status, width, room, ascii_only)
-    foot = footer(None, width)
+    foot = key_line(None, width)
     if place.prompt is not None:
         foot = prompt_line(place.prompt, width, ascii_only)
     elif place.note:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ddptop.tui.paint import table
 from ddptop.tui.paint.line import Line, rule
-from ddptop.tui.paint.numbers import UNKNOWN, clock, count, counted, duration, fixed, known, size
+from ddptop.tui.paint.numbers import UNKNOWN, clock, count, counted, duration, fixed, known, signed, size
 from ddptop.tui.paint.text import cells, fit, wrap
 from ddptop.tui.views.run_card import ENVIRONMENT, OPTIONS, VERSIONS, Fact, card_facts
 from ddptop.tui.views.text_page import below, text_page
@@ -151,7 +151,7 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
             return "not compared"
         if len(of) == 1:
             return "one clock"
-        return f"{found.offset_ms:+,.3f} ±{fixed(found.bound_ms, 3)}"
+        return f"{signed(found.offset_ms, 3)} ±{fixed(found.bound_ms, 3)}"
 
     columns = table.fitting(
         [

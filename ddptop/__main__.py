@@ -1,0 +1,8 @@
+"""`python -m ddptop`: the `ddptop` command."""
+
+import sys
+
+from ddptop.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

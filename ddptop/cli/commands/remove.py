@@ -1,0 +1,123 @@
+"""`ddptop rm` and `ddptop prune`: remove recordings, with what lies beside them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import stat
+import time
+from pathlib import Path
+
+from ddptop.cli.commands.base import Command
+from ddptop.cli.errors import CliError, Exit
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+
+
+class Rm(Command):
+    """Removes recordings that a person names."""
+
+    name = "rm"
+    summary = "Remove recordings."
+    examples = ("ddptop rm train-k7qf", "ddptop rm train-k7qf train-a9a9", "ddptop rm ./copied.ddptop")
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The recordings."""
+        parser.add_argument(
+            "runs", nargs="+", metavar="RUN", help="a run's whole name, its unique beginning, or a file"
+        )
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Remove them; nothing is removed where one of them cannot be meant."""
+        for path in [_only_match(word) for word in options.runs]:
+            _remove(path, dry_run=False)
+        return Exit.DONE
+
+
+class Prune(Command):
+    """Removes old recordings."""
+
+    name = "prune"
+    summary = "Remove old recordings, never one that is still being written."
+    examples = (
+        "ddptop prune --keep 20",
+        "ddptop prune --older-than 7d",
+        "ddptop prune --older-than 7d --keep 5 --dry-run",
+    )
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Which ones."""
+        parser.add_argument("--keep", type=_count, metavar="N", help="keep the newest N")
+        parser.add_argument(
+            "--older-than", type=_age_s, metavar="AGE", help="remove only older ones: 12h, 7d, 2w"
+        )
+        parser.add_argument("-n", "--dry-run", action="store_true", help="only list what would be removed")
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Remove the recordings that both options give up."""
+        from ddptop.cli.find import live, modified, recorded
+
+        if options.keep is None and options.older_than is None:
+            raise CliError("give --keep N or --older-than AGE (or both); see ddptop prune --help", Exit.USAGE)
+        before = time.time() - (options.older_than or 0.0)
+        for item in recorded(live())[options.keep or 0 :]:
+            if modified(item.path) <= before:
+                _remove(item.path, dry_run=options.dry_run)
+        return Exit.DONE
+
+
+def _only_match(word: str) -> Path:
+    """The recording called so. Raises CliError: 3 where none or several are, 1 while it is being written."""
+    from ddptop.cli.find import SUFFIX, live, recorded
+
+    running = live()
+    if os.sep in word or word.endswith(SUFFIX):
+        path = Path(word)
+        if path.suffix != SUFFIX or not _is_regular(path):
+            raise CliError(f"{word}: no recording of this name", Exit.NOT_FOUND)
+    else:
+        kept = recorded(running)
+        matches = [item for item in kept if item.name == word] or [
+            item for item in kept if item.name.startswith(word)
+        ]
+        if len(matches) > 1:
+            names = ", ".join(item.name for item in matches)
+            raise CliError(f"several recordings match {word!r}: {names}; give the whole name", Exit.NOT_FOUND)
+        if not matches and not any(run.name == word for run in running):
+            raise CliError(f"no recording is called {word!r}; ddptop ls lists them", Exit.NOT_FOUND)
+        path = matches[0].path if matches else Path()
+    for run in running:
+        if run.name == word or (run.recording is not None and Path(run.recording) == path.absolute()):
+            raise CliError(f"{run.name} is live and its recording is being written; nothing was removed")
+    return path
+
+
+def _remove(path: Path, *, dry_run: bool) -> None:
+    """Remove a recording and print a line."""
+    from ddptop.tui.paint.numbers import size
+
+    freed = size(path.lstat().st_size)
+    if not dry_run:
+        path.unlink()
+    print(f"{'would remove' if dry_run else 'removed'} {path} ({freed})")
+
+
+def _is_regular(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of recordings")
+    return int(text)
+
+
+def _age_s(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip().lower())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age: 12h, 7d, 2w")
+    return float(match[1]) * _UNITS_S[match[2]]

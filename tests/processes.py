@@ -94,6 +94,17 @@ def until(condition: Callable[[], object], what: str, deadline_s: float = 60.0) 
     raise AssertionError(f"after {deadline_s:g} s still not: {what}")
 
 
+def processes_of(env: dict[str, str]) -> list[psutil.Process]:
+    """Processes that this environment was given to, and their children, wherever they are by now."""
+    place = env["XDG_RUNTIME_DIR"]
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("XDG_RUNTIME_DIR") == place:
+                found.append(process)
+    return found
+
+
 def free_port() -> int:
     """A TCP port that was free a moment ago."""
     with socket.socket() as probe:

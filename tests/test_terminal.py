@@ -169,6 +169,64 @@ def through_all_views(screen: Terminal) -> None:
     until(lambda: "help" in last_row(screen, 24), "the key line")
 
 
+CRASHING = """
+import sys
+from ddptop.cli.main import main
+from ddptop.tui.app import DdptopApp
+DdptopApp.action_filter = lambda self: 1 / 0
+sys.exit(main())
+"""
+
+
+@needs_tmux
+def test_the_terminal_is_restored_on_every_way_out(make: Make, tmp_path: Path) -> None:
+    write_recording(tmp_path / "run.ddptop")
+    (tmp_path / "crashing.py").write_text(CRASHING)
+    terminal = make(100, 30)
+    terminal.type("stty -a > before")
+
+    def opened(command: str = LOOK) -> None:
+        terminal.type(f"clear; {command} replay run.ddptop; echo code $?.")
+        terminal.wait_for("REPLAY")
+
+    def restored(code: int) -> None:
+        terminal.wait_for(f"code {code}.")
+        assert terminal.modes() == "0 0 1"
+        terminal.type("stty -a | diff before - && echo as before")
+        terminal.wait_for("\nas before")
+
+    def signalled(number: signal.Signals) -> None:
+        viewer = terminal.foreground()
+        assert viewer is not None
+        os.kill(viewer, number)
+
+    opened()
+    terminal.press("/")  # an open prompt takes all other keys
+    terminal.press("C-z")
+    restored(128 + signal.SIGSTOP)
+    terminal.type("bg")  # it cannot have the terminal: stops again
+    until(lambda: terminal.screen().count("Stopped") == 2, "stopped again")
+    assert terminal.modes() == "0 0 1"
+    terminal.type("clear; fg")
+    terminal.wait_for("REPLAY")
+    signalled(signal.SIGSTOP)  # gives the viewer no time to put anything back
+    terminal.wait_for("Stopped")
+    terminal.type("fg; echo code $?.")
+    until(lambda: "Stopped" not in terminal.screen() and "REPLAY" in terminal.screen(), "the picture")
+    terminal.press("C-c")
+    restored(130)
+    opened()
+    terminal.press("q")
+    restored(0)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        opened()
+        signalled(number)
+        restored(128 + number)
+    opened(f"{sys.executable} crashing.py")
+    terminal.press("/")
+    restored(1)
+
+
 def test_a_viewer_whose_terminal_goes_without_a_hang_up_ends(tmp_path: Path) -> None:
     """Textual reads a terminal that is gone in a tight loop: a viewer was once found at 60% CPU like that."""
     recording = tmp_path / "run.ddptop"

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from tests.processes import until
 
 
@@ -55,6 +57,17 @@ class Terminal:
     def screen(self) -> str:
         """What the terminal shows."""
         return self._tmux("capture-pane", "-t", self._session, "-p")
+
+    def modes(self) -> str:
+        """Alternate screen, mouse reports and cursor, each 0 or 1: `0 0 1` at a shell's prompt."""
+        wanted = "#{alternate_on} #{mouse_any_flag} #{cursor_flag}"
+        return self._tmux("display-message", "-t", self._session, "-p", wanted).strip()
+
+    def foreground(self) -> int | None:
+        """Process id of the command that the shell runs; None: it runs none."""
+        shell = int(self._tmux("display-message", "-t", self._session, "-p", "#{pane_pid}"))
+        below = psutil.Process(shell).children()
+        return below[0].pid if below else None
 
     def wait_for(self, text: str, deadline_s: float = 60.0) -> str:
         """The screen once `text` is on it; AssertionError with the last screen after the deadline."""

@@ -1,34 +1,40 @@
-"""`ddptop demo`: two real DDP ranks on this machine, watched on the live screen."""
+"""`ddptop demo`: two real DDP ranks on this machine, watched on the live screen.
+
+The demo's processes end when their standard input does: a pipe that the command holds, and closes or leaves
+behind however it ends. So also SIGKILL, and a terminal that is closed, leave nothing behind.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
+from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
 
 from ddptop.cli import find, show
 from ddptop.cli.errors import CliError
 from ddptop.cli.settings import Settings, load
+from ddptop.transport.beside import InputEnd
 
 if TYPE_CHECKING:
     from ddptop.transport.rundir import RunFile
 
-START_S = 60.0
-"""Importing torch for several ranks on a cold disk takes its time."""
+SAY_EVERY_S = 10.0
+"""How often a person who waits is told for what: on a busy machine with a cold disk, torch takes minutes."""
 
-GRACE_S = 5.0
-"""A step and the ends of the ranks, the launcher and the collector take a second or two. It is a run that has
-been left, not one that has failed."""
+GRACE_S = 7.0
+"""For the ranks and the launcher to end by themselves; with what SIGTERM takes then, all are gone in 10 s."""
 
 STOP_S = 20.0
-"""After SIGTERM the launcher gives its ranks a moment, and then the collector."""
+"""The launcher has sent itself SIGTERM by then, and has given its ranks and its collector a moment."""
 
 HEADLESS_STEPS = 600
 """Without a screen somebody has to end it: about half a minute, with one slow spell of the slow rank."""
@@ -40,57 +46,66 @@ def main(options: argparse.Namespace) -> int:
     mode = show.Mode.WATCH if options.headless else show.choose_mode(options, live=True)
     steps = options.steps or (0 if mode is show.Mode.SCREEN else HEADLESS_STEPS)
     name = f"demo-{secrets.token_hex(2)}"
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryDirectory(prefix="ddptop-demo-") as folder:
-        enough = Path(folder, "enough")
-        training = _start(name, options.ranks, steps, enough, output)
+    with tempfile.TemporaryFile() as output:
+        training = _start(name, options.ranks, steps, output)
         try:
             code = watch(wait_for_run(name, training, output), training, mode, settings)
-            if training.poll() is None and steps and mode is show.Mode.WATCH:
-                training.wait(STOP_S)
+            if mode is show.Mode.WATCH:
+                _wait_for_end(training)  # the run has ended, and the launcher is about to
         finally:
             stopped = training.poll() is None
-            enough.touch()
-            stop(training, GRACE_S)
+            stop(training)
         if training.returncode and not stopped:
             raise CliError(f"the demo's training failed: {_last_line(output)}")
         say_farewell(name)
     return code
 
 
-def _start(name: str, ranks: int, steps: int, enough: Path, output: IO[bytes]) -> subprocess.Popen[bytes]:
-    launcher = [sys.executable, "-m", "ddptop.cli.launch", "--ddptop-name", name]
+def _start(name: str, ranks: int, steps: int, output: IO[bytes]) -> subprocess.Popen[bytes]:
+    launcher = [sys.executable, "-m", "ddptop.cli.demo", "--ddptop-name", name]
     torchrun = ["--standalone", "--nproc-per-node", str(ranks), "-m", "ddptop.runtime.demo"]
     return subprocess.Popen(
-        [*launcher, *torchrun, "--steps", str(steps), "--until", str(enough)],
-        stdin=subprocess.DEVNULL,
+        [*launcher, *torchrun, "--steps", str(steps)],
+        stdin=subprocess.PIPE,  # the launcher's ranks inherit it
         stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,  # Ctrl-C ends the watching, and that ends the training in good order
     )
 
 
+def launch(words: Sequence[str]) -> int:
+    """`ddptop-run WORDS` in this process; when its input ends, ranks end by themselves, or by SIGTERM."""
+    from ddptop.cli import launch as ddptop_run
+
+    InputEnd(lambda: os.kill(os.getpid(), signal.SIGTERM), GRACE_S)
+    return ddptop_run.main(words)
+
+
 def wait_for_run(name: str, training: subprocess.Popen[bytes], output: IO[bytes]) -> RunFile:
-    """The run file, once its collector is there. Raises CliError where it does not come."""
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
+    """The run file, once its collector is there; waits as long as `training` lives.
+
+    Raises CliError where that one ended before.
+    """
+    began_s = time.monotonic()
+    due_s = began_s + SAY_EVERY_S
+    while True:
         for run in find.live():
             if run.name == name:
                 return run
         if training.poll() is not None:
-            raise CliError(f"the demo's training did not start: {_last_line(output)}")
+            raise CliError(f"the demo did not start: {_last_line(output)}")
+        if time.monotonic() > due_s:
+            due_s += SAY_EVERY_S
+            _say(f"the demo is starting, for {time.monotonic() - began_s:.0f} s now; Ctrl-C ends it")
         time.sleep(show.POLL_S)
-    raise CliError(f"the demo's training did not start in {START_S:g} s: {_last_line(output)}")
 
 
 def watch(run: RunFile, training: subprocess.Popen[bytes], mode: show.Mode, settings: Settings) -> int:
     """Show the run until it or the person ends; a screen ends with the process `training` as well."""
     from ddptop.sources.live import LiveSource
 
-    source = LiveSource(run)
-    if mode is not show.Mode.SCREEN:
-        return show.show(source, mode, settings)
     # The screen ends with the training: nobody is there to press q when the steps are done.
-    return show.show(source, mode, settings, until=_ended(training))
+    return show.show(LiveSource(run), mode, settings, until=_ended(training))
 
 
 def _ended(training: subprocess.Popen[bytes]) -> threading.Event:
@@ -104,17 +119,25 @@ def _ended(training: subprocess.Popen[bytes]) -> threading.Event:
     return over
 
 
-def stop(training: subprocess.Popen[bytes], grace_s: float = 0.0) -> None:
-    """Have it ended: by itself within `grace_s`, in which it has been asked to, or else by SIGTERM."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        training.wait(grace_s)
-    if training.poll() is None:
-        training.terminate()
+def _wait_for_end(training: subprocess.Popen[bytes]) -> None:
+    while training.poll() is None:
         try:
-            training.wait(STOP_S)
+            training.wait(SAY_EVERY_S)
         except subprocess.TimeoutExpired:
-            training.kill()
-            training.wait()
+            _say("the run has ended; waiting for its last process")
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a process that ends with its input, or else by SIGTERM; after STOP_S by SIGKILL."""
+    if process.stdin is not None:
+        process.stdin.close()
+    else:
+        process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _last_line(output: IO[bytes]) -> str:
@@ -123,8 +146,17 @@ def _last_line(output: IO[bytes]) -> str:
     return lines[-1].strip() if lines else "it printed nothing"
 
 
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal has been closed
+        print(text, file=sys.stderr, flush=True)
+
+
 def say_farewell(name: str) -> None:
     """Tell how to see it again."""
     for recording in find.recorded(find.live()):
         if recording.name == name:
-            print(f"replay it with: ddptop replay {recording.path}", file=sys.stderr)
+            _say(f"replay it with: ddptop replay {recording.path}")
+
+
+if __name__ == "__main__":
+    sys.exit(launch(sys.argv[1:]))

@@ -17,8 +17,12 @@ class Exit(IntEnum):
     """No such run or recording."""
     REFUSED = 4
     """Wrong permission or key."""
+    HUNG_UP = 129
+    """128 + SIGHUP, as shells have it: the terminal was closed."""
     INTERRUPTED = 130
-    """128 + SIGINT, as shells have it."""
+    """128 + SIGINT: Ctrl-C."""
+    TERMINATED = 143
+    """128 + SIGTERM."""
 
 
 class CliError(Exception):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
 
 from ddptop.cli.commands import COMMANDS, LOOK, Command
 from ddptop.cli.commands.base import VALUE_OPTIONS
@@ -16,8 +20,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         # A name that the terminal's encoding cannot show must not end the command.
         reconfigure(errors="backslashreplace")
+    with _ended_by_signals():
+        return _run(list(sys.argv[1:] if argv is None else argv))
+
+
+def _run(argv: list[str]) -> int:
     try:
-        command, words = choose(list(sys.argv[1:] if argv is None else argv))
+        command, words = choose(argv)
         code = command.run(command.parser().parse_args(words))
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -34,6 +43,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(f"{_what(error)}: permission denied", Exit.REFUSED)
     except OSError as error:
         return _complain(f"{_what(error)}: {error.strerror or error}", Exit.FAILED)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """In the block, SIGHUP and SIGTERM end the command with 128 + their number, and what it has started too.
+
+    The next one is ignored, so that the end is not interrupted, as is one that was ignored before (nohup).
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    handled = [number for number in before if before[number] is not signal.SIG_IGN]
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        for each in handled:
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    for number in handled:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, before[number])
 
 
 def choose(words: list[str]) -> tuple[Command, list[str]]:
@@ -70,7 +105,8 @@ def _with_values(words: list[str]) -> list[str]:
 
 
 def _complain(line: str, code: Exit) -> int:
-    print(f"ddptop: {line}", file=sys.stderr)
+    with suppress(OSError):  # the terminal has been closed
+        print(f"ddptop: {line}", file=sys.stderr)
     return code
 
 

@@ -41,6 +41,9 @@ ENDED = frozenset({"finished", "failed"})
 GONE_S = 10.0
 """A collector that died is started again within seconds; one that stays away longer does not come back."""
 
+LAST_FRAME_S = 1.0
+"""The same, where the run's launcher has ended: its collector has ended before it."""
+
 BLIND_TERMINALS = frozenset({"", "dumb", "unknown"})
 """Values of TERM that promise no cursor movement."""
 
@@ -84,15 +87,16 @@ def show(
 ) -> int:
     """Start the source, show it until it or the person ends, close it. Returns the exit code.
 
-    A screen stays after the end of a run, for the person to leave; `until` closes it all the same.
+    `until`: set when the process that makes the frames has ended. A screen stays after the end of a run, for
+    the person to leave, but closes then; everything else waits for frames at least until then.
     `view`: the one that the screen begins with, whatever the settings say.
     """
     with _started(source):
         if mode is Mode.SCREEN:
             return _screen(source, settings, until, view)
         if mode is Mode.WATCH:
-            return _watch(source, settings)
-        return emit(first_frame(source), mode, settings)
+            return _watch(source, settings, until)
+        return emit(first_frame(source, until=until), mode, settings)
 
 
 def emit(frame: Frame, mode: Mode, settings: Settings) -> int:
@@ -109,14 +113,24 @@ def emit(frame: Frame, mode: Mode, settings: Settings) -> int:
     return Exit.DONE
 
 
-def first_frame(source: Source, patience_s: float = FIRST_FRAME_S) -> Frame:
-    """Wait for a frame. Raises CliError, with the reason that the source gives, when none comes in time."""
+def first_frame(
+    source: Source, patience_s: float = FIRST_FRAME_S, until: threading.Event | None = None
+) -> Frame:
+    """Wait for a frame, at least until the event `until`.
+
+    Raises CliError, with the reason that the source gives, when none comes in time.
+    """
     deadline = time.monotonic() + patience_s
     while (frame := source.latest()) is None:
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline and _over(until):
             raise CliError(source.status() or f"no answer from the run in {patience_s:g} s; try again")
         time.sleep(POLL_S)
     return frame
+
+
+def _over(until: threading.Event | None) -> bool:
+    """Whether there is nothing that keeps one waiting: no event, or one that is set."""
+    return until is None or until.is_set()
 
 
 @contextmanager
@@ -212,11 +226,11 @@ def _closed_on(until: threading.Event | None, app: DdptopApp) -> Iterator[None]:
         thread.join()
 
 
-def _watch(source: Source, settings: Settings) -> int:
+def _watch(source: Source, settings: Settings, until: threading.Event | None) -> int:
     from ddptop.cli.plain import watch_line
     from ddptop.tui.paint.text import to_ascii
 
-    frame = first_frame(source)
+    frame = first_frame(source, until=until)
     due = well = time.monotonic()
     while True:
         now = time.monotonic()
@@ -232,7 +246,7 @@ def _watch(source: Source, settings: Settings) -> int:
         trouble = source.status()
         if trouble is None or (newer is not frame and newer.run.state != "lost"):
             well = now
-        elif now - well > GONE_S:
+        elif now - well > (GONE_S if until is None else LAST_FRAME_S) and _over(until):
             if frame.run.state in ENDED:
                 return Exit.DONE
             raise CliError(trouble)

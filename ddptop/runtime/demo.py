@@ -1,15 +1,23 @@
 """The training that `ddptop demo` watches: a classifier on data that it makes, one rank slow for a while.
 
-It is what a user's own script would be on `ddptop.setup` and `group.wrap`.
+It is what a user's own script would be on `ddptop.setup` and `group.wrap`, but for one thing: it ends when
+its standard input does, which is a pipe that `ddptop demo` holds.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import os
+import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
+
+from ddptop.transport.beside import InputEnd
+
+if __name__ == "__main__":
+    # Before torch is imported: that can take longer than a process without its parent may stay.
+    input_end = InputEnd(lambda: os._exit(1))
 
 import torch
 from torch import nn
@@ -26,7 +34,11 @@ SLOW_FROM, SLOW_UNTIL, EVERY = 120, 300, 400
 SLOW_S = 0.03
 """About as long as the rest of the step on two CPU cores."""
 AHEAD = 2
-"""Steps from being asked to the last one."""
+"""Steps from the request to end to the last one."""
+GRACE_S = 5.0
+"""Once asked to end: for the steps until the last one, of 0.05 s, and the end of the process group."""
+LAST = "ddptop-demo-last"
+"""Key of the last step's number in the store."""
 
 
 class Teacher(Dataset[tuple[torch.Tensor, torch.Tensor]]):  # type: ignore[misc]  # torch is not followed
@@ -80,39 +92,38 @@ def batches(group: ddptop.Group) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
 
 
 class Together:
-    """Ends training on all ranks after the same step, some steps after a file has appeared.
+    """Ends training on all ranks after the same step, some steps after rank 0 was asked to end.
 
-    Rank 0 looks for it and writes down beside it which step is the last. No rank can finish a step that
-    rank 0 has not begun: all of them read of the last step before they come to it.
+    Rank 0 then writes the number of the last step into the store. No rank can finish a step that rank 0 has
+    not begun: all of them read that number before they come to it.
     """
 
-    def __init__(self, asked: Path | None, rank: int) -> None:
+    def __init__(self, asked: threading.Event, store: torch.distributed.Store, rank: int) -> None:
         self._asked = asked if rank == 0 else None
-        self._agreed = asked and asked.with_suffix(".last")
+        self._store = store
 
     def last(self, step: int) -> bool:
         """Whether `step`, which has not begun, is beyond the last one."""
-        if self._agreed is None:
-            return False
-        if self._asked is not None and self._asked.exists():
-            whole = self._asked.with_suffix(".new")
-            whole.write_text(str(step + AHEAD))
-            whole.replace(self._agreed)
+        if self._asked is not None and self._asked.is_set():
+            self._store.set(LAST, str(step + AHEAD))
             self._asked = None
-        return self._agreed.exists() and step > int(self._agreed.read_text())
+        return bool(self._store.check([LAST])) and step > int(self._store.get(LAST))
 
 
-def main() -> None:
-    """Train for `--steps` steps, or until stopped."""
+def main(asked: InputEnd) -> None:
+    """Train for `--steps` steps, or until `asked` to end."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=0, help="0: until stopped")
-    parser.add_argument("--until", type=Path, metavar="FILE", help="end soon after this file appears")
+    parser.add_argument("--steps", type=int, default=0, help="0: until asked to end")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    store = torch.distributed.TCPStore(
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False
+    )
     with ddptop.setup() as group:
         ddp = group.wrap(model(), bucket_cap_mb=1)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
-        together = Together(options.until, group.rank)
+        together = Together(asked, store, group.rank)
+        asked.grace_s = GRACE_S
         for step, (x, y) in enumerate(itertools.islice(batches(group), options.steps or None)):
             if together.last(step):
                 break
@@ -124,4 +135,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(input_end)

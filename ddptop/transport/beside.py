@@ -1,9 +1,13 @@
-"""The environment of a process that ddptop starts beside a training."""
+"""A process that ddptop starts: its environment, and that it ends with the process that has started it."""
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
@@ -31,3 +35,26 @@ def environment() -> dict[str, str]:
     # One thread works at a time; OpenBLAS would reserve memory for each core.
     mine["OMP_NUM_THREADS"] = mine["OPENBLAS_NUM_THREADS"] = "1"
     return mine
+
+
+class InputEnd(threading.Event):
+    """Set when standard input ends, in a process that is to end then.
+
+    Standard input is a pipe that nothing is written to. It ends when the process at its other end closes it
+    or is gone, however that one ended: the only sign that SIGKILL leaves on every system.
+    """
+
+    def __init__(self, end: Callable[[], object], grace_s: float = 0.0) -> None:
+        """`end()` is called `grace_s` seconds later, if the process is still there."""
+        super().__init__()
+        self._end = end
+        self.grace_s = grace_s
+        threading.Thread(target=self._wait, name="ddptop-input", daemon=True).start()
+
+    def _wait(self) -> None:
+        with suppress(OSError):
+            while os.read(0, 4096):
+                pass
+        self.set()
+        time.sleep(self.grace_s)
+        self._end()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
-import termios
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
+from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Event, Key, Paste
 from textual.theme import Theme
 
@@ -24,6 +25,7 @@ from ddptop.tui.painted import Painted
 from ddptop.tui.runs import Runs
 from ddptop.tui.scene import Place, Scene
 from ddptop.tui.steer import Steer
+from ddptop.tui.terminal import ScreenDriver, ended_by_signals, terminal_is_there
 from ddptop.tui.theme import DEFAULT_THEME, THEMES, Palette, in_colours
 from ddptop.tui.views.picture import picture, without_frame
 from ddptop.tui.views.wanted import wanted
@@ -49,7 +51,8 @@ class DdptopApp(Mouse, Steer, App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         # Priority: they are then handled in the order in which they were pressed, before any widget.
         *(Binding(name, f"key({name!r})", show=False, priority=True) for name in {key.keys for key in KEYS}),
-        Binding("ctrl+c", "finish", "leave", show=False, priority=True),
+        Binding("ctrl+c", "interrupt", "leave", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", "stop", show=False, priority=True),
     ]
     CSS = "Painted { width: 100%; height: 100%; }"
 
@@ -98,16 +101,25 @@ class DdptopApp(Mouse, Steer, App[None]):
         if terminal_is_there():
             for name in ("COLUMNS", "LINES"):  # exported, they would hide every resize from Textual
                 os.environ.pop(name, None)
-        await super().run_async(**{**options, "mouse": self._mouse and options.get("mouse", True)})
+        with ended_by_signals(self._end_with):
+            await super().run_async(**{**options, "mouse": self._mouse and options.get("mouse", True)})
+
+    def get_driver_class(self) -> type[Driver]:
+        """Textual's for this platform, adjusted."""
+        usual = super().get_driver_class()
+        return ScreenDriver if usual is LinuxDriver else usual
+
+    def _end_with(self, code: int) -> None:
+        self.exit(return_code=code)
 
     def compose(self) -> ComposeResult:
         """One picture."""
         yield Painted(self._ascii_only, self.repaint)
 
     async def on_event(self, event: Event) -> None:
-        """An open prompt takes the keys before any binding sees them."""
+        """An open prompt takes the keys before any binding sees them, but for Ctrl-C and Ctrl-Z."""
         prompt = self.place.prompt
-        if prompt is not None and isinstance(event, Key):
+        if prompt is not None and isinstance(event, Key) and event.key not in ("ctrl+c", "ctrl+z"):
             self.type_key(prompt, event.key, event.character)
         elif prompt is not None and isinstance(event, Paste):
             prompt.paste(event.text)
@@ -118,6 +130,7 @@ class DdptopApp(Mouse, Steer, App[None]):
     def on_mount(self) -> None:
         """Start to pull frames."""
         self.theme_changed_signal.subscribe(self, self._new_theme)
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self.set_interval(self._period_s, self.tick)
         if self.source.latest() is None:
             self._first_looks = self.set_interval(FIRST_LOOK_S, self._look_for_first, repeat=FIRST_LOOKS)
@@ -184,6 +197,10 @@ class DdptopApp(Mouse, Steer, App[None]):
         """Leave the screen."""
         self.exit()
 
+    def action_interrupt(self) -> None:
+        """Leave the screen as an interrupted command: Ctrl-C."""
+        self._end_with(128 + signal.SIGINT)
+
     def later(self, do: Callable[[], object]) -> None:
         """From any thread: do something in the screen's own."""
         self.call_later(do)
@@ -215,12 +232,3 @@ class DdptopApp(Mouse, Steer, App[None]):
 
     def _palette_of(self, theme: Theme) -> Palette:
         return Palette(theme, self._basic, plain=self.no_color)
-
-
-def terminal_is_there() -> bool:
-    """Whether the standard input is a terminal that answers; one that hung up gives EIO."""
-    try:
-        termios.tcgetattr(sys.__stdin__)  # type: ignore[arg-type]  # None raises TypeError
-    except (termios.error, OSError, TypeError, ValueError):
-        return False
-    return True

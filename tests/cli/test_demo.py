@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import signal
+import threading
 from pathlib import Path
 
-import psutil
 import pytest
 
 from ddptop.sources.replay import frame_at
-from tests.processes import DDPTOP, environment, started, until
+from tests.processes import DDPTOP, environment, processes_of, started, until
 
 torch = pytest.importorskip("torch")
 
 
-def test_ranks_that_are_asked_to_end_do_so_after_the_same_step(tmp_path: Path) -> None:
+def test_ranks_that_are_asked_to_end_do_so_after_the_same_step() -> None:
     from ddptop.runtime.demo import AHEAD, Together
 
-    ranks = [Together(tmp_path / "enough", rank) for rank in range(3)]
+    asked, store = threading.Event(), torch.distributed.HashStore()
+    ranks = [Together(asked, store, rank) for rank in range(3)]
     assert not any(rank.last(step) for step in range(5) for rank in ranks)
-    (tmp_path / "enough").touch()
+    asked.set()
     # Rank 1 has begun step 5 before rank 0 looks.
     assert [ranks[rank].last(5) for rank in (1, 0, 2)] == [False] * 3
     ended = [next(step for step in range(6, 20) if rank.last(step)) for rank in reversed(ranks)]
     assert ended == [5 + AHEAD + 1] * 3
-    assert not Together(None, 0).last(10**9)
 
 
 def test_a_demo_that_is_interrupted_has_finished_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -32,11 +32,31 @@ def test_a_demo_that_is_interrupted_has_finished_and_leaves_nothing_behind(tmp_p
     with started([*DDPTOP, "demo", "--headless"], env, tmp_path) as process:
         lines = iter(process.stdout or ())
         assert any("rank" in line and "step" in line for line in lines), "training goes on"
-        below = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
-        until(lambda: not any(child.is_running() for child in below), "the end of all processes")
+        until(lambda: not processes_of(env), "the end of all processes")
     recording = next((tmp_path / "state" / "ddptop").glob("demo-*.ddptop"))
     frame = frame_at(recording, None)
     assert frame.run.state == "finished"
     assert len(set(frame.ranks.step)) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sign", "n_processes"),
+    [
+        ((), signal.SIGKILL, 5),
+        (("--simulate", "4"), signal.SIGKILL, 3),
+        (("--simulate", "4"), signal.SIGHUP, 3),
+        (("--simulate", "4"), signal.SIGTERM, 3),
+    ],
+)
+def test_a_demo_that_is_killed_leaves_no_process_and_no_folder(
+    tmp_path: Path, words: tuple[str, ...], sign: signal.Signals, n_processes: int
+) -> None:
+    env = environment(tmp_path)
+    with started([*DDPTOP, "demo", "--headless", *words], env, tmp_path) as process:
+        until(lambda: len(processes_of(env)) == n_processes, "ranks, collector and who started them")
+        process.send_signal(sign)
+        assert process.wait(60) == (-sign if sign is signal.SIGKILL else 128 + sign)
+        until(lambda: not processes_of(env), "the end of all processes")
+    assert list((tmp_path / "r" / "ddptop").glob("*")) == []

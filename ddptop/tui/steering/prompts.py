@@ -54,9 +54,7 @@ class PromptKeys(Host):
 
     def type_key(self, prompt: Prompt, key: str, character: str | None) -> None:
         """A key while a prompt is open."""
-        if key == "ctrl+c":
-            self.finish()
-        elif key == "escape":
+        if key == "escape":
             self._cancel(prompt)
         elif key == "enter":
             self._answer(prompt)

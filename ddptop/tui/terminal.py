@@ -1,0 +1,74 @@
+"""The terminal below the screen: whether it is there, signals that end the screen, stopping and going on.
+
+`ScreenDriver` adjusts Textual's driver for Linux and macOS (8.2), and uses its private names `_writer_thread`
+and `_must_signal_resume`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import termios
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from textual.drivers.linux_driver import LinuxDriver
+
+ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+"""A closed terminal, `kill -INT`, `kill`: the screen ends in good order, with 128 + the signal's number."""
+
+
+class ScreenDriver(LinuxDriver):
+    """Textual's driver, which also goes on properly after SIGSTOP, which no process can prepare for."""
+
+    def resume_application_mode(self) -> None:
+        """After SIGCONT: take the terminal again.
+
+        After SIGSTOP the terminal still has the screen's modes, or the shell has changed them: they are put
+        back first, or Textual would keep the screen's modes as those to restore at the end.
+        """
+        if self._writer_thread is not None and self._writer_thread.is_alive():
+            self.suspend_application_mode()
+            self._must_signal_resume = True  # the picture is drawn again
+        super().resume_application_mode()
+
+
+def terminal_is_there() -> bool:
+    """Whether the standard input is a terminal that answers; one that hung up gives EIO."""
+    try:
+        termios.tcgetattr(sys.__stdin__)  # type: ignore[arg-type]  # None raises TypeError
+    except (termios.error, OSError, TypeError, ValueError):
+        return False
+    return True
+
+
+@contextmanager
+def ended_by_signals(end: Callable[[int], object]) -> Iterator[None]:
+    """In the block, a signal of ENDING calls `end(128 + its number)` from the running event loop.
+
+    A signal that is ignored (nohup, a background job) stays ignored. After the first one, those that follow
+    are ignored for good: a closing terminal sends several, and the end shall not be interrupted.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in ENDING}
+    handled = [number for number in ENDING if before[number] is not signal.SIG_IGN]
+    came: list[int] = []
+
+    def on_signal(number: int) -> None:
+        came.append(number)
+        if len(came) == 1:
+            end(128 + number)
+
+    for number in handled:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        yield
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN if came else before[number])

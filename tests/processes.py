@@ -14,6 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from tests import warm
+
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 DDPTOP_RUN = [sys.executable, "-m", "ddptop.cli.launch"]
 DDPTOP = [sys.executable, "-m", "ddptop.cli.main"]
@@ -36,9 +38,11 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def run(command: Sequence[str | Path], env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+def run(
+    command: Sequence[str | Path], env: dict[str, str], cwd: Path, *, cold: bool = False
+) -> subprocess.CompletedProcess[str]:
     """Run a command to its end; past the deadline its whole process group is killed and the test fails."""
-    with started(command, env, cwd) as process:
+    with started(command, env, cwd, cold=cold) as process:
         out, err = process.communicate(timeout=DEADLINE_S)
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
@@ -58,9 +62,15 @@ def run_plain(
 
 
 @contextmanager
-def started(command: Sequence[str | Path], env: dict[str, str], cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    """A running command in a session of its own, killed with all its children at the end of the block."""
-    process = subprocess.Popen(
+def started(
+    command: Sequence[str | Path], env: dict[str, str], cwd: Path, *, cold: bool = False
+) -> Iterator[subprocess.Popen[str]]:
+    """A running command in a session of its own, killed with all its children at the end of the block.
+
+    `cold`: by an exec, also where a fork of a process that has imported torch would do (`tests.warm`).
+    """
+    warm.begin()
+    process = (subprocess.Popen if cold else warm.WarmPopen)(
         [str(word) for word in command],
         env=env,
         cwd=cwd,

@@ -1,0 +1,383 @@
+"""Python processes that begin with torch imported: forked from a template instead of started anew.
+
+`import torch` takes 1.3 s of CPU time and the first DDP model another 1.2 s (torch imports its compiler
+then), in the launcher and in each rank: most of what the tests would take. `WarmPopen` starts `python
+SCRIPT` and `python -m MODULE` as forks of a process that has imported both once and runs no thread. All else
+is as after an exec: process id, parent, session, environment, descriptors, `sys.path`, `sitecustomize`,
+`__main__`, exit code. A launcher forks its ranks in the same way. What needs a true start passes `cold=True`;
+what cannot be imitated (other variables of Python or torch, options, `preexec_fn`) starts cold by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import gc
+import importlib
+import io
+import itertools
+import os
+import pickle
+import platform
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+MODULES = ("torch.distributed.run", "ddptop.cli.launch")
+"""Those that are worth it: they import torch, or start processes that do."""
+
+OPTIONS = ("-u", "-B")
+HANDLED = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONWARNINGS", "PYTHONIOENCODING")
+SET_BY_LAUNCHERS = ("TORCHELASTIC_", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_FR_BUFFER_SIZE")
+AT_START = ("PYTHON", "TORCH", "LC_", "LANG", "LD_", "MALLOC_", "KMP_", "MKL_", "CUDA_")
+"""Variables that Python or torch read only once, when they are loaded."""
+
+CLONE_PARENT = 0x8000
+CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
+LARGEST_REQUEST = 1 << 20
+ABOVE_ALL_TARGETS = 500
+
+
+class Template:
+    """A process that forks on request; the forks are children of the process that requests them."""
+
+    def __init__(self, connection: socket.socket, started_with: Mapping[str, str]) -> None:
+        self._connection = connection
+        self._started_with = _read_at_start(started_with)
+
+    def start(
+        self, args: Sequence[str], env: Mapping[str, str], cwd: str, fds: Mapping[int, int], session: bool
+    ) -> int | None:
+        """The process id of the new process; None where it cannot be imitated, and is to be started cold.
+
+        `fds`: descriptors of this process by the numbers that they are to have in the new one.
+        """
+        if not _worth_it(args, cwd) or _read_at_start(env) != self._started_with:
+            return None
+        request = pickle.dumps((list(args), dict(env), cwd, list(fds), session))
+        try:
+            socket.send_fds(self._connection, [request], list(fds.values()))
+            return int(self._connection.recv(64)) or None
+        except (OSError, ValueError):
+            return None
+
+
+def _worth_it(args: Sequence[str], cwd: str) -> bool:
+    if CLONE is None or args[0] != sys.executable:
+        return False
+    words = _without_options(args)
+    if words[:1] == ["-m"]:
+        demo = words[1:3] == ["ddptop.cli.main", "demo"]
+        return demo or words[1] in MODULES or words[1].partition(".")[0] not in ("ddptop", "torch")
+    if words[:1] == ["-c"]:
+        return "multiprocessing.spawn" in words[1]
+    return bool(words) and words[0].endswith(".py") and (Path(cwd) / words[0]).is_file()
+
+
+def _without_options(args: Sequence[str]) -> list[str]:
+    """What follows `python` and those options that are imitated."""
+    return list(itertools.dropwhile(lambda word: word in OPTIONS, args[1:]))
+
+
+def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in env.items()
+        if name.startswith(AT_START) and name not in HANDLED and not name.startswith(SET_BY_LAUNCHERS)
+    }
+
+
+_template: Template | None = None
+
+
+class WarmPopen(subprocess.Popen[str]):
+    """`subprocess.Popen` that forks the template of this process where that is as good."""
+
+    def _execute_child(self, *of_popen: Any) -> None:
+        if not _start_warm(self, of_popen):
+            super()._execute_child(*of_popen)  # type: ignore[misc]
+
+
+def _start_warm(popen: Any, of_popen: Sequence[Any]) -> bool:
+    """Whether it could be; `of_popen`: what `Popen._execute_child` is called with, in its order."""
+    args, executable, preexec_fn, _, pass_fds, cwd, env, _, _, shell = of_popen[:10]
+    if _template is None or executable or preexec_fn or shell or isinstance(args, (str, bytes)):
+        return False
+    pipes = of_popen[10:16]
+    ours = (pipes[0], pipes[3], pipes[5])
+    fds = {number: fd if fd >= 0 else number for number, fd in enumerate(ours)}
+    fds |= {fd: fd for fd in pass_fds}
+    session = bool(of_popen[21])
+    words = [os.fspath(word) for word in args]
+    pid = _template.start(
+        words, os.environ if env is None else env, os.fspath(cwd or Path.cwd()), fds, session
+    )
+    if pid is None:
+        return False
+    popen.pid = pid
+    popen._child_created = True
+    popen._close_pipe_fds(*pipes)
+    return True
+
+
+def begin() -> None:
+    """Start the template of this process; it ends with this process."""
+    global _template
+    if CLONE is None or _template is not None:
+        return
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    # OpenBLAS starts a thread per core when numpy is imported; all tests run with one thread.
+    env = {name: value for name, value in os.environ.items() if name not in HANDLED}
+    env |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    with its:
+        subprocess.Popen(
+            [sys.executable, "-c", TEMPLATE, str(Path(__file__).parent.parent), str(its.fileno())],
+            env=env,
+            pass_fds=[its.fileno()],
+            start_new_session=True,
+        )
+    _template = Template(ours, env)
+
+
+TEMPLATE = """
+import sys
+root, connection = sys.argv[1:]
+sys.path[:] = sys.path[1:]
+sys.path.append(root)
+from tests import warm
+sys.path.remove(root)
+warm.serve(int(connection))
+"""
+
+
+def serve(fd: int) -> NoReturn:
+    """Import what takes long, then fork on request; forks leave by SystemExit."""
+    for name in ("torch.distributed.run", "torch._dynamo"):  # the latter is imported by the first DDP model
+        importlib.import_module(name)
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("ddptop", "tests")]:
+        if name != __name__:
+            del sys.modules[name]
+    sys.modules.pop(__name__)
+    one_thread = len(list(Path("/proc/self/task").iterdir())) == 1
+    connection = socket.socket(fileno=fd)
+    _wait_and_fork(connection if one_thread else _refuse(connection))
+
+
+def _refuse(connection: socket.socket) -> NoReturn:
+    while connection.recv(LARGEST_REQUEST):
+        connection.send(b"0")
+    os._exit(0)
+
+
+def _wait_and_fork(connection: socket.socket) -> NoReturn:
+    """Until the process that requests forks is gone."""
+    gc.collect()
+    gc.freeze()
+    while True:
+        data, fds, *_ = socket.recv_fds(connection, LARGEST_REQUEST, 64)
+        if not data:
+            os._exit(0)
+        pid = _clone()
+        if pid == 0:
+            connection.close()
+            args, env, cwd, targets, session = pickle.loads(data)
+            _become(args, env, cwd, dict(zip(targets, fds, strict=True)), session)
+        for fd in fds:
+            os.close(fd)
+        connection.send(str(pid).encode())
+
+
+def _clone() -> int:
+    """`os.fork` of a child of this process's parent."""
+    python, libc = ctypes.pythonapi, ctypes.PyDLL(None)
+    libc.pthread_self.restype = ctypes.c_void_p
+    own = libc.pthread_self()
+    cached = next(
+        (
+            field
+            for at in range(0, 2048, 4)
+            if (field := ctypes.c_int.from_address(own + at)).value == os.getpid()
+        ),
+        None,
+    )
+    python.PyOS_BeforeFork()
+    pid = int(libc.syscall(CLONE, CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
+    if pid:
+        python.PyOS_AfterFork_Parent()
+        return pid
+    if cached is not None:
+        cached.value = os.getpid()  # as glibc's own fork does: the thread id that its mutexes keep
+    python.PyOS_AfterFork_Child()
+    return 0
+
+
+def _become(args: list[str], env: dict[str, str], cwd: str, fds: dict[int, int], session: bool) -> NoReturn:
+    """Turn this fork into what an exec of `args` would be, and run it to its end."""
+    if session:
+        os.setsid()
+    _arrange(fds)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    words = _without_options(args)
+    _open_streams(unbuffered="-u" in args[: len(args) - len(words)] or bool(env.get("PYTHONUNBUFFERED")))
+    _draw_anew()
+    sys.orig_argv = args
+    if "RANK" not in env:
+        _keep_a_template(env)
+    _as_site_does(env)
+    _run(words)
+
+
+def _arrange(wanted: dict[int, int]) -> None:
+    """Give descriptors their numbers and close all others."""
+    moved = {to: fcntl.fcntl(fd, fcntl.F_DUPFD, ABOVE_ALL_TARGETS) for to, fd in wanted.items()}
+    for to, fd in moved.items():
+        os.dup2(fd, to, inheritable=to <= 2)
+    for fd in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+        if fd not in wanted:
+            with contextlib.suppress(OSError):  # that of the folder itself
+                os.close(fd)
+
+
+_streams: list[object] = []
+"""Those of the template: kept, for handlers of its loggers write to them."""
+
+
+def _open_streams(unbuffered: bool) -> None:
+    encoding, _, errors = os.environ.get("PYTHONIOENCODING", "").partition(":")
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        old = getattr(sys, name)
+        _streams.append(old)
+        raw = unbuffered and fd > 0
+        file = open(fd, "wb" if fd else "rb", 0 if raw else -1, closefd=False)  # noqa: SIM115
+        stream = io.TextIOWrapper(
+            file,
+            encoding or old.encoding,
+            errors or old.errors,
+            line_buffering=fd == 2 or (fd == 1 and os.isatty(1)),
+            write_through=raw,
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    import logging
+
+    for logger in [logging.getLogger(), *logging.Logger.manager.loggerDict.values()]:
+        for handler in getattr(logger, "handlers", ()):
+            if isinstance(handler, logging.StreamHandler) and handler.stream in _streams:
+                handler.setStream(sys.stderr if handler.stream is _streams[2] else sys.stdout)
+
+
+def _draw_anew() -> None:
+    """Random numbers are this process's own, as after a start."""
+    import random
+
+    random.seed()
+    with contextlib.suppress(ImportError):
+        import numpy
+
+        numpy.random.seed()
+
+
+def _keep_a_template(env: Mapping[str, str]) -> None:
+    """A second fork, of which this process's own children are forked."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        ours.close()
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        _wait_and_fork(its)
+    its.close()
+    global _template
+    _template = Template(ours, env)
+    _start_children_warm()
+
+
+def _start_children_warm() -> None:
+    """By `subprocess` and by `multiprocessing`'s spawn."""
+    from multiprocessing import util
+
+    cold: Callable[..., None] = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+
+    def execute_child(self: Any, *of_popen: Any) -> None:
+        if not _start_warm(self, of_popen):
+            cold(self, *of_popen)
+
+    subprocess.Popen._execute_child = execute_child  # type: ignore[attr-defined]
+    spawn_cold = util.spawnv_passfds
+
+    def spawnv_passfds(path: Any, args: Sequence[Any], passfds: Sequence[int]) -> int:
+        words = [os.fsdecode(word) for word in args]
+        fds = {fd: fd for fd in (0, 1, 2, *passfds)}
+        pid = _template.start(words, os.environ, str(Path.cwd()), fds, False) if _template else None
+        return pid if pid is not None else spawn_cold(path, args, passfds)
+
+    util.spawnv_passfds = spawnv_passfds
+
+
+def _as_site_does(env: Mapping[str, str]) -> None:
+    """PYTHONPATH, PYTHONWARNINGS and sitecustomize."""
+    sys.path[:0] = [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if env.get("PYTHONWARNINGS"):
+        import warnings
+
+        sys.warnoptions[:] = env["PYTHONWARNINGS"].split(",")
+        warnings._processoptions(sys.warnoptions)  # type: ignore[attr-defined]
+    sys.path_importer_cache.clear()
+    sys.modules.pop("sitecustomize", None)
+    with contextlib.suppress(ImportError):
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
+
+
+def _run(words: list[str]) -> NoReturn:
+    _streams.append(sys.modules["__main__"])
+    main = type(sys)("__main__")
+    vars(main)["__annotations__"] = {}
+    sys.modules["__main__"] = main
+    if words[0] == "-c":
+        sys.argv = ["-c", *words[2:]]
+        sys.path.insert(0, "")
+        sys.exit(_exec(lambda: exec(words[1], vars(main))))
+    if words[0] == "-m":
+        import runpy
+
+        sys.modules.pop(words[1], None)
+        sys.argv = ["-m", *words[2:]]
+        sys.path.insert(0, str(Path.cwd()))
+        sys.exit(_exec(lambda: runpy._run_module_as_main(words[1])))  # type: ignore[attr-defined]
+    sys.argv = list(words)
+    path = Path(words[0]).absolute()
+    sys.path.insert(0, str(path.resolve().parent))
+    libc = ctypes.PyDLL(None)
+    libc.fopen.restype = ctypes.c_void_p
+    run_file = ctypes.pythonapi.PyRun_SimpleFileExFlags
+    run_file.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p]
+    failed = run_file(libc.fopen(os.fsencode(path), b"rb"), os.fsencode(path), 1, None)
+    if failed and getattr(sys, "last_type", None) is KeyboardInterrupt:
+        sys.excepthook = lambda *_: None  # it has been printed; Python then ends by SIGINT
+        raise KeyboardInterrupt
+    sys.exit(1 if failed else 0)
+
+
+def _exec(call: Callable[[], object]) -> int:
+    """Exceptions are shown without the frames of this file."""
+    try:
+        call()
+    except Exception as error:
+        below = error.__traceback__
+        while below is not None and below.tb_frame.f_code.co_filename == __file__:
+            below = below.tb_next
+        sys.excepthook(type(error), error.with_traceback(below), below)
+        return 1
+    return 0

@@ -82,3 +82,17 @@ def test_prune_removes_what_both_options_give_up(
     assert names(recordings) == ["a", "ab"], "one is kept, the other is being written"
     assert main(["prune", "--keep", "0"]) == 0
     assert names(recordings) == ["ab"]
+
+
+def test_rm_takes_the_dumps_that_ddptop_kept_along_and_nothing_else(
+    recordings: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, mixed = recordings / "a.ddptop.flight", recordings / "c.ddptop.flight"
+    for folder in (own, mixed):
+        folder.mkdir(mode=0o700)
+        (folder / "ddptop_gloo_rank_0").touch()
+    (mixed / "model_rank_0").touch()
+    assert main(["rm", "a", "c"]) == 0
+    assert not own.exists()
+    assert [path.name for path in mixed.iterdir()] == ["model_rank_0"]
+    assert f"{mixed} is left" in capsys.readouterr().err

@@ -7,10 +7,14 @@ import os
 import re
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from ddptop.cli.commands.base import Command
-from ddptop.cli.errors import CliError, Exit
+from ddptop.cli.errors import CliError, Exit, note
+
+_DUMP = re.compile(r"ddptop_\w+_rank_\d+")
+"""Of the files that `ddptop.runtime.flight_analysis` keeps."""
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
@@ -94,13 +98,28 @@ def _only_match(word: str) -> Path:
 
 
 def _remove(path: Path, *, dry_run: bool) -> None:
-    """Remove a recording and print a line."""
+    """Remove a recording and the flight recorder dumps that ddptop kept beside it; print a line."""
     from ddptop.tui.paint.numbers import size
 
     freed = size(path.lstat().st_size)
     if not dry_run:
         path.unlink()
+        kept = re.compile(re.escape(path.name) + r"\.flight(-\d+)?")
+        for folder in [other for other in path.parent.iterdir() if kept.fullmatch(other.name)]:
+            _remove_dumps(folder)
     print(f"{'would remove' if dry_run else 'removed'} {path} ({freed})")
+
+
+def _remove_dumps(folder: Path) -> None:
+    """Remove the dumps in a folder and the folder itself, unless it is not ours or holds something else."""
+    from ddptop.transport.private import RunDirectoryError, open_private
+
+    with suppress(RunDirectoryError, OSError), open_private(folder) as opened:
+        for name in filter(_DUMP.fullmatch, os.listdir(opened)):  # noqa: PTH208 - pathlib takes no descriptor
+            os.unlink(name, dir_fd=opened)
+        folder.rmdir()
+    if folder.exists():
+        note(f"{folder} is left: it holds files that ddptop did not make")
 
 
 def _is_regular(path: Path) -> bool:

@@ -126,3 +126,20 @@ def test_the_figures_are_there(watched: Watched) -> None:
         phases = [rank[f"{name}_ms"] for name in ("data", "forward", "backward", "optimizer", "other")]
         assert all(value is not None for value in phases)
         assert rank["step_ms"] > 0
+
+
+def test_the_columns_of_every_rank_add_up_to_its_step(watched: Watched) -> None:
+    done = run([*DDPTOP, "replay", str(watched.recording), "--once"], watched.env, watched.home)
+    assert done.returncode == 0, done.stderr
+    assert_columns_add_up(done.stdout, ranks=2)
+
+
+def assert_columns_add_up(picture: str, *, ranks: int) -> None:
+    """Each row's parts, as they are printed: rounded to a tenth."""
+    titles, *rows = picture[picture.index("\nrank ") + 1 :].splitlines()[: 1 + ranks]
+    names = re.split(r"\s{2,}", titles)
+    for text in rows:
+        row = dict(zip(names, re.split(r"\s{2,}", text.strip()), strict=True))
+        parts = [row[name] for name in ("data", "fwd", "bwd", "wait", "transfer", "opt", "other")]
+        total = sum(float(part.strip("~").replace(",", "")) for part in parts)
+        assert abs(total - float(row["ms/step"].replace(",", ""))) <= 0.05 * (len(parts) + 1) + 1e-6, text

@@ -87,7 +87,12 @@ def _figure(reducer: Reducer, figure: str, columns: int) -> tuple[Column, Column
     slots, numbers = slots[points >= 0], kept.step[points[points >= 0]]
     if figure == "lateness":
         return numbers, _lateness(detail, figures.world, slots)
-    return numbers, window.ranks.of(detail.name(figure), slots)
+    waited = window.ranks.of(detail.name("exposed_wait"), slots)
+    if figure == "wait":
+        return numbers, waited
+    if figure == "transfer":
+        return numbers, window.ranks.of("exposed", slots) - waited
+    return numbers, window.ranks.of(figure, slots)
 
 
 def _lateness(detail: DetailMedians, world: int, slots: Column) -> Column:

@@ -75,7 +75,7 @@ def rank_columns(reducer: Reducer, states: Sequence[str], detail: DetailMedians,
 
 
 def rank_steps(reducer: Reducer, detail: DetailMedians, rank: int) -> RankSteps:
-    """The steps in the window of one rank."""
+    """The steps in the window of one rank; wait and transfer are what of them was not hidden."""
     steps = reducer.figures.steps
     slots = steps.slots()
     points: Column = reducer.history.end - len(slots) + np.arange(len(slots))
@@ -87,8 +87,9 @@ def rank_steps(reducer: Reducer, detail: DetailMedians, rank: int) -> RankSteps:
         theirs = window.group.recent(len(slots))
         at = window.group.of("point", theirs)
         _, here, there = np.intersect1d(points, at, return_indices=True)
-        for name in ("wait", "transfer"):
-            waits[name][here] = window.ranks.of(detail.name(name), theirs[there])[rank]
+        waited = window.ranks.of(detail.name("exposed_wait"), theirs[there])[rank]
+        waits["wait"][here] = waited
+        waits["transfer"][here] = window.ranks.of("exposed", theirs[there])[rank] - waited
         waits["lateness"][here] = detail.lateness_of(rank, theirs[there])
     return RankSteps(
         rank=rank,

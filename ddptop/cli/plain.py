@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from ddptop.cli.plain_tables import bucket_table, rank_bars, rank_table
 from ddptop.tui.paint.numbers import UNKNOWN, age, clock, count, duration, fixed, known, loss
+from ddptop.tui.paint.phases import Breakdown
 from ddptop.tui.paint.signs import GRAVE, of_severity, of_state
 from ddptop.tui.paint.text import clean, to_ascii
-from ddptop.tui.paint.trouble import death_words, kind_words, stalled_for
+from ddptop.tui.paint.trouble import death_words, kind_words, stalled_for, step_now
 
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Frame
@@ -56,18 +57,18 @@ def watch_line(frame: Frame) -> str:
     slowest = UNKNOWN
     if late is not None:
         slowest = f"rank {late.rank} {late.lateness_ms:+,.1f} ms{f' {late.cause}' if late.cause else ''}"
-    elif known(group.wait_ms) and not group.clock_free:
+    elif known(group.exposed_comm_ms) and not group.clock_free:
         slowest = "none"
     grave = _grave(frame)
     return "  ".join(
         [
             clock(frame.unix_s),
             f"{frame.run.state:<8}",
-            f"step {count(group.step):>9}",
+            f"step {count(step_now(frame)):>9}",
             f"{UNKNOWN if frame.run.state in GRAVE else fixed(group.steps_per_s):>6}/s",
             f"loss {loss(group.loss_mean):>9}",
             f"{fixed(group.step_ms_p50):>7} ms",
-            f"wait {fixed(group.wait_ms):>6} ms",
+            f"wait {fixed(Breakdown(frame.ranks).mean('wait')):>6} ms",
             f"lost {count(frame.lost_records)}",
             f"cost {fixed(frame.overhead.measured_pct, 1, '%'):>5}",
             grave or f"slowest {slowest}",
@@ -83,7 +84,7 @@ def _head(frame: Frame, color: bool) -> list[str]:
     if frame.source != "live":
         parts.append(frame.source.upper())
     parts += [
-        f"step {count(group.step)}",
+        f"step {count(step_now(frame))}",
         *([f"{fixed(group.steps_per_s)}/s"] if run.state not in GRAVE else []),
         f"loss {loss(group.loss_mean)}",
         f"own cost {fixed(frame.overhead.measured_pct, 1, '%')}",
@@ -132,11 +133,12 @@ def _run(frame: Frame) -> list[str]:
     command = run.argv if run.argv[:1] == (run.script,) else (run.script, *run.argv)
     lines = [clean(" ".join(command)) or UNKNOWN, " · ".join(facts)]
     if group.step_ms_p50 is not None:
+        parts = Breakdown(frame.ranks)
         lines += [
             f"step {fixed(group.step_ms_p50)} ms (p95 {fixed(group.step_ms_p95)}) · "
-            f"exposed communication {fixed(group.exposed_comm_ms)} · "
-            f"overlap {fixed(group.overlap_pct, 0, '%')}",
-            f"all-reduce: wait {fixed(group.wait_ms)} · transfer {fixed(group.transfer_ms)} · "
+            f"exposed, mean over ranks: wait {fixed(parts.mean('wait'))} · "
+            f"transfer {fixed(parts.mean('transfer'))}",
+            f"in all-reduces {fixed(group.collective_ms)} ms · overlap {fixed(group.overlap_pct, 0, '%')} · "
             f"busbw {fixed(group.busbw_gbps, 2)} GB/s",
         ]
     return lines

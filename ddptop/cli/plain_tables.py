@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ddptop.cli.table import aligned
 from ddptop.tui.paint.numbers import UNKNOWN, count, fixed, known, loss, size
+from ddptop.tui.paint.phases import Breakdown, legend
 from ddptop.tui.paint.text import cells
 from ddptop.tui.views.rank_columns import silent_or_stuck_ms
 
@@ -29,7 +30,7 @@ MIN_LEGEND = 60
 
 _LEGEND = (
     "ms, medians over the last 100 complete steps; late: behind the other ranks;",
-    "wait for a slower rank and transfer of bytes lie in bwd where nothing hides them",
+    "data + fwd + bwd + wait + transfer + opt + other = ms/step: wait and transfer that nothing hides",
 )
 
 _CLOCK_FREE = (
@@ -66,8 +67,6 @@ def rank_table(frame: Frame, width: int) -> list[str]:
 
 def rank_bars(frame: Frame, width: int, ascii_only: bool) -> list[str]:
     """A stacked bar of its step for each rank, on one scale; nothing while no step is known."""
-    from ddptop.tui.paint.phases import Breakdown, legend
-
     breakdown = Breakdown(frame.ranks)
     total = len(breakdown.known)
     if not breakdown.known.any() or total > MAX_BARS:
@@ -131,11 +130,12 @@ def _worth_showing(ranks: Ranks) -> list[int]:
 def _rank_columns(frame: Frame) -> list[_Column[int]]:
     ranks, free = frame.ranks, frame.group.clock_free
     sign = "~" if free else ""
+    breakdown = Breakdown(ranks)
     some_lost = bool((ranks.lost_records > 0).any())
     accumulates = bool((ranks.micro_steps > 1).any())
 
-    def ms(name: str, before: str = "") -> Callable[[int], str]:
-        column = getattr(ranks, name)
+    def part(title: str, before: str = "") -> Callable[[int], str]:
+        column = breakdown.column(title)
         return lambda rank: _signed(before, float(column[rank]), 1)
 
     def told(name: str, before: str = "", digits: int = 1) -> Callable[[int], str]:
@@ -155,15 +155,15 @@ def _rank_columns(frame: Frame) -> list[_Column[int]]:
         _Column("state", state, 98, left=True),
         _Column("step", lambda rank: count(float(ranks.step[rank])), 97),
         _Column("loss", lambda rank: loss(float(ranks.loss[rank])), 80),
-        _Column("ms/step", ms("step_ms"), 96),
+        _Column("ms/step", lambda rank: fixed(float(ranks.step_ms[rank])), 96),
         *([_Column("micro", lambda rank: count(float(ranks.micro_steps[rank])), 65)] if accumulates else []),
-        _Column("data", ms("data_ms"), 90),
-        _Column("fwd", ms("forward_ms"), 89),
-        _Column("bwd", ms("backward_ms"), 88),
-        _Column("opt", ms("optimizer_ms"), 60),
-        _Column("other", ms("other_ms"), 50),
-        _Column("wait", ms("wait_ms", sign), 95),
-        _Column("transfer", ms("transfer_ms", sign), 94),
+        _Column("data", part("data"), 90),
+        _Column("fwd", part("fwd"), 89),
+        _Column("bwd", part("bwd"), 88),
+        _Column("wait", part("wait", sign), 95),
+        _Column("transfer", part("transfer", sign), 94),
+        _Column("opt", part("opt"), 60),
+        _Column("other", part("other"), 50),
         _Column("late", told("lateness_ms"), 70),
         _Column("±", told("bound_ms", "±"), 69),
         _Column("last %", told("last_pct", digits=0), 40),

@@ -9,11 +9,13 @@ import numpy as np
 from ddptop.analysis.report.means import weighted
 from ddptop.cli.table import aligned
 from ddptop.tui.paint.numbers import UNKNOWN, fixed, size
+from ddptop.tui.paint.phases import PARTS, PHASES, SHORT, step_parts
 from ddptop.tui.paint.text import cells, fit_tail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ddptop.analysis.frames import Column
     from ddptop.analysis.report.content import BucketSummary, RankSummary, Report
 
 MOST_RANKS = 5
@@ -24,33 +26,52 @@ MOST_ROWS = 8
 
 HOST = 12
 
-LAST_TO_GO = ("rank", "late ms", "last %", "score", "wait", "data", "fwd", "bwd")
+PART_TITLES = tuple(SHORT.get(part.name, part.name) for part in PARTS)
+
+LAST_TO_GO = ("rank", "late ms", "ms/step", "data", "fwd", "bwd", "wait", "transfer", "opt", "other")
 """Where the width does not suffice, other columns go first, and from the right."""
 
 
 def rank_table(report: Report, width: int) -> list[str]:
-    """The worst ranks: means over the run, in ms."""
+    """The worst ranks: means over the run, in ms. The parts of the step add up to `ms/step`."""
     shown = worst(report)
-    titles = ["rank", "host", "late ms", "last %", "score", "wait", "data", "fwd", "bwd", "opt", "other"]
+    parts = _parts(shown)
+    titles = ["rank", "host", "late ms", "ms/step", *PART_TITLES, "last %", "score"]
     rows = [
         [
             str(rank.rank),
             fit_tail(rank.host, HOST).strip() or UNKNOWN,
             _bounded(rank),
+            fixed(rank.step_ms),
+            *(fixed(float(ms)) for ms in parts[:, at]),
             fixed(rank.last_pct, 0),
             fixed(rank.relative_score, 2),
-            fixed(rank.wait_ms),
-            fixed(rank.data_ms),
-            fixed(rank.forward_ms),
-            fixed(rank.backward_ms),
-            fixed(rank.optimizer_ms),
-            fixed(rank.other_ms),
         ]
-        for rank in shown
+        for at, rank in enumerate(shown)
     ]
     lines = _fit(titles, rows, width)
     hidden = len(report.ranks) - len(shown)
     return [*lines, f"and {hidden:,} more ranks, less late (--json has all)"] if hidden > 0 else lines
+
+
+def part_shares(report: Report) -> list[tuple[str, float]]:
+    """(part of the step, its share in %) over all ranks; empty where no step is known."""
+    parts = np.nansum(_parts(report.ranks), axis=1)
+    total = float(parts.sum())
+    return (
+        [(part.name, 100 * float(ms) / total) for part, ms in zip(PARTS, parts, strict=True)] if total else []
+    )
+
+
+def _parts(ranks: Sequence[RankSummary]) -> Column:
+    """(parts, ranks) ms, as the screen's table has them."""
+
+    def column(name: str) -> Column:
+        values = [getattr(rank, f"{name}_ms") for rank in ranks]
+        return np.array([np.nan if value is None else value for value in values], np.float64)
+
+    phases = np.vstack([column(name) for name in PHASES])
+    return step_parts(column("step"), phases, column("exposed_comm"), column("exposed_wait"))[: len(PARTS)]
 
 
 def worst(report: Report) -> list[RankSummary]:

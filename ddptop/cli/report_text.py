@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ddptop.analysis.verdict import SIGNS
 from ddptop.cli.report_incidents import incidents
 from ddptop.cli.report_strip import strips
-from ddptop.cli.report_tables import bucket_table, rank_table
+from ddptop.cli.report_tables import bucket_table, part_shares, rank_table
 from ddptop.tui.paint.numbers import UNKNOWN, clock, count, counted, duration, fixed
 from ddptop.tui.paint.signs import of_state
 from ddptop.tui.paint.text import clean, to_ascii, wrap
@@ -91,7 +91,7 @@ def _ranks(report: Report, width: int) -> list[str]:
     if not report.ranks or report.communication.step_ms is None:
         return []
     lines = rank_table(report, width)
-    shares = [f"{phase} {pct:.0f}%" for phase, pct in report.phases_pct.items()]
+    shares = [f"{part} {pct:.0f}%" for part, pct in part_shares(report)]
     if shares:
         lines += _wrapped("means over the run, ms; where a step goes: " + " · ".join(shares), width)
     return lines
@@ -110,7 +110,7 @@ def _communication(report: Report, width: int) -> list[str]:
         )
     lines = _wrapped(step, width)
     if found.exposed_comm_ms is not None:
-        parts = f"waiting {fixed(found.exposed_wait_ms)}, moving bytes {fixed(found.exposed_transfer_ms)}"
+        parts = f"wait {fixed(found.exposed_wait_ms)}, transfer {fixed(found.exposed_transfer_ms)}"
         lines += _wrapped(
             f"exposed {fixed(found.exposed_comm_ms)} ms, {fixed(found.exposed_pct, 0)}% of the step "
             f"({parts}) · overlap {fixed(found.overlap_pct, 0)}% · busbw {fixed(found.busbw_gbps, 2)} GB/s",

@@ -194,8 +194,10 @@ def _view(value: object) -> str:
 def _sort(value: object) -> str:
     from ddptop.tui.views.rank_order import COLUMNS
 
-    if isinstance(value, str) and value.removeprefix("-") in COLUMNS:
-        return value
+    if isinstance(value, str):
+        value = {"move": "transfer", "-move": "-transfer"}.get(value, value)  # its name in earlier versions
+        if value.removeprefix("-") in COLUMNS:
+            return value
     raise ValueError(f"{value!r} is no column; choose from {', '.join(COLUMNS)}")
 
 

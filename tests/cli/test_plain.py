@@ -9,9 +9,17 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.frames import Alert, Frame, Playback, Ranks
+from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.stall_frames import Call, Trace
 from ddptop.cli.plain import picture, watch_line
 from ddptop.cli.plain_tables import MAX_RANK_ROWS, rank_table
+from ddptop.protocol.messages import Layout, Received, Steps
+from ddptop.sources.simulation.story import Story
+from ddptop.tui.paint.phases import Breakdown
+from ddptop.tui.scene import Place, Scene
+from ddptop.tui.views.picture import picture as screen_of
+from tests.recording.made_up import hello
+from tests.test_live_and_replay import assert_columns_add_up
 from tests.tui.troubles import ASLEEP, SENTENCE, died, hostile, mismatch, missing
 
 
@@ -208,3 +216,38 @@ def test_foreign_code_cannot_move_the_cursor() -> None:
     text = picture(hostile(), 100) + watch_line(hostile())
     assert not {letter for letter in text if letter != "\n" and not letter.isprintable()}
     assert picture(hostile(), 100, ascii=True).isascii()
+
+
+@pytest.mark.parametrize("step", [15, 60, 110])
+def test_the_columns_of_every_rank_add_up_to_its_step(step: int) -> None:
+    """Of simulated ranks: while nothing is the matter, while one is late, and with a window of both."""
+    assert_columns_add_up(picture(simulated_frame(4, step), 160, False, False), ranks=4)
+
+
+def test_table_bars_and_screen_have_the_same_numbers() -> None:
+    frame = simulated_frame(4, 60)
+    table = picture(frame, 160, False, False)
+    screen = [str(line) for line in screen_of(Scene(frame, Place()), 200, 40)]
+    once, shown = (
+        next(line.split() for line in lines if line.split()[:1] == ["1"] and "live" in line)
+        for lines in (table.splitlines(), screen)
+    )
+    parts = [f"{float(ms):.1f}" for ms in Breakdown(frame.ranks).ms[:7, 1]]
+    assert any(once[at : at + 7] == parts for at in range(len(once)))
+    assert any(shown[at : at + 7] == parts for at in range(len(shown)))
+
+
+def simulated_frame(world: int, step: int) -> Frame:
+    """The group after this step of the simulation's story, told row by row."""
+    story, reducer = Story(world, 2.0), Reducer()
+    for rank in range(world):
+        said = (hello(rank, world), Layout(1, story.buckets))
+        for number, message in enumerate(said):
+            reducer.feed(Received(1, rank, 1000 + rank, number, message))
+    base_ns = 0
+    for at in range(step + 1):
+        wall_us, rows = story.rows(at, 0)
+        for rank, row in enumerate(rows):
+            reducer.feed(Received(base_ns + 2, rank, 1000 + rank, 2 + at, Steps(1, at, base_ns, (row,))))
+        base_ns += wall_us * 1000
+    return reducer.frame(base_ns)

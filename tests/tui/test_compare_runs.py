@@ -56,10 +56,11 @@ def test_tiny_terminals_survive(size: tuple[int, int]) -> None:
 
 
 def test_what_is_not_known_is_a_dash_and_so_is_its_difference() -> None:
-    scene = Scene(replay(), Place(), other=unknowns())
+    other = unknowns()
+    scene = Scene(replay(), Place(), other=replace(other, group=replace(other.group, exposed_comm_ms=None)))
     lines = [str(line) for line in compare_runs_page(scene, 80, 22)]
-    [waiting] = [line for line in lines if line.startswith("waiting ms")]
-    assert waiting.split()[3:] == ["–", "–", "–"]
+    [exposed] = [line for line in lines if line.startswith("exposed ms")]
+    assert exposed.split()[3:] == ["–", "–", "–"]
 
 
 def test_while_the_second_one_is_being_read() -> None:

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ddptop.tui.paint import numbers
 from ddptop.tui.paint.chart import Axis, Scale, binned, joined, ladder
 from ddptop.tui.paint.highlight import highlight
 from ddptop.tui.paint.line import Line, gather, rule
-from ddptop.tui.paint.phases import PARTS, Breakdown, backward_parts
+from ddptop.tui.paint.phases import PARTS, Breakdown, step_parts
 from ddptop.tui.paint.text import ASCII, cells, clean, fit, fit_tail, to_ascii, wrap
 from ddptop.tui.scene import Scroll
 from ddptop.tui.views.rank_columns import without_domain
@@ -101,10 +103,24 @@ def test_bar_of_the_late_rank_is_work_and_of_the_others_waiting() -> None:
 
 
 def test_backward_stays_whole_where_the_exposed_part_is_unknown() -> None:
-    compute, waiting, moving = backward_parts(column(10, 10), column(NAN, 4), column(1, 3))
-    assert compute.tolist() == [10, 6]
-    assert waiting.tolist() == [0, 3]
-    assert moving.tolist() == [0, 1]
+    phases = np.array([[1, 1], [2, 2], [10, 10], [1, 1], [1, 1]], float)
+    parts = step_parts(column(15, 15), phases, column(NAN, 4), column(1, 3))
+    assert parts[:, 0].tolist()[:3] == [1, 2, 10]
+    assert np.isnan(parts[3:5, 0]).all()
+    assert parts[:, 1].tolist() == [1, 2, 6, 3, 1, 1, 1, 0]
+
+
+@given(
+    st.floats(0.1, 1e4),
+    st.lists(st.floats(0, 1e4), min_size=5, max_size=5),
+    st.floats(0, 1e4) | st.just(NAN),
+    st.floats(0, 1e4) | st.just(NAN),
+)
+def test_the_parts_of_a_step_add_up_to_it(step: float, phases: list[float], bare: float, wait: float) -> None:
+    """Whatever the medians of the parts are: they need not be of the same steps."""
+    parts = step_parts(column(step), np.array(phases)[:, None], column(bare), column(wait))
+    assert np.nansum(parts) == pytest.approx(step)
+    assert (np.nan_to_num(parts) >= 0).all()
 
 
 def test_time_that_no_known_phase_holds_is_marked() -> None:

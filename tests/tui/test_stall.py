@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from ddptop.analysis.frames import Frame
-from tests.tui.drive import Stage, on_stage, screen, sketch
+from tests.tui.drive import Sketch, Stage, on_stage, screen, sketch
 from tests.tui.fake import NOW, FakeSource, live, several
+from tests.tui.fake_views import timeline
 from tests.tui.troubles import SENTENCE, died, drifting, hostile, mismatch, missing, stalled_in_replay
 
 SIZE = (100, 30)
@@ -205,3 +206,34 @@ def test_without_colour_the_page_says_the_same(monkeypatch: pytest.MonkeyPatch) 
 def _controls(text: str) -> set[str]:
     """Letters that would move the cursor, colour or reorder what follows."""
     return {letter for letter in text if letter != os.linesep and unicodedata.category(letter)[0] == "C"}
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 50), (50, 24), (67, 19), (30, 6)])
+def test_header_and_timeline_show_the_step_that_is_stuck(size: tuple[int, int]) -> None:
+    """Not the newest complete one, nor the newest whose buckets were timed, 266 steps before."""
+    frame = missing()
+    old = replace(
+        frame, group=replace(frame.group, step=12_478), timeline=timeline(step=12_214, kept=(12_210, 12_214))
+    )
+    text = screen(FakeSource(old), size, "2")
+    assert "12,480" in text
+    assert "12,214" not in text
+    lanes = {
+        line.split()[0].strip("▸"): line for line in text.splitlines() if " r" in line[:4] or "▸r" in line
+    }
+    if size[1] > 6:
+        assert lanes["r1"].rstrip().endswith("missing")
+        assert all(lanes[f"r{rank}"].rstrip().endswith("waits") for rank in (0, 2, 3))
+
+
+def test_the_steps_before_the_stuck_one_can_be_picked() -> None:
+    frame = missing()
+    source = FakeSource(replace(frame, timeline=timeline(step=12_214, kept=(12_210, 12_214))))
+    seen = Sketch(source, SIZE)
+    assert "under way" in seen.press("2")
+    assert "under way" not in seen.press("comma")
+    assert seen.place.timeline.step == 12_214
+    seen.press("comma")
+    assert seen.place.timeline.step == 12_210
+    seen.press("full_stop")
+    assert "under way" in seen.press("full_stop")

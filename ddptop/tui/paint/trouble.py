@@ -41,6 +41,12 @@ def in_trouble(frame: Frame) -> bool:
     return frame.stall is not None or bool(frame.deaths)
 
 
+def step_now(frame: Frame) -> int | None:
+    """The step that the group is at: the newest complete one; during a stall the one that is under way."""
+    stuck = frame.stall.step if frame.stall is not None else None
+    return frame.group.step if stuck is None else stuck
+
+
 def stalled_for(stall: Stall, now_s: float) -> str:
     """`STALLED 17 s`."""
     return f"STALLED {age(now_s - stall.since_s)}"

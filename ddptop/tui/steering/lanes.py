@@ -26,7 +26,8 @@ class LaneKeys(Host):
     def action_pick_step(self, by: int) -> None:
         """Some steps on or back among those that are told in full."""
         if self.shown is not None:
-            self.place.timeline.pick(by, self.shown.timeline)
+            stuck = self.shown.stall is not None and self.shown.stall.step is not None
+            self.place.timeline.pick(by, self.shown.timeline, stuck=stuck)
             self.repaint()
 
     def action_newest(self) -> None:

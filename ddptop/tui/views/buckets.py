@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ddptop.analysis.frames import BucketFigures
@@ -18,11 +20,11 @@ LEAST_BAR, MOST_BAR = 16, 40
 """Cells beside the table from which a bar is worth drawing, and more than which none needs."""
 
 _LEGEND = (
-    "coll: the collective = wait for the slowest rank + move the bytes; median ms",
-    "busbw: GB/s while moving; best%: of the best seen; eff: with waiting; last: who",
+    "coll = wait for the slowest rank + transfer, median ms, hidden by compute or not",
+    "busbw: GB/s (transfer only) · best%: of best seen · eff: incl. wait · last rank",
 )
 
-_CLOCK_FREE = "~ clock-free: the shortest collective of all ranks is the move, the rest is wait"
+_CLOCK_FREE = "~ clock-free: the shortest collective of all ranks is transfer, the rest wait"
 
 
 def buckets(scene: Scene, width: int, height: int) -> list[Line]:
@@ -33,7 +35,8 @@ def buckets(scene: Scene, width: int, height: int) -> list[Line]:
         return [*lines, Line(), *(Line("  ").add(text, "dim") for text in wrap(_nothing(scene), width - 4))]
     columns = table.fitting(_columns(scene), width - 1)
     gap = 2 if table.total(columns, 2) < width else 1
-    texts = (_CLOCK_FREE, _LEGEND[1]) if scene.frame.group.clock_free else _LEGEND
+    first = _CLOCK_FREE if scene.frame.group.clock_free else _LEGEND[0]
+    texts = (_sum_over_buckets(scene), first, _LEGEND[1])
     legend = [Line(part, "faint") for text in texts for part in wrap(text, width)] if height > 9 else []
     lines.append(Line(" ").extend(table.head(columns, gap)))
     room = height - len(lines) - len(legend)
@@ -67,6 +70,18 @@ def _tally(scene: Scene, width: int) -> str:
     return " · ".join(words)
 
 
+def _sum_over_buckets(scene: Scene) -> str:
+    """All-reduces overlap each other and compute: their sum is no part of the step."""
+    figures, sign = scene.frame.buckets, "~" if scene.frame.group.clock_free else ""
+    wait, transfer = (
+        float(sum(math.nan if ms is None else ms for ms in column))
+        for column in ([b.wait_ms for b in figures], [b.transfer_ms for b in figures])
+    )
+    return (
+        f"sum over buckets: wait {_signed(sign, wait)} + transfer {_signed(sign, transfer)} ms (they overlap)"
+    )
+
+
 def _nothing(scene: Scene) -> str:
     if scene.frame.group.step is None:
         return "No step is complete yet: the times of the buckets come with the first steps."
@@ -95,9 +110,9 @@ def _columns(scene: Scene) -> list[table.Column]:
         table.measured("params", texts(lambda b: count(b.parameters)), 70),
         table.measured("dtype", texts(lambda b: scene.clean(b.dtype) or UNKNOWN), 65, right=False, most=9),
         table.measured("hook", texts(lambda b: scene.clean(b.hook) or "none"), 60, right=False, most=14),
-        table.measured("coll", texts(lambda b: fixed(b.collective_ms, 2)), 85),
+        table.measured("coll", texts(lambda b: fixed(b.collective_ms, 2)), 49),
         table.measured("wait", texts(lambda b: _signed(sign, b.wait_ms)), 95),
-        table.measured("move", texts(lambda b: _signed(sign, b.transfer_ms)), 94),
+        table.measured("transfer", texts(lambda b: _signed(sign, b.transfer_ms)), 94),
         table.measured(BOUND, texts(lambda b: _bound(b.transfer_bound_ms)), 45),
         table.measured("busbw", texts(lambda b: fixed(b.busbw_gbps, 2)), 90),
         table.measured("best%", [fixed(share, 0) for share in shares], 72),

@@ -128,8 +128,6 @@ def _all(scene: Scene) -> list[Figure]:
         Figure("ms/step", ranks.step_ms, fixed, 1),
         *(Figure(f"{part.name} ms", parts[at], fixed, _worse(part.name)) for at, part in enumerate(PARTS)),
         Figure("collectives ms", ranks.collective_ms, fixed, 1),
-        Figure("of it wait ms", ranks.wait_ms, fixed, 0),
-        Figure("of it move ms", ranks.transfer_ms, fixed, 1),
         Figure("late ms", told(ranks.lateness_ms), fixed, 1),
         Figure("± ms", told(ranks.bound_ms), fixed, 0),
         Figure("comes last %", told(ranks.last_pct), lambda value: fixed(value, 0), 1),
@@ -144,7 +142,7 @@ def _all(scene: Scene) -> list[Figure]:
 
 def _worse(part: str) -> int:
     """More waiting is the other rank's fault."""
-    return 0 if part == "waiting" else 1
+    return 0 if part == "wait" else 1
 
 
 def _buckets(scene: Scene, left: int, right: int) -> list[Line]:

@@ -23,7 +23,7 @@ LEAST_CHART = 5
 FIGURES = (
     ("step ms", "step_ms_p50", 1, False), ("  p95", "step_ms_p95", 1, False),
     ("steps/s", "steps_per_s", 2, True), ("loss", "loss_mean", 4, False),
-    ("waiting ms", "wait_ms", 1, False), ("moving ms", "transfer_ms", 1, False),
+    ("collectives ms", "collective_ms", 1, False),
     ("exposed ms", "exposed_comm_ms", 1, False), ("overlap %", "overlap_pct", 1, True),
     ("busbw GB/s", "busbw_gbps", 2, True), ("no straggler ms", "no_straggler_ms", 1, False),
 )  # fmt: skip

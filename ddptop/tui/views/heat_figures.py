@@ -40,6 +40,10 @@ def _gpu(name: str, scale: float = 1.0) -> Callable[[Frame], Column]:
     return now
 
 
+def _exposed_transfer(frame: Frame) -> Column:
+    return frame.ranks.exposed_comm_ms - frame.ranks.exposed_wait_ms
+
+
 FIGURES: dict[str, Figure] = {
     "step": Figure(lambda f: f.ranks.step_ms, title="step time"),
     "data": Figure(lambda f: f.ranks.data_ms),
@@ -47,8 +51,8 @@ FIGURES: dict[str, Figure] = {
     "backward": Figure(lambda f: f.ranks.backward_ms),
     "optimizer": Figure(lambda f: f.ranks.optimizer_ms),
     "other": Figure(lambda f: f.ranks.other_ms),
-    "wait": Figure(lambda f: f.ranks.wait_ms, title="waiting", free=True),
-    "transfer": Figure(lambda f: f.ranks.transfer_ms, title="moving bytes", free=True),
+    "wait": Figure(lambda f: f.ranks.exposed_wait_ms, title="exposed wait", free=True),
+    "transfer": Figure(_exposed_transfer, title="exposed transfer", free=True),
     "collective": Figure(lambda f: f.ranks.collective_ms, title="in collectives"),
     "exposed": Figure(lambda f: f.ranks.exposed_comm_ms, title="exposed communication"),
     "lateness": Figure(lambda f: f.ranks.lateness_ms),

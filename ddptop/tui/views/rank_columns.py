@@ -31,6 +31,10 @@ def rank_columns(scene: Scene) -> list[table.Column]:
     one_host = len(set(ranks.host)) <= 1
     last = max(0, len(ranks.state) - 1)
     bounds = _told(scene, ranks.bound_ms)
+
+    def part(title: str, keep: int) -> table.Column:
+        return _number(title, scene.breakdown.column(title), fixed, keep, "text")
+
     columns = [
         table.Column("rank", max(5, len(str(last))), lambda rank: (str(rank), _name_role(scene, rank)), 99),
         _text(scene, "host", without_domain(ranks.host), 5 if one_host else 75, 16),
@@ -43,13 +47,13 @@ def rank_columns(scene: Scene) -> list[table.Column]:
         _number("late", _told(scene, ranks.lateness_ms), fixed, 60, "text"),
         _number(BOUND, bounds, _bound, 59, "faint"),
         _number("last%", _told(scene, ranks.last_pct), lambda value: fixed(value, 0), 42, "text"),
-        _number("data", ranks.data_ms, fixed, 58, "text"),
-        _number("fwd", ranks.forward_ms, fixed, 57, "text"),
-        _number("bwd", ranks.backward_ms, fixed, 56, "text"),
-        _number("opt", ranks.optimizer_ms, fixed, 48, "text"),
-        _number("other", ranks.other_ms, fixed, 46, "text"),
-        _number("wait", ranks.wait_ms, _split(scene), 55, "text"),
-        _number("move", ranks.transfer_ms, _split(scene), 54, "text"),
+        part("data", 58),
+        part("fwd", 57),
+        part("bwd", 56),
+        _number("wait", scene.breakdown.column("wait"), _split(scene), 55, "text"),
+        _number("transfer", scene.breakdown.column("transfer"), _split(scene), 54, "text"),
+        part("opt", 48),
+        part("other", 46),
         _number("score", ranks.relative_score, lambda value: fixed(value, 2), 61, "text"),
         *_gpu_columns(scene),
         _number("mem", ranks.rss_bytes, size, 40, "dim"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.tui import match
+from ddptop.tui.paint.phases import PARTS, SHORT
 from ddptop.tui.paint.signs import GRAVE, UNWELL
 from ddptop.tui.scene import Scene
 
@@ -20,19 +21,13 @@ SORTS: dict[str, tuple[str, bool]] = {
     "ms/step": ("step_ms", True),
     "late": ("lateness_ms", True),
     "last%": ("last_pct", True),
-    "data": ("data_ms", True),
-    "fwd": ("forward_ms", True),
-    "bwd": ("backward_ms", True),
-    "opt": ("optimizer_ms", True),
-    "other": ("other_ms", True),
-    "wait": ("wait_ms", True),
-    "move": ("transfer_ms", True),
+    **{SHORT.get(part.name, part.name): (part.name, True) for part in PARTS},
     "mem": ("rss_bytes", True),
     "cpu%": ("cpu_pct", True),
     "lost": ("lost_records", True),
     "score": ("relative_score", False),
 }
-"""Sortable columns of numbers: field of `Ranks`, and whether the largest comes first."""
+"""Sortable columns of numbers: field of `Ranks` or part of the step, and whether the largest comes first."""
 
 COLUMNS = ("rank", "host", "dev", "state", *SORTS)
 """Everything that the table can be sorted by."""
@@ -56,7 +51,8 @@ def _sorted(scene: Scene, chosen: list[int]) -> list[int]:
     ranks, place = scene.frame.ranks, scene.place
     if place.sort in SORTS:
         name, falling = SORTS[place.sort]
-        column: Column = getattr(ranks, name)
+        parts = [part.name for part in PARTS]
+        column: Column = scene.breakdown.column(name) if name in parts else getattr(ranks, name)
         keys = -column if falling != place.inverted else column
         return [chosen[at] for at in np.argsort(keys[chosen], kind="stable").tolist()]
     if place.sort == "state":

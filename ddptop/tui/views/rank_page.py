@@ -100,15 +100,13 @@ def _late(scene: Scene, rank: int) -> str:
 
 
 def _collectives(scene: Scene, rank: int) -> str:
-    """The split of a collective on this rank."""
+    """How long some all-reduce was under way on this rank, beside its compute too."""
     ranks = scene.frame.ranks
-    sign = "~" if scene.frame.group.clock_free else ""
-    wait, move = float(ranks.wait_ms[rank]), float(ranks.transfer_ms[rank])
-    if not known(wait) or not known(move):
+    busy, exposed = float(ranks.collective_ms[rank]), float(ranks.exposed_comm_ms[rank])
+    if not known(busy):
         return UNKNOWN
-    bound = float(ranks.transfer_bound_ms[rank])
-    text = f"{sign}{fixed(wait)} wait + {sign}{fixed(move)} move"
-    return f"{text} ±{fixed(bound)} ms" if known(bound) else f"{text} ms"
+    hidden = f", {fixed(max(0.0, busy - exposed))} of it hidden" if known(exposed) else ""
+    return f"{fixed(busy, 1, ' ms')}{hidden}"
 
 
 def _testimony(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
@@ -132,7 +130,7 @@ def _phases(scene: Scene, rank: int, width: int) -> list[Line]:
     bar = min(PART_BAR, width - 46)
     for at, part in enumerate(PARTS):
         mine = float(parts[at, rank]) if scene.breakdown.known[rank] else float("nan")
-        others = parts[at, scene.breakdown.known]
+        others = parts[at, scene.breakdown.known & np.isfinite(parts[at])]
         usual = float(np.median(others)) if len(others) else float("nan")
         sign = part.plain if scene.ascii_only else part.glyph
         line = Line(f"{sign} ", part.role).add(f"{part.name:<22}").add(f"{fixed(mine):>9}", "strong")
@@ -166,11 +164,13 @@ def _steps_as_axis(focus: RankSteps) -> Column:
 def _steps(focus: RankSteps, width: int, height: int) -> list[Line]:
     if height < 2 or not len(focus.step):
         return []
+    told = np.isfinite(focus.wait_ms) & np.isfinite(focus.transfer_ms)
+    compute = np.where(told, focus.backward_ms - focus.wait_ms - focus.transfer_ms, focus.backward_ms)
     newest = range(len(focus.step) - 1, max(-1, len(focus.step) - height), -1)
     figures: list[tuple[str, Column, int, int]] = [
         ("ms", focus.step_ms, 1, 95), ("data", focus.data_ms, 1, 90), ("fwd", focus.forward_ms, 1, 85),
-        ("bwd", focus.backward_ms, 1, 80), ("opt", focus.optimizer_ms, 1, 60),
-        ("other", focus.other_ms, 1, 50), ("wait", focus.wait_ms, 1, 75), ("move", focus.transfer_ms, 1, 70),
+        ("bwd", compute, 1, 80), ("wait", focus.wait_ms, 1, 75), ("transfer", focus.transfer_ms, 1, 70),
+        ("opt", focus.optimizer_ms, 1, 60), ("other", focus.other_ms, 1, 50),
         ("late", focus.lateness_ms, 1, 65),
     ]  # fmt: skip
     columns = [table.measured("step", [count(focus.step[at]) for at in newest], 99)]

@@ -9,6 +9,7 @@ from ddptop.tui.paint.numbers import count, counted, fixed, known
 from ddptop.tui.paint.phases import legend
 from ddptop.tui.paint.text import wrap
 from ddptop.tui.views.timeline_lanes import MOVE, QUEUED, READY, WAIT, Plan, lane_lines
+from ddptop.tui.views.timeline_stuck import stuck_page
 
 if TYPE_CHECKING:
     from ddptop.analysis.wanted_frames import Lane, Timeline
@@ -22,7 +23,9 @@ LEAST_FOR_WORDS, LEAST_FOR_AXIS, LEAST_FOR_LEGEND = 3, 5, 12
 
 def timeline_page(scene: Scene, width: int, height: int) -> list[Line]:
     """What is known of the step, and as many lanes as there is room for."""
-    shown, state = scene.frame.timeline, scene.place.timeline
+    shown, state, stall = scene.frame.timeline, scene.place.timeline, scene.frame.stall
+    if stall is not None and stall.step is not None and state.step is None:
+        return stuck_page(scene, stall, width, height)
     if shown is None:
         text = "The step is asked for: it comes with the next picture."
         if scene.frozen:
@@ -156,7 +159,7 @@ def _legend(scene: Scene, shown: Timeline, width: int) -> list[Line]:
     if shown.detailed:
         plain = scene.ascii_only
         texts = (
-            *((READY, "bucket ready"), (WAIT, "waits for a rank"), (MOVE, "moves bytes")),
+            *((READY, "bucket ready"), (WAIT, "wait for a rank"), (MOVE, "transfer")),
             (QUEUED, "queued"),
         )
         parts = [Line(signs[plain]).add(f" {text}", "dim") for signs, text in texts]

@@ -9,7 +9,7 @@ import numpy as np
 
 from ddptop.tui.paint.line import Line
 from ddptop.tui.paint.numbers import fixed, size
-from ddptop.tui.paint.phases import PARTS
+from ddptop.tui.paint.phases import PARTS, Part
 from ddptop.tui.paint.signs import worst_sign
 from ddptop.tui.paint.text import fit
 from ddptop.tui.paint.timeaxis import TimeAxis, Track
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 READY, QUEUED, WAIT, MOVE, UNSEEN = (("┊", "|"), ("╌", ":"), ("░", "."), ("≈", "~"), ("?", "?"))
 """Of an all-reduce: handed over, behind others in the queue, a rank is missing, bytes move, end not seen."""
 
-_SIGNS = {part.name: part for part in PARTS}
+_SIGNS: dict[str, Part] = {part.role: part for part in PARTS}
 
 SIZE, TIME = 9, 8
 """Widths of the columns at the right: bytes, and a time."""
@@ -46,7 +46,7 @@ class Plan:
         bucket = max((len(_name(shown, place)) for place in range(len(shown.reduces))), default=2)
         label = rank + bucket + 4
         sized, timed = (shown.detailed and width >= least for least in (58, 38))
-        room = max(1, width - label - (SIZE if sized else 0) - (2 * TIME if timed else 0))
+        room = max(1, width - label - (SIZE if sized else 0) - (2 * TIME + 1 if timed else 0))
         begin, share = state.begin * shown.span_ms, state.share * shown.span_ms
         return cls(rank, bucket, TimeAxis(begin, begin + share, room), sized, timed)
 
@@ -59,13 +59,13 @@ class Plan:
         """The numbers of the axis and the titles of the figures."""
         line = Line(" " * self.left).extend(self.axis.numbers()).pad(self.left + self.axis.width)
         line.add("size".rjust(SIZE) if self.size else "", "dim")
-        return line.add("wait".rjust(TIME) + "move".rjust(TIME) if self.times else "", "dim")
+        return line.add("wait".rjust(TIME) + "transfer".rjust(TIME + 1) if self.times else "", "dim")
 
     def figures(self, line: Line, what: str, wait: str, move: str, role: Role = "text") -> Line:
         """The end of a line."""
         line.add(fit(what, SIZE, right=True) if self.size else "", "dim")
         if self.times:
-            line.add(fit(wait, TIME, right=True), role).add(fit(move, TIME, right=True))
+            line.add(fit(wait, TIME, right=True), role).add(fit(move, TIME + 1, right=True))
         return line
 
 

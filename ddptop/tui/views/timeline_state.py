@@ -52,9 +52,18 @@ class TimelineState:
         """To the right by quarters of what is seen."""
         self._show_from(self.begin + by * self.share / 4)
 
-    def pick(self, by: int, shown: Timeline | None) -> None:
-        """Some of the steps on or back among those that are kept; it is held until `release`."""
+    def pick(self, by: int, shown: Timeline | None, *, stuck: bool = False) -> None:
+        """Some of the steps on or back among those that are kept; it is held until `release`.
+
+        `stuck`: the newest step is one that is under way, after all that are kept.
+        """
         if shown is None or not shown.kept:
+            return
+        if stuck and self.step is None:
+            self.step = shown.kept[by] if -len(shown.kept) <= by < 0 else None
+            return
+        if stuck and by > 0 and self.step == shown.kept[-1]:
+            self.release()
             return
         at = shown.step if self.step is None else self.step
         here = sum(step < at for step in shown.kept)

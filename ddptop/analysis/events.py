@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.analysis.device_side import device_word
 from ddptop.analysis.endings import ending, has_words, process_words, reason
+from ddptop.analysis.members import ABSENT
 
 if TYPE_CHECKING:
     from ddptop.analysis.members import Member
@@ -23,7 +24,11 @@ def on_event(reducer: Reducer, event: Event, t_ns: int) -> None:
     """Take one event. What names a rank or a process that is not there is ignored."""
     member = reducer.members[event.rank] if 0 <= event.rank < len(reducer.members) else None
     if event.kind in _OF_RANKS:
-        if member is not None and event.fields.get("session", member.session) == member.session:
+        if (
+            member is not None
+            and member is not ABSENT
+            and event.fields.get("session", member.session) == member.session
+        ):
             _OF_RANKS[event.kind](reducer, event, member, t_ns)
     elif event.kind in ("recording", "thinned"):
         reducer.kept_every = _whole(event.fields.get("every")) or reducer.kept_every

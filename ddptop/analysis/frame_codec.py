@@ -5,7 +5,7 @@ The dataclasses in `frames` are the format: each field is written and checked by
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -29,7 +29,13 @@ VERSION = 4
 """Raised when a frame's fields change: viewer and collector may be of different installations."""
 
 ROOM = limits.MAX_FRAME_BYTES - 4096
-"""What a frame may take of one link message; history beyond it comes with the next."""
+"""What a frame may take of one link message."""
+
+HISTORY_BYTES = 1024 * 1024
+"""Of history in one frame; what is beyond it comes with the next."""
+
+TEXT_CHARACTERS = 512 * 1024
+"""In one column of texts: 256 for each of 2048 hosts. Where there are more texts they are cut to fit."""
 
 WIDE = HISTORY_WIDE | {
     *("local_rank", "pid", "incarnation", "age_ms", "bucket"),
@@ -47,14 +53,25 @@ class FrameError(ValueError):
 
 
 def encode_frame(frame: frames.Frame) -> bytes:
-    """A frame as bytes. Of its history the oldest points that fit: the next cursor asks for the rest."""
+    """A frame as bytes. Of its history the oldest `POINTS` at most: the next cursor asks for the rest.
+
+    What is listed by host, by GPU and by logged name is left out where it alone would make a frame too large.
+    """
+    body = _body(frame)
+    if len(body) > ROOM - HISTORY_BYTES:
+        body = _body(replace(frame, clocks=(), gpus=(), logged=()))
+    columns = (_column(name, getattr(frame.history, name)[:POINTS]) for name in _columns(frames.History))
+    return body + bytes(msgpack.packb([frame.history.start, *columns]))
+
+
+def has_more(frame: frames.Frame) -> bool:
+    """Whether a frame that came over the link was filled with history, so that more of it waits."""
+    return len(frame.history.step) >= POINTS
+
+
+def _body(frame: frames.Frame) -> bytes:
     parts = [VERSION, *(_write(kind, getattr(frame, name)) for name, kind in _but_history())]
-    body: bytes = msgpack.packb(parts)
-    names = _columns(frames.History)
-    point_bytes = sum(_dtype(name).itemsize for name in names)
-    fit = max(0, ROOM - len(body)) // point_bytes
-    history = [frame.history.start, *(_column(name, getattr(frame.history, name)[:fit]) for name in names)]
-    return body + bytes(msgpack.packb(history))
+    return bytes(msgpack.packb(parts))
 
 
 def decode_frame(data: bytes) -> frames.Frame:
@@ -137,6 +154,9 @@ def _column(name: str, values: Any) -> bytes:
     return bytes(np.ascontiguousarray(values, dtype=_dtype(name)).tobytes())
 
 
+POINTS = HISTORY_BYTES // sum(_dtype(name).itemsize for name in _columns(frames.History))
+"""Points of history in one frame."""
+
 # ---------------------------------------------------------------------- writing
 
 
@@ -160,7 +180,11 @@ def _write_field(name: str, kind: Any, value: Any) -> Any:
         return _column(name, value)
     if kind == TEXTS:
         places = {text: place for place, text in enumerate(dict.fromkeys(value))}
-        return [list(places), np.array([*map(places.__getitem__, value)], "<u4").tobytes()]
+        most = max(1, TEXT_CHARACTERS // max(1, len(places)))
+        return [
+            [text[:most] for text in places],
+            np.array([*map(places.__getitem__, value)], "<u4").tobytes(),
+        ]
     return _write(kind, value)
 
 

@@ -88,13 +88,15 @@ class LossSpread:
 
     def restart(self, world: int) -> None:
         """Other processes: their losses are compared anew."""
-        self._losses: Column = np.full((STEPS, world), np.nan)
+        self._losses: Column = np.empty((0, world))
         self._count = 0
         self._found = []
 
     def take(self, step: CompleteStep, unix_s: float) -> None:
         """Add the next complete step; `unix_s` is when it got complete."""
         losses = [row.loss for row in step.rows]
+        if not len(self._losses):
+            self._losses = np.full((STEPS, len(losses)), np.nan)
         self._losses[self._count % STEPS] = np.array(losses, np.float64)
         self._count += 1
         if self._count % EVERY == 0:

@@ -205,6 +205,10 @@ class Member:
         return "stale" if silent_ns > STALE_S * NS else "live"
 
 
+ABSENT = Member()
+"""Stands for every rank that has not said HELLO; never changed."""
+
+
 def group_state(states: list[str], run_state: str, *, stalled: bool = False) -> str:
     """The worst that matters. A late heartbeat shows on its rank; the run is stale when nobody is heard.
 

@@ -41,8 +41,8 @@ class Pairing:
         self.held = 0
         """Rows waiting for the other ranks, large ones counted several times."""
         self._floor = -1
-        self._steps: dict[int, list[tuple[StepRow, Batch] | None]] = {}
-        self._counts: dict[int, int] = {}
+        self._steps: dict[int, dict[int, tuple[StepRow, Batch]]] = {}
+        """By step and rank: what ranks that report nothing would take is not held."""
         self._weights: dict[int, int] = {}
 
     def add(self, rank: int, step: int, row: StepRow, batch: Batch) -> CompleteStep | None:
@@ -51,20 +51,19 @@ class Pairing:
             return None
         rows = self._steps.get(step)
         if rows is None:
-            rows = self._steps[step] = [None] * self._world
-            self._counts[step] = self._weights[step] = 0
-        if rows[rank] is not None:
+            rows = self._steps[step] = {}
+            self._weights[step] = 0
+        if rank in rows:
             return None
         rows[rank] = (row, batch)
         weight = 1 + len(row.cells) // CELLS_PER_ROW
         self.held += weight
         self._weights[step] += weight
-        count = self._counts[step] = self._counts[step] + 1
-        if count < self._world:
+        if len(rows) < self._world:
             if self.held > MAX_HELD and len(self._steps) > ALWAYS_KEPT:
                 self._forget_oldest()
             return None
-        done = [pair for pair in rows if pair is not None]
+        done = [rows[rank] for rank in range(self._world)]
         self._forget_through(step)
         return CompleteStep(step, [pair[0] for pair in done], [pair[1] for pair in done])
 
@@ -74,12 +73,11 @@ class Pairing:
         if len(self._steps) == 1 and last in self._steps:
             self.held = 0
             self._steps.clear()
-            self._counts.clear()
             self._weights.clear()
             return
         for step in [step for step in self._steps if step <= last]:
             self.held -= self._weights.pop(step)
-            del self._steps[step], self._counts[step]
+            del self._steps[step]
 
     def _forget_oldest(self) -> None:
         """Give up the oldest eighth of the steps: a rank never heard must not fill the memory."""

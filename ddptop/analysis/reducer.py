@@ -19,7 +19,7 @@ from ddptop.analysis.happenings import Log
 from ddptop.analysis.history import KEPT_POINTS, HistoryStore
 from ddptop.analysis.layouts import Layouts
 from ddptop.analysis.loss_spread import LossSpread
-from ddptop.analysis.members import NS, Member, PassedLoss, Session
+from ddptop.analysis.members import ABSENT, NS, Member, PassedLoss, Session
 from ddptop.analysis.pairing import Batch, Pairing
 from ddptop.analysis.replicas import Replicas
 from ddptop.analysis.stall_log import StallLog
@@ -74,6 +74,7 @@ class Reducer:
         self.run: Run | None = None
         self.ended_ns: int | None = None
         self.members: list[Member] = []
+        """By rank. Ranks that have not said HELLO share `ABSENT`: they take no memory."""
         self.cards: dict[int, dict[str, Scalar]] = {}
         self.log = Log()
         self.recording_trouble: tuple[int, str] | None = None
@@ -196,7 +197,9 @@ class Reducer:
         elif isinstance(message, Clock):
             self.clocks.take(message)
         elif isinstance(message, Usage) and 0 <= received.rank < len(self.members):
-            self._on_usage(message, self.members[received.rank], t_ns)
+            member = self.members[received.rank]
+            if member is not ABSENT:
+                self._on_usage(message, member, t_ns)
 
     @staticmethod
     def _on_usage(usage: Usage, member: Member, t_ns: int) -> None:
@@ -252,6 +255,8 @@ class Reducer:
         if hello.incarnation < self._incarnation and self.members:
             return
         self._regroup(hello)
+        if self.members[hello.rank] is ABSENT:
+            self.members[hello.rank] = Member()
         member = self.members[hello.rank]
         restarted = member.hello is not None or hello.incarnation > 0
         self._remember(hello)
@@ -294,12 +299,13 @@ class Reducer:
         self.figures.settle()
         if resized:
             del self.members[hello.world_size :]
-            self.members += [Member() for _ in range(hello.world_size - len(self.members))]
+            self.members += [ABSENT] * (hello.world_size - len(self.members))
         if newer:
             self._incarnation = hello.incarnation
             self.groups.restart()
             for member in self.members:
-                member.forget_process()
+                if member is not ABSENT:
+                    member.forget_process()
         self._pairing = Pairing(len(self.members))
         self.figures.restart(len(self.members))
         self.replicas.restart(len(self.members))

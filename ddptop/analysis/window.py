@@ -26,13 +26,17 @@ class Ring:
         self, names: tuple[str, ...], shape: tuple[int, ...], size: int, *, wide: bool = False
     ) -> None:
         self._index = {name: i for i, name in enumerate(names)}
-        self._data: Column = np.full((len(names), *shape, size), np.nan, np.float64 if wide else np.float32)
+        self._shape = (len(names), *shape)
+        self._dtype = np.float64 if wide else np.float32
+        self._data: Column = np.empty((*self._shape, 0), self._dtype)
+        """Made with the first step: a world of which no step is complete takes no memory."""
         self._size = size
         self.count = 0
         """Steps added since the ring was made."""
 
     def add(self, values: Column) -> None:
         """Add steps: (columns, n, *shape)."""
+        self._make()
         steps = values.shape[1]
         if steps > self._size:
             self.count += steps - self._size
@@ -47,9 +51,14 @@ class Ring:
 
     def pass_over(self, steps: int) -> None:
         """Add steps of which nothing is known."""
+        self._make()
         kept = min(steps, self._size)
         self._data[..., np.arange(self.count + steps - kept, self.count + steps) % self._size] = np.nan
         self.count += steps
+
+    def _make(self) -> None:
+        if not self.count:
+            self._data = np.full((*self._shape, self._size), np.nan, self._dtype)
 
     def recent(self, steps: int) -> Column:
         """Slots of the newest steps, oldest first."""

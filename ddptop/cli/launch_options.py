@@ -34,6 +34,8 @@ class LaunchOptions:
     detail: str
     """`full` or `auto`."""
     off: bool
+    worlds: tuple[int, int] | None = None
+    """Least and most ranks that torchrun starts; None: not known, or the script may start its own."""
 
     @classmethod
     def of(cls, parsed: argparse.Namespace) -> LaunchOptions:
@@ -46,6 +48,7 @@ class LaunchOptions:
             stall=parsed.ddptop_stall,
             detail=parsed.ddptop_detail,
             off=parsed.ddptop_off,
+            worlds=_worlds(getattr(parsed, "nnodes", ""), getattr(parsed, "nproc_per_node", "")),
         )
 
     def as_environment(self, name: str) -> dict[str, str]:
@@ -125,6 +128,15 @@ def prepend_path(variable: str, folder: str) -> str:
 
 def _from_environment(name: str, default: str | None) -> str | None:
     return os.environ.get("DDPTOP_" + name.upper().replace("-", "_"), default)
+
+
+def _worlds(nodes: str, processes: str) -> tuple[int, int] | None:
+    """From torchrun's `--nnodes 2` or `1:4` and `--nproc-per-node`. A script that is started once on each
+    node may be one that spawns its own ranks."""
+    ends = nodes.split(":")
+    if not all(word.isdecimal() for word in (*ends, processes)) or int(processes) < 2:
+        return None
+    return int(ends[0]) * int(processes), int(ends[-1]) * int(processes)
 
 
 def _detail(text: str) -> str:

@@ -124,6 +124,8 @@ def collector_arguments(
         "--script": command_line(script[:1]),
         "--argv": json.dumps(list(script)),
     }
+    if options.worlds is not None:
+        named["--worlds"] = "{}:{}".format(*options.worlds)
     return [word for pair in named.items() for word in pair]
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ddptop.analysis.frame_codec import encode_frame
+from ddptop.analysis.frame_codec import POINTS, encode_frame
 from ddptop.collector.mishaps import Mishaps
 from ddptop.protocol.link import State
-from ddptop.transport.credit import LARGEST_FRAME_BYTES, CreditServer, Waiting, has_more
+from ddptop.transport.credit import LARGEST_FRAME_BYTES, CreditServer, Waiting
 
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Frame
@@ -65,5 +65,5 @@ class Viewers:
             raise ValueError(f"a frame of {len(data)} bytes does not fit the link")
         self._behind.discard(viewer.name)
         sent = self._server.send(viewer.name, State(self._epoch, skipped, data), now_ns)
-        if sent and has_more(len(data), len(frame.history.step)):
+        if sent and len(frame.history.step) > POINTS:
             self._behind.add(viewer.name)

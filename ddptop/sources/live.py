@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from ddptop.analysis.frame_codec import FrameDecoder, FrameError
+from ddptop.analysis.frame_codec import FrameDecoder, FrameError, has_more
 from ddptop.analysis.history import HistoryStore
 from ddptop.protocol.link import Credit
 from ddptop.sources.base import Source, error_line
-from ddptop.transport.credit import CreditClient, has_more
+from ddptop.transport.credit import CreditClient
 from ddptop.transport.discovery import is_alive, read_run_file
 from ddptop.transport.rundir import view_endpoint
 
@@ -161,7 +161,7 @@ class LiveSource(Source):
             self._history.clear()
         history = self._history.extend(frame.history)
         self._cursor = self._history.end
-        if has_more(len(state.frame), len(frame.history.step)):
+        if has_more(frame):
             return None
         return replace(frame, history=history)
 

@@ -22,19 +22,11 @@ HIGH_CLIENT = (8, 16)
 LARGEST_FRAME_BYTES = MAX_FRAME_BYTES - 64
 """What fits in a STATE: its other fields and msgpack's marks take less than 64 bytes."""
 
-CATCH_UP_POINTS = 1000
-"""History points in one frame beyond which a viewer is catching up, not keeping up: 4 Hz at 4000 steps/s."""
-
 FORGET_NS = 600 * 10**9
 """A viewer that said nothing for ten minutes is forgotten; if it was only stopped, it is a new one later."""
 
 MAX_VIEWERS = 256
 """More than a team has; a process that connects in a loop must not grow the collector."""
-
-
-def has_more(frame_bytes: int, history_points: int) -> bool:
-    """Whether a frame was filled with history and more of it waits: the next one is then sent out of turn."""
-    return history_points > CATCH_UP_POINTS and frame_bytes > LARGEST_FRAME_BYTES - 8192
 
 
 class Waiting(NamedTuple):

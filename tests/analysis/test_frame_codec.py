@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from dataclasses import fields, replace
 
 import msgpack
@@ -10,10 +11,12 @@ import numpy as np
 import pytest
 
 from ddptop.analysis import frames
-from ddptop.analysis.frame_codec import FrameDecoder, FrameError, decode_frame, encode_frame
+from ddptop.analysis.frame_codec import FrameDecoder, FrameError, decode_frame, encode_frame, has_more
 from ddptop.analysis.history import COLUMNS
 from ddptop.analysis.reducer import Reducer
-from ddptop.protocol.limits import MAX_FRAME_BYTES
+from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_SHOWN_WORLD, MAX_WORLD
+from ddptop.protocol.messages import Hello, Received, StepRow, Steps
+from ddptop.transport.credit import LARGEST_FRAME_BYTES
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS
@@ -77,9 +80,54 @@ def test_a_long_history_goes_in_pieces_that_fit(frame) -> None:
     long = replace(frame, history=frames.History(start=0, **dict.fromkeys(COLUMNS, numbers)))
     data = encode_frame(long)
     assert len(data) < MAX_FRAME_BYTES
-    got = decode_frame(data).history
-    assert 10_000 < len(got.step) < count
-    np.testing.assert_array_equal(got.step, numbers[: len(got.step)])
+    got = decode_frame(data)
+    assert has_more(got)
+    assert 10_000 < len(got.history.step) < count
+    np.testing.assert_array_equal(got.history.step, numbers[: len(got.history.step)])
+    assert not has_more(decode_frame(encode_frame(frame)))
+
+
+def test_the_largest_world_with_a_gpu_for_each_rank_and_a_long_history_fits(frame) -> None:
+    numbers = np.arange(MAX_SHOWN_WORLD, dtype=float)
+    narrow = {f.name: numbers for f in fields(frames.Ranks) if f.type == "Column"}
+    texts = {
+        name: tuple(f"{name} {i} " + "x" * 480 for i in range(MAX_SHOWN_WORLD)) for name in ("host", "device")
+    }
+    alike = dict.fromkeys(("state", "phase"), ("live",) * MAX_SHOWN_WORLD)
+    facts = {f.name: 2**36 for f in fields(frames.GpuFacts)} | {"throttle": "power", "temp_c": 60.5}
+    points = dict.fromkeys(COLUMNS, np.arange(60_000, dtype=float))
+    large = replace(
+        frame,
+        ranks=frames.Ranks(**narrow, **texts, **alike),
+        gpus=(frames.GpuFacts(**facts),) * MAX_SHOWN_WORLD,
+        clocks=tuple(frames.Clocks(f"host {i}", 1.0, 1.0) for i in range(MAX_SHOWN_WORLD // 8)),
+        history=frames.History(start=0, **points),
+    )
+    data = encode_frame(large)
+    assert len(data) < LARGEST_FRAME_BYTES
+    got = decode_frame(data)
+    assert len(got.gpus) == len(got.ranks.host) == MAX_SHOWN_WORLD
+    wild = tuple(frames.Clocks(f"host {i} " + "x" * 480, 1.0, 1.0) for i in range(MAX_SHOWN_WORLD))
+    assert len(encode_frame(replace(large, clocks=wild))) < LARGEST_FRAME_BYTES
+
+
+def test_a_rank_that_claims_a_large_world_costs_what_one_rank_costs() -> None:
+    """Not windows, rings and rows for all that never reported."""
+    row = StepRow(0, 1000, 1, 1, 1, 1, 1, 2, 3, 1, 1, 1, 0.5, (0, 100, 200, 1, 100, 200))
+    tracemalloc.start()
+    try:
+        reducer = Reducer()
+        empty, _ = tracemalloc.get_traced_memory()
+        last = MAX_WORLD - 1
+        hello = Hello(1, "run", 1, last, MAX_WORLD, 0, 0, "h", 1, "cpu", "gloo", "hook", 1, 1, 1.0)
+        reducer.feed(Received(1, last, 1, 0, hello))
+        for first in range(0, 2000, 100):
+            reducer.feed(Received(first, last, 1, 0, Steps(1, first, 0, (row,) * 100)))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken - empty < 4e6
+    assert len(reducer.frame(10**9).ranks.state) == MAX_WORLD
 
 
 def test_every_truncation_is_refused(frame) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from ddptop.cli import watched_run
 from ddptop.cli.launch_options import LaunchOptions, add_options
+from ddptop.collector.arguments import parse
 from ddptop.transport.discovery import RunFile, write_run_file
 from ddptop.transport.processes import boot_id, pid_namespace
 from ddptop.transport.rundir import create_run_directory
@@ -35,3 +36,21 @@ def test_no_other_run_takes_the_folder_away_before_a_dead_collector_is_replaced(
     assert folder.exists()
     run.end(0)
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "processes", "worlds"),
+    [("1", "4", (4, 4)), ("1:4", "8", (8, 32)), ("1", "1", None), ("2", "1", None), ("1", "auto", None)],
+)
+def test_the_collector_is_told_how_many_ranks_torchrun_starts(
+    nodes: str, processes: str, worlds: tuple[int, int] | None, tmp_path: Path
+) -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    parser.add_argument("--nnodes")
+    parser.add_argument("--nproc-per-node")
+    parsed = parser.parse_args(["--nnodes", nodes, "--nproc-per-node", processes])
+    words = watched_run.collector_arguments(
+        LaunchOptions.of(parsed), "name", "id", tmp_path, "off", ["train.py"]
+    )
+    assert parse(words).worlds == worlds

@@ -204,8 +204,8 @@ def test_the_terminal_is_restored_on_every_way_out(make: Make, tmp_path: Path) -
     terminal.press("/")  # an open prompt takes all other keys
     terminal.press("C-z")
     restored(128 + signal.SIGSTOP)
-    terminal.type("bg")  # it cannot have the terminal: stops again
-    until(lambda: terminal.screen().count("Stopped") == 2, "stopped again")
+    terminal.type("clear; bg")  # it cannot have the terminal: stops again
+    until(lambda: terminal.press("Enter") or "Stopped" in terminal.screen(), "stopped again")
     assert terminal.modes() == "0 0 1"
     terminal.type("clear; fg")
     terminal.wait_for("REPLAY")

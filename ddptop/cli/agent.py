@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ddptop.cli.errors import note
 from ddptop.cli.launch_options import LaunchOptions, add_options, run_name
 from ddptop.cli.watched_run import collector_arguments, recording_path
 from ddptop.transport.agents import leave_word
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         words = _arguments(options, Path(folder), run_id, script)
     except RunDirectoryError as error:
-        print(f"ddptop: cannot record: {error}", file=sys.stderr)
+        note(f"cannot record: {error}")
         return 1
     os.chdir("/")  # no folder of the training's is kept in use
     from ddptop.collector.__main__ import main as collect

@@ -7,7 +7,6 @@ behind however it ends. So also SIGKILL, and a terminal that is closed, leave no
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import secrets
 import signal
@@ -20,7 +19,7 @@ from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
 
 from ddptop.cli import find, show
-from ddptop.cli.errors import CliError
+from ddptop.cli.errors import CliError, note
 from ddptop.cli.settings import Settings, load
 from ddptop.transport.beside import InputEnd
 
@@ -96,7 +95,7 @@ def wait_for_run(name: str, training: subprocess.Popen[bytes], output: IO[bytes]
             raise CliError(f"the demo did not start: {_last_line(output)}")
         if time.monotonic() > due_s:
             due_s += SAY_EVERY_S
-            _say(f"the demo is starting, for {time.monotonic() - began_s:.0f} s now; Ctrl-C ends it")
+            note(f"the demo is starting, for {time.monotonic() - began_s:.0f} s now; Ctrl-C ends it")
         time.sleep(show.POLL_S)
 
 
@@ -124,7 +123,7 @@ def _wait_for_end(training: subprocess.Popen[bytes]) -> None:
         try:
             training.wait(SAY_EVERY_S)
         except subprocess.TimeoutExpired:
-            _say("the run has ended; waiting for its last process")
+            note("the run has ended; waiting for its last process")
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -146,16 +145,11 @@ def _last_line(output: IO[bytes]) -> str:
     return lines[-1].strip() if lines else "it printed nothing"
 
 
-def _say(text: str) -> None:
-    with contextlib.suppress(OSError):  # the terminal has been closed
-        print(text, file=sys.stderr, flush=True)
-
-
 def say_farewell(name: str) -> None:
     """Tell how to see it again."""
     for recording in find.recorded(find.live()):
         if recording.name == name:
-            _say(f"replay it with: ddptop replay {recording.path}")
+            note(f"replay it with: ddptop replay {recording.path}")
 
 
 if __name__ == "__main__":

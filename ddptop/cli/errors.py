@@ -34,6 +34,7 @@ class CliError(Exception):
 
 
 def note(line: str) -> None:
-    """Say on stderr what the command assumed or is doing."""
-    with suppress(OSError, ValueError):  # stderr is closed
-        print(f"ddptop: {line}", file=sys.stderr, flush=True)
+    """Say on stderr what the command assumed or is doing; nothing where stderr is closed."""
+    if sys.stderr is not None:  # print would take stdout in its place
+        with suppress(OSError, ValueError):
+            print(f"ddptop: {line}", file=sys.stderr, flush=True)

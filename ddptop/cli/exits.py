@@ -8,9 +8,14 @@ the ranks that are left when one has failed. Where that is otherwise, nobody is 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeAlias
+
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 Tell: TypeAlias = "Callable[[Sequence[tuple[int, int]]], None]"
 """Takes pids with exit codes, negative for a signal, as `subprocess` gives them."""
@@ -39,6 +44,27 @@ def told(tell: Tell) -> Iterator[None]:
         yield
     finally:
         SubprocessContext.close = original
+
+
+def hide_our_frames(error: BaseException) -> None:
+    """Take frames of this package out of the tracebacks of an error and of those it comes from."""
+    chain: list[BaseException | None] = [error]
+    for each in chain:
+        if each is None:
+            continue
+        each.__traceback__ = _without_ours(each.__traceback__)
+        chain += [before for before in (each.__cause__, each.__context__) if before not in chain]
+
+
+def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
+    entries = []
+    while traceback is not None:
+        if not traceback.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            entries.append(traceback)
+        traceback = traceback.tb_next
+    for entry, following in zip(entries, [*entries[1:], None], strict=True):
+        entry.tb_next = following
+    return entries[0] if entries else None
 
 
 def _tell_ended(context: Any, tell: Tell) -> None:

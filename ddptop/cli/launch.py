@@ -15,15 +15,18 @@ import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-from ddptop.cli.exits import told
+from ddptop.cli.errors import note
+from ddptop.cli.exits import hide_our_frames, told
 from ddptop.cli.launch_options import LaunchOptions, add_options, run_name, split_exec
 from ddptop.cli.shared_run import SharedRun, one_of_many
 from ddptop.cli.watched_run import WatchedRun
+from ddptop.transport.beside import fill_standard_streams
 from ddptop.transport.discovery import starting_run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Launch and return the exit code of the training."""
+    fill_standard_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     with starting_run() as starting:
         asked = split_exec(words)
@@ -35,10 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _torchrun(words: list[str], starting: contextlib.ExitStack) -> int:
-    from torch.distributed.elastic.multiprocessing.errors import record
-    from torch.distributed.run import get_args_parser, run
+    import torch.distributed.run as torchrun
 
-    parser = get_args_parser()
+    parser = torchrun.get_args_parser()
     parser.prog = "ddptop-run"
     add_options(parser)
     parsed = parser.parse_args(words)
@@ -47,9 +49,12 @@ def _torchrun(words: list[str], starting: contextlib.ExitStack) -> int:
     def launch(watched: WatchedRun | None) -> int:
         try:
             with told(watched.note_exits) if watched is not None else contextlib.nullcontext():
-                record(run)(parsed)
-        except Exception:  # noqa: BLE001 - told as torchrun would, then the run is brought to its end
-            sys.excepthook(*sys.exc_info())
+                # Its own `main`, so that a traceback has its frames; the options have been parsed.
+                torchrun.parse_args = lambda _: parsed
+                torchrun.main()
+        except Exception as error:  # noqa: BLE001 - told as torchrun would, then the run is brought to its end
+            hide_our_frames(error)
+            sys.excepthook(type(error), error, error.__traceback__)
             return 1
         return 0
 
@@ -94,8 +99,7 @@ def _end(run: WatchedRun | SharedRun, code: int) -> None:
     try:
         run.end(code)
     except Exception as error:  # noqa: BLE001 - the exit code is the training's, whatever befalls us
-        with contextlib.suppress(OSError, ValueError):
-            print(f"ddptop: the recording could not be ended: {error}", file=sys.stderr)
+        note(f"the recording could not be ended: {error}")
 
 
 def _execute(command: Sequence[str]) -> int:
@@ -103,7 +107,7 @@ def _execute(command: Sequence[str]) -> int:
     try:
         process = subprocess.Popen(command)
     except OSError as error:
-        print(f"ddptop-run: {command[0]}: {error.strerror}", file=sys.stderr)
+        note(f"{command[0]}: {error.strerror}")
         return 127 if isinstance(error, FileNotFoundError) else 126
 
     def forward(number: int, _frame: FrameType | None) -> None:

@@ -7,16 +7,18 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 
 from ddptop.cli.commands import COMMANDS, LOOK, Command
 from ddptop.cli.commands.base import VALUE_OPTIONS
-from ddptop.cli.errors import CliError, Exit
+from ddptop.cli.errors import CliError, Exit, note
+from ddptop.transport.beside import fill_standard_streams
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `ddptop` with these arguments (by default the process's own) and return the exit code."""
+    fill_standard_streams()
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         # A name that the terminal's encoding cannot show must not end the command.
         reconfigure(errors="backslashreplace")
@@ -105,8 +107,7 @@ def _with_values(words: list[str]) -> list[str]:
 
 
 def _complain(line: str, code: Exit) -> int:
-    with suppress(OSError):  # the terminal has been closed
-        print(f"ddptop: {line}", file=sys.stderr)
+    note(line)
     return code
 
 

@@ -12,8 +12,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ddptop.cli.errors import note
 from ddptop.cli.launch_options import LaunchOptions
-from ddptop.cli.watched_run import in_words, prepare_ranks, say
+from ddptop.cli.watched_run import in_words, prepare_ranks
 from ddptop.collector.supervisor import FINISH_S, summary_in
 from ddptop.transport import agents, beside
 from ddptop.transport.discovery import read_run_file
@@ -51,13 +52,13 @@ class SharedRun:
             command = [sys.executable, "-m", "ddptop.cli.agent", str(folder), run_id, "0:0", *script]
             begun = agents.start(folder, command, beside.environment() | options.as_environment(name))
         except (RunDirectoryError, OSError) as error:
-            say(f"cannot record: {error}; running without")
+            note(f"cannot record: {error}; running without")
             os.environ["DDPTOP"] = "0"
             return None
         prepare_ranks(options, folder, run_id)
         os.environ["DDPTOP_AGENT"] = "0:0"  # the ranks see to it that the collector is there
         if begun:
-            say(f"run {name}: watch it with `ddptop {name}`")
+            note(f"run {name}: watch it with `ddptop {name}`")
         return cls(folder, member, agent)
 
     def end(self, exit_code: int) -> None:
@@ -73,6 +74,6 @@ class SharedRun:
             said = agents.said_by(self._agent, FINISH_S)
             summary = None if said is None else summary_in(said.decode())
             if summary is not None:
-                say(f"run {run.name}: {in_words(summary, exit_code)}")
+                note(f"run {run.name}: {in_words(summary, exit_code)}")
         with contextlib.suppress(OSError):
             os.close(self._agent)

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from ddptop.cli.errors import CliError, Exit
+from ddptop.cli.errors import CliError, Exit, note
 from ddptop.cli.kept import kept_for_good
 
 if TYPE_CHECKING:
@@ -174,14 +174,14 @@ def _screen(source: Source, settings: Settings, until: threading.Event | None, v
             app.run()
     finally:
         for line in app.failures:
-            print(f"ddptop: {line}", file=sys.stderr)
+            note(line)
         app.wait_for_threads()
         if app.source is not source:
             app.source.close()
     try:
         remembered.keep(app, settings)
     except OSError as problem:
-        print(f"ddptop: theme and sorting cannot be remembered: {problem}", file=sys.stderr)
+        note(f"theme and sorting cannot be remembered: {problem}")
     return app.return_code or Exit.DONE
 
 

@@ -7,10 +7,10 @@ import itertools
 import json
 import os
 import secrets
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ddptop.cli.errors import note
 from ddptop.cli.launch_options import LaunchOptions, command_line, prepend_path
 from ddptop.collector.supervisor import CollectorSupervisor, Summary
 from ddptop.transport import agents
@@ -48,11 +48,11 @@ class WatchedRun:
             supervisor = CollectorSupervisor(arguments, directory / "collector.log")
             supervisor.start()
         except (RunDirectoryError, OSError) as error:
-            say(f"cannot record: {error}; running as torchrun")
+            note(f"cannot record: {error}; running as torchrun")
             os.environ["DDPTOP"] = "0"
             return None
         prepare_ranks(options, directory, run_id)
-        say(f"run {name}: watch it with `ddptop {name}`")
+        note(f"run {name}: watch it with `ddptop {name}`")
         return cls(name, directory, supervisor, member)
 
     def note_exits(self, exits: Sequence[tuple[int, int]]) -> None:
@@ -67,9 +67,9 @@ class WatchedRun:
         if summary is None:
             with contextlib.suppress(RunDirectoryError, OSError):
                 remove_run_directory(self._directory)
-            say(f"run {self._name}: its collector did not answer; the recording holds what reached the disk")
+            note(f"run {self._name}: its collector did not answer; the recording holds what reached the disk")
         else:
-            say(f"run {self._name}: {in_words(summary, exit_code)}")
+            note(f"run {self._name}: {in_words(summary, exit_code)}")
 
 
 def prepare_ranks(options: LaunchOptions, directory: Path, run_id: str) -> None:
@@ -127,9 +127,3 @@ def collector_arguments(
     if options.worlds is not None:
         named["--worlds"] = "{}:{}".format(*options.worlds)
     return [word for pair in named.items() for word in pair]
-
-
-def say(text: str) -> None:
-    """A line of ddptop's own on stderr."""
-    with contextlib.suppress(OSError, ValueError):  # nobody listens any more: the training goes on
-        print(f"ddptop: {text}", file=sys.stderr, flush=True)

@@ -84,7 +84,8 @@ class FlightAnalyser:
         if process is not None:
             process.kill()
             process.wait()
-            assert process.stdout is not None
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.close()
             process.stdout.close()
         if self._errors is not None:
             self._errors.close()
@@ -103,7 +104,7 @@ class FlightAnalyser:
             self._process = subprocess.Popen(
                 [*self._command, str(self._folder), str(number), *map(str, kept)],
                 pass_fds=kept,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # whose end it takes for that of this process
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 text=True,

@@ -5,21 +5,30 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+from ddptop.collector.alone import Linger
 
 MAX_LINE_BYTES = 4096
 
 
 class LauncherPipe:
-    """Standard input, read without blocking: `{"exit_code": N}`, or its end when the launcher died.
+    """Standard input, read without blocking: `{"exit_code": N}`, or its end when the launcher was killed.
+
+    A launcher that is killed leaves its ranks behind, as torchrun does: the run then ends with them.
 
     Before that, how processes ended that the launcher started: `{"exits": [{"pid": P, "exit_code": N}]}`.
     """
 
-    def __init__(self, descriptor: int = 0) -> None:
+    def __init__(self, ranks_present: Callable[[], bool], descriptor: int = 0) -> None:
+        """`ranks_present`: whether there are processes of ranks on this host."""
         self.descriptor = descriptor
         self.ended = False
-        """The launcher is done, one way or the other: the collector is to come to its end."""
+        """The run has ended: the collector is to come to its end."""
+        self.killed = False
+        """The launcher is there no longer, and has not said how the run ended."""
+        self._ranks_present = ranks_present
+        self._linger = Linger()
         self.exit_code: int | None = None
         """Of the run; None: nobody said."""
         self._data = b""
@@ -32,7 +41,9 @@ class LauncherPipe:
         return self.exit_code == 0
 
     def look(self, now_ns: int) -> None:
-        """The pipe itself says when the launcher is gone."""
+        """Where the launcher was killed, look whether the run has ended; once a second will do."""
+        if self.killed:
+            self.ended = self._linger.is_over(self._ranks_present(), now_ns)
 
     def close(self) -> None:
         """Standard input stays open."""
@@ -45,7 +56,7 @@ class LauncherPipe:
             return
         except OSError:
             data = b""
-        self.ended = self.ended or not data
+        self.killed = not data and not self.ended
         *lines, self._data = (self._data + data).split(b"\n")
         self._data = self._data[-MAX_LINE_BYTES:]
         for line in lines:

@@ -12,7 +12,7 @@ import zmq
 from ddptop.analysis.frames import Frame
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.admission import Admission
-from ddptop.collector.alone import Alone
+from ddptop.collector.alone import Alone, ranks_started
 from ddptop.collector.arguments import Arguments
 from ddptop.collector.chores import Chores
 from ddptop.collector.ends import Ends, living_sessions
@@ -30,6 +30,7 @@ from ddptop.collector.watch import ProcessWatch
 from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, VERSION
 from ddptop.protocol.messages import Event, Run, Scalar
 from ddptop.transport.credit import CreditServer
+from ddptop.transport.processes import process_start
 from ddptop.transport.receiver import AckedReceiver
 from ddptop.transport.rundir import (
     ensure_run_directory,
@@ -77,6 +78,8 @@ class Collector:
         self._turned_ns, self._asleep_ns = time.monotonic_ns(), _asleep_ns()
         self._directory = arguments.run_dir
         self._mishaps = Mishaps()
+        self._left_behind: list[tuple[int, int]] = []
+        """Pid and start of ranks whose launcher was killed."""
         with ExitStack() as stack:
             ensure_run_directory(self._directory)
             stack.callback(os.close, hold_lock(self._directory))
@@ -150,7 +153,7 @@ class Collector:
 
     def _open_pipe(self) -> LauncherPipe | Alone:
         if self._arguments.alone is None:
-            return LauncherPipe()
+            return LauncherPipe(self._ranks_present)
         return Alone(
             self._directory,
             self._arguments.alone,
@@ -233,8 +236,17 @@ class Collector:
         self._pipe.read()
         for pid, code in self._pipe.take_exits():
             self._watch.note_exit(pid, code, now_ns)
-        if self._pipe.ended:
+        if self._pipe.ended or self._pipe.killed:
             self._poller.unregister(self._pipe.descriptor)
+        if self._pipe.killed:
+            self._left_behind = ranks_started(self._arguments.run_id)
+            note: dict[str, Scalar] = {"message": "the run is recorded until its ranks end"}
+            self._intake.say(Event("launcher_killed", now_ns, -1, -1, note), now_ns)
+
+    def _ranks_present(self) -> bool:
+        if self._watch.any_present():
+            return True
+        return any(process_start(pid) == start for pid, start in self._left_behind)
 
     def _watch_stall(self, now_ns: int) -> None:
         try:

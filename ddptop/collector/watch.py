@@ -205,6 +205,10 @@ class ProcessWatch:
             if watched.gone_ns is None and not watched.said_bye
         ]
 
+    def any_present(self) -> bool:
+        """Whether any process is there, also one that has said BYE."""
+        return any(watched.gone_ns is None for watched in self._watched.values())
+
     def close(self) -> None:
         """Forget all."""
         for session in list(self._watched):

@@ -35,6 +35,7 @@ def join_run(number: str) -> None:
     if os.environ.get("DDPTOP") == "0":
         return
     try:
+        beside.fill_standard_streams()
         if not os.environ.get("DDPTOP_RUN_DIR"):
             _variables.update(_variables or _run_of(number))
             os.environ.update(_variables)

@@ -13,20 +13,17 @@ import json
 import os
 import pickle
 import re
-import signal
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ddptop.runtime.flight_words import words
+from ddptop.transport.beside import InputEnd
 from ddptop.transport.private import check_private, open_private, open_regular, write_private
 
 NICENESS = 5
 """Above the collector's own: ranks that are not in the stall need their cores."""
-
-DEADLINE_S = 90
-"""After which this process ends itself, should the collector that started it be gone."""
 
 MAX_LINES = 3
 """More process groups than this stand as the consequence of one that does."""
@@ -47,7 +44,6 @@ Entry = dict[str, Any]
 def main(arguments: list[str]) -> int:
     """Copy, analyse, print. Raises whatever torch's analyser raises."""
     os.nice(NICENESS)
-    signal.alarm(DEADLINE_S)
     dumps = read(Path(arguments[0]), int(arguments[1]))
     if len(arguments) > 2:
         keep(dumps, int(arguments[2]))
@@ -184,4 +180,5 @@ def _is_done(entry: Entry) -> bool:
 
 
 if __name__ == "__main__":
+    InputEnd(lambda: os._exit(1))  # the collector has been killed
     sys.exit(main(sys.argv[1:]))

@@ -80,8 +80,14 @@ def say_once(text: str) -> None:
     """Tell the user, on stderr and in one line, that ddptop cannot do its work here."""
     if text not in _said:
         _said.add(text)
-        with contextlib.suppress(OSError, ValueError):  # a closed stderr is no reason to end a training
-            print(f"ddptop: {text}; training goes on without it", file=sys.stderr, flush=True)
+        say(f"{text}; training goes on without it")
+
+
+def say(text: str) -> None:
+    """Print one line on stderr; nothing where that is closed, which is no reason to end a training."""
+    if sys.stderr is not None:  # print would take stdout in its place
+        with contextlib.suppress(OSError, ValueError):
+            print(f"ddptop: {text}", file=sys.stderr, flush=True)
 
 
 _said: set[str] = set()

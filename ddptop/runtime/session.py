@@ -28,6 +28,7 @@ from ddptop.runtime.publisher import Publisher
 from ddptop.runtime.recorder import Recorder, now
 from ddptop.runtime.replica import ReplicaCheck
 from ddptop.runtime.timers import BucketTimer, HostTimer
+from ddptop.transport.beside import fill_standard_streams
 
 _NO_OPTIONS = frozenset(
     {"iteration", "num_buckets_reduced", "rank", "prev_iteration_grad_ready_order_indices"}
@@ -48,6 +49,7 @@ class Session:
         """Install the phases; `device`: of the first model, the CPU where that is not known."""
         from ddptop.runtime.attach import switch_models
 
+        fill_standard_streams()
         self.recorder = Recorder(optimizer_exists=phases.optimizer_exists)
         self.recorder.on_detail.append(switch_models)
         self.road = "reducer"

@@ -37,6 +37,19 @@ def environment() -> dict[str, str]:
     return mine
 
 
+def fill_standard_streams() -> None:
+    """Open /dev/null, not for children, in place of the standard streams that are closed.
+
+    Otherwise a file, pipe or socket of ours would have the number of one, and receive what C code writes to
+    stderr: libzmq aborts the process where that is one of its own.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+
+
 class InputEnd(threading.Event):
     """Set when standard input ends, in a process that is to end then.
 

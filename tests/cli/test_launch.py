@@ -22,12 +22,15 @@ ONE = ["--standalone", "--nproc-per-node", "1"]
 TWO = ["--standalone", "--nproc-per-node", "2"]
 
 DESCRIBE = """
-import json, os, sys
+import sys
+SITECUSTOMIZE = getattr(sys.modules.get("sitecustomize"), "__file__", None)
+import json, os
 import torch.nn.parallel
 print(json.dumps({"argv": sys.argv[1:], "path": sys.path[1:], "main": __name__,
                   "excepthook": sys.excepthook is sys.__excepthook__,
                   "modules": sorted(m for m in sys.modules if m.startswith(("zmq", "msgpack", "textual"))),
                   "meta_path": [type(f).__name__ for f in sys.meta_path],
+                  "sitecustomize": SITECUSTOMIZE,
                   "rank": os.environ["RANK"], "world": os.environ["WORLD_SIZE"]}))
 """
 
@@ -105,6 +108,9 @@ def test_a_users_own_sitecustomize_still_runs(home: Path) -> None:
     (folder / "sitecustomize.py").write_text("import os; print('mine', 'RANK' in os.environ, flush=True)\n")
     plain, watched = both([*ONE, "describe.py"], home, {"PYTHONPATH": str(folder)})
     assert plain.stdout.splitlines().count("mine True") == watched.stdout.splitlines().count("mine True") == 1
+    described = [json.loads(done.stdout.splitlines()[-1]) for done in (plain, watched)]
+    assert described[1] == described[0]
+    assert described[1]["sitecustomize"] == str(folder / "sitecustomize.py")
 
 
 def test_output_and_exit_code_of_a_training_are_the_same(home: Path) -> None:
@@ -126,6 +132,20 @@ def test_the_traceback_of_a_failing_rank_is_the_same(home: Path) -> None:
     wanted, found = (_traceback_of_rank(done.stderr) for done in (plain, watched))
     assert "no such luck" in wanted
     assert found == wanted
+    wanted, found = (_traceback_of_launcher(done.stderr) for done in (plain, watched))
+    assert "ChildFailedError" in wanted
+    assert found == wanted
+
+
+def _traceback_of_launcher(stderr: str) -> str:
+    """Without the frames of the command itself, which `python -m` shows in torchrun's own and not in ours."""
+    assert "ddptop" not in re.sub(r"(?m)^ddptop: .*", "", stderr)
+    return re.findall(
+        r'Traceback \(most recent call last\):\n(?:  File "<frozen.*\n|.*in <module>\n    main\(\)\n)*'
+        r"(  File .*?\n\S+Error: )\n=====",
+        stderr,
+        re.DOTALL,
+    )[0]
 
 
 def _traceback_of_rank(stderr: str) -> str:
@@ -311,11 +331,15 @@ def test_a_port_in_use_ends_as_under_torchrun(home: Path) -> None:
     assert ("in use" in watched.stderr) == ("in use" in plain.stderr)
 
 
-def test_a_closed_stderr_neither_stops_nor_changes_a_training(home: Path) -> None:
+@pytest.mark.parametrize("closed", ["2> >(true)", "2>&-"])
+def test_a_closed_stderr_neither_stops_nor_changes_a_training(home: Path, closed: str) -> None:
+    # Without descriptor 2 the file that a script opens has that number.
+    (home / "train.py").write_text(f"own = open('own', 'w')\n{TRAIN}own.write('end')\n")
     line = " ".join([*DDPTOP_RUN, *ONE, "train.py", "0", "12"])
-    done = run(["bash", "-c", f"{line} 2> >(true)"], environment(home), home)
+    done = run(["bash", "-c", f"{line} {closed}"], environment(home), home)
     assert done.returncode == 0
-    assert "step 10" in done.stdout
+    assert [line.split(" loss")[0] for line in done.stdout.splitlines()] == ["step 0", "step 10"]
+    assert (home / "own").read_text() == "end"
 
 
 def test_a_collector_that_cannot_be_started_again_leaves_the_exit_code_alone(home: Path) -> None:

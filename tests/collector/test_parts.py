@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ddptop.collector import watch as watch_module
+from ddptop.collector.alone import LINGER_NS
 from ddptop.collector.arguments import Arguments, parse
 from ddptop.collector.launcher_pipe import LauncherPipe
 from ddptop.collector.supervisor import CollectorSupervisor
@@ -39,7 +40,7 @@ def test_arguments_have_defaults_and_checks(capsys):
 @pytest.fixture
 def pipe():
     reading, writing = os.pipe()
-    made = LauncherPipe(reading)
+    made = LauncherPipe(lambda: False, reading)
     yield made, writing
     os.close(reading)
 
@@ -76,7 +77,29 @@ def test_other_words_are_passed_over_and_the_end_is_the_end(pipe):
     assert not launcher.ended
     os.close(writing)
     launcher.read()
-    assert (launcher.ended, launcher.exit_code) == (True, None)
+    assert (launcher.ended, launcher.killed, launcher.exit_code) == (False, True, None)
+
+
+def test_without_its_launcher_a_run_ends_a_moment_after_its_last_rank():
+    reading, writing = os.pipe()
+    ranks = [4711]
+    launcher = LauncherPipe(lambda: bool(ranks), reading)
+    launcher.look(0)
+    assert not launcher.ended
+    os.close(writing)
+    launcher.read()
+    os.close(reading)
+    launcher.look(10 * LINGER_NS)
+    ranks.clear()
+    launcher.look(20 * LINGER_NS)
+    assert not launcher.ended  # another rank may be about to report
+    ranks.append(4712)
+    launcher.look(21 * LINGER_NS)
+    ranks.clear()
+    launcher.look(22 * LINGER_NS)
+    assert not launcher.ended
+    launcher.look(23 * LINGER_NS)
+    assert launcher.ended
 
 
 class Registry(set):

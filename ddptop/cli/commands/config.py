@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from dataclasses import asdict
 
 from ddptop.cli.commands.base import Command, add_settings
+from ddptop.cli.errors import note
 
 
 class Config(Command):
@@ -40,7 +40,7 @@ class Config(Command):
             print("\n".join(aligned(["setting", "value", "from"], rows)))
             print(f"\nfile: {found.file}{'' if found.file.is_file() else ' (not there)'}")
         if found.unknown:
-            print(f"ddptop: {found.file}: unknown keys: {', '.join(found.unknown)}", file=sys.stderr)
+            note(f"{found.file}: unknown keys: {', '.join(found.unknown)}")
         return 0
 
 

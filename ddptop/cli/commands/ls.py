@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 from ddptop.cli.commands.base import Command
+from ddptop.cli.errors import note
 
 
 class Ls(Command):
@@ -36,5 +36,5 @@ class Ls(Command):
         elif entries:
             print("\n".join(table(entries)))
         else:
-            print("ddptop: no runs and no recordings yet; start one with ddptop-run SCRIPT", file=sys.stderr)
+            note("no runs and no recordings yet; start one with ddptop-run SCRIPT")
         return 0

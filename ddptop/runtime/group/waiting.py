@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+from ddptop.runtime.guard import say
 
 FIRST_S, LONGEST_S = 0.005, 0.5
 """Pauses between two looks: short for what is nearly there, long for a download, a compile, a slow node."""
@@ -25,8 +25,7 @@ class Note:
         """To be called again and again: the first words after TELL_S are told."""
         if self._due is not None and time.monotonic() >= self._due:
             self._due = None
-            with contextlib.suppress(OSError, ValueError):  # a closed stderr is no reason to end a training
-                print(f"ddptop: {words}", file=sys.stderr, flush=True)
+            say(words)
 
 
 def pauses(within_s: float | None = None) -> Iterator[None]:

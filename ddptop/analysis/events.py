@@ -131,7 +131,20 @@ def _device(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
     member.device = device_word(event, t_ns)
 
 
+def _unsent(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
+    steps, exact = event.fields.get("steps"), event.fields.get("exact")
+    lost = reducer.miss_unsent(member, steps, t_ns) if type(steps) is int else 0
+    if exact and lost:
+        text = f"ended before {lost:,} finished step{'' if lost == 1 else 's'} could be sent"
+        _log(reducer, event, text, t_ns, severity="warning")
+    elif not exact:
+        least = f"{lost:,} of them at least" if lost else "how many is not known"
+        text = f"ended without a word: its last steps may be missing, {least}"
+        _log(reducer, event, text, t_ns, severity="warning")
+
+
 _OF_RANKS = {
+    "unsent": _unsent,
     "device": _device,
     "lost_rank": _lost,
     "exit": _exited,

@@ -319,10 +319,7 @@ class Reducer:
         if missing > 0 and self.tail and not session.begun:
             member.records += missing
         elif missing > 0:
-            lost = _multiples(session.next_step, first, self.kept_every)
-            member.lost_records += lost
-            if lost and self.lost_since_ns is None:
-                self.lost_since_ns = t_ns
+            self._count_lost(member, session, first, t_ns)
         session.begun = True
         session.next_step = max(session.next_step, first + count)
         member.records += count - known
@@ -350,6 +347,32 @@ class Reducer:
                 self.loss_spread.take(done, self.unix_s(t_ns))
             if row.loss is not None:
                 self._check_loss(row, rank, member, step, t_ns)
+
+    def _count_lost(self, member: Member, session: Session, stop: int, t_ns: int) -> int:
+        """Rows of the session from its next one to before `stop` will not come; returns how many."""
+        lost = max(0, _multiples(session.next_step, stop, self.kept_every))
+        member.lost_records += lost
+        if lost and self.lost_since_ns is None:
+            self.lost_since_ns = t_ns
+        return lost
+
+    def steps_of(self, session: int) -> tuple[int, int]:
+        """Steps of a process whose rows have arrived or are known to be lost, and how many steps it has
+        finished at least, by its heartbeats."""
+        known = self._sessions.get(session)
+        if known is None or known.rank >= len(self.members):
+            return 0, 0
+        member = self.members[known.rank]
+        return known.next_step, max(known.next_step, member.step if member.session == session else 0)
+
+    def miss_unsent(self, member: Member, steps: int, t_ns: int) -> int:
+        """The process of this rank is gone and had finished so many steps; returns how many rows it kept."""
+        session = self._sessions.get(member.session)
+        if session is None or steps <= session.next_step:
+            return 0
+        lost = self._count_lost(member, session, steps, t_ns)
+        session.next_step = steps
+        return lost
 
     def _check_loss(self, row: StepRow, rank: int, member: Member, step: int, t_ns: int) -> None:
         assert row.loss is not None

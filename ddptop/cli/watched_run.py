@@ -45,7 +45,9 @@ class WatchedRun:
             member = agents.join(directory)
             record = recording_path(options, name)
             arguments = collector_arguments(options, name, run_id, directory, record, script)
-            supervisor = CollectorSupervisor(arguments, directory / "collector.log")
+            supervisor = CollectorSupervisor(
+                arguments, directory / "collector.log", lambda text: say(f"run {name}: {text}")
+            )
             supervisor.start()
         except (RunDirectoryError, OSError) as error:
             note(f"cannot record: {error}; running as torchrun")

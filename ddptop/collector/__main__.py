@@ -15,6 +15,10 @@ NICENESS = 10
 """Where the ranks use every core they shall have it: ranks keep their records until this process has time."""
 
 
+AGAIN = 75
+"""Exit code of a collector that is to be started again, as in sysexits.h: the failure is temporary."""
+
+
 def main(words: Sequence[str] | None = None, tell: Callable[[Mapping[str, object]], None] = say) -> int:
     """Serve a run; 0 when it came to its end, 1 after one line on stderr when it could not begin.
 
@@ -33,13 +37,15 @@ def main(words: Sequence[str] | None = None, tell: Callable[[Mapping[str, object
     from ddptop.transport.rundir import RunDirectoryError
 
     try:
-        collector = Collector(arguments)
+        collector = Collector(arguments, tell)
     except (RunDirectoryError, OSError, zmq.ZMQError) as error:
         print(f"ddptop collector: {error}", file=sys.stderr)
         return 1
     with collector:
         tell({"ready": True})
         summary = collector.run()
+    if summary is None:
+        return AGAIN
     tell(summary)
     return 0
 

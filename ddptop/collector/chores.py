@@ -77,6 +77,7 @@ class Chores:
 
     def say_news(self, now_ns: int) -> None:
         """Tell of trouble with the recording, once."""
+        self._record.look()
         news = self._record.news()
         if news is not None:
             self._intake.say(Event("recording", now_ns, -1, -1, {"note": news}), now_ns)

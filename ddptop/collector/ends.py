@@ -33,12 +33,18 @@ class Ends:
         for gone in self._watch.take_gone(now_ns):
             if not gone.told:
                 self._tell_crash(gone.process, now_ns)
+                self._tell_unsent(gone, now_ns)
             if gone.told or gone.said_bye:
                 if gone.ending is not None:
                     self._intake.say(_event("exit", gone), now_ns)
                 continue
             self._intake.say(_event("lost_rank", gone), now_ns)
             self._stalls.note_death(now_ns, living_sessions(self._reducer))
+
+    def tell_of_the_rest(self, now_ns: int) -> None:
+        """At the end of the run: what is missing of processes whose end was not seen."""
+        for gone in self._watch.unaccounted(now_ns):
+            self._tell_unsent(gone, now_ns)
 
     def look(self, now_ns: int) -> None:
         """Say which processes were stopped or go on; once a second will do."""
@@ -48,6 +54,19 @@ class Ends:
                 "state": "stopped" if held else "running",
             }
             self._intake.say(Event("process", now_ns, process.rank, -1, fields), now_ns)
+
+    def _tell_unsent(self, gone: Gone, now_ns: int) -> None:
+        """How many steps the process had finished, where some of them have not arrived and never will."""
+        process = gone.process
+        arrived, at_least = self._reducer.steps_of(process.session)
+        steps = at_least if gone.steps is None else gone.steps
+        if steps > arrived or (gone.steps is None and not gone.said_bye):
+            fields: dict[str, Scalar] = {
+                "session": process.session,
+                "steps": steps,
+                "exact": gone.steps is not None,
+            }
+            self._intake.say(Event("unsent", gone.ended_ns, process.rank, steps, fields), now_ns)
 
     def _tell_crash(self, process: RankProcess, now_ns: int) -> None:
         text = take_crash(crash_file(self._directory, process.session))

@@ -49,7 +49,7 @@ class Record:
     @property
     def existing(self) -> str | None:
         """Path of the recording as text, None where nothing is recorded."""
-        return str(self.path) if self._writer is not None else None
+        return str(self.path) if self._writer is not None and not self._writer.removed else None
 
     def add(self, received: Received, body: bytes) -> None:
         """Keep a message, unless it is a heartbeat soon after another."""
@@ -68,6 +68,11 @@ class Record:
         """Write what is due."""
         if self._writer is not None:
             self._writer.tick(now_ns)
+
+    def look(self) -> None:
+        """See to it that the file is where it is said to be; once a second will do."""
+        if self._writer is not None:
+            self._writer.look()
 
     def flush(self) -> None:
         """Write everything."""

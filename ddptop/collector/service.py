@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 import zmq
@@ -36,6 +37,7 @@ from ddptop.transport.rundir import (
     ensure_run_directory,
     flight_folder,
     hold_lock,
+    holds_folder,
     ingest_endpoint,
     remove_run_directory,
     view_endpoint,
@@ -71,8 +73,16 @@ FAREWELL_NS = NS // 2
 class Collector:
     """Serves one run from its first rank to its last. A context manager: it leaves nothing open."""
 
-    def __init__(self, arguments: Arguments) -> None:
-        """Raises RunDirectoryError where the folder is not ours alone or another collector serves it."""
+    def __init__(
+        self, arguments: Arguments, tell: Callable[[Mapping[str, object]], None] = lambda line: None
+    ) -> None:
+        """`tell`: where words for the launcher go.
+
+        Raises RunDirectoryError where the folder is not ours alone or another collector serves it.
+        """
+        self._tell = tell
+        self._told: set[str] = set()
+        self._homeless = False
         self._arguments = arguments
         self._gap_ns = min(GAP_NS, max(LEAST_GAP_NS, int(arguments.stall_s * NS / 2)))
         self._turned_ns, self._asleep_ns = time.monotonic_ns(), _asleep_ns()
@@ -82,7 +92,8 @@ class Collector:
         """Pid and start of ranks whose launcher was killed."""
         with ExitStack() as stack:
             ensure_run_directory(self._directory)
-            stack.callback(os.close, hold_lock(self._directory))
+            self._lock = hold_lock(self._directory)
+            stack.callback(os.close, self._lock)
             with earlier(self._directory, arguments.record, arguments.run_id) as before:
                 self._build(stack, resume=before.recording is not None)
                 self._take_up(before)
@@ -94,12 +105,20 @@ class Collector:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self) -> dict[str, object]:
-        """Serve until the launcher is done or dead, then come to an end; returns what there was."""
+    def run(self) -> dict[str, object] | None:
+        """Serve until the launcher is done or dead, then come to an end; returns what there was.
+
+        None where the run's folder was removed: nobody can connect any more. The next collector makes it
+        again and goes on with the recording; ranks send it what this one has not acked.
+        """
         while not self._pipe.ended:
             self._round()
+            if self._homeless:
+                self._record.close()
+                return None
             time.sleep(BREATH_S)
         self._hear_last_words()
+        self._ends.tell_of_the_rest(time.monotonic_ns())
         self._finish()
         return self._summary()
 
@@ -200,6 +219,8 @@ class Collector:
             self._hear_launcher(now_ns)
         self._ends.tell(now_ns)
         if self._chores.work(now_ns):
+            self._homeless = not holds_folder(self._directory, self._lock)
+            self._tell_losses()
             self._watch_stall(now_ns)
             self._pipe.look(now_ns)
         self._intake.acknowledge(now_ns)
@@ -223,6 +244,17 @@ class Collector:
         )
         self._tell_interruption(begin_ns, now_ns, now_ns - begin_ns, text)
         return True
+
+    def _tell_losses(self) -> None:
+        """To the launcher, for a person who has no screen open: once that records are lost, and all that
+        befalls the recording."""
+        lost = sum(member.lost_records for member in self._reducer.members)
+        news = {"lost": f"{lost:,} records lost so far"} if lost else {}
+        if self._record.note is not None:
+            news[self._record.note] = self._record.note
+        for kind in news.keys() - self._told:
+            self._told.add(kind)
+            self._tell({"news": kind, "text": news[kind]})
 
     def _tell_interruption(self, begin_ns: int, now_ns: int, lasted_ns: int, text: str) -> None:
         fields: dict[str, Scalar] = {

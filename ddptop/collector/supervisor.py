@@ -9,25 +9,34 @@ import select
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from ddptop.transport import beside
-from ddptop.transport.private import open_log
-
-MAX_RESTARTS = 20
-"""A collector that dies more often than this has a reason that starting it again will not mend."""
+from ddptop.transport.rundir import RunDirectoryError, ensure_run_directory
 
 RESTART_AFTER_S = 0.2
-"""Ranks keep their records for minutes, so there is no hurry, and a crash loop must not eat a core."""
+MOST_PAUSE_S = 30.0
+"""Pauses before a collector that died is started again: each twice the one before. A crash loop must not eat
+a core, and ranks keep their records for minutes."""
+
+STEADY_S = 10.0
+"""A collector that lived for so long was in good order: the next pause is the shortest again."""
+
+TROUBLED = 4
+"""Collectors that died in a row, each sooner than that, before a person is told."""
 
 EXITS_A_LINE = 50
 """A line of 50 stays below what a pipe takes at once, and its reader."""
 
 FINISH_S = 6.0
 """How long the end of a run waits for the last records: the collector itself waits 2 s for its ranks."""
+
+ANEW_S = 4.0
+"""The same for a collector that is started for the end alone: the ranks are gone, it reads the recording."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +53,19 @@ class Summary:
 class CollectorSupervisor:
     """One collector process for one run. Nothing here may fail in a way that reaches the training."""
 
-    def __init__(self, arguments: Sequence[str], log: Path) -> None:
-        """`arguments` are those of `python -m ddptop.collector`; its stderr goes to the file `log`."""
+    def __init__(
+        self, arguments: Sequence[str], log: Path, tell: Callable[[str], None] = lambda text: None
+    ) -> None:
+        """`arguments` are those of `python -m ddptop.collector`; its stderr goes to the file `log`.
+
+        `tell` gets, from a thread, what a person should know at once: each kind of news once.
+        """
         self._command = [sys.executable, "-m", "ddptop.collector", *arguments]
         self._log = log
-        self._told: list[bytes] = []
+        self._tell = tell
+        self._news: set[str] = set()
+        self._last_line = ""
+        self._exits: list[bytes] = []
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._ending = threading.Event()
@@ -74,26 +91,36 @@ class CollectorSupervisor:
             for first in range(0, len(exits), EXITS_A_LINE):
                 some = exits[first : first + EXITS_A_LINE]
                 line = json.dumps({"exits": [{"pid": pid, "exit_code": code} for pid, code in some]}) + "\n"
-                self._told.append(line.encode())
-                self._say(self._told[-1:])
+                self._exits.append(line.encode())
+                self._say(self._exits[-1:])
 
     def finish(self, exit_code: int) -> Summary | None:
-        """Tell the collector that the run has ended; None if it did not answer in time (it is killed)."""
+        """Tell the collector that the run has ended; None if it did not answer in time (it is killed).
+
+        Where it has died, or dies now, another one is started: what is missing shall be counted.
+        """
         self._ending.set()
         with self._lock:
             process = self._process
-        if process is None:
-            return None
+        if process is not None:
+            _end(process, exit_code)
+        self._thread.join(1.0)
+        return summary_in(self._last_line) or self._finish_anew(exit_code)
+
+    def _finish_anew(self, exit_code: int) -> Summary | None:
+        process = None
         try:
-            output, _ = process.communicate(json.dumps({"exit_code": exit_code}) + "\n", timeout=FINISH_S)
+            with self._lock:
+                process = self._process = self._spawn()
+                self._say(self._exits)
+            output, _ = process.communicate(json.dumps({"exit_code": exit_code}) + "\n", timeout=ANEW_S)
+            return summary_in(output)
         except (subprocess.TimeoutExpired, OSError, ValueError):
-            process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired, OSError, ValueError):
-                process.communicate(timeout=1.0)
             return None
         finally:
-            self._thread.join(1.0)
-        return summary_in(output)
+            if process is not None:
+                process.kill()
+                process.wait()
 
     def _say(self, lines: Sequence[bytes]) -> None:
         process = self._process
@@ -102,7 +129,11 @@ class CollectorSupervisor:
                 _write_if_room(process.stdin, line)
 
     def _spawn(self) -> subprocess.Popen[str]:
-        with open_log(self._log) as log:
+        with contextlib.ExitStack() as stack:
+            log: IO[bytes] | int = subprocess.DEVNULL
+            with contextlib.suppress(OSError, RunDirectoryError):  # without a log there is a recording still
+                ensure_run_directory(self._log.parent)
+                log = stack.enter_context(self._log.open("ab"))
             return subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,
@@ -114,22 +145,69 @@ class CollectorSupervisor:
             )
 
     def _watch(self) -> None:
-        for _ in range(MAX_RESTARTS):
-            process = self._process
-            assert process is not None
-            process.wait()
-            if self._ending.wait(RESTART_AFTER_S):
+        """Read what the collector says; start it again whenever it dies, as long as the run lives."""
+        pause_s, deaths = RESTART_AFTER_S, 0
+        while True:
+            began_s = time.monotonic()
+            if self._process is not None:
+                self._listen(self._process)
+            if time.monotonic() - began_s >= STEADY_S:
+                pause_s, deaths = RESTART_AFTER_S, 0
+            deaths += 1
+            if deaths == TROUBLED and not self._ending.is_set():
+                self._pass_on(
+                    "restarts", f"its collector keeps ending (see {self._log}); it is started again"
+                )
+            if self._ending.wait(pause_s):
                 return
+            pause_s = min(MOST_PAUSE_S, 2 * pause_s)
             with self._lock:
                 if self._ending.is_set():
                     return
-                _close_pipes(process)
+                if self._process is not None:
+                    _close_pipes(self._process)
                 try:
                     self._process = self._spawn()
-                    self._say(self._told)  # the one before may have died before it wrote them down
-                except OSError:
+                    self._say(self._exits)  # the one before may have died before it wrote them down
+                except OSError:  # no process to be had just now
                     self._process = None
-                    return
+
+    def _listen(self, process: subprocess.Popen[str]) -> None:
+        """What the collector says, to its end: news for a person, at last the summary."""
+        assert process.stdout is not None
+        with contextlib.suppress(OSError, ValueError):
+            for line in process.stdout:
+                self._last_line = line
+                news = _news_in(line)
+                if news is not None:
+                    self._pass_on(*news)
+        process.wait()
+
+    def _pass_on(self, kind: str, text: str) -> None:
+        if kind not in self._news:
+            self._news.add(kind)
+            self._tell(text)
+
+
+def _end(process: subprocess.Popen[str], exit_code: int) -> None:
+    """Tell it that the run has ended and wait until it has; it is killed when it takes too long."""
+    with contextlib.suppress(OSError, ValueError):
+        if process.stdin is not None:
+            process.stdin.write(json.dumps({"exit_code": exit_code}) + "\n")
+            process.stdin.close()
+    try:
+        process.wait(FINISH_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _news_in(line: str) -> tuple[str, str] | None:
+    try:
+        said = json.loads(line)
+        return str(said["news"]), str(said["text"])
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _write_if_room(pipe: IO[str], line: bytes) -> None:

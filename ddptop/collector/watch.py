@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
+from ddptop.protocol.limits import MAX_STEP
 from ddptop.transport.endings import Ending, ending_of, ending_of_code
 from ddptop.transport.processes import process_start, process_status, start_after
 
@@ -49,6 +52,8 @@ class Gone(NamedTuple):
     ending: Ending | None
     left: bool = False
     """What it said was that it has left its process group, after which it may be killed."""
+    steps: int | None = None
+    """Steps that it had finished, by its own counter; None: that was not to be read."""
 
 
 @dataclass(slots=True)
@@ -58,6 +63,8 @@ class _Watched:
     """As `process_start` gives it; None: never seen."""
     descriptor: int | None
     """A pidfd, readable when the process ends; None where the system has none."""
+    counter: int | None = None
+    """The memory in which the process counts its steps, which this keeps; None: not to be had."""
     gone_ns: int | None = None
     ending: Ending | None = None
     said_bye: bool = False
@@ -105,6 +112,8 @@ class ProcessWatch:
         if start is not None and start_after(process.pid, hello_unix_s):
             start = None  # somebody else has its pid by now
         watched = _Watched(process, start, descriptor)
+        if start is not None:
+            watched.counter = _open_counter(process)
         if start is None:
             self._close(watched)
             watched.gone_ns = now_ns
@@ -134,6 +143,8 @@ class ProcessWatch:
         watched = self._watched.pop(session, None)
         if watched is not None:
             self._close(watched)
+            if watched.counter is not None:
+                os.close(watched.counter)
 
     def note_ended(self, descriptors: Collection[int], now_ns: int) -> None:
         """The poller found these pidfds readable: see at once how their processes ended."""
@@ -190,12 +201,21 @@ class ProcessWatch:
                     watched.gone_ns,
                     watched.ending,
                     watched.said_bye and watched.left,
+                    _steps_in(watched.counter),
                 )
             )
             watched.told = True
             if watched.ending is not None:
                 self.forget(session)
         return gone
+
+    def unaccounted(self, now_ns: int) -> list[Gone]:
+        """Processes of which neither a BYE nor their end is known, as they would be if they were gone."""
+        return [
+            Gone(watched.process, False, False, now_ns, None, False, _steps_in(watched.counter))
+            for watched in self._watched.values()
+            if not watched.said_bye and not watched.told
+        ]
 
     def living(self) -> list[RankProcess]:
         """Processes that are there, and have not said BYE."""
@@ -235,3 +255,21 @@ def _open_pidfd(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except (OSError, OverflowError):  # no such process, no such system call, or no descriptors left
         return None
+
+
+def _open_counter(process: RankProcess) -> int | None:
+    """The memory in which the process counts its steps, found among its descriptors."""
+    name = f"/memfd:ddptop-steps-{process.session} "
+    try:
+        for link in Path(f"/proc/{process.pid}/fd").iterdir():
+            if str(link.readlink()).startswith(name):
+                return os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:  # gone, another user's, or a system without /proc
+        return None
+    return None
+
+
+def _steps_in(counter: int | None) -> int | None:
+    data = b"" if counter is None else os.pread(counter, 8, 0)
+    steps = int.from_bytes(data, sys.byteorder)
+    return steps if len(data) == 8 and steps <= MAX_STEP else None

@@ -14,6 +14,9 @@ from ddptop.recording.format import MAGIC, RecordingError
 SYNC_EVERY_S = 5.0
 """What a crash of the machine may cost; a crash of the collector costs nothing that was written."""
 
+COPY_BYTES = 1 << 20
+"""Of a deleted file, at a time."""
+
 LOCK_PATIENCE_S = 0.2
 """A reader that asks whether the file is being written holds its lock for microseconds."""
 
@@ -61,6 +64,30 @@ class AppendFile:
             raise
         self.size += len(data)
         self._dirty = True
+
+    def is_deleted(self) -> bool:
+        """Whether the file has no name any more."""
+        return os.fstat(self.descriptor).st_nlink == 0
+
+    def restore(self, path: Path) -> None:
+        """Write a deleted file anew, from what this process still holds of it.
+
+        Raises OSError, also where there is another file by now, and RecordingError.
+        """
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            _lock(descriptor, path)
+            at = 0
+            while data := os.pread(self.descriptor, COPY_BYTES, at):
+                at += os.write(descriptor, data)
+            os.dup2(descriptor, self.descriptor, inheritable=False)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
 
     def truncate(self, size: int) -> None:
         """Cut the file off. Raises OSError."""

@@ -17,6 +17,7 @@ from ddptop.recording.format import (
     INDEX,
     MAX_PAYLOAD,
     Entry,
+    RecordingError,
     block_payload,
     footer_payload,
     frame,
@@ -62,6 +63,10 @@ class Writer:
         self._unindexed: list[Entry] = []
         self._last_index = self._sequence = 0
         self._final_size = 0
+        self._path = path
+        self._restored = False
+        self.removed = False
+        """Somebody has deleted the file: what was in it is gone."""
         try:
             self._take_up(self._file)
         except BaseException:
@@ -109,6 +114,24 @@ class Writer:
             self.flush()
         if self._file is not None and self._file.sync_error is not None:
             self._stop(self._file.sync_error)
+
+    def look(self) -> None:
+        """Write the file anew where somebody has deleted it: once, for who does it again means it."""
+        if self._file is None or not self._file.is_deleted():
+            return
+        reason = "it was deleted again"
+        if not self._restored:
+            self._restored = True
+            try:
+                self._file.restore(self._path)
+            except (OSError, RecordingError) as error:
+                reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            else:
+                self.note = "the recording was deleted while it was written, and has been written anew"
+                return
+        self.removed = True
+        self.note = f"the recording was deleted while it was written, and nothing is recorded now: {reason}"
+        self._let_go(self._file)
 
     def flush(self) -> None:
         """Write all that was added, in one frame."""
@@ -166,9 +189,12 @@ class Writer:
         assert self._file is not None
         reason = error.strerror or os.strerror(error.errno or 0)
         self.note = f"recording stopped at {self._file.size:,} bytes: {reason}"
+        self._let_go(self._file)
+
+    def _let_go(self, file: AppendFile) -> None:
         self._block.clear()
         self._unindexed = []
-        self._release(self._file)
+        self._release(file)
 
     def _release(self, file: AppendFile) -> None:
         self._final_size = file.size

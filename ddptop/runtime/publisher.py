@@ -145,6 +145,7 @@ class Publisher(threading.Thread):
         """`threads`: those of ZeroMQ that work for `sender`."""
         beat = True
         cpu = _cpu_ns(threads)
+        sender.service()  # a rank that ends within the first quarter of a second has been heard of
         while self._next_look():
             if self._leaving:
                 self._say_left(sender)

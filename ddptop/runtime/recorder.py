@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, MutableSequence
 from typing import Any, NamedTuple, TypeAlias
 
 from ddptop.protocol.limits import MAX_CELLS
@@ -95,6 +95,8 @@ class Recorder:
         self.records: deque[tuple[Any, ...]] = deque(maxlen=QUEUE_STEPS)
         """Fields of StepRecord, in its order."""
         self.step = 0
+        self.counter: MutableSequence[int] | memoryview = [0]
+        """Its first element is `step`, where the collector can read it after this process is gone."""
         self.phase = Phase.OTHER
         self.detail_every = 1
         """Bucket detail where step % detail_every == 0; a power of two, written by the publisher."""
@@ -322,7 +324,7 @@ class Recorder:
     def forked(self) -> None:
         """In a forked child: should it train, its steps begin with 0. What was before is its parent's."""
         self.drop()
-        self.step = 0
+        self.step, self.counter = 0, [0]
         self._begin_first()
 
     def drop(self) -> None:
@@ -385,6 +387,7 @@ class Recorder:
         if self._optimizer_running is not None:  # closed in the closure of the next step's optimizer
             self._optimizer_inner, self._optimizer_at = 0, self._optimizer_began
         self.step += 1
+        self.counter[0] = self.step
         self.passes += 1
         # After a NaN every loss is read: when it began and whether it ends matters more than what that costs.
         self.wants_loss = self.step % self.loss_every == 0 or (type(loss) is float and loss - loss != 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import mmap
 import multiprocessing.util
 import os
 import sys
@@ -82,6 +83,8 @@ class Session:
             return
         budget = Budget.from_environment()
         identity = Identity.of_this_process(self._ddp_device, budget.budget_pct)
+        self.recorder.counter = _shared_counter(identity.session)
+        self.recorder.counter[0] = self.recorder.step
         self._publisher = Publisher(self, identity, budget, sequence=default_sequence)
         self._publisher.start()
         warned.hearing.tell_to(self._tell_warning)
@@ -231,6 +234,17 @@ class Session:
         self.recorder.forked()
         if self._crash_file is not None:
             self._crash_file.forked()
+
+
+def _shared_counter(session: int) -> memoryview | list[int]:
+    """Memory that outlives this process where the collector has opened it: what a kill has left unsent is
+    then known to the step. It is never on a disk; a plain list where the system has no such memory."""
+    try:
+        descriptor = os.memfd_create(f"ddptop-steps-{session}", os.MFD_CLOEXEC)
+        os.ftruncate(descriptor, 8)
+        return memoryview(mmap.mmap(descriptor, 8)).cast("Q")
+    except (AttributeError, OSError, ValueError):
+        return [0]
 
 
 def device_of(ddp: Any) -> torch.device:

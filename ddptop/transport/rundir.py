@@ -118,6 +118,14 @@ def hold_lock(directory: Path, *, patience_s: float = LOCK_PATIENCE_S) -> int:
             return descriptor
 
 
+def holds_folder(directory: Path, lock: int) -> bool:
+    """Whether the lock that this process holds is still the one in the run's folder."""
+    try:
+        return os.path.samestat((directory / "lock").stat(follow_symlinks=False), os.fstat(lock))
+    except OSError:
+        return False
+
+
 def remove_run_directory(directory: Path) -> None:
     """Remove a run's folder and what ddptop has made in it; nothing happens if it is gone or not ours."""
     for _ in range(REMOVALS):

@@ -346,3 +346,34 @@ def test_history_is_handed_out_from_a_cursor(started) -> None:
     assert reducer.history_end == 30
     found = frame(reducer, world, cursor=25)
     assert (found.history.start, len(found.history.step)) == (25, 5)
+
+
+def test_what_a_dead_rank_kept_is_counted_once(make_world) -> None:
+    world = make_world(2)
+    reducer = Reducer()
+    for received in [world.run(), *world.introduce(), *world.steps(40)]:
+        reducer.feed(received)
+    session = world.session(1)
+    for _ in range(2):
+        reducer.feed(world.event("unsent", 1, session=session, steps=48, exact=True))
+    reducer.feed(world.event("unsent", 1, session=session + 50, steps=90, exact=True))
+    assert [member.lost_records for member in reducer.members] == [0, 8]
+    frame = reducer.frame(START_NS + world.now_us * 1000)
+    assert frame.lost_records == 8
+    said = [one.message for one in frame.happenings if one.kind == "unsent"]
+    assert said == ["rank 1 ended before 8 finished steps could be sent"]
+    alert = next(alert for alert in frame.alerts if alert.kind == "lost_records")
+    assert (alert.rank, alert.evidence["lost"]) == (1, 8)
+
+
+def test_a_tail_that_nobody_knows_is_said_to_be_unknown(make_world) -> None:
+    world = make_world(2)
+    reducer = Reducer()
+    for received in [world.run(), *world.introduce(), *world.steps(40), world.progress(1, step=43)]:
+        reducer.feed(received)
+    assert reducer.steps_of(world.session(1)) == (40, 43)
+    reducer.feed(world.event("unsent", 1, session=world.session(1), steps=43, exact=False))
+    assert reducer.members[1].lost_records == 3
+    assert reducer.log.all()[-1].message == (
+        "rank 1 ended without a word: its last steps may be missing, 3 of them at least"
+    )

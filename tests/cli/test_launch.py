@@ -16,6 +16,7 @@ import pytest
 
 from ddptop.protocol.messages import Event, Hello, Message
 from ddptop.recording.reader import Recording, RecordingError
+from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP, DDPTOP_RUN, TORCHRUN, collector_below, environment, run, started, until
 
 ONE = ["--standalone", "--nproc-per-node", "1"]
@@ -353,3 +354,32 @@ def test_a_collector_that_cannot_be_started_again_leaves_the_exit_code_alone(hom
     assert process.returncode == 0, err
     assert "step 140" in out
     assert "Traceback" not in err
+
+
+WAIT_FOR_RECORDED_STEPS = """
+    if step == 20:
+        from ddptop.recording.reader import Recording
+        while True:
+            try:
+                with Recording.open(sys.argv[4]) as recording:
+                    if recording.last_step is not None:
+                        break
+            except Exception:
+                pass
+            time.sleep(0.05)
+"""
+
+
+def test_steps_that_a_rank_took_with_it_are_counted(home: Path) -> None:
+    script = (home / "train.py").read_text().replace("dist.destroy_process_group()", "import os; os._exit(0)")
+    begin = "    optimizer.zero_grad()\n"
+    (home / "train.py").write_text(script.replace(begin, WAIT_FOR_RECORDED_STEPS + begin))
+    recording = home / "left.ddptop"
+    words = ["--ddptop-record", str(recording), *ONE, "train.py", "0", "41", "0", str(recording)]
+    done = run([*DDPTOP_RUN, *words], environment(home), home)
+    assert done.returncode == 0, done.stderr
+    frame = frame_at(recording, None)
+    # The last step is closed by the next forward, which never comes.
+    assert frame.records + frame.lost_records == 40, done.stderr
+    if frame.lost_records:
+        assert f"{frame.lost_records:,} records lost" in own_lines(done.stderr)[-1]

@@ -12,16 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from ddptop.collector import supervisor as supervisor_module
 from ddptop.collector import watch as watch_module
 from ddptop.collector.alone import LINGER_NS
 from ddptop.collector.arguments import Arguments, parse
 from ddptop.collector.launcher_pipe import LauncherPipe
-from ddptop.collector.supervisor import CollectorSupervisor
+from ddptop.collector.supervisor import CollectorSupervisor, Summary
 from ddptop.collector.usage import UsageSampler
 from ddptop.collector.watch import GRACE_NS, SILENCE_NS, Gone, ProcessWatch, RankProcess
 from ddptop.transport.endings import Ending
 from ddptop.transport.processes import process_status
 from tests.collector.conftest import wait_for
+
+NS = 1_000_000_000
 
 NEEDED = ["--run-dir", "/run", "--run-id", "id", "--name", "name", "--record", "off"]
 
@@ -232,3 +235,71 @@ def test_a_collector_that_does_not_read_never_holds_up_the_launcher(tmp_path):
         supervisor._process.kill()
         supervisor._process.communicate()
     supervisor.tell_exits([(7, 0)])
+
+
+DYING = ["sh", "-c", 'echo started >> "$0"; exit 1']
+SUMMING_UP = [
+    "sh",
+    "-c",
+    """read line; echo '{"steps": 7, "records": 8, "lost": 3,
+"recording": null, "recording_note": null}' | tr '\\n' ' '""",
+]
+NEWS = """echo '{"news": "lost", "text": "5 records lost so far"}'"""
+
+
+def test_a_collector_is_started_again_as_long_as_the_run_lives(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor_module, "RESTART_AFTER_S", 1e-4)
+    monkeypatch.setattr(supervisor_module, "MOST_PAUSE_S", 0.01)
+    told: list[str] = []
+    supervisor = CollectorSupervisor([], tmp_path / "run" / "collector.log", told.append)
+    marks = tmp_path / "marks"
+    supervisor._command = [DYING[0], DYING[1], f"{NEWS}; {DYING[2]}", str(marks)]
+    supervisor.start()
+    wait_for(lambda: marks.exists() and len(marks.read_text().splitlines()) > 25)
+    supervisor._command = SUMMING_UP
+    assert supervisor.finish(0) == Summary(7, 8, 3, None, None)
+    assert told[0] == "5 records lost so far"
+    assert [text for text in told[1:] if "keeps ending" not in text] == [], "each kind of news once"
+    assert len(told) == 2
+
+
+def test_one_that_died_at_the_very_end_is_asked_once_more(tmp_path):
+    supervisor = CollectorSupervisor([], tmp_path / "collector.log")
+    supervisor._command = ["sh", "-c", "read line"]
+    supervisor.start()
+    supervisor._command = SUMMING_UP
+    summary = supervisor.finish(0)
+    assert summary is not None and summary.lost == 3
+    supervisor._command = ["sh", "-c", "exit 1"]
+    assert supervisor.finish(0) is None or supervisor._last_line
+
+
+COUNTS = """
+import os, sys
+memory = os.memfd_create("ddptop-steps-7")
+os.write(memory, (41).to_bytes(8, sys.byteorder))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory without a file is Linux's")
+def test_what_a_killed_process_had_counted_is_known():
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", COUNTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    registry = Registry()
+    watch = registry.watch()
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        watch.add(RankProcess(7, 0, process.pid), time.time(), 0)
+        watch.add(RankProcess(8, 1, process.pid), time.time(), 0)
+        process.kill()
+        assert {gone.process.session: gone.steps for gone in watch.unaccounted(1)} == {7: 41, 8: None}
+        process.wait()
+        watch.note_ended(set(registry), 1)
+        assert {gone.process.session: gone.steps for gone in watch.take_gone(NS)} == {7: 41, 8: None}
+    finally:
+        watch.close()
+        process.kill()
+        process.communicate()

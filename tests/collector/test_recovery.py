@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections import Counter
 from itertools import pairwise
 
 import numpy as np
 
+from ddptop.collector.__main__ import AGAIN
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Bye, Event, Hello, Layout, Progress, Run, Steps
 from ddptop.recording.reader import Recording, RecordingError
@@ -176,3 +178,31 @@ def test_a_recording_of_another_run_is_written_anew(stage):
     recording = Recording.open(stage.recording)
     assert recording.run.run_id == "run"
     assert "collector_restart" not in events(recording)
+
+
+def test_a_run_whose_folder_is_removed_goes_on_in_a_new_one(stage):
+    collector = stage.collector()
+    ranks = stage.ranks(steps=900, drain_s=8)
+    stage.wait_for(lambda: recorded_past(stage, 50))
+    shutil.rmtree(stage.directory)
+    assert collector.wait(30) == AGAIN, "the supervisor starts it again"
+    collector = stage.collector()
+    stage.ended(ranks)
+    summary = stage.finish(collector)
+    assert (summary["steps"], summary["lost"]) == (899, 0)
+    with Recording.open(stage.recording) as recording:
+        for rank in (0, 1):
+            assert steps_of(recording, rank) == whole(900)
+
+
+def test_what_dead_ranks_kept_is_counted_or_said_to_be_unknown(stage):
+    """These ranks have no counter: their heartbeats say how far they were at least."""
+    collector = stage.collector()
+    ranks = stage.ranks(steps=100_000, window=1 << 20)
+    stage.wait_for(lambda: recorded_past(stage, 50, rank=0) and recorded_past(stage, 50, rank=1))
+    for rank in ranks:
+        rank.kill()
+    stage.finish(collector, 1)
+    with Recording.open(stage.recording) as recording:
+        told = [r.message for r in recording.records() if getattr(r.message, "kind", "") == "unsent"]
+    assert {(event.rank, event.fields["exact"]) for event in told} == {(0, False), (1, False)}

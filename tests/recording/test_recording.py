@@ -225,3 +225,44 @@ def test_messages_of_a_later_version_are_passed_over(path: Path) -> None:
     writer.close()
     with Recording.open(path) as recording:
         assert [type(r.message) for r in recording.records()] == [Bye, Hello]
+
+
+def test_a_deleted_recording_is_written_anew_once(path: Path) -> None:
+    records = list(a_run(400))
+    half = len(records) // 2
+    writer = Writer(path, limit_bytes=GIB)
+    for received in records[:half]:
+        writer.add(received, encode(received.message))
+    writer.flush()
+    writer.look()
+    assert writer.note is None
+    path.unlink()
+    writer.look()
+    assert (writer.removed, writer.note) == (
+        False,
+        "the recording was deleted while it was written, and has been written anew",
+    )
+    with pytest.raises(RecordingError, match="another process"):
+        Writer(path, limit_bytes=GIB, resume=True)
+    for received in records[half:]:
+        writer.add(received, encode(received.message))
+    writer.flush()
+    with Recording.open(path) as recording:
+        assert recording.growing
+        assert list(recording.records()) == records
+    path.unlink()
+    writer.look()
+    assert writer.removed and "deleted" in str(writer.note)
+    writer.add(records[0], encode(records[0].message))
+    writer.close()
+    assert not path.exists()
+
+
+def test_a_deleted_recording_in_the_way_of_another_file_is_said_to_be_gone(path: Path) -> None:
+    writer = Writer(path, limit_bytes=GIB)
+    path.unlink()
+    path.write_text("mine")
+    writer.look()
+    writer.close()
+    assert writer.removed and "nothing is recorded now: File exists" in str(writer.note)
+    assert path.read_text() == "mine"

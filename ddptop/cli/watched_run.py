@@ -46,7 +46,7 @@ class WatchedRun:
             record = recording_path(options, name)
             arguments = collector_arguments(options, name, run_id, directory, record, script)
             supervisor = CollectorSupervisor(
-                arguments, directory / "collector.log", lambda text: say(f"run {name}: {text}")
+                arguments, directory / "collector.log", lambda text: note(f"run {name}: {text}")
             )
             supervisor.start()
         except (RunDirectoryError, OSError) as error:

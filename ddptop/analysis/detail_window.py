@@ -214,12 +214,17 @@ class DetailWindow:
             self.best_self = np.fmin(self.best_self, own)
 
     def judged(self, end: int) -> Column:
-        """Slots of the steps that figures are made of, when the history has `end` points; oldest first."""
+        """Slots of the steps that ranks are judged by, when the history has `end` points; oldest first.
+
+        Where few of the window's steps have detail, older ones too: to flag a rank takes many steps.
+        """
+        within = self.since(end - self._size)
+        return within if len(within) >= FEW_DETAILED else self.group.recent(DETAILED_BACK)
+
+    def since(self, point: int) -> Column:
+        """Slots of the steps from a history point on, at most the window, oldest first."""
         slots = self.group.recent(self._size)
-        within = slots[self.group.of("point", slots) >= end - self._size]
-        if len(within) >= FEW_DETAILED:
-            return np.asarray(within)
-        return self.group.recent(DETAILED_BACK)
+        return np.asarray(slots[self.group.of("point", slots) >= point])
 
     def columns_of(
         self,

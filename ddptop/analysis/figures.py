@@ -97,9 +97,16 @@ class Figures:
         """A rank tells the bounds of its timers (EVENT `timer`), for the steps completed from now on."""
         self._timers.take(rank, ready_us, end_us)
 
-    def named(self, slots: Column) -> Straggler | None:
-        """The named rank with its figures over the judged steps; None: nobody, or no longer borne out."""
+    def flagged(self, slots: Column) -> Straggler | None:
+        """The flagged rank with its figures over these detailed steps; None: nobody, or no longer so."""
         return None if self.detail is None else self._detailed.naming.straggler(self.detail, slots)
+
+    def flagged_gain(self, straggler: Straggler, slots: Column) -> Column:
+        """(n,) ms by which each detailed step had been shorter without the flagged ranks' lateness."""
+        named = self._detailed.naming.now
+        assert self.detail is not None and named is not None
+        ranks = tuple(named.scope.ranks.index(rank) for rank in straggler.ranks or (straggler.rank,))
+        return judge.gain(self.detail.scopes[named.scope], slots, ranks)[1]
 
     def take(self, step: CompleteStep) -> None:
         """Add the next complete step."""
@@ -202,11 +209,11 @@ class Figures:
             return
         now_s = self.start_ns / NS + float(time_s)
         if self.straggler is not None:
-            text = f"rank {self.straggler} no longer holds the others up"
+            text = f"straggler recovered: rank {self.straggler}"
             self._log.add(now_s, "straggler_end", text, rank=self.straggler, step=int(step))
         self.straggler, self.straggler_since_s = rank, now_s
         if rank is not None and self.detail is not None:
-            found = self.named(self.detail.group.recent(judge.ENOUGH))
+            found = self.flagged(self.detail.group.recent(judge.ENOUGH))
             cause = f", {found.cause}" if found is not None and found.cause else ""
             text = f"straggler: rank {rank}{cause}, seen at step {int(step):,}"
             self._log.add(now_s, "straggler", text, severity="warning", rank=rank, step=int(step))

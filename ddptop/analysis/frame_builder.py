@@ -9,18 +9,19 @@ import numpy as np
 from ddptop.analysis.alerts import alerts
 from ddptop.analysis.bucket_figures import bucket_figures
 from ddptop.analysis.deaths import deaths
-from ddptop.analysis.detail_window import FEW_DETAILED
 from ddptop.analysis.frames import Clocks, Frame, Group, Overhead, RunInfo
 from ddptop.analysis.gpu_facts import gpu_facts, with_throttle
 from ddptop.analysis.logged import logged
-from ddptop.analysis.medians import DetailMedians, known
+from ddptop.analysis.medians import known
 from ddptop.analysis.members import group_state
+from ddptop.analysis.present import present
 from ddptop.analysis.rank_figures import rank_columns, rank_steps
 from ddptop.analysis.stall_rule import rank_states
 from ddptop.analysis.stalls import stall
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Column, Straggler
+    from ddptop.analysis.frames import Column
+    from ddptop.analysis.present import Present
     from ddptop.analysis.reducer import Reducer
     from ddptop.protocol.messages import Scalar
 
@@ -35,9 +36,8 @@ def build(
 ) -> Frame:
     """See `Reducer.frame`."""
     figures = reducer.figures
-    detail = DetailMedians(figures.detail, reducer.history.end, figures.world)
-    straggler = figures.named(detail.slots)
-    group = _group(reducer, detail, straggler)
+    made_of = present(figures, reducer.history.end)
+    detail, straggler = made_of.detail, made_of.straggler
     run_state = reducer.run.state if reducer.run is not None else "live"
     states = rank_states(reducer, now_ns)
     stood = stall(reducer, states, now_ns)
@@ -47,10 +47,11 @@ def build(
         source="simulated" if simulated else source,
         unix_s=reducer.unix_s(now_ns),
         run=_run(reducer, now_ns, group_state(states, run_state, stalled=stood is not None), recording),
-        group=group,
-        ranks=rank_columns(reducer, states, detail, now_ns),
+        group=_group(reducer, made_of),
+        ranks=rank_columns(reducer, states, made_of, now_ns),
         buckets=bucket_figures(reducer, detail),
         straggler=with_throttle(straggler, reducer.members),
+        suspect=made_of.suspect,
         alerts=alerts(reducer, states, straggler, now_ns),
         happenings=reducer.log.all(),
         overhead=_overhead(reducer),
@@ -103,30 +104,14 @@ def _run(reducer: Reducer, now_ns: int, state: str, recording: str | None) -> Ru
     )
 
 
-def _group(reducer: Reducer, detail: DetailMedians, straggler: Straggler | None) -> Group:
-    figures = reducer.figures
-    slots = figures.steps.slots()
+def _group(reducer: Reducer, made_of: Present) -> Group:
+    figures, slots, detail = reducer.figures, made_of.steps, made_of.detail
     number, step, end = (figures.steps.group.of(name, slots) for name in ("number", "step", "end"))
     p50 = known(np.median(step)) if len(step) else None
     span = float(end[-1] - end[0]) if len(end) > 1 else 0.0
     loss = np.where(figures.loss_told, figures.loss, np.nan)
     finite = np.isfinite(loss).any()
     collective, wait, transfer, exposed = (detail.over_ranks(name) for name in GROUP_WAITS)
-    ran = detail.group("step")
-
-    def what_if(gain: str) -> float | None:
-        """p50 less what the detailed steps would gain: their gain carries over, however few they are."""
-        if len(detail.slots) < FEW_DETAILED:
-            return None
-        less = detail.group("step", gain)
-        return None if less is None or ran is None or p50 is None else max(0.0, p50 - (ran - less))
-
-    no_straggler, hidden, both = (what_if(gain) for gain in ("recoverable", "hidden", "both"))
-    together = straggler is not None and straggler.ranks and straggler.pattern == "persistent"
-    if together and straggler is not None and p50 is not None and hidden is not None and both is not None:
-        # The last arriver alone gives nothing back: what counts is all of them.
-        no_straggler = p50 * (1 - straggler.cost_pct / 100)
-        both = min(both, max(0.0, no_straggler - (p50 - hidden)))
     return Group(
         step=reducer.complete_step,
         steps_per_s=float(number[-1] - number[0]) / span if span > 0 else None,
@@ -143,12 +128,12 @@ def _group(reducer: Reducer, detail: DetailMedians, straggler: Straggler | None)
         exposed_comm_ms=exposed,
         overlap_pct=detail.group("overlap"),
         busbw_gbps=detail.group("busbw"),
-        no_straggler_ms=no_straggler,
-        no_exposed_comm_ms=hidden,
-        both_ms=both,
+        **made_of.what_if._asdict(),
         bound_ms=_widest(detail.bound),
         transfer_bound_ms=_widest(detail.transfer_bound),
         clock_free=detail.clock_free,
+        incarnation=reducer.incarnation,
+        window_steps=len(slots),
     )
 
 

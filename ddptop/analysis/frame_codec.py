@@ -25,7 +25,7 @@ from ddptop.analysis.frame_fields import (
 from ddptop.analysis.history import WIDE as HISTORY_WIDE
 from ddptop.protocol import limits
 
-VERSION = 4
+VERSION = 5
 """Raised when a frame's fields change: viewer and collector may be of different installations."""
 
 ROOM = limits.MAX_FRAME_BYTES - 4096

@@ -97,6 +97,7 @@ WITH_COLUMNS = tuple(COLUMN_PARTS.values())
 
 OPTIONAL_PARTS: Mapping[str, Any] = {
     "Straggler | None": frames.Straggler,
+    "Suspect | None": frames.Suspect,
     "Stall | None": stall_frames.Stall,
     "Call | None": stall_frames.Call,
     "RankSteps | None": frames.RankSteps,

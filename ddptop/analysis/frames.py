@@ -49,7 +49,7 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Figures of the whole group: medians over the last 100 complete steps (METRICS in the README)."""
+    """Figures of the whole group: medians over the last 100 complete steps, or fewer (`window_steps`)."""
 
     step: int | None
     """The newest complete step: one that every rank has reported."""
@@ -76,6 +76,10 @@ class Group:
     """The same of an end: completion callbacks run late by a time that nobody can see."""
     clock_free: bool = False
     """The clocks cannot tell what is seen: wait and transfer are the clock-free fallback, nobody is named."""
+    incarnation: int = 0
+    """Elastic restarts before `step`: each counts its steps from 0 again."""
+    window_steps: int = 0
+    """Steps that the medians are over: fewer than 100 at the start and when a rank has just become slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +184,19 @@ class Straggler:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspect:
+    """The rank that is clearly the last to arrive in the newest steps, in too few of them to flag it."""
+
+    rank: int
+    lateness_ms: float
+    bound_ms: float
+    last: int
+    """In so many of ..."""
+    steps: int
+    """... the newest steps with bucket detail it came last."""
+
+
+@dataclass(frozen=True, slots=True)
 class Clocks:
     """How the clock of one host stands to the collector's."""
 
@@ -239,6 +256,8 @@ class Happening:
     rank: int | None
     step: int | None
     message: str
+    incarnation: int = 0
+    """Elastic restarts before it; only steps of one incarnation can be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,3 +364,5 @@ class Frame:
     """Of the ranks that have one, in order of rank."""
     timeline: Timeline | None = None
     heat: Heat | None = None
+    suspect: Suspect | None = None
+    """None while a rank is flagged (`straggler`)."""

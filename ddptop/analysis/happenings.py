@@ -34,6 +34,7 @@ class _Entry:
     ranks: list[int]
     step: int | None
     text: str
+    incarnation: int
     world: int = 0
     seen: set[int] = field(default_factory=set)
 
@@ -43,6 +44,8 @@ class Log:
 
     def __init__(self) -> None:
         self._entries: list[_Entry] = []
+        self.incarnation = 0
+        """Elastic restarts so far: of what is added from here on."""
 
     def add(
         self,
@@ -56,7 +59,7 @@ class Log:
     ) -> None:
         """One thing, told in full by `message`."""
         ranks = [] if rank is None else [rank]
-        self._put(_Entry(unix_s, kind, severity, ranks, step, message))
+        self._put(_Entry(unix_s, kind, severity, ranks, step, message, self.incarnation))
 
     def add_rank(
         self,
@@ -70,16 +73,17 @@ class Log:
         step: int | None = None,
     ) -> None:
         """The same `text` (`joined`) of many ranks shares a line that says which or how many."""
+        same = (text, world, self.incarnation)
         for entry in reversed(self._entries):
             if entry.kind != kind or unix_s - entry.unix_s > TOGETHER_S:
                 continue
-            if entry.text == text and entry.world == world and rank not in entry.seen:
+            if (entry.text, entry.world, entry.incarnation) == same and rank not in entry.seen:
                 entry.ranks.append(rank)
                 entry.seen.add(rank)
                 return
             if kind not in UNORDERED:
                 break
-        self._put(_Entry(unix_s, kind, severity, [rank], step, text, world, {rank}))
+        self._put(_Entry(unix_s, kind, severity, [rank], step, text, self.incarnation, world, {rank}))
 
     def _put(self, entry: _Entry) -> None:
         self._entries.append(entry)
@@ -90,7 +94,7 @@ class Log:
     def all(self) -> tuple[Happening, ...]:
         """Oldest first."""
         return tuple(
-            Happening(e.unix_s, e.kind, e.severity, _only(e.ranks), e.step, _message(e))
+            Happening(e.unix_s, e.kind, e.severity, _only(e.ranks), e.step, _message(e), e.incarnation)
             for e in sorted(self._entries, key=lambda e: e.unix_s)
         )
 

@@ -80,11 +80,11 @@ def _figure(reducer: Reducer, figure: str, columns: int) -> tuple[Column, Column
     if window is None:
         return numbers, np.full((figures.world, len(slots)), np.nan)
     # Buckets are timed in some steps only: the columns are those steps, however far back they lie.
-    detail = DetailMedians(window, reducer.history.end, figures.world)
     slots = window.group.recent(columns)
     kept = reducer.history.since(0)
     points = window.group.of("point", slots).astype(np.int64) - kept.start
     slots, numbers = slots[points >= 0], kept.step[points[points >= 0]]
+    detail = DetailMedians(window, slots, figures.world)
     if figure == "lateness":
         return numbers, _lateness(detail, figures.world, slots)
     waited = window.ranks.of(detail.name("exposed_wait"), slots)

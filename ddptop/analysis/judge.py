@@ -111,10 +111,10 @@ def look(window: ScopeWindow, slots: Column, rank: int | None = None) -> Look | 
     ranks = (rank, *(int(one) for one in order[np.argsort(-late.median[order], kind="stable")]))
     if 2 * len(ranks) > len(window.members):
         ranks = (rank,)
-    is_last, gain = _gain(window, slots, ranks)
+    is_last, gains = gain(window, slots, ranks)
     step = window.group.of("step", slots)
     as_it_ran = float(metrics.median(step))
-    cost = as_it_ran - float(metrics.median(step - gain))
+    cost = as_it_ran - float(metrics.median(step - gains))
     return Look(
         ranks=ranks,
         share=float(is_last.mean()),
@@ -122,7 +122,7 @@ def look(window: ScopeWindow, slots: Column, rank: int | None = None) -> Look | 
         lateness_low_ms=float(late.low[rank]),
         certainty=certainty(window.ranks.of("lateness", slots)[rank] - late.bound[rank]),
         bound_ms=float(late.bound[rank]),
-        recoverable_ms=float(metrics.median(gain[is_last])) if is_last.any() else 0.0,
+        recoverable_ms=float(metrics.median(gains[is_last])) if is_last.any() else 0.0,
         cost_ms=cost,
         cost_pct=100 * cost / as_it_ran if as_it_ran > 0 else 0.0,
     )
@@ -151,7 +151,7 @@ def certainty(values: Column) -> float:
     return mean / float(np.sqrt(variance / told)) / (1 + SURE_FEW / told)
 
 
-def _gain(window: ScopeWindow, slots: Column, ranks: tuple[int, ...]) -> tuple[Column, Column]:
+def gain(window: ScopeWindow, slots: Column, ranks: tuple[int, ...]) -> tuple[Column, Column]:
     """(n,) whether one of `ranks` came last, and what each step had been shorter by, had they come no later
     than the latest of the others.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis import metrics
-from ddptop.analysis.detail_window import FEW_DETAILED, FREE
+from ddptop.analysis.detail_window import FREE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,16 +17,22 @@ if TYPE_CHECKING:
     from ddptop.analysis.frames import Column
 
 
+FEWEST_DETAILED = 3
+"""Detailed steps below which ranks are not compared: what a window of 100 steps has of every 32nd."""
+
+
 class DetailMedians:
-    """Medians over the judged detailed steps; all unknown while there are none.
+    """Medians over some detailed steps; all unknown where there are none.
 
     Where the clocks cannot tell, wait and transfer are the clock-free fallback, and what compares the ranks'
     arrivals is unknown.
     """
 
-    def __init__(self, window: DetailWindow | None, end: int, world: int) -> None:
+    def __init__(self, window: DetailWindow | None, slots: Column, world: int) -> None:
         self.window = window
-        self.slots = window.judged(end) if window is not None else np.arange(0)
+        self.slots = slots
+        self.enough = len(slots) >= FEWEST_DETAILED
+        """Whether they are enough to compare ranks."""
         self.clock_free = window is not None and window.clock_free
         self.unknown = np.full(world, np.nan)
 
@@ -50,18 +56,12 @@ class DetailMedians:
         free = f"free_{name}"
         return free if self.clock_free and free in FREE else name
 
-    def group(self, name: str, less: str | None = None) -> float | None:
-        """Median of a scalar of the step, or of its difference to another."""
+    def group(self, name: str) -> float | None:
+        """Median of a scalar of the step."""
         if self.window is None or not len(self.slots):
             return None
-        if self.clock_free and less in ("recoverable", "both"):
-            return None
-        values = self.window.group.of(
-            "free_busbw" if self.clock_free and name == "busbw" else name, self.slots
-        )
-        if less is not None:
-            values = values - self.window.group.of(less, self.slots)
-        return known(metrics.median(values))
+        name = "free_busbw" if self.clock_free and name == "busbw" else name
+        return known(metrics.median(self.window.group.of(name, self.slots)))
 
     def lateness(self) -> Column:
         """(ranks,) median lateness; of a rank in several process groups the one that is largest in size."""
@@ -100,7 +100,7 @@ class DetailMedians:
         def share(window: ScopeWindow, slots: Column) -> Column:
             members = len(window.members)
             last = window.group.of("last", slots)
-            if len(slots) < FEW_DETAILED:
+            if len(slots) < FEWEST_DETAILED:
                 return np.full(members, np.nan)
             return 100.0 * np.bincount(last[last >= 0].astype(np.int64), minlength=members) / len(slots)
 

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from ddptop.analysis.frames import Column
     from ddptop.analysis.medians import DetailMedians
     from ddptop.analysis.members import Member
+    from ddptop.analysis.present import Present
     from ddptop.analysis.reducer import Reducer
 
 
-def rank_columns(reducer: Reducer, states: Sequence[str], detail: DetailMedians, now_ns: int) -> Ranks:
+def rank_columns(reducer: Reducer, states: Sequence[str], made_of: Present, now_ns: int) -> Ranks:
     """All ranks. Of a rank in several process groups collective, wait, transfer and exposed communication are
     the unions over all of them, lateness and its bound those of the group in which it is largest."""
     members = reducer.members
-    steps = reducer.figures.steps
-    slots = steps.slots()
+    steps, slots, detail = reducer.figures.steps, made_of.steps, made_of.detail
     walls = steps.ranks.medians(("step", *PHASES), slots) if len(slots) else {}
     unknown = detail.unknown
     own = detail.ranks("self")

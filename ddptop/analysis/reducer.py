@@ -112,7 +112,8 @@ class Reducer:
         self._pairing = Pairing(0)
         self._sessions: dict[int, Session] = {}
         self._sessions_of: dict[int, list[int]] = {}
-        self._incarnation = 0
+        self.incarnation = 0
+        """Elastic restarts so far."""
         self._present: frozenset[int] | None = None
         self._detail_every: int | None = 1
         self._clock: tuple[int, int] | None = None
@@ -252,7 +253,7 @@ class Reducer:
             return
         if self._clock is None:
             self._set_clock(hello.unix_ns, t_ns)
-        if hello.incarnation < self._incarnation and self.members:
+        if hello.incarnation < self.incarnation and self.members:
             return
         self._regroup(hello)
         if self.members[hello.rank] is ABSENT:
@@ -291,7 +292,7 @@ class Reducer:
 
     def _regroup(self, hello: Hello) -> None:
         """A new incarnation or process: what was pending can never be complete, steps count from 0 again."""
-        newer = hello.incarnation > self._incarnation
+        newer = hello.incarnation > self.incarnation
         replaced = hello.rank < len(self.members) and self.members[hello.rank].hello is not None
         resized = hello.world_size != len(self.members) and (newer or hello.world_size > len(self.members))
         if not (newer or replaced or resized):
@@ -301,7 +302,7 @@ class Reducer:
             del self.members[hello.world_size :]
             self.members += [ABSENT] * (hello.world_size - len(self.members))
         if newer:
-            self._incarnation = hello.incarnation
+            self.incarnation = self.log.incarnation = hello.incarnation
             self.groups.restart()
             for member in self.members:
                 if member is not ABSENT:

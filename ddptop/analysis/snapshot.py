@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ddptop.analysis.gpu_facts import as_json
+from ddptop.analysis.verdict import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -47,6 +48,8 @@ GROUP_FIELDS = (
     *("bound_ms", "transfer_bound_ms", "clock_free"),
 )
 
+SUSPECT_FIELDS = ("rank", "lateness_ms", "bound_ms", "last", "steps")
+
 LOGGED_FIELDS = ("ranks", "mean", "min", "max", "min_rank", "max_rank")
 
 STALL_FIELDS = ("kind", "since_s", "step", "sentence")
@@ -75,7 +78,9 @@ def snapshot(frame: Frame) -> dict[str, object]:
         "group": _group(frame),
         "ranks": _ranks(frame),
         "buckets": [_fields(bucket, BUCKET_FIELDS) for bucket in frame.buckets],
+        "verdict": _fields(verdict(frame), ("kind", "sign", "sentence", "detail")),
         "straggler": _straggler(frame),
+        "suspect": None if frame.suspect is None else _fields(frame.suspect, SUSPECT_FIELDS),
         "alerts": [
             {
                 **_fields(alert, ("kind", "severity", "rank", "step", "since_s", "message")),
@@ -135,7 +140,7 @@ def _run(frame: Frame) -> dict[str, object]:
 def _group(frame: Frame) -> dict[str, object]:
     group = frame.group
     return {
-        "step": group.step,
+        **_fields(group, ("step", "incarnation", "window_steps")),
         "steps_per_s": tidy("steps_per_s", group.steps_per_s),
         "step_ms": {"p50": tidy("p50_ms", group.step_ms_p50), "p95": tidy("p95_ms", group.step_ms_p95)},
         "loss": {

@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddptop.analysis.frames import Alert, Frame, Straggler
+    from ddptop.analysis.frames import Alert, Frame, Happening, Straggler
 
 SIGNS = {"good": "●", "busy": "○", "doubt": "◌", "warning": "▲", "critical": "■"}
 
@@ -27,13 +27,10 @@ CAUSES = {
 }
 
 UNEVEN_PCT = 5.0
-"""From here on "even" would be untrue, although no single rank can be blamed."""
+"""From here on a person wants to know that no straggler is behind it."""
 
 WINDOW = 100
 """Steps that figures are made of: what has just ended is still in them."""
-
-MOSTLY_PCT = 75.0
-"""Of the judged steps. A rank that is last in so many will be named soon, or is again like the others."""
 
 FIRST_HEARD = "a rank is heard from its first DistributedDataParallel model on"
 
@@ -109,20 +106,27 @@ def straggler_words(s: Straggler) -> str:
     said = f"{who} {'arrive' if many else 'arrives'} {late} {often}"
     if s.pattern == "intermittent":
         said = f"{who} {'are' if many else 'is'} now and then {late}, {often}"
-    elif s.pattern == "rotating":
+        return f"{said}{cause} · costs {s.cost_pct:.0f}% on average"
+    if s.pattern == "rotating":
         said = f"one rank is {late}, a different one over time, now rank {s.rank}"
     return f"{said}{cause} · costs {s.cost_pct:.0f}%"
 
 
 def step_line(frame: Frame) -> str:
-    """`every step: 46.8 ms, 26.6 without the straggler, 24.9 with all traffic hidden`; empty at first."""
+    """`median step 46.8 ms · 26.6 without the straggler · 24.9 with communication fully overlapped`.
+
+    Says over how many steps where that is less than the window; empty before the first step.
+    """
     group = frame.group
-    if group.step_ms_p50 is None:
+    if group.step is None or group.step_ms_p50 is None:
         return ""
-    text = f"every step: {group.step_ms_p50:,.1f} ms"
+    text = f"median step {group.step_ms_p50:,.1f} ms"
+    if group.window_steps < min(WINDOW, group.step + 1):
+        text += f" over the last {group.window_steps} steps"
     if group.no_straggler_ms is not None and group.both_ms is not None and frame.run.world_size > 1:
-        fixed = "without the straggler" if frame.straggler else "with even arrivals"
-        text += f", {group.no_straggler_ms:,.1f} {fixed}, {group.both_ms:,.1f} with all traffic hidden"
+        fixed = "the straggler" if frame.straggler else "skew"
+        text += f" · {group.no_straggler_ms:,.1f} without {fixed}"
+        text += f" · {group.both_ms:,.1f} with communication fully overlapped"
     return text
 
 
@@ -162,32 +166,52 @@ def _unnamed(frame: Frame) -> Verdict:
         often = f": one step in {every} has it" if every and every > 1 else ""
         sentence = f"not enough bucket detail yet to compare the ranks{often}"
         return Verdict("little_detail", "busy", sentence, step_line(frame))
-    cost = 100 * (1 - group.no_straggler_ms / group.step_ms_p50) if group.step_ms_p50 > 0 else 0.0
-    if cost >= UNEVEN_PCT:
-        return Verdict("uneven", "warning", _uneven(frame, cost), step_line(frame))
-    return Verdict("even", "good", f"even: the slowest rank costs {cost:.1f}%", step_line(frame))
+    return _skewed(frame)
 
 
-def _uneven(frame: Frame, cost: float) -> str:
-    """Late arrivals cost so many percent: because of whom, as far as it can be said without a name."""
+def _skewed(frame: Frame) -> Verdict:
+    """Nobody is flagged: what late arrivals cost is a figure, not a warning."""
+    cost = skew_pct(frame) or 0.0
+    lost, detail = f"{cost:.{0 if cost >= UNEVEN_PCT else 1}f}% of step time lost to skew", step_line(frame)
+    late = frame.suspect
+    if late is not None:
+        often = f"last in {late.last} of the newest {late.steps} measured steps"
+        sentence = f"rank {late.rank} {often}, {late.lateness_ms:,.1f} ±{late.bound_ms:.1f} ms late · {lost}"
+        return Verdict("suspect", "busy", sentence, detail)
+    sign = "good" if cost < UNEVEN_PCT else "busy"
+    recovered = _recovered(frame)
+    if recovered is not None:
+        return Verdict("recovered", sign, f"straggler recovered: rank {recovered.rank} · {lost}", detail)
+    if cost < UNEVEN_PCT:
+        return Verdict("even", sign, f"no straggler · {lost}", detail)
+    return Verdict("uneven", sign, f"{lost}; no consistent straggler", detail)
+
+
+def skew_pct(frame: Frame) -> float | None:
+    """What late arrivals cost, in percent of the median step; None where it cannot be told."""
+    step_ms, even_ms = frame.group.step_ms_p50, frame.group.no_straggler_ms
+    return 100 * (1 - even_ms / step_ms) if step_ms and even_ms is not None else None
+
+
+def _recovered(frame: Frame) -> Happening | None:
+    """A straggler that has recovered within the last steps, and none since."""
+    group = frame.group
     told = [one for one in frame.happenings if one.kind in ("straggler", "straggler_end")]
-    if told and told[-1].kind == "straggler_end" and (frame.group.step or 0) - (told[-1].step or 0) < WINDOW:
-        text = f"rank {told[-1].rank} no longer holds the others up"
-        return f"{text}; over the last {WINDOW} steps that cost {cost:.0f}%"
-    last = _mostly_last(frame)
-    if last is None:
-        return f"uneven: late arrivals cost {cost:.0f}%, but no single rank is behind them"
-    return f"uneven: late arrivals cost {cost:.0f}%; rank {last} so far, in too few steps to be sure"
+    last = told[-1] if told else None
+    if last is None or last.kind != "straggler_end" or last.incarnation != group.incarnation:
+        return None
+    return last if (group.step or 0) - (last.step or 0) < WINDOW else None
 
 
-def _mostly_last(frame: Frame) -> int | None:
-    """The rank that came last in nearly every judged step, late beyond its bound, and yet has no name."""
-    ranks = frame.ranks
-    with np.errstate(invalid="ignore"):
-        often = np.where(ranks.lateness_ms > ranks.bound_ms, ranks.last_pct, np.nan)
-        if not (often >= MOSTLY_PCT).any():
-            return None
-    return int(np.nanargmax(often))
+def slowest(frame: Frame) -> str | None:
+    """Whom the verdict is about: `rank 1 +20.3 ms data`, or `none`; None where it cannot be told."""
+    late, kind = frame.straggler, verdict(frame).kind
+    if late is not None:
+        return f"rank {late.rank} {late.lateness_ms:+,.1f} ms{f' {late.cause}' if late.cause else ''}"
+    if frame.suspect is not None:
+        return f"rank {frame.suspect.rank} {frame.suspect.lateness_ms:+,.1f} ms"
+    unknown = frame.run.world_size < 2 or skew_pct(frame) is None or kind in ("clocks", "little_detail")
+    return None if unknown else "none"
 
 
 def _unclear(frame: Frame) -> str:
@@ -267,6 +291,7 @@ def _finished(frame: Frame, found: dict[str, Alert]) -> Verdict:
         detail = wrong.message
     elif frame.straggler is not None:
         detail = f"at the end {straggler_words(frame.straggler)}"
+    steps += restart_words(frame.group.incarnation)
     return Verdict("finished", "good", f"finished: {steps} · {duration(frame.run.elapsed_s)}", detail)
 
 
@@ -281,4 +306,11 @@ def _stale(frame: Frame, _: dict[str, Alert]) -> Verdict:
 
 def _last_step(frame: Frame) -> str:
     step = frame.group.step
-    return "no step was finished by all ranks" if step is None else f"last complete step {step:,}"
+    if step is None:
+        return "no step was finished by all ranks"
+    return f"last complete step {step:,}{restart_words(frame.group.incarnation)}"
+
+
+def restart_words(incarnation: int) -> str:
+    """` (restart 1)` behind a step number; empty before the first restart."""
+    return f" (restart {incarnation})" if incarnation else ""

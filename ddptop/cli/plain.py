@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ddptop.cli.plain_tables import bucket_table, rank_bars, rank_table
-from ddptop.tui.paint.numbers import UNKNOWN, age, clock, count, duration, fixed, known, loss
+from ddptop.tui.paint.numbers import UNKNOWN, age, clock, count, duration, fixed, loss
 from ddptop.tui.paint.phases import Breakdown
 from ddptop.tui.paint.signs import GRAVE, of_severity, of_state
 from ddptop.tui.paint.text import clean, to_ascii
@@ -53,30 +53,28 @@ def picture(frame: Frame, width: int, ascii: bool = False, color: bool = False) 
 
 def watch_line(frame: Frame) -> str:
     """The group at the frame's moment on one line, its columns in the same place from line to line."""
-    group, late = frame.group, frame.straggler
-    slowest = UNKNOWN
-    if late is not None:
-        slowest = f"rank {late.rank} {late.lateness_ms:+,.1f} ms{f' {late.cause}' if late.cause else ''}"
-    elif known(group.exposed_comm_ms) and not group.clock_free:
-        slowest = "none"
-    grave = _grave(frame)
+    from ddptop.analysis.verdict import restart_words, slowest
+
+    group, grave = frame.group, _grave(frame)
     return "  ".join(
         [
             clock(frame.unix_s),
             f"{frame.run.state:<8}",
-            f"step {count(step_now(frame)):>9}",
+            f"step {count(step_now(frame)):>9}{restart_words(group.incarnation)}",
             f"{UNKNOWN if frame.run.state in GRAVE else fixed(group.steps_per_s):>6}/s",
             f"loss {loss(group.loss_mean):>9}",
             f"{fixed(group.step_ms_p50):>7} ms",
             f"wait {fixed(Breakdown(frame.ranks).mean('wait')):>6} ms",
             f"lost {count(frame.lost_records)}",
             f"cost {fixed(frame.overhead.measured_pct, 1, '%'):>5}",
-            grave or f"slowest {slowest}",
+            grave or f"slowest {slowest(frame) or UNKNOWN}",
         ]
     )
 
 
 def _head(frame: Frame, color: bool) -> list[str]:
+    from ddptop.analysis.verdict import restart_words
+
     run, group = frame.run, frame.group
     sign, role = of_state(run.state)
     state = _paint(f"{sign} {run.state.upper()}", role, color)
@@ -84,7 +82,7 @@ def _head(frame: Frame, color: bool) -> list[str]:
     if frame.source != "live":
         parts.append(frame.source.upper())
     parts += [
-        f"step {count(step_now(frame))}",
+        f"step {count(step_now(frame))}{restart_words(group.incarnation)}",
         *([f"{fixed(group.steps_per_s)}/s"] if run.state not in GRAVE else []),
         f"loss {loss(group.loss_mean)}",
         f"own cost {fixed(frame.overhead.measured_pct, 1, '%')}",

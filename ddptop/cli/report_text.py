@@ -105,8 +105,8 @@ def _communication(report: Report, width: int) -> list[str]:
     step = f"step {fixed(found.step_ms_p50)} ms (p95 {fixed(found.step_ms_p95)}{longest})"
     if found.no_straggler_ms is not None and report.run.world_size > 1:
         step += (
-            f", {fixed(found.no_straggler_ms)} with even arrivals, {fixed(found.both_ms)} with all traffic "
-            "hidden as well"
+            f" · mean {fixed(found.step_ms)}, {fixed(found.no_straggler_ms)} without skew, "
+            f"{fixed(found.both_ms)} with communication fully overlapped as well"
         )
     lines = _wrapped(step, width)
     if found.exposed_comm_ms is not None:
@@ -147,7 +147,7 @@ def _nothing_to_try(report: Report) -> str:
     if cost.uneven_pct is None or found.exposed_transfer_pct is None:
         return f"Nothing that a figure calls for: a step takes {fixed(found.step_ms_p50)} ms."
     return (
-        f"Nothing, it is healthy: late arrivals cost {cost.uneven_pct:.1f}%, and moving bytes adds "
+        f"Nothing: {cost.uneven_pct:.1f}% of step time is lost to skew, and exposed transfer adds "
         f"{found.exposed_transfer_pct:.1f}% to each step."
     )
 

@@ -54,7 +54,15 @@ class PastPoints:
         self._told = {(one.unix_s, one.kind) for one in there}
         start_s = self._reducer.started_s
         return tuple(
-            Found(one.unix_s - start_s, one.kind, one.severity, one.rank, one.step, one.message)
+            Found(
+                one.unix_s - start_s,
+                one.kind,
+                one.severity,
+                one.rank,
+                one.step,
+                one.message,
+                one.incarnation,
+            )
             for one in fresh
         )
 

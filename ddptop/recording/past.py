@@ -45,6 +45,7 @@ class Found(NamedTuple):
     rank: int | None
     step: int | None
     message: str
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ def past_payload(past: Past) -> bytes:
     best = past.best_ms.astype("<f4").tobytes()
     content = [columns, best, list(past.marks[:MOST_MARKS])]
     if past.found is not None:
-        content.append([(*one[:-1], one.message[:MOST_CHARACTERS]) for one in past.found[:MOST_MARKS]])
+        words = past.found[:MOST_MARKS]
+        content.append([one._replace(message=one.message[:MOST_CHARACTERS]) for one in words])
     return zlib.compress(msgpack.packb(content), 1)
 
 
@@ -91,9 +93,19 @@ def past_content(payload: bytes) -> Past:
         raise RecordingError(f"a history cannot be read: {error}") from error
 
 
-def _found(at_s: float, kind: str, severity: str, rank: int | None, step: int | None, message: str) -> Found:
+def _found(
+    at_s: float,
+    kind: str,
+    severity: str,
+    rank: int | None,
+    step: int | None,
+    message: str,
+    incarnation: int = 0,
+) -> Found:
+    """`incarnation`: earlier versions did not write it."""
     where, when = (None if number is None else int(number) for number in (rank, step))
-    return Found(float(at_s), str(kind), str(severity), where, when, str(message)[:MOST_CHARACTERS])
+    message = str(message)[:MOST_CHARACTERS]
+    return Found(float(at_s), str(kind), str(severity), where, when, message, int(incarnation))
 
 
 def picked(points: Columns) -> dict[str, NDArray[np.float64]]:

@@ -241,15 +241,22 @@ def test_what_is_learnt_of_a_bucket_later_is_no_rebuild(started) -> None:
     assert found.group.no_straggler_ms is not None, "the window went on"
 
 
-def test_sparse_detail_looks_further_back(make_world) -> None:
-    world, reducer = make_world(2, detail_every=64), Reducer()
-    feed(reducer, world.run(), world.introduce(), world.steps(64 * 7))
-    assert frame(reducer, world).group.no_straggler_ms is None, "seven detailed steps are too few to judge"
-    feed(reducer, world.steps(64))
+def test_detail_older_than_the_window_is_unknown(make_world) -> None:
+    world, reducer = make_world(2, detail_every=32), Reducer()
+    feed(reducer, world.run(), world.introduce(), world.steps(97))
     found = frame(reducer, world)
-    assert found.group.no_straggler_ms == pytest.approx(14.0)
+    assert found.group.no_straggler_ms == pytest.approx(14.0), "every 32nd step is enough"
     assert found.ranks.wait_ms.tolist() == [0, 0]
-    assert np.isfinite(found.history.wait_ms).sum() == 8
+    world.detail_every, world.delays[0, "data"] = 10**6, 20_000
+    feed(reducer, world.steps(60))
+    found = frame(reducer, world)
+    assert found.group.no_straggler_ms is None, "two detailed steps within the window are too few to compare"
+    feed(reducer, world.steps(60))
+    found = frame(reducer, world)
+    assert (found.group.wait_ms, found.group.busbw_gbps, found.group.overlap_pct) == (None, None, None)
+    assert np.isnan(found.ranks.wait_ms).all()
+    assert found.buckets[0].bytes == 8_000_000
+    assert found.buckets[0].wait_ms is None
 
 
 def test_wire_bytes_hidden_by_a_hook_leave_bandwidth_unknown(make_world) -> None:

@@ -115,10 +115,9 @@ def test_data_that_holds_up_everybody(healthy: Report) -> None:
 
 
 def test_late_arrivals_of_nobody_in_particular(healthy: Report) -> None:
+    """A figure without a cause suggests nothing."""
     uneven = replace(healthy, cost=replace(healthy.cost, uneven_pct=12.0, uneven_s=3.0))
-    assert "even_batches" in found_in(uneven)
-    below = moving(uneven, bound_ms=50.0)
-    assert "even_batches" not in found_in(below), "less than stamps of two ranks may differ by"
+    assert found_in(uneven).keys() == found_in(healthy).keys()
 
 
 def test_the_recorder_over_its_budget(healthy: Report) -> None:
@@ -129,9 +128,10 @@ def test_the_recorder_over_its_budget(healthy: Report) -> None:
 def test_the_most_valuable_comes_first(healthy: Report) -> None:
     made = replace(moving(healthy, **HEAVY), buckets=(bucket(0, 90_000_000, 4.0),))
     made = with_card(made, gradient_as_bucket_view=0, total_parameter_size_bytes=500_000_000)
-    made = replace(made, cost=replace(made.cost, uneven_pct=30.0, uneven_s=3.0))
+    ranks = tuple(replace(rank, data_ms=6.0) for rank in made.ranks)
+    made = replace(moving(made, step_ms=20.0), ranks=ranks, phases_pct={"data": 30.0})
     gains = [one.gain_pct for one in advice(made)]
-    assert gains[0] == 30.0
+    assert gains[0] == pytest.approx(30.0)
     assert gains[-1] is None
     assert sorted((gain for gain in gains if gain is not None), reverse=True) == gains[:-1]
 

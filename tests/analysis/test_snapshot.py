@@ -30,9 +30,9 @@ KEYS = {
 }
 
 ADDED = {
-    "": "logged stall deaths",
+    "": "logged stall deaths verdict suspect",
     "run": "card",
-    "group": "bound_ms transfer_bound_ms clock_free",
+    "group": "bound_ms transfer_bound_ms clock_free incarnation window_steps",
     "ranks": "bound_ms transfer_bound_ms micro_steps joined",
     "buckets": "model group effective_busbw_gbps bound_ms transfer_bound_ms",
     "straggler": "throttle last_pct ranks",

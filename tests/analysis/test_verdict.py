@@ -38,14 +38,17 @@ def both(frame) -> tuple[str, str]:
 
 def test_even(scene) -> None:
     line, second = both(scene(60, size=4))
-    assert line == "● even: the slowest rank costs 0.0%"
-    assert second == "every step: 14.0 ms, 14.0 with even arrivals, 12.0 with all traffic hidden"
+    assert line == "● no straggler · 0.0% of step time lost to skew"
+    assert second == "median step 14.0 ms · 14.0 without skew · 12.0 with communication fully overlapped"
 
 
 def test_straggler(scene) -> None:
     line, second = both(scene(60, size=4, delays={(1, "data"): 20_300}))
     assert line == "▲ rank 1 arrives 20.3 ±0.1 ms late in 100% of steps · data loading · costs 59%"
-    assert second == "every step: 34.3 ms, 14.0 without the straggler, 12.0 with all traffic hidden"
+    assert (
+        second
+        == "median step 34.3 ms · 14.0 without the straggler · 12.0 with communication fully overlapped"
+    )
 
 
 def test_straggler_in_ascii(scene) -> None:
@@ -70,7 +73,7 @@ def test_too_little_detail_to_compare(scene) -> None:
 
     line, second = both(scene(100, size=4, detail_every=64, also=beat))
     assert line == "○ not enough bucket detail yet to compare the ranks: one step in 64 has it"
-    assert second == "every step: 14.0 ms"
+    assert second == "median step 14.0 ms"
 
 
 def test_a_lone_rank_and_several_hosts(scene) -> None:
@@ -93,7 +96,7 @@ def test_hosts_whose_clocks_are_compared(scene) -> None:
     nothing = replace(unclear, buckets=(), group=replace(group, bound_ms=None))
     assert both(nothing)[0] == "◌ the skew is below what the clocks can tell: no rank is named"
     clear = replace(unclear, group=replace(frame.group, no_straggler_ms=14.0, clock_free=False))
-    assert both(clear)[0] == "● even: the slowest rank costs 0.0%"
+    assert both(clear)[0] == "● no straggler · 0.0% of step time lost to skew"
     unknown = replace(unclear, clocks=(*clocks[:1], Clocks("b", None, None)))
     assert both(unknown)[0] == "◌ 2 hosts: their clocks are not compared yet, so no rank is named"
 
@@ -110,7 +113,7 @@ def test_several_stragglers_and_patterns(scene) -> None:
         "▲ ranks 1 2 arrive 20.3 ±0.1 ms late in 96% of steps · data loading · costs 59%"
     )
     assert line(pattern="intermittent", last_pct=12.0, cost_pct=4.0) == (
-        "▲ rank 1 is now and then 20.3 ±0.1 ms late, in 12% of steps · data loading · costs 4%"
+        "▲ rank 1 is now and then 20.3 ±0.1 ms late, in 12% of steps · data loading · costs 4% on average"
     )
     assert line(pattern="rotating", cause=None) == (
         "▲ one rank is 20.3 ±0.1 ms late, a different one over time, now rank 1 · costs 59%"
@@ -121,28 +124,27 @@ def test_several_stragglers_and_patterns(scene) -> None:
 def test_uneven_without_a_culprit(scene) -> None:
     frame = scene(60, size=2)
     group = replace(frame.group, step_ms_p50=20.0, no_straggler_ms=16.0)
-    assert (
-        both(replace(frame, group=group))[0]
-        == "▲ uneven: late arrivals cost 20%, but no single rank is behind them"
-    )
+    assert both(replace(frame, group=group))[0] == "○ 20% of step time lost to skew; no consistent straggler"
 
 
 def test_a_rank_that_has_only_just_become_slow_is_not_denied(scene) -> None:
     frame = scene(30, size=2, delays={(1, "data"): 20_300})
     assert frame.straggler is None, "in 30 steps"
-    assert both(frame)[0] == "▲ uneven: late arrivals cost 59%; rank 1 so far, in too few steps to be sure"
+    assert both(frame)[0] == (
+        "○ rank 1 last in 16 of the newest 16 measured steps, 20.3 ±0.1 ms late · 59% of step time lost to skew"
+    )
 
 
 def test_figures_that_still_hold_a_straggler_of_before_are_laid_to_it(scene) -> None:
     frame = scene(60, size=2)
     group = replace(frame.group, step_ms_p50=20.0, no_straggler_ms=16.0)
-    ended = Happening(5.0, "straggler_end", "info", 1, 40, "rank 1 no longer holds the others up")
-    assert (
-        both(replace(frame, group=group, happenings=(ended,)))[0]
-        == "▲ rank 1 no longer holds the others up; over the last 100 steps that cost 20%"
-    )
-    later = replace(group, step=140)
-    assert "no single rank" in both(replace(frame, group=later, happenings=(ended,)))[0]
+    ended = Happening(5.0, "straggler_end", "info", 1, 40, "as an earlier version says it")
+    after = replace(frame, group=group, happenings=(ended,))
+    assert both(after)[0] == "○ straggler recovered: rank 1 · 20% of step time lost to skew"
+    even = replace(group, no_straggler_ms=19.8)
+    assert both(replace(after, group=even))[0].startswith("● straggler recovered: rank 1 · 1.0% of step time")
+    for other in (replace(group, step=140), replace(group, incarnation=1)):
+        assert "no consistent straggler" in both(replace(after, group=other))[0]
 
 
 def test_stalled(scene) -> None:
@@ -174,7 +176,7 @@ def test_failed_and_finished(scene) -> None:
 
     line, second = both(scene(30, size=2, also=finish))
     assert line == "● finished: 30 steps · 0 s"
-    assert second.startswith("every step: 14.0 ms")
+    assert second.startswith("median step 14.0 ms")
     _, second = both(scene(60, size=2, also=finish, delays={(1, "data"): 20_000}))
     assert second.startswith("at the end rank 1 arrives 20.0")
 

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.analysis.report import advice_comm
 from ddptop.analysis.report.content import Suggestion
-from ddptop.analysis.report.findings import unclear
 from ddptop.analysis.report.words import amount, and_more, by_kind, listed
-from ddptop.analysis.verdict import UNEVEN_PCT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +67,9 @@ def _health(report: Report) -> Iterator[Suggestion]:
 def _slow(report: Report) -> Iterator[Suggestion]:
     for one in report.culprits:
         gain = 100 * one.lost_s / report.cost.step_s if report.cost.step_s > 0 else 0.0
-        if gain >= WORTH_PCT:
+        # Of ranks late in turn, only work that grows with the batch has a remedy that is known.
+        known = one.cause in _OF_BATCH if one.pattern == "rotating" else one.cause is not None
+        if gain >= WORTH_PCT and known:
             yield _for_culprit(one, gain)
     pct = report.phases_pct.get("data")
     everybody = [rank.data_ms for rank in report.ranks if rank.data_ms is not None]
@@ -82,16 +82,6 @@ def _slow(report: Report) -> Iterator[Suggestion]:
             f"every rank waits for its next batch, {least_ms:,.1f} ms or more of a step of {step_ms:,.1f} ms",
             100 * least_ms / step_ms,
             {"data_ms": least_ms, "data_pct": 100 * least_ms / step_ms},
-        )
-    uneven = report.cost.uneven_pct
-    if not report.culprits and uneven is not None and uneven >= UNEVEN_PCT and not unclear(report):
-        yield Suggestion(
-            "even_batches",
-            "Make the ranks' batches alike (sort or bucket samples by length, drop_last), and look for other "
-            "programs on the hosts: a different rank is late each time.",
-            f"late arrivals cost {uneven:.0f}% of the time in steps, with no single rank behind them",
-            uneven,
-            {"uneven_pct": uneven},
         )
 
 
@@ -121,6 +111,9 @@ def _for_culprit(one: Culprit, gain: float) -> Suggestion:
         return Suggestion(kind, action, f"{listed(one.ranks)}, one after the other: {cost}", gain, figures)
     return Suggestion(kind, action, f"{listed(one.ranks)}: {more}{score}{cost}", gain, figures)
 
+
+_OF_BATCH = ("data", "forward", "backward")
+"""Phases that take as long as the batch is large."""
 
 _PLACE = {
     "data": "waiting for its next batch",

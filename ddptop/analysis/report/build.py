@@ -11,7 +11,7 @@ from ddptop.analysis.report import means
 from ddptop.analysis.report.advice import advice
 from ddptop.analysis.report.content import Cost, Reading, Report
 from ddptop.analysis.report.findings import findings
-from ddptop.analysis.report.points import even_out, points, weights, without_stalls
+from ddptop.analysis.report.points import even_out, points, spread_skew, weights, without_stalls
 from ddptop.analysis.report.spans import span_count, span_of, spans
 from ddptop.analysis.report.walk import Walk, look_every
 
@@ -51,6 +51,7 @@ def finish(
     last = replace(last, run=replace(last.run, state=state, recording=recording))
     looks = walk.looks
     found = without_stalls(points(looks), walk.incidents.stalls, walk.reducer.started_s)
+    found = spread_skew(found)
     count = span_count(len(found.step))
     duration_s = max(last.run.elapsed_s, float(found.time_s[-1]) if len(found.time_s) else 0.0)
     where = span_of(found, duration_s, count)
@@ -58,17 +59,18 @@ def finish(
     per_look = weights(found, len(looks))
     ranks = means.rank_summaries(looks, per_look, last)
     incidents = walk.incidents
+    cost = _cost(found, sum(stall.lasted_s for stall in incidents.stalls))
     made = Report(
         source="simulated" if last.source == "simulated" else "recording",
         run=last.run,
         reading=_reading(found, per_look, walk, whole=whole, damage=damage, refused=refused),
         verdict=(),
-        cost=_cost(found, sum(stall.lasted_s for stall in incidents.stalls)),
+        cost=cost,
         culprits=means.culprits(looks, found, last),
         spans=spans(found, where, looks, duration_s, count),
         ranks=ranks,
         phases_pct=means.phases_pct(ranks),
-        communication=means.communication(looks, per_look, found, ranks),
+        communication=means.communication(looks, per_look, found, ranks, cost.uneven_pct),
         buckets=means.bucket_summaries(looks, per_look) or _told_buckets(last),
         stalls=tuple(incidents.stalls),
         deaths=incidents.deaths,
@@ -89,7 +91,7 @@ def _reading(
     found: Points, per_look: Column, walk: Walk, *, whole: bool, damage: str | None, refused: int
 ) -> Reading:
     seconds = float(found.seconds.sum())
-    judged = ~np.isnan(found.cost_ms)
+    judged = ~np.isnan(found.cost)
     free = np.array([look.frame.group.clock_free for look in walk.looks], bool)
     total = float(per_look.sum())
     return Reading(
@@ -105,8 +107,8 @@ def _reading(
 
 def _cost(found: Points, stalled_s: float) -> Cost:
     step_s = float(found.seconds.sum())
-    named_s = _lost(found, found.cost_ms)
-    uneven_s = _lost(found, found.uneven_ms)
+    named_s = _lost(found, found.cost)
+    uneven_s = _lost(found, found.uneven)
     return Cost(
         step_s=step_s,
         named_s=named_s,
@@ -117,6 +119,6 @@ def _cost(found: Points, stalled_s: float) -> Cost:
     )
 
 
-def _lost(found: Points, each_ms: Column) -> float | None:
-    told = ~np.isnan(each_ms)
-    return float((found.steps * each_ms)[told].sum()) / 1e3 if told.any() else None
+def _lost(found: Points, share: Column) -> float | None:
+    told = ~np.isnan(share)
+    return float(found.lost_s(share)[told].sum()) if told.any() else None

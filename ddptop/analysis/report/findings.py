@@ -109,15 +109,17 @@ def _slow(report: Report) -> list[Finding]:
 
 
 def _rest(report: Report) -> list[Finding]:
-    """What late arrivals cost beside the ranks that were named, if that is worth a word."""
+    """What late arrivals cost beside the ranks that were named, if that is worth a line."""
     cost, found = report.cost, report.communication
     if cost.uneven_s is None or cost.uneven_pct is None or found.step_ms is None:
         return []
     rest_pct = cost.uneven_pct - (cost.named_pct or 0.0)
     if rest_pct < UNEVEN_PCT or rest_pct / 100 * found.step_ms <= (found.bound_ms or 0.0):
         return []
-    lost = f"{rest_pct:.0f}% more, {amount(cost.uneven_s - (cost.named_s or 0.0))}"
-    return [Finding("uneven", "warning", f"other late arrivals cost {lost}: no single rank is behind them")]
+    lost = (
+        f"another {rest_pct:.0f}% of step time lost to skew, {amount(cost.uneven_s - (cost.named_s or 0.0))}"
+    )
+    return [Finding("uneven", "busy", f"{lost}; no consistent straggler")]
 
 
 def _culprit(one: Culprit, report: Report) -> Finding:
@@ -149,20 +151,16 @@ def _nobody(report: Report) -> Finding:
         )
     if cost.uneven_s is None or cost.uneven_pct is None:
         return Finding("no_detail", "doubt", "ranks cannot be compared: there is too little bucket detail")
-    lost = f"{cost.uneven_pct:.1f}% of the time in steps, {amount(cost.uneven_s)} in all"
-    if cost.uneven_pct >= UNEVEN_PCT and unclear(report):
+    lost = f"{cost.uneven_pct:.1f}% of step time lost to skew, {amount(cost.uneven_s)} in all"
+    if cost.uneven_pct >= UNEVEN_PCT and _unclear(report):
         bound = report.communication.bound_ms or 0.0
-        return Finding(
-            "even", "good", f"even as far as clocks can tell (±{bound:.1f} ms): late arrivals cost {lost}"
-        )
+        return Finding("even", "good", f"no straggler as far as clocks can tell (±{bound:.1f} ms) · {lost}")
     if cost.uneven_pct >= UNEVEN_PCT:
-        return Finding(
-            "uneven", "warning", f"uneven: late arrivals cost {lost}, but no single rank is behind them"
-        )
-    return Finding("even", "good", f"even: late arrivals cost {lost}")
+        return Finding("uneven", "busy", f"{lost}; no consistent straggler")
+    return Finding("even", "good", f"no straggler · {lost}")
 
 
-def unclear(report: Report) -> bool:
+def _unclear(report: Report) -> bool:
     """What late arrivals cost a step is less than what stamps of two ranks may differ by for nothing."""
     found, bound = report.communication, report.communication.bound_ms
     pct = report.cost.uneven_pct

@@ -79,12 +79,26 @@ def phases_pct(ranks: Sequence[RankSummary]) -> dict[str, float]:
 
 
 def communication(
-    looks: Sequence[Look], weights: Column, found: Points, ranks: Sequence[RankSummary]
+    looks: Sequence[Look],
+    weights: Column,
+    found: Points,
+    ranks: Sequence[RankSummary],
+    uneven_pct: float | None,
 ) -> Communication:
-    """Of the whole group."""
+    """Of the whole group. `uneven_pct`: what late arrivals cost, of the time in steps."""
 
     def mean(get: Callable[[Group], float | None]) -> float | None:
         return weighted([get(look.frame.group) for look in looks], weights)
+
+    def remains(get: Callable[[Group], float | None]) -> float | None:
+        """Mean share of the step that a what-if leaves of it."""
+        shares = [
+            None if (part := get(look.frame.group)) is None else part / look.frame.group.step_ms_p50
+            for look in looks
+            if look.frame.group.step_ms_p50
+        ]
+        known_weights = np.array([look.frame.group.step_ms_p50 or 0.0 for look in looks]) * weights
+        return weighted(shares, known_weights[known_weights > 0]) if len(shares) else None
 
     total = float(found.steps.sum())
     step_ms = 1e3 * float(found.seconds.sum()) / total if total > 0 else None
@@ -93,6 +107,12 @@ def communication(
     waits = [rank.exposed_wait_ms for rank in ranks if rank.exposed_wait_ms is not None]
     waited = float(np.mean(waits)) if waits else None
     moving = None if exposed is None or waited is None else max(0.0, exposed - waited)
+    no_straggler = None if uneven_pct is None or step_ms is None else step_ms * (1 - uneven_pct / 100)
+    hidden, both = (
+        None if step_ms is None or (share := remains(get)) is None else step_ms * share
+        for get in (lambda group: group.no_exposed_comm_ms, lambda group: group.both_ms)
+    )
+    both = None if both is None else min(ms for ms in (both, hidden, no_straggler) if ms is not None)
     return Communication(
         step_ms=step_ms,
         step_ms_p50=known(np.median(found.step_ms)) if len(found.step_ms) else None,
@@ -109,9 +129,9 @@ def communication(
         exposed_transfer_pct=100 * moving / step_ms if moving is not None and step_ms else None,
         overlap_pct=mean(lambda group: group.overlap_pct),
         busbw_gbps=mean(lambda group: group.busbw_gbps),
-        no_straggler_ms=mean(lambda group: group.no_straggler_ms),
-        no_exposed_comm_ms=mean(lambda group: group.no_exposed_comm_ms),
-        both_ms=mean(lambda group: group.both_ms),
+        no_straggler_ms=no_straggler,
+        no_exposed_comm_ms=hidden,
+        both_ms=both,
         bound_ms=mean(lambda group: group.bound_ms),
     )
 
@@ -191,7 +211,7 @@ def _culprit(rank: int, looks: Sequence[Look], found: Points, last: Frame, total
     scores = [_at(looks[i].frame.ranks.relative_score, rank) for i in places]
     cause, pattern = usual(lambda late: late.cause), usual(lambda late: late.pattern)
     together = usual(lambda late: late.ranks or (late.rank,))
-    named_s = float(found.seconds[at].sum())
+    named_s, lost_s = float(found.seconds[at].sum()), float(found.lost_s(found.cost)[at].sum())
     return Culprit(
         rank=rank,
         ranks=together if isinstance(together, tuple) else (rank,),
@@ -200,8 +220,8 @@ def _culprit(rank: int, looks: Sequence[Look], found: Points, last: Frame, total
         lateness_ms=mean(lambda late: late.lateness_ms),
         bound_ms=mean(lambda late: late.bound_ms),
         last_pct=mean(lambda late: late.last_pct),
-        cost_pct=100 * float((found.steps[at] * found.cost_ms[at]).sum()) / 1e3 / named_s if named_s else 0.0,
-        lost_s=float((found.steps[at] * found.cost_ms[at]).sum()) / 1e3,
+        cost_pct=100 * lost_s / named_s if named_s else 0.0,
+        lost_s=lost_s,
         named_pct=100 * named_s / total_s if total_s > 0 else 0.0,
         first_step=_first(found.step, int(at[0])),
         last_step=int(found.step[at[-1]]),

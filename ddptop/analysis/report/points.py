@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.detail_window import DETAILED_BACK
+from ddptop.analysis.verdict import skew_pct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,15 +41,19 @@ class Points:
     """Number of the look whose window has the step in its middle, or nearly: it names."""
     rank: Column
     """The rank named then; NOBODY."""
-    cost_ms: Column
-    """What the named rank cost, 0 where nobody was named; NaN where nothing could be judged."""
-    uneven_ms: Column
-    """What late arrivals cost, named or not; mean over the look's steps with bucket detail."""
+    cost: Column
+    """Share of the step that the named rank cost, 0 where nobody was named; NaN: not judged."""
+    uneven: Column
+    """Share of the step that late arrivals of any rank cost; NaN without bucket detail."""
 
     @property
     def seconds(self) -> Column:
         """Wall time of the steps that each element stands for."""
         return self.steps * self.step_ms / 1e3
+
+    def lost_s(self, share: Column) -> Column:
+        """Of the wall time of the steps that each element stands for, this share."""
+        return self.seconds * share
 
 
 def points(looks: Sequence[Look]) -> Points:
@@ -58,7 +63,12 @@ def points(looks: Sequence[Look]) -> Points:
     number: Column = np.repeat(np.arange(len(looks)), counts).astype(np.int64)
     stretch: Column = np.repeat(np.array([look.stretch for look in looks], np.int64), counts)
     last = np.searchsorted(stretch, stretch, side="right") - 1
-    judge = number[np.minimum(np.arange(len(step)) + HALF_WINDOW, last)]
+    place: Column = np.arange(len(step))
+    judge = number[np.minimum(place + HALF_WINDOW, last)]
+    ends = np.cumsum(counts).astype(np.int64)
+    begins = ends - np.array([look.frame.group.window_steps for look in looks], np.int64)
+    # A look whose figures are of the newest steps only says nothing of those before.
+    judge = np.where(place >= begins[judge], judge, number) if len(looks) else judge
     wait_ms = _joined([look.points.wait_ms for look in looks])
     told = np.array([_told(look) for look in looks], np.float64).reshape(-1, 3)
     told[_stale(looks, wait_ms)] = NOBODY, np.nan, np.nan
@@ -75,8 +85,8 @@ def points(looks: Sequence[Look]) -> Points:
         look=number,
         judge=judge,
         rank=rank.astype(np.int64),
-        cost_ms=cost,
-        uneven_ms=_joined([look.recoverable for look in looks]),
+        cost=cost,
+        uneven=_joined([np.minimum(look.recoverable / look.points.step_ms, 1.0) for look in looks]),
     )
 
 
@@ -108,22 +118,27 @@ def _backdated(looks: Sequence[Look], told: Column) -> Column:
 
 
 def without_stalls(found: Points, stalls: Sequence[Standstill], started_s: float) -> Points:
-    """The same, but steps are shorter by the stalls in them: a stall has a figure of its own.
-
-    Where only some steps have bucket detail, those speak for the others of their look.
-    """
-    step_ms = found.step_ms.copy()
+    """The same, but steps are shorter by the stalls in them: a stall has a figure of its own."""
+    step_ms, uneven = found.step_ms.copy(), found.uneven.copy()
     for stall in stalls:
         middle = stall.since_s + stall.lasted_s / 2 - started_s
         at = int(np.searchsorted(found.time_s, middle))
         if at < len(step_ms) and found.time_s[at] - step_ms[at] / 1e3 <= middle:
             step_ms[at] = max(0.0, step_ms[at] - 1e3 * stall.lasted_s)
-    uneven = np.minimum(found.uneven_ms, step_ms)
-    told = ~np.isnan(uneven)
-    count = np.bincount(found.look, weights=told) if len(told) else np.zeros(0)
-    total = np.bincount(found.look, weights=np.where(told, uneven, 0.0)) if len(told) else np.zeros(0)
-    mean = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
-    return replace(found, step_ms=step_ms, uneven_ms=mean[found.look])
+            uneven[at] = np.nan
+    return replace(found, step_ms=step_ms, uneven=uneven)
+
+
+def spread_skew(found: Points) -> Points:
+    """The same with what late arrivals cost in every step: those with detail speak for the others of their
+    look, and it is no less than what is known of the named rank."""
+    if not len(found.step):
+        return found
+    told = np.where(np.isnan(found.uneven), 0.0, found.step_ms)
+    lost = np.bincount(found.look, weights=np.nan_to_num(found.uneven) * told)
+    whole = np.bincount(found.look, weights=told)
+    share = np.divide(lost, whole, out=np.full(len(whole), np.nan), where=whole > 0)[found.look]
+    return replace(found, uneven=np.where(np.isnan(share), np.nan, np.fmax(share, found.cost)))
 
 
 def even_out(found: Points, span: Column) -> Points:
@@ -144,17 +159,12 @@ def weights(found: Points, looks: int) -> Column:
 
 
 def _told(look: Look) -> tuple[float, float, float]:
-    """Rank, cost and uneven cost in ms of every step of a look."""
-    frame = look.frame
-    group, late = frame.group, frame.straggler
-    p50, even = group.step_ms_p50, group.no_straggler_ms
-    judged = p50 is not None and even is not None and not group.clock_free
-    uneven = max(0.0, p50 - even) if judged and p50 is not None and even is not None else np.nan
-    if late is not None and p50 is not None:
-        # A median tells nothing of what happens now and then: there the cost is of the mean step.
-        step_ms = p50 if late.pattern in (None, "persistent") else float(look.points.step_ms.mean())
-        return float(late.rank), late.cost_pct / 100 * step_ms, uneven
-    return float(NOBODY), 0.0 if judged else np.nan, uneven
+    """The rank named in a look, and the shares of the step that it and late arrivals of any rank cost."""
+    late, pct = look.frame.straggler, skew_pct(look.frame)
+    uneven = np.nan if pct is None or look.frame.group.clock_free else pct / 100
+    if late is not None:
+        return float(late.rank), late.cost_pct / 100, uneven
+    return float(NOBODY), np.nan if np.isnan(uneven) else 0.0, uneven
 
 
 def _joined(columns: Sequence[Column]) -> Column:

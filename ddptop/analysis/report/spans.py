@@ -47,12 +47,12 @@ def spans(
 
 
 def _span(found: Points, at: Column, looks: Sequence[Look], begin_s: float, end_s: float) -> Span:
-    step_ms, cost_ms = found.step_ms[at], found.cost_ms[at]
+    step_ms, cost = found.step_ms[at], found.cost[at]
     rank, cause = _named(found, at, looks)
-    lost_s = _sum(found.steps[at] * cost_ms / 1e3)
-    spent_s = float(found.seconds[at][~np.isnan(cost_ms)].sum()) if len(at) else 0.0
+    lost_s = _sum(found.lost_s(found.cost)[at])
+    spent_s = float(found.seconds[at][~np.isnan(cost)].sum()) if len(at) else 0.0
     p50 = known(np.median(step_ms)) if len(at) else None
-    uneven = _mean(found.uneven_ms[at])
+    even_ms = (step_ms * (1 - found.uneven[at]))[~np.isnan(found.uneven[at])]
     return Span(
         begin_s=begin_s,
         end_s=end_s,
@@ -63,7 +63,7 @@ def _span(found: Points, at: Column, looks: Sequence[Look], begin_s: float, end_
         step_ms=p50,
         wait_pct=_share(found.wait_ms[at], step_ms),
         transfer_pct=_share(found.transfer_ms[at], step_ms),
-        no_straggler_ms=None if p50 is None or uneven is None else max(0.0, p50 - uneven),
+        no_straggler_ms=known(np.median(even_ms)) if len(even_ms) else None,
         rank=rank,
         cause=cause,
         cost_pct=100 * lost_s / spent_s if lost_s is not None and spent_s > 0 else None,
@@ -85,11 +85,6 @@ def _share(part: Column, whole: Column) -> float | None:
     told = ~np.isnan(part)
     total = float(whole[told].sum())
     return 100 * float(part[told].sum()) / total if total > 0 else None
-
-
-def _mean(values: Column) -> float | None:
-    told = values[~np.isnan(values)]
-    return float(told.mean()) if len(told) else None
 
 
 def _sum(values: Column) -> float | None:

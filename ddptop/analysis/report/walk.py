@@ -44,7 +44,7 @@ class Look(NamedTuple):
     points: History
     """The steps since the look before."""
     recoverable: Column
-    """What each of them had been shorter by with even arrivals, in ms; NaN without bucket detail."""
+    """What each of them had been shorter by without skew, in ms; NaN without bucket detail."""
     stretch: int
     """Looks with the same number belong to steps that were read without a hole."""
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from ddptop.analysis.figures import Figures
     from ddptop.analysis.frames import Column, Straggler
 
-RECENT = (4, 8, 16)
+RECENT = (4, 8, 12, 16)
 """Newest detailed steps in which a rank that is not flagged yet is looked for: of many ranks four tell, of
-two it takes sixteen (CHANCE)."""
+two it takes twelve (CHANCE)."""
 
 SUSPECT_SHARE = 0.75
 """Share of these steps in which it comes last."""
@@ -66,8 +66,11 @@ def present(figures: Figures, end: int) -> Present:
     if window is None:
         return Present(steps, DetailMedians(None, np.arange(0), figures.world), None, None, WhatIf())
     slots = window.since(end - len(steps))
-    straggler = figures.flagged(window.judged(end)) if len(slots) else None
-    suspect = _suspect(window, slots) if straggler is None else None
+    straggler = suspect = None
+    if len(slots):
+        judged = window.judged(end)
+        straggler = figures.flagged(judged)
+        suspect = _suspect(window, judged) if straggler is None else None
     late = suspect if straggler is None or straggler.pattern != "persistent" else straggler
     if late is not None:
         lateness = DetailMedians(window, slots, figures.world).lateness_of(late.rank, slots)

@@ -282,7 +282,7 @@ class Reducer:
         if session is None or session.rank >= len(self.members):
             return
         member = self.members[session.rank]
-        if member.session == number or session.hello.incarnation < self._incarnation:
+        if member.session == number or session.hello.incarnation < self.incarnation:
             return
         self._regroup(session.hello)
         member.begin(session.hello, number, t_ns)

@@ -138,7 +138,7 @@ def spread_skew(found: Points) -> Points:
     lost = np.bincount(found.look, weights=np.nan_to_num(found.uneven) * told)
     whole = np.bincount(found.look, weights=told)
     share = np.divide(lost, whole, out=np.full(len(whole), np.nan), where=whole > 0)[found.look]
-    return replace(found, uneven=np.where(np.isnan(share), np.nan, np.fmax(share, found.cost)))
+    return replace(found, uneven=np.fmax(share, found.cost))
 
 
 def even_out(found: Points, span: Column) -> Points:

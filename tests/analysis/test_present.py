@@ -1,0 +1,240 @@
+"""One moment has one verdict, and no cost is above what the arrivals explain."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from ddptop.analysis.present import onset
+from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.report.build import report
+from ddptop.analysis.snapshot import snapshot
+from ddptop.analysis.verdict import verdict
+from ddptop.analysis.wants import WantsTimeline
+from ddptop.cli.plain import picture, watch_line
+
+from .conftest import NS, START_NS, World
+
+if TYPE_CHECKING:
+    from ddptop.analysis.frames import Frame
+
+LATE = 174_000
+
+
+def frame_of(reducer: Reducer, world: World, want: str = "") -> Frame:
+    return reducer.frame(START_NS + world.now_us * 1000 + NS // 10, want=want)
+
+
+def begun(world: World) -> Reducer:
+    reducer = Reducer()
+    for received in (world.run(), *world.introduce()):
+        reducer.feed(received)
+    return reducer
+
+
+def agree(frame: Frame) -> None:
+    """Every outlet tells of the same rank, and by the same figures."""
+    said, shown = verdict(frame), snapshot(frame)
+    late = frame.straggler or frame.suspect
+    assert shown["verdict"]["sentence"] == said.sentence
+    line = watch_line(frame)
+    if len(frame.ranks.state) < 100:
+        assert said.line() in picture(frame, 160).splitlines()[1]
+    if late is None:
+        assert "slowest rank" not in line
+        assert shown["straggler"] is shown["suspect"] is None
+    else:
+        assert f"slowest rank {late.rank} " in line
+        assert f"rank {late.rank} " in said.sentence
+        assert (shown["straggler"] or shown["suspect"])["rank"] == late.rank
+    group = frame.group
+    if group.no_straggler_ms is not None and said.kind in ("straggler", "suspect", "uneven"):
+        cost = 100 * (1 - group.no_straggler_ms / group.step_ms_p50)
+        assert any(f"{cost:{digits}}%" in said.sentence for digits in (".0f", ".1f"))
+        assert f"median step {group.step_ms_p50:,.1f} ms" in said.detail
+        assert f"{group.no_straggler_ms:,.1f} without" in said.detail
+    alerts = [alert.rank for alert in frame.alerts if alert.kind == "straggler"]
+    assert alerts == ([frame.straggler.rank] if frame.straggler else [])
+
+
+@pytest.mark.parametrize(("size", "rank", "every"), [(1024, 341, 1), (4, 2, 1), (2, 1, 8)])
+def test_every_outlet_has_one_verdict_over_onset_episode_and_end(size: int, rank: int, every: int) -> None:
+    """Rank 341 of 1,024 becomes 174 ms late, for a while."""
+    world = World(size, detail_every=every)
+    reducer = begun(world)
+    look, even = (8, 16) if size > 100 else (4, 64)
+    episode = 64 * every if size < 100 else 24
+    kinds = []
+    fed = [world.run(), *World(size).introduce()]
+    for late, steps in ((0, even), (LATE, episode), (0, even)):
+        world.delays = {(rank, "data"): late} if late else {}
+        for _ in range(0, steps, look):
+            fed += (messages := [*world.steps(look)])
+            for received in messages:
+                reducer.feed(received)
+            found = frame_of(reducer, world, str(WantsTimeline()))
+            agree(found)
+            if late and (found.straggler or found.suspect):
+                assert found.timeline is not None
+                assert found.timeline.last == (found.straggler or found.suspect).rank == rank
+            kinds.append((late, verdict(found).kind))
+    before = [kind for late, kind in kinds[: even // look]]
+    assert set(before[8 * every // look :]) <= {"even"}
+    during = [kind for late, kind in kinds if late]
+    needs = 12 if size == 2 else 8 if size == 4 else 4
+    assert set(during[-(-needs * every // look) + 1 :]) <= {"suspect", "straggler"}, during
+    assert during.index("suspect") <= needs * every // look
+    if size < 100:
+        told = report([*fed, world.run("finished", 0)], steps=world.step)
+        assert [one.rank for one in told.culprits] == [rank]
+        assert told.verdict[0].sentence.startswith(f"rank {rank} was slow: data loading")
+
+
+def test_the_window_follows_the_onset() -> None:
+    """What is said of a rank that has just become slow is said of the steps since, cost and step time."""
+    world = World(64)
+    reducer = begun(world)
+    for received in world.steps(120):
+        reducer.feed(received)
+    world.delays = {(21, "data"): LATE}
+    for received in world.steps(12):
+        reducer.feed(received)
+    found = frame_of(reducer, world, str(WantsTimeline()))
+    assert found.suspect is not None
+    assert (found.suspect.rank, found.group.window_steps) == (21, 12)
+    assert found.group.step_ms_p50 == pytest.approx(188.0)
+    assert found.group.no_straggler_ms == pytest.approx(14.0)
+    said = verdict(found)
+    assert (said.kind, said.sign) == ("suspect", "busy")
+    assert said.sentence.endswith("· 93% of step time lost to skew")
+    assert said.detail.startswith("median step 188.0 ms over the last 12 steps · 14.0 without skew")
+    for received in world.steps(52):
+        reducer.feed(received)
+    found = frame_of(reducer, world)
+    assert found.straggler is not None
+    assert found.straggler.cost_pct == pytest.approx(92.55, abs=0.1)
+    assert "over the last 64 steps · 14.0 without the straggler" in verdict(found).detail
+
+
+def test_onset_needs_a_clear_change() -> None:
+    rng = np.random.default_rng(3)
+    assert onset(np.r_[rng.normal(0, 1, 60), rng.normal(20, 1, 40)]) == 60
+    assert onset(np.r_[rng.normal(0, 1, 60), 20.0 * (rng.random(40) < 0.9)]) in range(58, 64)
+    assert onset(20.0 * (rng.random(100) < 0.6)) == 0
+    assert onset(rng.normal(20, 1, 100)) == 0
+    assert onset(np.r_[rng.normal(20, 1, 60), rng.normal(0, 0.1, 40)]) == 0
+    assert onset(np.r_[np.zeros(97), 20.0, 20.0, 20.0]) == 0, "three steps are no episode"
+    assert onset(np.zeros(0)) == 0
+
+
+def test_two_equal_ranks_with_jitter_are_no_warning() -> None:
+    world = World(2)
+    reducer = begun(world)
+    rng = np.random.default_rng(7)
+    signs = []
+    for _ in range(60):
+        for _ in range(8):
+            world.delays = {(rank, "forward"): int(us) for rank, us in enumerate(rng.exponential(12_000, 2))}
+            for received in world.steps(1):
+                reducer.feed(received)
+        found = frame_of(reducer, world)
+        agree(found)
+        signs.append((verdict(found).kind, verdict(found).sign))
+    assert ("uneven", "busy") in signs
+    assert not {sign for _, sign in signs} & {"warning", "critical", "doubt"}
+
+
+class Stretch(NamedTuple):
+    """Steps during which nothing changes."""
+
+    steps: int
+    rank: int
+    late_us: int
+    slower_us: int
+    """All ranks' forward."""
+    every: int
+
+
+stretches = st.lists(
+    st.builds(
+        Stretch,
+        st.integers(5, 110),
+        st.integers(0, 3),
+        st.sampled_from((0, 0, 500, 4_000, 30_000, 200_000)),
+        st.sampled_from((0, 20_000, 120_000)),
+        st.sampled_from((1, 2, 4, 8, 16, 32, 64)),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=8, deadline=None, phases=(Phase.explicit, Phase.generate))
+@given(story=stretches, seed=st.integers(0, 1000))
+def test_no_cost_is_above_what_the_arrivals_explain(story: list[Stretch], seed: int) -> None:
+    """Delays come and go, step times change, detail is sampled: whatever is said of a cost stays possible."""
+    world = World(4)
+    reducer = begun(world)
+    rng = np.random.default_rng(seed)
+    fed = [world.run(), *World(4).introduce()]
+    walls: list[int] = []
+    skews: list[float] = []
+    for stretch in story:
+        world.detail_every = stretch.every
+        for step in range(stretch.steps):
+            jitter = rng.exponential(300, 4).astype(int)
+            world.delays = {(rank, "forward"): int(us) + stretch.slower_us for rank, us in enumerate(jitter)}
+            world.delays[stretch.rank, "data"] = stretch.late_us
+            arrivals = [
+                world.delays[rank, "forward"] + world.delays.get((rank, "data"), 0) for rank in range(4)
+            ]
+            messages = [*world.steps(1)]
+            for received in messages:
+                reducer.feed(received)
+            fed += messages
+            walls.append(max(received.message.rows[0].wall_us for received in messages))
+            skews.append((max(arrivals) - sorted(arrivals)[-2]) / walls[-1])
+            if step % 13 == 0:
+                _explained(frame_of(reducer, world), walls, skews)
+    _adds_up(report([*fed, world.run("finished", 0)], steps=len(walls)), walls)
+
+
+def _explained(frame: Frame, walls: list[int], skews: list[float]) -> None:
+    group = frame.group
+    agree(frame)
+    step_ms, even_ms, hidden_ms, both_ms = (
+        group.step_ms_p50,
+        group.no_straggler_ms,
+        group.no_exposed_comm_ms,
+        group.both_ms,
+    )
+    assert step_ms is not None
+    what_if = json.loads(json.dumps(snapshot(frame)))["group"]["what_if"]
+    assert all(value is None or value > 0 for value in what_if.values()), "unknown is null, never 0"
+    if even_ms is None or both_ms is None or hidden_ms is None:
+        return
+    window = slice(-max(group.window_steps, 100), None)
+    assert 1 - even_ms / step_ms <= max(skews[window]) + 1e-3
+    assert 0 < both_ms <= min(even_ms, hidden_ms) + 1e-6
+    assert max(even_ms, hidden_ms) <= step_ms + 1e-6
+    if frame.straggler is not None and frame.straggler.pattern != "intermittent":
+        assert frame.straggler.cost_pct == pytest.approx(100 * (1 - even_ms / step_ms), abs=1e-6)
+
+
+def _adds_up(found: object, walls: list[int]) -> None:
+    cost, communication = found.cost, found.communication  # type: ignore[attr-defined]  # a Report
+    assert cost.step_s == pytest.approx(sum(walls) / 1e6, rel=0.02)
+    assert sum(span.lost_s or 0.0 for span in found.spans) == pytest.approx(cost.named_s or 0.0)  # type: ignore[attr-defined]
+    assert sum(one.lost_s for one in found.culprits) == pytest.approx(cost.named_s or 0.0)  # type: ignore[attr-defined]
+    if cost.uneven_pct is None:
+        assert communication.no_straggler_ms is None
+        return
+    assert 0 <= (cost.named_s or 0.0) <= cost.uneven_s + 1e-9 <= cost.step_s
+    gain_pct = 100 * (1 - communication.no_straggler_ms / communication.step_ms)
+    assert gain_pct == pytest.approx(cost.uneven_pct, abs=1e-6)
+    assert 0 < communication.both_ms <= communication.no_straggler_ms + 1e-9

@@ -101,10 +101,15 @@ class Figures:
         """The flagged rank with its figures over these detailed steps; None: nobody, or no longer so."""
         return None if self.detail is None else self._detailed.naming.straggler(self.detail, slots)
 
-    def flagged_gain(self, straggler: Straggler, slots: Column) -> Column:
-        """(n,) ms by which each detailed step had been shorter without the flagged ranks' lateness."""
+    def flagged_gain(self, straggler: Straggler, slots: Column) -> Column | None:
+        """(n,) ms by which each detailed step had been shorter without the flagged ranks' lateness.
+
+        None where their process group is not all ranks: its steps are not those of the others.
+        """
         named = self._detailed.naming.now
         assert self.detail is not None and named is not None
+        if len(named.scope.ranks) < self.world:
+            return None
         ranks = tuple(named.scope.ranks.index(rank) for rank in straggler.ranks or (straggler.rank,))
         return judge.gain(self.detail.scopes[named.scope], slots, ranks)[1]
 

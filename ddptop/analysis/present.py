@@ -142,8 +142,9 @@ def _with_cost(figures: Figures, found: Present, end: int) -> Present:
     if window is None or not detail.enough:
         return found
     gain, hidden, both = (window.group.of(name, detail.slots) for name in ("recoverable", "hidden", "both"))
-    if straggler is not None and straggler.pattern != "rotating":
-        gain = figures.flagged_gain(straggler, detail.slots)
+    own_gain = figures.flagged_gain(straggler, detail.slots) if straggler is not None else None
+    if straggler is not None and own_gain is not None and straggler.pattern != "rotating":
+        gain = own_gain
         both = np.fmax(both, gain + hidden if straggler.ranks else gain)
     step: Column = figures.steps.group.of("step", found.steps)
     p50 = known(np.median(step))
@@ -160,7 +161,8 @@ def _with_cost(figures: Figures, found: Present, end: int) -> Present:
     if detail.clock_free:
         what_if = WhatIf(None, what_if.no_exposed_comm_ms, None)
     even_ms = what_if.no_straggler_ms
-    if straggler is not None and straggler.pattern != "intermittent" and p50 and even_ms is not None:
+    steady = straggler is not None and own_gain is not None and straggler.pattern != "intermittent"
+    if straggler is not None and steady and p50 and even_ms is not None:
         cost_pct = 100 * (1 - even_ms / p50)
         straggler = replace(straggler, cost_pct=cost_pct) if cost_pct >= judge.KEEP_PCT else None
     return found._replace(straggler=straggler, what_if=what_if)

@@ -64,7 +64,9 @@ def test_a_group_never_waits_for_a_rank_of_another(pairs) -> None:
     assert found.straggler is not None
     assert (found.straggler.rank, found.straggler.cause) == (3, "data")
     assert found.straggler.lateness_ms == pytest.approx(20.0)
-    assert found.straggler.cost_pct == pytest.approx(100 * 20 / 34, rel=0.01)
+    assert found.straggler.cost_pct == pytest.approx(100 * 20 / 34, rel=0.01), "of its own group's step"
+    assert found.group.step_ms_p50 == pytest.approx(24.0), "median over ranks: two take 14 ms, two 34"
+    assert found.group.no_straggler_ms == pytest.approx(14.0)
 
 
 def test_buckets_of_groups_are_listed_apart_with_the_factor_of_their_size(make_world) -> None:

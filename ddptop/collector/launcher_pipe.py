@@ -20,14 +20,18 @@ class LauncherPipe:
     Before that, how processes ended that the launcher started: `{"exits": [{"pid": P, "exit_code": N}]}`.
     """
 
-    def __init__(self, ranks_present: Callable[[], bool], descriptor: int = 0) -> None:
-        """`ranks_present`: whether there are processes of ranks on this host."""
+    def __init__(
+        self, ranks_present: Callable[[], bool], ranks_well: Callable[[], bool], descriptor: int = 0
+    ) -> None:
+        """`ranks_present`: whether there are processes of ranks on this host; `ranks_well`: whether all have
+        ended as they should."""
         self.descriptor = descriptor
         self.ended = False
         """The run has ended: the collector is to come to its end."""
         self.killed = False
         """The launcher is there no longer, and has not said how the run ended."""
         self._ranks_present = ranks_present
+        self._ranks_well = ranks_well
         self._linger = Linger()
         self.exit_code: int | None = None
         """Of the run; None: nobody said."""
@@ -38,7 +42,7 @@ class LauncherPipe:
     @property
     def well(self) -> bool:
         """Whether the run has ended as it should."""
-        return self.exit_code == 0
+        return self._ranks_well() if self.exit_code is None else self.exit_code == 0
 
     def look(self, now_ns: int) -> None:
         """Where the launcher was killed, look whether the run has ended; once a second will do."""

@@ -172,12 +172,12 @@ class Collector:
 
     def _open_pipe(self) -> LauncherPipe | Alone:
         if self._arguments.alone is None:
-            return LauncherPipe(self._ranks_present)
-        return Alone(
-            self._directory,
-            self._arguments.alone,
-            lambda: all(member.finished and not member.ended_badly for member in self._reducer.members),
-        )
+            return LauncherPipe(self._ranks_present, self._ranks_well)
+        return Alone(self._directory, self._arguments.alone, self._ranks_well)
+
+    def _ranks_well(self) -> bool:
+        members = self._reducer.members
+        return bool(members) and all(member.finished and not member.ended_badly for member in members)
 
     def _take_up(self, before: Earlier) -> None:
         """Begin the run, or go on with it."""

@@ -14,7 +14,7 @@ import pytest
 
 from ddptop.collector import supervisor as supervisor_module
 from ddptop.collector import watch as watch_module
-from ddptop.collector.alone import LINGER_NS
+from ddptop.collector.alone import LINGER_NS, ranks_started
 from ddptop.collector.arguments import Arguments, parse
 from ddptop.collector.launcher_pipe import LauncherPipe
 from ddptop.collector.supervisor import CollectorSupervisor, Summary
@@ -43,7 +43,7 @@ def test_arguments_have_defaults_and_checks(capsys):
 @pytest.fixture
 def pipe():
     reading, writing = os.pipe()
-    made = LauncherPipe(lambda: False, reading)
+    made = LauncherPipe(lambda: False, lambda: False, reading)
     yield made, writing
     os.close(reading)
 
@@ -86,7 +86,7 @@ def test_other_words_are_passed_over_and_the_end_is_the_end(pipe):
 def test_without_its_launcher_a_run_ends_a_moment_after_its_last_rank():
     reading, writing = os.pipe()
     ranks = [4711]
-    launcher = LauncherPipe(lambda: bool(ranks), reading)
+    launcher = LauncherPipe(lambda: bool(ranks), lambda: True, reading)
     launcher.look(0)
     assert not launcher.ended
     os.close(writing)
@@ -103,6 +103,20 @@ def test_without_its_launcher_a_run_ends_a_moment_after_its_last_rank():
     assert not launcher.ended
     launcher.look(23 * LINGER_NS)
     assert launcher.ended
+    assert launcher.well
+
+
+def test_ranks_that_have_not_reported_yet_are_known_by_their_environment():
+    env = os.environ | {"DDPTOP_RUN_ID": "of-this-test", "LOCAL_RANK": "0"}
+    rank = subprocess.Popen(["sleep", "60"], env=env, start_new_session=True)
+    child = subprocess.Popen(["sleep", "60"], env=env)  # has no session of its own
+    try:
+        wait_for(lambda: [pid for pid, _ in ranks_started("of-this-test")] == [rank.pid])
+        assert ranks_started("of-another") == []
+    finally:
+        for process in (rank, child):
+            process.kill()
+            process.wait()
 
 
 class Registry(set):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -142,6 +143,26 @@ def test_a_rank_that_died_while_there_was_no_collector_is_lost(stage):
     ranks[0].kill()
     stage.finish(collector, 1)
     assert events(Recording.open(stage.recording)).count("lost_rank") == 2
+
+
+def test_a_run_whose_launcher_was_killed_is_recorded_until_its_ranks_end(stage):
+    collector = stage.collector()
+    ranks = stage.ranks(steps=900)
+    stage.wait_for(lambda: recorded_past(stage, 100))
+    collector.stdin.close()
+    collector.stdin = None
+    source = stage.source()
+    stage.until(source, lambda frame: frame.run.state == "live" and (frame.group.step or 0) > 500)
+    stage.ended(ranks)
+    last = stage.until(source, lambda frame: frame.run.state == "finished")
+    assert (last.run.exit_code, last.group.step) == (None, 899)
+    out, err = collector.communicate(timeout=20)
+    assert (collector.returncode, err) == (0, "")
+    assert json.loads(out.splitlines()[-1])["lost"] == 0
+    recording = Recording.open(stage.recording)
+    assert "launcher_killed" in events(recording)
+    for rank in (0, 1):
+        assert steps_of(recording, rank) == whole(900)
 
 
 def test_without_a_recording_a_new_collector_goes_on_as_well(stage):

@@ -11,12 +11,15 @@ from tests.processes import environment, run
 
 SCRIPT = """
 import os, signal, sys, warnings
+from pathlib import Path
 if __name__ == "__main__":
     print(__file__, sys.argv, sys.path, sys.executable, sys.warnoptions)
     print(os.getcwd(), os.getpgrp() == os.getpid())
     print(sorted(os.environ.items()), sorted(vars()))
     print([signal.getsignal(number) for number in range(1, 32) if number not in (9, 19)])
     print(sorted(int(name) for name in os.listdir("/proc/self/fd"))[:3], sys.stdout.write_through)
+    in_proc = [Path("/proc/self", name).read_text() for name in ("cmdline", "environ")]
+    print([text.rstrip("\\0").split("\\0") for text in in_proc])
     print([name for name in sys.modules if name.startswith(("tests", "ddptop"))])
     print(sys.stdin.read(), file=sys.stderr)
     how = sys.argv[1]

@@ -41,6 +41,8 @@ CLONE_PARENT = 0x8000
 CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
 LARGEST_REQUEST = 1 << 20
 ABOVE_ALL_TARGETS = 500
+ROOM = 1 << 14
+"""Bytes for what `/proc` shows of a fork's command line, and of its environment."""
 
 
 class Template:
@@ -136,8 +138,15 @@ def begin() -> None:
     env |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     with its:
         subprocess.Popen(
-            [sys.executable, "-c", TEMPLATE, str(Path(__file__).parent.parent), str(its.fileno())],
-            env=env,
+            [
+                sys.executable,
+                "-c",
+                TEMPLATE,
+                str(Path(__file__).parent.parent),
+                str(its.fileno()),
+                " " * ROOM,
+            ],
+            env=env | {"ROOM": " " * ROOM},
             pass_fds=[its.fileno()],
             start_new_session=True,
         )
@@ -146,7 +155,7 @@ def begin() -> None:
 
 TEMPLATE = """
 import sys
-root, connection = sys.argv[1:]
+root, connection = sys.argv[1:3]
 sys.path[:] = sys.path[1:]
 sys.path.append(root)
 from tests import warm
@@ -224,6 +233,7 @@ def _become(args: list[str], env: dict[str, str], cwd: str, fds: dict[int, int],
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
+    _show_in_proc(args, env)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -246,6 +256,16 @@ def _arrange(wanted: dict[int, int]) -> None:
         if fd not in wanted:
             with contextlib.suppress(OSError):  # that of the folder itself
                 os.close(fd)
+
+
+def _show_in_proc(args: Sequence[str], env: Mapping[str, str]) -> None:
+    """Overwrite the words that the template was started with: Python and libc have copies of them."""
+    stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    places = [int(number) for number in stat[45:49]]
+    lists = (args, [f"{name}={value}" for name, value in env.items()])
+    for start, end, words in zip(places[::2], places[1::2], lists, strict=True):
+        text = b"".join(os.fsencode(word) + b"\0" for word in words)[: end - start - 1]
+        ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
 
 _streams: list[object] = []
@@ -292,6 +312,7 @@ def _keep_a_template(env: Mapping[str, str]) -> None:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         ours.close()
+        _show_in_proc([], {})  # it is no process of the test's
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)

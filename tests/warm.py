@@ -227,6 +227,7 @@ def _clone() -> int:
 
 def _become(args: list[str], env: dict[str, str], cwd: str, fds: dict[int, int], session: bool) -> NoReturn:
     """Turn this fork into what an exec of `args` would be, and run it to its end."""
+    gc.unfreeze()  # at the end of the process, all is to be freed as always
     if session:
         os.setsid()
     _arrange(fds)

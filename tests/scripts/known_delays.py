@@ -1,18 +1,15 @@
 """A DDP script that knows what it injects: known_delays.py STEPS SLEEP_MS [NAMESPACE...]
 
 Rank r comes r x 10 ms late to every backward. A communication hook lets each all-reduce take SLEEP_MS
-longer in the second half of the steps. With a network namespace for each rank there is no hook, the ranks
-talk through whatever link joins the namespaces, and rank 0 also times plain all-reduces over it, to which
-the ranks come just as late by the clock that they share. Rank 0 prints a line of JSON for each half,
-medians over its steps, by the script's own clocks: `wait_ms` of each rank, `transfer_ms` until backward
-returned, `least_ms` of it until the hook was done, where there is one, and as `plain_ms` that of the plain
-all-reduces.
+longer in the second half of the steps. With a network namespace for each rank there is no hook, and the
+ranks talk through whatever link joins the namespaces. Rank 0 prints a line of JSON for each half, or for all
+steps where there is no hook, medians by the script's own clocks: `wait_ms` of each rank, `transfer_ms` until
+backward returned, and `least_ms` of it until the hook was done, where there is one.
 """
 
 import ctypes
 import json
 import os
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -24,8 +21,6 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 LATE_S = 0.01
 WIDTH = 64
-PLAIN = 20
-"""Plain all-reduces, 100 ms apart: enough for all ranks to be asleep before each."""
 CLONE_NEWNET = 0x40000000
 
 
@@ -58,23 +53,6 @@ def join(namespaces: list[str]) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = namespaces[rank]  # the device is called as its namespace
     store = dist.FileStore(str(Path.cwd() / "store"), len(namespaces))  # torchrun's is not within reach there
     dist.init_process_group("gloo", store=store, rank=rank, world_size=len(namespaces))
-
-
-def plain_ms(count: int) -> float:
-    """Median over plain all-reduces of the time from the last rank's call, as a mean over the ranks."""
-    data = torch.ones(WIDTH * (WIDTH + 1))
-    last_s = (dist.get_world_size() - 1) * LATE_S
-    begin = torch.tensor(time.monotonic_ns() + 10**9)
-    dist.broadcast(begin, 0)
-    took = []
-    for number in range(count):
-        at_ns = int(begin) + number * 10**8
-        time.sleep(max(0, at_ns - time.monotonic_ns()) / 1e9 + dist.get_rank() * LATE_S)
-        dist.all_reduce(data)
-        took.append(time.monotonic_ns() - at_ns)
-    times = torch.tensor(took) / 1e6 - 1e3 * last_s
-    dist.all_reduce(times)
-    return statistics.median((times / dist.get_world_size()).tolist())
 
 
 def main() -> None:
@@ -111,11 +89,11 @@ def main() -> None:
         loss.backward()
         stamps.backward_done()
         optimizer.step()
-    tell(stamps, plain_ms(PLAIN) if namespaces else None)
+    tell(stamps)
     dist.destroy_process_group()
 
 
-def tell(stamps: Stamps, plain: float | None) -> None:
+def tell(stamps: Stamps) -> None:
     hooked = bool(stamps.hook_done)
     mine = torch.tensor([stamps.arrived, stamps.ended, stamps.hook_done if hooked else stamps.ended])
     everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
@@ -127,12 +105,11 @@ def tell(stamps: Stamps, plain: float | None) -> None:
     waits, transfer = (last - arrived) / 1e6, ((ended - last) / 1e6).mean(dim=0)
     least = ((hook_done - last) / 1e6).mean(dim=0)
     middle = arrived.shape[1] // 2
-    for half in (slice(middle), slice(middle, None)):
+    for half in (slice(middle), slice(middle, None)) if hooked else (slice(None),):
         told = {
             "wait_ms": waits[:, half].median(dim=1).values.tolist(),
             "transfer_ms": transfer[half].median().item(),
             "least_ms": least[half].median().item() if hooked else None,
-            "plain_ms": plain,
         }
         print(json.dumps(told))
 

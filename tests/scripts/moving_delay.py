@@ -1,11 +1,11 @@
 """A plain DDP script whose rank 1 sleeps in one place, then in another: moving_delay.py PLACE:STEPS...
 
 PLACE is where in a step 20 ms are slept, or `nowhere`. Rank 0 prints at the end what the script itself saw
-of it, for each stretch a line of JSON, medians over its steps: `slept_ms`, rank 1's sleep by its own clock
-(never shorter than asked for, and longer on a busy machine), and, from when each rank had its gradients,
-`late_ms`, how much later rank 1 had them than the median of the others, `wait_ms`, how much sooner than
-the last rank the ranks had them, as a mean over all four, and `ranks_late_ms`, of each rank how much later it
-had them than the median of the others: the median over the steps, and what a tenth of them exceed.
+of it, for each stretch a line of JSON, medians over its last 100 steps: `slept_ms`, rank 1's sleep by its
+own clock (never shorter than asked for, and longer on a busy machine), and, from when each rank had its
+gradients, `late_ms`, how much later rank 1 had them than the median of the others, `ranks_wait_ms`, of each
+rank how much sooner it had them than the last one, and `ranks_late_ms`, of each rank how much later it had
+them than the median of the others: the median over the steps, and what a tenth of them exceed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset
 
+WINDOW = 100
+"""Steps that ddptop's figures are made of."""
 SLEEP_S = 0.02
 NOISE_S = 0.003
 """Every rank's batches take up to this: else the order in which two cores serve four ranks decides."""
@@ -118,11 +120,11 @@ def tell(naps: Naps, stretches: int) -> None:
     came = torch.stack([times[1] for times in everyone], dim=1)
     came = (came - came[:, :1]) / 1e6
     late = torch.stack([lateness(came, rank) for rank in range(came.shape[1])], dim=1)
-    wait = (came.max(dim=1, keepdim=True).values - came).mean(dim=1)
+    wait = came.max(dim=1, keepdim=True).values - came
     for number in range(stretches):
-        here = stretch == number
-        names = {"slept_ms": slept, "late_ms": late[:, 1], "wait_ms": wait}
-        told = {name: times[here].median().item() for name, times in names.items()}
+        here = (stretch == number).nonzero().squeeze(1)[-WINDOW:]
+        names = {"slept_ms": slept, "late_ms": late[:, 1], "ranks_wait_ms": wait}
+        told = {name: times[here].median(dim=0).values.tolist() for name, times in names.items()}
         quantiles = torch.tensor([0.5, 0.9], dtype=late.dtype)
         print(json.dumps(told | {"ranks_late_ms": late[here].quantile(quantiles, dim=0).T.tolist()}))
 

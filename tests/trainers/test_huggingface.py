@@ -8,6 +8,8 @@ import pytest
 
 from tests.trainers.pairs import assert_seen, by_torchrun
 
+pytestmark = pytest.mark.slow
+
 STEPS = 20
 
 

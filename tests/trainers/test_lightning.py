@@ -9,6 +9,7 @@ import pytest
 from tests.trainers.pairs import SCRIPTS, Pair, assert_same_weights, assert_seen, by_itself, by_torchrun
 
 pytest.importorskip("lightning", reason="pip install 'ddptop[trainers]'")
+pytestmark = pytest.mark.slow
 STEPS = 20
 
 

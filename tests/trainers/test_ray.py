@@ -10,6 +10,7 @@ import pytest
 from tests.trainers.pairs import SCRIPTS, assert_same_weights, assert_seen, by_itself
 
 pytest.importorskip("ray.train.torch", reason="pip install 'ray[train]'", exc_type=ImportError)
+pytestmark = pytest.mark.slow
 STEPS = 20
 
 

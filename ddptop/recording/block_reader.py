@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.protocol.messages import Type
 from ddptop.recording.format import RecordingError
-from ddptop.recording.records import PASSING_TYPES, read_block
+from ddptop.recording.records import PASSING_TYPES, count_records, parse, read_block, read_copy
 
 if TYPE_CHECKING:
     from ddptop.protocol.messages import Received
@@ -23,7 +23,9 @@ class BlockReader:
     def __init__(self, descriptor: int) -> None:
         """The descriptor is the caller's to close."""
         self._descriptor = descriptor
-        self._unreadable: set[int] = set()
+        self._unreadable: dict[int, int] = {}
+        """By offset of the block: records in it that are lost."""
+        self._mended: set[int] = set()
         self._lasting: dict[int, list[Received]] = {}
         self._lasting_kept = 0
 
@@ -32,13 +34,39 @@ class BlockReader:
         """Blocks that were found to be damaged so far."""
         return len(self._unreadable)
 
+    @property
+    def lost(self) -> int:
+        """Messages that were in them, by the index."""
+        return sum(self._unreadable.values())
+
+    @property
+    def mended(self) -> int:
+        """Blocks so far of which a single wrong bit was put right."""
+        return len(self._mended)
+
     def read(self, entry: Entry, wanted: Wanted) -> list[Received]:
         """Messages of the wanted kinds, in order."""
         found: list[Received] = []
         try:
-            found.extend(read_block(self._descriptor, entry, wanted=wanted))
+            records, whole = read_block(self._descriptor, entry)
+            if not whole:
+                self._mended.add(entry.offset)
+            found.extend(parse(records, wanted))
         except (RecordingError, OSError):
-            self._unreadable.add(entry.offset)
+            if not found:
+                return self._copied(entry, wanted)
+            self._unreadable.setdefault(entry.offset, entry.summary.records - len(found))
+        return found
+
+    def _copied(self, entry: Entry, wanted: Wanted) -> list[Received]:
+        """Of a block that cannot be read: what was kept of it twice."""
+        found: list[Received] = []
+        try:
+            records = read_copy(self._descriptor, entry)
+            found.extend(parse(records, wanted))
+        except (RecordingError, OSError):
+            records = b""
+        self._unreadable.setdefault(entry.offset, max(0, entry.summary.records - count_records(records)))
         return found
 
     def lasting(self, entry: Entry) -> list[Received]:

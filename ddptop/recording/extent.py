@@ -10,6 +10,7 @@ from ddptop.recording.format import FOOTER_BYTES, NO_STEP
 from ddptop.recording.index import extend, load
 
 if TYPE_CHECKING:
+    from ddptop.recording.block_reader import BlockReader
     from ddptop.recording.blocks import Blocks
 
 
@@ -47,15 +48,24 @@ class Extent:
             self.first_step = first if self.first_step is None else min(first, self.first_step)
             self.last_step = last if self.last_step is None else max(last, self.last_step)
 
-    def damage(self, unreadable: int) -> str | None:
-        """What of the file could not be read, in words, with so many unreadable blocks; None: nothing."""
+    def damage(self, reader: BlockReader) -> str | None:
+        """What of the file could not be read, or not as it is there, in words; None: nothing.
+
+        `reader` knows of the blocks that were read so far.
+        """
         contents = self.contents
         parts = []
         torn = self.size - contents.end - (FOOTER_BYTES if contents.closed else 0)
+        if contents.broken:
+            parts.append("its index is damaged: the blocks were searched for")
         if contents.damaged:
             parts.append(f"{contents.damaged:,} bytes in the middle are damaged")
-        if unreadable:
-            parts.append(f"{unreadable:,} of {len(contents.blocks):,} blocks cannot be read")
+        if reader.unreadable:
+            lost = f", {reader.lost:,} messages are lost" if reader.lost else ""
+            parts.append(f"{reader.unreadable:,} of {len(contents.blocks):,} blocks cannot be read{lost}")
+        if reader.mended:
+            blocks = "a block" if reader.mended == 1 else f"{reader.mended:,} blocks"
+            parts.append(f"a wrong bit in {blocks} was put right")
         if torn > 0 and not self.growing:
             parts.append(f"the last {torn:,} bytes are cut off or damaged")
         elif not contents.closed and not self.growing:

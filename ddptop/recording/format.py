@@ -13,6 +13,9 @@ Kinds of frames:
     FOOTER  = offset of the last INDEX; last in a file that was closed, and nowhere else
     HISTORY = zlib of the group's history points, thinned out (`ddptop.recording.past`); it follows the INDEX
               whose blocks it is about, where the writer knew any. Earlier versions pass over it.
+    COPY    = (offset, summary) of an earlier BLOCK, then zlib of those of its records without which the
+              others say nothing (HELLO, LAYOUT, ...): read where that BLOCK cannot be. Earlier versions pass
+              over it.
 
 A file without a FOOTER is still being written, or its writer was killed: what follows its last INDEX is
 found by walking over the frames. What is damaged is skipped by searching for the next sync.
@@ -25,6 +28,8 @@ import zlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ddptop.protocol.limits import MAX_NS, MAX_ROWS, MAX_STEP
+
 MAGIC = b"DDPTOP\x00\x01"
 
 SYNC = b"\xd7DR1"
@@ -33,12 +38,15 @@ SYNC = b"\xd7DR1"
 HEADER = struct.Struct("<4sBBHIII")
 _CHECKED = HEADER.size - 4
 
-BLOCK, INDEX, FOOTER, HISTORY = 1, 2, 3, 4
+BLOCK, INDEX, FOOTER, HISTORY, COPY = 1, 2, 3, 4, 5
 
 MAX_PAYLOAD = 1 << 20
 """No frame of ours comes near it; a header that claims more is not believed."""
 MAX_RAW = 1 << 20
 """Records of one block, decompressed: a block is closed at 64 kB, and one message has at most 64 KiB."""
+
+MAX_OFFSET = 1 << 62
+"""More than a file can have, and less than what the operating system takes for one."""
 
 NO_STEP = -1
 
@@ -101,11 +109,39 @@ def block_summary(payload: bytes) -> Summary:
     return Summary._make(_SUMMARY.unpack_from(payload))
 
 
-def block_records(payload: bytes) -> bytes:
+def is_possible(entry: Entry) -> bool:
+    """Whether a writer of ours can have made this entry: a checksum tells of accidents, not of intent."""
+    s = entry.summary
+    steps = (s.first_step, s.last_step)
+    return (
+        len(MAGIC) <= entry.offset < MAX_OFFSET
+        and 0 <= s.first_ns <= s.last_ns <= MAX_NS
+        and (steps == (NO_STEP, NO_STEP) or 0 <= s.first_step <= s.last_step <= MAX_STEP + MAX_ROWS)
+        and s.lasting <= s.records <= MAX_RAW
+    )
+
+
+def copy_payload(entry: Entry, records: bytes) -> bytes:
+    """Payload of a COPY of some records of this block."""
+    return _ENTRY.pack(entry.offset, *entry.summary) + zlib.compress(records, 1)
+
+
+def copy_content(payload: bytes) -> tuple[Entry, bytes]:
+    """The block that a COPY is of, and its records. Raises RecordingError."""
+    if len(payload) < _ENTRY.size:
+        raise RecordingError("a copy of a wrong length")
+    offset, *summary = _ENTRY.unpack_from(payload)
+    entry = Entry(offset, Summary._make(summary))
+    if not is_possible(entry):
+        raise RecordingError("a copy of a block that cannot be")
+    return entry, block_records(payload, _ENTRY.size)
+
+
+def block_records(payload: bytes, begin: int = _SUMMARY.size) -> bytes:
     """The records of a BLOCK, decompressed. Raises RecordingError for what no writer of ours has made."""
     inflate = zlib.decompressobj()
     try:
-        raw = inflate.decompress(payload[SUMMARY_BYTES:], MAX_RAW)
+        raw = inflate.decompress(payload[begin:], MAX_RAW)
     except zlib.error as error:
         raise RecordingError(f"a block does not decompress: {error}") from error
     if not inflate.eof:

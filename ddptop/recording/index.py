@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 from ddptop.recording.blocks import Blocks
 from ddptop.recording.format import (
     BLOCK,
+    COPY,
     FOOTER,
     FOOTER_BYTES,
     HISTORY,
@@ -16,11 +18,14 @@ from ddptop.recording.format import (
     Entry,
     RecordingError,
     block_summary,
+    copy_content,
     first_offset,
     footer_content,
     index_content,
+    is_possible,
 )
 from ddptop.recording.frames import Frame, last_of_kind, read_frame, walk
+from ddptop.recording.records import COPY_WITHIN
 
 
 class Contents(NamedTuple):
@@ -41,6 +46,8 @@ class Contents(NamedTuple):
     """Bytes between whole frames."""
     histories: tuple[int, ...] = ()
     """Offsets at which a HISTORY frame may be, in order: behind every INDEX."""
+    broken: bool = False
+    """An INDEX was damaged or says what cannot be: blocks before it were found by walking."""
 
 
 def load(descriptor: int, size: int) -> Contents:
@@ -48,8 +55,8 @@ def load(descriptor: int, size: int) -> Contents:
     last = _footer_index(descriptor, size) or last_of_kind(descriptor, INDEX, size)
     if last is None:
         return extend(Contents(Blocks(), 0, 0, len(MAGIC), 0, False, 0), descriptor, size)
-    blocks, damaged, histories = _chain(descriptor, last)
-    known = Contents(blocks, 0, last.offset, last.end, last.sequence + 1, False, damaged, histories)
+    blocks, damaged, histories, broken = _chain(descriptor, last)
+    known = Contents(blocks, 0, last.offset, last.end, last.sequence + 1, False, damaged, histories, broken)
     return extend(known, descriptor, size)
 
 
@@ -68,12 +75,22 @@ def extend(known: Contents, descriptor: int, size: int) -> Contents:
             unindexed, last_index = 0, found.offset
         elif found.kind == HISTORY:
             histories += [found.offset] if found.offset not in histories[-1:] else []
-        elif (entry := _entry(found)) is not None:
+        elif (entry := _entry(found)) is None:
+            damaged += found.end - found.offset if found.kind in (BLOCK, COPY) else 0
+        elif found.kind == BLOCK or _is_missing(entry, added, known):
             added.append(entry)
             unindexed += 1
         end, sequence = found.end, found.sequence + 1
+    added.sort()
     blocks = known.blocks + Blocks.of(added) if added else known.blocks
-    return Contents(blocks, unindexed, last_index, end, sequence, closed, damaged, tuple(histories))
+    told = (unindexed, last_index, end, sequence, closed, damaged, tuple(histories), known.broken)
+    return Contents(blocks, *told)
+
+
+def _is_missing(entry: Entry, added: list[Entry], known: Contents) -> bool:
+    """Whether the block that a COPY is of was not found: it is damaged, and read from there."""
+    last = known.blocks[len(known.blocks) - 1].offset if len(known.blocks) else 0
+    return entry.offset > last and all(one.offset != entry.offset for one in added[-COPY_WITHIN:])
 
 
 def _footer_index(descriptor: int, size: int) -> Frame | None:
@@ -88,10 +105,9 @@ def _footer_index(descriptor: int, size: int) -> Frame | None:
     return index if index is not None and index.kind == INDEX else None
 
 
-def _chain(descriptor: int, last: Frame) -> tuple[Blocks, int, tuple[int, ...]]:
-    """The blocks of this INDEX and all before it, how many bytes are damaged, and where those before it end.
-
-    Where the chain is broken, the blocks before the break are found by walking.
+def _chain(descriptor: int, last: Frame) -> tuple[Blocks, int, tuple[int, ...], bool]:
+    """The blocks of this INDEX and all before it, how many bytes are damaged, where those before it end, and
+    whether the chain is broken: then the blocks before the break are found by walking.
     """
     pieces: list[bytes] = []
     ends: list[int] = []
@@ -99,10 +115,10 @@ def _chain(descriptor: int, last: Frame) -> tuple[Blocks, int, tuple[int, ...]]:
     reached = last.offset
     whole = False
     while index is not None:
-        try:
-            before, packed = index_content(index.payload)
-        except RecordingError:
+        found = _of_index(index, reached)
+        if found is None:
             break
+        before, packed = found
         pieces.append(packed)
         ends.append(index.end)
         reached = first_offset(packed) if packed else index.offset
@@ -110,17 +126,39 @@ def _chain(descriptor: int, last: Frame) -> tuple[Blocks, int, tuple[int, ...]]:
             whole = True
             break
         # Only backwards: a chain that was forged into a ring must end.
-        index = read_frame(descriptor, before) if len(MAGIC) <= before < index.offset else None
+        index = read_frame(descriptor, before) if len(MAGIC) <= before < reached else None
         if index is not None and index.kind != INDEX:
             index = None
     indexed, histories = Blocks.of_bytes(reversed(pieces)), tuple(reversed(ends[1:]))
     if whole:
-        return indexed, 0, histories
-    found = extend(Contents(Blocks(), 0, 0, len(MAGIC), 0, False, 0), descriptor, reached)
-    return found.blocks + indexed, found.damaged + max(0, reached - found.end), found.histories + histories
+        return indexed, 0, histories, False
+    walked = extend(Contents(Blocks(), 0, 0, len(MAGIC), 0, False, 0), descriptor, reached)
+    damaged = walked.damaged + max(0, reached - walked.end)
+    return walked.blocks + indexed, damaged, walked.histories + histories, True
+
+
+def _of_index(index: Frame, end: int) -> tuple[int, bytes] | None:
+    """Offset of the INDEX before this one, and its entries; None where they cannot be: blocks are in order,
+    lie before the INDEX that names them, and behind the one before it."""
+    try:
+        before, packed = index_content(index.payload)
+    except RecordingError:
+        return None
+    entries = [*Blocks.of_bytes([packed])]
+    bounds = [max(before, len(MAGIC) - 1), *(entry.offset for entry in entries), min(end, index.offset)]
+    in_order = all(one < other for one, other in pairwise(bounds))
+    return (before, packed) if in_order and all(map(is_possible, entries)) else None
 
 
 def _entry(found: Frame) -> Entry | None:
+    """The block that a frame is, or is a copy of; None for other frames, and for what cannot be."""
+    if found.kind == COPY:
+        try:
+            entry, _ = copy_content(found.payload)
+        except RecordingError:
+            return None
+        return entry if entry.offset < found.offset else None
     if found.kind != BLOCK or len(found.payload) < SUMMARY_BYTES:
         return None
-    return Entry(found.offset, block_summary(found.payload))
+    entry = Entry(found.offset, block_summary(found.payload))
+    return entry if is_possible(entry) else None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgpack
 import numpy as np
 
+from ddptop.protocol.limits import MAX_NS
 from ddptop.recording.format import MAX_RAW, RecordingError
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def past_content(payload: bytes) -> Past:
             raise ValueError("columns of different lengths")
         if not np.isfinite(points["time_s"]).all() or (np.diff(points["time_s"]) < 0).any():
             raise ValueError("times that are not in order")
+        if len(points["time_s"]) and not 0 <= points["time_s"][-1] < MAX_NS / 1e9:
+            raise ValueError("a time that cannot be")
         told = tuple((float(at), str(kind)) for at, kind in marks[:MOST_MARKS])
         found = tuple(_found(*one) for one in words[0][:MOST_MARKS]) if words else None
         return Past(points, np.frombuffer(best, "<f4").astype(np.float64), told, found)

@@ -128,7 +128,7 @@ class Recording:
     @property
     def damage(self) -> str | None:
         """What of the file could not be read so far, in words; None where nothing is known to be missing."""
-        return self._extent.damage(self._reader.unreadable)
+        return self._extent.damage(self._reader)
 
     # -- its past -----------------------------------------------------------------
 

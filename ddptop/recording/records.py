@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TypeAlias, cast
 
 import msgpack
@@ -10,22 +12,43 @@ import msgpack
 from ddptop.protocol.codec import ProtocolError, decode
 from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
 from ddptop.protocol.machine import Gpu, Memory, Usage
-from ddptop.protocol.messages import Logged, Progress, Received, Replica, Steps, Type
+from ddptop.protocol.messages import (
+    Card,
+    Hello,
+    Layout,
+    Logged,
+    Membership,
+    Progress,
+    Received,
+    Replica,
+    Run,
+    Steps,
+    Type,
+)
 from ddptop.recording.format import (
     BLOCK,
+    COPY,
+    MAX_PAYLOAD,
     NO_STEP,
     SUMMARY_BYTES,
     Entry,
     RecordingError,
     Summary,
     block_records,
+    copy_content,
 )
-from ddptop.recording.frames import read_frame
+from ddptop.recording.frames import read_frame, read_mended, walk
 
 PASSING = (Steps, Progress, Usage, Replica, Gpu, Memory, Logged)
 """Messages that only a moment cares for; all others matter for ever after."""
 PASSING_TYPES = frozenset(int(Type[kind.__name__.upper()]) for kind in PASSING)
 
+
+COPY_WITHIN = 16
+"""A COPY is written behind the block after the one that it is of: so many frames later at most."""
+
+ESSENTIAL = (Run, Hello, Layout, Card, Membership)
+"""Messages without which those that follow say nothing: they are kept twice."""
 
 Wanted: TypeAlias = "Callable[[int], bool]"
 """Whether messages of this type are asked for."""
@@ -52,6 +75,7 @@ class BlockBuilder:
         """Begin the next block."""
         self.bytes = 0
         self._parts: list[bytes] = []
+        self._essential: list[bytes] = []
         self._first_ns = self._last_ns = 0
         self._first_step = self._last_step = NO_STEP
         self._lasting = 0
@@ -75,7 +99,14 @@ class BlockBuilder:
             self._lasting += 1
         record = pack(received, body)
         self._parts.append(record)
+        if isinstance(message, ESSENTIAL):
+            self._essential.append(record)
         self.bytes += len(record)
+
+    @property
+    def essential(self) -> bytes:
+        """Those of its records that are to be kept twice."""
+        return b"".join(self._essential)
 
     def build(self) -> tuple[Summary, bytes]:
         """The block's summary and its records."""
@@ -85,20 +116,40 @@ class BlockBuilder:
         return summary, b"".join(self._parts)
 
 
-def read_block(descriptor: int, entry: Entry, *, wanted: Wanted = lambda kind: True) -> Iterator[Received]:
-    """The messages of a block whose type is `wanted`; others are passed over without being decoded.
+def read_block(descriptor: int, entry: Entry) -> tuple[bytes, bool]:
+    """The records of a block, decompressed, and whether it was whole: a single wrong bit has been put right.
 
-    Messages of a type that this version does not know are left out. Raises RecordingError where the block
-    is not whole any more, OSError where the file cannot be read.
+    Raises RecordingError where more is wrong with it, OSError where the file cannot be read.
     """
     found = read_frame(descriptor, entry.offset)
+    whole = found is not None
+    if found is None:
+        found = read_mended(descriptor, entry.offset, os.fstat(descriptor).st_size)
     if found is None or found.kind != BLOCK or len(found.payload) < SUMMARY_BYTES:
         raise RecordingError(f"damaged at byte {entry.offset}")
-    yield from parse(block_records(found.payload), wanted)
+    return block_records(found.payload), whole
+
+
+def read_copy(descriptor: int, entry: Entry) -> bytes:
+    """Those records of a block that are kept twice; none where there is no copy. Raises OSError."""
+    end = min(os.fstat(descriptor).st_size, entry.offset + COPY_WITHIN * MAX_PAYLOAD)
+    for found in islice(walk(descriptor, entry.offset, end), COPY_WITHIN):
+        if found.kind == COPY:
+            try:
+                of, records = copy_content(found.payload)
+            except RecordingError:
+                continue
+            if of == entry:
+                return records
+    return b""
 
 
 def parse(raw: bytes, wanted: Wanted) -> Iterator[Received]:
-    """The records of a decompressed block. Raises RecordingError for what no writer of ours has made."""
+    """The messages among the records whose type is `wanted`; others are passed over without being decoded.
+
+    Messages of a type that this version does not know are left out. Raises RecordingError for what no writer
+    of ours has made.
+    """
     unpacker = msgpack.Unpacker(
         use_list=False,
         max_buffer_size=max(1, len(raw)),
@@ -120,6 +171,11 @@ def parse(raw: bytes, wanted: Wanted) -> Iterator[Received]:
                 yield Received(*head, message)
     except (ValueError, msgpack.UnpackException) as error:
         raise RecordingError(f"a block holds something else than records: {error}") from error
+
+
+def count_records(raw: bytes) -> int:
+    """How many records these are."""
+    return sum(1 for _ in parse(raw, lambda kind: True)) if raw else 0
 
 
 _LIMITS = ((0, MAX_NS), (-1, MAX_WORLD - 1), (0, 2**63 - 1), (0, MAX_STEP))

@@ -12,6 +12,7 @@ from ddptop.protocol.messages import Event, Hello, Received, Steps
 from ddptop.recording.disk import AppendFile
 from ddptop.recording.format import (
     BLOCK,
+    COPY,
     FOOTER,
     HISTORY,
     INDEX,
@@ -19,6 +20,7 @@ from ddptop.recording.format import (
     Entry,
     RecordingError,
     block_payload,
+    copy_payload,
     footer_payload,
     frame,
     index_payload,
@@ -61,6 +63,8 @@ class Writer:
         self._block = BlockBuilder()
         self._thinner = Thinner(limit_bytes)
         self._unindexed: list[Entry] = []
+        self._to_copy: tuple[Entry, bytes] | None = None
+        """The block written last, and what of it is to be kept twice."""
         self._last_index = self._sequence = 0
         self._final_size = 0
         self._path = path
@@ -138,11 +142,14 @@ class Writer:
         if self._file is None or not self._block.bytes:
             return
         summary, records = self._block.build()
+        essential = self._block.essential
         self._block.clear()
-        offset = self._file.size
+        entry = Entry(self._file.size, summary)
         if not self._write(BLOCK, block_payload(summary, records)):
             return
-        self._unindexed.append(Entry(offset, summary))
+        self._unindexed.append(entry)
+        self._write_copy()
+        self._to_copy = (entry, essential) if essential else None
         if len(self._unindexed) >= INDEX_BLOCKS or self._file.size - self._indexed_to >= INDEX_BYTES:
             self._write_index()
         if self._thinner.look(self._file.size):
@@ -151,12 +158,20 @@ class Writer:
     def close(self) -> None:
         """Write the rest, INDEX and FOOTER, and let go of the file. May be called twice."""
         self.flush()
+        self._write_copy()
         if self._unindexed:
             self._write_index(final=True)
         if self._file is not None:
             self._write(FOOTER, footer_payload(self._last_index))
         if self._file is not None:
             self._release(self._file)
+
+    def _write_copy(self) -> None:
+        """Keep the essential messages of the block before the last one twice: what damages the one place
+        does not reach the other."""
+        if self._to_copy is not None and self._file is not None:
+            self._write(COPY, copy_payload(*self._to_copy))
+        self._to_copy = None
 
     def _write_index(self, *, final: bool = False) -> None:
         assert self._file is not None

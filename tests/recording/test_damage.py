@@ -87,7 +87,7 @@ def test_bit_flips(records: list[Received], whole: bytes, tmp_path: Path) -> Non
             list(recording.tail(before_ns=START_NS + 10**9, steps=50))
             assert recording.latest_run.run_id == "run-1"
         readable += len(read) == len(records)
-    assert readable < TRIES
+    assert readable >= 0.97 * TRIES
 
 
 def test_many_flips_and_a_cut(records: list[Received], whole: bytes, tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import sys
 from contextlib import suppress
 from enum import IntEnum
 
+from ddptop.protocol.checks import printable
+
 
 class Exit(IntEnum):
     """Exit codes of every command."""
@@ -33,8 +35,11 @@ class CliError(Exception):
         self.code = code
 
 
-def note(line: str) -> None:
-    """Say on stderr what the command assumed or is doing; nothing where stderr is closed."""
+def note(text: str) -> None:
+    """Say it on stderr, without what of file names and other foreign text would disturb a terminal.
+
+    Nothing where stderr is closed.
+    """
     if sys.stderr is not None:  # print would take stdout in its place
         with suppress(OSError, ValueError):
-            print(f"ddptop: {line}", file=sys.stderr, flush=True)
+            print("\n".join(map(printable, f"ddptop: {text}".split("\n"))), file=sys.stderr, flush=True)

@@ -14,27 +14,42 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
+from typing import TYPE_CHECKING, TypeAlias
 
-from ddptop.cli.errors import note
+from ddptop.cli.errors import Exit, note
 from ddptop.cli.exits import hide_our_frames, told
-from ddptop.cli.launch_options import LaunchOptions, add_options, run_name, split_exec
-from ddptop.cli.shared_run import SharedRun, one_of_many
-from ddptop.cli.watched_run import WatchedRun
+from ddptop.cli.launch_options import (
+    LaunchOptions,
+    UsageError,
+    abbreviate_others_only,
+    add_options,
+    run_name,
+    split_exec,
+)
 from ddptop.transport.beside import fill_standard_streams
 from ddptop.transport.discovery import starting_run
+
+if TYPE_CHECKING:
+    from ddptop.cli.shared_run import SharedRun
+    from ddptop.cli.watched_run import WatchedRun
+
+    Run: TypeAlias = WatchedRun | SharedRun
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Launch and return the exit code of the training."""
     fill_standard_streams()
     words = list(sys.argv[1:] if argv is None else argv)
-    with starting_run() as starting:
-        asked = split_exec(words)
-        if asked is None:
-            return _torchrun(words, starting)
-        options, command = asked
-        shared = None if options.off else one_of_many()
-        return _watched(options, command, lambda _: _execute(command), starting, shared)
+    try:
+        with starting_run() as starting:
+            asked = split_exec(words)
+            if asked is None:
+                return _torchrun(words, starting)
+            options, command = asked
+            return _watched(options, command, lambda _: _execute(command), starting, _begin_exec)
+    except UsageError as mistake:
+        note(str(mistake))
+        return Exit.USAGE
 
 
 def _torchrun(words: list[str], starting: contextlib.ExitStack) -> int:
@@ -43,12 +58,14 @@ def _torchrun(words: list[str], starting: contextlib.ExitStack) -> int:
     parser = torchrun.get_args_parser()
     parser.prog = "ddptop-run"
     add_options(parser)
+    abbreviate_others_only(parser)
     parsed = parser.parse_args(words)
     script = [parsed.training_script, *parsed.training_script_args]
 
-    def launch(watched: WatchedRun | None) -> int:
+    def launch(run_of_ours: Run | None) -> int:
+        note_exits = getattr(run_of_ours, "note_exits", None)
         try:
-            with told(watched.note_exits) if watched is not None else contextlib.nullcontext():
+            with told(note_exits) if note_exits is not None else contextlib.nullcontext():
                 # Its own `main`, so that a traceback has its frames; the options have been parsed.
                 torchrun.parse_args = lambda _: parsed
                 torchrun.main()
@@ -58,34 +75,59 @@ def _torchrun(words: list[str], starting: contextlib.ExitStack) -> int:
             return 1
         return 0
 
-    return _watched(LaunchOptions.of(parsed), script, launch, starting)
+    return _watched(LaunchOptions.of(parsed), script, launch, starting, _begin_torchrun)
+
+
+def _begin_torchrun(options: LaunchOptions, script: Sequence[str]) -> Run:
+    from ddptop.cli.watched_run import WatchedRun
+
+    return WatchedRun.begin(options, run_name(options, script), script)
+
+
+def _begin_exec(options: LaunchOptions, script: Sequence[str]) -> Run:
+    """Alone, or with other launchers of this host."""
+    from ddptop.cli.shared_run import SharedRun, one_of_many
+
+    shared = one_of_many()
+    if shared is None:
+        return _begin_torchrun(options, script)
+    return SharedRun.begin(shared, options, run_name(options, script), script)
+
+
+def _begun(options: LaunchOptions, script: Sequence[str], begin: Callable[..., Run]) -> Run | None:
+    """The run, begun. None where that fails, of whatever cause: after one line ddptop is out of the way."""
+    if options.off:
+        os.environ["DDPTOP"] = "0"
+        return None
+    before = dict(os.environ)
+    try:
+        return begin(options, script)
+    except Exception as error:  # noqa: BLE001 - the training must start
+        os.environ.clear()
+        os.environ.update(before)
+        os.environ["DDPTOP"] = "0"
+        known = isinstance(error, OSError) or type(error).__name__ == "RunDirectoryError"
+        kind = "" if known else f"{type(error).__name__}: "
+        note(f"cannot record: {kind}{error}; running without it".replace("\n", " "))
+        return None
 
 
 def _watched(
     options: LaunchOptions,
     script: Sequence[str],
-    launch: Callable[[WatchedRun | None], int],
+    launch: Callable[[Run | None], int],
     starting: contextlib.ExitStack,
-    shared: str | None = None,
+    begin: Callable[[LaunchOptions, Sequence[str]], Run],
 ) -> int:
-    """Run `launch` with a collector beside it, where one can be had; `shared`: with others of this host.
+    """Run `launch` with a collector beside it, where one can be had.
 
     `starting` is closed once viewers need not wait for the run's folder any more.
     """
-    if options.off:
-        starting.close()
-        os.environ["DDPTOP"] = "0"
-        return launch(None)
-    name = run_name(options, script)
-    run: WatchedRun | SharedRun | None
-    if shared is None:
-        run = alone = WatchedRun.begin(options, name, script)
-    else:
-        run, alone = SharedRun.begin(shared, options, name, script), None
+    run = _begun(options, script, begin)
     starting.close()
     code = 1
     try:
-        code = launch(alone)
+        code = launch(run)
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
         raise
@@ -95,7 +137,7 @@ def _watched(
     return code
 
 
-def _end(run: WatchedRun | SharedRun, code: int) -> None:
+def _end(run: Run, code: int) -> None:
     try:
         run.end(code)
     except Exception as error:  # noqa: BLE001 - the exit code is the training's, whatever befalls us

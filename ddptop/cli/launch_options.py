@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import secrets
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from ddptop.cli.errors import note
 
 EXEC = "--ddptop-exec"
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # none that are read for another
+
+LEAST_LIMIT = 1 << 20
+"""Bytes of a recording: below that nothing of use is left after thinning."""
+
+
+class UsageError(Exception):
+    """A value of one of our options that cannot be used; the text is one line for a person.
+
+    Not argparse's own error, which goes with a page of torchrun's usage.
+    """
 
 
 @dataclass(frozen=True)
@@ -66,16 +79,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add ddptop's own options, all optional, to a parser."""
     group = parser.add_argument_group("ddptop", "Also from the environment: DDPTOP_BUDGET=0.5 and so on.")
 
-    def add(name: str, default: str | None, **rest: Any) -> None:
-        # argparse converts and checks a default that is text, as if it had been typed.
-        group.add_argument(f"--ddptop-{name}", default=_from_environment(name, default), **rest)
+    def add(name: str, default: str | None, check: Callable[[str], Any], **rest: Any) -> None:
+        value = _from_environment(name, default, check)
+        group.add_argument(f"--ddptop-{name}", default=value, type=_typed(name, check), **rest)
 
-    add("name", None, type=_name, metavar="NAME", help="how `ddptop NAME` finds the run")
-    add("record", "auto", metavar="PATH", help="where to record, or `off`")
-    add("record-limit", "1GiB", type=_size, metavar="SIZE", help="past it the recording thins itself (1GiB)")
-    add("budget", "1.0", type=_percent, metavar="PCT", help="share of step time the recorder may take (1.0)")
-    add("stall", "15", type=_seconds, metavar="SECONDS", help="least standstill that is a stall (15)")
-    add("detail", "auto", type=_detail, metavar="full|auto", help="every bucket of each step, or sampled")
+    add("name", None, _name, metavar="NAME", help="how `ddptop NAME` finds the run")
+    add("record", "auto", _record, metavar="PATH", help="where to record, or `off`")
+    add("record-limit", "1GiB", _size, metavar="SIZE", help="past it the recording thins itself (1GiB)")
+    add("budget", "1.0", _percent, metavar="PCT", help="share of step time the recorder may take (1.0)")
+    add("stall", "15", _seconds, metavar="SECONDS", help="least standstill that is a stall (15)")
+    add("detail", "auto", _detail, metavar="full|auto", help="every bucket of each step, or sampled")
     group.add_argument(
         EXEC,
         nargs=argparse.REMAINDER,
@@ -86,7 +99,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def split_exec(argv: Sequence[str]) -> tuple[LaunchOptions, list[str]] | None:
-    """Options and command of `ddptop-run [options] --ddptop-exec COMMAND [args]`; None if it is none."""
+    """Options and command of `ddptop-run [options] --ddptop-exec COMMAND [args]`; None if it is none.
+
+    Raises UsageError.
+    """
     if EXEC not in argv:
         return None
     place = list(argv).index(EXEC)
@@ -96,10 +112,10 @@ def split_exec(argv: Sequence[str]) -> tuple[LaunchOptions, list[str]] | None:
     if any(not word.startswith("-") for word in others):
         return None  # a script came first: what follows are its own arguments
     if others:
-        parser.error(f"{others[0]} is torchrun's: give it to the command after {EXEC}")
+        raise UsageError(f"{others[0]} is torchrun's: give it to the command after {EXEC}")
     command = list(argv[place + 1 :])
     if not command:
-        parser.error(f"{EXEC} needs a command")
+        raise UsageError(f"{EXEC} needs a command")
     return LaunchOptions.of(parsed), command
 
 
@@ -126,8 +142,45 @@ def prepend_path(variable: str, folder: str) -> str:
     return f"{folder}{os.pathsep}{before}" if before else folder
 
 
-def _from_environment(name: str, default: str | None) -> str | None:
-    return os.environ.get("DDPTOP_" + name.upper().replace("-", "_"), default)
+def abbreviate_others_only(parser: argparse.ArgumentParser) -> None:
+    """Leave abbreviations to the parser's other options, as they were without ours.
+
+    argparse also looks at the script's own options, whose beginning may be that of ours: `--dd 3` would be
+    ambiguous. A private method, the same in Python 3.10 to 3.14: (option, ...) of those that a word may mean.
+    """
+    find = parser._get_option_tuples
+    parser._get_option_tuples = lambda option_string: [  # type: ignore[method-assign]
+        match for match in find(option_string) if not match[0].dest.startswith("ddptop_")
+    ]
+
+
+def _typed(name: str, check: Callable[[str], Any]) -> Callable[[str], Any]:
+    def convert(text: str) -> Any:
+        try:
+            return check(text)
+        except ValueError as mistake:
+            raise UsageError(f"--ddptop-{name}: {mistake}") from None
+
+    return convert
+
+
+def _from_environment(name: str, default: str | None, check: Callable[[str], Any]) -> Any:
+    """The value of `DDPTOP_NAME`; where it cannot be used the default, and a line that says so."""
+    variable = "DDPTOP_" + name.upper().replace("-", "_")
+    value = None if default is None else check(default)
+    text = os.environ.get(variable)
+    try:
+        return value if text is None else check(text)
+    except ValueError as mistake:
+        note(f"{variable}: {mistake}; passed over")
+        return value
+
+
+def _record(text: str) -> str:
+    if not text:
+        raise ValueError("give a path, or `off`")
+    # Whoever writes there wants nothing kept.
+    return "off" if os.path.realpath(text) == os.path.realpath(os.devnull) else text
 
 
 def _worlds(nodes: str, processes: str) -> tuple[int, int] | None:
@@ -141,32 +194,41 @@ def _worlds(nodes: str, processes: str) -> tuple[int, int] | None:
 
 def _detail(text: str) -> str:
     if text not in ("full", "auto"):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither full nor auto")
+        raise ValueError(f"{text!r} is neither full nor auto")
     return text
 
 
 def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r}: letters, digits, '.', '_' and '-' only, at most 64")
+        raise ValueError(f"{text!r}: letters, digits, '.', '_' and '-' only, at most 64")
     return text
 
 
 def _size(text: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?b?", text.strip().lower())
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)\s*([kmg]i?)?b?", text.strip().lower())
     if not match:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: 500MB, 1GiB")
-    return int(float(match[1]) * _UNITS[match[2] or ""])
+        raise ValueError(f"{text!r} is no size: 500MB, 1GiB")
+    size = int(float(match[1]) * _UNITS[match[2] or ""])
+    if size < LEAST_LIMIT:
+        raise ValueError(f"{text!r} is less than 1MiB; `--ddptop-record off` records nothing")
+    return size
 
 
 def _percent(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 100:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 100")
-    return value
+    if not 0 < _number(text) <= 100:
+        raise ValueError(f"{text!r} is no percentage above 0")
+    return _number(text)
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
-    return value
+    if not 0 < _number(text) < 1e6:
+        raise ValueError(f"{text!r} is no number of seconds above 0")
+    return _number(text)
+
+
+def _number(text: str) -> float:
+    """NaN for what is none: no comparison holds for it."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ddptop.transport.private import RunDirectoryError, open_private, open_regular, write_private
+from ddptop.transport.roots import state_directory, state_path
 
 if TYPE_CHECKING:
     from ddptop.cli.settings import Settings
@@ -20,10 +22,8 @@ LARGEST = 65_536
 
 def load(environ: Mapping[str, str]) -> dict[str, object]:
     """Settings by name; none where the file is not there or is not ours."""
-    base = environ.get("XDG_STATE_HOME", "")
-    folder = Path(base) if base.startswith("/") else Path("~/.local/state").expanduser()
     try:
-        with (folder / "ddptop" / FILE).open(encoding="utf-8") as stream:
+        with os.fdopen(open_regular(state_path(environ) / FILE), encoding="utf-8") as stream:
             kept = json.loads(stream.read(LARGEST))
     except (OSError, ValueError):
         return {}
@@ -32,9 +32,6 @@ def load(environ: Mapping[str, str]) -> dict[str, object]:
 
 def keep(app: DdptopApp, settings: Settings) -> None:
     """Write what was changed on the screen; the rest stays as it was. Raises OSError where it cannot be."""
-    from ddptop.transport.private import RunDirectoryError
-    from ddptop.transport.roots import state_directory
-
     place = app.place
     now = {"sort": ("-" if place.inverted else "") + place.sort, "log": place.charts.log_loss}
     changed: dict[str, object] = {
@@ -44,12 +41,10 @@ def keep(app: DdptopApp, settings: Settings) -> None:
         changed["theme"] = app.chosen_theme
     if not changed:
         return
+    kept = load(os.environ) | changed
     try:
-        path = state_directory() / FILE
+        # Two screens may end at once: the file is whole at any moment.
+        with open_private(state_directory()) as folder:
+            write_private(folder, FILE, (json.dumps(kept, indent=1) + "\n").encode())
     except RunDirectoryError as error:
         raise OSError(str(error)) from error
-    kept = load(os.environ) | changed
-    # Two screens may end at once: the file is whole at any moment.
-    draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    draft.replace(path)

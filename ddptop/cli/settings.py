@@ -12,6 +12,8 @@ from typing import Any
 
 from ddptop.cli import remembered
 from ddptop.cli.errors import CliError, Exit
+from ddptop.transport.private import open_regular
+from ddptop.transport.roots import home
 
 MIN_RATE_HZ = 0.1
 MAX_RATE_HZ = 30.0
@@ -99,9 +101,9 @@ def load(
 
 def config_file(environ: Mapping[str, str]) -> Path:
     """`$XDG_CONFIG_HOME/ddptop/config.toml`, by default under `~/.config`."""
-    home = environ.get("XDG_CONFIG_HOME", "")
+    folder = environ.get("XDG_CONFIG_HOME", "")
     # The XDG specification has relative paths ignored.
-    base = Path(home) if home.startswith("/") else Path("~/.config").expanduser()
+    base = Path(folder) if folder.startswith("/") else (home(environ) or Path("/")) / ".config"
     return base / "ddptop" / "config.toml"
 
 
@@ -131,7 +133,8 @@ def _default(
 
 def _read(path: Path) -> dict[str, object]:
     try:
-        text = path.read_text(encoding="utf-8")
+        with os.fdopen(open_regular(path, follow=True), encoding="utf-8") as stream:
+            text = stream.read()
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except PermissionError:

@@ -18,7 +18,6 @@ from ddptop.cli.watched_run import in_words, prepare_ranks
 from ddptop.collector.supervisor import FINISH_S, summary_in
 from ddptop.transport import agents, beside
 from ddptop.transport.discovery import read_run_file
-from ddptop.transport.private import RunDirectoryError
 from ddptop.transport.processes import process_start
 
 
@@ -43,20 +42,20 @@ class SharedRun:
         self._agent = agent
 
     @classmethod
-    def begin(cls, run_id: str, options: LaunchOptions, name: str, script: Sequence[str]) -> SharedRun | None:
-        """Join the run, or begin it, and prepare this rank's environment; None, after one line, else."""
-        try:
+    def begin(cls, run_id: str, options: LaunchOptions, name: str, script: Sequence[str]) -> SharedRun:
+        """Join the run, or begin it, and prepare this rank's environment. Leaves the run where it raises."""
+        with contextlib.ExitStack() as undo:
             folder = agents.folder_of(run_id)
             member = agents.join(folder)
+            if member is not None:
+                undo.callback(os.close, member)
             agent = agents.watch_agent(folder)
+            undo.callback(os.close, agent)
             command = [sys.executable, "-m", "ddptop.cli.agent", str(folder), run_id, "0:0", *script]
             begun = agents.start(folder, command, beside.environment() | options.as_environment(name))
-        except (RunDirectoryError, OSError) as error:
-            note(f"cannot record: {error}; running without")
-            os.environ["DDPTOP"] = "0"
-            return None
-        prepare_ranks(options, folder, run_id)
-        os.environ["DDPTOP_AGENT"] = "0:0"  # the ranks see to it that the collector is there
+            prepare_ranks(options, folder, run_id)
+            os.environ["DDPTOP_AGENT"] = "0:0"  # the ranks see to it that the collector is there
+            undo.pop_all()
         if begun:
             note(f"run {name}: watch it with `ddptop {name}`")
         return cls(folder, member, agent)

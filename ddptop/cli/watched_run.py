@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import secrets
@@ -13,7 +12,9 @@ from pathlib import Path
 from ddptop.cli.errors import note
 from ddptop.cli.launch_options import LaunchOptions, command_line, prepend_path
 from ddptop.collector.supervisor import CollectorSupervisor, Summary
+from ddptop.recording.disk import numbered
 from ddptop.transport import agents
+from ddptop.transport.processes import need_threads
 from ddptop.transport.rundir import (
     RunDirectoryError,
     create_run_directory,
@@ -22,6 +23,11 @@ from ddptop.transport.rundir import (
 )
 
 INJECT = Path(__file__).parent.parent / "runtime" / "inject"
+
+
+FREE_THREADS = 32
+"""Threads that must be free for a run to be recorded: launcher and collector take 8, a rank 3, and none of
+what a rank takes for itself (6 on the CPU) must be wanting because of them."""
 
 
 class WatchedRun:
@@ -36,24 +42,26 @@ class WatchedRun:
         self._member = member
 
     @classmethod
-    def begin(cls, options: LaunchOptions, name: str, script: Sequence[str]) -> WatchedRun | None:
-        """Start the collector and prepare the ranks' environment; None, after one line, where it cannot."""
+    def begin(cls, options: LaunchOptions, name: str, script: Sequence[str]) -> WatchedRun:
+        """Start the collector and prepare the ranks' environment. Leaves nothing where it raises."""
+        need_threads(FREE_THREADS)
         run_id = secrets.token_hex(6)
-        try:
+        with contextlib.ExitStack() as undo:
             directory = create_run_directory(run_id)
+            undo.callback(remove_run_directory, directory)
             # While a collector that died is not replaced yet, no other run shall take the folder for stale.
             member = agents.join(directory)
+            if member is not None:
+                undo.callback(os.close, member)
             record = recording_path(options, name)
             arguments = collector_arguments(options, name, run_id, directory, record, script)
             supervisor = CollectorSupervisor(
                 arguments, directory / "collector.log", lambda text: note(f"run {name}: {text}")
             )
             supervisor.start()
-        except (RunDirectoryError, OSError) as error:
-            note(f"cannot record: {error}; running as torchrun")
-            os.environ["DDPTOP"] = "0"
-            return None
-        prepare_ranks(options, directory, run_id)
+            undo.callback(supervisor.finish, 0)
+            prepare_ranks(options, directory, run_id)
+            undo.pop_all()
         note(f"run {name}: watch it with `ddptop {name}`")
         return cls(name, directory, supervisor, member)
 
@@ -99,17 +107,18 @@ def in_words(summary: Summary, exit_code: int) -> str:
 
 
 def recording_path(options: LaunchOptions, name: str) -> str:
-    """Where to record, or `off`; never a file that is there. Raises RunDirectoryError."""
+    """Where to record, or `off`; never a file that is there. Raises RunDirectoryError.
+
+    In a folder that was asked for it is a file of the run's name.
+    """
     if options.record == "off":
         return "off"
-    wanted = state_directory() / f"{name}.ddptop" if options.record == "auto" else Path(options.record)
-    return str(_free_path(wanted.absolute()))
-
-
-def _free_path(wanted: Path) -> Path:
-    """`wanted`, or with a number where there is a file already: no recording is ever written over."""
-    names = (wanted.with_stem(f"{wanted.stem}-{number}") for number in itertools.count(2))
-    return next(path for path in itertools.chain([wanted], names) if not path.exists())
+    wanted = state_directory() if options.record == "auto" else Path(options.record).absolute()
+    if wanted.is_dir():
+        wanted /= f"{name}.ddptop"
+    elif wanted.exists() and not wanted.is_file():
+        raise RunDirectoryError(f"{wanted} is no regular file")
+    return str(next(path for path in numbered(wanted) if not os.path.lexists(path)))
 
 
 def collector_arguments(

@@ -38,7 +38,7 @@ def main(words: Sequence[str] | None = None, tell: Callable[[Mapping[str, object
 
     try:
         collector = Collector(arguments, tell)
-    except (RunDirectoryError, OSError, zmq.ZMQError) as error:
+    except (RunDirectoryError, OSError, RuntimeError, zmq.ZMQError) as error:
         print(f"ddptop collector: {error}", file=sys.stderr)
         return 1
     with collector:

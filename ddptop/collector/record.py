@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddptop.protocol.messages import Bye, Progress, Received
+from ddptop.recording.disk import numbered
 from ddptop.recording.format import RecordingError
 from ddptop.recording.writer import PastTeller, Writer
 
@@ -17,17 +18,20 @@ class Record:
 
     def __init__(self, path: Path | None, *, limit_bytes: int, resume: bool) -> None:
         self.path = path
+        """Of the recording; with a number behind it where another run had the name first."""
         self._writer: Writer | None = None
         self._trouble: str | None = None
         self._told: str | None = None
         self._kept_ns: dict[int, int] = {}
-        if path is None:
+        for self.path in numbered(path) if path is not None else ():
+            try:
+                self._writer = Writer(self.path, limit_bytes=limit_bytes, resume=resume)
+            except FileExistsError:
+                continue
+            except (OSError, RecordingError, RuntimeError) as error:  # the last: no thread can be started
+                reason = error.strerror if isinstance(error, OSError) else str(error)
+                self._trouble = f"not recorded: {self.path}: {reason}"
             return
-        try:
-            self._writer = Writer(path, limit_bytes=limit_bytes, resume=resume)
-        except (OSError, RecordingError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            self._trouble = f"not recorded: {path}: {reason}"
 
     def tell_past(self, past: PastTeller) -> None:
         """From whom the recording learns the group's history."""

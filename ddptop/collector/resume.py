@@ -23,6 +23,8 @@ STEPS = (300, 20_000)
 class Earlier:
     """What a collector before this one left of the same run."""
 
+    path: Path | None
+    """Where the run is recorded, or is to be."""
     started_at: float | None
     """Unix seconds; None: there was none, this is the run's first collector."""
     recording: Recording | None
@@ -41,15 +43,22 @@ class Earlier:
 
 @contextmanager
 def earlier(directory: Path, path: Path | None, run_id: str) -> Iterator[Earlier]:
-    """Look for what is left of this run: its run file, and its recording if `path` is this run's."""
+    """Look for what is left of this run: its run file, and its recording.
+
+    `path`: the recording, where the run file does not say.
+    """
     run = read_run_file(directory)
-    started_at = run.started_at if run is not None and run.run_id == run_id else None
+    if run is not None and run.run_id != run_id:
+        run = None
+    started_at = None if run is None else run.started_at
+    if run is not None and run.recording is not None:
+        path = Path(run.recording)
     recording = _open(path)
     try:
         if recording is not None and recording.run.run_id == run_id:
-            yield Earlier(started_at, recording)
+            yield Earlier(path, started_at, recording)
         else:
-            yield Earlier(started_at, None)
+            yield Earlier(path, started_at, None)
     finally:
         if recording is not None:
             recording.close()

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 
 import zmq
 
@@ -95,7 +96,7 @@ class Collector:
             self._lock = hold_lock(self._directory)
             stack.callback(os.close, self._lock)
             with earlier(self._directory, arguments.record, arguments.run_id) as before:
-                self._build(stack, resume=before.recording is not None)
+                self._build(stack, before.path, resume=before.recording is not None)
                 self._take_up(before)
             self._stack = stack.pop_all()
 
@@ -122,7 +123,7 @@ class Collector:
         self._finish()
         return self._summary()
 
-    def _build(self, stack: ExitStack, *, resume: bool) -> None:
+    def _build(self, stack: ExitStack, recording: Path | None, *, resume: bool) -> None:
         arguments = self._arguments
         epoch = secrets.randbits(62)
         context = new_context()
@@ -130,7 +131,7 @@ class Collector:
         self._poller = zmq.Poller()
         watch = ProcessWatch(lambda fd: self._poller.register(fd, zmq.POLLIN), self._poller.unregister)
         stack.callback(watch.close)
-        self._record = Record(arguments.record, limit_bytes=arguments.record_limit, resume=resume)
+        self._record = Record(recording, limit_bytes=arguments.record_limit, resume=resume)
         stack.callback(self._record.close)
         gpus = GpuSampler()
         stack.callback(gpus.close)
@@ -163,7 +164,7 @@ class Collector:
             admission,
             watched=not arguments.simulated,
         )
-        self._flights = FlightAnalyser(flight_folder(self._directory), arguments.record, self._intake.say)
+        self._flights = FlightAnalyser(flight_folder(self._directory), self._record.path, self._intake.say)
         stack.callback(self._flights.close)
         self._ras = RasAsker(self._intake.say)
         self._ends = Ends(self._directory, watch, self._intake, self._reducer, self._stalls)

@@ -76,9 +76,15 @@ class CollectorSupervisor:
 
         Raises:
             OSError: where no process can be started.
+            RuntimeError: where no thread can be started.
         """
         self._process = self._spawn()
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._process.kill()
+            self._process.communicate()
+            raise
 
     @property
     def pid(self) -> int:

@@ -43,11 +43,15 @@ def text(value: object) -> str:
     """Text of at most MAX_TEXT characters, made safe to show on a terminal."""
     if type(value) is not str or len(value) > MAX_TEXT:
         raise ProtocolError(f"no text of at most {MAX_TEXT} characters")
-    return value if value.isprintable() else _printable(value)
+    return value if value.isprintable() else printable(value)
 
 
-def _printable(value: str) -> str:
-    """Without control, escape and bidirectional characters; a line break or tab becomes a space."""
+def printable(value: str) -> str:
+    """Without control, escape and bidirectional characters; a line break or tab becomes a space.
+
+    >>> printable("a" + chr(27) + "[2Jb")
+    'a[2Jb'
+    """
     spaced = (" " if char.isspace() else char for char in value)
     return "".join(char for char in spaced if char.isprintable())
 

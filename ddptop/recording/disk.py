@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import itertools
 import os
 import stat
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from ddptop.recording.format import MAGIC, RecordingError
@@ -21,13 +24,23 @@ LOCK_PATIENCE_S = 0.2
 """A reader that asks whether the file is being written holds its lock for microseconds."""
 
 
+def numbered(path: Path) -> Iterator[Path]:
+    """The path, then `NAME-2`, `NAME-3` ...: for a file that shall not be written over."""
+    yield path
+    for number in itertools.count(2):
+        yield path.with_stem(f"{path.stem}-{number}")
+
+
 class AppendFile:
     """The recording as its writer holds it: locked, 0600, whole frames only."""
 
     def __init__(self, path: Path, *, resume: bool) -> None:
-        """Open or create it. Raises OSError, and RecordingError for a file that is not ours to write."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
-        self.descriptor = os.open(path, flags, 0o600)
+        """Create it, or with `resume` go on with it.
+
+        Raises OSError, and RecordingError for a file that is not ours to write. A file that is there is never
+        written over: FileExistsError, unless there is nothing in it yet.
+        """
+        self.descriptor = _open(path)
         try:
             self._take(path, resume)
         except BaseException:
@@ -43,12 +56,14 @@ class AppendFile:
         if not stat.S_ISREG(os.fstat(self.descriptor).st_mode):
             raise RecordingError(f"{path} is no regular file")
         _lock(self.descriptor, path)
-        os.fchmod(self.descriptor, 0o600)
         self.size = os.fstat(self.descriptor).st_size
         head = os.pread(self.descriptor, len(MAGIC), 0)
         if not MAGIC.startswith(head):
             # A slip in --ddptop-record must not cost somebody's file.
             raise RecordingError(f"{path} exists and is not a recording of this version: not overwritten")
+        if not resume and self.size > len(MAGIC):
+            raise FileExistsError(errno.EEXIST, "exists already", str(path))
+        os.fchmod(self.descriptor, 0o600)
         if not resume or head != MAGIC:
             self.truncate(0)
             self.append(MAGIC)
@@ -110,6 +125,15 @@ class AppendFile:
                     os.fdatasync(self.descriptor)
                 except OSError as error:
                     self.sync_error = error
+
+
+def _open(path: Path) -> int:
+    """Never through a link: another user may have laid one there."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return os.open(path, flags)
 
 
 def _lock(descriptor: int, path: Path) -> None:

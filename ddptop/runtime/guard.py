@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
+from ddptop.protocol.checks import printable
+
 MUTE_AFTER = 100
 """Failures after which the recorder goes silent: something is wrong for good, and each one costs time."""
 
@@ -87,7 +89,7 @@ def say(text: str) -> None:
     """Print one line on stderr; nothing where that is closed, which is no reason to end a training."""
     if sys.stderr is not None:  # print would take stdout in its place
         with contextlib.suppress(OSError, ValueError):
-            print(f"ddptop: {text}", file=sys.stderr, flush=True)
+            print(printable(f"ddptop: {text}"), file=sys.stderr, flush=True)
 
 
 _said: set[str] = set()

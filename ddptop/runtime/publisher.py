@@ -22,7 +22,7 @@ from ddptop.runtime.ending import FINISHED, Ending
 from ddptop.runtime.evaluation import EvaluationWatch
 from ddptop.runtime.evidence import Witness
 from ddptop.runtime.groups import stop_asking
-from ddptop.runtime.guard import guard
+from ddptop.runtime.guard import guard, say_once
 from ddptop.runtime.identity import Identity
 from ddptop.runtime.packing import LayoutTracker, pack
 from ddptop.runtime.recorder import StepRecord
@@ -135,6 +135,7 @@ class Publisher(threading.Thread):
             self._publish(sender, _zeromq_threads() - before)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
+            say_once(f"this process is not recorded any more ({type(error).__name__}: {error})")
             self._silence()
 
     def _silence(self) -> None:

@@ -85,8 +85,9 @@ class Session:
         identity = Identity.of_this_process(self._ddp_device, budget.budget_pct)
         self.recorder.counter = _shared_counter(identity.session)
         self.recorder.counter[0] = self.recorder.step
-        self._publisher = Publisher(self, identity, budget, sequence=default_sequence)
-        self._publisher.start()
+        publisher = Publisher(self, identity, budget, sequence=default_sequence)
+        publisher.start()  # raises where no thread can be had
+        self._publisher = publisher
         warned.hearing.tell_to(self._tell_warning)
         path = Path(os.environ["DDPTOP_RUN_DIR"], f"crash-{identity.session}.txt")
         self._crash_file = CrashFile.open(path, self._crash_file)

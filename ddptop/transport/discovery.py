@@ -103,16 +103,21 @@ def starting_run() -> Iterator[ExitStack]:
     Where that cannot be had nothing happens: the run starts all the same.
     """
     with ExitStack() as stack:
-        with suppress(OSError, RunDirectoryError):
+        with suppress(Exception):  # whatever it is, the training must start
             root = roots()[0]
             with open_private(root, create=True):
                 pass
             path = root / f"{STARTING}{os.getpid()}"
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
             stack.callback(os.close, descriptor)
-            stack.callback(path.unlink, missing_ok=True)
+            stack.callback(_unlink, path)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield stack
+
+
+def _unlink(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
 
 
 def launcher_is_starting() -> bool:

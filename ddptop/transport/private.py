@@ -57,12 +57,15 @@ def check_private(descriptor: int, path: Path | str) -> None:
         raise RunDirectoryError(f"{path} is open to other users (mode {mode:04o}); run: chmod 700 {path}")
 
 
-def open_regular(path: Path | str, flags: int = os.O_RDONLY, *, inside: int | None = None) -> int:
+def open_regular(
+    path: Path | str, flags: int = os.O_RDONLY, *, inside: int | None = None, follow: bool = False
+) -> int:
     """A descriptor of the regular file `path` (relative to the folder `inside`, if given).
 
-    A file that is made gets mode 0600. Raises OSError for a link or anything else; never waits for a FIFO.
+    A file that is made gets mode 0600. `follow`: the path may be a link to one. Raises OSError for anything
+    else; never waits for a FIFO.
     """
-    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    flags |= os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     descriptor = os.open(path, flags, 0o600, dir_fd=inside)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

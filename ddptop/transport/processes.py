@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
 from pathlib import Path
 from typing import NamedTuple
 
@@ -121,6 +123,24 @@ def _start_without_proc(pid: int) -> int | None:
         return None if process.status() == psutil.STATUS_ZOMBIE else int(process.create_time() * 1000)
     except psutil.Error:
         return None
+
+
+def need_threads(count: int) -> None:
+    """Start so many threads, all at once, and end them. Raises OSError where they cannot be had."""
+    end = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=end.wait, name="ddptop-probe", daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError:
+        text = f"fewer than {count} more threads can be started (ulimit -u, or a container's limit)"
+        raise OSError(errno.EAGAIN, text) from None
+    finally:
+        end.set()
+        for thread in started:
+            thread.join()
 
 
 def current_process() -> tuple[int, int, str, str]:

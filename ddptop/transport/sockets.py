@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 from ddptop.protocol.codec import ProtocolError, decode
+from ddptop.transport.processes import need_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,15 +34,21 @@ MAX_SOCKETS = 65_536
 DESCRIPTORS = 16
 """That must be free for a context: its threads take up to 6, and libzmq ends a process that has none left."""
 
+THREADS = 16
+"""That must be free for a context: it takes 2, and libzmq ends a process that cannot start them. The others
+are for what starts threads at the same moment under the same limit: other ranks, and torch."""
+
 
 def new_context() -> zmq.Context[zmq.Socket[bytes]]:
     """A context of its own for one end of a link: one I/O thread, never shared with the user's ZeroMQ.
 
-    Raises OSError where this process has hardly a file descriptor left.
+    Raises OSError where this process has hardly a file descriptor left, or can hardly start a thread.
     """
     _need_descriptors()
+    need_threads(THREADS)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
     context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
+    context.socket(zmq.PAIR).close()  # the context's threads begin with its first socket: now, not later
     return context
 
 

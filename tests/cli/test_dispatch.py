@@ -101,3 +101,21 @@ def test_light_commands_load_nothing_heavy(home: dict[str, str], words: list[str
     command = [sys.executable, "-c", code, *words]
     done = subprocess.run(command, env=home, capture_output=True, encoding="utf-8", timeout=60)
     assert done.stderr.splitlines()[-1] == ""
+
+
+NASTY = "\x1b]0;pwned\x07\x9b2Ja\u202eb.ddptop"
+
+
+@pytest.mark.parametrize(
+    "words", [["replay", NASTY], ["report", NASTY], [NASTY], ["config", "--rate", NASTY], ["ls", NASTY]]
+)
+def test_a_file_name_cannot_steer_the_terminal(
+    words: list[str], tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    assert main(words) in (2, 3)
+    told = capsys.readouterr()
+    assert all(line.isprintable() for line in (told.out + told.err).splitlines())
+    assert "pwned" in told.err or "x1b" in told.err

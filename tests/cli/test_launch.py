@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -12,8 +13,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
+from ddptop.cli.launch import _begin_torchrun, _begun, main
+from ddptop.cli.launch_options import LaunchOptions, abbreviate_others_only, add_options
 from ddptop.protocol.messages import Event, Hello, Message
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.sources.replay import frame_at
@@ -266,16 +270,117 @@ def test_exec_hands_signals_on_to_the_command(home: Path, sign: signal.Signals) 
     "options",
     [
         ["--ddptop-budget", "0"],
+        ["--ddptop-budget", "nan"],
+        ["--ddptop-stall", "soon"],
         ["--ddptop-name", "a/b"],
+        ["--ddptop-record", ""],
         ["--ddptop-record-limit", "much"],
+        ["--ddptop-record-limit", "0"],
+        ["--ddptop-detail", "some"],
         ["--ddptop-exec"],
+        ["--standalone", "--ddptop-exec", "true"],
     ],
 )
-def test_wrong_options_are_refused_in_words(home: Path, options: list[str]) -> None:
-    script = [] if options[-1] == "--ddptop-exec" else ["train.py"]
-    done = run([*DDPTOP_RUN, *options, *script], environment(home), home)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+def test_a_wrong_option_is_refused_in_one_line(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = [] if "--ddptop-exec" in options else ["train.py"]
+    assert main([*options, *script]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"ddptop: {options[0]}"), line
+
+
+def test_a_wrong_variable_is_passed_over_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DDPTOP_BUDGET", "much")
+    monkeypatch.setenv("DDPTOP_RECORD", "/dev/null")
+    assert parsed("train.py").budget == 1.0
+    assert capsys.readouterr().err == "ddptop: DDPTOP_BUDGET: 'much' is no percentage above 0; passed over\n"
+    assert parsed("train.py").record == parsed("--ddptop-record", "/dev/../dev/null", "x").record == "off"
+
+
+def parsed(*words: str) -> LaunchOptions:
+    """The options of these words, as the launcher parses them."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--nproc-per-node")
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    add_options(parser)
+    abbreviate_others_only(parser)
+    found = parser.parse_args(words)
+    assert found.nproc_per_node in (None, "2")
+    return LaunchOptions.of(found)
+
+
+def test_our_options_are_never_abbreviated_and_the_scripts_own_never_ours() -> None:
+    options = parsed("--nproc", "2", "train.py", "--dd", "3", "--ddptop-n=4", "--ddptop-name", "5")
+    assert options.name is None
+    with pytest.raises(SystemExit):
+        parsed("--ddptop-nam", "mine", "train.py")
+
+
+STEPS = [
+    "ddptop.cli.launch.run_name",
+    "ddptop.cli.watched_run.need_threads",
+    "ddptop.cli.watched_run.create_run_directory",
+    "ddptop.transport.agents.join",
+    "ddptop.cli.watched_run.recording_path",
+    "ddptop.cli.watched_run.collector_arguments",
+    "ddptop.collector.supervisor.CollectorSupervisor._spawn",
+    "threading.Thread.start",
+    "ddptop.cli.watched_run.prepend_path",
+]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_whatever_fails_at_the_start_ends_in_one_line_and_leaves_nothing(
+    step: str, home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    env = environment(home)
+    for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, env[name])
+    before = dict(os.environ)
+    children = set(psutil.Process().children())
+    for error in (RuntimeError("can't start\nnew \x1b[2J"), KeyError("x"), OSError(28, "No space left")):
+
+        def fail(*_: object, error: Exception = error, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(step, fail)
+        assert _begun(parsed("train.py"), ["train.py"], _begin_torchrun) is None
+        (line,) = capfd.readouterr().err.splitlines()
+        assert line.startswith("ddptop: cannot record: ") and line.isprintable()
+        assert dict(os.environ) == before | {"DDPTOP": "0"}
+        assert set(psutil.Process().children()) == children
+        assert not list((home / "r").glob("ddptop/*"))
+
+
+AS_NOBODY = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"]
+READING = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+"""The interpreter may lie in a folder of root's."""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can be another user")
+def test_a_container_that_knows_no_user_and_no_home_trains_and_is_recorded(home: Path) -> None:
+    if run([*AS_NOBODY, *READING, "true"], environment(home), home).returncode:
+        pytest.skip("no capabilities to give")
+    (home / "script.py").write_text("import sys; print(sys.argv[1:], flush=True)")
+    runtime, nobody = home / "nobody", 54321
+    for folder in (runtime, runtime / "ddptop", runtime / "ddptop" / "old"):
+        folder.mkdir(mode=0o700)
+        os.chown(folder, nobody, nobody)
+    os.mkfifo(runtime / "ddptop" / "old" / "run.json", 0o600)
+    os.chown(runtime / "ddptop" / "old" / "run.json", nobody, nobody)
+    for folder in (home, *home.parents[:2]):
+        folder.chmod(0o755)
+    env = {name: value for name, value in environment(home).items() if name not in ("HOME", "XDG_STATE_HOME")}
+    env |= {"XDG_RUNTIME_DIR": str(runtime), "DDPTOP_STALL": "soon", "PYTHONDONTWRITEBYTECODE": "1"}
+    words = [*ONE, "script.py", "--dd", "3", "--ddp=4", "--ddptop-r"]
+    done = run([*AS_NOBODY, *READING, *DDPTOP_RUN, *words], env, home)
+    assert (done.returncode, done.stdout) == (0, "['--dd', '3', '--ddp=4', '--ddptop-r']\n"), done.stderr
+    said = [line.removeprefix("ddptop: ")[:11] for line in own_lines(done.stderr)]
+    assert said == ["DDPTOP_STAL", "run script-", "run script-"], done.stderr
 
 
 def test_training_goes_on_where_nothing_can_be_recorded(home: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def resolve(home: Path, flags: dict[str, object] | None = None, **environ: str) 
 
 def write(home: Path, text: str) -> Path:
     path = home / "ddptop" / "config.toml"
-    path.parent.mkdir()
+    path.parent.mkdir(mode=0o700)
     path.write_text(text)
     return path
 
@@ -181,3 +182,16 @@ def test_the_command_is_told_of_a_bad_value(ddptop) -> None:
     refused = ddptop("config", "--rate", "fast")
     assert refused.returncode == 2
     assert refused.stderr.count("\n") == 1
+
+
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "ddptop").mkdir()
+    for name in ("config.toml", "screen.json"):
+        os.mkfifo(tmp_path / "ddptop" / name)
+    with pytest.raises(CliError, match="no regular file"):
+        resolve(tmp_path)
+    (tmp_path / "ddptop" / "config.toml").unlink()
+    assert resolve(tmp_path).settings.rate == 4.0
+    (tmp_path / "dotfiles.toml").write_text("rate = 2\n")
+    (tmp_path / "ddptop" / "config.toml").symlink_to(tmp_path / "dotfiles.toml")
+    assert resolve(tmp_path).settings.rate == 2.0

@@ -177,12 +177,31 @@ def test_a_second_writer_is_refused(path: Path) -> None:
     writer.close()
 
 
+def test_a_recording_that_is_there_is_not_written_over_and_no_link_is_followed(path: Path) -> None:
+    write(path, list(a_run(20)))
+    before = path.read_bytes()
+    link = path.with_name("link.ddptop")
+    for target in (path, path.with_name("nowhere")):
+        link.symlink_to(target)
+        for resume in (False, True):
+            with pytest.raises(OSError, match="symbolic links"):
+                Writer(link, limit_bytes=GIB, resume=resume)
+        link.unlink()
+    with pytest.raises(FileExistsError):
+        Writer(path, limit_bytes=GIB)
+    assert path.read_bytes() == before
+    assert not path.with_name("nowhere").exists()
+    path.write_bytes(MAGIC)  # what a collector has left that was killed at its start
+    Writer(path, limit_bytes=GIB).close()
+
+
 def test_a_file_of_somebody_else_is_not_overwritten(path: Path) -> None:
     path.write_text("import torch\n")
+    path.chmod(0o664)
     for resume in (False, True):
         with pytest.raises(RecordingError, match="not overwritten"):
             Writer(path, limit_bytes=GIB, resume=resume)
-    assert path.read_text() == "import torch\n"
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("import torch\n", 0o664)
     with pytest.raises(OSError):
         Writer(path.parent, limit_bytes=GIB)
     with pytest.raises(RecordingError, match="regular"):

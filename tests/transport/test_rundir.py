@@ -16,6 +16,7 @@ from ddptop.transport import agents
 from ddptop.transport import roots as roots_module
 from ddptop.transport.private import open_log
 from ddptop.transport.processes import current_process, process_start
+from ddptop.transport.roots import state_path
 from ddptop.transport.rundir import (
     RunDirectoryError,
     RunFile,
@@ -261,4 +262,55 @@ def test_the_state_folder_is_made_private(places, monkeypatch):
     (places / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(places / "file"))
     with pytest.raises(RunDirectoryError, match="cannot make"):
+        state_directory()
+    monkeypatch.setenv("XDG_STATE_HOME", str(places / "others"))
+    (places / "others" / "ddptop").mkdir(parents=True)
+    (places / "others" / "ddptop").chmod(0o755)
+    with pytest.raises(RunDirectoryError, match="chmod 700"):
+        state_directory()
+    (places / "others" / "ddptop").rmdir()
+    (places / "others" / "ddptop").symlink_to(places / "state" / "ddptop")
+    with pytest.raises(RunDirectoryError, match="is a link"):
+        state_directory()
+
+
+def test_what_is_made_for_the_state_folder_is_private_whatever_the_umask(places, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(places / "a" / "b"))
+    before = os.umask(0)
+    try:
+        path = state_directory()
+    finally:
+        os.umask(before)
+    assert [folder.stat().st_mode & 0o777 for folder in (path, *path.parents[:2])] == [0o700] * 3
+
+
+def test_without_a_home_recordings_go_beside_the_runs(places, monkeypatch):
+    def unknown(_uid):
+        raise KeyError
+
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    root = places / "tmp" / f"ddptop-{os.geteuid()}"
+    assert state_directory() == root / "recordings"
+    assert [path.stat().st_mode & 0o777 for path in (root, root / "recordings")] == [0o700] * 2
+    create_run_directory("abc")
+    assert state_directory().exists()
+    root.chmod(0o755)
+    with pytest.raises(RunDirectoryError, match="chmod 700"):
+        state_directory()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_the_state_folder_of_another_user_is_not_ours(places, monkeypatch):
+    """`sudo -E` keeps the variables of the user who calls it."""
+    theirs = places / "home" / ".local" / "state" / "ddptop"
+    theirs.mkdir(parents=True, mode=0o700)
+    for folder in (theirs, *theirs.parents[:3]):
+        os.chown(folder, 12345, 12345)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(places / "home"))
+    assert state_path() == Path("~root/.local/state/ddptop").expanduser()
+    monkeypatch.setenv("XDG_STATE_HOME", str(theirs.parent))
+    with pytest.raises(RunDirectoryError, match="belongs to user 12345"):
         state_directory()

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from ddptop.cli.commands.base import Command, add_settings
 from ddptop.cli.errors import note
+from ddptop.protocol.checks import printable
 
 
 class Config(Command):
@@ -38,7 +39,7 @@ class Config(Command):
         else:
             rows = [[name, _shown(value), found.origins[name]] for name, value in values.items()]
             print("\n".join(aligned(["setting", "value", "from"], rows)))
-            print(f"\nfile: {found.file}{'' if found.file.is_file() else ' (not there)'}")
+            print(f"\nfile: {printable(str(found.file))}{'' if found.file.is_file() else ' (not there)'}")
         if found.unknown:
             note(f"{found.file}: unknown keys: {', '.join(found.unknown)}")
         return 0

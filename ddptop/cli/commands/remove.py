@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ddptop.cli.commands.base import Command
 from ddptop.cli.errors import CliError, Exit, note
+from ddptop.protocol.checks import printable
 
 _DUMP = re.compile(r"ddptop_\w+_rank_\d+")
 """Of the files that `ddptop.runtime.flight_analysis` keeps."""
@@ -107,7 +108,7 @@ def _remove(path: Path, *, dry_run: bool) -> None:
         kept = re.compile(re.escape(path.name) + r"\.flight(-\d+)?")
         for folder in [other for other in path.parent.iterdir() if kept.fullmatch(other.name)]:
             _remove_dumps(folder)
-    print(f"{'would remove' if dry_run else 'removed'} {path} ({freed})")
+    print(printable(f"{'would remove' if dry_run else 'removed'} {path} ({freed})"))
 
 
 def _remove_dumps(folder: Path) -> None:

@@ -15,6 +15,7 @@ from ddptop.collector.__main__ import AGAIN
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Bye, Event, Hello, Layout, Progress, Run, Steps
 from ddptop.recording.reader import Recording, RecordingError
+from ddptop.transport.discovery import read_run_file
 
 
 def steps_of(recording, rank):
@@ -189,16 +190,29 @@ def test_a_recording_that_cannot_be_written_is_told_and_the_run_goes_on(stage):
     assert "not recorded" in summary["recording_note"]
 
 
-def test_a_recording_of_another_run_is_written_anew(stage):
+def test_a_recording_of_another_run_is_not_written_over(stage):
     first = stage.collector("--run-id", "other")
     stage.finish(first)
     stage.directory.mkdir(mode=0o700)
-    second = stage.collector()
-    stage.ended(stage.ranks(steps=100))
+    before = stage.recording.read_bytes()
+    ranks = stage.ranks(steps=100)
+    for again in (False, True):
+        second = stage.collector()
+        stage.wait_for(lambda: read_run_file(stage.directory))
+        if not again:
+            second.kill()
+            second.wait()
+    stage.ended(ranks)
     stage.finish(second)
-    recording = Recording.open(stage.recording)
+    assert stage.recording.read_bytes() == before
+    recordings = sorted(path.name for path in stage.recording.parent.glob("*.ddptop"))
+    beside = stage.recording.with_stem(f"{stage.recording.stem}-2")
+    assert recordings == sorted([stage.recording.name, beside.name]), (
+        "the second collector has gone on with it"
+    )
+    recording = Recording.open(beside)
     assert recording.run.run_id == "run"
-    assert "collector_restart" not in events(recording)
+    assert "collector_restart" in events(recording)
 
 
 def test_a_run_whose_folder_is_removed_goes_on_in_a_new_one(stage):

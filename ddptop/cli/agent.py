@@ -1,4 +1,4 @@
-"""`python -m ddptop.cli.agent FOLDER RUN_ID PID:START SCRIPT ...`: the collector of a run without launcher.
+"""`python -m ddptop.cli.agent FOLDER RUN_ID PID:START`: the collector of a run without launcher.
 
 Started by a rank (`ddptop.runtime.agent`) or by one of several launchers (`ddptop.cli.shared_run`), it reads
 the same settings from the environment as `ddptop-run`, and ends when the run's processes are gone.
@@ -17,18 +17,18 @@ from ddptop.cli.errors import note
 from ddptop.cli.launch_options import LaunchOptions, add_options, run_name
 from ddptop.cli.watched_run import collector_arguments, recording_path
 from ddptop.transport.agents import leave_word
-from ddptop.transport.discovery import read_run_file
+from ddptop.transport.discovery import read_command, read_run_file
 from ddptop.transport.private import RunDirectoryError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve the run; the exit code is the collector's."""
-    folder, run_id, launcher, *script = sys.argv[1:] if argv is None else argv
+    folder, run_id, launcher = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(prog="ddptop")
     add_options(parser)
     options = LaunchOptions.of(parser.parse_args([]))
     try:
-        words = _arguments(options, Path(folder), run_id, script)
+        words = _arguments(options, Path(folder), run_id)
     except RunDirectoryError as error:
         note(f"cannot record: {error}")
         return 1
@@ -38,15 +38,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return collect([*words, "--alone", launcher], _tell)
 
 
-def _arguments(options: LaunchOptions, folder: Path, run_id: str, script: Sequence[str]) -> list[str]:
+def _arguments(options: LaunchOptions, folder: Path, run_id: str) -> list[str]:
     """Of the collector; those of the one before it, where that has died."""
     before = read_run_file(folder)
     if before is not None and before.run_id == run_id:
         name, record = before.name, before.recording or "off"
     else:
-        name = run_name(options, script)
+        name = run_name(options, read_command(folder))
         record = recording_path(options, name)
-    return collector_arguments(options, name, run_id, folder, record, script)
+    return collector_arguments(options, name, run_id, folder, record)
 
 
 def _tell(said: Mapping[str, object]) -> None:

@@ -7,7 +7,6 @@ import math
 import os
 import re
 import secrets
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +45,8 @@ class LaunchOptions:
     """Seconds."""
     detail: str
     """`full` or `auto`."""
+    argv: bool
+    """Whether the script's arguments are recorded."""
     off: bool
     worlds: tuple[int, int] | None = None
     """Least and most ranks that torchrun starts; None: not known, or the script may start its own."""
@@ -60,6 +61,7 @@ class LaunchOptions:
             budget=parsed.ddptop_budget,
             stall=parsed.ddptop_stall,
             detail=parsed.ddptop_detail,
+            argv=parsed.ddptop_argv,
             off=parsed.ddptop_off,
             worlds=_worlds(getattr(parsed, "nnodes", ""), getattr(parsed, "nproc_per_node", "")),
         )
@@ -72,6 +74,7 @@ class LaunchOptions:
             "DDPTOP_RECORD": record,
             "DDPTOP_RECORD_LIMIT": str(self.record_limit),
             "DDPTOP_STALL": str(self.stall),
+            "DDPTOP_ARGV": "on" if self.argv else "off",
         }
 
 
@@ -89,6 +92,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("budget", "1.0", _percent, metavar="PCT", help="share of step time the recorder may take (1.0)")
     add("stall", "15", _seconds, metavar="SECONDS", help="least standstill that is a stall (15)")
     add("detail", "auto", _detail, metavar="full|auto", help="every bucket of each step, or sampled")
+    add("argv", "on", _switch, metavar="on|off", help="record the script's arguments, without secrets (on)")
     group.add_argument(
         EXEC,
         nargs=argparse.REMAINDER,
@@ -129,11 +133,6 @@ def run_name(options: LaunchOptions, words: Sequence[str]) -> str:
     )
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_") or "run"
     return f"{plain[:40]}-{''.join(secrets.choice(_LETTERS) for _ in range(4))}"
-
-
-def command_line(words: Sequence[str]) -> str:
-    """Words as a person would type them."""
-    return " ".join(shlex.quote(word) for word in words)
 
 
 def prepend_path(variable: str, folder: str) -> str:
@@ -190,6 +189,12 @@ def _worlds(nodes: str, processes: str) -> tuple[int, int] | None:
     if not all(word.isdecimal() for word in (*ends, processes)) or int(processes) < 2:
         return None
     return int(ends[0]) * int(processes), int(ends[-1]) * int(processes)
+
+
+def _switch(text: str) -> bool:
+    if text not in ("on", "off"):
+        raise ValueError(f"{text!r} is neither on nor off")
+    return text == "on"
 
 
 def _detail(text: str) -> str:

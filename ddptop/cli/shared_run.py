@@ -17,7 +17,7 @@ from ddptop.cli.launch_options import LaunchOptions
 from ddptop.cli.watched_run import in_words, prepare_ranks
 from ddptop.collector.supervisor import FINISH_S, summary_in
 from ddptop.transport import agents, beside
-from ddptop.transport.discovery import read_run_file
+from ddptop.transport.discovery import read_run_file, write_command
 from ddptop.transport.processes import process_start
 
 
@@ -51,7 +51,8 @@ class SharedRun:
                 undo.callback(os.close, member)
             agent = agents.watch_agent(folder)
             undo.callback(os.close, agent)
-            command = [sys.executable, "-m", "ddptop.cli.agent", str(folder), run_id, "0:0", *script]
+            write_command(folder, script, arguments=options.argv)
+            command = [sys.executable, "-m", "ddptop.cli.agent", str(folder), run_id, "0:0"]
             begun = agents.start(folder, command, beside.environment() | options.as_environment(name))
             prepare_ranks(options, folder, run_id)
             os.environ["DDPTOP_AGENT"] = "0:0"  # the ranks see to it that the collector is there

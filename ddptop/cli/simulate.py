@@ -64,7 +64,6 @@ class Simulated:
             "--record": str(recording),
             "--record-limit": str(RECORD_LIMIT),
             "--script": "simulated",
-            "--argv": f'["--simulate", "{ranks}"]',
         }
         return [*(word for pair in named.items() for word in pair), "--simulated"]
 

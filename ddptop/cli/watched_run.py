@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
 from ddptop.cli.errors import note
-from ddptop.cli.launch_options import LaunchOptions, command_line, prepend_path
+from ddptop.cli.launch_options import LaunchOptions, prepend_path
 from ddptop.collector.supervisor import CollectorSupervisor, Summary
 from ddptop.recording.disk import numbered
 from ddptop.transport import agents
+from ddptop.transport.discovery import write_command
 from ddptop.transport.processes import need_threads
 from ddptop.transport.rundir import (
     RunDirectoryError,
@@ -54,7 +54,8 @@ class WatchedRun:
             if member is not None:
                 undo.callback(os.close, member)
             record = recording_path(options, name)
-            arguments = collector_arguments(options, name, run_id, directory, record, script)
+            arguments = collector_arguments(options, name, run_id, directory, record)
+            write_command(directory, script, arguments=options.argv)
             supervisor = CollectorSupervisor(
                 arguments, directory / "collector.log", lambda text: note(f"run {name}: {text}")
             )
@@ -88,6 +89,7 @@ def prepare_ranks(options: LaunchOptions, directory: Path, run_id: str) -> None:
     os.environ["DDPTOP_RUN_ID"] = run_id
     os.environ["DDPTOP_BUDGET"] = str(options.budget)
     os.environ["DDPTOP_DETAIL"] = options.detail
+    os.environ["DDPTOP_ARGV"] = "on" if options.argv else "off"
     os.environ["PYTHONPATH"] = prepend_path("PYTHONPATH", str(INJECT))
 
 
@@ -122,9 +124,12 @@ def recording_path(options: LaunchOptions, name: str) -> str:
 
 
 def collector_arguments(
-    options: LaunchOptions, name: str, run_id: str, directory: Path, record: str, script: Sequence[str]
+    options: LaunchOptions, name: str, run_id: str, directory: Path, record: str
 ) -> list[str]:
-    """Words of the command line of `python -m ddptop.collector`."""
+    """Words of the command line of `python -m ddptop.collector`.
+
+    Nothing of the script's is in it: every user of the machine may read it.
+    """
     named = {
         "--run-dir": str(directory),
         "--run-id": run_id,
@@ -132,8 +137,6 @@ def collector_arguments(
         "--record": record,
         "--record-limit": str(options.record_limit),
         "--stall": str(options.stall),
-        "--script": command_line(script[:1]),
-        "--argv": json.dumps(list(script)),
     }
     if options.worlds is not None:
         named["--worlds"] = "{}:{}".format(*options.worlds)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from ddptop.transport.discovery import read_command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,7 @@ class Arguments:
     """Least time without a step that counts as a stall."""
     script: str = ""
     argv: tuple[str, ...] = ()
+    """Script and arguments, without secrets, from a file in the run's folder."""
     simulated: bool = False
     """The ranks are made up: their pids mean nothing."""
     worlds: tuple[int, int] | None = None
@@ -43,11 +46,13 @@ def parse(words: Sequence[str] | None = None) -> Arguments:
     parser.add_argument("--record-limit", type=_positive, default=1 << 30, metavar="BYTES")
     parser.add_argument("--stall", type=float, default=15.0, metavar="SECONDS", dest="stall_s")
     parser.add_argument("--script", default="")
-    parser.add_argument("--argv", type=_words, default=(), metavar="JSON")
     parser.add_argument("--simulated", action="store_true")
     parser.add_argument("--worlds", type=_range, default=None, metavar="LEAST:MOST")
     parser.add_argument("--alone", type=_process, default=None, metavar="PID:START")
-    return Arguments(**vars(parser.parse_args(words)))
+    parsed = vars(parser.parse_args(words))
+    argv = read_command(parsed["run_dir"])
+    parsed["script"] = parsed["script"] or shlex.join(argv[:1])
+    return Arguments(**parsed, argv=argv)
 
 
 def _path_or_off(text: str) -> Path | None:
@@ -69,13 +74,3 @@ def _process(text: str) -> tuple[int, int]:
 def _range(text: str) -> tuple[int, int]:
     low, _, high = text.partition(":")
     return int(low), int(high)
-
-
-def _words(text: str) -> tuple[str, ...]:
-    try:
-        words = json.loads(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError("is no JSON") from None
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise argparse.ArgumentTypeError("is no JSON list of strings")
-    return tuple(words)

@@ -332,6 +332,7 @@ class Collector:
     def _say_run(self, state: str, now_ns: int, *, started_at: float | None = None) -> None:
         arguments = self._arguments
         first = self._reducer.run
+        argv = arguments.argv or (first.argv if first is not None else ())  # the run's folder may be gone
         if first is not None:
             began = (first.unix_ns, first.monotonic_ns)
         else:
@@ -341,8 +342,8 @@ class Collector:
             version=VERSION,
             run_id=arguments.run_id,
             name=arguments.name[:MAX_TEXT],
-            script=arguments.script[:MAX_TEXT],
-            argv=tuple(word[:MAX_TEXT] for word in arguments.argv[:MAX_CARD]),
+            script=(arguments.script or (first.script if first else ""))[:MAX_TEXT],
+            argv=tuple(word[:MAX_TEXT] for word in argv[:MAX_CARD]),
             unix_ns=began[0],
             monotonic_ns=began[1],
             state=state,

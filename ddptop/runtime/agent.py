@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ddptop.runtime.guard import guard
 from ddptop.transport import agents, beside
+from ddptop.transport.discovery import read_command, write_command
 from ddptop.transport.processes import process_start
 from ddptop.transport.rundir import ensure_run_directory
 
@@ -97,6 +98,8 @@ class Tending:
         if not self._watching_forks:
             self._watching_forks = True
             os.register_at_fork(after_in_child=self._leave)
+        if not read_command(folder):
+            write_command(folder, sys.argv, arguments=os.environ.get("DDPTOP_ARGV") != "off")
         self._starts += agents.start(folder, _command(folder), beside.environment())
 
     def after_silence(self, heard_s: float) -> None:
@@ -125,4 +128,4 @@ tending = Tending()
 
 def _command(folder: Path) -> Sequence[str]:
     words = ["-m", "ddptop.cli.agent", str(folder), os.environ["DDPTOP_RUN_ID"], os.environ[STARTS_ANEW]]
-    return [sys.executable, *words, *sys.argv]
+    return [sys.executable, *words]

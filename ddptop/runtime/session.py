@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ddptop.protocol.messages import Event, Membership, Message, Scalar
+from ddptop.protocol.redaction import redact
 from ddptop.runtime import compiled, phases, rest, warned
 from ddptop.runtime.budget import Budget
 from ddptop.runtime.crash_file import CrashFile
@@ -255,9 +256,10 @@ def device_of(ddp: Any) -> torch.device:
 
 
 def _card_of_process() -> dict[str, Scalar]:
+    arguments = os.environ.get("DDPTOP_ARGV") != "off"
     return {
         "torch": torch.__version__,
         "python": sys.version.split()[0],
         "threads": torch.get_num_threads(),
-        "argv": " ".join(sys.argv),
+        "argv": " ".join(redact(sys.argv) if arguments else sys.argv[:1]),
     }

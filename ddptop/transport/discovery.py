@@ -5,11 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ddptop.protocol.redaction import redact
 from ddptop.transport.private import (
     RunDirectoryError,
     check_private,
@@ -21,6 +22,9 @@ from ddptop.transport.processes import boot_id, pid_namespace, process_start
 from ddptop.transport.roots import roots
 
 NAME = "run.json"
+
+COMMAND = "script.json"
+"""The script of the run and its arguments, as a list."""
 
 MAX_RUN_FILE_BYTES = 64 * 1024
 
@@ -94,6 +98,34 @@ def live_runs() -> list[RunFile]:
     if refused is not None and not runs:
         raise refused
     return sorted(runs, key=lambda run: run.started_at, reverse=True)
+
+
+def write_command(directory: Path, words: Sequence[str], *, arguments: bool = True) -> None:
+    """Leave the script and its arguments, without secrets, for the collector.
+
+    Not on its command line, which every user of the machine may read. `arguments`: False: the script alone.
+    Raises RunDirectoryError.
+    """
+    told = redact(words) if arguments else list(words[:1])
+    try:
+        with open_private(directory) as folder:
+            write_private(folder, COMMAND, json.dumps(told).encode())
+    except OSError as error:
+        raise RunDirectoryError(f"cannot write {directory / COMMAND}: {error.strerror}") from error
+
+
+def read_command(directory: Path) -> tuple[str, ...]:
+    """What `write_command` has left there; nothing where there is none."""
+    try:
+        with (
+            open_private(directory) as folder,
+            os.fdopen(open_regular(COMMAND, inside=folder), "rb") as file,
+        ):
+            check_private(file.fileno(), directory / COMMAND)
+            words = json.loads(file.read())
+    except (OSError, RunDirectoryError, ValueError):
+        return ()
+    return tuple(map(str, words)) if isinstance(words, list) else ()
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import pytest
 
 from ddptop.cli.launch import _begin_torchrun, _begun, main
 from ddptop.cli.launch_options import LaunchOptions, abbreviate_others_only, add_options
-from ddptop.protocol.messages import Event, Hello, Message
+from ddptop.protocol.messages import Card, Event, Hello, Message
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP, DDPTOP_RUN, TORCHRUN, collector_below, environment, run, started, until
@@ -354,6 +354,28 @@ def test_whatever_fails_at_the_start_ends_in_one_line_and_leaves_nothing(
         assert dict(os.environ) == before | {"DDPTOP": "0"}
         assert set(psutil.Process().children()) == children
         assert not list((home / "r").glob("ddptop/*"))
+
+
+SECRETS = ["0", "5", "0", "--api-key", "s3cr3t", "token=s3cr3t"]
+
+
+@pytest.mark.parametrize("argv", ["on", "off"])
+def test_no_secret_of_the_arguments_leaves_the_launcher(home: Path, argv: str) -> None:
+    recording = home / "run.ddptop"
+    env = environment(home)
+    words = ["--ddptop-record", str(recording), "--ddptop-argv", argv, *ONE, "train.py", *SECRETS]
+    with started([*DDPTOP_RUN, *words], env, home) as process:
+        collector = psutil.Process(collector_below(process.pid)).cmdline()
+        assert process.communicate(timeout=120)[0].startswith("step 0")
+    assert not {"s3cr3t", "train.py"} & set(" ".join(collector).split())
+    with Recording.open(recording) as opened:
+        told = [item.message for item in opened.records()]
+        run = opened.run
+    assert "s3cr3t" not in repr(told)
+    arguments = ["0", "5", "0", "--api-key", "***", "token=***"] if argv == "on" else []
+    assert (run.script, list(run.argv)) == ("train.py", ["train.py", *arguments])
+    (card,) = [message.entries for message in told if isinstance(message, Card)][-1:]
+    assert card["argv"] == " ".join(["train.py", *arguments])
 
 
 AS_NOBODY = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"]

@@ -20,6 +20,7 @@ from ddptop.collector.launcher_pipe import LauncherPipe
 from ddptop.collector.supervisor import CollectorSupervisor, Summary
 from ddptop.collector.usage import UsageSampler
 from ddptop.collector.watch import GRACE_NS, SILENCE_NS, Gone, ProcessWatch, RankProcess
+from ddptop.transport.discovery import write_command
 from ddptop.transport.endings import Ending
 from ddptop.transport.processes import process_status
 from tests.collector.conftest import wait_for
@@ -29,11 +30,23 @@ NS = 1_000_000_000
 NEEDED = ["--run-dir", "/run", "--run-id", "id", "--name", "name", "--record", "off"]
 
 
+def test_the_script_comes_from_a_private_file_without_secrets(tmp_path):
+    tmp_path.chmod(0o700)
+    words = ["--run-dir", str(tmp_path), *NEEDED[2:]]
+    for arguments, argv in ((True, ("a b.py", "--token", "***")), (False, ("a b.py",))):
+        write_command(tmp_path, ["a b.py", "--token", "s3cr3t"], arguments=arguments)
+        assert (parse(words).script, parse(words).argv) == ("'a b.py'", argv)
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.chmod(0o644)
+    assert parse(words).argv == ()
+
+
 def test_arguments_have_defaults_and_checks(capsys):
     assert parse(NEEDED) == Arguments(run_dir=Path("/run"), run_id="id", name="name", record=None)
-    full = parse([*NEEDED, "--record", "/r", "--record-limit", "5", "--stall", "2", "--argv", '["a", "b"]'])
-    assert (full.record, full.record_limit, full.stall_s, full.argv) == (Path("/r"), 5, 2.0, ("a", "b"))
-    for bad in (["--argv", "{"], ["--argv", "[1]"], ["--record-limit", "0"], ["--stall", "x"]):
+    full = parse([*NEEDED, "--record", "/r", "--record-limit", "5", "--stall", "2"])
+    assert (full.record, full.record_limit, full.stall_s) == (Path("/r"), 5, 2.0)
+    for bad in (["--record-limit", "0"], ["--stall", "x"]):
         with pytest.raises(SystemExit) as caught:
             parse([*NEEDED, *bad])
         assert caught.value.code == 2

@@ -105,7 +105,10 @@ def until(condition: Callable[[], object], what: str, deadline_s: float = 60.0) 
 
 
 def processes_of(env: dict[str, str]) -> list[psutil.Process]:
-    """Processes that this environment was given to, and their children, wherever they are by now."""
+    """Processes that this environment was given to, and their children, wherever they are by now.
+
+    Without those that were forked from the warm process: their first environment was another.
+    """
     place = env["XDG_RUNTIME_DIR"]
     found = []
     for process in psutil.process_iter():

@@ -225,6 +225,11 @@ def test_the_terminal_is_restored_on_every_way_out(make: Make, tmp_path: Path) -
     opened(f"{sys.executable} crashing.py")
     terminal.press("/")
     restored(1)
+    opened()
+    viewer = terminal.foreground()
+    assert viewer is not None
+    terminal.close()
+    until(lambda: not psutil.pid_exists(viewer), "the end of the viewer")
 
 
 def test_a_viewer_whose_terminal_goes_without_a_hang_up_ends(tmp_path: Path) -> None:

@@ -58,6 +58,10 @@ class Terminal:
         """What the terminal shows."""
         return self._tmux("capture-pane", "-t", self._session, "-p")
 
+    def close(self) -> None:
+        """Close the window, as a person does: its programs get SIGHUP."""
+        self._tmux("kill-session", "-t", self._session)
+
     def modes(self) -> str:
         """Alternate screen, mouse reports and cursor, each 0 or 1: `0 0 1` at a shell's prompt."""
         wanted = "#{alternate_on} #{mouse_any_flag} #{cursor_flag}"

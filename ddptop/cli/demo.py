@@ -50,7 +50,7 @@ def main(options: argparse.Namespace) -> int:
         try:
             code = watch(wait_for_run(name, training, output), training, mode, settings)
             if mode is show.Mode.WATCH:
-                _wait_for_end(training)  # the run has ended, and the launcher is about to
+                wait_for_end(training)  # the run has ended, and the launcher is about to
         finally:
             stopped = training.poll() is None
             stop(training)
@@ -118,7 +118,8 @@ def _ended(training: subprocess.Popen[bytes]) -> threading.Event:
     return over
 
 
-def _wait_for_end(training: subprocess.Popen[bytes]) -> None:
+def wait_for_end(training: subprocess.Popen[bytes]) -> None:
+    """Wait as long as `training` lives, and say so."""
     while training.poll() is None:
         try:
             training.wait(SAY_EVERY_S)

@@ -1,7 +1,7 @@
 """The terminal below the screen: whether it is there, signals that end the screen, stopping and going on.
 
-`ScreenDriver` adjusts Textual's driver for Linux and macOS (8.2), and uses its private names `_writer_thread`
-and `_must_signal_resume`.
+`ScreenDriver` adjusts Textual's driver for Linux and macOS (8.2), and uses its private names `_file`,
+`_writer_thread` and `_must_signal_resume`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import sys
 import termios
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO, cast
 
 from textual.drivers.linux_driver import LinuxDriver
 
@@ -20,8 +21,33 @@ ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 """A closed terminal, `kill -INT`, `kill`: the screen ends in good order, with 128 + the signal's number."""
 
 
+class LastingStream:
+    """A terminal's stream to which writing does not fail: one that was closed receives nothing.
+
+    Textual's writer thread would end with the error, and whoever writes wait for it without end.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        """Write what can be written."""
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        """Flush what can be flushed."""
+        with suppress(OSError):
+            self._stream.flush()
+
+
 class ScreenDriver(LinuxDriver):
-    """Textual's driver, which also goes on properly after SIGSTOP, which no process can prepare for."""
+    """Textual's driver, for terminals that are closed, and for SIGSTOP, which no process can prepare for."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        assert self._file is not None  # without stderr no screen is opened
+        self._file = cast("Any", LastingStream(self._file))
 
     def resume_application_mode(self) -> None:
         """After SIGCONT: take the terminal again.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -28,3 +29,42 @@ def test_it_is_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {name for name in found if name.startswith("DDPTOP_")} == {"DDPTOP_STALL"}
     assert found["PYTHONPATH"].split(":")[0] == "/of/the/user"
     assert inject not in found["PYTHONPATH"]
+
+
+ENDS = """
+import os, time
+from ddptop.transport.beside import InputEnd
+InputEnd(lambda: os._exit(7))
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_process_that_was_started_ends_with_its_input() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None and process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    assert process.poll() is None
+    process.stdin.close()
+    assert process.wait(30) == 7
+    process.stdout.close()
+
+
+FILLED = """
+import os
+from ddptop.cli.errors import note
+from ddptop.runtime.guard import say
+from ddptop.transport.beside import fill_standard_streams
+note("of the command")
+say("of a rank")
+fill_standard_streams()
+print(os.readlink("/proc/self/fd/2"), os.get_inheritable(2), os.pipe()[0] > 2)
+"""
+
+
+def test_without_stderr_no_word_goes_to_stdout_and_no_descriptor_takes_its_number() -> None:
+    line = f"exec {sys.executable} -c '{FILLED}' 2>&-"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "/dev/null False True\n"

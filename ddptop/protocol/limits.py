@@ -30,6 +30,10 @@ MAX_WORLD = 65_536
 MAX_SHOWN_WORLD = 16_384
 """Ranks of a run that is recorded: a frame of so many, each with a GPU, takes 7 MB at most."""
 
+MUTE_AFTER = 100
+"""Internal errors after which a rank records no bucket detail: something is wrong for good, and each one
+costs time."""
+
 MAX_STEP = 2**48
 """Steps, sequence numbers and other counts."""
 

@@ -40,6 +40,9 @@ LEAST_SHARE = 1 / 8
 """Of the budget, which detail may take even where the budget is exceeded without it (steps of a few ms):
 to give that up would hardly lower the cost, and nobody could be told who is slow."""
 
+TIGHT_SHARE = 0.5
+"""Of the budget: above it the publisher runs less often before detail becomes rarer than need be."""
+
 MAX_LOSS_EVERY = 8
 """Where the phases alone are over budget (steps of a few ms), the loss is read at least this often."""
 
@@ -71,7 +74,7 @@ class Budget:
         self.loss_every = 1
         """How often the loss is read; a power of two."""
         self.tight = False
-        """Whether even without bucket detail the budget is exceeded."""
+        """Whether what is not bucket detail takes most of the budget: then the publisher runs less often."""
         self.cost_us = 0.0
         """Per step: training threads, publisher and ZeroMQ's threads."""
         self.cost_pct = 0.0
@@ -138,8 +141,9 @@ class Budget:
 
     def _choose(self, base: float, extra: float, budget: float) -> None:
         """`extra` is what a detailed step costs on top of what every step does, `base`; all in ns."""
-        self.tight = base > budget
-        if self.tight and self.loss_every < MAX_LOSS_EVERY:
+        # With the publisher at half its rate `base` is less: back only where that, too, is far below.
+        self.tight = base > budget * (TIGHT_SHARE / 2 if self.tight else TIGHT_SHARE)
+        if base > budget and self.loss_every < MAX_LOSS_EVERY:
             self.loss_every *= 2
         elif self.loss_every > 1 and base + LOSS_NS < budget / 2:
             self.loss_every //= 2

@@ -10,9 +10,7 @@ from types import CodeType
 from typing import Any
 
 from ddptop.protocol.checks import printable
-
-MUTE_AFTER = 100
-"""Failures after which the recorder goes silent: something is wrong for good, and each one costs time."""
+from ddptop.protocol.limits import MUTE_AFTER
 
 
 class Guard:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,7 @@ from ddptop.analysis.present import present
 from ddptop.analysis.rank_figures import rank_columns, rank_steps
 from ddptop.analysis.stall_rule import rank_states
 from ddptop.analysis.stalls import stall
+from ddptop.protocol.limits import MUTE_AFTER
 
 if TYPE_CHECKING:
     from ddptop.analysis.frames import Column
@@ -145,10 +147,25 @@ def _widest(bounds: Column) -> float | None:
 def _overhead(reducer: Reducer) -> Overhead:
     present = [m for m in reducer.members if m.hello is not None]
     beats = [m.progress for m in present if m.progress is not None]
-    return Overhead(
+    found = Overhead(
         budget_pct=max((m.hello.budget_pct for m in present if m.hello is not None), default=None),
         measured_pct=max((beat.cost_pct for beat in beats), default=None),
         us_per_step=max((beat.cost_us for beat in beats), default=None),
         detail_every=max((beat.detail_every for beat in beats), default=None),
         failures=sum(beat.failures for beat in beats),
     )
+    if any(beat.failures >= MUTE_AFTER for beat in beats):
+        reason = f"a rank stopped to record it after {MUTE_AFTER} internal errors"
+        return replace(found, detail_every=None, detail_reason=reason)
+    simulated = reducer.run is not None and reducer.run.simulated
+    return found if simulated else replace(found, detail_reason=_detail_reason(found))
+
+
+def _detail_reason(found: Overhead) -> str | None:
+    """Why bucket detail is sampled: it is a budget, measured in the rank, that a rank samples for."""
+    every, budget, cost = found.detail_every, found.budget_pct, found.measured_pct
+    if every is None or every == 1 or budget is None or cost is None:
+        return None
+    if cost > budget:
+        return f"ddptop takes {cost:.2g}% of the step, its budget is {budget:g}%"
+    return f"more would exceed the {budget:g}% budget"

@@ -268,7 +268,19 @@ class Overhead:
     measured_pct: float | None
     us_per_step: float | None
     detail_every: int | None
+    """None: not known, or no step has bucket detail any more."""
     failures: int
+    detail_reason: str | None = None
+    """Why not every step has bucket detail; None where every one has, or the reason is not known."""
+
+    @property
+    def detail_sentence(self) -> str | None:
+        """The same as a sentence: `bucket detail in 1 of 32 steps: more would exceed the 1% budget`."""
+        if self.detail_reason is None:
+            return None
+        every = self.detail_every
+        often = "no bucket detail" if every is None else f"bucket detail in 1 of {every:,} steps"
+        return f"{often}: {self.detail_reason}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,9 @@ def snapshot(frame: Frame) -> dict[str, object]:
             for alert in frame.alerts
         ],
         "clocks": _clocks(frame),
-        "overhead": _fields(frame.overhead, ("budget_pct", "measured_pct", "us_per_step", "detail_every")),
+        "overhead": _fields(
+            frame.overhead, ("budget_pct", "measured_pct", "us_per_step", "detail_every", "detail_reason")
+        ),
         "logged": {scalar.name: _fields(scalar, LOGGED_FIELDS) for scalar in frame.logged},
         "stall": _stall(frame),
         "deaths": [

@@ -162,8 +162,9 @@ def _unnamed(frame: Frame) -> Verdict:
     if group.clock_free:
         return Verdict("clocks", "doubt", _unclear(frame), step_line(frame))
     if group.no_straggler_ms is None:
-        every = frame.overhead.detail_every
+        every, why = frame.overhead.detail_every, frame.overhead.detail_reason
         often = f": one step in {every} has it" if every and every > 1 else ""
+        often += f"{', ' if often else ': '}{why}" if why else ""
         sentence = f"not enough bucket detail yet to compare the ranks{often}"
         return Verdict("little_detail", "busy", sentence, step_line(frame))
     return _skewed(frame)

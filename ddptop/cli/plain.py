@@ -169,7 +169,8 @@ def _footing(frame: Frame) -> list[str]:
     lines = [
         f"ddptop's own cost: {fixed(cost.measured_pct, 2, '%')} of the step, {count(cost.us_per_step)} us, "
         f"on the worst rank (budget {fixed(cost.budget_pct, 1, '%')})",
-        f"bucket detail {every}; {count(frame.records)} records, {count(frame.lost_records)} lost"
+        f"{cost.detail_sentence or f'bucket detail {every}'}; "
+        f"{count(frame.records)} records, {count(frame.lost_records)} lost"
         + (f", {cost.failures} failures of ddptop's own" if cost.failures else ""),
     ]
     if frame.run.recording:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.snapshot import snapshot
+from ddptop.protocol.limits import MUTE_AFTER
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Received
 
@@ -180,6 +184,27 @@ def test_usage_and_heartbeat_columns(running) -> None:
     assert (found.ranks.step[1], found.ranks.bucket[1], found.ranks.sequence[1]) == (40, 2, 81)
     assert found.ranks.phase[1] == "backward"
     assert found.overhead.us_per_step == 25.0
+
+
+@pytest.mark.parametrize(
+    ("every", "cost_pct", "failures", "expected"),
+    [
+        (1, 0.9, 3, None),
+        (32, 0.9, 3, "bucket detail in 1 of 32 steps: more would exceed the 1% budget"),
+        (32, 2.31, 3, "bucket detail in 1 of 32 steps: ddptop takes 2.3% of the step, its budget is 1%"),
+        (4, 0.9, MUTE_AFTER, "no bucket detail: a rank stopped to record it after 100 internal errors"),
+    ],
+)
+def test_detail_that_is_rare_or_off_has_its_reason(running, every, cost_pct, failures, expected) -> None:
+    world, reducer, look = running
+    told = world.progress(1)
+    changed = {"detail_every": every, "cost_pct": cost_pct, "failures": failures}
+    reducer.feed(replace(told, message=replace(told.message, **changed)))
+    found = look().overhead
+    assert found.detail_sentence == expected
+    shown = snapshot(look())["overhead"]
+    assert shown["detail_reason"] == found.detail_reason
+    assert shown["detail_every"] == (None if failures == MUTE_AFTER else every)
 
 
 def test_only_the_last_hundred_happenings_are_kept(running) -> None:

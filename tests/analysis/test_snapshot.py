@@ -36,6 +36,7 @@ ADDED = {
     "ranks": "bound_ms transfer_bound_ms micro_steps joined",
     "buckets": "model group effective_busbw_gbps bound_ms transfer_bound_ms",
     "straggler": "throttle last_pct ranks",
+    "overhead": "detail_reason",
 }
 """Keys added to schema 1 since: a program written for the first ones finds all of them, in their order."""
 

@@ -44,6 +44,9 @@ def _body(scene: Scene, width: int) -> list[Line]:
     few = len(set(scene.frame.ranks.host)) <= FEW_HOSTS
     lines = [*_facts(scene, _run(scene), width), *_losses(scene, width)]
     lines += [rule(width, "own cost"), *_facts(scene, _cost(scene), width)]
+    lines += [
+        Line(" ").add(row, "dim") for row in wrap(scene.frame.overhead.detail_sentence or "", width - 1)
+    ]
     lines += hosts if few else []
     lines += [rule(width, "models and process groups"), *_models(scene, width)]
     for title in (

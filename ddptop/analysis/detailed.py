@@ -93,6 +93,8 @@ class Detailed:
         self._world = world
         self._size = size
         self._version = -1
+        self._looked = 0
+        """History point of the step after which ranks were last compared."""
 
     def needs_new_window(self, taken: Taken, kind: Kind) -> bool:
         """Whether layouts or process groups are others than so far: baselines start again."""
@@ -167,9 +169,12 @@ class Detailed:
         assert window is not None
         length = len(prepared.waits.wait)
         stop = min(length, first + judge.EVERY - window.count % judge.EVERY)
+        due = self._looked + judge.EVERY_STEPS
+        stop = min(stop, max(first, int(np.searchsorted(points[:length], due))) + 1)
         window.add(prepared.columns, prepared.scopes, first, stop)
-        if window.count % judge.EVERY:
+        if window.count % judge.EVERY and points[stop - 1] < due:
             return stop, False
+        self._looked = int(points[stop - 1])
         slots = window.judged(int(points[stop - 1]) + 1)
         for scope in window.scopes.values():
             scope.compare_clocks(slots)

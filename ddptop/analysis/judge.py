@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis import metrics
-from ddptop.analysis.detail_window import FEW_DETAILED
+from ddptop.analysis.detail_window import FEW_DETAILED, PARTS
 
 if TYPE_CHECKING:
-    from ddptop.analysis.detail_window import ScopeWindow
+    from ddptop.analysis.detail_window import DetailWindow, ScopeWindow
     from ddptop.analysis.frames import Column
 
-EVERY = 16
-"""Detailed steps between two looks: a rank is named within 100 steps, and the looks cost little."""
+EVERY, EVERY_STEPS = 16, 32
+"""Between two looks lie at most so many detailed steps, and hardly more steps of any kind: where detail is
+sampled, a rank is named as soon, and the looks cost little."""
 
 NAME_PCT, NAME_MS = 2.0, 0.3
 """Below either, a person has nothing to gain from the name."""
@@ -43,6 +44,16 @@ n. Load that comes and goes over dozens of steps is nobody's fault."""
 
 NEWEST = 64
 """Newest steps in which a rank that has just become slow is found."""
+
+FEWER = 32
+"""And, where one of its phases tells more than its arrivals."""
+
+STEADY = 0.5
+"""A difference is a delay, not noise, when its lower quartile is this share of its upper quartile: of
+exponential noise it is 0.21, of normal noise less."""
+
+AGREES_SHARE = 0.5
+"""Part of what a phase takes longer that must be found in the rank's arrivals."""
 
 TOGETHER_SHARE = 0.5
 """Ranks hold the others up together when each is late by this share of the latest one's lateness: to mend the
@@ -188,6 +199,52 @@ def persistent(window: ScopeWindow, slots: Column, held: int | None) -> Look | N
         if seen is not None and clearly(seen):
             return seen
     return None
+
+
+def by_a_phase(detail: DetailWindow, window: ScopeWindow) -> Look | None:
+    """A rank that holds the others up, and one of whose phases takes longer in three steps of four.
+
+    On a busy machine arrivals vary by more than a delay of a few ms, because the operating system runs other
+    processes in every phase. The phase that holds the delay varies less, so that spread and certainty are
+    judged there. Arrivals must agree: the rank comes last in most steps, by at least half of that.
+    """
+    if len(window.newest(NEWEST)) < ENOUGH:
+        return None
+    for size in (NEWEST, FEWER):
+        slots = window.newest(size)
+        bound = window.bound_ms(slots)
+        step = float(metrics.median(window.group.of("step", slots)))
+        for name in PARTS:
+            over = metrics.lateness(detail.ranks.of(name, slots)[window.members].T).T
+            low, middle, high = np.quantile(over, (CLEAR_QUARTILE, 0.5, 1 - CLEAR_QUARTILE), axis=-1)
+            with np.errstate(invalid="ignore"):
+                steady = (low > bound) & (low >= STEADY * high)
+                steady &= (middle >= NAME_MS) & (100 * middle >= NAME_PCT * step)
+            for rank in np.flatnonzero(steady).tolist():
+                if certainty(over[rank] - bound[rank]) < SURE:
+                    continue
+                seen = look(window, slots, rank)
+                if seen is not None and _agrees(seen, float(middle[rank])):
+                    return seen
+    return None
+
+
+def _agrees(seen: Look, over_ms: float) -> bool:
+    """Whether the arrivals of a rank bear out that one of its phases takes `over_ms` longer."""
+    late = seen.lateness_ms > max(seen.bound_ms, AGREES_SHARE * over_ms)
+    return late and seen.share > NAME_SHARE and seen.cost_pct >= NAME_PCT and still(seen)
+
+
+def over_the_same(window: ScopeWindow, slots: Column, rank: int) -> tuple[Look, Column] | None:
+    """A named rank over steps in which it is late alike, and those steps: it may only just have become slow,
+    and a median over steps before and after is neither. None: it is not late any more."""
+    seen = [
+        (found, steps)
+        for steps in (slots, window.newest(NEWEST), window.newest(FEWER))
+        if (found := look(window, steps, rank)) is not None and still(found)
+    ]
+    alike = [one for one in seen if one[0].lateness_low_ms >= STEADY * one[0].lateness_ms]
+    return next(iter(alike or seen), None)
 
 
 def clearly(seen: Look) -> bool:

@@ -53,7 +53,11 @@ class Naming:
     def look(self, detail: DetailWindow, slots: Column) -> None:
         """Look at the judged steps and decide anew."""
         before = self.now
-        found = [named for window in detail.scopes.values() if (named := self._in(window, slots)) is not None]
+        found = [
+            named
+            for window in detail.scopes.values()
+            if (named := self._in(detail, window, slots)) is not None
+        ]
         kept = [named for named in found if before is not None and named[:2] == before[:2]]
         self.now = kept[0] if kept else max(found, key=lambda named: named.cost_ms, default=None)
         if self.now is None or not self._borne_out(detail, slots):
@@ -63,13 +67,15 @@ class Naming:
             self._moves.append(detail.count)
         self._last = self.now
 
-    def _in(self, window: ScopeWindow, slots: Column) -> Named | None:
+    def _in(self, detail: DetailWindow, window: ScopeWindow, slots: Column) -> Named | None:
         """The rank to name in one process group."""
         if window.clock_free:
             return None
         held = self.now if self.now is not None and self.now.scope == window.scope else None
         rank = None if held is None else held.rank
         seen = judge.persistent(window, slots, rank if held is None or held.pattern == "persistent" else None)
+        if seen is None:
+            seen = judge.by_a_phase(detail, window)
         if seen is not None:
             faded = held is not None and seen.lateness_ms < FADED * held.lateness_ms
             first = held is None or held.rank != seen.ranks[0] or judge.clearly(seen)
@@ -113,12 +119,10 @@ class Naming:
     def _persistent(
         self, detail: DetailWindow, window: ScopeWindow, slots: Column, named: Named
     ) -> Straggler | None:
-        seen = judge.look(window, slots, named.rank)
-        if seen is None or not judge.still(seen):
-            slots = window.newest(judge.NEWEST)  # it has only just become slow
-            seen = judge.look(window, slots, named.rank)
-        if seen is None or not judge.still(seen):
+        judged = judge.over_the_same(window, slots, named.rank)
+        if judged is None:
             return None
+        seen, slots = judged
         slots = window.told(slots)
         # Of one rank all steps count, of several those in which each is late.
         late: Column = np.zeros((len(slots), len(window.members)), bool)

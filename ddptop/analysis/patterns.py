@@ -9,7 +9,7 @@ import numpy as np
 
 from ddptop.analysis import metrics
 from ddptop.analysis.detail_window import LONG
-from ddptop.analysis.judge import ENOUGH, NAME_MS, NAME_PCT, SURE, certainty
+from ddptop.analysis.judge import ENOUGH, NAME_MS, NAME_PCT, STEADY, SURE, certainty
 
 if TYPE_CHECKING:
     from ddptop.analysis.detail_window import ScopeWindow
@@ -37,10 +37,6 @@ MANY = 96
 
 MOST = 0.7
 """Share of the steps that one rank may be late in: of two that take turns by chance each is in half."""
-
-STEADY = 0.5
-"""Lateness in turns is a delay, not noise, when its lower quartile is this share of its upper quartile: of
-exponential noise it is 0.21, of normal noise less."""
 
 
 class Found(NamedTuple):

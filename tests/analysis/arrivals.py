@@ -37,7 +37,7 @@ def one_host(world: int) -> Comparison:
 
 
 def looks(
-    late_ms: Column, *, size: int = 100, shown: float = 1.0, hidden: bool = False
+    late_ms: Column, *, size: int = 100, shown: float | Column = 1.0, hidden: bool = False
 ) -> Iterator[tuple[int, Named | None, Detailed]]:
     """Judge steps in which each rank arrives as much later as `late_ms` (steps, ranks) says, in its forward.
 

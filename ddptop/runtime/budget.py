@@ -29,6 +29,9 @@ FIRST_STEPS = 200
 KEPT = 7
 """Measurements in a median: with detail in every 32nd step those of the last 224 steps."""
 
+KEPT_OFTEN = 16
+"""The same of what is measured in every eighth step, or with every batch."""
+
 WALLS = 64
 """Steps in the median step time: an evaluation between two of them changes nothing."""
 
@@ -36,7 +39,7 @@ ROOM_LEFT = 0.75
 """Detail is taken twice as often only where that fills at most so much of the room that there is for it,
 or the interval would swing from batch to batch."""
 
-LEAST_SHARE = 1 / 8
+LEAST_SHARE = 1 / 4
 """Of the budget, which detail may take even where the budget is exceeded without it (steps of a few ms):
 to give that up would hardly lower the cost, and nobody could be told who is slow."""
 
@@ -53,9 +56,9 @@ WRAPPER_NS = 2_000
 """Calling into and out of our eight wrappers in one step, which no clock inside them can see: a Python
 call costs 0.1 to 0.3 us in a training loop."""
 
-CALL_NS = 20_000
+CALL_NS = 15_000
 """The same of each timed all-reduce: from C++ into Python and back, and the completion callback, for which a
-thread of gloo takes the interpreter's lock. Hot and on quiet cores 15 to 20 us."""
+thread of gloo takes the interpreter's lock. Hot and on quiet cores 15 us, more on a busy machine."""
 
 
 class Budget:
@@ -82,9 +85,9 @@ class Budget:
         self._full = full_detail
         self._steps = 0
         self._walls: deque[int] = deque(maxlen=WALLS)
-        self._plain: deque[float] = deque(maxlen=KEPT)
+        self._plain: deque[float] = deque(maxlen=KEPT_OFTEN)
         self._detail: deque[float] = deque(maxlen=KEPT)
-        self._publishing: deque[float] = deque(maxlen=KEPT)
+        self._publishing: deque[float] = deque(maxlen=KEPT_OFTEN)
         """CPU time of our own threads as a share of elapsed time: they run by the clock, not by the step."""
         self._published_ns = 0
         self._measured_here = 0

@@ -3,7 +3,7 @@
 Counted is CPU time of the threads that run our code, never elapsed time: on a busy machine a stretch of 20 us
 lasts 10 ms when the operating system runs another process in it, and a controller that counts those stops
 recording exactly when somebody wants to know why training is slow. On the training threads CPU time is
-measured in two steps of every eight (`ddptop.runtime.recorder`), for the publisher and ZeroMQ's threads
+measured in three steps of every eight (`ddptop.runtime.recorder`), for the publisher and ZeroMQ's threads
 always. What no clock of ours can see is added as constants below. Every figure is a median over few and
 recent measurements: one outlier changes nothing, and a change of load is followed within `KEPT` of them.
 """
@@ -87,6 +87,9 @@ class Budget:
         self._walls: deque[int] = deque(maxlen=WALLS)
         self._plain: deque[float] = deque(maxlen=KEPT_OFTEN)
         self._detail: deque[float] = deque(maxlen=KEPT)
+        self._after: deque[float] = deque(maxlen=KEPT_OFTEN)
+        """Steps without detail right after one with it, at whose start the recorder was taken out."""
+        self._after_detail = False
         self._publishing: deque[float] = deque(maxlen=KEPT_OFTEN)
         """CPU time of our own threads as a share of elapsed time: they run by the clock, not by the step."""
         self._published_ns = 0
@@ -123,18 +126,23 @@ class Budget:
             return
         for record in records:
             self._walls.append(record.end - record.begin)
+            detail = bool(record.flags & Flag.DETAIL)
             if clocked(record.step):
-                kept = self._detail if record.flags & Flag.DETAIL else self._plain
+                kept = self._detail if detail else self._after if self._after_detail else self._plain
                 kept.append(record.cost + WRAPPER_NS + CALL_NS * len(record.calls))
-                self._measured_here += kept is self._detail
+                self._measured_here += detail
+            self._after_detail = detail
         self._steps += len(records)
         elapsed = records[-1].end - records[0].begin
         if elapsed > 0:
             self._publishing.append(self._published_ns / elapsed)
             self._published_ns = 0
         step = self.step_ns
-        plain = median(self._plain) if self._plain else WRAPPER_NS
-        extra = max(0.0, median(self._detail) - plain)
+        after = median(self._after) if self._after else WRAPPER_NS
+        plain = (
+            median(self._plain) if self._plain else after
+        )  # with detail in every second step there is none
+        extra = max(0.0, median(self._detail) - plain) + max(0.0, after - plain)
         base = plain + median(self._publishing) * step + checks_ns
         own = base + extra / self.detail_every
         self.cost_us = own / 1e3

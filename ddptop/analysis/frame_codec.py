@@ -31,7 +31,7 @@ VERSION = 5
 ROOM = limits.MAX_FRAME_BYTES - 4096
 """What a frame may take of one link message."""
 
-HISTORY_BYTES = 1024 * 1024
+HISTORY_BYTES = 768 * 1024
 """Of history in one frame; what is beyond it comes with the next."""
 
 TEXT_CHARACTERS = 512 * 1024

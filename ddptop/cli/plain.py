@@ -56,6 +56,7 @@ def watch_line(frame: Frame) -> str:
     from ddptop.analysis.verdict import restart_words, slowest
 
     group, grave = frame.group, _grave(frame)
+    refused = [clean(alert.message) for alert in frame.alerts if alert.kind == "refused_messages"]
     return "  ".join(
         [
             clock(frame.unix_s),
@@ -68,6 +69,7 @@ def watch_line(frame: Frame) -> str:
             f"lost {count(frame.lost_records)}",
             f"cost {fixed(frame.overhead.measured_pct, 1, '%'):>5}",
             grave or f"slowest {slowest(frame) or UNKNOWN}",
+            *refused,
         ]
     )
 

@@ -170,6 +170,9 @@ def _footing(report: Report, width: int) -> list[str]:
     lines = _wrapped(text, width)
     if reading.damage:
         lines += _wrapped(f"damage: {reading.damage}", width)
+    for trouble in report.troubles:
+        if trouble.kind == "refused_messages":
+            lines += _wrapped(trouble.message, width)
     if reading.refused:
         lines.append(f"{counted(reading.refused, 'message')} could not be used")
     if report.run.recording:

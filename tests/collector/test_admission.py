@@ -12,6 +12,9 @@ import pytest
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.snapshot import snapshot
+from ddptop.cli.plain import watch_line
+from ddptop.cli.report_reading import read as report_of
+from ddptop.cli.report_text import page as report_page
 from ddptop.collector.admission import Admission
 from ddptop.protocol.checks import ProtocolError
 from ddptop.protocol.codec import encode
@@ -19,6 +22,8 @@ from ddptop.protocol.limits import MAX_SHOWN_WORLD
 from ddptop.protocol.messages import Event, Hello, Received, StepRow, Steps
 from ddptop.recording.reader import Recording
 from ddptop.transport import processes
+from tests.tui.pages import page as run_page
+from tests.tui.pages import place_at
 
 HOSTILE = """
 import os, sys, time
@@ -63,8 +68,13 @@ def test_hostile_messages_are_refused_counted_and_shown_and_the_rank_keeps_its_p
     assert frame.run.world_size == 2
     stage.finish(collector)
     reducer = Reducer()
-    for received in Recording.open(stage.recording).records():
-        reducer.feed(received)
+    with Recording.open(stage.recording) as recording:
+        for received in recording.records():
+            reducer.feed(received)
+        told = report_page(report_of(recording), 200)
+    last = reducer.frame(reducer.ended_ns or 0)
+    for shown in (told, watch_line(last), run_page(last, place_at("run"), (150, 60))):
+        assert "messages to the collector: 6 refused" in shown
     assert [member.hello.pid for member in reducer.members] == [rank.pid for rank in ranks]
     counted = reducer.refused_messages
     assert counted is not None and counted[1].fields["refused"] == 6

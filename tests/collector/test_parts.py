@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,10 +17,12 @@ from ddptop.collector import supervisor as supervisor_module
 from ddptop.collector import watch as watch_module
 from ddptop.collector.alone import LINGER_NS, ranks_started
 from ddptop.collector.arguments import Arguments, parse
+from ddptop.collector.intake import Intake
 from ddptop.collector.launcher_pipe import LauncherPipe
 from ddptop.collector.supervisor import CollectorSupervisor, Summary
 from ddptop.collector.usage import UsageSampler
 from ddptop.collector.watch import GRACE_NS, SILENCE_NS, Gone, ProcessWatch, RankProcess
+from ddptop.protocol.messages import Event, Received
 from ddptop.transport.discovery import write_command
 from ddptop.transport.endings import Ending
 from ddptop.transport.processes import process_status
@@ -330,3 +333,49 @@ def test_what_a_killed_process_had_counted_is_known():
         watch.close()
         process.kill()
         process.communicate()
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="no pidfd here")
+def test_pidfds_leave_descriptors_for_connections(child, monkeypatch):
+    monkeypatch.setattr(watch_module.resource, "getrlimit", lambda _: (12, 12))
+    registry = Registry()
+    watch = registry.watch()
+    for session in range(1, 10):
+        watch.add(RankProcess(session, session, child.pid), time.time(), 0)
+    assert len(registry) == 12 // watch_module.DESCRIPTORS_SHARE
+    assert len(watch.living()) == 9  # the others are looked at
+    watch.forget(1)
+    watch.add(RankProcess(10, 10, child.pid), time.time(), 0)
+    assert len(registry) == 3
+    watch.close()
+    assert registry == set()
+
+
+def test_a_pid_that_no_process_can_have_is_none(monkeypatch):
+    watch = Registry().watch()
+    watch.add(RankProcess(1, 0, 2**31), time.time(), 0)
+    assert watch.living() == []
+
+
+def test_a_message_that_sets_off_an_error_of_ours_is_counted_and_the_next_one_taken(capsys):
+    arriving = [(Received(1, 0, 1, number, Event("x", 1, 0, number)), b"") for number in (1, 2, 3)]
+    kept, said = [], []
+
+    def heard(_session, _now_ns, *, trains):
+        if len(kept) == 1:
+            kept.append(None)
+            raise OverflowError("signed integer is greater than maximum")
+
+    receiver = SimpleNamespace(drain=lambda _: arriving, refused=0, refused_why="")
+    record = SimpleNamespace(add=lambda received, _: kept.append(received), tell_past=lambda _: None)
+    reducer = SimpleNamespace(feed=said.append)
+    admission = SimpleNamespace(returning=lambda *_: None)
+    intake = Intake(receiver, record, reducer, SimpleNamespace(heard=heard), None, admission, watched=True)
+    assert intake.drain(1) == 3
+    assert kept == [arriving[0][0], None, arriving[2][0]]
+    intake.tell_refused(1)
+    assert said[-1].message.fields == {"refused": 0, "failed": 1, "reason": ""}
+    told = len(said)
+    intake.tell_refused(10**12)
+    assert len(said) == told  # once, until there are more
+    assert "OverflowError" in capsys.readouterr().err

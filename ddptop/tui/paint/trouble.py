@@ -24,6 +24,7 @@ _KINDS = {
     "straggler": "straggler",
     "lost_records": "records lost",
     "recording": "recording incomplete",
+    "refused_messages": "messages refused",
 }
 """What a kind of alert or happening means."""
 

@@ -199,6 +199,12 @@ def _ago(column: Column, ranks: list[int]) -> str:
 
 
 def _losses(scene: Scene, width: int) -> list[Line]:
+    refused = [a.message for a in scene.frame.alerts if a.kind == "refused_messages"]
+    lines = [Line(" ").add(row, "warn") for text in refused for row in wrap(scene.clean(text), width - 1)]
+    return _lost_records(scene, width) + lines
+
+
+def _lost_records(scene: Scene, width: int) -> list[Line]:
     frame = scene.frame
     records, lost = frame.records, frame.lost_records
     if not records and not lost:

@@ -19,6 +19,8 @@ from ddptop.transport.beside import fill_standard_streams
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `ddptop` with these arguments (by default the process's own) and return the exit code."""
     fill_standard_streams()
+    # One thread works at a time; OpenBLAS would start one for each core.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         # A name that the terminal's encoding cannot show must not end the command.
         reconfigure(errors="backslashreplace")
@@ -45,6 +47,10 @@ def _run(argv: list[str]) -> int:
         return _complain(f"{_what(error)}: permission denied", Exit.REFUSED)
     except OSError as error:
         return _complain(f"{_what(error)}: {error.strerror or error}", Exit.FAILED)
+    except RuntimeError as error:
+        if "start new thread" not in str(error):
+            raise
+        return _complain("no thread can be started (ulimit -u, or a container's limit)", Exit.FAILED)
 
 
 @contextmanager

@@ -25,11 +25,6 @@ from ddptop.transport.rundir import (
 INJECT = Path(__file__).parent.parent / "runtime" / "inject"
 
 
-FREE_THREADS = 32
-"""Threads that must be free for a run to be recorded: launcher and collector take 8, a rank 3, and none of
-what a rank takes for itself (6 on the CPU) must be wanting because of them."""
-
-
 class WatchedRun:
     """One run from its first line on stderr to its last."""
 
@@ -44,7 +39,7 @@ class WatchedRun:
     @classmethod
     def begin(cls, options: LaunchOptions, name: str, script: Sequence[str]) -> WatchedRun:
         """Start the collector and prepare the ranks' environment. Leaves nothing where it raises."""
-        need_threads(FREE_THREADS)
+        need_threads()
         run_id = secrets.token_hex(6)
         with contextlib.ExitStack() as undo:
             directory = create_run_directory(run_id)

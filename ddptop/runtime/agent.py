@@ -15,7 +15,7 @@ from pathlib import Path
 from ddptop.runtime.guard import guard
 from ddptop.transport import agents, beside
 from ddptop.transport.discovery import read_command, write_command
-from ddptop.transport.processes import process_start
+from ddptop.transport.processes import need_threads, process_start
 from ddptop.transport.rundir import ensure_run_directory
 
 STARTS_ANEW = "DDPTOP_AGENT"
@@ -38,6 +38,7 @@ def join_run(number: str) -> None:
     try:
         beside.fill_standard_streams()
         if not os.environ.get("DDPTOP_RUN_DIR"):
+            need_threads()
             _variables.update(_variables or _run_of(number))
             os.environ.update(_variables)
             tending.look()

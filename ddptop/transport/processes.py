@@ -125,7 +125,12 @@ def _start_without_proc(pid: int) -> int | None:
         return None
 
 
-def need_threads(count: int) -> None:
+FREE_THREADS = 32
+"""Threads that must be free for a run to be recorded: launcher and collector take 8, a rank 3, and none of
+what a rank takes for itself (6 on the CPU) must be wanting because of them."""
+
+
+def need_threads(count: int = FREE_THREADS) -> None:
     """Start so many threads, all at once, and end them. Raises OSError where they cannot be had."""
     end = threading.Event()
     started: list[threading.Thread] = []

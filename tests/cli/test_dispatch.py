@@ -11,6 +11,7 @@ from ddptop import __version__
 from ddptop.cli.commands import COMMANDS
 from ddptop.cli.main import choose, main
 from ddptop.tui.theme import THEMES
+from tests.cli.recordings import write_recording
 
 
 @pytest.mark.parametrize(
@@ -119,3 +120,15 @@ def test_a_file_name_cannot_steer_the_terminal(
     told = capsys.readouterr()
     assert all(line.isprintable() for line in (told.out + told.err).splitlines())
     assert "pwned" in told.err or "x1b" in told.err
+
+
+def test_where_no_thread_can_be_started_a_line_says_so(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    write_recording(tmp_path / "a.ddptop")
+    monkeypatch.setattr("threading.Thread.start", refused)
+    assert main(["replay", str(tmp_path / "a.ddptop"), "--watch"]) == 1
+    assert capsys.readouterr().err.startswith("ddptop: no thread can be started")

@@ -378,7 +378,10 @@ def test_no_secret_of_the_arguments_leaves_the_launcher(home: Path, argv: str) -
     assert card["argv"] == " ".join(["train.py", *arguments])
 
 
-AS_NOBODY = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"]
+NOBODY = 600_000 + os.getpid()
+"""A user id that nobody has, and that has left nothing in /tmp."""
+
+AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
 READING = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
 """The interpreter may lie in a folder of root's."""
 
@@ -388,18 +391,21 @@ def test_a_container_that_knows_no_user_and_no_home_trains_and_is_recorded(home:
     if run([*AS_NOBODY, *READING, "true"], environment(home), home).returncode:
         pytest.skip("no capabilities to give")
     (home / "script.py").write_text("import sys; print(sys.argv[1:], flush=True)")
-    runtime, nobody = home / "nobody", 54321
+    runtime = home / "nobody"
     for folder in (runtime, runtime / "ddptop", runtime / "ddptop" / "old"):
         folder.mkdir(mode=0o700)
-        os.chown(folder, nobody, nobody)
+        os.chown(folder, NOBODY, NOBODY)
     os.mkfifo(runtime / "ddptop" / "old" / "run.json", 0o600)
-    os.chown(runtime / "ddptop" / "old" / "run.json", nobody, nobody)
+    os.chown(runtime / "ddptop" / "old" / "run.json", NOBODY, NOBODY)
     for folder in (home, *home.parents[:2]):
         folder.chmod(0o755)
     env = {name: value for name, value in environment(home).items() if name not in ("HOME", "XDG_STATE_HOME")}
     env |= {"XDG_RUNTIME_DIR": str(runtime), "DDPTOP_STALL": "soon", "PYTHONDONTWRITEBYTECODE": "1"}
     words = [*ONE, "script.py", "--dd", "3", "--ddp=4", "--ddptop-r"]
-    done = run([*AS_NOBODY, *READING, *DDPTOP_RUN, *words], env, home)
+    try:
+        done = run([*AS_NOBODY, *READING, *DDPTOP_RUN, *words], env, home)
+    finally:
+        shutil.rmtree(f"/tmp/ddptop-{NOBODY}", ignore_errors=True)
     assert (done.returncode, done.stdout) == (0, "['--dd', '3', '--ddp=4', '--ddptop-r']\n"), done.stderr
     said = [line.removeprefix("ddptop: ")[:11] for line in own_lines(done.stderr)]
     assert said == ["DDPTOP_STAL", "run script-", "run script-"], done.stderr

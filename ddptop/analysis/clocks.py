@@ -37,6 +37,8 @@ class Interruptions:
 
     def __init__(self) -> None:
         self._spans: deque[tuple[int, int]] = deque(maxlen=self.KEPT)
+        self.unkept_ns = 0
+        """Between two heartbeats of a rank that a thinned recording keeps."""
 
     def add(self, begin_ns: int, end_ns: int) -> None:
         """One more, on the collector's clock; later than those before it."""
@@ -49,4 +51,4 @@ class Interruptions:
 
     def silence_ns(self, heard_ns: int, now_ns: int) -> int:
         """How long nothing has come of what was last heard at `heard_ns`, while somebody listened."""
-        return max(0, now_ns - heard_ns - self.within(heard_ns, now_ns))
+        return max(0, now_ns - heard_ns - self.within(heard_ns, now_ns) - self.unkept_ns)

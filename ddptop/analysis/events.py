@@ -32,6 +32,9 @@ def on_event(reducer: Reducer, event: Event, t_ns: int) -> None:
             _OF_RANKS[event.kind](reducer, event, member, t_ns)
     elif event.kind in ("recording", "thinned"):
         reducer.kept_every = _whole(event.fields.get("every")) or reducer.kept_every
+        beats_s = event.fields.get("beats_s")
+        if isinstance(beats_s, (int, float)) and beats_s > 1:
+            reducer.interruptions.unkept_ns = int(beats_s * 1e9)
         reducer.recording_trouble = (t_ns, _told(event) or "the recording is incomplete")
         reducer.log.add(reducer.unix_s(t_ns), "recording", reducer.recording_trouble[1], severity="warning")
     elif event.kind == "rank_returned":

@@ -135,7 +135,8 @@ class Member:
         """Its training thread is in `step` since this moment of its own clock, which has been read."""
         if step > self.step:
             self.step, self.moved_ns = step, own_ns + self.delay_ns
-            self.stood_ns = max(0, self.own_ns - own_ns)
+            # A HELLO to a new collector is younger than the steps that still wait behind it.
+            self.own_ns, self.stood_ns = own_ns, 0
 
     def declare(self, begins: bool, t_ns: int) -> None:
         """A declared phase begins or ends; from its end the step has its time again."""

@@ -184,6 +184,11 @@ class Reducer:
         if not self.tail:  # in a tail, much lies between two messages that says nothing of a stall
             self._stall_log.look(self, received.t_ns)
 
+    def end_recall(self) -> None:
+        """What was fed so far came from a recording; from here on messages come as ranks send them."""
+        self.tail = False
+        self.kept_every, self.interruptions.unkept_ns = 1, 0
+
     def _take(self, received: Received) -> None:
         message, t_ns = received.message, received.t_ns
         session = self._sessions.get(received.session)

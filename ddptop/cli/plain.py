@@ -30,6 +30,12 @@ STALLS = frozenset(("stall", "mismatch"))
 _ANSI = {"good": "32", "warn": "33", "bad": "1;31"}
 """The same three meanings as on the screen; red for stalled, lost and failed alone."""
 
+NOTHING_RECORDED = ("recording stopped", "not recorded", "nothing is recorded", "nothing more is recorded")
+"""Words of a note on the recording that holds on."""
+
+TOLD_FOR_S = 60.0
+"""Seconds for which a line a second repeats what has passed."""
+
 
 def picture(frame: Frame, width: int, ascii: bool = False, color: bool = False) -> str:
     """All of the group at the frame's moment: verdict, a row per rank, buckets, alerts, what ddptop costs.
@@ -72,6 +78,15 @@ def watch_line(frame: Frame) -> str:
             *refused,
         ]
     )
+
+
+def _recording_trouble(frame: Frame) -> str:
+    """What befell the recording within the last minute, and for as long as nothing is recorded."""
+    alert = next((alert for alert in frame.alerts if alert.kind == "recording"), None)
+    if alert is None:
+        return ""
+    lasts = any(words in alert.message for words in NOTHING_RECORDED)
+    return clean(alert.message) if lasts or frame.unix_s - alert.since_s < TOLD_FOR_S else ""
 
 
 def _head(frame: Frame, color: bool) -> list[str]:
@@ -118,7 +133,7 @@ def _grave(frame: Frame) -> str:
         # The alert says the same in fewer words; a dead rank's stall has none.
         short = next((alert.message for alert in frame.alerts if alert.kind == "stall"), frame.stall.sentence)
         return f"{stalled_for(frame.stall, frame.unix_s)}: {clean(short)}"
-    return f"DIED: {clean(death_words(frame.deaths[0]))}" if frame.deaths else ""
+    return f"DIED: {clean(death_words(frame.deaths[0]))}" if frame.deaths else _recording_trouble(frame)
 
 
 def _run(frame: Frame) -> list[str]:

@@ -90,7 +90,7 @@ def prepare_ranks(options: LaunchOptions, directory: Path, run_id: str) -> None:
 
 def in_words(summary: Summary, exit_code: int) -> str:
     """What the last line says of a run."""
-    if summary.steps is None and not summary.records:
+    if summary.steps is None and not summary.records and not summary.lost:
         hint = "" if exit_code else " (is ddptop installed in the Python that trains?)"
         return f"no step of a DDP model was seen{hint}"
     words = [f"{summary.records:,} records" if summary.steps is None else f"{summary.steps + 1:,} steps"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddptop.collector.crash_file import crash_evidence, crash_file, take_crash
+from ddptop.protocol.limits import MAX_STEP
 from ddptop.protocol.messages import Event, Scalar
 
 if TYPE_CHECKING:
@@ -59,12 +61,13 @@ class Ends:
         """How many steps the process had finished, where some of them have not arrived and never will."""
         process = gone.process
         arrived, at_least = self._reducer.steps_of(process.session)
-        steps = at_least if gone.steps is None else gone.steps
-        if steps > arrived or (gone.steps is None and not gone.said_bye):
+        counted = gone.steps if gone.steps is not None else _left_count(self._directory, process.session)
+        steps = at_least if counted is None else counted
+        if steps > arrived or (counted is None and not gone.said_bye):
             fields: dict[str, Scalar] = {
                 "session": process.session,
                 "steps": steps,
-                "exact": gone.steps is not None,
+                "exact": counted is not None,
             }
             self._intake.say(Event("unsent", gone.ended_ns, process.rank, steps, fields), now_ns)
 
@@ -83,6 +86,21 @@ class Ends:
         )
         if evidence is not None:
             self._intake.say(evidence, now_ns, about=process)
+
+
+def _left_count(directory: Path, session: int) -> int | None:
+    """How many steps a process had finished that found no collector at its end; None: it left no word."""
+    try:
+        descriptor = os.open(directory / f"steps-{session}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        data = os.read(descriptor, 20)
+        return int(data) if data.isdigit() and int(data) <= MAX_STEP else None
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
 
 
 def living_sessions(reducer: Reducer) -> list[int]:

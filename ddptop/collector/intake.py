@@ -145,6 +145,7 @@ class Intake:
         self._note(received, now_ns)
         if isinstance(received.message, Hello):
             self._admission.recall(received.message)
+        self._record.recall(received)
         self._receiver.recall(received.session, received.seq)
         message = received.message
         if isinstance(message, Evidence):

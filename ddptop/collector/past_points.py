@@ -10,6 +10,9 @@ from ddptop.analysis.frames import History
 from ddptop.analysis.reducer import Reducer
 from ddptop.recording.past import GROUP, Found, Past, joined, picked
 
+MOST_COARSE = 256
+"""A group of 16,384 steps: the history in memory holds several of them."""
+
 LOST = "lost_records"
 """The mark of a moment by which records had been lost since the moment before."""
 
@@ -26,21 +29,25 @@ class PastPoints:
         self._marked_s = 0.0
         self._told: set[tuple[float, str]] = set()
 
-    def take(self, *, final: bool) -> Past | None:
-        """New points in whole groups of steps, or with `final` all of them; None where there are none."""
+    def take(self, *, final: bool, coarser: int = 1) -> Past | None:
+        """New points in whole groups of steps, or with `final` all of them; None where there are none.
+
+        `coarser`: in how many times as many steps as usual there shall be one point.
+        """
+        group = GROUP * min(coarser, MOST_COARSE)
         reducer = self._reducer
         end = reducer.history_end
         begin = reducer.history.since(0).start
         first = begin if self._cursor is None else max(begin, self._cursor)
-        stop = end if final else first + (end - first) // GROUP * GROUP
+        stop = end if final else first + (end - first) // group * group
         if stop <= first:
             return None
         self._cursor = stop
         points = reducer.history.since(first)
         columns = {name: getattr(points, name)[: stop - first] for name in COLUMNS}
         groups = [
-            picked({name: column[at : at + GROUP] for name, column in columns.items()})
-            for at in range(0, stop - first, GROUP)
+            picked({name: column[at : at + group] for name, column in columns.items()})
+            for at in range(0, stop - first, group)
         ]
         window = reducer.figures.detail
         best = np.full(reducer.figures.world, np.nan) if window is None else window.best_self

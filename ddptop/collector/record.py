@@ -68,6 +68,16 @@ class Record:
         if isinstance(received.message, Bye):
             self.flush()  # a process waits for this ack before it may end
 
+    def recall(self, received: Received) -> None:
+        """A collector before this one has written this message."""
+        if self._writer is not None:
+            self._writer.recall(received)
+
+    @property
+    def unwritten(self) -> int:
+        """Step records that are not in the recording for want of room on the disk."""
+        return self._writer.unwritten if self._writer is not None else 0
+
     def tick(self, now_ns: int) -> None:
         """Write what is due."""
         if self._writer is not None:

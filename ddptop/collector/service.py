@@ -185,7 +185,7 @@ class Collector:
         now_ns = time.monotonic_ns()
         for received in before.records():
             self._intake.recall(received, now_ns)
-        self._reducer.tail = False
+        self._reducer.end_recall()
         started_at = time.time() if before.started_at is None else before.started_at
         if self._reducer.run is None:
             self._say_run("live", now_ns, started_at=started_at)
@@ -249,7 +249,7 @@ class Collector:
     def _tell_losses(self) -> None:
         """To the launcher, for a person who has no screen open: once that records are lost, and all that
         befalls the recording."""
-        lost = sum(member.lost_records for member in self._reducer.members)
+        lost = sum(member.lost_records for member in self._reducer.members) + self._record.unwritten
         news = {"lost": f"{lost:,} records lost so far"} if lost else {}
         if self._record.note is not None:
             news[self._record.note] = self._record.note
@@ -367,7 +367,7 @@ class Collector:
         return {
             "steps": self._reducer.complete_step,
             "records": sum(member.records for member in members),
-            "lost": sum(member.lost_records for member in members),
+            "lost": sum(member.lost_records for member in members) + self._record.unwritten,
             "recording": self._record.existing,
             "recording_note": self._record.note,
         }

@@ -1,20 +1,42 @@
-"""What a recording gives up when it grows past its limit: bucket detail first, then steps, never events."""
+"""What a recording gives up as it nears its limit: bucket detail, then steps, events last of all.
+
+A stage begins at a share of the limit, so that what is kept grows ever more slowly however long the run is:
+each time the file has grown by `HALVE_EVERY` of the limit, half of the steps that were still kept go too.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from ddptop.protocol.messages import Flag, Steps
+from ddptop.protocol.messages import Event, Flag, Run, Steps
 
-STEPS_FROM = 1.25
-"""Past this multiple of the limit whole steps are given up as well."""
-HALVE_EVERY = 0.05
-"""Every time the file has grown by this share of the limit, half of the steps that were still kept go too:
-its growth dies away, and only events and heartbeats remain."""
+if TYPE_CHECKING:
+    from ddptop.protocol.messages import Message, Received
+
+DETAIL_UNTIL = 0.6
+"""Share of the limit up to which everything is kept."""
+
+STEPS_UNTIL = 0.7
+"""Up to here every step is."""
+
+HALVE_EVERY = 0.02
+"""Ten halvings, a thousand times the run so far, before events are touched."""
+
+EVENTS_UNTIL = 0.9
+"""From here on the first, second, fourth, eighth ... of each kind of event of a rank are kept."""
+
+READING_NS = 1_000_000_000
+"""Heartbeats are kept once a second, and with every second step once in two seconds, and so on."""
+
+MOST_KEYS = 100_000
+"""What is remembered of processes and kinds, so that a run that restarts for ever does not fill memory."""
 
 
 class Thinner:
-    """Decides by the size of the file how much of a STEPS message is kept."""
+    """Decides by the size of the file what is kept of a message."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = max(1, limit_bytes)
@@ -22,28 +44,53 @@ class Thinner:
         """Bucket detail is given up."""
         self.every = 1
         """Only steps divisible by this are kept; a power of two, so that all ranks keep the same ones."""
+        self.full = False
+        """Not even events have room any more."""
+        self._sparse = False
+        self._read_ns: dict[tuple[int, int, type[Message]], int] = {}
+        self._counts: Counter[tuple[object, ...]] = Counter()
 
     def look(self, size: int) -> bool:
         """Take notice of the size of the file; True when the rule has changed by it. It never relaxes."""
-        thins, every = size > self._limit, 1
-        share = size / self._limit
-        if share > STEPS_FROM:
-            every = 1 << min(40, 1 + int((share - STEPS_FROM) / HALVE_EVERY))
-        changed = thins > self.thins or every > self.every
-        self.thins, self.every = self.thins or thins, max(self.every, every)
-        return changed
+        share, every = size / self._limit, 1
+        if share > STEPS_UNTIL:
+            every = 1 << min(40, 1 + int((share - STEPS_UNTIL) / HALVE_EVERY))
+        before = (self.thins, self.every, self._sparse)
+        self.thins = self.thins or share > DETAIL_UNTIL
+        self.every = max(self.every, every)
+        self._sparse = self._sparse or share > EVENTS_UNTIL
+        return (self.thins, self.every, self._sparse) != before
 
     @property
     def note(self) -> str | None:
         """What is given up, for a person."""
+        if self.full:
+            return "recording at its limit: nothing more is recorded"
         if not self.thins:
             return None
-        if self.every == 1:
-            return "recording past its limit: bucket detail is left out"
-        return f"recording past its limit: bucket detail is left out, and all but one of {self.every:,} steps"
+        parts = ["bucket detail is left out"]
+        if self.every > 1:
+            parts.append(f"all but one of {self.every:,} steps")
+        if self._sparse:
+            parts.append("repeated events")
+        return "recording near its limit: " + ", ".join(parts)
+
+    @property
+    def reading_s(self) -> float:
+        """Seconds between two heartbeats of a rank that are kept."""
+        return self.every * READING_NS / 1e9
+
+    def kept(self, received: Received, *, passing: bool) -> Iterator[Received]:
+        """What is kept of a message: itself, parts of it, or nothing. `passing`: only a moment needs it."""
+        message = received.message
+        if isinstance(message, Steps):
+            for steps in self.thin(message) if self.thins else (message,):
+                yield received if steps is message else replace(received, message=steps)
+        elif (self._is_due(received) if passing else self._is_told(received)) or isinstance(message, Run):
+            yield received
 
     def thin(self, steps: Steps) -> Iterator[Steps]:
-        """What is kept of this message."""
+        """What is kept of these steps."""
         bare = [row._replace(cells=(), flags=row.flags & ~Flag.DETAIL) for row in steps.rows]
         if self.every == 1:
             yield Steps(steps.generation, steps.first_step, steps.base_ns, tuple(bare))
@@ -51,3 +98,29 @@ class Thinner:
         for step, row in enumerate(bare, steps.first_step):
             if step % self.every == 0:
                 yield Steps(steps.generation, step, steps.base_ns, (row,))
+
+    def _is_due(self, received: Received) -> bool:
+        """A heartbeat or another reading, as rarely as steps are kept."""
+        if self.every == 1:
+            return True
+        key = (received.session, received.rank, type(received.message))
+        before_ns = self._read_ns.get(key)
+        if before_ns is not None and received.t_ns - before_ns < self.every * READING_NS:
+            return False
+        if len(self._read_ns) >= MOST_KEYS:
+            self._read_ns.clear()
+        self._read_ns[key] = received.t_ns
+        return True
+
+    def _is_told(self, received: Received) -> bool:
+        """An event or another message that lasts."""
+        if not self._sparse:
+            return True
+        message = received.message
+        kind = message.kind if isinstance(message, Event) else ""
+        rank = message.rank if isinstance(message, Event) else received.rank
+        if len(self._counts) >= MOST_KEYS:
+            self._counts.clear()
+        self._counts[type(message), kind, rank] += 1
+        count = self._counts[type(message), kind, rank]
+        return count & (count - 1) == 0

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from collections import deque
 from pathlib import Path
 from typing import Protocol
 
 from ddptop.protocol.codec import encode
-from ddptop.protocol.messages import Event, Hello, Received, Steps
+from ddptop.protocol.messages import Event, Hello, Message, Received, Run, Scalar, Steps
 from ddptop.recording.disk import AppendFile
 from ddptop.recording.format import (
     BLOCK,
     COPY,
     FOOTER,
+    FOOTER_BYTES,
+    HEADER,
     HISTORY,
     INDEX,
     MAX_PAYLOAD,
     Entry,
     RecordingError,
+    Summary,
     block_payload,
     copy_payload,
     footer_payload,
@@ -27,10 +30,12 @@ from ddptop.recording.format import (
 )
 from ddptop.recording.index import load
 from ddptop.recording.past import Past, past_payload
-from ddptop.recording.records import BlockBuilder
-from ddptop.recording.thinning import Thinner
+from ddptop.recording.records import PASSING, BlockBuilder
+from ddptop.recording.thinning import MOST_KEYS, Thinner
 
 FLUSH_BYTES = 64 * 1024
+FLUSH_SHARE = 64
+"""A block is at most this part of the limit: what thins itself by the size of the file must see it grow."""
 FLUSH_NS = 250_000_000
 """A crash of the collector costs at most this much; ranks send it again."""
 
@@ -38,12 +43,25 @@ INDEX_BLOCKS = 256
 INDEX_BYTES = 4 << 20
 """What a reader has to walk over at the end of a file that was not closed."""
 
+END_BYTES = 1024
+"""Room for the last words of a recording that is at its limit, besides a copy of its RUN message."""
+
+RETRY_NS = 1_000_000_000
+"""Pause before a disk that took nothing is tried again."""
+
+WAITING_BYTES = 4 << 20
+"""Records that wait in memory for room on the disk. Past it steps and readings are dropped and counted, past
+twice as much everything is."""
+
 
 class PastTeller(Protocol):
     """Knows the group's history, which the messages alone would take long to tell."""
 
-    def take(self, *, final: bool) -> Past | None:
-        """What was added since the last time; None for nothing. `final`: there will be no other time."""
+    def take(self, *, final: bool, coarser: int = 1) -> Past | None:
+        """What was added since the last time; None for nothing. `final`: there will be no other time.
+
+        `coarser`: in how many times as many steps there shall be one point.
+        """
 
 
 class Writer:
@@ -52,16 +70,30 @@ class Writer:
     def __init__(self, path: Path, *, limit_bytes: int, resume: bool = False) -> None:
         """Begin a file, or with `resume` go on with one: its torn end is cut off.
 
-        `limit_bytes`: size past which the recording thins itself. Raises OSError where the file cannot be
-        opened, RecordingError where it holds something else or has another writer.
+        `limit_bytes`: size that the file never exceeds: it thins itself on the way there. Raises OSError
+        where the file cannot be opened, RecordingError where it holds something else or has another writer.
         """
         self.note: str | None = None
         """Why it stopped, or what it leaves out, for a person."""
         self.past: PastTeller | None = None
         """Asked whenever an INDEX is written."""
+        self.unwritten = 0
+        """Step records that are not in the file for want of room on the disk."""
         self._file: AppendFile | None = AppendFile(path, resume=resume)
         self._block = BlockBuilder()
+        self._waiting: deque[tuple[Summary, bytes, int, bytes]] = deque()
+        """Blocks that the disk has not taken yet, with how many step records are in them, and what of
+        them is to be kept twice."""
+        self._waiting_bytes = self._block_rows = 0
+        self._failing: str | None = None
+        """Why the disk takes nothing at present."""
+        self._retry_ns = 0
+        self._limit = limit_bytes
+        self._flush_bytes = min(FLUSH_BYTES, max(1, limit_bytes // FLUSH_SHARE))
         self._thinner = Thinner(limit_bytes)
+        self._told: set[int] = set()
+        self._told_every = 1
+        self._end_bytes = END_BYTES
         self._unindexed: list[Entry] = []
         self._to_copy: tuple[Entry, bytes] | None = None
         """The block written last, and what of it is to be kept twice."""
@@ -85,8 +117,8 @@ class Writer:
         self._unindexed = [*contents.blocks.part(count - contents.unindexed, count)]
         self._last_index, self._sequence = contents.last_index, contents.next_sequence
         self._indexed_to = contents.last_index
-        self._thinner.look(file.size)
-        self.note = self._thinner.note
+        if self._thinner.look(file.size):
+            self.note = self._thinner.note
 
     @property
     def bytes_written(self) -> int:
@@ -95,29 +127,66 @@ class Writer:
 
     @property
     def buffered(self) -> int:
-        """Bytes that were added and are not in the file yet; 0 once it has stopped."""
-        return self._block.bytes
+        """Bytes that were added and are not in the file yet; 0 while it takes none."""
+        return self._block.bytes if self._failing is None else 0
+
+    def recall(self, received: Received) -> None:
+        """The file holds this message already: it is not to be written once more."""
+        message = received.message
+        if received.session and not isinstance(message, PASSING):
+            self._is_new(received.session, encode(message))
+        elif isinstance(message, Event) and message.kind == "thinned":
+            every = message.fields.get("every")
+            self._told_every = every if type(every) is int else 1
+            self._thinner.full = self._thinner.full or message.fields.get("full") is True
 
     def add(self, received: Received, body: bytes) -> None:
         """Keep a message; `body` is its encoded form. Buffered, never raises OSError."""
         if self._file is None:
             return
-        if isinstance(received.message, Hello):
+        message = received.message
+        if isinstance(message, Hello):
             self.flush()  # a restarted rank counts from 0 again: no block holds steps of both its lives
-        if self._thinner.thins and isinstance(received.message, Steps):
-            for steps in self._thinner.thin(received.message):
-                self._block.add(replace(received, message=steps), encode(steps))
-        else:
-            self._block.add(received, body)
-        if self._block.bytes >= FLUSH_BYTES:
+        passing = isinstance(message, PASSING)
+        if not passing and received.session and not self._is_new(received.session, body):
+            return
+        if isinstance(message, Run):
+            self._end_bytes = max(self._end_bytes, END_BYTES + len(body))
+        elif self._thinner.full or self._has_no_room(passing):
+            self.unwritten += _rows(message) if self._failing is not None else 0
+            return
+        if self._thinner.every != self._told_every:  # the one before died before it wrote that down
+            self._tell_thinning(received.t_ns)
+        for kept in self._thinner.kept(received, passing=passing):
+            self._block.add(kept, body if kept is received else encode(kept.message))
+            self._block_rows += _rows(kept.message)
+        if self._block.bytes >= self._flush_bytes:
             self.flush()
+
+    def _is_new(self, session: int, body: bytes) -> bool:
+        """Of one process: a rank says some things again to every new collector."""
+        key = hash((session, body))
+        if key in self._told:
+            return False
+        if len(self._told) >= MOST_KEYS:
+            self._told.clear()
+        self._told.add(key)
+        return True
+
+    def _has_no_room(self, passing: bool) -> bool:
+        bound = WAITING_BYTES if passing else 2 * WAITING_BYTES
+        return self._failing is not None and self._waiting_bytes + self._block.bytes > bound
 
     def tick(self, now_ns: int) -> None:
         """Write what is due at this moment of the collector's clock."""
+        if self._failing is not None and now_ns - self._retry_ns >= RETRY_NS:
+            self._retry_ns = now_ns
+            self._write_waiting()
         if self._block.bytes and now_ns - self._block.first_ns >= FLUSH_NS:
             self.flush()
         if self._file is not None and self._file.sync_error is not None:
-            self._stop(self._file.sync_error)
+            error, self._file.sync_error = self._file.sync_error, None
+            self.note = f"the disk has not taken all of the recording: {_reason(error)}"
 
     def look(self) -> None:
         """Write the file anew where somebody has deleted it: once, for who does it again means it."""
@@ -129,48 +198,92 @@ class Writer:
             try:
                 self._file.restore(self._path)
             except (OSError, RecordingError) as error:
-                reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+                reason = _reason(error) if isinstance(error, OSError) else str(error)
             else:
                 self.note = "the recording was deleted while it was written, and has been written anew"
                 return
         self.removed = True
         self.note = f"the recording was deleted while it was written, and nothing is recorded now: {reason}"
-        self._let_go(self._file)
+        self._release(self._file)
 
     def flush(self) -> None:
         """Write all that was added, in one frame."""
         if self._file is None or not self._block.bytes:
             return
         summary, records = self._block.build()
-        essential = self._block.essential
+        self._waiting.append((summary, records, self._block_rows, self._block.essential))
+        self._waiting_bytes += len(records)
         self._block.clear()
-        entry = Entry(self._file.size, summary)
-        if not self._write(BLOCK, block_payload(summary, records)):
-            return
-        self._unindexed.append(entry)
-        self._write_copy()
-        self._to_copy = (entry, essential) if essential else None
-        if len(self._unindexed) >= INDEX_BLOCKS or self._file.size - self._indexed_to >= INDEX_BYTES:
-            self._write_index()
-        if self._thinner.look(self._file.size):
-            self._tell_thinning(summary.last_ns)
+        self._block_rows = 0
+        if self._failing is None:
+            self._write_waiting()
 
     def close(self) -> None:
         """Write the rest, INDEX and FOOTER, and let go of the file. May be called twice."""
+        self.look()
         self.flush()
-        self._write_copy()
-        if self._unindexed:
-            self._write_index(final=True)
-        if self._file is not None:
+        if self._failing is not None:
+            self._write_waiting()
+        if self._file is None:
+            return
+        if self._failing is None:
+            self._write_copy()
+            if self._unindexed:
+                self._write_index(final=True)
             self._write(FOOTER, footer_payload(self._last_index))
-        if self._file is not None:
-            self._release(self._file)
+        self.unwritten += sum(rows for _, _, rows, _ in self._waiting)
+        self._release(self._file)
+
+    def _write_waiting(self) -> None:
+        """Write the blocks that wait, oldest first, as far as the disk takes them."""
+        failed, self._failing = self._failing, None
+        while self._waiting and self._file is not None:
+            summary, records, _, essential = self._waiting[0]
+            offset, payload = self._file.size, block_payload(summary, records)
+            fits = self._fits(len(payload))
+            if fits and not self._write(BLOCK, payload):
+                return
+            self._waiting.popleft()
+            self._waiting_bytes -= len(records)
+            if not fits:
+                self._give_up(summary)
+                continue
+            entry = Entry(offset, summary)
+            self._unindexed.append(entry)
+            self._write_copy()
+            self._to_copy = (entry, essential) if essential else None
+            if len(self._unindexed) >= INDEX_BLOCKS or self._file.size - self._indexed_to >= INDEX_BYTES:
+                self._write_index()
+            if self._thinner.look(self._file.size):
+                self._tell_thinning(summary.last_ns)
+        if failed is not None and self._failing is None:
+            missing = f": {self.unwritten:,} step records are missing" if self.unwritten else ""
+            self.note = f"recording goes on: the disk had taken nothing for a time ({failed}){missing}"
+
+    def _fits(self, payload_bytes: int) -> bool:
+        """Whether a frame leaves room for what ends the file. The end itself may take that room."""
+        assert self._file is not None
+        end = FOOTER_BYTES + len(frame(INDEX, 0, index_payload(0, self._unindexed))) + ENTRY_BYTES
+        if not self._thinner.full:
+            end += self._end_bytes
+        return self._file.size + HEADER.size + payload_bytes + end <= self._limit
+
+    def _give_up(self, summary: Summary) -> None:
+        """There is no room for a block: from here on only the end of the run is told."""
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        if not self._thinner.full:
+            self._thinner.full = True
+            self._tell_thinning(summary.last_ns)
+            self.flush()
 
     def _write_copy(self) -> None:
         """Keep the essential messages of the block before the last one twice: what damages the one place
         does not reach the other."""
         if self._to_copy is not None and self._file is not None:
-            self._write(COPY, copy_payload(*self._to_copy))
+            payload = copy_payload(*self._to_copy)
+            if self._fits(len(payload)):
+                self._write(COPY, payload)
         self._to_copy = None
 
     def _write_index(self, *, final: bool = False) -> None:
@@ -179,39 +292,50 @@ class Writer:
         if self._write(INDEX, index_payload(self._last_index, self._unindexed)):
             self._last_index = self._indexed_to = offset
             self._unindexed = []
-            past = self.past.take(final=final) if self.past is not None else None
+            past = self.past.take(final=final, coarser=self._thinner.every) if self.past is not None else None
             payload = past_payload(past) if past is not None else b""
-            if 0 < len(payload) <= MAX_PAYLOAD:
+            if 0 < len(payload) <= MAX_PAYLOAD and self._fits(len(payload)):
                 self._write(HISTORY, payload)
 
     def _tell_thinning(self, now_ns: int) -> None:
         """Into the file too: who reads it must not take what was left out for lost."""
-        self.note = self._thinner.note
-        event = Event("thinned", now_ns, -1, -1, {"every": self._thinner.every, "message": self.note})
+        self.note, self._told_every = self._thinner.note, self._thinner.every
+        fields: dict[str, Scalar] = {
+            "every": self._thinner.every,
+            "beats_s": self._thinner.reading_s,
+            "message": self.note,
+            "full": self._thinner.full,
+        }
+        event = Event("thinned", now_ns, -1, -1, fields)
         self._block.add(Received(now_ns, -1, 0, 0, event), encode(event))
 
     def _write(self, kind: int, payload: bytes) -> bool:
+        """Append a frame; False where the disk did not take it, and will be asked again."""
         assert self._file is not None
         try:
             self._file.append(frame(kind, self._sequence, payload))
         except OSError as error:
-            self._stop(error)
+            self._failing = _reason(error)
+            self.note = f"recording stopped at {self._file.size:,} bytes: {self._failing}"
             return False
         self._sequence += 1
         return True
 
-    def _stop(self, error: OSError) -> None:
-        assert self._file is not None
-        reason = error.strerror or os.strerror(error.errno or 0)
-        self.note = f"recording stopped at {self._file.size:,} bytes: {reason}"
-        self._let_go(self._file)
-
-    def _let_go(self, file: AppendFile) -> None:
-        self._block.clear()
-        self._unindexed = []
-        self._release(file)
-
     def _release(self, file: AppendFile) -> None:
+        self._block.clear()
+        self._waiting.clear()
         self._final_size = file.size
         self._file = None
         file.close()
+
+
+ENTRY_BYTES = len(index_payload(0, [Entry(0, Summary(0, 0, 0, 0, 0, 0))])) - len(index_payload(0, []))
+"""What one more block takes in the INDEX that is to come."""
+
+
+def _rows(message: Message) -> int:
+    return len(message.rows) if isinstance(message, Steps) else 0
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or os.strerror(error.errno or 0)

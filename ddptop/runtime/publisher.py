@@ -196,7 +196,17 @@ class Publisher(threading.Thread):
             self.say(self._witness.last_words(reason, self._ending.trace))
         self.say(Bye(time.monotonic_ns(), reason))
         self._offer(sender, self._take(all_of_them=True))
-        sender.close(max(0.0, end - time.monotonic()))
+        if sender.close(max(0.0, end - time.monotonic())):
+            self._leave_count()
+
+    def _leave_count(self) -> None:
+        """Nobody took the last steps: how many there were is left in the run's folder, to be counted."""
+        path = Path(os.environ["DDPTOP_RUN_DIR"], f"steps-{self._identity.session}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, flags, 0o600)
+            os.write(descriptor, str(self._recorder.step).encode())
+            os.close(descriptor)
 
     def _heard(self, ack: Ack) -> None:
         if ack.epoch != self._epoch:  # another collector: without a recording it knows nothing of this rank

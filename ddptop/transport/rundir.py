@@ -48,7 +48,7 @@ HELD = ("agent", "members")
 """Locks beside the collector's own, where the ranks themselves see to it that there is one (`agents.py`)."""
 
 _MADE_HERE = re.compile(
-    r"lock|agent|members|ingest|view|collector\.log|(run|script)\.json(\.\d+)?|crash-\d+\.txt|"
+    r"lock|agent|members|ingest|view|collector\.log|(run|script)\.json(\.\d+)?|crash-\d+\.txt|steps-\d+|"
     r"flight|ddptop_\w+_rank_\d+(\.\d+)?"
 )
 """What ddptop makes in a run's folder. Anything else there is not removed, nor is its folder."""

@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from ddptop.analysis.frame_codec import encode_frame
+from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.report.incidents import Incidents
 from ddptop.analysis.snapshot import snapshot
 from ddptop.analysis.stall_frames import MAX_TESTIMONIES
 from ddptop.analysis.verdict import verdict
 from ddptop.protocol.evidence import Stack, StackFrame
-from ddptop.protocol.messages import Event, Phase, Received
+from ddptop.protocol.messages import Event, Hello, Phase, Received
 from tests.analysis.stalling import ALL_REDUCE, NS, START_NS, Stage, op, users, waits
 
 IN_41 = {"step": 41, "bucket": 3, "sequence": 83}
@@ -472,3 +473,18 @@ def test_a_restarted_collector_takes_no_rank_for_stalled(stage) -> None:
     for rank in range(4):
         stage.feed(stage.world.progress(rank, t_us=(stage.now_ns - START_NS) // 1000, **IN_41))
         assert stage.said("stall") == [] and stage.frame().run.state == "live"
+
+
+def test_steps_that_waited_behind_a_late_hello_are_no_stall(make_world) -> None:
+    """A new collector without a recording: every rank says HELLO now, and sends what it has kept."""
+    world = make_world(2)
+    late_ns = 60 * NS
+    sent = [*world.introduce(), *world.steps(200)]
+    reducer = Reducer()
+    reducer.feed(world.run())
+    for received in sent:
+        message = received.message
+        if isinstance(message, Hello):
+            message = replace(message, monotonic_ns=message.monotonic_ns + late_ns)
+        reducer.feed(replace(received, message=message, t_ns=START_NS + late_ns))
+        assert reducer.stalled_since(START_NS + late_ns) is None

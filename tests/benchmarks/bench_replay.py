@@ -36,7 +36,7 @@ class Teller:
     def __init__(self) -> None:
         self.done = self._told = 0
 
-    def take(self, *, final: bool) -> Past | None:
+    def take(self, *, final: bool, coarser: int = 1) -> Past | None:
         """The steps since the last time."""
         stop = self.done if final else self._told + (self.done - self._told) // GROUP * GROUP
         if stop <= self._told:

@@ -251,3 +251,16 @@ def simulated_frame(world: int, step: int) -> Frame:
             reducer.feed(Received(base_ns + 2, rank, 1000 + rank, 2 + at, Steps(1, at, base_ns, (row,))))
         base_ns += wall_us * 1000
     return reducer.frame(base_ns)
+
+
+@pytest.mark.parametrize(
+    ("message", "age_s", "told"),
+    [
+        ("recording stopped at 5 bytes: No space left on device", 600, True),
+        ("recording goes on: 7 step records are missing", 5, True),
+        ("recording goes on: 7 step records are missing", 600, False),
+    ],
+)
+def test_a_line_says_what_befalls_the_recording(frame: Frame, message: str, age_s: int, told: bool) -> None:
+    alert = Alert("recording", "warning", None, None, frame.unix_s - age_s, message)
+    assert watch_line(replace(frame, alerts=(alert,))).endswith(message) is told

@@ -241,3 +241,19 @@ def test_what_dead_ranks_kept_is_counted_or_said_to_be_unknown(stage):
     with Recording.open(stage.recording) as recording:
         told = [r.message for r in recording.records() if getattr(r.message, "kind", "") == "unsent"]
     assert {(event.rank, event.fields["exact"]) for event in told} == {(0, False), (1, False)}
+
+
+def test_steps_that_nobody_took_at_the_end_are_counted_by_the_next_collector(stage):
+    collector = stage.collector()
+    ranks = stage.ranks(steps=100_000)
+    stage.wait_for(lambda: recorded_past(stage, 50, rank=0) and recorded_past(stage, 50, rank=1))
+    collector.kill()
+    collector.wait()
+    for rank in ranks:
+        rank.kill()
+        rank.wait()
+    with Recording.open(stage.recording) as recording:
+        for session in {item.session for item in recording.records() if item.session}:
+            stage.directory.joinpath(f"steps-{session}").write_text("90000")  # as a rank does at its end
+        kept = sum(len(steps_of(recording, rank)) for rank in (0, 1))
+    assert stage.finish(stage.collector())["lost"] == 2 * 90_000 - kept

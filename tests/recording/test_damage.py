@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from ddptop.analysis.reducer import Reducer
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Event, Received, Steps
+from ddptop.recording import writer as writer_module
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.recording.writer import Writer
 
@@ -211,3 +213,80 @@ def test_no_space_in_the_middle_of_a_write(tmp_path: Path, monkeypatch: pytest.M
     assert path.stat().st_size == size
     with Recording.open(path) as recording:
         assert list(recording.records()) == records[:4]
+
+
+class FullDisk:
+    """A disk that takes nothing while it is full."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full = False
+        real = os.write
+
+        def write_if_room(descriptor: int, data: memoryview) -> int:
+            if self.full:
+                real(descriptor, data[: len(data) // 2])
+                raise OSError(28, "No space left on device")
+            return real(descriptor, data)
+
+        monkeypatch.setattr(os, "write", write_if_room)
+
+
+def test_a_disk_that_was_full_for_a_moment_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, disk = tmp_path / "full.ddptop", FullDisk(monkeypatch)
+    writer = Writer(path, limit_bytes=GIB)
+    records = list(a_run(1000))
+    for number, received in enumerate(records):
+        disk.full = len(records) // 3 < number < len(records) // 2
+        writer.add(received, encode(received.message))
+        writer.tick(received.t_ns)
+        if disk.full and writer.note is not None:
+            assert (writer.buffered, "recording stopped at" in writer.note) == (0, True)
+    writer.close()
+    assert writer.unwritten == 0
+    assert writer.note == (
+        "recording goes on: the disk had taken nothing for a time (No space left on device)"
+    )
+    with Recording.open(path) as recording:
+        assert list(recording.records()) == records
+        assert recording.damage is None
+
+
+def test_what_a_full_disk_cost_is_counted_and_the_rest_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, disk = tmp_path / "full.ddptop", FullDisk(monkeypatch)
+    monkeypatch.setattr(writer_module, "WAITING_BYTES", 20_000)
+    writer = Writer(path, limit_bytes=GIB)
+    records = list(a_run(2000))
+    for number, received in enumerate(records):
+        disk.full = len(records) // 4 < number < len(records) // 2
+        writer.add(received, encode(received.message))
+        writer.tick(received.t_ns)
+    writer.close()
+    assert writer.unwritten > 100
+    assert f"{writer.unwritten:,} step records are missing" in str(writer.note)
+    with Recording.open(path) as recording:
+        kept = list(recording.records())
+        assert recording.damage is None
+    reducer = Reducer()
+    for received in kept:
+        reducer.feed(received)
+    assert sum(member.lost_records for member in reducer.members) == writer.unwritten
+    assert (kept[0], kept[-1]) == (records[0], records[-1])
+
+
+def test_a_disk_that_stays_full_leaves_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, disk = tmp_path / "full.ddptop", FullDisk(monkeypatch)
+    records = list(a_run(200))
+    writer = write(path, records[:100], close=False)
+    disk.full = True
+    for received in records[100:]:
+        writer.add(received, encode(received.message))
+        writer.tick(received.t_ns)
+    writer.close()
+    rows = sum(len(r.message.rows) for r in records[100:] if isinstance(r.message, Steps))
+    assert writer.unwritten == rows
+    with Recording.open(path) as recording:
+        assert list(recording.records()) == records[:100]

@@ -45,7 +45,7 @@ class Teller:
     def __init__(self) -> None:
         self.asked: list[bool] = []
 
-    def take(self, *, final: bool) -> Past | None:
+    def take(self, *, final: bool, coarser: int = 1) -> Past | None:
         """The next ten."""
         self.asked.append(final)
         return Past(points(10, 10 * len(self.asked)), np.array([1.5, NAN]), ((0.5, "straggler"),))

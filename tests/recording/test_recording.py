@@ -285,3 +285,12 @@ def test_a_deleted_recording_in_the_way_of_another_file_is_said_to_be_gone(path:
     writer.close()
     assert writer.removed and "nothing is recorded now: File exists" in str(writer.note)
     assert path.read_text() == "mine"
+
+
+def test_a_recording_deleted_in_the_last_moment_is_there_at_the_end(path: Path) -> None:
+    records = list(a_run(40))
+    writer = write(path, records, close=False)
+    path.unlink()
+    writer.close()
+    with Recording.open(path) as recording:
+        assert list(recording.records()) == records

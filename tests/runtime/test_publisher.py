@@ -50,3 +50,12 @@ def test_a_group_left_in_vain_is_not_waited_for_again(monkeypatch: pytest.Monkey
     publisher._heard_s = time.monotonic()
     publisher.leave(0.5)
     assert waits.patience == [0.5, 0.0, 0.0, 0.5]
+
+
+def test_steps_that_nobody_took_are_left_as_a_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DDPTOP_RUN_DIR", str(tmp_path))
+    session: Any = SimpleNamespace(recorder=Recorder(), parameters={}, device_bound_ns=lambda: None)
+    session.recorder.step = 41
+    identity: Any = SimpleNamespace(rank=0, session=77)
+    Publisher(session, identity, Budget(1.0), sequence=lambda: 0)._leave_count()
+    assert (tmp_path / "steps-77").read_text() == "41"

@@ -171,7 +171,7 @@ def _recorder(report: Report) -> Iterator[Suggestion]:
             {"measured_pct": own.measured_pct, "budget_pct": own.budget_pct},
         )
     for alert in report.troubles:
-        if alert.kind == "recording":
+        if alert.kind == "recording" and "limit" in alert.message:
             yield Suggestion(
                 "recording_limit",
                 "Raise --ddptop-record-limit to keep all of the next run.",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -104,13 +105,14 @@ class Figures:
     def flagged_gain(self, straggler: Straggler, slots: Column) -> Column | None:
         """(n,) ms by which each detailed step had been shorter without the flagged ranks' lateness.
 
-        None where their process group is not all ranks: its steps are not those of the others.
+        None where their process group is not all ranks: its steps are not those of the others; and where
+        all of them are flagged: nobody is left to compare them with.
         """
         named = self._detailed.naming.now
         assert self.detail is not None and named is not None
-        if len(named.scope.ranks) < self.world:
-            return None
         ranks = tuple(named.scope.ranks.index(rank) for rank in straggler.ranks or (straggler.rank,))
+        if len(named.scope.ranks) < self.world or len(set(ranks)) >= self.world:
+            return None
         return judge.gain(self.detail.scopes[named.scope], slots, ranks)[1]
 
     def take(self, step: CompleteStep) -> None:
@@ -234,9 +236,14 @@ class Figures:
         self._contradicted = now
 
 
+_PHASES_OF = itemgetter(*range(1, 6))
+"""Wall and phases of a StepRow."""
+
+
 def _columns(steps: list[CompleteStep]) -> Column:
     """(wall and phases, n, ranks) in ms."""
-    flat = np.array([row[1:6] for step in steps for row in step.rows], np.float64) / 1000.0
+    rows = chain.from_iterable(step.rows for step in steps)
+    flat = np.fromiter(chain.from_iterable(map(_PHASES_OF, rows)), np.float64) / 1000.0
     wall, data, forward, backward, optimizer = flat.reshape(len(steps), -1, 5).transpose(2, 0, 1)
     other = wall - (data + forward + backward + optimizer)
     return np.stack([wall, data, forward, backward, optimizer, other])

@@ -9,8 +9,8 @@ from ddptop.analysis.report.build import finish
 from ddptop.analysis.report.spans import MOST_SPANS
 from ddptop.analysis.report.walk import LOOK_STEPS, Walk, look_every
 from ddptop.protocol.evidence import Evidence
-from ddptop.protocol.messages import Steps
-from ddptop.sources.player import FEED_FAILURES
+from ddptop.recording.format import NO_STEP
+from ddptop.sources.player import FEED_FAILURES, gc_paused
 
 if TYPE_CHECKING:
     from ddptop.analysis.report.content import Report
@@ -41,7 +41,8 @@ def read(recording: Recording) -> Report:
         steps = recording.last_step - recording.first_step + 1
     whole = steps * world <= WHOLE_ROWS
     reader = _Reader(recording, whole, steps, max(LEAST_STRETCH, STRETCH_ROWS // world))
-    reader.read()
+    with gc_paused():
+        reader.read()
     return finish(
         reader.walk,
         growing=recording.growing,
@@ -74,11 +75,8 @@ class _Reader:
             if blocks.start > reached:
                 self.walk.gap()
             reached = blocks.stop
-            first = self._recording.block(blocks.start) or []
-            begin_ns = first[0].t_ns if first else None
-            if begin_ns is not None:
-                for received in lasting.until(begin_ns):
-                    self._feed(received)
+            for received in lasting.until(self._recording.summary(blocks.start).first_ns):
+                self._feed(received)
             for index in blocks:
                 for received in self._recording.block(index) or []:
                     self._feed(received)
@@ -150,11 +148,10 @@ def _back(recording: Recording, stop: int, floor: int, steps: int) -> int:
     index = stop
     while index > floor:
         index -= 1
-        for received in recording.block(index) or []:
-            if isinstance(received.message, Steps):
-                first = received.message.first_step
-                high = max(first + len(received.message.rows), high or 0)
-                low = first if low is None else min(first, low)
+        if _has_steps(recording, index):
+            told = recording.summary(index)
+            high = max(told.last_step + 1, high or 0)
+            low = told.first_step if low is None else min(told.first_step, low)
         if high is not None and low is not None and high - low >= steps:
             break
     return index
@@ -173,14 +170,11 @@ def _around(recording: Recording, t_ns: int, floor: int) -> range | None:
 
 def _next_step(recording: Recording, index: int) -> int:
     """Past the first block from this one on that holds steps; a few more, or the end."""
-    while (block := recording.block(index)) is not None and not _steps_in(block):
+    stop = recording.block_at(recording.end_ns) + 1
+    while index < stop and not _has_steps(recording, index):
         index += 1
-    return index if block is None else min(index + AFTER_STALL, recording.block_at(recording.end_ns) + 1)
+    return min(index + AFTER_STALL, stop)
 
 
 def _has_steps(recording: Recording, index: int) -> bool:
-    return _steps_in(recording.block(index) or [])
-
-
-def _steps_in(block: list[Received]) -> bool:
-    return any(isinstance(received.message, Steps) for received in block)
+    return recording.summary(index).first_step != NO_STEP

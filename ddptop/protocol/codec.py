@@ -6,7 +6,7 @@ STEPS carries one flat array for each row: the row's fields in order, with the c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, TypeVar, cast
 
@@ -18,7 +18,7 @@ from ddptop.protocol.link import State
 from ddptop.protocol.messages import Bucket, Hello, Message, StepRow, Steps, Type
 from ddptop.protocol.schema import CHECKS, CODES, KINDS, NAMES, checked, count, ns
 
-__all__ = ["ProtocolError", "UnknownType", "decode", "encode"]
+__all__ = ["ProtocolError", "UnknownType", "decode", "decode_steps", "encode"]
 
 
 class UnknownType(ProtocolError):
@@ -118,18 +118,73 @@ def _unpack(data: bytes) -> tuple[Any, ...]:
     return fields
 
 
+def decode_steps(bodies: Sequence[bytes]) -> list[Steps]:
+    """All of these STEPS messages, checked together as `decode` checks each, which costs less.
+
+    Raises ProtocolError where not all of them are right; which one is wrong, `decode` says.
+    """
+    unpacker = msgpack.Unpacker(
+        use_list=False,
+        max_buffer_size=max(1, sum(map(len, bodies))),
+        max_array_len=_ROW_HEAD + limits.MAX_CELLS,
+        max_str_len=0,
+        max_bin_len=0,
+        max_map_len=0,
+        max_ext_len=0,
+    )
+    unpacker.feed(b"".join(bodies))
+    end = 0
+    messages: list[tuple[Any, ...]] = []
+    try:
+        for body in bodies:
+            end += len(body)
+            messages.append(unpacker.unpack())
+            if unpacker.tell() != end or len(body) > limits.MAX_RANK_MESSAGE_BYTES:
+                raise ProtocolError("not one message of an allowed size")
+    except (ValueError, msgpack.UnpackException) as error:
+        raise ProtocolError(f"no msgpack message: {error}") from error
+    return _all_steps(messages)
+
+
 def _steps(fields: tuple[Any, ...]) -> Steps:
-    if len(fields) != 5:
+    generation, first, base, rows = _steps_fields(fields)
+    _check_rows(rows)
+    return Steps(generation, first, base, tuple([_step_row(row) for row in rows]))
+
+
+def _all_steps(messages: Sequence[tuple[Any, ...]]) -> list[Steps]:
+    """STEPS messages as unpacked, their rows checked together."""
+    found = [_steps_fields(fields) for fields in messages]
+    rows = tuple(chain.from_iterable(batch for *_, batch in found))
+    _check_rows(rows)
+    parsed = iter([_step_row(row) for row in rows])
+    return [
+        Steps(generation, first, base, tuple(islice(parsed, len(batch))))
+        for generation, first, base, batch in found
+    ]
+
+
+def _steps_fields(fields: Any) -> tuple[int, int, int, tuple[Any, ...]]:
+    """Generation, first step, base and rows; the rows are not checked."""
+    if type(fields) is not tuple or len(fields) != 5 or fields[0] != Type.STEPS:
         raise ProtocolError("STEPS has not 5 fields")
-    generation, first, base, rows = count(fields[1]), count(fields[2]), ns(fields[3]), fields[4]
+    rows = fields[4]
     if type(rows) is not tuple or not 0 < len(rows) <= limits.MAX_ROWS:
         raise ProtocolError(f"STEPS has not 1 to {limits.MAX_ROWS} rows")
+    return count(fields[1]), count(fields[2]), ns(fields[3]), rows
+
+
+def _step_row(row: tuple[Any, ...]) -> StepRow:
+    return tuple.__new__(StepRow, (*row[:_ROW_HEAD], row[_ROW_HEAD:]))
+
+
+def _check_rows(rows: tuple[Any, ...]) -> None:
     for row in rows:
         if type(row) is not tuple or len(row) < _ROW_HEAD or (len(row) - _ROW_HEAD) % _CELL:
             raise ProtocolError("a row is no row")
         if type(row[_LOSS]) not in (float, type(None)):
             raise ProtocolError("loss: no float")
-    # One pass in C over all the integers of the batch; only -1, which few fields may be, needs a closer look.
+    # One pass in C over all the integers; only -1, which few fields may be, needs a closer look.
     integers = list(chain.from_iterable(row[:_LOSS] + row[_ROW_HEAD:] for row in rows))
     if set(map(type, integers)) != {int}:
         raise ProtocolError("a row holds something else than integers")
@@ -141,8 +196,6 @@ def _steps(fields: tuple[Any, ...]) -> Steps:
     numbers = list(chain.from_iterable(row[_ROW_HEAD::_CELL] for row in rows))
     if numbers and max(numbers) >= limits.MAX_BUCKETS:
         raise ProtocolError("a bucket number is out of range")
-    parsed = tuple(StepRow._make((*row[:_ROW_HEAD], row[_ROW_HEAD:])) for row in rows)
-    return Steps(generation, first, base, parsed)
 
 
 def _check_unknowns(rows: tuple[tuple[int, ...], ...]) -> None:

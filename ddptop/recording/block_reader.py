@@ -28,6 +28,8 @@ class BlockReader:
         self._mended: set[int] = set()
         self._lasting: dict[int, list[Received]] = {}
         self._lasting_kept = 0
+        self.offset = 0
+        """Where in the file the block begins that was read last."""
 
     @property
     def unreadable(self) -> int:
@@ -47,6 +49,7 @@ class BlockReader:
     def read(self, entry: Entry, wanted: Wanted) -> list[Received]:
         """Messages of the wanted kinds, in order."""
         found: list[Received] = []
+        self.offset = entry.offset
         try:
             records, whole = read_block(self._descriptor, entry)
             if not whole:

@@ -16,7 +16,7 @@ from ddptop.recording.blocks import Blocks
 from ddptop.recording.cursor import Cursor
 from ddptop.recording.extent import Extent
 from ddptop.recording.first_run import first_run
-from ddptop.recording.format import RecordingError
+from ddptop.recording.format import RecordingError, Summary
 from ddptop.recording.histories import Histories
 from ddptop.recording.opening import open_recording
 from ddptop.recording.past import Past
@@ -109,6 +109,11 @@ class Recording:
     def bytes(self) -> int:
         """Size of the file."""
         return self._extent.size
+
+    @property
+    def share_read(self) -> float:
+        """Where in the file it was read last, as a share (0..1) of it. From any thread."""
+        return self._reader.offset / max(1, self.bytes)
 
     @property
     def latest_run(self) -> Run:
@@ -208,6 +213,10 @@ class Recording:
     def block(self, index: int) -> list[Received] | None:
         """The messages of a block, by its number from 0; none where it is damaged, None past the last one."""
         return self._read(index, everything) if index < len(self._blocks) else None
+
+    def summary(self, index: int) -> Summary:
+        """What the index tells of a block: when it begins and ends, its steps; it is not read."""
+        return self._blocks[index].summary
 
     def block_at(self, t_ns: int) -> int:
         """Number of the first block that reaches up to this moment."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import TypeAlias, cast
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, takewhile
+from typing import Any, TypeAlias, cast
 
 import msgpack
 
-from ddptop.protocol.codec import ProtocolError, decode
+from ddptop.protocol.codec import ProtocolError, decode, decode_steps
 from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import (
@@ -160,17 +160,34 @@ def parse(raw: bytes, wanted: Wanted) -> Iterator[Received]:
         max_ext_len=0,
     )
     unpacker.feed(raw)
+    records: list[tuple[Any, ...]] = []
+    damage: RecordingError | None = None
     try:
         for record in unpacker:
-            head, body = _checked(record)
-            if wanted(body_type(body)):
-                try:
-                    message = decode(body)
-                except ProtocolError:
-                    continue
-                yield Received(*head, message)
+            records.append(record)
     except (ValueError, msgpack.UnpackException) as error:
-        raise RecordingError(f"a block holds something else than records: {error}") from error
+        damage = RecordingError(f"a block holds something else than records: {error}")
+    whole = records if _are_records(records) else list(_leading(records))
+    yield from _messages([record for record in whole if wanted(body_type(record[-1]))])
+    if len(whole) < len(records):
+        raise RecordingError("a record is no record, or a number of it is out of range")
+    if damage is not None:
+        raise damage
+
+
+def _messages(records: Sequence[tuple[Any, ...]]) -> Iterator[Received]:
+    """What is in these records, without those of no known type or with nonsense in them."""
+    bodies = [record[-1] for record in records if body_type(record[-1]) == Type.STEPS]
+    try:
+        steps = iter(decode_steps(bodies) if bodies else ())
+    except ProtocolError:
+        steps = None
+    for t_ns, rank, session, seq, body in records:
+        try:
+            message = next(steps) if steps is not None and body_type(body) == Type.STEPS else decode(body)
+        except ProtocolError:
+            continue
+        yield Received(t_ns, rank, session, seq, message)
 
 
 def count_records(raw: bytes) -> int:
@@ -182,11 +199,19 @@ _LIMITS = ((0, MAX_NS), (-1, MAX_WORLD - 1), (0, 2**63 - 1), (0, MAX_STEP))
 """Of t_ns, rank, session and seq."""
 
 
-def _checked(record: object) -> tuple[tuple[int, int, int, int], bytes]:
-    if type(record) is not tuple or len(record) != len(_LIMITS) + 1 or type(record[-1]) is not bytes:
-        raise RecordingError("a record is no record")
-    head = record[:-1]
-    for value, (low, high) in zip(head, _LIMITS, strict=True):
-        if type(value) is not int or not low <= value <= high:
-            raise RecordingError("a record's number is out of range")
-    return cast("tuple[int, int, int, int]", head), record[-1]
+def _are_records(records: Sequence[Any]) -> bool:
+    """Whether each is [t_ns, rank, session, seq, body] with numbers in their range."""
+    if not records:
+        return True
+    if set(map(type, records)) != {tuple} or set(map(len, records)) != {len(_LIMITS) + 1}:
+        return False
+    *head, bodies = zip(*records, strict=True)
+    return set(map(type, bodies)) == {bytes} and all(
+        set(map(type, column)) == {int} and low <= min(column) and max(column) <= high
+        for column, (low, high) in zip(head, _LIMITS, strict=True)
+    )
+
+
+def _leading(records: Sequence[Any]) -> Iterator[Any]:
+    """Those before the first that is none."""
+    return takewhile(lambda record: _are_records((record,)), records)

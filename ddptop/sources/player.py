@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -226,6 +229,18 @@ class Player:
             self.reducer.feed(received)
         except FEED_FAILURES:
             self.refused += 1
+
+
+@contextmanager
+def gc_paused() -> Iterator[None]:
+    """While a whole recording is read: messages hold no cycles, and looking for some costs a fifth of it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _goes_past(received: Received, step: int) -> bool:

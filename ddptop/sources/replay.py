@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.sources.base import error_line
 from ddptop.sources.marks import Marks
-from ddptop.sources.player import Player
+from ddptop.sources.player import Player, gc_paused
 from ddptop.sources.showing import Controls, Showing, moment, with_playback
 
 if TYPE_CHECKING:
@@ -29,14 +29,20 @@ def frame_at(path: Path, step: int | None) -> Frame:
     Raises OSError, and RecordingError where the file is no recording.
     """
     with Recording.open(path) as recording:
+        return frame_of(recording, step)
+
+
+def frame_of(recording: Recording, step: int | None) -> Frame:
+    """The same of an open recording."""
+    with gc_paused():
         player = Player(recording, whole_bytes=EXACT_BYTES, tail_rows=EXACT_ROWS)
         if step is None:
             player.go_to(recording.end_ns)
         else:
             player.go_to_step(step)
-        marks = Marks()
-        marks.add_messages(recording.lasting(), recording.start_ns)
-        return with_playback(player.frame(), player, marks, playing=False, speed=1.0)
+    marks = Marks()
+    marks.add_messages(recording.lasting(), recording.start_ns)
+    return with_playback(player.frame(), player, marks, playing=False, speed=1.0)
 
 
 class ReplaySource:

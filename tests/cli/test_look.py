@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -320,3 +321,24 @@ def show_settings() -> show.Settings:
 
 
 Maker = Callable[..., RunFile]
+
+
+def test_a_thread_that_an_internal_error_ends_is_told_on_the_screen() -> None:
+    class App:
+        def __init__(self) -> None:
+            self.failures: list[str] = []
+
+        def later(self, do: Callable[[], object]) -> None:
+            do()
+
+        def thread_failed(self, line: str) -> None:
+            self.failures.append(line)
+
+    app, before = App(), threading.excepthook
+    with show._failures_shown(app):  # type: ignore[arg-type]
+        thread = threading.Thread(target=lambda: 1 // 0)
+        thread.start()
+        thread.join()
+    [line] = app.failures
+    assert line.startswith("internal error: ZeroDivisionError: integer division or modulo by zero at ")
+    assert threading.excepthook is before

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ddptop.analysis.frames import Frame
+from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.report.content import Report
-from ddptop.cli import report_reading
+from ddptop.analysis.report.walk import LOOKS
+from ddptop.cli import recorded, report_reading
 from ddptop.cli.report_reading import read
 from ddptop.cli.report_text import page
 from ddptop.protocol.evidence import Evidence
-from ddptop.protocol.messages import Progress, Received, Steps
-from ddptop.recording.format import MAGIC
+from ddptop.protocol.messages import Progress, Received, Steps, Type
+from ddptop.recording.block_reader import BlockReader
+from ddptop.recording.format import MAGIC, Entry
 from ddptop.recording.reader import Recording
+from ddptop.recording.records import Wanted
 from tests.recording import made_up
 
 from .recordings import LATE_US, STEP_US, write_recording
@@ -204,3 +213,50 @@ def test_magic_is_what_makes_a_recording(ddptop, tmp_path: Path) -> None:
     done = ddptop("report", "future.ddptop")
     assert done.returncode == 3
     assert "format" in done.stderr
+
+
+@pytest.mark.parametrize("whole_rows", [0, 10**9])
+def test_no_block_is_read_twice_and_frames_are_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_rows: int
+) -> None:
+    """Neither where all is read nor where stretches are: with many ranks the reading is all the time."""
+    path = tmp_path / "run.ddptop"
+    made_up.write(path, made_up.a_run(3000))
+    monkeypatch.setattr(report_reading, "WHOLE_ROWS", whole_rows)
+    blocks: list[int] = []
+    frames: list[int] = []
+    read_block, frame = BlockReader.read, Reducer.frame
+
+    def counted_read(reader: BlockReader, entry: Entry, wanted: Wanted) -> list[Received]:
+        if wanted(Type.STEPS):
+            blocks.append(entry.offset)
+        return read_block(reader, entry, wanted)
+
+    def counted_frame(reducer: Reducer, now_ns: int, **options: Any) -> Frame:
+        frames.append(now_ns)
+        return frame(reducer, now_ns, **options)
+
+    monkeypatch.setattr(BlockReader, "read", counted_read)
+    monkeypatch.setattr(Reducer, "frame", counted_frame)
+    report_of(path)
+    assert len(blocks) == len(set(blocks)) > 10
+    assert len(frames) <= 2 * LOOKS + 4
+
+
+def test_reading_that_takes_long_is_announced_on_a_terminal_and_erased(
+    recording: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(recorded, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(recorded, "RENEW_S", 0.01)
+    with Recording.open(recording) as opened, recorded.progress_shown(opened):
+        deadline = time.monotonic() + 60
+        while "reading train-k7qf.ddptop: 0%" not in terminal.getvalue():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+    assert terminal.getvalue().endswith("\r\x1b[K")

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddptop.protocol import limits
-from ddptop.protocol.codec import ProtocolError, UnknownType, decode, encode
+from ddptop.protocol.codec import ProtocolError, UnknownType, decode, decode_steps, encode
 from ddptop.protocol.evidence import Ask, Evidence, GroupState, Operation, Stack, StackFrame
 from ddptop.protocol.link import Ack, Credit, State
 from ddptop.protocol.machine import Gpu, Memory, Usage
@@ -263,3 +263,29 @@ def test_memory_is_bounded(make: Callable[[int], bytes], size: int) -> None:
     finally:
         tracemalloc.stop()
     assert peak < (8 << 20) + size  # what msgpack has left over it quotes in its error
+
+
+def test_many_steps_are_decoded_as_each_alone() -> None:
+    bodies = [encode(dataclasses.replace(STEPS, first_step=first)) for first in range(20)]
+    assert decode_steps(bodies) == [decode(body) for body in bodies]
+
+
+def test_one_wrong_message_among_many_steps_is_refused() -> None:
+    """Whatever is wrong with it: then each is decoded alone, which says which one it is."""
+    whole, source = encode(STEPS), random.Random(11)
+    for _ in range(500):
+        body = bytearray(whole)
+        body[source.randrange(len(body))] ^= 1 << source.randrange(8)
+        changed = bytes(body[: source.choice((len(body), len(body) - 1))])
+        try:
+            alone = decode(changed)
+        except ProtocolError:
+            alone = None
+        if isinstance(alone, Steps):
+            # As text: a loss may be NaN now.
+            assert repr(decode_steps([whole, changed, whole])) == repr([STEPS, alone, STEPS])
+        else:
+            with pytest.raises(ProtocolError):
+                decode_steps([whole, changed, whole])
+    with pytest.raises(ProtocolError):
+        decode_steps([whole[:-1], whole[-1:] + whole])

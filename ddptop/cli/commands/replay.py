@@ -67,6 +67,7 @@ def show_recording(
 
     Raises CliError: 3 no such recording, 4 not allowed to read it, 2 no such step in it.
     """
+    from ddptop.cli.recorded import opened, progress_shown
     from ddptop.cli.settings import load
     from ddptop.cli.show import Mode, choose_mode, emit, show
 
@@ -77,10 +78,12 @@ def show_recording(
         _check(compare, None)
         if mode is not Mode.SCREEN:
             raise CliError("--compare needs the screen; --at STEP --json of each tells the same", Exit.USAGE)
-    from ddptop.sources.replay import ReplaySource, frame_at
+    from ddptop.sources.replay import ReplaySource, frame_of
 
     if mode in (Mode.ONCE, Mode.JSON):
-        return emit(frame_at(path, at), mode, settings)
+        with opened(path) as recording, progress_shown(recording):
+            frame = frame_of(recording, at)
+        return emit(frame, mode, settings)
     source = ReplaySource(path, at=at, speed=speed, playing=not at_end)
     if at_end:
         source.seek(share=1.0)

@@ -38,14 +38,15 @@ class Report(Command):
     def run(self, options: argparse.Namespace) -> int:
         """Read the recording and print the page."""
         from ddptop.cli.find import recording_of
-        from ddptop.cli.recorded import opened
+        from ddptop.cli.recorded import opened, progress_shown
         from ddptop.cli.settings import load
 
         settings = load(vars(options)).settings
         with opened(recording_of(options.run)) as recording:
             from ddptop.cli.report_reading import read
 
-            found = read(recording)
+            with progress_shown(recording):
+                found = read(recording)
         if options.json:
             from ddptop.analysis.report.data import as_data
 

@@ -18,7 +18,7 @@ from ddptop.sources.simulation.story import Story
 from ddptop.tui.paint.phases import Breakdown
 from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views.picture import picture as screen_of
-from tests.recording.made_up import hello
+from tests.recording.made_up import START_NS, hello
 from tests.test_live_and_replay import assert_columns_add_up
 from tests.tui.troubles import ASLEEP, SENTENCE, died, hostile, mismatch, missing
 
@@ -240,16 +240,17 @@ def test_table_bars_and_screen_have_the_same_numbers() -> None:
 def simulated_frame(world: int, step: int) -> Frame:
     """The group after this step of the simulation's story, told row by row."""
     story, reducer = Story(world, 2.0), Reducer()
+    base_ns = START_NS
     for rank in range(world):
         said = (hello(rank, world), Layout(1, story.buckets))
         for number, message in enumerate(said):
-            reducer.feed(Received(1, rank, 1000 + rank, number, message))
-    base_ns = 0
+            reducer.feed(Received(base_ns, rank, 1000 + rank, number, message))
     for at in range(step + 1):
         wall_us, rows = story.rows(at, 0)
+        end_ns = base_ns + 1000 * wall_us
         for rank, row in enumerate(rows):
-            reducer.feed(Received(base_ns + 2, rank, 1000 + rank, 2 + at, Steps(1, at, base_ns, (row,))))
-        base_ns += wall_us * 1000
+            reducer.feed(Received(end_ns, rank, 1000 + rank, 2 + at, Steps(1, at, base_ns, (row,))))
+        base_ns = end_ns
     return reducer.frame(base_ns)
 
 

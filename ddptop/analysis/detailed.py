@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis import detail, judge, metrics
-from ddptop.analysis.detail_window import DETAIL_SCALARS, DetailWindow
+from ddptop.analysis.detail_window import DETAIL_SCALARS, DETAILED_BACK, DetailWindow
 from ddptop.analysis.naming import Naming
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ class Detailed:
         self._world = world
         self._size = size
         self._version = -1
-        self._looked = 0
-        """History point of the step after which ranks were last compared."""
+        self._newest = -1
+        """Number of the newest detailed step."""
 
     def needs_new_window(self, taken: Taken, kind: Kind) -> bool:
         """Whether layouts or process groups are others than so far: baselines start again."""
@@ -160,23 +160,35 @@ class Detailed:
         added = window.columns_of(wall, numbers, found, free, compared_each)
         return Judged(window, numbers, timing, found, free, added)
 
-    def add(self, prepared: Prepared, first: int, points: Column) -> tuple[int, bool]:
+    def add(self, prepared: Prepared, first: int, points: Column, steps: Column) -> tuple[int, bool]:
         """Add prepared steps from `first` on, up to the next look or the end of the run.
 
-        `points`: (n,) history points of the run. Returns where it stopped, and whether that was a look.
+        `points`, `steps`: (n,) history points and step numbers. Returns where it stopped, and if it judged.
         """
         window = self.window
         assert window is not None
-        length = len(prepared.waits.wait)
-        stop = min(length, first + judge.EVERY - window.count % judge.EVERY)
-        due = self._looked + judge.EVERY_STEPS
-        stop = min(stop, max(first, int(np.searchsorted(points[:length], due))) + 1)
+        due = _look_is_due(steps[first:], self._newest)
+        stop = min(
+            len(steps),
+            first + DETAILED_BACK - window.count % DETAILED_BACK,
+            first + 1 + int(due.argmax()) if due.any() else len(steps),
+        )
         window.add(prepared.columns, prepared.scopes, first, stop)
-        if window.count % judge.EVERY and points[stop - 1] < due:
+        self._newest = int(steps[stop - 1])
+        if not due[stop - first - 1]:
             return stop, False
-        self._looked = int(points[stop - 1])
         slots = window.judged(int(points[stop - 1]) + 1)
         for scope in window.scopes.values():
             scope.compare_clocks(slots)
         self.naming.look(window, slots)
         return stop, True
+
+
+def _look_is_due(steps: Column, before: int) -> Column:
+    """(n,) whether ranks are judged after these detailed steps; `before`: the detailed step before them.
+
+    By step number, not by how many were read: the looks are the same however a moment was reached.
+    """
+    previous = np.concatenate([[before], steps[:-1]])
+    every = steps // np.maximum(steps - previous, 1) % judge.EVERY == judge.EVERY - 1
+    return np.asarray(every | (steps // judge.EVERY_STEPS > previous // judge.EVERY_STEPS))

@@ -198,7 +198,7 @@ class Figures:
         at = 0
         while at < len(run):
             clock_free = self.detail is not None and self.detail.clock_free
-            stop, looked = detailed.add(prepared, at, places)
+            stop, looked = detailed.add(prepared, at, places, numbers[run])
             chunk = run[at:stop]
             wait, transfer, busbw = prepared.history(at, stop, clock_free=clock_free)
             points["wait_ms"][chunk], points["transfer_ms"][chunk] = wait, transfer

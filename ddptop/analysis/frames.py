@@ -78,7 +78,7 @@ class Group:
     """The clocks cannot tell what is seen: wait and transfer are the clock-free fallback, nobody is named."""
     incarnation: int = 0
     """Elastic restarts before `step`: each counts its steps from 0 again."""
-    window_steps: int = 0
+    window_steps: int = 100
     """Steps that the medians are over: fewer than 100 at the start and when a rank has just become slow."""
 
 

@@ -106,6 +106,8 @@ def _only(ranks: list[int]) -> int | None:
 def _message(entry: _Entry) -> str:
     if not entry.world:
         return entry.text
+    if entry.kind == "restart":
+        return f"{entry.text}: {ranks_phrase(entry.ranks, entry.world)}"
     many = len(entry.ranks) > 1 and entry.text.startswith("was ")
     text = "were" + entry.text[len("was") :] if many else entry.text
     return f"{ranks_phrase(entry.ranks, entry.world)} {text}"

@@ -269,7 +269,13 @@ class Reducer:
         member.begin(hello, hello.session, t_ns)
         self.presence_changed()
         self._detail_every = None
-        text = f"restarted, incarnation {hello.incarnation}" if restarted else "joined"
+        text = (
+            "joined"
+            if not restarted
+            else f"elastic restart {hello.incarnation}"
+            if hello.incarnation
+            else "restarted"
+        )
         kind = "restart" if restarted else "joined"
         self.log.add_rank(self.unix_s(t_ns), kind, text, hello.rank, len(self.members))
 

@@ -27,9 +27,9 @@ WHOLE_BYTES = 1 << 20
 work, and every figure is exactly what it was live."""
 TAIL_ROWS = 1_600
 """From a larger one, about so many step rows before the moment: some hundredths of a second."""
-LEAST_TAIL_STEPS, LEAST_TAIL_ROWS = 200, 80_000
-"""Two windows of medians, or as many steps as so many rows are, half a second of work: of thousands of ranks,
-medians right after a jump are over fewer steps than live, until it has played on."""
+LEAST_TAIL_STEPS, LEAST_TAIL_ROWS = 200, 2**17
+"""Two windows of medians, or as many steps as so many rows are, a second of work: of more than 1,000 ranks,
+figures right after a jump are over fewer steps than live, and say so (`Group.window_steps`)."""
 FEWEST_TAIL_STEPS = 20
 """However many ranks there are."""
 DETAILED_STEPS = 40
@@ -191,16 +191,37 @@ class Player:
             self.go_to(self.recording.start_ns)
             return
         begin_ns, end_ns = span
-        ahead = self.step is not None and self.step < step and begin_ns <= self.position_ns + READ_ON_NS
-        if not ahead:
+        incarnation = self._incarnation_of(step, end_ns)
+        at = (self.reducer.incarnation, -1 if self.step is None else self.step)
+        ahead = at < (incarnation, step) and self.position_ns <= end_ns
+        if not ahead or self.step is None or begin_ns > self.position_ns + READ_ON_NS:
             self._start_over(begin_ns - 1)
         elif self.position_ns < begin_ns:
             self.read_on(begin_ns - 1)
+        if self.reducer.incarnation < incarnation:
+            self._see_held(None)
+        while self.reducer.incarnation < incarnation and self._cursor.peek() is not None:
+            self._see_next(None)
         self._read_to_step(step, end_ns)
+
+    def _incarnation_of(self, step: int, end_ns: int) -> int:
+        """Elastic restarts before the processes that report this step in the block that ends at a moment.
+
+        A step number says nothing without it: each incarnation counts from 0 again.
+        """
+        hellos = (r.message for r in self.recording.lasting() if r.t_ns <= end_ns)
+        of = {hello.session: hello.incarnation for hello in hellos if isinstance(hello, Hello)}
+        block = self.recording.block(self.recording.block_at(end_ns)) or []
+        steps = [(of.get(r.session, 0), r.message) for r in block if isinstance(r.message, Steps)]
+        holding = [number for number, m in steps if 0 <= step - m.first_step < len(m.rows)]
+        return max(holding or [number for number, m in steps if m.first_step <= step], default=0)
 
     def _read_to_step(self, step: int, end_ns: int) -> None:
         self._see_held(step)
+        incarnation = self.reducer.incarnation
         while (received := self._cursor.peek()) is not None:
+            if self.reducer.incarnation > incarnation:  # it restarted first: stand at the first step after
+                step, incarnation = 0, self.reducer.incarnation
             complete = self.step is not None and self.step >= step
             # A step that some rank lost is never complete: enough when every rank is past it.
             passed = self._held.sessions >= max(1, len(self.reducer.members))

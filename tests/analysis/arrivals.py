@@ -70,7 +70,7 @@ def looks(
     prepared = Prepared(whole, {scope: added}, found.waits, found.waits)
     at = 0
     while at < steps:
-        at, looked = detailed.add(prepared, at, points)
+        at, looked = detailed.add(prepared, at, points, points)
         if looked:
             yield at, detailed.naming.now, detailed
 

@@ -167,12 +167,13 @@ def test_an_elastic_restart_begins_again_but_history_goes_on(make_world) -> None
     found = frame(reducer, again)
     assert found.group.step is None
     assert found.ranks.state == ("waiting", "live")
-    assert found.happenings[-1].message == "rank 1 restarted, incarnation 1"
+    assert found.happenings[-1].message == "elastic restart 1: rank 1"
     feed(reducer, again.introduce(), again.steps(10), leftovers)
     found = frame(reducer, again)
     assert found.group.step == 9
     assert found.ranks.incarnation.tolist() == [1, 1]
-    assert found.happenings[-1].message == "2 ranks restarted, incarnation 1"
+    assert (found.group.incarnation, found.happenings[0].incarnation) == (1, 0)
+    assert found.happenings[-1].message == "elastic restart 1: 2 ranks"
     assert found.history.step.tolist() == [*range(40), *range(10)]
     assert found.records == 80 + 1 + 20
     assert found.lost_records == 0

@@ -228,7 +228,7 @@ dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/{os.environ['
     assert watched.returncode == plain.returncode == 0, watched.stderr
     assert watched.stdout == plain.stdout
     shown = run([*DDPTOP, "replay", _recording(watched.stderr), "--once"], environment(home), home)
-    assert "restarted" in shown.stdout, shown.stdout
+    assert "elastic restart 1: 2 ranks" in shown.stdout, shown.stdout
 
 
 def _recording(stderr: str) -> str:

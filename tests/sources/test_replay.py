@@ -13,12 +13,15 @@ import pytest
 from ddptop.analysis.frames import Frame
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.snapshot import snapshot
+from ddptop.analysis.verdict import verdict
+from ddptop.cli.plain import picture
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Event, Received, Steps
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.recording.writer import Writer
 from ddptop.sources.player import Player
 from ddptop.sources.replay import ReplaySource, frame_at
+from tests.analysis.conftest import World
 from tests.recording.made_up import (
     GIB,
     NS,
@@ -235,6 +238,37 @@ def test_a_large_recording_is_stood_in_by_its_tail(path: Path) -> None:
             assert shown == live
 
 
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_jump_shows_what_playing_shows(path: Path, every: int) -> None:
+    """Also while a rank has just become slow or recovered: ranks are judged at the same steps."""
+    world = World(4, detail_every=every)
+    records = [world.run(), *world.introduce(), *world.steps(1003)]
+    world.delays = {(2, "data"): 9_000}
+    records += world.steps(400)
+    world.delays = {}
+    records += world.steps(400)
+    write(path, records)
+    with Recording.open(path) as recording:
+        jumping, playing = Player(recording, whole_bytes=0), Player(recording, whole_bytes=GIB)
+        who = []
+        for step in (900, 1002, 1006, 1010, 1030, 1050, 1100, 1290, 1403, 1440, 1500, 1700):
+            jumping.go_to_step(step)
+            while (playing.step or 0) < step:
+                playing.go_by(min(50, step - (playing.step or 0)))
+            assert not jumping.from_start
+            assert playing.from_start
+            shown, played = figures(jumping.frame()), figures(playing.frame())
+            for ranks in (played["ranks"], shown["ranks"]):
+                for rank in ranks:  # type: ignore[attr-defined]
+                    rank.pop("individual_score")
+            assert shown == played, step
+            assert verdict(jumping.frame()).sentence == verdict(playing.frame()).sentence
+            straggler = jumping.frame().straggler
+            who.append(None if straggler is None else straggler.rank)
+            jumping.go_to_step(300)
+        assert set(who) == {None, 2}
+
+
 def test_the_early_history_is_filled_in(
     path: Path, play: Callable[..., ReplaySource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,6 +316,18 @@ def restarted_run() -> list[Received]:
     return records
 
 
+def test_a_step_of_two_incarnations_in_one_block(path: Path) -> None:
+    """The restart and what came just before it lie side by side: step 5 is not step 99's past."""
+    writer = Writer(path, limit_bytes=GIB)
+    for received in restarted_run():
+        writer.add(received, encode(received.message))
+    writer.close()
+    frame = frame_at(path, 5)
+    assert (frame.group.step, frame.group.incarnation) == (5, 1)
+    assert "step 5 (restart 1)" in picture(frame, 80).splitlines()[0]
+    assert "restart" not in picture(frame_at(path, 80), 80).splitlines()[0]
+
+
 def test_restarts_and_losses(path: Path) -> None:
     write(path, restarted_run())
     with Recording.open(path) as recording:
@@ -300,7 +346,14 @@ def test_restarts_and_losses(path: Path) -> None:
         player.go_by(1)
         assert player.step == 50
         assert player.position_ns < START_NS + 2 * NS, "on from here, not from the last time"
+        player.go_to_step(99)
+        player.go_by(1)
+        assert (player.reducer.incarnation, player.step) == (1, 0), "after the last step comes the restart"
+        player.go_to_step(5)
+        assert (player.reducer.incarnation, player.step) == (1, 5)
+        assert player.frame().group.incarnation == 1
         player.go_to_step(80)
+        assert player.reducer.incarnation == 0
         assert player.step == 80, "only the first incarnation came that far"
         player.go_to(recording.end_ns)
         frame = player.frame()

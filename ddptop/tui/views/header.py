@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.analysis.verdict import restart_words
 from ddptop.tui.paint.line import Line, gather
 from ddptop.tui.paint.numbers import UNKNOWN, age, count, counted, duration, fixed, known, loss
 from ddptop.tui.paint.signs import of_state
@@ -101,7 +102,9 @@ def _figures(scene: Scene) -> list[Line]:
         return [Line("no step yet", "dim"), *_facts(scene)]
     dear = known(cost.measured_pct) and known(cost.budget_pct) and cost.measured_pct > cost.budget_pct  # type: ignore[operator]  # known() has looked
     figures = [
-        Line("step ", "dim").add(count(step_now(frame)), "strong" if frame.stall is None else "bad"),
+        Line("step ", "dim")
+        .add(count(step_now(frame)), "strong" if frame.stall is None else "bad")
+        .add(restart_words(group.incarnation), "dim"),
         # Of a run that does not move, the rate of its last steps would be an untruth.
         Line(fixed(rate, digits), "strong").add("/s", "dim") if frame.run.state == "live" else Line(),
         Line("loss ", "dim").add(loss(group.loss_mean), "strong"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from ddptop.analysis.present import onset
@@ -174,7 +174,13 @@ stretches = st.lists(
 )
 
 
-@settings(max_examples=8, deadline=None, phases=(Phase.explicit, Phase.generate))
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(story=stretches, seed=st.integers(0, 1000))
 def test_no_cost_is_above_what_the_arrivals_explain(story: list[Stretch], seed: int) -> None:
     """Delays come and go, step times change, detail is sampled: whatever is said of a cost stays possible."""

@@ -13,7 +13,9 @@ SCRIPT = """
 import os, signal, sys, warnings
 from pathlib import Path
 if __name__ == "__main__":
-    print(__file__, sys.argv, sys.path, sys.executable, sys.warnoptions)
+    # torch puts a temporary folder for code that it generates on the path: tmp and eight characters.
+    path = [entry for entry in sys.path if not Path(entry).name.startswith("tmp")]
+    print(__file__, sys.argv, path, sys.executable, sys.warnoptions)
     print(os.getcwd(), os.getpgrp() == os.getpid())
     print(sorted(os.environ.items()), sorted(vars()))
     print([signal.getsignal(number) for number in range(1, 32) if number not in (9, 19)])
@@ -45,5 +47,10 @@ def test_a_script_sees_no_difference(tmp_path: Path, how: str, code: int) -> Non
     warm, cold = (run(command, env, tmp_path, cold=cold) for cold in (False, True))
     assert warm.returncode == cold.returncode == code
     assert warm.stdout.splitlines() == cold.stdout.splitlines()
-    assert warm.stderr == cold.stderr
+    assert _own(warm.stderr) == _own(cold.stderr)
     assert "customized" in warm.stdout
+
+
+def _own(stderr: str) -> list[str]:
+    """Without what Python 3.10 says at its end of the temporary folder that torch has made."""
+    return [line for line in stderr.splitlines() if "ResourceWarning" not in line]

@@ -174,12 +174,9 @@ print({rank: failure.exitcode for rank, failure in result.failures.items()})
 print(SubprocessContext.close is PContext.close)
 """
     done = run([sys.executable, "-c", script], environment(home), home)
-    assert done.stdout.splitlines() == [
-        "[(True, 3)] False",
-        "[(False, -15)] False",
-        "{0: 3, 1: -15}",
-        "True",
-    ], done.stderr
+    told = ["[(True, 3)] False", "[(False, -15)] False"]
+    results = ["{0: 3, 1: -15}", "{0: 3}"]  # the second in torch 2.6, which leaves out whom it has ended
+    assert done.stdout.splitlines() in [[*told, result, "True"] for result in results], done.stderr
 
 
 def test_a_killed_rank_ends_the_run_as_torchrun_says_it_and_is_on_record(home: Path) -> None:

@@ -43,7 +43,8 @@ def test_ranks_asleep_and_in_a_collective_answer_with_their_stacks(ear: Ear, ran
         assert [(group.backend, group.size) for group in evidence.groups] == [("gloo", 2)] * 2
 
     default, own = ({group.name: group for group in e.groups} for e in (waiting, asleep))
-    assert default["0"].sequence == own["0"].sequence == default["0"].completed
+    assert default["0"].sequence == own["0"].sequence
+    assert default["0"].completed in (default["0"].sequence, -1)  # -1: torch 2.6 does not tell it for gloo
     (metrics,) = set(default) - {"0"}
     assert (default[metrics].sequence, own[metrics].sequence) == (1, 0)
     if waiting.operations:  # torch keeps a flight recorder for gloo from 2.13 on

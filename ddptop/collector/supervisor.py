@@ -111,6 +111,8 @@ class CollectorSupervisor:
         if process is not None:
             _end(process, exit_code)
         self._thread.join(1.0)
+        if process is not None and not self._thread.is_alive():  # it reads one of them
+            _close_pipes(process)
         return summary_in(self._last_line) or self._finish_anew(exit_code)
 
     def _finish_anew(self, exit_code: int) -> Summary | None:
@@ -127,6 +129,7 @@ class CollectorSupervisor:
             if process is not None:
                 process.kill()
                 process.wait()
+                _close_pipes(process)
 
     def _say(self, lines: Sequence[bytes]) -> None:
         process = self._process

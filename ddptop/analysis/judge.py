@@ -175,8 +175,6 @@ def gain(window: ScopeWindow, slots: Column, ranks: tuple[int, ...]) -> tuple[Co
         return is_last, np.where(is_last, window.group.of("recoverable", slots), 0.0)
     arrival = window.ranks.of("arrival", slots)
     others = np.delete(arrival, ranks, axis=0)
-    if not len(others):  # all ranks are meant, each in its turn: nobody is left to come no later than
-        return np.zeros(len(slots), dtype=bool), np.zeros(len(slots))
     behind = np.fmax.reduce(arrival[list(ranks)], axis=0) - np.fmax.reduce(others, axis=0)
     return behind > 0, np.clip(behind, 0.0, window.group.of("half", slots))
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from ddptop.analysis import judge
 from ddptop.analysis.causes import cause
 from ddptop.analysis.reducer import Reducer
 from tests.analysis.arrivals import looks
@@ -226,12 +224,3 @@ def test_a_straggler_is_named_within_250_steps_with_detail_in_every_eighth(make_
     named = [watch(world, 1, reducer)[0].straggler for _ in range(250)]
     assert named[-1] is not None
     assert (named[-1].rank, named[-1].cause) == (1, "data")
-
-
-def test_of_all_ranks_in_their_turn_no_gain_is_told() -> None:
-    """A straggler that moves between the only two ranks: there are no others to come no later than."""
-    window = SimpleNamespace(
-        ranks=SimpleNamespace(of=lambda _name, _slots: np.array([[1.0, 5.0], [5.0, 1.0]]))
-    )
-    moves, gained = judge.gain(window, np.arange(2), (0, 1))  # type: ignore[arg-type]
-    assert (moves.tolist(), gained.tolist()) == ([False, False], [0.0, 0.0])

@@ -112,7 +112,7 @@ KEYS = (
     Key("g", "g", "end(0)", "", "top; in a recording: go to"),
     Key("G", "G", "end(1)", "", "bottom; of a recording: its end"),
     Key("tab", "Tab", "next_view(1)", "", "the next view"),
-    Key("shift+tab", "⇧ Tab", "next_view(-1)", "", "the view before"),
+    Key("shift+tab", "S-Tab", "next_view(-1)", "", "the view before"),
     Key("slash", "/", "search", "search", "search the page", views=TEXTS),
     Key("slash", "/", "filter", "filter", "filter: 3, 8-15, node1, !live, /gpu[01]$/"),
     Key("n", "n", "match(1)", "", "the next match of the filter or search"),

@@ -48,8 +48,8 @@ class LaunchOptions:
     argv: bool
     """Whether the script's arguments are recorded."""
     off: bool
-    worlds: tuple[int, int] | None = None
-    """Least and most ranks that torchrun starts; None: not known, or the script may start its own."""
+    most_ranks: int | None = None
+    """That torchrun starts; None: not known, or the script may start its own."""
 
     @classmethod
     def of(cls, parsed: argparse.Namespace) -> LaunchOptions:
@@ -63,7 +63,7 @@ class LaunchOptions:
             detail=parsed.ddptop_detail,
             argv=parsed.ddptop_argv,
             off=parsed.ddptop_off,
-            worlds=_worlds(getattr(parsed, "nnodes", ""), getattr(parsed, "nproc_per_node", "")),
+            most_ranks=_most_ranks(getattr(parsed, "nnodes", ""), getattr(parsed, "nproc_per_node", "")),
         )
 
     def as_environment(self, name: str) -> dict[str, str]:
@@ -182,13 +182,12 @@ def _record(text: str) -> str:
     return "off" if os.path.realpath(text) == os.path.realpath(os.devnull) else text
 
 
-def _worlds(nodes: str, processes: str) -> tuple[int, int] | None:
-    """From torchrun's `--nnodes 2` or `1:4` and `--nproc-per-node`. A script that is started once on each
-    node may be one that spawns its own ranks."""
-    ends = nodes.split(":")
-    if not all(word.isdecimal() for word in (*ends, processes)) or int(processes) < 2:
+def _most_ranks(nodes: str, processes: str) -> int | None:
+    """From torchrun's `--nnodes` and `--nproc-per-node`. Other nodes may start more processes each, and a
+    script that is started once may be one that spawns its own ranks."""
+    if nodes not in ("1", "1:1") or not processes.isdecimal() or int(processes) < 2:
         return None
-    return int(ends[0]) * int(processes), int(ends[-1]) * int(processes)
+    return int(processes)
 
 
 def _switch(text: str) -> bool:

@@ -133,6 +133,6 @@ def collector_arguments(
         "--record-limit": str(options.record_limit),
         "--stall": str(options.stall),
     }
-    if options.worlds is not None:
-        named["--worlds"] = "{}:{}".format(*options.worlds)
+    if options.most_ranks is not None:
+        named["--most-ranks"] = str(options.most_ranks)
     return [word for pair in named.items() for word in pair]

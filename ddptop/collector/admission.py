@@ -47,13 +47,11 @@ class Admission:
     the kernel does not say which process sent a HELLO (other pid namespaces), the newest one has the place.
     """
 
-    def __init__(
-        self, *, launcher: int, worlds: tuple[int, int] | None = None, simulated: bool = False
-    ) -> None:
-        """`launcher`: pid of the process that started the run, or 0; `worlds`: least and most ranks that it
-        starts, None where the script itself decides; `simulated`: one process reports as all ranks."""
+    def __init__(self, *, launcher: int, most_ranks: int | None = None, simulated: bool = False) -> None:
+        """`launcher`: pid of the process that started the run, or 0; `most_ranks`: that it starts, None where
+        that is not known; `simulated`: one process reports as all ranks."""
         self._launcher = launcher
-        self._worlds = worlds
+        self._most_ranks = most_ranks
         self._simulated = simulated
         self._holders: dict[int, _Process] = {}
         self._before: dict[int, _Process] = {}
@@ -102,10 +100,9 @@ class Admission:
     def _check_world(self, hello: Hello) -> None:
         if hello.world_size > MAX_SHOWN_WORLD:
             raise ProtocolError(f"a world of {hello.world_size:,} ranks: {MAX_SHOWN_WORLD:,} can be shown")
-        low, high = self._worlds or (1, MAX_SHOWN_WORLD)
-        if not low <= hello.world_size <= high:
-            started = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-            raise ProtocolError(f"a world of {hello.world_size:,} ranks: the launcher starts {started}")
+        most = self._most_ranks
+        if most is not None and hello.world_size > most:  # fewer may be a group: a helper trains nothing
+            raise ProtocolError(f"a world of {hello.world_size:,} ranks: the launcher starts {most:,}")
 
     def _check_place(self, newcomer: _Process, holder: _Process) -> None:
         if newcomer.pid is None or holder.pid is None or belongs_to(newcomer.pid, holder.pid):

@@ -30,8 +30,8 @@ class Arguments:
     """Script and arguments, without secrets, from a file in the run's folder."""
     simulated: bool = False
     """The ranks are made up: their pids mean nothing."""
-    worlds: tuple[int, int] | None = None
-    """Least and most ranks that the launcher starts; None: the script decides."""
+    most_ranks: int | None = None
+    """That the launcher starts; None: not known."""
     alone: tuple[int, int] | None = None
     """No launcher of ours is there; pid and start of the one that is (`collector.alone`)."""
 
@@ -47,7 +47,7 @@ def parse(words: Sequence[str] | None = None) -> Arguments:
     parser.add_argument("--stall", type=float, default=15.0, metavar="SECONDS", dest="stall_s")
     parser.add_argument("--script", default="")
     parser.add_argument("--simulated", action="store_true")
-    parser.add_argument("--worlds", type=_range, default=None, metavar="LEAST:MOST")
+    parser.add_argument("--most-ranks", type=_positive, default=None, metavar="N")
     parser.add_argument("--alone", type=_process, default=None, metavar="PID:START")
     parsed = vars(parser.parse_args(words))
     argv = read_command(parsed["run_dir"])
@@ -69,8 +69,3 @@ def _positive(text: str) -> int:
 def _process(text: str) -> tuple[int, int]:
     pid, _, start = text.partition(":")
     return int(pid), int(start)
-
-
-def _range(text: str) -> tuple[int, int]:
-    low, _, high = text.partition(":")
-    return int(low), int(high)

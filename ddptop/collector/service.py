@@ -140,7 +140,9 @@ class Collector:
         self._pipe = self._open_pipe()
         stack.callback(self._pipe.close)
         launcher = os.getppid() if arguments.alone is None else arguments.alone[0]
-        admission = Admission(launcher=launcher, worlds=arguments.worlds, simulated=arguments.simulated)
+        admission = Admission(
+            launcher=launcher, most_ranks=arguments.most_ranks, simulated=arguments.simulated
+        )
         receiver = AckedReceiver(
             context,
             ingest_endpoint(self._directory),

@@ -39,18 +39,23 @@ def test_no_other_run_takes_the_folder_away_before_a_dead_collector_is_replaced(
 
 
 @pytest.mark.parametrize(
-    ("nodes", "processes", "worlds"),
-    [("1", "4", (4, 4)), ("1:4", "8", (8, 32)), ("1", "1", None), ("2", "1", None), ("1", "auto", None)],
+    ("nodes", "processes", "most"),
+    [
+        ("1", "4", 4),
+        ("1:1", "4", 4),
+        ("1:4", "8", None),
+        ("2", "8", None),
+        ("1", "1", None),
+        ("1", "auto", None),
+    ],
 )
 def test_the_collector_is_told_how_many_ranks_torchrun_starts(
-    nodes: str, processes: str, worlds: tuple[int, int] | None, tmp_path: Path
+    nodes: str, processes: str, most: int | None, tmp_path: Path
 ) -> None:
     parser = argparse.ArgumentParser()
     add_options(parser)
     parser.add_argument("--nnodes")
     parser.add_argument("--nproc-per-node")
     parsed = parser.parse_args(["--nnodes", nodes, "--nproc-per-node", processes])
-    words = watched_run.collector_arguments(
-        LaunchOptions.of(parsed), "name", "id", tmp_path, "off", ["train.py"]
-    )
-    assert parse(words).worlds == worlds
+    words = watched_run.collector_arguments(LaunchOptions.of(parsed), "name", "id", tmp_path, "off")
+    assert parse(words).most_ranks == most

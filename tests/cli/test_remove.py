@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddptop.cli.main import main
+from ddptop.recording.writer import Writer
 from tests.cli.recordings import write_recording
 
 DAY_S = 86_400
@@ -82,6 +83,24 @@ def test_prune_removes_what_both_options_give_up(
     assert names(recordings) == ["a", "ab"], "one is kept, the other is being written"
     assert main(["prune", "--keep", "0"]) == 0
     assert names(recordings) == ["ab"]
+
+
+def test_a_recording_that_a_collector_holds_is_left_whatever_path_leads_to_it(
+    recordings: Path, live_run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live_run("run", "aa11", recording=str(recordings / "a.ddptop"))
+    linked = tmp_path / "link"
+    linked.symlink_to(recordings)
+    writers = [Writer(recordings / f"{name}.ddptop", limit_bytes=1 << 20, resume=True) for name in ("a", "c")]
+    try:
+        assert main(["rm", str(linked / "a.ddptop")]) == 1
+        assert main(["rm", "c"]) == 1, "its collector is just being started again"
+        assert "is being written" in capsys.readouterr().err
+        assert main(["prune", "--keep", "0"]) == 0
+        assert names(recordings) == ["a", "c"]
+    finally:
+        for writer in writers:
+            writer.close()
 
 
 def test_rm_takes_the_dumps_that_ddptop_kept_along_and_nothing_else(

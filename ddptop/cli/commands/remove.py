@@ -67,7 +67,7 @@ class Prune(Command):
             raise CliError("give --keep N or --older-than AGE (or both); see ddptop prune --help", Exit.USAGE)
         before = time.time() - (options.older_than or 0.0)
         for item in recorded(live())[options.keep or 0 :]:
-            if modified(item.path) <= before:
+            if modified(item.path) <= before and not _is_being_written(item.path):
                 _remove(item.path, dry_run=options.dry_run)
         return Exit.DONE
 
@@ -95,6 +95,8 @@ def _only_match(word: str) -> Path:
     for run in running:
         if run.name == word or (run.recording is not None and Path(run.recording) == path.absolute()):
             raise CliError(f"{run.name} is live and its recording is being written; nothing was removed")
+    if _is_being_written(path):  # under another path, or while its collector is started again
+        raise CliError(f"{path} is being written; nothing was removed")
     return path
 
 
@@ -121,6 +123,20 @@ def _remove_dumps(folder: Path) -> None:
         folder.rmdir()
     if folder.exists():
         note(f"{folder} is left: it holds files that ddptop did not make")
+
+
+def _is_being_written(path: Path) -> bool:
+    from ddptop.recording.disk import is_being_written
+    from ddptop.transport.private import open_regular
+
+    try:
+        descriptor = open_regular(path)
+    except OSError:
+        return False
+    try:
+        return is_being_written(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _is_regular(path: Path) -> bool:

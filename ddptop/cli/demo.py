@@ -32,8 +32,14 @@ SAY_EVERY_S = 10.0
 GRACE_S = 7.0
 """For the ranks and the launcher to end by themselves; with what SIGTERM takes then, all are gone in 10 s."""
 
+MOST_OUTPUT = 1 << 20
+"""Bytes of what the demo's processes print that are looked at."""
+
 STOP_S = 20.0
 """The launcher has sent itself SIGTERM by then, and has given its ranks and its collector a moment."""
+
+REFUSED = "ddptop: cannot record"
+"""How the line of a launcher begins that trains all the same, and will never be seen."""
 
 HEADLESS_STEPS = 600
 """Without a screen somebody has to end it: about half a minute, with one slow spell of the slow rank."""
@@ -83,7 +89,7 @@ def launch(words: Sequence[str]) -> int:
 def wait_for_run(name: str, training: subprocess.Popen[bytes], output: IO[bytes]) -> RunFile:
     """The run file, once its collector is there; waits as long as `training` lives.
 
-    Raises CliError where that one ended before.
+    Raises CliError where that one ended before, or cannot be recorded.
     """
     began_s = time.monotonic()
     due_s = began_s + SAY_EVERY_S
@@ -93,6 +99,9 @@ def wait_for_run(name: str, training: subprocess.Popen[bytes], output: IO[bytes]
                 return run
         if training.poll() is not None:
             raise CliError(f"the demo did not start: {_last_line(output)}")
+        refusal = next((line for line in _lines(output) if line.startswith(REFUSED)), None)
+        if refusal is not None:
+            raise CliError(f"the demo cannot be watched: {refusal.removeprefix('ddptop: ')}")
         if time.monotonic() > due_s:
             due_s += SAY_EVERY_S
             note(f"the demo is starting, for {time.monotonic() - began_s:.0f} s now; Ctrl-C ends it")
@@ -141,9 +150,14 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _last_line(output: IO[bytes]) -> str:
-    output.seek(0)
-    lines = [line for line in output.read().decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it printed nothing"
+    lines = _lines(output)
+    return lines[-1] if lines else "it printed nothing"
+
+
+def _lines(output: IO[bytes]) -> list[str]:
+    """What it has printed so far, read without a move of the place where it goes on."""
+    data = os.pread(output.fileno(), MOST_OUTPUT, 0)
+    return [line.strip() for line in data.decode(errors="replace").splitlines() if line.strip()]
 
 
 def say_farewell(name: str) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,9 +42,11 @@ def slow() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_demo_that_is_slow_is_waited_for_with_words(
-    slow: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    slow: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words: list[str] = []
+    output = tmp_path / "output"
+    output.write_bytes(b"Traceback:\ntorch is not there\n")
 
     def note(line: str) -> None:
         words.append(line)
@@ -54,10 +56,26 @@ def test_a_demo_that_is_slow_is_waited_for_with_words(
     monkeypatch.setattr(demo, "SAY_EVERY_S", 0.01)
     monkeypatch.setattr(demo, "note", note)
     monkeypatch.setattr(demo.find, "live", list)
-    with pytest.raises(CliError, match="the demo did not start: torch is not there"):
-        demo.wait_for_run("demo-1", slow, io.BytesIO(b"Traceback:\ntorch is not there\n"))
+    with (
+        pytest.raises(CliError, match="the demo did not start: torch is not there"),
+        output.open("rb") as read,
+    ):
+        demo.wait_for_run("demo-1", slow, read)
     assert len(words) == 5
     assert "starting" in words[0] and "Ctrl-C" in words[0]
+
+
+def test_a_demo_that_cannot_be_recorded_ends_with_the_reason(
+    slow: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo.find, "live", list)
+    monkeypatch.setattr(demo, "note", lambda line: slow.kill())
+    monkeypatch.setattr(demo, "SAY_EVERY_S", 0.1)
+    with tempfile.TemporaryFile() as output:
+        output.write(b"W: a warning\nddptop: cannot record: no room; running without it\nW: another\n")
+        output.flush()
+        with pytest.raises(CliError, match="the demo cannot be watched: cannot record: no room"):
+            demo.wait_for_run("demo-1", slow, output)
 
 
 def test_a_demo_whose_launcher_is_slow_to_end_is_waited_for_with_words(

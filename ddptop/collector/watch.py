@@ -6,6 +6,7 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -261,11 +262,13 @@ def _open_counter(process: RankProcess) -> int | None:
     """The memory in which the process counts its steps, found among its descriptors."""
     name = f"/memfd:ddptop-steps-{process.session} "
     try:
-        for link in Path(f"/proc/{process.pid}/fd").iterdir():
-            if str(link.readlink()).startswith(name):
-                return os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        links = list(Path(f"/proc/{process.pid}/fd").iterdir())
     except OSError:  # gone, another user's, or a system without /proc
         return None
+    for link in links:
+        with suppress(OSError):  # closed since it was listed
+            if str(link.readlink()).startswith(name):
+                return os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     return None
 
 

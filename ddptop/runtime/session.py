@@ -243,10 +243,15 @@ def _shared_counter(session: int) -> memoryview | list[int]:
     then known to the step. It is never on a disk; a plain list where the system has no such memory."""
     try:
         descriptor = os.memfd_create(f"ddptop-steps-{session}", os.MFD_CLOEXEC)
+    except (AttributeError, OSError):
+        return [0]
+    try:
         os.ftruncate(descriptor, 8)
         return memoryview(mmap.mmap(descriptor, 8)).cast("Q")
-    except (AttributeError, OSError, ValueError):
+    except (OSError, ValueError):
         return [0]
+    finally:
+        os.close(descriptor)  # the map has one of its own, by which the collector finds it
 
 
 def device_of(ddp: Any) -> torch.device:

@@ -314,7 +314,7 @@ sys.stdin.read()
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory without a file is Linux's")
-def test_what_a_killed_process_had_counted_is_known():
+def test_what_a_killed_process_had_counted_is_known(monkeypatch):
     process = subprocess.Popen(
         [sys.executable, "-S", "-c", COUNTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -322,6 +322,9 @@ def test_what_a_killed_process_had_counted_is_known():
     watch = registry.watch()
     try:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        listed = Path.iterdir
+        closed = Path(f"/proc/{process.pid}/fd/999")  # a file that was closed since it was listed
+        monkeypatch.setattr(Path, "iterdir", lambda path: iter([closed, *listed(path)]))
         watch.add(RankProcess(7, 0, process.pid), time.time(), 0)
         watch.add(RankProcess(8, 1, process.pid), time.time(), 0)
         process.kill()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ddptop.collector.watch import RankProcess, _open_counter
 from ddptop.protocol.messages import Bye
 from ddptop.runtime.budget import Budget
 from ddptop.runtime.publisher import Publisher
 from ddptop.runtime.recorder import Recorder
+from ddptop.runtime.session import _shared_counter
 from tests.runtime.conftest import Ear, Ranks
 
 SCRIPT = Path(__file__).parent / "scripts" / "imports.py"
@@ -59,3 +65,24 @@ def test_steps_that_nobody_took_are_left_as_a_number(monkeypatch: pytest.MonkeyP
     identity: Any = SimpleNamespace(rank=0, session=77)
     Publisher(session, identity, Budget(1.0), sequence=lambda: 0)._leave_count()
     assert (tmp_path / "steps-77").read_text() == "41"
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory without a file is Linux's")
+def test_the_counter_of_steps_takes_one_descriptor_and_gives_it_back() -> None:
+    def links() -> list[str]:
+        found = []
+        for link in Path("/proc/self/fd").iterdir():
+            with suppress(FileNotFoundError):  # the one by which the folder is read
+                found.append(str(link.readlink()))
+        return [link for link in found if "ddptop-steps-5 " in link]
+
+    counter = _shared_counter(5)
+    counter[0] = 41
+    found = _open_counter(RankProcess(5, 0, os.getpid()))
+    assert found is not None
+    assert os.pread(found, 8, 0) == (41).to_bytes(8, sys.byteorder)
+    os.close(found)
+    assert len(links()) == 1
+    del counter
+    gc.collect()
+    assert links() == []

@@ -89,9 +89,9 @@ def is_to_end(folder: Path) -> bool:
 def has_members(folder: Path) -> bool:
     """Whether anybody is; also where that cannot be told."""
     try:
-        descriptor = _open(folder / MEMBERS)
+        descriptor = open_regular(folder / MEMBERS, os.O_RDWR)
     except OSError:
-        return False  # the folder is gone
+        return False  # nobody has ever been, or the folder is gone
     try:
         return not is_last(descriptor)
     finally:

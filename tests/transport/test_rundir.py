@@ -314,3 +314,14 @@ def test_the_state_folder_of_another_user_is_not_ours(places, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(theirs.parent))
     with pytest.raises(RunDirectoryError, match="belongs to user 12345"):
         state_directory()
+
+
+def test_to_look_for_members_makes_no_file(tmp_path: Path) -> None:
+    recordings = tmp_path / "recordings"  # beside the runs' folders, where there is no home
+    recordings.mkdir()
+    assert not agents.has_members(recordings)
+    assert list(recordings.iterdir()) == []
+    member = agents.join(recordings)
+    assert member is not None and agents.has_members(recordings)
+    os.close(member)
+    assert not agents.has_members(recordings)

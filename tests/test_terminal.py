@@ -139,7 +139,7 @@ def test_every_size_is_survived_and_a_recording_is_played(make: Make) -> None:
 
 VIEWS = {
     "2": "zoom 1x",
-    "3": "busbw: GB/s while moving",
+    "3": "transfer only",
     "4": "ranks × last",
     "5": "newest first",
     "6": "own cost ─",

@@ -142,7 +142,7 @@ VIEWS = {
     "3": "transfer only",
     "4": "ranks × last",
     "5": "newest first",
-    "6": "own cost ─",
+    "6": "overhead ─",
     "7": "nothing is stalled",
     "1": "where the step went",
 }

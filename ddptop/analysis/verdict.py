@@ -32,7 +32,7 @@ UNEVEN_PCT = 5.0
 WINDOW = 100
 """Steps that figures are made of: what has just ended is still in them."""
 
-FIRST_HEARD = "a rank is heard from its first DistributedDataParallel model on"
+RANKS_APPEAR = "ranks appear when they construct DistributedDataParallel"
 
 SECONDS_LONG = 100
 """Longer than this, a duration is told in minutes."""
@@ -235,7 +235,7 @@ def _failed(frame: Frame, found: dict[str, Alert]) -> Verdict:
 def _lost(frame: Frame, found: dict[str, Alert]) -> Verdict:
     alert = _ended(frame)
     if alert is None:
-        return Verdict("lost", "critical", "LOST · nothing is heard of the run any more", _last_step(frame))
+        return Verdict("lost", "critical", "LOST · the run sends no updates any more", _last_step(frame))
     detail = found["mismatch"].message if "mismatch" in found else _last_step(frame)
     return Verdict("lost", "critical", f"LOST · {alert.message}", detail)
 
@@ -248,7 +248,7 @@ def _ended(frame: Frame) -> Alert | None:
 def _stalled(frame: Frame, found: dict[str, Alert]) -> Verdict:
     alert = found.get("stall")
     if alert is None:
-        return Verdict("stalled", "critical", "STALLED · the step does not move", _last_step(frame))
+        return Verdict("stalled", "critical", "STALLED · no progress", _last_step(frame))
     since = duration(frame.unix_s - alert.since_s)
     detail = _last_step(frame)
     call, phase = alert.evidence.get("call"), alert.evidence.get("phase")
@@ -276,11 +276,11 @@ def _waiting(frame: Frame, _: dict[str, Alert]) -> Verdict:
     states = frame.ranks.state
     missing = [rank for rank, state in enumerate(states) if state == "waiting"]
     if len(missing) == len(states):
-        return Verdict("waiting", "busy", "waiting for ranks: none has been heard yet", FIRST_HEARD)
+        return Verdict("waiting", "busy", "waiting for ranks: none has reported yet", RANKS_APPEAR)
     heard = len(states) - len(missing)
     who = "rank" if len(missing) == 1 else "ranks"
     sentence = f"waiting for {who} {_listed(missing)}: {heard} of {len(states)} are here"
-    return Verdict("waiting", "busy", sentence, FIRST_HEARD)
+    return Verdict("waiting", "busy", sentence, RANKS_APPEAR)
 
 
 def _finished(frame: Frame, found: dict[str, Alert]) -> Verdict:
@@ -301,7 +301,7 @@ def _stale(frame: Frame, _: dict[str, Alert]) -> Verdict:
     heard = ages[np.isfinite(ages)] if len(ages) else ages
     silent = float(heard.min()) / 1e3 if len(heard) else 0.0
     # When the viewer itself gets nothing any more, the ages in its last frame are young and prove nothing.
-    since = f"nothing heard of any rank for {silent:.1f} s" if silent >= 1.5 else "no fresh data"
+    since = f"last update {silent:.1f} s ago" if silent >= 1.5 else "no fresh data"
     return Verdict("stale", "doubt", f"STALE · {since}: what is shown may be old", _last_step(frame))
 
 

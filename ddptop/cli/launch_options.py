@@ -90,7 +90,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("record", "auto", _record, metavar="PATH", help="where to record, or `off`")
     add("record-limit", "1GiB", _size, metavar="SIZE", help="past it the recording thins itself (1GiB)")
     add("budget", "1.0", _percent, metavar="PCT", help="share of step time the recorder may take (1.0)")
-    add("stall", "15", _seconds, metavar="SECONDS", help="least standstill that is a stall (15)")
+    add("stall", "15", _seconds, metavar="SECONDS", help="least time without progress that is a stall (15)")
     add("detail", "auto", _detail, metavar="full|auto", help="every bucket of each step, or sampled")
     add("argv", "on", _switch, metavar="on|off", help="record the script's arguments, without secrets (on)")
     group.add_argument(

@@ -102,7 +102,7 @@ def _head(frame: Frame, color: bool) -> list[str]:
         f"step {count(step_now(frame))}{restart_words(group.incarnation)}",
         *([f"{fixed(group.steps_per_s)}/s"] if run.state not in GRAVE else []),
         f"loss {loss(group.loss_mean)}",
-        f"own cost {fixed(frame.overhead.measured_pct, 1, '%')}",
+        f"overhead {fixed(frame.overhead.measured_pct, 1, '%')}",
     ]
     return ["   ".join(parts)]
 
@@ -184,7 +184,7 @@ def _footing(frame: Frame) -> list[str]:
     cost, played = frame.overhead, frame.playback
     every = "every step" if cost.detail_every == 1 else f"every {count(cost.detail_every)} steps"
     lines = [
-        f"ddptop's own cost: {fixed(cost.measured_pct, 2, '%')} of the step, {count(cost.us_per_step)} us, "
+        f"ddptop's overhead: {fixed(cost.measured_pct, 2, '%')} of the step, {count(cost.us_per_step)} us, "
         f"on the worst rank (budget {fixed(cost.budget_pct, 1, '%')})",
         f"{cost.detail_sentence or f'bucket detail {every}'}; "
         f"{count(frame.records)} records, {count(frame.lost_records)} lost"

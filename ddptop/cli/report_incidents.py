@@ -52,7 +52,7 @@ def _more(count: int, what: str) -> list[str]:
 
 
 def _stall(stall: Standstill, width: int) -> list[str]:
-    lasted = f"stood still {amount(stall.lasted_s)}"
+    lasted = f"stalled for {amount(stall.lasted_s)}"
     if stall.until_s is None:
         lasted += ", to the end"
     lines = _wrapped(f"■ {clock(stall.since_s)} {lasted}: {stall.sentence}", width, 2)

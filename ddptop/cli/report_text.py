@@ -166,7 +166,7 @@ def _footing(report: Report, width: int) -> list[str]:
         text = f"{count(reading.read_steps)} of {count(reading.steps)} steps are complete in the recording"
     text += f" · {counted(lost, 'record')} lost"
     if own.measured_pct is not None:
-        text += f" · own cost {own.measured_pct:.1f}% (budget {fixed(own.budget_pct)}%)"
+        text += f" · overhead {own.measured_pct:.1f}% (budget {fixed(own.budget_pct)}%)"
     lines = _wrapped(text, width)
     if reading.damage:
         lines += _wrapped(f"damage: {reading.damage}", width)

@@ -202,7 +202,7 @@ def test_a_run_that_stands_at_the_end(make_world: type[World]) -> None:
     found = report(chain(begun(world), world.steps(100), standing(world, 40)), steps=100, growing=True)
     assert found.run.state == "stalled"
     assert found.stalls[-1].until_s is None
-    assert "still does" in found.verdict[0].sentence
+    assert "(it still is)" in found.verdict[0].sentence
 
 
 def test_a_restart_keeps_what_was_before(make_world: type[World]) -> None:

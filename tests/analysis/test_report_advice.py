@@ -122,7 +122,7 @@ def test_late_arrivals_of_nobody_in_particular(healthy: Report) -> None:
 
 def test_the_recorder_over_its_budget(healthy: Report) -> None:
     over = replace(healthy, overhead=replace(healthy.overhead, measured_pct=2.0, budget_pct=1.0))
-    assert "own cost 2.0%" in found_in(over)["recorder_budget"].because
+    assert "overhead 2.0%" in found_in(over)["recorder_budget"].because
 
 
 def test_the_most_valuable_comes_first(healthy: Report) -> None:

@@ -58,7 +58,7 @@ def test_straggler_in_ascii(scene) -> None:
 
 
 def test_waiting(scene) -> None:
-    assert both(Reducer().frame(START_NS))[0] == "○ waiting for ranks: none has been heard yet"
+    assert both(Reducer().frame(START_NS))[0] == "○ waiting for ranks: none has reported yet"
     assert both(scene(0, size=4, without=2))[0] == "○ waiting for ranks 0 1: 2 of 4 are here"
 
 
@@ -185,12 +185,12 @@ def test_failed_and_finished(scene) -> None:
 
 def test_stale_and_unreachable(scene) -> None:
     line, _ = both(scene(30, size=2, after_s=4.2))
-    assert line == "◌ STALE · nothing heard of any rank for 4.2 s: what is shown may be old"
+    assert line == "◌ STALE · last update 4.2 s ago: what is shown may be old"
     frame = scene(30, size=2)
     held = replace(frame, run=replace(frame.run, state="stale"))
     assert both(held)[0] == "◌ STALE · no fresh data: what is shown may be old"
     gone = replace(frame, run=replace(frame.run, state="lost"))
-    assert both(gone)[0] == "■ LOST · nothing is heard of the run any more"
+    assert both(gone)[0] == "■ LOST · the run sends no updates any more"
 
 
 def test_nan_comes_before_a_straggler(make_world) -> None:

@@ -179,7 +179,7 @@ def test_a_stall_has_the_missing_rank_s_stack() -> None:
     text = picture(missing(), 100)
     assert f"STALLED 17 s · {SENTENCE}" in text
     assert text.count(SENTENCE) == 1, "said once is enough"
-    assert "■ 12:31:05 the step does not move" in text
+    assert "■ 12:31:05 no progress" in text
     assert re.search(r"train\.py:88 +tokenize +while True: self\.lock\.acquire\(\)", text)
     assert re.search(r"^ +3 +alive .*all_reduce of \[\[1000\]\] Float +train\.py:57 train_step", text, re.M)
     assert "loss.backward()" not in text, "those who wait need no stack of their own"

@@ -80,7 +80,7 @@ def test_n_goes_from_match_to_match_and_round() -> None:
         sketch.press(key)
         ranks.append(sketch.place.rank)
     assert ranks == [2, 3, 6, 7, 2, 7, 6]
-    assert "nothing was searched for yet" in Sketch(FakeSource(live()), SIZE).press("n")
+    assert "no search yet" in Sketch(FakeSource(live()), SIZE).press("n")
     assert "no rank matches 'xy'" in Sketch(FakeSource(live()), SIZE).press(
         "slash", *"xy", "enter", "escape", "escape", "slash", *"xy", "enter", "n"
     )

@@ -61,8 +61,8 @@ def test_a_rank_by_its_number() -> None:
 
 
 def test_nothing_is_called_so() -> None:
-    assert "nothing is called so" in Sketch(FakeSource(live()), SIZE).press("colon", *"zzzz")
-    assert "nothing is called so" in Sketch(FakeSource(live()), SIZE).press("colon", *"zzzz", "enter")
+    assert "no match" in Sketch(FakeSource(live()), SIZE).press("colon", *"zzzz")
+    assert "no match" in Sketch(FakeSource(live()), SIZE).press("colon", *"zzzz", "enter")
 
 
 def test_keys_choose_and_escape_leaves() -> None:

@@ -166,7 +166,7 @@ def _recorder(report: Report) -> Iterator[Suggestion]:
         yield Suggestion(
             "recorder_budget",
             "ddptop takes more than its budget: --ddptop-off shows what the run does without it.",
-            f"own cost {own.measured_pct:.1f}% of the step on the worst rank, budget {own.budget_pct:.1f}%",
+            f"overhead {own.measured_pct:.1f}% of the step on the worst rank, budget {own.budget_pct:.1f}%",
             own.measured_pct,
             {"measured_pct": own.measured_pct, "budget_pct": own.budget_pct},
         )

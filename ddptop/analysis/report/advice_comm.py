@@ -81,7 +81,7 @@ def _of_one_model(buckets: Sequence[BucketSummary]) -> list[BucketSummary]:
 
 def _moving(report: Report) -> str:
     ms, pct = report.communication.exposed_transfer_ms, report.communication.exposed_transfer_pct
-    return f"moving bytes adds {ms or 0:,.1f} ms to each step, {pct or 0:.0f}%"
+    return f"transfer adds {ms or 0:,.1f} ms to each step, {pct or 0:.0f}%"
 
 
 def _cap(report: Report) -> str:

@@ -69,13 +69,12 @@ def _stalls(report: Report) -> list[Finding]:
     if not stalls:
         return []
     longest = max(stalls, key=lambda stall: stall.lasted_s)
-    times = "" if len(stalls) == 1 else f" {len(stalls)} times, the longest {amount(longest.lasted_s)}"
-    still = ", and still does" if _standing(longest, report) else ""
-    sentence = f"it stood still{times} for {amount(report.cost.stalled_s)}{still}: {longest.sentence}"
+    still = " (it still is)" if _standing(longest, report) else ""
+    sentence = f"stalled for {amount(report.cost.stalled_s)}{still}: {longest.sentence}"
     if len(stalls) > 1:
         in_all = amount(report.cost.stalled_s)
         sentence = (
-            f"it stood still {len(stalls)} times, {in_all} in all{still}; "
+            f"stalled {len(stalls)} times, {in_all} in all{still}; "
             f"the longest {amount(longest.lasted_s)}: {longest.sentence}"
         )
     return [Finding("stall", "critical", sentence)]

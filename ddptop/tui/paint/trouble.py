@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.stall_frames import Death, Stall
 
 _KINDS = {
-    "stall": "the step does not move",
+    "stall": "no progress",
     "mismatch": "ranks wait in different collectives",
     "lost_rank": "rank lost",
     "failed_rank": "rank failed",

@@ -38,7 +38,7 @@ class PromptKeys(Host):
         """The next line or rank that matches what was looked for last."""
         place = self.place
         if not place.searched:
-            self.tell("nothing was searched for yet: / does")
+            self.tell("no search yet; press /")
         elif place.view == "overview":
             rank = next_rank(self.scene(), by) if self.shown is not None else None
             if rank is not None:

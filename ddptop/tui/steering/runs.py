@@ -73,7 +73,7 @@ class RunKeys(Host):
         if offered:
             self.act(offered[min(at, len(offered) - 1)].action)
         else:
-            self.tell("nothing is called so")
+            self.tell("no match")
 
     def look_up(self) -> None:
         """Find the runs, and again while the picker is open: recordings are opened for it, so in a thread."""

@@ -108,7 +108,7 @@ def _figures(scene: Scene) -> list[Line]:
         # Of a run that does not move, the rate of its last steps would be an untruth.
         Line(fixed(rate, digits), "strong").add("/s", "dim") if frame.run.state == "live" else Line(),
         Line("loss ", "dim").add(loss(group.loss_mean), "strong"),
-        Line("own cost ", "dim").add(fixed(cost.measured_pct, 1, "%"), "warn" if dear else "strong"),
+        Line("overhead ", "dim").add(fixed(cost.measured_pct, 1, "%"), "warn" if dear else "strong"),
     ]
     return figures + _facts(scene)
 

@@ -98,7 +98,7 @@ def _head(scene: Scene, state: HeatState, figure: str, what: str, width: int) ->
             Line(part, "accent"),
             Line(asked, "warn"),
             Line("the clocks cannot tell", "warn") if untold else Line(),
-            Line(f"figure {at}/{len(state.figures)}", "faint"),
+            Line(f"metric {at}/{len(state.figures)}", "faint"),
         ],
         width,
     )

@@ -33,4 +33,4 @@ def palette_list(
         line.pad(width - cells(entry.key) - 1).add(entry.key, "accent")
         line.spot(0, width, f"run_palette({prompt.text!r}, {at})")
         lines.append(line)
-    return lines if offered else [*lines, Line("  nothing is called so", "dim")]
+    return lines if offered else [*lines, Line("  no match", "dim")]

@@ -32,7 +32,7 @@ def rank_page(scene: Scene, width: int, height: int) -> list[Line]:
     """Facts, phases, charts of single steps, and the steps themselves as far as there is room."""
     rank = scene.place.rank
     if rank >= len(scene.frame.ranks.state):
-        return [rule(width, f"rank {rank}"), Line("  nothing was heard of this rank", "dim")]
+        return [rule(width, f"rank {rank}"), Line("  this rank has not reported yet", "dim")]
     lines = [rule(width, f"rank {rank}"), *_facts(scene, rank, width), *rank_extras(scene, rank, width)]
     lines += _testimony(scene, rank, width, height - len(lines))
     lines += _phases(scene, rank, width)[: max(0, height - len(lines))]
@@ -65,8 +65,10 @@ def _facts(scene: Scene, rank: int, width: int) -> list[Line]:
     late = Line("late ", "dim").add(_late(scene, rank))
     often = Line("comes last ", "dim").add(fixed(last, 0, "%"))
     scores = [
-        Line("score ", "dim").add(fixed(ranks.relative_score[rank], 2)).add(" of the best", "faint"),
-        Line("own best ", "dim").add(fixed(ranks.individual_score[rank], 2)),
+        Line("relative ", "dim")
+        .add(fixed(ranks.relative_score[rank], 2))
+        .add(" (1 = fastest rank)", "faint"),
+        Line("vs own best ", "dim").add(fixed(ranks.individual_score[rank], 2)),
     ]
     second = [
         Line("step ", "dim").add(count(ranks.step[rank])).add(f" in {where}" if where else ""),
@@ -117,7 +119,7 @@ def _testimony(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
     if not told or most < 3:
         return []
     said = next((death_words(death) for death in frame.deaths if death.rank == rank), "")
-    title = said or ("the step does not move" if frame.stall else "")
+    title = said or ("no progress" if frame.stall else "")
     lines = [rule(width, fit(scene.clean(title), max(8, width - 20)).rstrip(), "7 shows all")]
     best = next((one for one in told if one.traces), told[0])
     lines += testimony_lines(scene, best, width, blamed=rank in scene.blamed)

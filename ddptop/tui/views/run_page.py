@@ -43,7 +43,7 @@ def _body(scene: Scene, width: int) -> list[Line]:
     hosts = [rule(width, "hosts and clocks"), *_hosts(scene, width)]
     few = len(set(scene.frame.ranks.host)) <= FEW_HOSTS
     lines = [*_facts(scene, _run(scene), width), *_losses(scene, width)]
-    lines += [rule(width, "own cost"), *_facts(scene, _cost(scene), width)]
+    lines += [rule(width, "overhead"), *_facts(scene, _cost(scene), width)]
     lines += [
         Line(" ").add(row, "dim") for row in wrap(scene.frame.overhead.detail_sentence or "", width - 1)
     ]
@@ -59,7 +59,7 @@ def _body(scene: Scene, width: int) -> list[Line]:
             lines += [rule(width, title), *_facts(scene, facts[title], width)]
     rest = [fact for title in facts if title == "" for fact in facts[title]]
     if rest:
-        lines += [rule(width, "told by the script"), *_facts(scene, rest, width)]
+        lines += [rule(width, "logged by the script"), *_facts(scene, rest, width)]
     return lines if few else lines + hosts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddptop.analysis.verdict import SIGNS, verdict
 from ddptop.tui.paint.line import Line, Role
-from ddptop.tui.paint.text import wrap
+from ddptop.tui.paint.text import cells, wrap
 from ddptop.tui.paint.trouble import in_trouble
 from ddptop.tui.scene import TO_STALL, Scene
 
@@ -34,7 +34,10 @@ def verdict_lines(scene: Scene, width: int, most: int) -> list[Line]:
     lines = [Line("  ").add(text, "bad" if grave else "strong") for text in sentence]
     if lines:
         lines[0].pieces[0] = (f"{SIGNS[said.sign]} ", role)
-    lines += [Line("  ").add(text, "dim") for text in _wrapped(scene, said.detail, width)]
+    detail = said.detail
+    if cells(detail) > width - INDENT:
+        detail = detail.replace("with communication fully overlapped", "fully overlapped")
+    lines += [Line("  ").add(text, "dim") for text in _wrapped(scene, detail, width)]
     lines = lines[:most]
     if in_trouble(scene.frame):
         for line in lines:

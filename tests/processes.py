@@ -21,6 +21,13 @@ DDPTOP_RUN = [sys.executable, "-m", "ddptop.cli.launch"]
 DDPTOP = [sys.executable, "-m", "ddptop.cli.main"]
 DEADLINE_S = 120.0
 
+NOBODY = 600_000 + os.getpid()
+"""A user id that nobody has, and that has left nothing in /tmp."""
+
+AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+READING = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+"""The interpreter may lie in a folder of root's."""
+
 
 def environment(home: Path) -> dict[str, str]:
     """The environment of a user who has nothing of ddptop yet; everything it writes goes below `home`."""

@@ -21,7 +21,19 @@ from ddptop.cli.launch_options import LaunchOptions, abbreviate_others_only, add
 from ddptop.protocol.messages import Card, Event, Hello, Message
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.sources.replay import frame_at
-from tests.processes import DDPTOP, DDPTOP_RUN, TORCHRUN, collector_below, environment, run, started, until
+from tests.processes import (
+    AS_NOBODY,
+    DDPTOP,
+    DDPTOP_RUN,
+    NOBODY,
+    READING,
+    TORCHRUN,
+    collector_below,
+    environment,
+    run,
+    started,
+    until,
+)
 
 ONE = ["--standalone", "--nproc-per-node", "1"]
 TWO = ["--standalone", "--nproc-per-node", "2"]
@@ -373,14 +385,6 @@ def test_no_secret_of_the_arguments_leaves_the_launcher(home: Path, argv: str) -
     assert (run.script, list(run.argv)) == ("train.py", ["train.py", *arguments])
     (card,) = [message.entries for message in told if isinstance(message, Card)][-1:]
     assert card["argv"] == " ".join(["train.py", *arguments])
-
-
-NOBODY = 600_000 + os.getpid()
-"""A user id that nobody has, and that has left nothing in /tmp."""
-
-AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-READING = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
-"""The interpreter may lie in a folder of root's."""
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can be another user")

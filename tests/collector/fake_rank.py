@@ -11,6 +11,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import random
 import sys
 import time
 from pathlib import Path
@@ -25,12 +26,16 @@ BATCH = 250
 
 
 def row(step: int, begin_us: int, wall_us: int, buckets: int) -> StepRow:
-    """A step whose loss tells which one it is."""
+    """A step whose loss tells which one it is. Bucket times vary: equal ones would compress to nothing."""
     backward_at = wall_us // 3
     cells = [
         number
         for bucket in range(buckets)
-        for number in (bucket, backward_at + bucket * wall_us // (3 * buckets), wall_us // 20)
+        for number in (
+            bucket,
+            backward_at + bucket * wall_us // (3 * buckets) + random.getrandbits(8),
+            wall_us // 20 + random.getrandbits(8),
+        )
     ]
     quarter = wall_us // 4
     times = (

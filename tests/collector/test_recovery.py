@@ -73,7 +73,7 @@ def test_a_recording_holds_the_run(stage):
 def test_a_killed_collector_resumes_its_recording(stage):
     collector = stage.collector()
     source = stage.source()
-    ranks = stage.ranks(steps=1500)
+    ranks = stage.ranks(steps=1500, drain_s=8)  # a collector may take longer to start than they train
     for past in (200, 700):
         stage.wait_for(lambda past=past: recorded_past(stage, past))
         collector.kill()

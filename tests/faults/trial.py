@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
+import select
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from unittest import mock
 
 from ddptop.collector.supervisor import CollectorSupervisor, Summary
-from ddptop.protocol.messages import Steps
+from ddptop.protocol.messages import Event, Received, Steps
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.transport.rundir import create_run_directory
+from tests.faults.row import CannotTryError
+from tests.processes import DDPTOP
 
 FAKE_RANK = Path(__file__).parents[1] / "collector" / "fake_rank.py"
 DEADLINE_S = 60.0
-WORLD, STEPS, RATE = 2, 600, 200
+WORLD = 2
+USUAL_EVENTS = {"settings", "exit", "process"}
 DRAIN_S = 10.0
 """How long a made-up rank waits at its end for the last acks: longer than a restarted collector takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How large a run is: steps of each rank, steps per second, buckets, sizes in bytes."""
+
+    steps: int = 600
+    rate: int = 200
+    buckets: int = 3
+    record_limit: int = 1 << 30
+    disk_bytes: int | None = None
+    """Size of a disk that holds the recording alone."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +54,12 @@ class Seen:
     summary: Summary | None
     rows: dict[int, int]
     """Different steps of each rank in the recording."""
+    last: dict[int, int]
+    """The last step of each rank in the recording."""
     doubled: int
     stalls: int
+    events: set[tuple[str, int]]
+    """(kind, rank) of the recorded events."""
     told: list[str]
     """What the launcher would have said on stderr meanwhile."""
 
@@ -45,46 +70,54 @@ class Seen:
         words = [f"{rows or 'no'} steps recorded", f"{self.summary.lost} lost"]
         words += [f"{self.doubled} doubled"] if self.doubled else []
         words += [f"{self.stalls} stalls"] if self.stalls else []
-        return ", ".join(words)
-
-    @property
-    def whole(self) -> bool:
-        """Every step of every rank is there once, and nothing is said to be wrong with the ranks."""
-        complete = self.rows == dict.fromkeys(range(WORLD), STEPS)
-        return complete and self.summary is not None and self.summary.lost + self.doubled + self.stalls == 0
-
-    @property
-    def accounted(self) -> bool:
-        """What is not there is counted."""
-        missing = WORLD * STEPS - sum(self.rows.values())
-        return self.summary is not None and self.summary.lost == missing and self.doubled == 0
+        kinds = {kind for kind, _ in self.events} - USUAL_EVENTS
+        return ", ".join([*words, *sorted(kinds)])
 
 
 class Trial:
     """The run under way, for a fault to be done to it."""
 
-    def __init__(self, home: Path, chance: Random, record_limit: int) -> None:
-        self.home, self.chance = home, chance
+    def __init__(self, home: Path, chance: Random, scale: Scale) -> None:
+        self.home, self.chance, self.scale = home, chance, scale
         self.directory = create_run_directory(f"run{chance.randrange(10**9)}")
         self.recording = home / "recordings" / "run.ddptop"
         self.recording.parent.mkdir(exist_ok=True)
         words = {
             "--run-dir": self.directory, "--run-id": self.directory.name, "--name": "faults",
-            "--record": self.recording, "--record-limit": record_limit, "--stall": 2, "--script": "train.py",
+            "--record": self.recording, "--record-limit": scale.record_limit, "--stall": 2,
+            "--script": "train.py", "--worlds": f"{WORLD}:{WORLD}",
         }  # fmt: skip
         self.told: list[str] = []
         arguments = [str(word) for pair in words.items() for word in pair]
         self.supervisor = CollectorSupervisor(arguments, self.directory / "collector.log", self.told.append)
         self.ranks: list[subprocess.Popen[bytes]] = []
+        self.others: list[subprocess.Popen[bytes]] = []
+        self.terminals: list[int] = []
 
     def start(self) -> None:
         """Start the collector and the ranks, and wait until steps are on the disk."""
         self.supervisor.start()
         for rank in range(WORLD):
-            numbers = (rank, WORLD, STEPS, RATE, 3, 1 << 20, DRAIN_S)
+            scale = self.scale
+            numbers = (rank, WORLD, scale.steps, scale.rate, scale.buckets, 4 << 20, DRAIN_S)
             words = [sys.executable, FAKE_RANK, self.directory, self.directory.name, *numbers, "bye"]
             self.ranks.append(subprocess.Popen([*map(str, words)], stdout=subprocess.DEVNULL))
-        self.wait_for(lambda: len(self.rows()) == WORLD)
+        self.wait_for(lambda: len({rank for rank, _ in steps_of(self.records())}) == WORLD)
+
+    def viewer(self, *words: str) -> subprocess.Popen[bytes]:
+        """A `ddptop` of this run that has begun to show it, on a terminal of its own."""
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        command = [*DDPTOP, self.directory.name, *words]
+        env = os.environ | {"TERM": "xterm-256color"}
+        viewer = subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True
+        )
+        os.close(theirs)
+        self.others.append(viewer)
+        self.terminals.append(ours)
+        self.wait_for(lambda: select.select([ours], [], [], 0)[0])
+        return viewer
 
     def wait_for(self, condition: Callable[[], object]) -> None:
         """Try again until it holds."""
@@ -98,32 +131,25 @@ class Trial:
         """Up to half a second, at random: a fault shall meet every state of a run."""
         time.sleep(self.chance.random() / 2)
 
-    def steps(self) -> list[tuple[int, int]]:
-        """(rank, step) of every row in the recording, in order."""
+    def records(self) -> list[Received]:
+        """What is in the recording, in order; nothing where it cannot be opened."""
         try:
             with Recording.open(self.recording) as recording:
-                return [
-                    (received.rank, received.message.first_step + number)
-                    for received in recording.records()
-                    if isinstance(received.message, Steps)
-                    for number in range(len(received.message.rows))
-                ]
+                return list(recording.records())
         except (OSError, RecordingError):
             return []
 
-    def rows(self) -> dict[int, int]:
-        """How many different steps of each rank are in the recording."""
-        rows: dict[int, int] = {}
-        for rank, _ in set(self.steps()):
-            rows[rank] = rows.get(rank, 0) + 1
-        return dict(sorted(rows.items()))
-
     def finish(self) -> Seen:
-        """Wait for the ranks, end the run, and look what there is."""
+        """Wait for the ranks, end the run, and read what was recorded."""
         code = max(abs(rank.wait(DEADLINE_S)) for rank in self.ranks)
         summary = self.supervisor.finish(code)
-        steps = self.steps()
-        return Seen(summary, self.rows(), len(steps) - len(set(steps)), self._stalls(), self.told)
+        records = self.records()
+        steps, different = steps_of(records), set(steps_of(records))
+        rows = Counter(rank for rank, _ in sorted(different))
+        events = {(r.message.kind, r.message.rank) for r in records if isinstance(r.message, Event)}
+        last = {rank: max(step for of, step in different if of == rank) for rank in rows}
+        doubled = len(steps) - len(different)
+        return Seen(summary, dict(rows), last, doubled, self._stalls(), events, self.told)
 
     def _stalls(self) -> int:
         from ddptop.cli.report_reading import read
@@ -136,23 +162,52 @@ class Trial:
 
     def close(self) -> None:
         """Leave nothing behind."""
-        for rank in self.ranks:
-            rank.kill()
-            rank.wait()
+        for process in (*self.ranks, *self.others):
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+        for terminal in self.terminals:
+            os.close(terminal)
         if self.supervisor.pid:
             self.supervisor.finish(1)
 
 
+def steps_of(records: Iterable[Received]) -> list[tuple[int, int]]:
+    """(rank, step) of every row, in order."""
+    return [
+        (received.rank, received.message.first_step + number)
+        for received in records
+        if isinstance(received.message, Steps)
+        for number in range(len(received.message.rows))
+    ]
+
+
 @contextmanager
-def trial(seed: int, record_limit: int = 1 << 30) -> Iterator[Trial]:
+def small_disk(folder: Path, size_bytes: int) -> Iterator[None]:
+    """A disk of this size at `folder`. Raises CannotTryError where mounting is not allowed."""
+    folder.mkdir(exist_ok=True)
+    words = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "ddptop-faults", str(folder)]
+    try:
+        subprocess.run(words, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        raise CannotTryError("a disk cannot be mounted here") from None
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextmanager
+def trial(seed: int, scale: Scale) -> Iterator[Trial]:
     """A run in a folder of its own."""
-    with tempfile.TemporaryDirectory(prefix="ddptop-faults-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ddptop-faults-") as folder, ExitStack() as stack:
         home = Path(folder)
         (home / "r").mkdir(mode=0o700)
-        with mock.patch.dict(os.environ, {"XDG_RUNTIME_DIR": str(home / "r")}):
-            made = Trial(home, Random(seed), record_limit)
-            try:
-                made.start()
-                yield made
-            finally:
-                made.close()
+        if scale.disk_bytes is not None:
+            stack.enter_context(small_disk(home / "recordings", scale.disk_bytes))
+        stack.enter_context(mock.patch.dict(os.environ, {"XDG_RUNTIME_DIR": str(home / "r")}))
+        made = Trial(home, Random(seed), scale)
+        stack.callback(made.close)
+        made.start()
+        yield made

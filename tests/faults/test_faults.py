@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tests.faults.row import CannotTryError, Row
@@ -17,3 +20,15 @@ def test_what_was_expected_is_seen(row: Row) -> None:
     except CannotTryError as reason:
         pytest.skip(str(reason))
     assert result.as_expected, f"{row.done}: expected {row.expected}, seen: {result.seen}"
+
+
+def test_every_promise_of_the_readme_names_tests_that_are_there() -> None:
+    root = Path(__file__).parents[2]
+    _, _, table = (root / "README.md").read_text().partition("| promise | the test that holds it |\n")
+    rows = table.partition("\n\n")[0].splitlines()[1:]
+    assert len(rows) >= 10
+    for row in rows:
+        named = re.findall(r"`(tests/[^`:]+)(?:::(\w+))?`", row)
+        assert named, row
+        for path, name in named:
+            assert f"def {name}" in (root / path).read_text(), row

@@ -85,7 +85,7 @@ class Trial:
         words = {
             "--run-dir": self.directory, "--run-id": self.directory.name, "--name": "faults",
             "--record": self.recording, "--record-limit": scale.record_limit, "--stall": 2,
-            "--script": "train.py", "--worlds": f"{WORLD}:{WORLD}",
+            "--script": "train.py", "--most-ranks": WORLD,
         }  # fmt: skip
         self.told: list[str] = []
         arguments = [str(word) for pair in words.items() for word in pair]

@@ -43,8 +43,8 @@ class _Process:
 class Admission:
     """Decides on every HELLO. A rank's place is its process's as long as that lives.
 
-    A new process takes it when the one before it has ended or said BYE, or when it belongs to that one. Where
-    the kernel does not say which process sent a HELLO (other pid namespaces), the newest one has the place.
+    A new process takes it when the one before it has ended or said BYE, or when one belongs to the other.
+    Where the kernel does not say which process sent a HELLO (other pid namespaces), the newest one has it.
     """
 
     def __init__(self, *, launcher: int, most_ranks: int | None = None, simulated: bool = False) -> None:
@@ -105,7 +105,9 @@ class Admission:
             raise ProtocolError(f"a world of {hello.world_size:,} ranks: the launcher starts {most:,}")
 
     def _check_place(self, newcomer: _Process, holder: _Process) -> None:
-        if newcomer.pid is None or holder.pid is None or belongs_to(newcomer.pid, holder.pid):
+        if newcomer.pid is None or holder.pid is None:
+            return
+        if belongs_to(newcomer.pid, holder.pid) or belongs_to(holder.pid, newcomer.pid):
             return
         if newcomer.of_launcher and not holder.of_launcher:
             return

@@ -64,9 +64,8 @@ MAX_ANCESTORS = 64
 
 
 def belongs_to(pid: int, other: int) -> bool:
-    """Whether a process is this other one, of its process group, or descends from it."""
-    group = _group(pid)
-    if pid == other or (group is not None and group == _group(other)):
+    """Whether a process is this other one, of the process group that it leads, or descends from it."""
+    if other in (pid, _group(pid)):
         return True
     for _ in range(MAX_ANCESTORS):
         status = process_status(pid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -140,6 +141,27 @@ def test_the_launchers_own_process_takes_the_place_of_one_that_is_not(others):
     with pytest.raises(ProtocolError):
         admission(hello(stranger, 3), stranger)
     launcher.communicate()
+
+
+def test_of_trainings_side_by_side_the_first_has_the_place():
+    """`ddptop-run --ddptop-exec` of a shell that starts several: all of them are of its process group."""
+    shell = subprocess.Popen(
+        ["sh", "-c", "sleep 60 & echo $!; sleep 60 & echo $!; wait"],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert shell.stdout is not None
+    try:
+        first, second = int(shell.stdout.readline()), int(shell.stdout.readline())
+        admission = Admission(launcher=shell.pid)
+        admission(hello(first, 1), first)
+        with pytest.raises(ProtocolError, match="as rank 0"):
+            admission(hello(second, 2), second)
+        admission(hello(shell.pid, 3), shell.pid)  # their parent may have the place of its own child
+    finally:
+        os.killpg(shell.pid, signal.SIGKILL)
+        shell.communicate()
 
 
 CHILD = """

@@ -220,7 +220,7 @@ def nothing(run: Trial) -> None:
 
 USUAL = Scale()
 LONG = Scale(steps=1200)
-MUCH = Scale(steps=16_000, rate=4000, buckets=30, record_limit=1 << 20)
+MUCH = Scale(steps=16_000, rate=3000, buckets=30, record_limit=1 << 20)
 SMALL_DISK = Scale(disk_bytes=128 << 10)
 
 ROWS = (

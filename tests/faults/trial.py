@@ -31,8 +31,8 @@ FAKE_RANK = Path(__file__).parents[1] / "collector" / "fake_rank.py"
 DEADLINE_S = 60.0
 WORLD = 2
 USUAL_EVENTS = {"settings", "exit", "process"}
-DRAIN_S = 10.0
-"""How long a made-up rank waits at its end for the last acks: longer than a restarted collector takes."""
+DRAIN_S = 40.0
+"""How long a made-up rank waits at its end for the last acks: longer than a collector takes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -129,7 +129,8 @@ def test_the_figures_are_there(watched: Watched) -> None:
 
 
 def test_the_columns_of_every_rank_add_up_to_its_step(watched: Watched) -> None:
-    done = run([*DDPTOP, "replay", str(watched.recording), "--once"], watched.env, watched.home)
+    env = watched.env | {"COLUMNS": "200"}  # with room for every column
+    done = run([*DDPTOP, "replay", str(watched.recording), "--once"], env, watched.home)
     assert done.returncode == 0, done.stderr
     assert_columns_add_up(done.stdout, ranks=2)
 

@@ -446,8 +446,8 @@ def test_training_does_not_notice_what_happens_to_the_collector(home: Path, sign
     if sign is signal.SIGKILL:
         assert "200 steps" in own_lines(err)[-1]
         assert "lost" not in own_lines(err)[-1]
-    else:
-        assert "did not answer" in own_lines(err)[-1]
+    else:  # another collector counts what the stopped one has not written, where there is time for it
+        assert re.search("did not answer|records lost", own_lines(err)[-1])
 
 
 def _snapshot_step(env: dict[str, str], home: Path) -> int | None:

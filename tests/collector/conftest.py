@@ -18,7 +18,7 @@ from ddptop.transport.discovery import read_run_file
 from ddptop.transport.rundir import create_run_directory
 from ddptop.transport.sender import RESEND_S
 
-DEADLINE_S = 40.0
+DEADLINE_S = 120.0
 FAKE_RANK = Path(__file__).parent / "fake_rank.py"
 RUN_ID = "run"
 

@@ -75,7 +75,7 @@ def match(names: Collection[str], wanted: Collection[str]) -> dict[str, str]:
             break
         cut = {name: ".".join(name.split(".")[length:]) for name in names}
         fits = {name: short for name, short in cut.items() if short in wanted}
-        if len(fits) > len(best):
+        if len(fits) > len(best) and len(set(fits.values())) == len(fits):
             best = fits
         if not names or len(best) == len(names):
             break

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.parallel import DataParallel
@@ -68,6 +68,7 @@ def test_a_name_that_fits_is_not_touched(name: str, other: str) -> None:
     assert match([name], {name, other})[name] == name
 
 
+@example({"module.module", "_orig_mod.module"}, {"module"})
 @given(st.sets(dotted, max_size=6), st.sets(dotted, max_size=6))
 def test_no_two_names_come_to_mean_the_same(names: set[str], wanted: set[str]) -> None:
     found = match(sorted(names), wanted)

@@ -1,0 +1,66 @@
+"""Recordings made by earlier versions replay to the same figures: that is a promise.
+
+`data/*.ddptop` were recorded by version 0.1.0 at commit 0017279, with two real ranks over gloo
+(`examples/trouble.py straggler --ms 12` and `hang --seconds 12`). `data/*.json` holds their snapshots at ten
+steps. A later version may add fields; the ones that are there keep their values. `UPDATE_OLD_FIGURES=1`
+rewrites them: only where the figures were wrong, and the commit says why.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddptop.analysis.snapshot import snapshot
+from ddptop.sources.replay import frame_at
+
+DATA = Path(__file__).parent / "data"
+
+STEPS = {
+    "straggler": (5, 20, 40, 60, 80, 100, 119, 150, 200, 259),
+    "stall": (5, 20, 40, 59, 60, 61, 80, 100, 110, 119),
+}
+"""Before, at and after the verdict; the stall is in step 60."""
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_recording_of_an_earlier_version_replays_to_the_same_figures(name: str) -> None:
+    path = DATA / f"{name}.json"
+    found = {str(step): _snapshot(name, step) for step in STEPS[name]}
+    if os.environ.get("UPDATE_OLD_FIGURES") == "1":
+        path.write_text(json.dumps(found, separators=(",", ":"), sort_keys=True) + "\n", encoding="utf-8")
+    known = dict(_values(json.loads(path.read_text(encoding="utf-8"))))
+    now = dict(_values(found))
+    assert {key: now.get(key, "gone") for key in known} == known
+
+
+def test_the_straggler_and_the_stall_are_what_the_scripts_did() -> None:
+    late = _snapshot("straggler", 259)["straggler"]
+    assert (late["rank"], late["cause"], late["pattern"]) == (1, "data", "persistent")
+    assert 11.0 < late["lateness_ms"] < 14.0, "it slept 12 ms in its loader"
+    events = _snapshot("stall", 119)["alerts"]
+    assert not [alert for alert in events if alert["kind"] == "stall"], "it is over"
+
+
+def _snapshot(name: str, step: int) -> dict[str, Any]:
+    taken = snapshot(frame_at(DATA / f"{name}.ddptop", step))
+    taken["run"]["recording"] = None  # where this clone lies
+    return json.loads(json.dumps(taken))
+
+
+def _values(tree: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value with the path to it."""
+    if isinstance(tree, dict):
+        for name, below in tree.items():
+            yield from _values(below, f"{key}.{name}")
+    elif isinstance(tree, list):
+        yield f"{key}[]", len(tree)
+        for at, below in enumerate(tree):
+            yield from _values(below, f"{key}[{at}]")
+    else:
+        yield key, tree

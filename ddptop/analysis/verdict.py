@@ -176,7 +176,8 @@ def _skewed(frame: Frame) -> Verdict:
     lost, detail = f"{cost:.{0 if cost >= UNEVEN_PCT else 1}f}% of step time lost to skew", step_line(frame)
     late = frame.suspect
     if late is not None:
-        often = f"last in {late.last} of the newest {late.steps} measured steps"
+        often = f"last in {late.last} of {late.steps} measured steps"
+        lost = lost.replace("of step time lost", "lost")  # in 80 columns
         sentence = f"rank {late.rank} {often}, {late.lateness_ms:,.1f} ±{late.bound_ms:.1f} ms late · {lost}"
         return Verdict("suspect", "busy", sentence, detail)
     sign = "good" if cost < UNEVEN_PCT else "busy"

@@ -111,7 +111,7 @@ def test_the_window_follows_the_onset() -> None:
     assert found.group.no_straggler_ms == pytest.approx(14.0)
     said = verdict(found)
     assert (said.kind, said.sign) == ("suspect", "busy")
-    assert said.sentence.endswith("· 93% of step time lost to skew")
+    assert said.sentence.endswith("· 93% lost to skew")
     assert said.detail.startswith("median step 188.0 ms over the last 12 steps · 14.0 without skew")
     for received in world.steps(52):
         reducer.feed(received)

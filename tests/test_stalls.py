@@ -24,6 +24,8 @@ from ddptop.analysis.snapshot import snapshot
 from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP, DDPTOP_RUN, TORCHRUN, environment, run, started, until
 
+pytestmark = pytest.mark.slow  # two real stalls, one of them for half a minute
+
 SCRIPT = Path(__file__).parent / "scripts" / "troubled.py"
 STEP = 40
 """At which the script gets into trouble."""

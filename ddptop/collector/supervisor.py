@@ -122,7 +122,9 @@ class CollectorSupervisor:
                 process = self._process = self._spawn()
                 self._say(self._exits)
             output, _ = process.communicate(json.dumps({"exit_code": exit_code}) + "\n", timeout=ANEW_S)
-            return summary_in(output)
+            summary = summary_in(output)
+            # One that knows of no record cannot tell whether there were any: the other may have had them all.
+            return summary if summary is not None and (summary.records or summary.lost) else None
         except (subprocess.TimeoutExpired, OSError, ValueError):
             return None
         finally:

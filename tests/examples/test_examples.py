@@ -13,6 +13,8 @@ from ddptop.cli.main import main
 from tests.examples.runs import Example, Runs, Snapshot, Watched, look
 from tests.processes import environment, has_nccl, started
 
+pytestmark = pytest.mark.slow  # every example is trained, some of them twice
+
 EACH = [
     Example("plain_ddp.py", ("--epochs", "1"), steps=64, hold=30),
     Example("toy_spawn.py", ("--epochs", "30"), 60, 30, ("--ranks", "3"), ranks=3, spawns=True),

@@ -11,6 +11,8 @@ import pytest
 from tests.examples.runs import EXAMPLES
 from tests.processes import environment, run
 
+pytestmark = pytest.mark.slow  # two launchers and their ranks
+
 SRUN = """#!{python}
 import os, subprocess, sys
 tasks = [

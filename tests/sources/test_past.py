@@ -17,7 +17,7 @@ from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Run
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
-from ddptop.sources import showing
+from ddptop.sources import player, showing
 from ddptop.sources.backfill import Backfill
 from ddptop.sources.pair import PairSource
 from ddptop.sources.player import Player
@@ -128,6 +128,7 @@ def test_where_a_leap_would_read_no_less_it_plays_more_slowly_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(showing, "READ_S", -1.0)
+    monkeypatch.setattr(player, "GLANCE", 1)
     leaps: list[int] = []
     monkeypatch.setattr(Player, "stand_at", lambda player, t_ns: leaps.append(t_ns))
     source = play(speed=1)

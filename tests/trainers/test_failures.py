@@ -14,6 +14,8 @@ from ddptop.cli.main import main
 from tests.processes import DDPTOP, DDPTOP_RUN, DEADLINE_S, environment, free_port, run, started, until
 from tests.trainers.pairs import SCRIPTS, TWO_RANKS
 
+pytestmark = pytest.mark.slow  # twelve runs that fail
+
 SCRIPT = str(SCRIPTS / "failing.py")
 FAILS_AT = 10
 WITHIN_S = 30.0

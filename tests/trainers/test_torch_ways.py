@@ -8,6 +8,8 @@ import pytest
 
 from tests.trainers.pairs import Pair, Ran, assert_same_weights, assert_seen, by_torchrun
 
+pytestmark = pytest.mark.slow  # DDP in twelve ways, each trained twice
+
 STEPS = 10
 """Of each way."""
 

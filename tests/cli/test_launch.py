@@ -158,7 +158,8 @@ def _traceback_of_launcher(stderr: str) -> str:
     """Without the frames of the command itself, which `python -m` shows in torchrun's own and not in ours."""
     assert "ddptop" not in re.sub(r"(?m)^ddptop: .*", "", stderr)
     return re.findall(
-        r'Traceback \(most recent call last\):\n(?:  File "<frozen.*\n|.*in <module>\n    main\(\)\n)*'
+        r'Traceback \(most recent call last\):\n(?:  File "<frozen.*\n|.*in <module>\n    main\(\)\n'
+        r"(?: +[~^]+\n)?)*"
         r"(  File .*?\n\S+Error: )\n=====",
         stderr,
         re.DOTALL,

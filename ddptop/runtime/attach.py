@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ddptop.runtime import leaving, refused, warned
+from ddptop.runtime.ending import watch_children
 from ddptop.runtime.guard import guard, hide_frame, say_once
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def patch(module: Any) -> None:
         _wrap_register_comm_hook(module.dist)
         refused.watch(module, functools.partial(_begin, module.dist))
         leaving.watch(module.dist, _leave)
+        watch_children()
     except AttributeError as error:
         say_once(f"this torch has no {error.name}")
         return

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
-from typing import NamedTuple
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple
 
 from ddptop.protocol.evidence import Stack
 from ddptop.runtime.evidence import REASON_CHARACTERS
+from ddptop.runtime.guard import hide_frame
 from ddptop.runtime.stacks import traceback_stack
 
 FINISHED = "finished"
@@ -19,14 +23,23 @@ class Ending(NamedTuple):
     trace: Stack | None
 
 
+_of_child: Ending | None = None
+"""How the `run()` of this child of multiprocessing ended, where `watch_children` has seen an exception."""
+
+
 def ending() -> Ending:
     """Of this process, from atexit or from multiprocessing's finalizers.
 
     A script's uncaught exception has been printed by then and is kept in `sys.last_value`. A child of
-    multiprocessing runs its finalizers while the exception is still in flight; mp.spawn has already turned it
-    into a SystemExit there. The code of a script's `sys.exit(3)` is known to the launcher alone.
+    multiprocessing runs its finalizers while the exception is still in flight, from Python 3.13 on after
+    it; mp.spawn has already turned it into a SystemExit there. The code of a script's `sys.exit(3)` is
+    known to the launcher alone.
     """
     error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    return _of_child or _ending_by(error)
+
+
+def _ending_by(error: BaseException | None) -> Ending:
     if isinstance(error, SystemExit):
         if error.code is None or error.code == 0:
             return Ending(FINISHED, None)
@@ -37,6 +50,37 @@ def ending() -> Ending:
     if error is None:
         return Ending(FINISHED, None)
     return Ending(in_words(error), traceback_stack(error.__traceback__))
+
+
+def watch_children() -> None:
+    """Keep for `ending()` what the exception that ends a child of multiprocessing says, not the exception.
+
+    From Python 3.13 on the child's finalizers run when the exception is gone. `_bootstrap` calls the `run()`
+    of any subclass and catches what it raises.
+    """
+    original = getattr(BaseProcess, "_bootstrap", None)
+    if sys.version_info < (3, 13) or original is None or hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = self.run
+
+        def watched_run() -> None:
+            global _of_child
+            vars(self).pop("run", None)
+            try:
+                run()
+            except BaseException as error:
+                with contextlib.suppress(Exception):
+                    _of_child = _ending_by(error)
+                hide_frame(error)
+                raise
+
+        vars(self)["run"] = watched_run
+        return original(self, *args, **kwargs)
+
+    BaseProcess._bootstrap = bootstrap  # type: ignore[attr-defined]
 
 
 def in_words(error: BaseException) -> str:

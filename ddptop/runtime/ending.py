@@ -80,7 +80,7 @@ def watch_children() -> None:
         vars(self)["run"] = watched_run
         return original(self, *args, **kwargs)
 
-    BaseProcess._bootstrap = bootstrap  # type: ignore[attr-defined]
+    BaseProcess._bootstrap = bootstrap
 
 
 def in_words(error: BaseException) -> str:

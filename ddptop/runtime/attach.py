@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ddptop.runtime import leaving, refused, warned
-from ddptop.runtime.ending import watch_children
 from ddptop.runtime.guard import guard, hide_frame, say_once
 
 if TYPE_CHECKING:
@@ -32,6 +31,8 @@ def patch(module: Any) -> None:
     model = module.DistributedDataParallel
     if getattr(model, "_ddptop_patched", False):
         return
+    from ddptop.runtime.ending import watch_children  # loads torch, as what is patched here does
+
     try:
         # Not __init__: it warns with stacklevel=2, which a wrapper would shift to a line of ours.
         _after(model, "_ddp_init_helper", _attach)

@@ -31,8 +31,6 @@ def patch(module: Any) -> None:
     model = module.DistributedDataParallel
     if getattr(model, "_ddptop_patched", False):
         return
-    from ddptop.runtime.ending import watch_children  # loads torch, as what is patched here does
-
     try:
         # Not __init__: it warns with stacklevel=2, which a wrapper would shift to a line of ours.
         _after(model, "_ddp_init_helper", _attach)
@@ -40,7 +38,7 @@ def patch(module: Any) -> None:
         _wrap_register_comm_hook(module.dist)
         refused.watch(module, functools.partial(_begin, module.dist))
         leaving.watch(module.dist, _leave)
-        watch_children()
+        leaving.watch_children()
     except AttributeError as error:
         say_once(f"this torch has no {error.name}")
         return

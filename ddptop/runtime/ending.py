@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import sys
-from multiprocessing.process import BaseProcess
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ddptop.protocol.evidence import Stack
 from ddptop.runtime.evidence import REASON_CHARACTERS
-from ddptop.runtime.guard import hide_frame
 from ddptop.runtime.stacks import traceback_stack
 
 FINISHED = "finished"
@@ -23,8 +19,8 @@ class Ending(NamedTuple):
     trace: Stack | None
 
 
-_of_child: Ending | None = None
-"""How the `run()` of this child of multiprocessing ended, where `watch_children` has seen an exception."""
+_of_child: list[Ending] = []
+"""At most one: how the `run()` of this child of multiprocessing ended, if by an exception."""
 
 
 def ending() -> Ending:
@@ -36,7 +32,12 @@ def ending() -> Ending:
     known to the launcher alone.
     """
     error = sys.exc_info()[1] or getattr(sys, "last_value", None)
-    return _of_child or _ending_by(error)
+    return _of_child[0] if _of_child else _ending_by(error)
+
+
+def keep_for_child(error: BaseException) -> None:
+    """Keep what `error` says, not the error itself, for `ending()` of this child of multiprocessing."""
+    _of_child[:] = [_ending_by(error)]
 
 
 def _ending_by(error: BaseException | None) -> Ending:
@@ -50,37 +51,6 @@ def _ending_by(error: BaseException | None) -> Ending:
     if error is None:
         return Ending(FINISHED, None)
     return Ending(in_words(error), traceback_stack(error.__traceback__))
-
-
-def watch_children() -> None:
-    """Keep for `ending()` what the exception that ends a child of multiprocessing says, not the exception.
-
-    From Python 3.13 on the child's finalizers run when the exception is gone. `_bootstrap` calls the `run()`
-    of any subclass and catches what it raises.
-    """
-    original = getattr(BaseProcess, "_bootstrap", None)
-    if sys.version_info < (3, 13) or original is None or hasattr(original, "__wrapped__"):
-        return
-
-    @functools.wraps(original)
-    def bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = self.run
-
-        def watched_run() -> None:
-            global _of_child
-            vars(self).pop("run", None)
-            try:
-                run()
-            except BaseException as error:
-                with contextlib.suppress(Exception):
-                    _of_child = _ending_by(error)
-                hide_frame(error)
-                raise
-
-        vars(self)["run"] = watched_run
-        return original(self, *args, **kwargs)
-
-    BaseProcess._bootstrap = bootstrap
 
 
 def in_words(error: BaseException) -> str:

@@ -59,7 +59,7 @@ def run_plain(
 ) -> subprocess.CompletedProcess[str]:
     """`run` of a command without anything of ours in it, for comparison.
 
-    Repeated where it dies of what `ddptop.runtime.rest` keeps ours from: torch's own abort at exit.
+    Repeated where it dies of what `ddptop.training.exit` keeps ours from: torch's own abort at exit.
     """
     for _ in range(3):
         done = run(command, env, cwd)

@@ -70,7 +70,7 @@ def test_only_the_runtime_and_the_launcher_name_torch() -> None:
         "import ddptop.cli.main; ddptop.cli.main.main(['ls'])",
         "import ddptop.tui.app, ddptop.sources.live, ddptop.sources.replay",
         "import ddptop.collector.service, ddptop.collector.supervisor",
-        "import ddptop.runtime.attach, ddptop.runtime.import_hook",
+        "import ddptop.training.attach, ddptop.training.import_hook",
     ],
 )
 def test_torch_is_not_loaded(statement: str, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ddptop.analysis.snapshot import snapshot
+from ddptop.frames.snapshot import snapshot
 from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP, DDPTOP_RUN, TORCHRUN, environment, run, started, until
 

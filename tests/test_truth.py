@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from ddptop.analysis.snapshot import snapshot
+from ddptop.frames.snapshot import snapshot
 from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP_RUN, environment, run
 

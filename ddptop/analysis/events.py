@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.device_side import device_word
-from ddptop.analysis.endings import ending, has_words, process_words, reason
-from ddptop.analysis.members import ABSENT
+from ddptop.analysis.health.exits import ending, has_words, process_words, reason
+from ddptop.analysis.ranks import ABSENT
+from ddptop.analysis.stall.device import device_word
 
 if TYPE_CHECKING:
-    from ddptop.analysis.members import Member
+    from ddptop.analysis.ranks import Member
     from ddptop.analysis.reducer import Reducer
     from ddptop.protocol.messages import Event, Scalar
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.frames import LoggedScalar
+from ddptop.frames.frame import LoggedScalar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddptop.analysis.members import Member
+    from ddptop.analysis.ranks import Member
     from ddptop.protocol.messages import Logged
 
 MAX_NAMES = 64

@@ -8,23 +8,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis import logged
-from ddptop.analysis.calls import compiling
-from ddptop.analysis.clocks import HostClocks, Interruptions
-from ddptop.analysis.endings import ending
+from ddptop.analysis.build.frame import build, with_wanted
 from ddptop.analysis.events import on_event
-from ddptop.analysis.figures import Figures
-from ddptop.analysis.frame_builder import build
-from ddptop.analysis.groups import Groups
-from ddptop.analysis.happenings import Log
-from ddptop.analysis.history import KEPT_POINTS, HistoryStore
-from ddptop.analysis.layouts import Layouts
-from ddptop.analysis.loss_spread import LossSpread
-from ddptop.analysis.members import ABSENT, NS, Member, PassedLoss, Session
-from ddptop.analysis.pairing import Batch, Pairing
-from ddptop.analysis.replicas import Replicas
-from ddptop.analysis.stall_log import StallLog
-from ddptop.analysis.stall_rule import stalled_since
-from ddptop.analysis.wanted_parts import with_wanted
+from ddptop.analysis.health.exits import ending
+from ddptop.analysis.health.happenings import Log
+from ddptop.analysis.health.loss_spread import LossSpread
+from ddptop.analysis.health.replicas import Replicas
+from ddptop.analysis.ranks import ABSENT, NS, Member, PassedLoss, Session
+from ddptop.analysis.stall.log import StallLog
+from ddptop.analysis.stall.rule import stalled_since
+from ddptop.analysis.steps.bounds import HostClocks, Interruptions
+from ddptop.analysis.steps.figures import Figures
+from ddptop.analysis.steps.groups import Groups
+from ddptop.analysis.steps.pairing import Batch, Layouts, Pairing
+from ddptop.frames.calls import compiling
+from ddptop.frames.history import KEPT_POINTS, HistoryStore
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import (
@@ -45,8 +43,8 @@ from ddptop.protocol.messages import (
 )
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Frame
-    from ddptop.analysis.stalls import Standstill
+    from ddptop.analysis.stall.diagnosis import Standstill
+    from ddptop.frames.frame import Frame
     from ddptop.protocol.messages import Message, Received, Scalar, StepRow
 
 
@@ -167,7 +165,7 @@ class Reducer:
     ) -> Frame:
         """The group at `now_ns` (collector's clock), with the history from point `cursor` on.
 
-        `want`: one more part of it (`ddptop.analysis.wants`).
+        `want`: one more part of it (`ddptop.frames.requests`).
         """
         self.figures.settle()
         with np.errstate(over="ignore", invalid="ignore"):  # losses may be 1e300, infinite or NaN

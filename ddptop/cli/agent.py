@@ -1,7 +1,7 @@
 """`python -m ddptop.cli.agent FOLDER RUN_ID PID:START`: the collector of a run without launcher.
 
-Started by a rank (`ddptop.runtime.agent`) or by one of several launchers (`ddptop.cli.shared_run`), it reads
-the same settings from the environment as `ddptop-run`, and ends when the run's processes are gone.
+Started by a rank (`ddptop.training.collector_start`) or by one of several launchers
+(`ddptop.cli.watched_run`), it reads the same settings from the environment as `ddptop-run`, and ends when the run's processes are gone.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from ddptop.cli.errors import note
 from ddptop.cli.launch_options import LaunchOptions, add_options, run_name
 from ddptop.cli.watched_run import collector_arguments, recording_path
-from ddptop.transport.agents import leave_word
-from ddptop.transport.discovery import read_command, read_run_file
-from ddptop.transport.private import RunDirectoryError
+from ddptop.host.collector_start import leave_word
+from ddptop.host.discovery import read_command, read_run_file
+from ddptop.host.folders import RunDirectoryError
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddptop.cli.table import aligned
+from ddptop.render.table import aligned
 from ddptop.tui.runs import RunChoice as Entry
 
 if TYPE_CHECKING:
     from ddptop.cli.find import Recorded
-    from ddptop.transport.rundir import RunFile
+    from ddptop.host.run_folder import RunFile
 
 
 def of_live(run: RunFile) -> Entry:

@@ -21,10 +21,10 @@ from typing import IO, TYPE_CHECKING
 from ddptop.cli import find, show
 from ddptop.cli.errors import CliError, note
 from ddptop.cli.settings import Settings, load
-from ddptop.transport.beside import InputEnd
+from ddptop.host.children import InputEnd
 
 if TYPE_CHECKING:
-    from ddptop.transport.rundir import RunFile
+    from ddptop.host.run_folder import RunFile
 
 SAY_EVERY_S = 10.0
 """How often a person who waits is told for what: on a busy machine with a cold disk, torch takes minutes."""
@@ -68,7 +68,7 @@ def main(options: argparse.Namespace) -> int:
 
 def _start(name: str, ranks: int, steps: int, output: IO[bytes]) -> subprocess.Popen[bytes]:
     launcher = [sys.executable, "-m", "ddptop.cli.demo", "--ddptop-name", name]
-    torchrun = ["--standalone", "--nproc-per-node", str(ranks), "-m", "ddptop.runtime.demo"]
+    torchrun = ["--standalone", "--nproc-per-node", str(ranks), "-m", "ddptop.training.demo"]
     return subprocess.Popen(
         [*launcher, *torchrun, "--steps", str(steps)],
         stdin=subprocess.PIPE,  # the launcher's ranks inherit it

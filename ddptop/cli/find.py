@@ -1,10 +1,16 @@
-"""The run that a person means: one that is live, or one that left a recording."""
+"""The run that a person means: one that is live, or one that left a recording.
+
+A recording that a person named, open, or the reason why not.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,7 +19,8 @@ from typing import TYPE_CHECKING
 from ddptop.cli.errors import CliError, Exit, note
 
 if TYPE_CHECKING:
-    from ddptop.transport.rundir import RunFile
+    from ddptop.host.run_folder import RunFile
+    from ddptop.recording.reader import Recording
 
 SUFFIX = ".ddptop"
 """Of a recording's file name; what stands before it is the name of the run."""
@@ -36,7 +43,7 @@ class Recorded:
 
 def live() -> list[RunFile]:
     """Runs with a living collector, newest first. Raises CliError (4) where the run directory is not safe."""
-    from ddptop.transport.rundir import RunDirectoryError, live_runs
+    from ddptop.host.run_folder import RunDirectoryError, live_runs
 
     try:
         return live_runs()
@@ -46,7 +53,7 @@ def live() -> list[RunFile]:
 
 def recorded(running: Iterable[RunFile]) -> list[Recorded]:
     """Recordings in the state directory, newest first, without those that the running ones still write."""
-    from ddptop.transport.rundir import RunDirectoryError, state_directory
+    from ddptop.host.run_folder import RunDirectoryError, state_directory
 
     try:
         folder = state_directory()
@@ -136,9 +143,9 @@ def wait_for_live(word: str | None, wait_s: float | None) -> list[RunFile]:
 
 def _run_is_starting(running: Sequence[RunFile]) -> bool:
     """Whether a launcher is about to begin a run, or has begun one whose collector is not there yet."""
-    from ddptop.transport.agents import has_members
-    from ddptop.transport.discovery import launcher_is_starting
-    from ddptop.transport.roots import roots
+    from ddptop.host.collector_start import has_members
+    from ddptop.host.discovery import launcher_is_starting
+    from ddptop.host.folders import roots
 
     if launcher_is_starting():
         return True
@@ -181,3 +188,49 @@ def _no_such(word: str, names: Sequence[str]) -> str:
     near = get_close_matches(word, [*names, *(command.name for command in COMMANDS)], n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"no run is called {word!r}; {hint}ddptop ls lists live runs and recordings"
+
+
+PATIENCE_S, RENEW_S = 1.0, 0.25
+"""Reading that takes longer is announced, and how often the announcement is renewed."""
+
+
+@contextmanager
+def progress_shown(recording: Recording) -> Iterator[None]:
+    """While the recording is read: a line on stderr, where that is a terminal; erased at the end."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    done = threading.Event()
+
+    def show() -> None:
+        pause_s = PATIENCE_S
+        while not done.wait(pause_s):
+            pause_s = RENEW_S
+            share = f"{100 * recording.share_read:.0f}%"
+            print(f"\r\x1b[Kreading {recording.path.name}: {share}", end="", file=sys.stderr, flush=True)
+        if pause_s == RENEW_S:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=show, name="ddptop-progress")
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def opened(path: Path) -> Recording:
+    """The recording, for the caller to close. Raises CliError: 3 no such one, 4 not allowed to read it."""
+    from ddptop.recording.reader import Recording, RecordingError
+
+    try:
+        return Recording.open(path)
+    except FileNotFoundError:
+        raise CliError(f"{path}: no such file; ddptop ls lists the recordings", Exit.NOT_FOUND) from None
+    except IsADirectoryError:
+        raise CliError(f"{path} is a folder, not a recording", Exit.NOT_FOUND) from None
+    except PermissionError:
+        raise CliError(f"{path}: permission denied; it belongs to another user?", Exit.REFUSED) from None
+    except RecordingError as error:
+        raise CliError(f"{error}; ddptop ls lists the recordings", Exit.NOT_FOUND) from None

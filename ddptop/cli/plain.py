@@ -6,14 +6,14 @@ import time
 from typing import TYPE_CHECKING
 
 from ddptop.cli.plain_tables import bucket_table, rank_bars, rank_table
-from ddptop.tui.paint.numbers import UNKNOWN, age, clock, count, duration, fixed, loss
-from ddptop.tui.paint.phases import Breakdown
-from ddptop.tui.paint.signs import GRAVE, of_severity, of_state
-from ddptop.tui.paint.text import clean, to_ascii
-from ddptop.tui.paint.trouble import death_words, kind_words, stalled_for, step_now
+from ddptop.render.numbers import UNKNOWN, age, clock, count, duration, fixed, loss
+from ddptop.render.phases import Breakdown
+from ddptop.render.signs import GRAVE, of_severity, of_state
+from ddptop.render.text import clean, to_ascii
+from ddptop.render.trouble import death_words, kind_words, stalled_for, step_now
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Frame
+    from ddptop.frames.frame import Frame
 
 LAST_HAPPENINGS = 6
 """Of what happened; the recording has the rest."""
@@ -59,7 +59,7 @@ def picture(frame: Frame, width: int, ascii: bool = False, color: bool = False) 
 
 def watch_line(frame: Frame) -> str:
     """The group at the frame's moment on one line, its columns in the same place from line to line."""
-    from ddptop.analysis.verdict import restart_words, slowest
+    from ddptop.frames.verdict import restart_words, slowest
 
     group, grave = frame.group, _grave(frame)
     refused = [clean(alert.message) for alert in frame.alerts if alert.kind == "refused_messages"]
@@ -90,7 +90,7 @@ def _recording_trouble(frame: Frame) -> str:
 
 
 def _head(frame: Frame, color: bool) -> list[str]:
-    from ddptop.analysis.verdict import restart_words
+    from ddptop.frames.verdict import restart_words
 
     run, group = frame.run, frame.group
     sign, role = of_state(run.state)
@@ -108,7 +108,7 @@ def _head(frame: Frame, color: bool) -> list[str]:
 
 
 def _verdict(frame: Frame, ascii_only: bool, color: bool) -> list[str]:
-    from ddptop.analysis.verdict import verdict
+    from ddptop.frames.verdict import verdict
 
     said = verdict(frame)
     roles = {"good": "good", "warning": "warn", "doubt": "warn"}
@@ -119,8 +119,8 @@ def _verdict(frame: Frame, ascii_only: bool, color: bool) -> list[str]:
 
 def _evidence(frame: Frame, width: int, color: bool) -> list[str]:
     """Whom a stall is due to, where its main thread stands, and how ranks died."""
+    from ddptop.render.evidence import brief
     from ddptop.tui.scene import Place, Scene
-    from ddptop.tui.views.evidence import brief
 
     scene = Scene(frame, Place())
     lines = brief(scene, max(LEAST_WIDTH, width), MOST_CALLS)

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ddptop.cli.table import aligned
-from ddptop.tui.paint.numbers import UNKNOWN, count, fixed, known, loss, size
-from ddptop.tui.paint.phases import Breakdown, legend
-from ddptop.tui.paint.text import cells
-from ddptop.tui.views.rank_columns import silent_or_stuck_ms
+from ddptop.render.numbers import UNKNOWN, count, fixed, known, loss, size
+from ddptop.render.phases import Breakdown, legend
+from ddptop.render.rank_columns import silent_or_stuck_ms
+from ddptop.render.table import aligned
+from ddptop.render.text import cells
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import BucketFigures, Frame, Ranks
-    from ddptop.tui.paint.line import Line
+    from ddptop.frames.frame import BucketFigures, Frame, Ranks
+    from ddptop.render.line import Line
 
 MAX_RANK_ROWS = 64
 """A picture of thousands of ranks is for no mail: beyond this the healthy ones are only counted."""

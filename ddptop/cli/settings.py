@@ -1,19 +1,68 @@
 """Settings of the screens: flags, then `DDPTOP_*`, then the configuration file, then what the screen itself
-remembers of the last time, then the defaults."""
+remembers of the last time, then the defaults.
+
+What the screen remembers from one time to the next: a small file of the program's own.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ddptop.cli import remembered
 from ddptop.cli.errors import CliError, Exit
-from ddptop.transport.private import open_regular
-from ddptop.transport.roots import home
+from ddptop.host.folders import (
+    RunDirectoryError,
+    home,
+    open_private,
+    open_regular,
+    state_directory,
+    state_path,
+    write_private,
+)
+
+if TYPE_CHECKING:
+    from ddptop.tui.app import DdptopApp
+
+FILE = "screen.json"
+
+LARGEST = 65_536
+"""Bytes: more than that is not what was written here."""
+
+
+def read_remembered(environ: Mapping[str, str]) -> dict[str, object]:
+    """Settings by name; none where the file is not there or is not ours."""
+    try:
+        with os.fdopen(open_regular(state_path(environ) / FILE), encoding="utf-8") as stream:
+            kept = json.loads(stream.read(LARGEST))
+    except (OSError, ValueError):
+        return {}
+    return kept if isinstance(kept, dict) else {}
+
+
+def remember(app: DdptopApp, settings: Settings) -> None:
+    """Write what was changed on the screen; the rest stays as it was. Raises OSError where it cannot be."""
+    place = app.place
+    now = {"sort": ("-" if place.inverted else "") + place.sort, "log": place.charts.log_loss}
+    changed: dict[str, object] = {
+        name: value for name, value in now.items() if value != getattr(settings, name)
+    }
+    if app.chosen_theme is not None:
+        changed["theme"] = app.chosen_theme
+    if not changed:
+        return
+    kept = read_remembered(os.environ) | changed
+    try:
+        # Two screens may end at once: the file is whole at any moment.
+        with open_private(state_directory()) as folder:
+            write_private(folder, FILE, (json.dumps(kept, indent=1) + "\n").encode())
+    except RunDirectoryError as error:
+        raise OSError(str(error)) from error
+
 
 MIN_RATE_HZ = 0.1
 MAX_RATE_HZ = 30.0
@@ -73,7 +122,7 @@ def load(
     environ = os.environ if environ is None else environ
     path = config_file(environ)
     in_file = _read(path)
-    last_time = remembered.load(environ)
+    last_time = read_remembered(environ)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for field in fields(Settings):

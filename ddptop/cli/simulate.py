@@ -15,7 +15,7 @@ from ddptop.cli import demo, show
 from ddptop.cli.errors import CliError
 from ddptop.cli.settings import load
 from ddptop.collector.supervisor import CollectorSupervisor
-from ddptop.transport.rundir import (
+from ddptop.host.run_folder import (
     RunDirectoryError,
     create_run_directory,
     remove_run_directory,

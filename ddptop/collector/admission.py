@@ -1,13 +1,18 @@
-"""Which process may report as which rank. A HELLO that does not fit is refused, and counted as such."""
+"""Which process may report as which rank. A HELLO that does not fit is refused, and counted as such.
+
+Failures of our own arithmetic: each costs one message or one frame, never the collector.
+"""
 
 from __future__ import annotations
 
+import sys
+import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ddptop.host.processes import belongs_to, innermost_pid, is_own, process_start, start_after
 from ddptop.protocol.checks import ProtocolError
 from ddptop.protocol.limits import MAX_SHOWN_WORLD
-from ddptop.transport.processes import belongs_to, innermost_pid, is_own, process_start, start_after
 
 if TYPE_CHECKING:
     from ddptop.protocol.messages import Hello
@@ -126,3 +131,20 @@ class Admission:
         if holder is not None and holder.hello.session != process.hello.session:
             self._before[rank] = holder
         self._holders[rank] = process
+
+
+ARITHMETIC = (ArithmeticError, LookupError, TypeError, ValueError)
+"""What a message that passed every check could still set off in the reducer."""
+
+
+class Mishaps:
+    """Counts them, and tells of the first one on stderr, which is the collector's log."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def note(self) -> None:
+        """Count the exception that is being handled."""
+        self.count += 1
+        if self.count == 1:
+            traceback.print_exc(file=sys.stderr)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddptop.transport.discovery import read_command
+from ddptop.host.discovery import read_command
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,16 +7,15 @@ from dataclasses import asdict
 
 from ddptop.collector.arguments import Arguments
 from ddptop.collector.ends import Ends
-from ddptop.collector.gpus import GpuSampler
 from ddptop.collector.intake import Intake
 from ddptop.collector.record import Record
-from ddptop.collector.usage import UsageSampler
-from ddptop.collector.watch import ProcessWatch
+from ddptop.host.folders import RunDirectoryError
+from ddptop.host.gpus import GpuSampler
+from ddptop.host.processes import current_process
+from ddptop.host.rank_processes import ProcessWatch, UsageSampler
+from ddptop.host.run_folder import RunFile, write_run_file
 from ddptop.protocol.machine import Gpu
 from ddptop.protocol.messages import Event
-from ddptop.transport.private import RunDirectoryError
-from ddptop.transport.processes import current_process
-from ddptop.transport.rundir import RunFile, write_run_file
 
 PERIOD_NS = 1_000_000_000
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddptop.collector.crash_file import crash_evidence, crash_file, take_crash
+from ddptop.host.crash_file import crash_evidence, crash_file, take_crash
 from ddptop.protocol.limits import MAX_STEP
 from ddptop.protocol.messages import Event, Scalar
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.reducer import Reducer
     from ddptop.collector.intake import Intake
     from ddptop.collector.stall_watch import StallWatch
-    from ddptop.collector.watch import Gone, ProcessWatch, RankProcess
+    from ddptop.host.rank_processes import Gone, ProcessWatch, RankProcess
 
 
 class Ends:

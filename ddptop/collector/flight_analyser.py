@@ -19,15 +19,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
+from ddptop.host.folders import RunDirectoryError, open_private
 from ddptop.protocol.messages import Event, Scalar
-from ddptop.transport.private import RunDirectoryError, open_private
 
 NS = 1_000_000_000
 
 DEADLINE_NS = 60 * NS
 """Importing torch takes seconds, on a busy machine with a cold disk tens of them."""
 
-MODULE = "ddptop.runtime.flight_analysis"
+MODULE = "ddptop.training.evidence.flight_analysis"
 
 MAX_LINES = 3
 LINE_CHARACTERS = 300

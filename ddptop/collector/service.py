@@ -11,30 +11,23 @@ from pathlib import Path
 
 import zmq
 
-from ddptop.analysis.frames import Frame
 from ddptop.analysis.reducer import Reducer
-from ddptop.collector.admission import Admission
-from ddptop.collector.alone import Alone, ranks_started
+from ddptop.collector.admission import ARITHMETIC, Admission, Mishaps
 from ddptop.collector.arguments import Arguments
 from ddptop.collector.chores import Chores
 from ddptop.collector.ends import Ends, living_sessions
 from ddptop.collector.flight_analyser import FlightAnalyser
-from ddptop.collector.gpus import GpuSampler
 from ddptop.collector.intake import Intake
-from ddptop.collector.launcher_pipe import LauncherPipe
-from ddptop.collector.mishaps import ARITHMETIC, Mishaps
-from ddptop.collector.ras_asker import RasAsker
-from ddptop.collector.record import Record
-from ddptop.collector.resume import Earlier, earlier
+from ddptop.collector.record import Earlier, Record, earlier
+from ddptop.collector.run_end import Alone, LauncherPipe, ranks_started
 from ddptop.collector.stall_watch import StallWatch
 from ddptop.collector.viewers import Viewers
-from ddptop.collector.watch import ProcessWatch
-from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, VERSION
-from ddptop.protocol.messages import Event, Run, Scalar
-from ddptop.transport.credit import CreditServer
-from ddptop.transport.processes import process_start
-from ddptop.transport.receiver import AckedReceiver
-from ddptop.transport.rundir import (
+from ddptop.frames.frame import Frame
+from ddptop.host.gpus import GpuSampler
+from ddptop.host.nccl_ras import RasAsker
+from ddptop.host.processes import process_start
+from ddptop.host.rank_processes import ProcessWatch
+from ddptop.host.run_folder import (
     ensure_run_directory,
     flight_folder,
     hold_lock,
@@ -43,6 +36,10 @@ from ddptop.transport.rundir import (
     remove_run_directory,
     view_endpoint,
 )
+from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, VERSION
+from ddptop.protocol.messages import Event, Run, Scalar
+from ddptop.transport.credit import CreditServer
+from ddptop.transport.receiver import AckedReceiver
 from ddptop.transport.sockets import new_context
 
 NS = 1_000_000_000

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from ddptop.transport import beside
-from ddptop.transport.rundir import RunDirectoryError, ensure_run_directory
+from ddptop.host import children
+from ddptop.host.run_folder import RunDirectoryError, ensure_run_directory
 
 RESTART_AFTER_S = 0.2
 MOST_PAUSE_S = 30.0
@@ -152,7 +152,7 @@ class CollectorSupervisor:
                 stderr=log,
                 text=True,
                 start_new_session=True,  # Ctrl-C is for the training, not for its recorder
-                env=beside.environment(),
+                env=children.environment(),
             )
 
     def _watch(self) -> None:

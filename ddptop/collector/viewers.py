@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ddptop.analysis.frame_codec import POINTS, encode_frame
-from ddptop.collector.mishaps import Mishaps
+from ddptop.collector.admission import Mishaps
+from ddptop.frames.codec import POINTS, encode_frame
 from ddptop.protocol.link import State
 from ddptop.transport.credit import LARGEST_FRAME_BYTES, CreditServer, Waiting
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Frame
+    from ddptop.frames.frame import Frame
 
 INTERVAL_NS = 250_000_000
 """A person sees no more than four frames a second."""
@@ -20,7 +20,7 @@ class FrameMaker(Protocol):
     """Gives the group as it is now, with the history from point `cursor` on."""
 
     def __call__(self, *, cursor: int, focus: int | None, want: str) -> Frame:
-        """`focus`: the rank whose single steps are wanted; `want`: see `ddptop.analysis.wants`."""
+        """`focus`: the rank whose single steps are wanted; `want`: see `ddptop.frames.requests`."""
 
 
 class Viewers:

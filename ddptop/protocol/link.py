@@ -23,7 +23,7 @@ class Credit:
 
     `cursor` is the number of history points the viewer already has, `epoch` whose history that is;
     `focus` is the rank whose single steps it wants as well, -1 for none. `want` asks for one more part of
-    the frame (`ddptop.analysis.wants`), empty: none.
+    the frame (`ddptop.frames.requests`), empty: none.
     """
 
     epoch: int
@@ -34,7 +34,7 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Collector to viewer: one frame of the group (`ddptop.analysis.frame_codec`)."""
+    """Collector to viewer: one frame of the group (`ddptop.frames.codec`)."""
 
     epoch: int
     skipped: int

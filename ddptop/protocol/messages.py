@@ -2,6 +2,8 @@
 
 Clocks: `*_ns` is CLOCK_MONOTONIC of the host where it was read, in integer nanoseconds.
 Durations and offsets inside a step are integer microseconds.
+
+What a rank says at its end when all is well; any other reason of a BYE is that of a failure.
 """
 
 from __future__ import annotations
@@ -290,3 +292,13 @@ class Received:
     seq: int
     """Number on the acked link; 0 for what is not acked (HELLO, PROGRESS, the collector's own)."""
     message: Message
+
+
+FINISHED = "finished"
+"""Its process ends by itself. The exit code still tells whether its script meant that."""
+
+LEFT = "left its group"
+"""Its script has destroyed its process groups in good order, and the training with it. Whoever started the
+process may kill it from now on (Ray does, once its train function has returned): that is no death."""
+
+WELL = frozenset({FINISHED, LEFT})

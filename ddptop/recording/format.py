@@ -11,8 +11,8 @@ Kinds of frames:
     record  = msgpack [t_ns, rank, session, seq, body]: a `Received`, body = the message as on the wire
     INDEX   = offset of the INDEX before it (0: none), then (offset, summary) of each BLOCK since that one
     FOOTER  = offset of the last INDEX; last in a file that was closed, and nowhere else
-    HISTORY = zlib of the group's history points, thinned out (`ddptop.recording.past`); it follows the INDEX
-              whose blocks it is about, where the writer knew any. Earlier versions pass over it.
+    HISTORY = zlib of the group's history points, thinned out (`ddptop.recording.history`); it follows the
+              INDEX whose blocks it is about, where the writer knew any. Earlier versions pass over it.
     COPY    = (offset, summary) of an earlier BLOCK, then zlib of those of its records without which the
               others say nothing (HELLO, LAYOUT, ...): read where that BLOCK cannot be. Earlier versions pass
               over it.

@@ -1,22 +1,36 @@
-"""Which blocks a recording holds, told by its INDEX frames, and by its blocks where those do not reach."""
+"""Which blocks a recording holds, told by its INDEX frames, and by its blocks where those do not reach.
+
+All blocks of a recording as columns: a long run has hundreds of thousands of them.
+
+Where in a recording a moment or a step is, by the summaries of its blocks alone.
+
+How far a recording goes: its index, its size, and whether it still grows.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ddptop.recording.blocks import Blocks
+import numpy as np
+
+from ddptop.recording.disk import is_being_written
 from ddptop.recording.format import (
     BLOCK,
     COPY,
+    ENTRY_FIELDS,
     FOOTER,
     FOOTER_BYTES,
     HISTORY,
     INDEX,
     MAGIC,
+    NO_STEP,
     SUMMARY_BYTES,
     Entry,
     RecordingError,
+    Summary,
     block_summary,
     copy_content,
     first_offset,
@@ -24,8 +38,58 @@ from ddptop.recording.format import (
     index_content,
     is_possible,
 )
-from ddptop.recording.frames import Frame, last_of_kind, read_frame, walk
+from ddptop.recording.framing import Frame, last_of_kind, read_frame, walk
 from ddptop.recording.records import COPY_WITHIN
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ddptop.recording.records import BlockReader
+
+_ROW = np.dtype(list(ENTRY_FIELDS))
+
+
+class Blocks:
+    """A sequence of entries that never changes; `first_ns` and the others are columns of it."""
+
+    def __init__(self, rows: NDArray[Any] | None = None) -> None:
+        """`rows` as `of_bytes` makes them; None: no block."""
+        self._rows = np.empty(0, _ROW) if rows is None else rows
+        self.first_ns: NDArray[np.int64] = self._rows["first_ns"]
+        self.last_ns: NDArray[np.int64] = np.ascontiguousarray(self._rows["last_ns"])
+        self.first_step: NDArray[np.int64] = np.ascontiguousarray(self._rows["first_step"])
+        self.last_step: NDArray[np.int64] = np.ascontiguousarray(self._rows["last_step"])
+        self.records: NDArray[np.uint32] = self._rows["records"]
+        self.lasting: NDArray[np.uint32] = self._rows["lasting"]
+
+    @classmethod
+    def of_bytes(cls, pieces: Iterable[bytes]) -> Blocks:
+        """From packed entries, as they stand in INDEX frames. Raises ValueError where the length is wrong."""
+        return cls(np.frombuffer(b"".join(pieces), _ROW))
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> Blocks:
+        """From single entries."""
+        return cls(np.array([(entry.offset, *entry.summary) for entry in entries], _ROW))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Entry:
+        offset, *summary = self._rows[index].item()
+        return Entry(offset, Summary._make(summary))
+
+    def __iter__(self) -> Iterator[Entry]:
+        return (self[index] for index in range(len(self)))
+
+    def __add__(self, other: Blocks) -> Blocks:
+        if not len(other):
+            return self
+        return other if not len(self) else Blocks(np.concatenate([self._rows, other._rows]))
+
+    def part(self, first: int, stop: int) -> Blocks:
+        """Blocks first to before stop."""
+        return Blocks(self._rows[first:stop])
 
 
 class Contents(NamedTuple):
@@ -162,3 +226,105 @@ def _entry(found: Frame) -> Entry | None:
         return None
     entry = Entry(found.offset, block_summary(found.payload))
     return entry if is_possible(entry) else None
+
+
+BACK_AT_ONCE = 256
+"""Blocks that are looked at in one go on the way back."""
+
+
+def block_at(blocks: Blocks, t_ns: int) -> int:
+    """The first block that reaches up to `t_ns`; the number of blocks where none does."""
+    return int(np.searchsorted(blocks.last_ns, t_ns))
+
+
+def steps_back(blocks: Blocks, stop: int, steps: int) -> int:
+    """The block at which about the last `steps` steps before block `stop` begin.
+
+    A restarted run counts its steps from 0 again, so it is progress that is added up, not step numbers.
+    """
+    back, lowest = 0, None
+    while stop > 0:
+        begin = max(0, stop - BACK_AT_ONCE)
+        firsts, lasts = blocks.first_step[begin:stop].tolist(), blocks.last_step[begin:stop].tolist()
+        for index in range(stop - begin - 1, -1, -1):
+            first, last = firsts[index], lasts[index]
+            if first == NO_STEP:
+                continue
+            back += last - first + 1 if lowest is None or first > lowest else lowest - first
+            lowest = first
+            if back >= steps:
+                return begin + index
+        stop = begin
+    return 0
+
+
+def block_of_step(blocks: Blocks, step: int) -> int | None:
+    """The last block that holds this step: there the slowest rank reports it, after the last restart.
+
+    Where none holds it (lost, or thinned out): the last block before it. None: all steps come later.
+    """
+    there = blocks.first_step != NO_STEP
+    holding = np.flatnonzero(there & (blocks.first_step <= step) & (blocks.last_step >= step))
+    if len(holding):
+        return int(holding[-1])
+    below = np.flatnonzero(there & (blocks.last_step < step))
+    return int(below[-1]) if len(below) else None
+
+
+class Extent:
+    """What is known of one file, as it was when it was last looked at."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Look for the first time. The descriptor is the caller's to close. Raises OSError."""
+        self._descriptor = descriptor
+        self.first_step: int | None = None
+        """Lowest step number in it; None: it holds no step."""
+        self.last_step: int | None = None
+        self._ask()
+        self.contents = load(descriptor, self.size)
+        self._note_steps(self.contents.blocks)
+
+    def look(self) -> None:
+        """Take notice of what was written since."""
+        self._ask()
+        known = len(self.contents.blocks)
+        self.contents = extend(self.contents, self._descriptor, self.size)
+        self._note_steps(self.contents.blocks.part(known, len(self.contents.blocks)))
+
+    def _ask(self) -> None:
+        # Asked before the size: a writer that ends in between has written all that the size says.
+        self.growing = is_being_written(self._descriptor)
+        """A writer holds it."""
+        self.size = os.fstat(self._descriptor).st_size
+        """Bytes."""
+
+    def _note_steps(self, added: Blocks) -> None:
+        steps = added.first_step != NO_STEP
+        if steps.any():
+            first, last = int(added.first_step[steps].min()), int(added.last_step[steps].max())
+            self.first_step = first if self.first_step is None else min(first, self.first_step)
+            self.last_step = last if self.last_step is None else max(last, self.last_step)
+
+    def damage(self, reader: BlockReader) -> str | None:
+        """What of the file could not be read, or not as it is there, in words; None: nothing.
+
+        `reader` knows of the blocks that were read so far.
+        """
+        contents = self.contents
+        parts = []
+        torn = self.size - contents.end - (FOOTER_BYTES if contents.closed else 0)
+        if contents.broken:
+            parts.append("its index is damaged: the blocks were searched for")
+        if contents.damaged:
+            parts.append(f"{contents.damaged:,} bytes in the middle are damaged")
+        if reader.unreadable:
+            lost = f", {reader.lost:,} messages are lost" if reader.lost else ""
+            parts.append(f"{reader.unreadable:,} of {len(contents.blocks):,} blocks cannot be read{lost}")
+        if reader.mended:
+            blocks = "a block" if reader.mended == 1 else f"{reader.mended:,} blocks"
+            parts.append(f"a wrong bit in {blocks} was put right")
+        if torn > 0 and not self.growing:
+            parts.append(f"the last {torn:,} bytes are cut off or damaged")
+        elif not contents.closed and not self.growing:
+            parts.append("it was never closed: its last moments may be missing")
+        return "; ".join(parts) or None

@@ -1,26 +1,118 @@
-"""Reading a recording: finished, cut off, damaged, or being written at this moment."""
+"""Reading a recording: finished, cut off, damaged, or being written at this moment.
+
+A place in a recording, from which it is read message by message.
+
+Opening a file only where it is a recording that this version reads.
+
+The message that a recording begins with, or one in its place.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
 import weakref
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.protocol.limits import VERSION
 from ddptop.protocol.messages import Hello, Progress, Received, Run, Type
-from ddptop.recording import lookup
-from ddptop.recording.block_reader import BlockReader, everything, is_no_steps, only
-from ddptop.recording.blocks import Blocks
-from ddptop.recording.cursor import Cursor
-from ddptop.recording.extent import Extent
-from ddptop.recording.first_run import first_run
-from ddptop.recording.format import RecordingError, Summary
-from ddptop.recording.histories import Histories
-from ddptop.recording.opening import open_recording
-from ddptop.recording.past import Past
-from ddptop.recording.records import Wanted
+from ddptop.recording import index as lookup
+from ddptop.recording.format import MAGIC, RecordingError, Summary
+from ddptop.recording.framing import read_frame
+from ddptop.recording.history import Histories, Past
+from ddptop.recording.index import Blocks, Extent
+from ddptop.recording.records import BlockReader, Wanted, everything, is_no_steps, only
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ddptop.protocol.messages import Received
+
+
+class Cursor:
+    """Reads a recording message by message, and goes on when a growing one was refreshed."""
+
+    def __init__(self, recording: Recording, from_ns: int) -> None:
+        """Use `Recording.cursor`."""
+        self._recording = recording
+        self._from_ns = from_ns
+        self._block = recording.block_at(from_ns)
+        self._ready: deque[Received] = deque()
+
+    def peek(self) -> Received | None:
+        """The next message; None: there is none as yet."""
+        while not self._ready:
+            block = self._recording.block(self._block)
+            if block is None:
+                return None
+            self._block += 1
+            self._ready.extend(received for received in block if received.t_ns >= self._from_ns)
+        return self._ready[0]
+
+    def take(self) -> Received | None:
+        """The same, and step past it."""
+        return None if self.peek() is None else self._ready.popleft()
+
+
+def first_run(lasting: Iterable[Received], path: Path, start_ns: int) -> Run:
+    """The first RUN among these messages; where its block is damaged, one made up of what the ranks said."""
+    hello: Hello | None = None
+    for received in lasting:
+        if isinstance(received.message, Run):
+            return received.message
+        if hello is None and isinstance(received.message, Hello):
+            hello = received.message
+    return Run(
+        version=VERSION,
+        run_id=hello.run_id if hello else "",
+        name=path.stem,
+        script="",
+        argv=(),
+        unix_ns=hello.unix_ns if hello else 0,
+        monotonic_ns=start_ns,
+        state="live",
+        exit_code=None,
+        simulated=False,
+    )
+
+
+def open_recording(path: Path) -> int:
+    """A descriptor of the recording, for reading. Raises OSError; RecordingError when it is none."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        _check(descriptor, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check(descriptor: int, path: Path) -> None:
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(21, "Is a directory", str(path))
+    head = os.read(descriptor, len(MAGIC)) if stat.S_ISREG(mode) else b"?"
+    if head == MAGIC or _has_wrong_bit(descriptor, head):
+        return
+    if not head:
+        raise RecordingError(f"{path} is empty")
+    if head[:-1] == MAGIC[:-1]:
+        raise RecordingError(f"{path} has format {head[-1]}, this ddptop reads format {MAGIC[-1]}")
+    raise RecordingError(f"{path} is not a ddptop recording")
+
+
+def _has_wrong_bit(descriptor: int, head: bytes) -> bool:
+    """Whether a whole frame follows what is MAGIC but for one bit, which is not in the version."""
+    if len(head) < len(MAGIC) or head[-1] != MAGIC[-1]:
+        return False
+    wrong = (int.from_bytes(head, "little") ^ int.from_bytes(MAGIC, "little")).bit_count()
+    return wrong == 1 and read_frame(descriptor, len(MAGIC)) is not None
+
 
 __all__ = ["Recording", "RecordingError"]
 

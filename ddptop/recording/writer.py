@@ -28,8 +28,8 @@ from ddptop.recording.format import (
     frame,
     index_payload,
 )
+from ddptop.recording.history import Past, past_payload
 from ddptop.recording.index import load
-from ddptop.recording.past import Past, past_payload
 from ddptop.recording.records import PASSING, BlockBuilder
 from ddptop.recording.thinning import MOST_KEYS, Thinner
 

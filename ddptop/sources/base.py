@@ -6,7 +6,7 @@ import traceback
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Frame
+    from ddptop.frames.frame import Frame
 
 
 class Source(Protocol):
@@ -34,7 +34,7 @@ class Source(Protocol):
         """Ask for the single steps of this rank in coming frames."""
 
     def want(self, text: str) -> None:
-        """Ask for one more part of coming frames, by a text of `ddptop.analysis.wants`; empty: none."""
+        """Ask for one more part of coming frames, by a text of `ddptop.frames.requests`; empty: none."""
 
     def play(self, playing: bool | None = None) -> None:
         """Run or hold the recording; None toggles. Live: nothing."""

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from ddptop.analysis.frame_codec import FrameDecoder, FrameError, has_more
-from ddptop.analysis.history import HistoryStore
+from ddptop.frames.codec import FrameDecoder, FrameError, has_more
+from ddptop.frames.history import HistoryStore
+from ddptop.host.discovery import is_alive, read_run_file
+from ddptop.host.run_folder import view_endpoint
 from ddptop.protocol.link import Credit
 from ddptop.sources.base import Source, error_line
 from ddptop.transport.credit import CreditClient
-from ddptop.transport.discovery import is_alive, read_run_file
-from ddptop.transport.rundir import view_endpoint
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Frame
+    from ddptop.frames.frame import Frame
+    from ddptop.host.run_folder import RunFile
     from ddptop.protocol.link import State
-    from ddptop.transport.rundir import RunFile
 
 POLL_MS = 100
 

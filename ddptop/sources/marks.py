@@ -6,13 +6,12 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from ddptop.protocol.evidence import Evidence
-from ddptop.protocol.goodbyes import WELL
-from ddptop.protocol.messages import Bye, Event, Hello, Run
+from ddptop.protocol.messages import WELL, Bye, Event, Hello, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ddptop.analysis.frames import Happening
+    from ddptop.frames.frame import Happening
     from ddptop.protocol.messages import Received
 
 STALL = "stall"

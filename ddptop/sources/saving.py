@@ -6,8 +6,7 @@ import re
 import time
 from pathlib import Path
 
-from ddptop.transport.private import RunDirectoryError
-from ddptop.transport.roots import state_directory
+from ddptop.host.folders import RunDirectoryError, state_directory
 
 MOST_NUMBERS = 100
 """Files of one run and one second: more than anyone saves."""

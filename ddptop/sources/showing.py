@@ -9,14 +9,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from ddptop.analysis.frames import Playback
-from ddptop.sources.backfill import Backfill
-from ddptop.sources.happened import Happened
+from ddptop.frames.frame import Playback
 from ddptop.sources.marks import Marks
+from ddptop.sources.past import Backfill, Happened
 from ddptop.sources.player import NS, Player
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Frame
+    from ddptop.frames.frame import Frame
     from ddptop.recording.reader import Recording
 
 Order: TypeAlias = "Callable[[Player], None]"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from ddptop.host.processes import need_threads
 from ddptop.protocol.codec import ProtocolError, decode
-from ddptop.transport.processes import need_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

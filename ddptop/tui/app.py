@@ -1,4 +1,7 @@
-"""The application: a timer, a place, and the keys that move it. Views draw, the source knows."""
+"""The application: a timer, a place, and the keys that move it. Views draw, the source knows.
+
+All that the keys do: they move the place, or ask the source to move the recording.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,30 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Event, Key, Paste
 from textual.theme import Theme
 
-from ddptop.analysis.frames import Frame
+from ddptop.frames.frame import Frame
+from ddptop.render.line import Line
+from ddptop.render.text import clean
 from ddptop.sources.base import Source
+from ddptop.tui.actions.lanes import LaneKeys
+from ddptop.tui.actions.pages import KeepKeys
+from ddptop.tui.actions.playback import PlaybackKeys
+from ddptop.tui.actions.prompts import PromptKeys
+from ddptop.tui.actions.ranks import RankKeys
+from ddptop.tui.actions.runs import RunKeys
+from ddptop.tui.actions.views import ViewKeys
 from ddptop.tui.keys import KEYS
 from ddptop.tui.mouse import Mouse
-from ddptop.tui.paint.line import Line
-from ddptop.tui.paint.text import clean
 from ddptop.tui.painted import Painted
 from ddptop.tui.runs import Runs
 from ddptop.tui.scene import Place, Scene
-from ddptop.tui.steer import Steer
 from ddptop.tui.terminal import ScreenDriver, ended_by_signals, terminal_is_there
 from ddptop.tui.theme import DEFAULT_THEME, THEMES, Palette, in_colours
-from ddptop.tui.views.picture import picture, without_frame
-from ddptop.tui.views.wanted import wanted
+from ddptop.tui.views.picture import picture, wanted, without_frame
+
+
+class Steer(ViewKeys, LaneKeys, RankKeys, PlaybackKeys, PromptKeys, KeepKeys, RunKeys):
+    """Mixed into the application."""
+
 
 GONE_EVERY_S = 0.5
 """Between two looks at whether the terminal is still there: Textual reads a dead one in a tight loop."""

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from textual.events import Click, MouseDown, MouseMove, MouseScrollDown, MouseScrollUp, MouseUp
 
-from ddptop.tui.paint.line import Spot
+from ddptop.render.line import Spot
+from ddptop.tui.app import Steer
 from ddptop.tui.painted import Painted
-from ddptop.tui.steer import Steer
 
 if TYPE_CHECKING:
     from textual.app import App

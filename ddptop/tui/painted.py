@@ -13,8 +13,8 @@ from textual.strip import Strip
 from textual.theme import Theme
 from textual.widget import Widget
 
-from ddptop.tui.paint.line import Line, Spot
-from ddptop.tui.paint.text import ASCII
+from ddptop.render.line import Line, Spot
+from ddptop.render.text import ASCII
 from ddptop.tui.theme import Palette
 
 

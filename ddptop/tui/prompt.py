@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ddptop.tui.paint.line import Line
-from ddptop.tui.paint.text import cells, clean
+from ddptop.render.line import Line
+from ddptop.render.text import cells, clean
 
 LONGEST = 80
 """Characters that a prompt takes: no filter and no step is longer."""

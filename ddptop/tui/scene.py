@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ddptop.render.phases import Breakdown
+from ddptop.render.text import clean
 from ddptop.tui.keys import VIEWS, ViewName
-from ddptop.tui.paint.phases import Breakdown
-from ddptop.tui.paint.text import clean
 from ddptop.tui.place import Place, Scroll
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Frame
+    from ddptop.frames.frame import Frame
 
 __all__ = ["TO_STALL", "VIEWS", "Place", "Scene", "Scroll", "ViewName"]
 

@@ -2,6 +2,8 @@
 
 `ScreenDriver` adjusts Textual's driver for Linux and macOS (8.2), and uses its private names `_file`,
 `_writer_thread` and `_must_signal_resume`.
+
+What a terminal is asked for that Textual does not ask for.
 """
 
 from __future__ import annotations
@@ -98,3 +100,31 @@ def ended_by_signals(end: Callable[[int], object]) -> Iterator[None]:
         for number in handled:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN if came else before[number])
+
+
+AS_PUT = "\x1b[8l"
+"""Each letter stays in its cell: BDSM of ECMA-48 reset, as the terminal working group's BiDi recommendation
+has it (VTE, mintty). Other terminals pass over it; those that set right-to-left words in their own order
+would move the figures beside a name in Hebrew or Arabic into each other's columns."""
+
+AS_READ = "\x1b[8h"
+"""Where that recommendation begins."""
+
+
+@contextmanager
+def letters_in_their_cells(stream: TextIO | None) -> Iterator[None]:
+    """While the block lasts, a terminal behind `stream` reorders nothing."""
+    if stream is None or not stream.isatty():
+        yield
+        return
+    _say(stream, AS_PUT)
+    try:
+        yield
+    finally:
+        _say(stream, AS_READ)
+
+
+def _say(stream: TextIO, text: str) -> None:
+    with suppress(OSError):  # it has hung up
+        stream.write(text)
+        stream.flush()

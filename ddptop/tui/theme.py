@@ -12,7 +12,7 @@ from rich.style import Style
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
-from ddptop.tui.paint.line import Ground, Role
+from ddptop.render.line import Ground, Role
 
 DEFAULT_THEME = "ddptop-dark"
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.bounds import SAME_HOST_BOUND_MS, Comparison
-from ddptop.analysis.detail import Timing, figures
-from ddptop.analysis.detail_window import DetailWindow
-from ddptop.analysis.detailed import Detailed, Prepared
-from ddptop.analysis.frames import Straggler
-from ddptop.analysis.groups import Scope
-from ddptop.analysis.naming import Named
+from ddptop.analysis.steps.bounds import SAME_HOST_BOUND_MS, Comparison
+from ddptop.analysis.steps.detail import Timing, figures
+from ddptop.analysis.steps.detail_window import DetailWindow
+from ddptop.analysis.steps.detailed import Detailed, Prepared
+from ddptop.analysis.steps.groups import Scope
+from ddptop.analysis.straggler.naming import Named
+from ddptop.frames.frame import Straggler
 from ddptop.protocol.messages import Bucket
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Column
+    from ddptop.frames.frame import Column
 
 STEP_MS, TRANSFER_MS = 20.0, 1.0
 

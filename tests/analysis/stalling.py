@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddptop.analysis.frames import Frame
 from ddptop.analysis.reducer import Reducer
+from ddptop.frames.frame import Frame
 from ddptop.protocol.evidence import Evidence, GroupState, Operation, Stack, StackFrame
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Event, Phase, Received, Scalar

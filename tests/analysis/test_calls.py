@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.analysis.calls import compiling, in_collective, is_users, place, user_call
-from ddptop.analysis.stall_frames import Call
+from ddptop.frames.calls import compiling, in_collective, is_users, place, user_call
+from ddptop.frames.stall import Call
 from ddptop.protocol.evidence import Stack, StackFrame
 
 TORCH = "/opt/conda/lib/python3.12/site-packages/torch"
@@ -22,8 +22,8 @@ def stack(*files: str) -> tuple[Stack, ...]:
         ("/home/me/lib/data.py", True),
         ("<stdin>", True),
         ("/srv/ddptop/experiments/train.py", True),
-        ("/home/me/src/ddptop/runtime/demo.py", True),
-        ("/home/me/src/ddptop/runtime/timed_hook.py", False),
+        ("/home/me/src/ddptop/training/demo.py", True),
+        ("/home/me/src/ddptop/training/timed_hook.py", False),
         ("/usr/lib/python3.11/threading.py", False),
         ("/usr/lib/python3/dist-packages/numpy/core.py", False),
         ("/venv/lib64/python3.10/site-packages/datasets/load.py", False),

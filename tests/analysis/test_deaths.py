@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.analysis.verdict import verdict
+from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Stack, StackFrame
 from ddptop.protocol.messages import Bye
 from tests.analysis.stalling import ALL_REDUCE, BACKWARD, Stage, op, waits

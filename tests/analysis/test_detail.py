@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddptop.analysis.detail import figures, launched, timing
-from ddptop.analysis.pairing import Batch, CompleteStep
+from ddptop.analysis.steps.detail import figures, launched, timing
+from ddptop.analysis.steps.pairing import Batch, CompleteStep
 from ddptop.protocol.messages import Flag, StepRow
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ddptop.analysis.device_side import waits_for_device
-from ddptop.analysis.verdict import verdict
+from ddptop.analysis.stall.device import waits_for_device
+from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Stack, StackFrame
 from ddptop.protocol.messages import Event, Phase, Received
 from tests.analysis.stalling import NS, Stage, op, users, waits

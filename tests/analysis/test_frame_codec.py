@@ -10,10 +10,10 @@ import msgpack
 import numpy as np
 import pytest
 
-from ddptop.analysis import frames
-from ddptop.analysis.frame_codec import FrameDecoder, FrameError, decode_frame, encode_frame, has_more
-from ddptop.analysis.history import COLUMNS
 from ddptop.analysis.reducer import Reducer
+from ddptop.frames import frame as frames
+from ddptop.frames.codec import FrameDecoder, FrameError, decode_frame, encode_frame, has_more
+from ddptop.frames.history import COLUMNS
 from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_SHOWN_WORLD, MAX_WORLD
 from ddptop.protocol.messages import Hello, Received, StepRow, Steps
 from ddptop.transport.credit import LARGEST_FRAME_BYTES

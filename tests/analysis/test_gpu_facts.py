@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddptop.analysis.frame_codec import decode_frame, encode_frame
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.snapshot import snapshot
-from ddptop.analysis.verdict import verdict
+from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.snapshot import snapshot
+from ddptop.frames.verdict import verdict
 from ddptop.protocol.machine import Gpu, Memory
 from ddptop.protocol.messages import Received
 

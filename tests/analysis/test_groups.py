@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.snapshot import snapshot
+from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import Bucket
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Frame
+    from ddptop.frames.frame import Frame
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS

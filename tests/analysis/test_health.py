@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.snapshot import snapshot
+from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.limits import MUTE_AFTER
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Received

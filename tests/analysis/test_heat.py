@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ddptop.analysis.frame_codec import decode_frame, encode_frame
-from ddptop.analysis.heat import fold, folds
-from ddptop.analysis.wanted_frames import Heat
-from ddptop.analysis.wants import HEAT_FIGURES
+from ddptop.analysis.build.heat import fold, folds
+from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.detail import Heat
+from ddptop.frames.requests import HEAT_FIGURES
 from tests.analysis.conftest import World
 from tests.analysis.test_timeline import fed
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddptop.analysis.frames import History
-from ddptop.analysis.history import COLUMNS, HistoryStore
+from ddptop.frames.frame import History
+from ddptop.frames.history import COLUMNS, HistoryStore
 
 
 def piece(start: int, count: int) -> History:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ddptop.analysis.bounds import SAME_HOST_BOUND_MS
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.snapshot import snapshot
-from ddptop.analysis.verdict import verdict
+from ddptop.analysis.steps.bounds import SAME_HOST_BOUND_MS
+from ddptop.frames.snapshot import snapshot
+from ddptop.frames.verdict import verdict
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Frame
+    from ddptop.frames.frame import Frame
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS

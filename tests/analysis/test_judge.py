@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from ddptop.analysis.causes import cause
 from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.straggler.naming import cause
 from tests.analysis.arrivals import looks
 from tests.analysis.conftest import bucket
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ddptop.analysis.frame_codec import decode_frame, encode_frame
 from ddptop.analysis.logged import MAX_NAMES
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.snapshot import snapshot
+from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import Logged, Received
 
 START_NS = 5_000 * 1_000_000_000

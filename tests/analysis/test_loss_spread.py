@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ddptop.analysis.loss_spread import stands_apart
-from ddptop.analysis.verdict import verdict
+from ddptop.analysis.health.loss_spread import stands_apart
+from ddptop.frames.verdict import verdict
 from tests.analysis.stalling import Stage
 
 STEPS, WORLD = 100, 8

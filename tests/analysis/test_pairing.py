@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop.analysis.pairing import MAX_HELD, Batch, Pairing
+from ddptop.analysis.steps.pairing import MAX_HELD, Batch, Pairing
 from ddptop.protocol.messages import StepRow
 
 ROW = StepRow(0, 1, 0, 0, 0, 0, 0, 0, -1, 1, 0, 0, None, ())

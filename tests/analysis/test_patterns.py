@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ddptop.analysis.judge import certainty
 from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.straggler.judge import certainty
 from tests.analysis.arrivals import looks, straggler
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from ddptop.analysis.detailed import Detailed
-    from ddptop.analysis.frames import Column
-    from ddptop.analysis.naming import Named
+    from ddptop.analysis.steps.detailed import Detailed
+    from ddptop.analysis.straggler.naming import Named
+    from ddptop.frames.frame import Column
 
     Load = Callable[[Generator, int, int], Column]
 

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from ddptop.analysis.present import onset
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.report.build import report
-from ddptop.analysis.snapshot import snapshot
-from ddptop.analysis.verdict import verdict
-from ddptop.analysis.wants import WantsTimeline
+from ddptop.analysis.straggler.present import onset
 from ddptop.cli.plain import picture, watch_line
+from ddptop.frames.requests import WantsTimeline
+from ddptop.frames.snapshot import snapshot
+from ddptop.frames.verdict import verdict
+from ddptop.report.build import report
 
 from .conftest import NS, START_NS, World
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Frame
+    from ddptop.frames.frame import Frame
 
 LATE = 174_000
 

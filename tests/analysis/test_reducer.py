@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from ddptop.analysis.alerts import PASSED_LOSS_NS
-from ddptop.analysis.frames import Frame
+from ddptop.analysis.health.alerts import PASSED_LOSS_NS
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.snapshot import snapshot
-from ddptop.analysis.verdict import verdict
+from ddptop.frames.frame import Frame
+from ddptop.frames.snapshot import snapshot
+from ddptop.frames.verdict import verdict
 from ddptop.protocol.messages import Bucket, Layout, Received, Steps
 
 NS = 1_000_000_000

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from ddptop.analysis.verdict import verdict
+from ddptop.frames.verdict import verdict
 from ddptop.protocol.messages import Membership, Replica
 from tests.analysis.stalling import Stage
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ddptop.analysis.report.build import finish, report
-from ddptop.analysis.report.data import as_data
-from ddptop.analysis.report.walk import Walk
 from ddptop.protocol.messages import Received, Steps
+from ddptop.report.build import finish, report
+from ddptop.report.content import as_data
+from ddptop.report.walk import Walk
 
 if TYPE_CHECKING:
-    from ddptop.analysis.report.content import Report
+    from ddptop.report.content import Report
 
     from .conftest import World
 

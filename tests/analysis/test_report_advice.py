@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ddptop.analysis.report.advice import advice
-from ddptop.analysis.report.build import report
-from ddptop.analysis.report.content import BucketSummary, Report
+from ddptop.report.advice import advice
+from ddptop.report.build import report
+from ddptop.report.content import BucketSummary, Report
 
 if TYPE_CHECKING:
     from .conftest import World

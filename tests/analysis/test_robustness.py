@@ -8,10 +8,10 @@ import warnings
 
 import pytest
 
-from ddptop.analysis.frame_codec import decode_frame, encode_frame
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.snapshot import snapshot
-from ddptop.analysis.verdict import verdict
+from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.snapshot import snapshot
+from ddptop.frames.verdict import verdict
 from ddptop.protocol import limits
 from ddptop.protocol.evidence import Evidence, GroupState, Operation, Stack, StackFrame
 from ddptop.protocol.machine import Usage

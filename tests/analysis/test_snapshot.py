@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from ddptop.analysis.frame_codec import decode_frame, encode_frame
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.snapshot import snapshot, tidy
+from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.snapshot import snapshot, tidy
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from ddptop.analysis.frame_codec import encode_frame
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.report.incidents import Incidents
-from ddptop.analysis.snapshot import snapshot
-from ddptop.analysis.stall_frames import MAX_TESTIMONIES
-from ddptop.analysis.verdict import verdict
+from ddptop.frames.codec import encode_frame
+from ddptop.frames.snapshot import snapshot
+from ddptop.frames.stall import MAX_TESTIMONIES
+from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Stack, StackFrame
 from ddptop.protocol.messages import Event, Hello, Phase, Received
+from ddptop.report.incidents import Incidents
 from tests.analysis.stalling import ALL_REDUCE, NS, START_NS, Stage, op, users, waits
 
 IN_41 = {"step": 41, "bucket": 3, "sequence": 83}

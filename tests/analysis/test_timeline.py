@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddptop.analysis import kept_steps
-from ddptop.analysis.frame_codec import decode_frame, encode_frame
+from ddptop.analysis.build.timeline import MOST_LANES
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.timeline import MOST_LANES
-from ddptop.analysis.wanted_frames import Lane, Timeline
+from ddptop.analysis.steps import kept_steps
+from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.detail import Lane, Timeline
 from tests.analysis.conftest import World
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ddptop.analysis.frames import Clocks, Happening
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.verdict import duration, verdict
+from ddptop.frames.frame import Clocks, Happening
+from ddptop.frames.verdict import duration, verdict
 
 NS = 1_000_000_000
 START_NS = 5_000 * NS

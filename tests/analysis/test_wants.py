@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.analysis.wants import MOST_COLUMNS, MOST_ROWS, WantsHeat, WantsTimeline, parse
+from ddptop.frames.requests import MOST_COLUMNS, MOST_ROWS, WantsHeat, WantsTimeline, parse
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import random
 import resource
 import time
 
-from ddptop.analysis.frame_codec import decode_frame, encode_frame
 from ddptop.analysis.reducer import Reducer
+from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.protocol.messages import Bucket, Flag, Hello, Layout, Progress, Received, Run, StepRow, Steps
 
 BUCKETS = 10

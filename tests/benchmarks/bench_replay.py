@@ -20,7 +20,7 @@ import numpy as np
 from ddptop.protocol.codec import encode
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Flag, Progress, Received, StepRow, Steps
-from ddptop.recording.past import GROUP, Past, joined, picked
+from ddptop.recording.history import GROUP, Past, joined, picked
 from ddptop.recording.writer import Writer
 from ddptop.sources.replay import ReplaySource
 from tests.recording.made_up import START_NS, hello, layout, run_message

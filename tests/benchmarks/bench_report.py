@@ -18,14 +18,15 @@ from unittest import mock
 import msgpack
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.cli.report_reading import read
 from ddptop.protocol.codec import decode, encode
 from ddptop.protocol.messages import Received
-from ddptop.recording.block_reader import BlockReader
 from ddptop.recording.reader import Recording
+from ddptop.recording.records import BlockReader
 from ddptop.recording.writer import Writer
+from ddptop.report.reading import read
 from ddptop.sources.replay import frame_of
-from ddptop.sources.simulation import node, ranks
+from ddptop.sources.simulation import ranks
+from ddptop.sources.simulation import ranks as node
 from ddptop.sources.simulation.__main__ import usual_rate
 from ddptop.sources.simulation.story import Story
 from tests.recording.made_up import NS, START_NS, START_UNIX_NS, run_message

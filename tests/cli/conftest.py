@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddptop.analysis.frames import (
+from ddptop.frames.frame import (
     Alert,
     BucketFigures,
     Frame,
@@ -25,8 +25,8 @@ from ddptop.analysis.frames import (
     RunInfo,
     Straggler,
 )
-from ddptop.transport.processes import current_process
-from ddptop.transport.rundir import RunFile, create_run_directory, write_run_file
+from ddptop.host.processes import current_process
+from ddptop.host.run_folder import RunFile, create_run_directory, write_run_file
 
 DEADLINE_S = 60
 """A hung command fails its test; two busy cores start Python in a second or three."""
@@ -199,7 +199,7 @@ def home_here(home: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same folders for commands that run in this process; returns the folder that holds them."""
     for name in ("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.setenv(name, home[name])
-    monkeypatch.setattr("ddptop.transport.roots.SHARED_TMP", Path(home["HOME"]))
+    monkeypatch.setattr("ddptop.host.folders.SHARED_TMP", Path(home["HOME"]))
     return Path(home["HOME"])
 
 

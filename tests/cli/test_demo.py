@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 
 
 def test_ranks_that_are_asked_to_end_do_so_after_the_same_step() -> None:
-    from ddptop.runtime.demo import AHEAD, Together
+    from ddptop.training.demo import AHEAD, Together
 
     asked, store = threading.Event(), torch.distributed.HashStore()
     ranks = [Together(asked, store, rank) for rank in range(3)]

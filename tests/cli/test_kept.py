@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from ddptop.cli.kept import kept_for_good
+from ddptop.cli.show import kept_for_good
 
 
 def test_what_was_made_meanwhile_is_kept_out_of_collections_and_these_go_on_even_after_an_error() -> None:

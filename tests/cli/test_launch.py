@@ -175,7 +175,7 @@ def test_how_ranks_ended_is_told_before_the_others_are_ended(home: Path) -> None
     script = """
 import sys
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_processes
-from ddptop.cli.exits import told
+from ddptop.cli.launch import told
 def tell(ended):
     print([(context.pids()[0] == pid, code) for pid, code in ended], context._failures == {}, flush=True)
 from torch.distributed.elastic.multiprocessing.api import PContext, SubprocessContext
@@ -334,7 +334,7 @@ STEPS = [
     "ddptop.cli.launch.run_name",
     "ddptop.cli.watched_run.need_threads",
     "ddptop.cli.watched_run.create_run_directory",
-    "ddptop.transport.agents.join",
+    "ddptop.host.collector_start.join",
     "ddptop.cli.watched_run.recording_path",
     "ddptop.cli.watched_run.collector_arguments",
     "ddptop.collector.supervisor.CollectorSupervisor._spawn",

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.analysis.frames import Frame
 from ddptop.cli import show
 from ddptop.cli.errors import CliError, Exit
 from ddptop.cli.main import main
 from ddptop.cli.runs import MachineRuns
-from ddptop.transport.discovery import starting_run
-from ddptop.transport.rundir import RunFile
+from ddptop.frames.frame import Frame
+from ddptop.host.discovery import starting_run
+from ddptop.host.run_folder import RunFile
 from ddptop.tui.app import DdptopApp
 from tests.cli.recordings import write_recording
 

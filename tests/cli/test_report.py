@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from ddptop.analysis.frames import Frame
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.report.content import Report
-from ddptop.analysis.report.walk import LOOKS
-from ddptop.cli import recorded, report_reading
-from ddptop.cli.report_reading import read
-from ddptop.cli.report_text import page
+from ddptop.cli import find
+from ddptop.frames.frame import Frame
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.messages import Progress, Received, Steps, Type
-from ddptop.recording.block_reader import BlockReader
 from ddptop.recording.format import MAGIC, Entry
 from ddptop.recording.reader import Recording
-from ddptop.recording.records import Wanted
+from ddptop.recording.records import BlockReader, Wanted
+from ddptop.report import reading
+from ddptop.report.content import Report
+from ddptop.report.reading import read
+from ddptop.report.text import page
+from ddptop.report.walk import LOOKS
 from tests.recording import made_up
 
 from .recordings import LATE_US, STEP_US, write_recording
@@ -160,8 +160,8 @@ def test_of_a_long_recording_stretches_tell_the_same(tmp_path: Path, monkeypatch
     path = tmp_path / "long.ddptop"
     made_up.write(path, made_up.a_run(12_000, buckets=1, batch=25, event_at=7_777))
     whole = report_of(path)
-    monkeypatch.setattr(report_reading, "WHOLE_ROWS", 1000)
-    monkeypatch.setattr(report_reading, "STRETCH_ROWS", 0)
+    monkeypatch.setattr(reading, "WHOLE_ROWS", 1000)
+    monkeypatch.setattr(reading, "STRETCH_ROWS", 0)
     part = report_of(path)
     assert not part.reading.whole
     assert part.reading.read_steps < 0.7 * whole.reading.read_steps
@@ -199,8 +199,8 @@ def test_stretches_do_not_miss_a_stall(tmp_path: Path, monkeypatch: pytest.Monke
     path = tmp_path / "stall.ddptop"
     messages = list(made_up.a_run(8_000, buckets=1, batch=25))
     made_up.write(path, with_a_stall(messages, 333, seconds=40))
-    monkeypatch.setattr(report_reading, "WHOLE_ROWS", 1000)
-    monkeypatch.setattr(report_reading, "STRETCH_ROWS", 0)
+    monkeypatch.setattr(reading, "WHOLE_ROWS", 1000)
+    monkeypatch.setattr(reading, "STRETCH_ROWS", 0)
     found = report_of(path)
     assert not found.reading.whole
     (stall,) = found.stalls
@@ -222,7 +222,7 @@ def test_no_block_is_read_twice_and_frames_are_few(
     """Neither where all is read nor where stretches are: with many ranks the reading is all the time."""
     path = tmp_path / "run.ddptop"
     made_up.write(path, made_up.a_run(3000))
-    monkeypatch.setattr(report_reading, "WHOLE_ROWS", whole_rows)
+    monkeypatch.setattr(reading, "WHOLE_ROWS", whole_rows)
     blocks: list[int] = []
     frames: list[int] = []
     read_block, frame = BlockReader.read, Reducer.frame
@@ -252,9 +252,9 @@ def test_reading_that_takes_long_is_announced_on_a_terminal_and_erased(
 
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(recorded, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(recorded, "RENEW_S", 0.01)
-    with Recording.open(recording) as opened, recorded.progress_shown(opened):
+    monkeypatch.setattr(find, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(find, "RENEW_S", 0.01)
+    with Recording.open(recording) as opened, find.progress_shown(opened):
         deadline = time.monotonic() + 60
         while "reading train-k7qf.ddptop: 0%" not in terminal.getvalue():
             assert time.monotonic() < deadline

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.cli import remembered
+from ddptop.cli import settings
 from ddptop.cli.commands import LOOK
 from ddptop.cli.errors import CliError, Exit
 from ddptop.cli.settings import Configuration, load
@@ -140,13 +140,13 @@ def test_only_what_was_changed_on_the_screen_is_remembered(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     path = write(tmp_path, "# mine\ntheme = 'nord'\n")
     app = DdptopApp(NoSource())
-    remembered.keep(app, resolve(tmp_path).settings)
+    settings.remember(app, resolve(tmp_path).settings)
     assert not (tmp_path / "ddptop" / "screen.json").exists()
     app.place.sort, app.place.inverted = "late", True
-    remembered.keep(app, resolve(tmp_path).settings)
+    settings.remember(app, resolve(tmp_path).settings)
     app.place.sort, app.place.inverted = resolve(tmp_path).settings.sort.removeprefix("-"), True
     app.use_theme("ddptop-light")
-    remembered.keep(app, resolve(tmp_path).settings)
+    settings.remember(app, resolve(tmp_path).settings)
     kept = json.loads((tmp_path / "ddptop" / "screen.json").read_text())
     assert kept == {"sort": "-late", "theme": "ddptop-light"}
     assert path.read_text() == "# mine\ntheme = 'nord'\n", "the person's own file is theirs"

@@ -12,9 +12,9 @@ import pytest
 from ddptop.cli import watched_run
 from ddptop.cli.launch_options import LaunchOptions, add_options
 from ddptop.collector.arguments import parse
-from ddptop.transport.discovery import RunFile, write_run_file
-from ddptop.transport.processes import boot_id, pid_namespace
-from ddptop.transport.rundir import create_run_directory
+from ddptop.host.discovery import RunFile, write_run_file
+from ddptop.host.processes import boot_id, pid_namespace
+from ddptop.host.run_folder import create_run_directory
 
 
 def test_no_other_run_takes_the_folder_away_before_a_dead_collector_is_replaced(

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.analysis.frames import Frame
+from ddptop.frames.frame import Frame
+from ddptop.host import folders
+from ddptop.host.discovery import read_run_file
+from ddptop.host.run_folder import create_run_directory
 from ddptop.sources.live import LiveSource
-from ddptop.transport import roots
-from ddptop.transport.discovery import read_run_file
-from ddptop.transport.rundir import create_run_directory
 from ddptop.transport.sender import RESEND_S
 
 DEADLINE_S = 120.0
@@ -139,7 +139,7 @@ class Stage:
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    monkeypatch.setattr(roots, "SHARED_TMP", tmp_path)
+    monkeypatch.setattr(folders, "SHARED_TMP", tmp_path)
     made = Stage(create_run_directory(RUN_ID), tmp_path / "run.ddptop")
     yield made
     made.close()

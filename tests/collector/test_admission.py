@@ -12,17 +12,17 @@ from dataclasses import replace
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.snapshot import snapshot
 from ddptop.cli.plain import watch_line
-from ddptop.cli.report_reading import read as report_of
-from ddptop.cli.report_text import page as report_page
 from ddptop.collector.admission import Admission
+from ddptop.frames.snapshot import snapshot
+from ddptop.host import processes
 from ddptop.protocol.checks import ProtocolError
 from ddptop.protocol.codec import encode
 from ddptop.protocol.limits import MAX_SHOWN_WORLD
 from ddptop.protocol.messages import Event, Hello, Received, StepRow, Steps
 from ddptop.recording.reader import Recording
-from ddptop.transport import processes
+from ddptop.report.reading import read as report_of
+from ddptop.report.text import page as report_page
 from tests.collector.hostile import HOSTILE
 from tests.tui.pages import page as run_page
 from tests.tui.pages import place_at

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from ddptop.collector.gpus import GpuSampler
-from ddptop.collector.nvml import Nvml, throttle_words
+from ddptop.host.gpus import GpuSampler, Nvml, throttle_words
 from ddptop.protocol.machine import GpuReading
 
 BUS = "00000000:3B:00.0"

@@ -14,18 +14,15 @@ from types import SimpleNamespace
 import pytest
 
 from ddptop.collector import supervisor as supervisor_module
-from ddptop.collector import watch as watch_module
-from ddptop.collector.alone import LINGER_NS, ranks_started
 from ddptop.collector.arguments import Arguments, parse
 from ddptop.collector.intake import Intake
-from ddptop.collector.launcher_pipe import LauncherPipe
+from ddptop.collector.run_end import LINGER_NS, LauncherPipe, ranks_started
 from ddptop.collector.supervisor import CollectorSupervisor, Summary
-from ddptop.collector.usage import UsageSampler
-from ddptop.collector.watch import GRACE_NS, SILENCE_NS, Gone, ProcessWatch, RankProcess
+from ddptop.host import rank_processes as watch_module
+from ddptop.host.discovery import write_command
+from ddptop.host.processes import Ending, process_status
+from ddptop.host.rank_processes import GRACE_NS, SILENCE_NS, Gone, ProcessWatch, RankProcess, UsageSampler
 from ddptop.protocol.messages import Event, Received
-from ddptop.transport.discovery import write_command
-from ddptop.transport.endings import Ending
-from ddptop.transport.processes import process_status
 from tests.collector.conftest import wait_for
 
 NS = 1_000_000_000

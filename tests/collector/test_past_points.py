@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.collector.past_points import LOST, PastPoints
+from ddptop.collector.intake import LOST, PastPoints
 from ddptop.protocol.messages import Steps
-from ddptop.recording.past import GROUP, POINTS
+from ddptop.recording.history import GROUP, POINTS
 from tests.recording.made_up import a_run
 
 

@@ -11,9 +11,17 @@ from contextlib import ExitStack
 
 import pytest
 
-from ddptop.collector import nccl_ras
-from ddptop.collector.nccl_ras import DEFAULT_ADDRESS, RasError, address, ask, findings
-from ddptop.collector.ras_asker import NOTHING_KNOWN, NOTHING_WRONG, RasAsker
+from ddptop.host import nccl_ras
+from ddptop.host.nccl_ras import (
+    DEFAULT_ADDRESS,
+    NOTHING_KNOWN,
+    NOTHING_WRONG,
+    RasAsker,
+    RasError,
+    address,
+    ask,
+    findings,
+)
 from ddptop.protocol.codec import decode, encode
 from ddptop.protocol.messages import Event
 

@@ -12,10 +12,10 @@ from itertools import pairwise
 import numpy as np
 
 from ddptop.collector.__main__ import AGAIN
+from ddptop.host.discovery import read_run_file
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Bye, Event, Hello, Layout, Progress, Run, Steps
 from ddptop.recording.reader import Recording, RecordingError
-from ddptop.transport.discovery import read_run_file
 
 
 def steps_of(recording, rank):

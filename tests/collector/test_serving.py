@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import zmq
 
+from ddptop.host.discovery import read_run_file
+from ddptop.host.run_folder import ingest_endpoint, view_endpoint
 from ddptop.protocol.link import Credit
 from ddptop.transport.credit import CreditClient
-from ddptop.transport.discovery import read_run_file
-from ddptop.transport.rundir import ingest_endpoint, view_endpoint
 
 
 def test_a_run_is_served_from_its_first_step_to_its_last(stage):
@@ -60,7 +60,7 @@ def test_a_stopped_viewer_gets_the_newest_state_when_it_goes_on(stage):
 from ddptop.sources.live import LiveSource
 from ddptop.protocol.messages import Credit
 from ddptop.transport.credit import CreditClient
-from ddptop.transport.discovery import read_run_file
+from ddptop.host.discovery import read_run_file
 from pathlib import Path
 source = LiveSource(read_run_file(Path({str(stage.directory)!r})))
 source.start()
@@ -210,7 +210,7 @@ def test_a_viewer_of_a_dead_collector_does_not_call_the_run_live(stage):
 def test_no_heavy_library_is_loaded(stage):
     code = """
 import sys
-import ddptop.collector.__main__, ddptop.collector.service, ddptop.sources.live, ddptop.transport.rundir
+import ddptop.collector.__main__, ddptop.collector.service, ddptop.sources.live, ddptop.host.run_folder
 print(sorted({"torch", "textual", "pandas"} & set(sys.modules)))
 """
     out, err = stage.spawn("-c", code).communicate(timeout=20)

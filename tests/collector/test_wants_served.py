@@ -6,12 +6,12 @@ import contextlib
 import time
 from pathlib import Path
 
-from ddptop.analysis.frames import Frame
 from ddptop.collector.viewers import Viewers
+from ddptop.frames.frame import Frame
+from ddptop.host.processes import current_process
+from ddptop.host.run_folder import RunFile, view_endpoint, write_run_file
 from ddptop.sources.live import LiveSource
 from ddptop.transport.credit import CreditServer
-from ddptop.transport.processes import current_process
-from ddptop.transport.rundir import RunFile, view_endpoint, write_run_file
 from ddptop.transport.sockets import new_context
 from tests.analysis.conftest import World
 from tests.analysis.test_timeline import fed

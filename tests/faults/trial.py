@@ -21,9 +21,9 @@ from random import Random
 from unittest import mock
 
 from ddptop.collector.supervisor import CollectorSupervisor, Summary
+from ddptop.host.run_folder import create_run_directory
 from ddptop.protocol.messages import Event, Received, Steps
 from ddptop.recording.reader import Recording, RecordingError
-from ddptop.transport.rundir import create_run_directory
 from tests.faults.row import CannotTryError
 from tests.processes import DDPTOP
 
@@ -152,7 +152,7 @@ class Trial:
         return Seen(summary, dict(rows), last, doubled, self._stalls(), events, self.told)
 
     def _stalls(self) -> int:
-        from ddptop.cli.report_reading import read
+        from ddptop.report.reading import read
 
         try:
             with Recording.open(self.recording) as recording:

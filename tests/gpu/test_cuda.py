@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ddptop.analysis.snapshot import snapshot
+from ddptop.frames.snapshot import snapshot
 from ddptop.protocol.messages import Card, Event
 from ddptop.recording.reader import Recording
 from ddptop.sources.replay import frame_at

@@ -30,7 +30,7 @@ from ddptop.recording.format import (
     frame,
     index_payload,
 )
-from ddptop.recording.frames import walk
+from ddptop.recording.framing import walk
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.recording.writer import Writer
 

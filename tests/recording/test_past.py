@@ -12,8 +12,8 @@ import pytest
 
 from ddptop.protocol.codec import encode
 from ddptop.recording.format import HEADER, HISTORY, RecordingError
-from ddptop.recording.frames import walk
-from ddptop.recording.past import (
+from ddptop.recording.framing import walk
+from ddptop.recording.history import (
     GROUP,
     NARROW,
     POINTS,

@@ -8,16 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddptop.analysis.frame_codec import encode_frame
-from ddptop.analysis.frames import History
 from ddptop.analysis.reducer import Reducer
+from ddptop.frames.codec import encode_frame
+from ddptop.frames.frame import History
+from ddptop.host.processes import current_process
+from ddptop.host.run_folder import RunFile, view_endpoint, write_run_file
 from ddptop.protocol.link import State
 from ddptop.protocol.messages import Hello, Received, Run
 from ddptop.sources import live as live_module
 from ddptop.sources.live import LiveSource, aged
 from ddptop.transport.credit import CreditServer
-from ddptop.transport.processes import current_process
-from ddptop.transport.rundir import RunFile, view_endpoint, write_run_file
 from ddptop.transport.sockets import new_context
 from tests.cli.recordings import write_recording
 

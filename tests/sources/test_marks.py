@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.analysis.frames import Happening
+from ddptop.frames.frame import Happening
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.messages import Bye, Event, Hello, Message, Received, Run
 from ddptop.sources.marks import Marks

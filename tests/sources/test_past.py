@@ -12,26 +12,16 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.collector.past_points import PastPoints
+from ddptop.collector.intake import PastPoints
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Run
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
 from ddptop.sources import player, showing
-from ddptop.sources.backfill import Backfill
-from ddptop.sources.pair import PairSource
+from ddptop.sources.past import Backfill
 from ddptop.sources.player import Player
-from ddptop.sources.replay import ReplaySource
-from tests.recording.made_up import (
-    GIB,
-    NS,
-    START_NS,
-    START_UNIX_NS,
-    STEP_US,
-    a_run,
-    run_message,
-    write,
-)
+from ddptop.sources.replay import PairSource, ReplaySource
+from tests.recording.made_up import GIB, NS, START_NS, START_UNIX_NS, STEP_US, a_run, run_message, write
 from tests.sources.test_replay import DEADLINE_S, live_frame, path, play, wait_for  # noqa: F401  # fixtures
 
 STEPS = 4500

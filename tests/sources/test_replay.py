@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.analysis.frames import Frame
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.snapshot import snapshot
-from ddptop.analysis.verdict import verdict
 from ddptop.cli.plain import picture
+from ddptop.frames.frame import Frame
+from ddptop.frames.snapshot import snapshot
+from ddptop.frames.verdict import verdict
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Event, Received, Steps
 from ddptop.recording.reader import Recording, RecordingError

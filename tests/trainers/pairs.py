@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ddptop.analysis.snapshot import snapshot
+from ddptop.frames.snapshot import snapshot
 from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP_RUN, TORCHRUN, environment, run, run_plain
 

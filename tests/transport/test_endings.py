@@ -9,9 +9,8 @@ import sys
 
 import pytest
 
-from ddptop.transport import endings
-from ddptop.transport.endings import Ending, ending_of, ending_of_code
-from ddptop.transport.processes import process_start, process_status
+from ddptop.host import processes
+from ddptop.host.processes import Ending, ending_of, ending_of_code, process_start, process_status
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="no pidfd here")
 
@@ -56,7 +55,7 @@ def test_codes_are_read_as_subprocess_writes_them():
 
 
 def test_a_pidfd_of_a_kernel_that_does_not_tell_is_no_error(monkeypatch):
-    monkeypatch.setattr(endings, "_GET_INFO", 0)
+    monkeypatch.setattr(processes, "_GET_INFO", 0)
     descriptor = os.pidfd_open(os.getpid())
     try:
         assert ending_of(2**22 + 7, 1, descriptor) is None

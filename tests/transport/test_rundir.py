@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.transport import agents
-from ddptop.transport import roots as roots_module
-from ddptop.transport.private import open_log
-from ddptop.transport.processes import current_process, process_start
-from ddptop.transport.roots import state_path
-from ddptop.transport.rundir import (
+from ddptop.host import collector_start
+from ddptop.host import folders as roots_module
+from ddptop.host.folders import open_log, state_path
+from ddptop.host.processes import current_process, process_start
+from ddptop.host.run_folder import (
     RunDirectoryError,
     RunFile,
     create_run_directory,
@@ -82,8 +81,8 @@ def test_a_fifo_in_the_place_of_a_file_of_ours_is_not_waited_for():
     for name in ("run.json", "lock", "members", "collector.log"):
         os.mkfifo(directory / name, 0o600)
     assert live_runs() == []
-    assert agents.is_to_end(directory)
-    for attempt in (lambda: hold_lock(directory), lambda: agents.join(directory)):
+    assert collector_start.is_to_end(directory)
+    for attempt in (lambda: hold_lock(directory), lambda: collector_start.join(directory)):
         with pytest.raises(OSError, match="no regular file"):
             attempt()
     with pytest.raises(OSError, match="No such device"):
@@ -127,15 +126,15 @@ def test_a_stale_run_whose_lock_is_held_is_not_removed(name):
 
 
 def test_what_a_collector_that_never_began_has_left_is_removed():
-    folder = agents.folder_of("stillborn")
-    member = agents.join(folder)
-    os.close(agents.watch_agent(folder))
-    agents.folder_of("next")
+    folder = collector_start.folder_of("stillborn")
+    member = collector_start.join(folder)
+    os.close(collector_start.watch_agent(folder))
+    collector_start.folder_of("next")
     assert folder.exists()
     os.close(member)
-    agents.folder_of("stillborn")
+    collector_start.folder_of("stillborn")
     assert folder.exists()
-    agents.folder_of("next")
+    collector_start.folder_of("next")
     assert not folder.exists()
 
 
@@ -319,9 +318,9 @@ def test_the_state_folder_of_another_user_is_not_ours(places, monkeypatch):
 def test_to_look_for_members_makes_no_file(tmp_path: Path) -> None:
     recordings = tmp_path / "recordings"  # beside the runs' folders, where there is no home
     recordings.mkdir()
-    assert not agents.has_members(recordings)
+    assert not collector_start.has_members(recordings)
     assert list(recordings.iterdir()) == []
-    member = agents.join(recordings)
-    assert member is not None and agents.has_members(recordings)
+    member = collector_start.join(recordings)
+    assert member is not None and collector_start.has_members(recordings)
     os.close(member)
-    assert not agents.has_members(recordings)
+    assert not collector_start.has_members(recordings)

@@ -8,13 +8,11 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from ddptop.tui.app import DdptopApp
-from ddptop.tui.paint.text import ASCII
+from ddptop.render.text import ASCII
+from ddptop.tui.app import DdptopApp, Steer
 from ddptop.tui.place import Place
 from ddptop.tui.scene import Scene
-from ddptop.tui.steer import Steer
-from ddptop.tui.views.picture import picture, without_frame
-from ddptop.tui.views.wanted import wanted
+from ddptop.tui.views.picture import picture, wanted, without_frame
 from tests.tui.fake import FakeSource
 from tests.tui.screens import text_of
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ddptop.analysis.frames import (
+from ddptop.frames.frame import (
     Alert,
     BucketFigures,
     Frame,

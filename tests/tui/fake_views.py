@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddptop.analysis.frames import Clocks
-from ddptop.analysis.heat import fold, folds
-from ddptop.analysis.wanted_frames import Heat, Lane, Reduce, Span, Timeline
-from ddptop.analysis.wants import WantsHeat, WantsTimeline, parse
+from ddptop.analysis.build.heat import fold, folds
+from ddptop.frames.detail import Heat, Lane, Reduce, Span, Timeline
+from ddptop.frames.frame import Clocks
+from ddptop.frames.requests import WantsHeat, WantsTimeline, parse
 from tests.tui.fake import FakeSource, several
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Frame
+    from ddptop.frames.frame import Frame
 
 NAN = float("nan")
 

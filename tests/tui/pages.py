@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ddptop.tui.paint.text import ASCII
+from ddptop.render.text import ASCII
 from ddptop.tui.place import Place
 from ddptop.tui.scene import Scene
-from ddptop.tui.views.picture import picture
-from ddptop.tui.views.wanted import wanted
+from ddptop.tui.views.picture import picture, wanted
 from tests.tui.fake_views import with_wanted
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Frame
+    from ddptop.frames.frame import Frame
     from ddptop.tui.keys import ViewName
 
 SIZES = {"80x24": (80, 24), "160x50": (160, 50), "50x24": (50, 24)}

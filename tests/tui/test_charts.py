@@ -7,12 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddptop.analysis.frames import Frame, Happening
-from ddptop.tui.paint.chart import Axis, Scale, quantiles
-from ddptop.tui.paint.chart_marks import holes, no_number, thinned
-from ddptop.tui.place import Place
+from ddptop.frames.frame import Frame, Happening
+from ddptop.render.chart import Axis, Scale, holes, no_number, quantiles, thinned
+from ddptop.tui.place import ChartState, Place
 from ddptop.tui.scene import Scene
-from ddptop.tui.views.chart_state import ChartState
 from ddptop.tui.views.charts import charts
 from tests.tui.drive import Sketch, Stage, on_stage, screen
 from tests.tui.fake import NOW, FakeSource, column, history, live

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from ddptop.analysis.frames import Frame
+from ddptop.frames.frame import Frame
 from ddptop.tui.place import Place
 from ddptop.tui.scene import Scene
-from ddptop.tui.views.compare_runs import compare_runs_page
+from ddptop.tui.views.compare import compare_runs_page
 from tests.tui.drive import screen
 from tests.tui.fake import FakeSource, replay, unknowns
 from tests.tui.screens import check

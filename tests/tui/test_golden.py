@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.tui.paint.text import cells
+from ddptop.render.text import cells
 from tests.tui.drive import Sketch, screen, sketch
 from tests.tui.fake import CASES, FakeSource, nobody, out_of_reach, replay, straggler
 from tests.tui.fake_views import WantedSource

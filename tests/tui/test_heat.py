@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddptop.analysis.frames import GpuFacts
-from ddptop.tui.paint.shades import Shades
+from ddptop.frames.frame import GpuFacts
+from ddptop.render.shades import Shades
 from ddptop.tui.views.heat_state import FIGURES, HeatState
 from tests.tui import fake_views
 from tests.tui.drive import Stage, on_stage

@@ -9,9 +9,9 @@ import pytest
 from textual.events import Key, Paste
 from textual.theme import BUILTIN_THEMES
 
+from ddptop.render.line import Role
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.keys import KEYS, VIEWS, ViewName
-from ddptop.tui.paint.line import Role
 from ddptop.tui.theme import THEMES
 from tests.tui.drive import Sketch, Stage, on_stage, screen, sketch
 from tests.tui.fake import FakeSource, live, lost, many, nobody, replay, straggler

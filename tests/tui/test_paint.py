@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddptop.tui.paint import numbers
-from ddptop.tui.paint.chart import Axis, Scale, binned, joined, ladder
-from ddptop.tui.paint.highlight import highlight
-from ddptop.tui.paint.line import Line, gather, rule
-from ddptop.tui.paint.phases import PARTS, Breakdown, step_parts
-from ddptop.tui.paint.text import ASCII, cells, clean, fit, fit_tail, to_ascii, wrap
+from ddptop.render import numbers
+from ddptop.render.chart import Axis, Scale, binned, joined, ladder
+from ddptop.render.highlight import highlight
+from ddptop.render.line import Line, gather, rule
+from ddptop.render.phases import PARTS, Breakdown, step_parts
+from ddptop.render.rank_columns import without_domain
+from ddptop.render.text import ASCII, cells, clean, fit, fit_tail, to_ascii, wrap
 from ddptop.tui.scene import Scroll
-from ddptop.tui.views.rank_columns import without_domain
 from tests.tui.fake import NAN, column, even_ranks, late_ranks
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddptop.tui.playing import SPEEDS, Goal, faster, next_mark, speed_word, where
+from ddptop.tui.actions.playback import SPEEDS, Goal, faster, next_mark, speed_word, where
 from tests.tui.drive import Sketch, screen
 from tests.tui.fake import FakeSource, live, replay
 from tests.tui.screens import check

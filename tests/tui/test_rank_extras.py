@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddptop.analysis.frames import GpuFacts, LoggedScalar
+from ddptop.frames.frame import GpuFacts, LoggedScalar
 from tests.tui.drive import sketch
 from tests.tui.fake import FakeSource, live
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddptop.tui.views.run_card import ENVIRONMENT, OPTIONS, VERSIONS, card_facts
+from ddptop.tui.views.run_page import ENVIRONMENT, OPTIONS, VERSIONS, card_facts
 from tests.tui import fake_views
 from tests.tui.fake import CASES, straggler
 from tests.tui.pages import SIZES, TINY, page, place_at

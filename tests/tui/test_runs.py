@@ -94,7 +94,7 @@ def test_r_opens_the_picker_and_enter_goes_to_another_run() -> None:
 
 
 def test_an_open_picker_looks_again_and_its_cursor_stays_on_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddptop.tui.steering.runs.LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr("ddptop.tui.actions.runs.LOOK_AGAIN_S", 0.01)
     sketch = with_runs(FakeSource(live()))
     try:
         sketch.press("r")

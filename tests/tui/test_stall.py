@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.analysis.frames import Frame
+from ddptop.frames.frame import Frame
 from tests.tui.drive import Sketch, Stage, on_stage, screen, sketch
 from tests.tui.fake import NOW, FakeSource, live, several
 from tests.tui.fake_views import timeline

@@ -7,9 +7,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from ddptop.tui.paint.line import Line
-from ddptop.tui.paint.shapes import CELL_HEIGHT, CELL_WIDTH, is_drawn, path_of
-from ddptop.tui.svg import MARGIN, svg
+from ddptop.render.line import Line
+from ddptop.tui.svg import CELL_HEIGHT, CELL_WIDTH, MARGIN, is_drawn, path_of, svg
 from ddptop.tui.theme import THEMES, Palette
 
 PALETTE = Palette(THEMES[0])

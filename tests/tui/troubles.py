@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddptop.analysis.frames import Alert, Frame, Happening
-from ddptop.analysis.stall_frames import Call, Death, Stall, Testimony, Trace
+from ddptop.frames.frame import Alert, Frame, Happening
+from ddptop.frames.stall import Call, Death, Stall, Testimony, Trace
 from tests.tui.fake import NOW, column, live, replay
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"

@@ -1,11 +1,15 @@
-"""`ddptop completion bash`: what a shell needs to complete commands, options and runs."""
+"""`ddptop completion bash`: what a shell needs to complete commands, options and runs.
+
+Scripts that let a shell complete `ddptop`: commands, options, runs and recordings.
+"""
 
 from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
 
-from ddptop.cli.commands.base import Command
+from ddptop.cli.commands.base import OWN_THEMES, VALUE_OPTIONS, Command
 from ddptop.cli.errors import CliError, Exit
 
 
@@ -25,7 +29,6 @@ class Completion(Command):
         if options.shell == "names":
             return _names()
         from ddptop.cli.commands import COMMANDS, LOOK
-        from ddptop.cli.completion import script
 
         print(script(options.shell, LOOK, COMMANDS), end="")
         return Exit.DONE
@@ -44,3 +47,141 @@ def _names() -> int:
         if name == shlex.quote(name) and name.isascii():  # others would need quoting in every shell's way
             print(name)
     return Exit.DONE
+
+
+NAMES = "ddptop completion names 2>/dev/null"
+"""Asked whenever a person completes, so that a run started a minute ago is offered."""
+
+_BASH = """\
+# ddptop completion for bash: put `eval "$(ddptop completion bash)"` into ~/.bashrc
+_ddptop() {
+  local cur="${COMP_WORDS[COMP_CWORD]}" word command="" words=""
+  for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+    case "$word" in @COMMANDS_OR@) command="$word"; break ;; esac
+  done
+  case "$command" in
+@CASES@
+  esac
+  case "${COMP_WORDS[COMP_CWORD-1]}" in
+@VALUES@
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "$cur"))
+  case "$command" in replay|report|rm) [[ "$cur" == -* ]] || COMPREPLY+=($(compgen -f -- "$cur")) ;; esac
+}
+complete -o bashdefault -F _ddptop ddptop
+"""
+
+_ZSH = """\
+#compdef ddptop
+# ddptop completion for zsh: put `eval "$(ddptop completion zsh)"` into ~/.zshrc, after compinit
+_ddptop() {
+  local -a all
+  local word command=""
+  for word in ${words[2,CURRENT-1]}; do
+    case "$word" in (@COMMANDS_OR@) command="$word"; break ;; esac
+  done
+  case "$command" in
+@CASES@
+  esac
+  case "${words[CURRENT-1]}" in
+@VALUES@
+  esac
+  compadd -- $all
+  case "$command" in (replay|report|rm) _files ;; esac
+}
+compdef _ddptop ddptop
+"""
+
+_FISH_HEAD = """\
+# ddptop completion for fish: put `ddptop completion fish | source` into ~/.config/fish/config.fish
+complete -c ddptop -f
+"""
+
+
+def values(option: str) -> tuple[str, ...] | None:
+    """What an option's value may be; None where it takes none, nothing where any will do."""
+    from ddptop.tui.keys import VIEWS
+
+    told = {"--view": VIEWS, "--theme": OWN_THEMES}
+    return told.get(option, () if option in VALUE_OPTIONS else None)
+
+
+def script(shell: str, look: Command, commands: Sequence[Command]) -> str:
+    """The script for `bash`, `zsh` or `fish`. Raises KeyError for another shell."""
+    return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](look, commands)
+
+
+def options(command: Command) -> list[tuple[str, str]]:
+    """Long options of a command, each with its help."""
+    # Private, but argparse has had it since Python 2.7 and offers no other way to ask.
+    actions: list[argparse.Action] = command.parser()._actions
+    return [
+        (option, (action.help or "").partition(";")[0])
+        for action in actions
+        for option in action.option_strings
+        if option.startswith("--")
+    ]
+
+
+def _bash(look: Command, commands: Sequence[Command]) -> str:
+    cases = [_case_of(f"    {c.name})", c, 'words="{}"') for c in commands]
+    first = " ".join([*(c.name for c in commands), *_option_names(look)])
+    cases.append(f'    *) words="{first} $({NAMES})" ;;')
+    return _filled(_BASH, commands, cases, 'words="{}"')
+
+
+def _zsh(look: Command, commands: Sequence[Command]) -> str:
+    cases = [_case_of(f"    ({c.name})", c, "all=({})") for c in commands]
+    first = " ".join([*(c.name for c in commands), *_option_names(look)])
+    cases.append(f'    (*) all=({first} ${{(f)"$({NAMES})"}}) ;;')
+    return _filled(_ZSH, commands, cases, "all=({})")
+
+
+def _case_of(label: str, command: Command, words: str) -> str:
+    choices = _option_names(command)
+    choices += [f"$({NAMES})"] if command.name == "report" else []
+    choices += ["bash", "zsh", "fish"] if command.name == "completion" else []
+    return f"{label} {words.format(' '.join(choices))} ;;"
+
+
+def _filled(text: str, commands: Sequence[Command], cases: Sequence[str], words: str) -> str:
+    named = "|".join(command.name for command in commands)
+    after = [
+        f"    ({option}) {words.format(' '.join(values(option) or ()))} ;;"
+        for option in sorted(VALUE_OPTIONS)
+    ]
+    filled = {"@COMMANDS_OR@": named, "@CASES@": "\n".join(cases), "@VALUES@": "\n".join(after)}
+    for mark, lines in filled.items():
+        text = text.replace(mark, lines)
+    return text
+
+
+def _fish(look: Command, commands: Sequence[Command]) -> str:
+    named = " ".join(command.name for command in commands)
+    none = f"not __fish_seen_subcommand_from {named}"
+    lines = [f"complete -c ddptop -n '{none}' -a '({NAMES})' -d run"]
+    for command in commands:
+        lines.append(f"complete -c ddptop -n '{none}' -a {command.name} -d {_quoted(command.summary)}")
+    lines += [_fish_option(none, *option) for option in options(look)]
+    for command in commands:
+        inside = f"__fish_seen_subcommand_from {command.name}"
+        lines += [_fish_option(inside, *option) for option in options(command)]
+    lines.append("complete -c ddptop -n '__fish_seen_subcommand_from replay report' -F")
+    lines.append(f"complete -c ddptop -n '__fish_seen_subcommand_from report' -a '({NAMES})'")
+    lines.append("complete -c ddptop -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'")
+    return _FISH_HEAD + "\n".join(lines) + "\n"
+
+
+def _fish_option(when: str, option: str, words: str) -> str:
+    after = values(option)
+    value = "" if after is None else f" -x -a {_quoted(' '.join(after))}"
+    return f"complete -c ddptop -n '{when}' -l {option.removeprefix('--')}{value} -d {_quoted(words)}"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _option_names(command: Command) -> list[str]:
+    return [option for option, _ in options(command)]

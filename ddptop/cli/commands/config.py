@@ -29,7 +29,7 @@ class Config(Command):
     def run(self, options: argparse.Namespace) -> int:
         """Print one line a setting."""
         from ddptop.cli.settings import load
-        from ddptop.cli.table import aligned
+        from ddptop.render.table import aligned
 
         found = load(vars(options))
         values = asdict(found.settings)

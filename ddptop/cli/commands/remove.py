@@ -15,7 +15,7 @@ from ddptop.cli.errors import CliError, Exit, note
 from ddptop.protocol.checks import printable
 
 _DUMP = re.compile(r"ddptop_\w+_rank_\d+")
-"""Of the files that `ddptop.runtime.flight_analysis` keeps."""
+"""Of the files that `ddptop.training.evidence.flight_analysis` keeps."""
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
@@ -102,7 +102,7 @@ def _only_match(word: str) -> Path:
 
 def _remove(path: Path, *, dry_run: bool) -> None:
     """Remove a recording and the flight recorder dumps that ddptop kept beside it; print a line."""
-    from ddptop.tui.paint.numbers import size
+    from ddptop.render.numbers import size
 
     freed = size(path.lstat().st_size)
     if not dry_run:
@@ -115,7 +115,7 @@ def _remove(path: Path, *, dry_run: bool) -> None:
 
 def _remove_dumps(folder: Path) -> None:
     """Remove the dumps in a folder and the folder itself, unless it is not ours or holds something else."""
-    from ddptop.transport.private import RunDirectoryError, open_private
+    from ddptop.host.folders import RunDirectoryError, open_private
 
     with suppress(RunDirectoryError, OSError), open_private(folder) as opened:
         for name in filter(_DUMP.fullmatch, os.listdir(opened)):  # noqa: PTH208 - pathlib takes no descriptor
@@ -126,8 +126,8 @@ def _remove_dumps(folder: Path) -> None:
 
 
 def _is_being_written(path: Path) -> bool:
+    from ddptop.host.folders import open_regular
     from ddptop.recording.disk import is_being_written
-    from ddptop.transport.private import open_regular
 
     try:
         descriptor = open_regular(path)

@@ -67,7 +67,7 @@ def show_recording(
 
     Raises CliError: 3 no such recording, 4 not allowed to read it, 2 no such step in it.
     """
-    from ddptop.cli.recorded import opened, progress_shown
+    from ddptop.cli.find import opened, progress_shown
     from ddptop.cli.settings import load
     from ddptop.cli.show import Mode, choose_mode, emit, show
 
@@ -88,7 +88,7 @@ def show_recording(
     if at_end:
         source.seek(share=1.0)
     if compare is not None:
-        from ddptop.sources.pair import PairSource
+        from ddptop.sources.replay import PairSource
 
         return show(PairSource(source, ReplaySource(compare, playing=False)), mode, settings)
     return show(source, mode, settings)
@@ -96,7 +96,7 @@ def show_recording(
 
 def _check(path: Path, at: int | None) -> None:
     """Say what is wrong before a screen opens."""
-    from ddptop.cli.recorded import opened
+    from ddptop.cli.find import opened
 
     with opened(path) as recording:
         first, last = recording.first_step, recording.last_step

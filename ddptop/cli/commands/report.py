@@ -37,22 +37,21 @@ class Report(Command):
 
     def run(self, options: argparse.Namespace) -> int:
         """Read the recording and print the page."""
-        from ddptop.cli.find import recording_of
-        from ddptop.cli.recorded import opened, progress_shown
+        from ddptop.cli.find import opened, progress_shown, recording_of
         from ddptop.cli.settings import load
 
         settings = load(vars(options)).settings
         with opened(recording_of(options.run)) as recording:
-            from ddptop.cli.report_reading import read
+            from ddptop.report.reading import read
 
             with progress_shown(recording):
                 found = read(recording)
         if options.json:
-            from ddptop.analysis.report.data import as_data
+            from ddptop.report.content import as_data
 
             print(json.dumps(as_data(found), indent=2, allow_nan=False))
         else:
-            from ddptop.cli.report_text import page
+            from ddptop.report.text import page
 
             width = shutil.get_terminal_size((PIPE_COLUMNS, 24)).columns
             print(page(found, width, settings.ascii, settings.color and sys.stdout.isatty()))

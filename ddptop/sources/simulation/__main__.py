@@ -9,9 +9,9 @@ import sys
 import time
 from pathlib import Path
 
+from ddptop.host.run_folder import ingest_endpoint
 from ddptop.sources.simulation.ranks import Ranks
 from ddptop.sources.simulation.story import Story
-from ddptop.transport.rundir import ingest_endpoint
 
 
 def main() -> int:

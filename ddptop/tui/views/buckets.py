@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from ddptop.analysis.frames import BucketFigures
-from ddptop.tui.paint import table
-from ddptop.tui.paint.line import Line, rule
-from ddptop.tui.paint.numbers import UNKNOWN, count, counted, fixed, known, size
-from ddptop.tui.paint.text import cells, wrap
+from ddptop.frames.frame import BucketFigures
+from ddptop.render import table
+from ddptop.render.line import Line, rule
+from ddptop.render.numbers import UNKNOWN, count, counted, fixed, known, size
+from ddptop.render.text import cells, wrap
 from ddptop.tui.scene import Scene
 
 BOUND = "±"

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.verdict import restart_words
-from ddptop.tui.paint.line import Line, gather
-from ddptop.tui.paint.numbers import UNKNOWN, age, count, counted, duration, fixed, known, loss
-from ddptop.tui.paint.signs import of_state
-from ddptop.tui.paint.text import cells
-from ddptop.tui.paint.trouble import step_now
+from ddptop.frames.verdict import restart_words
+from ddptop.render.line import Line, gather
+from ddptop.render.numbers import UNKNOWN, age, count, counted, duration, fixed, known, loss
+from ddptop.render.signs import of_state
+from ddptop.render.text import cells
+from ddptop.render.trouble import step_now
 from ddptop.tui.scene import Scene
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Frame
+    from ddptop.frames.frame import Frame
 
 SHORTEST_NAME, LEAST_NAME = 8, 3
 """Cells of the run's name for which the gap after it shrinks, and below which it says nothing any more:

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.tui.paint.line import Line, gather
-from ddptop.tui.paint.numbers import UNKNOWN, counted, fixed
-from ddptop.tui.paint.shades import Shades, digits
-from ddptop.tui.paint.signs import worst_sign
-from ddptop.tui.paint.text import fit, wrap
+from ddptop.render.line import Line, gather
+from ddptop.render.numbers import UNKNOWN, counted, fixed
+from ddptop.render.shades import Shades, digits
+from ddptop.render.signs import worst_sign
+from ddptop.render.text import fit, wrap
 from ddptop.tui.views import heat_figures
-from ddptop.tui.views.heat_cursor import under_cursor
+from ddptop.tui.views.heat_figures import under_cursor
 from ddptop.tui.views.heat_hosts import host_cells
 from ddptop.tui.views.heat_state import Grid
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Column
-    from ddptop.analysis.wanted_frames import Heat
+    from ddptop.frames.detail import Heat
+    from ddptop.frames.frame import Column
     from ddptop.tui.scene import Scene
     from ddptop.tui.views.heat_state import HeatState
 

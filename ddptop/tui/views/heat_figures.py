@@ -1,4 +1,7 @@
-"""The figures of the heat map: their units, and where a frame holds them now."""
+"""The figures of the heat map: their units, and where a frame holds them now.
+
+What the cell of a heat map under the cursor says.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.render.line import Line, gather
+from ddptop.render.numbers import count, fixed, known, loss
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ddptop.analysis.frames import Column, Frame
+    from ddptop.frames.frame import Column, Frame
+    from ddptop.tui.scene import Scene
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +103,32 @@ def title(figure: str, frame: Frame) -> str:
 def of_ranks(figure: str, frame: Frame) -> Column:
     """(ranks,) as they are now."""
     return np.asarray(FIGURES[figure].now(frame), np.float64)
+
+
+def under_cursor(
+    scene: Scene,
+    width: int,
+    figure: str,
+    rank: int,
+    value: float,
+    fold: int,
+    what: str,
+    step: int | None = None,
+) -> Line:
+    """Whose value it is, where that rank is, and of how many (`what` they are) it is the worst."""
+    ranks = scene.frame.ranks
+    there = rank < len(ranks.host)
+    where = f"{scene.clean(ranks.host[rank])} {scene.clean(ranks.device[rank])}".strip() if there else ""
+    unit = f" {FIGURES[figure].unit}".rstrip()
+    text = loss(value) if figure == "loss" else fixed(value, 2, unit if known(value) else "")
+    hint = f"worst of {fold:,}{what}: Enter unfolds" if fold > 1 else "Enter: its page"
+    return gather(
+        [
+            Line("▸ ", "accent").add(f"rank {rank}", "strong"),
+            Line(f"{FIGURES[figure].title or figure} ", "dim").add(text, "strong"),
+            Line("step ", "dim").add(count(step)) if step is not None else Line(),
+            Line(where, "dim"),
+            Line(hint, "faint"),
+        ],
+        width,
+    )

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.heat import fold, folds
-from ddptop.tui.paint.line import Line, gather
-from ddptop.tui.paint.shades import Shades
-from ddptop.tui.paint.text import cells, fit_tail
+from ddptop.analysis.build.heat import fold, folds
+from ddptop.render.line import Line, gather
+from ddptop.render.shades import Shades
+from ddptop.render.text import cells, fit_tail
 from ddptop.tui.views import heat_figures
-from ddptop.tui.views.heat_cursor import under_cursor
+from ddptop.tui.views.heat_figures import under_cursor
 from ddptop.tui.views.heat_state import Grid
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ddptop.analysis.wants import HEAT_FIGURES, MOST_COLUMNS, MOST_ROWS, WantsHeat
+from ddptop.frames.requests import HEAT_FIGURES, MOST_COLUMNS, MOST_ROWS, WantsHeat
 
 FIGURES = HEAT_FIGURES
 """Of ranks x steps, in the order of the key."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ddptop.render.line import Line, rule
+from ddptop.render.numbers import counted
+from ddptop.render.text import fit
 from ddptop.tui.keys import ANSWERS, KEYS, Key
-from ddptop.tui.paint.line import Line, rule
-from ddptop.tui.paint.numbers import counted
-from ddptop.tui.paint.text import fit
 from ddptop.tui.scene import Scene
 from ddptop.tui.views.text_page import below, text_page
 

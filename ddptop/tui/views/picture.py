@@ -1,31 +1,51 @@
-"""The whole screen: header, the open view, the bar of a recording, the keys."""
+"""The whole screen: header, the open view, the bar of a recording, the keys.
+
+Before the first frame: what the screen waits for, and what stands in the way.
+
+Which part of coming frames the open view needs beyond what every frame has.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from ddptop.tui.paint.line import Line
-from ddptop.tui.paint.text import clean
+from ddptop.render.line import Line
+from ddptop.render.text import clean, wrap
 from ddptop.tui.palette import Entry
 from ddptop.tui.prompt import prompt_line
 from ddptop.tui.scene import Place, Scene, ViewName
 from ddptop.tui.views.buckets import buckets
-from ddptop.tui.views.compare import compare
-from ddptop.tui.views.compare_runs import compare_runs_page
-from ddptop.tui.views.empty import empty
+from ddptop.tui.views.compare import compare, compare_runs_page
 from ddptop.tui.views.events import events
-from ddptop.tui.views.footer import footer, key_line
+from ddptop.tui.views.footer import banner, footer, key_line
 from ddptop.tui.views.header import header
 from ddptop.tui.views.heat import heat_page
 from ddptop.tui.views.help import help_page
 from ddptop.tui.views.overview import overview
-from ddptop.tui.views.palette_list import palette_list
-from ddptop.tui.views.picker import picker
+from ddptop.tui.views.picker import palette_list, picker
 from ddptop.tui.views.rank_page import rank_page
-from ddptop.tui.views.replay_bar import banner
 from ddptop.tui.views.run_page import run_page
 from ddptop.tui.views.stall import stall_page
 from ddptop.tui.views.timeline import timeline_page
+
+if TYPE_CHECKING:
+    from ddptop.tui.scene import Place
+
+
+def empty(status: str | None, width: int, height: int, ascii_only: bool) -> list[Line]:
+    """A few quiet lines in the middle of the screen."""
+    words = [Line("ddptop", "strong"), Line(), Line("○ waiting for the first picture of the run", "dim")]
+    if status:
+        said = wrap(clean(status, ascii_only), max(10, width - 4))
+        words += [Line(), *(Line(text, "text") for text in said)]
+    words = words if height >= len(words) else [line for line in words if line.width]
+    above = max(0, (height - len(words)) // 2)
+    lines = [Line() for _ in range(above)]
+    for line in words:
+        lines.append(Line(" " * max(0, (width - line.width) // 2)).extend(line.cut(width)))
+    return lines[:height]
+
 
 View = Callable[[Scene, int, int], "list[Line]"]
 
@@ -82,3 +102,12 @@ def without_frame(place: Place, status: str | None, width: int, height: int, asc
     elif place.note:
         foot = Line(f" {clean(place.note, ascii_only)}", "strong", ground="cursor")
     return [line.cut(width) for line in [*lines, *(Line() for _ in range(room - len(lines))), foot]]
+
+
+def wanted(place: Place) -> str:
+    """A text for `Source.want`; empty: nothing."""
+    if place.view == "timeline":
+        return place.timeline.want()
+    if place.view == "heat":
+        return place.heat.want()
+    return ""

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.render.phases import PARTS, SHORT
+from ddptop.render.signs import GRAVE, UNWELL
 from ddptop.tui import match
-from ddptop.tui.paint.phases import PARTS, SHORT
-from ddptop.tui.paint.signs import GRAVE, UNWELL
 from ddptop.tui.scene import Scene
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Column, Ranks
+    from ddptop.frames.frame import Column, Ranks
 
 SORTS: dict[str, tuple[str, bool]] = {
     "step": ("step", False),

@@ -1,4 +1,7 @@
-"""One rank: its facts, its phases against the group's, and its recent single steps."""
+"""One rank: its facts, its phases against the group's, and its recent single steps.
+
+What only some ranks have to tell: their GPU, and what the script logs of its own accord.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,78 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.tui.paint import table
-from ddptop.tui.paint.line import Line, beside, gather, rule
-from ddptop.tui.paint.numbers import UNKNOWN, count, counted, fixed, known, loss, size
-from ddptop.tui.paint.phases import PARTS
-from ddptop.tui.paint.text import fit
-from ddptop.tui.paint.trouble import death_words
+from ddptop.render import table
+from ddptop.render.evidence import testimony_lines
+from ddptop.render.line import Line, beside, gather, rule
+from ddptop.render.numbers import UNKNOWN, count, counted, fixed, known, loss, size
+from ddptop.render.phases import PARTS
+from ddptop.render.rank_columns import silence, state_piece
+from ddptop.render.text import fit
+from ddptop.render.trouble import death_words
 from ddptop.tui.scene import Scene
 from ddptop.tui.views.charts import TWO_ABREAST, Curve, chart
-from ddptop.tui.views.rank_columns import silence, state_piece
-from ddptop.tui.views.rank_extras import rank_extras
-from ddptop.tui.views.testimony_lines import testimony_lines
 
 if TYPE_CHECKING:
-    from ddptop.analysis.frames import Column, RankSteps
+    from ddptop.frames.frame import Column, GpuFacts, LoggedScalar, RankSteps
+
+MOST_LOGGED = 4
+"""Names on a rank's page: what was measured comes first there."""
+
+
+def rank_extras(scene: Scene, rank: int, width: int) -> list[Line]:
+    """A line or two of the GPU, one of the logged values; nothing where nothing was told."""
+    gpus = [facts for facts in scene.frame.gpus if facts.rank == rank]
+    lines = [gather(parts, width) for facts in gpus for parts in _gpu(scene, facts)]
+    lines += [_all_logged(scene, rank, width)] if scene.frame.logged else []
+    return [line for line in lines if line.width]
+
+
+def _all_logged(scene: Scene, rank: int, width: int) -> Line:
+    """As many names as fit, and how many more there are."""
+    told = scene.frame.logged
+    line = Line()
+    for shown in range(min(MOST_LOGGED, len(told)), 0, -1):
+        more = Line(f"and {len(told) - shown} more" if len(told) > shown else "", "faint")
+        parts = [Line("logged", "dim"), *(_logged(scene, one, rank) for one in told[:shown]), more]
+        line = gather(parts, width)
+        if line.width == gather(parts, 10 * width).width:
+            break
+    return line
+
+
+def _gpu(scene: Scene, facts: GpuFacts) -> list[list[Line]]:
+    clock = f"{count(facts.clock_mhz)} of {count(facts.max_clock_mhz)} MHz"
+    throttle = scene.clean(facts.throttle or "")
+    first = [
+        Line("gpu ", "dim").add(fixed(facts.util_pct, 0, "%")),
+        Line("memory ", "dim").add(f"{size(facts.mem_bytes)} of {size(facts.mem_total_bytes)}"),
+        Line(fixed(facts.temp_c, 0, " °C")) if known(facts.temp_c) else Line(),
+        Line(fixed(facts.power_w, 0, " W")) if known(facts.power_w) else Line(),
+        Line(clock) if facts.clock_mhz is not None else Line(),
+        Line("▲ ", "warn").add(f"held down: {throttle}") if throttle else Line(),
+    ]
+    second = [
+        Line("torch holds ", "dim").add(size(facts.allocated_bytes)).add(f" of {size(facts.reserved_bytes)}"),
+        Line("peak ", "dim").add(size(facts.peak_bytes)),
+        Line("▲ ", "warn").add(f"{count(facts.retries)} allocations had to be retried")
+        if facts.retries
+        else Line(),
+    ]
+    told = facts.util_pct is not None or facts.mem_bytes is not None
+    return [first if told else [], second if facts.allocated_bytes is not None else []]
+
+
+def _logged(scene: Scene, one: LoggedScalar, rank: int) -> Line:
+    """This rank's value, and the mean of those that logged it."""
+    focus = scene.frame.focus
+    own = one.focus if focus is not None and focus.rank == rank else None
+    line = Line(f"{scene.clean(one.name)} ", "dim").add(_short(own), "strong")
+    return line.add(f" (mean {_short(one.mean)})", "faint")
+
+
+def _short(value: float | None) -> str:
+    return f"{value:.4g}" if known(value) else UNKNOWN
+
 
 LONG = 60
 """Cells that are enough for a state in full."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
+from ddptop.render import table
+from ddptop.render.highlight import marked
+from ddptop.render.line import Line
+from ddptop.render.numbers import counted, fixed
+from ddptop.render.rank_columns import BOUND, mark, rank_columns
+from ddptop.render.text import cells, fit
 from ddptop.tui import match
-from ddptop.tui.paint import table
-from ddptop.tui.paint.highlight import marked
-from ddptop.tui.paint.line import Line
-from ddptop.tui.paint.numbers import counted, fixed
-from ddptop.tui.paint.text import cells, fit
 from ddptop.tui.scene import Place, Scene
-from ddptop.tui.views.rank_columns import BOUND, mark, rank_columns
 from ddptop.tui.views.rank_order import SORTS, ordered
 
 GUTTER = 2

@@ -1,16 +1,25 @@
-"""The page of a stall or of deaths: who is missing or gone, where every rank stands, and the stacks."""
+"""The page of a stall or of deaths: who is missing or gone, where every rank stands, and the stacks.
+
+The stall page as a text file, for a mail or an issue.
+"""
 
 from __future__ import annotations
 
-from ddptop.tui.paint.line import Line, rule
-from ddptop.tui.paint.numbers import count, counted
-from ddptop.tui.paint.text import cells, wrap
-from ddptop.tui.paint.trouble import PAGE_KINDS, death_words, in_trouble
-from ddptop.tui.scene import Scene
-from ddptop.tui.views.event_lines import happening
-from ddptop.tui.views.evidence import evidence
-from ddptop.tui.views.stack_lines import place
+import time
+from typing import TYPE_CHECKING
+
+from ddptop.render.evidence import evidence
+from ddptop.render.line import Line, rule
+from ddptop.render.numbers import count, counted
+from ddptop.render.stacks import place
+from ddptop.render.text import cells, wrap
+from ddptop.render.trouble import PAGE_KINDS, death_words, in_trouble
+from ddptop.tui.scene import Place, Scene
+from ddptop.tui.views.events import happening
 from ddptop.tui.views.text_page import below, text_page
+
+if TYPE_CHECKING:
+    from ddptop.frames.frame import Frame
 
 ROOM_FOR_FOOT = 6
 """Lines from which one is spared for what the keys do."""
@@ -80,3 +89,18 @@ def _foot(scene: Scene, width: int, below: int) -> Line:
     while len(words) > 1 and cells(" · ".join(words)) + cells(more) + 9 > width:
         words.pop()
     return rule(width, " · ".join(words), more)
+
+
+WIDTH = 110
+"""Of the sentences; lines of code are kept whole, and paths as on a wide screen."""
+
+
+def evidence_text(frame: Frame) -> str | None:
+    """All that is known of the stall and the deaths; None where nothing is stalled and nobody has died."""
+    scene = Scene(frame, Place())
+    lines = evidence(scene, WIDTH, every=True)
+    if not lines:
+        return None
+    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(frame.unix_s))
+    head = f"ddptop {scene.clean(frame.run.name)}, {moment}: {scene.clean(' '.join(frame.run.argv))}"
+    return "\n".join([head, "", *(str(line).rstrip() for line in lines)]) + "\n"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ddptop.render.highlight import highlight
+from ddptop.render.line import Line
 from ddptop.tui import match
-from ddptop.tui.paint.highlight import highlight
-from ddptop.tui.paint.line import Line
 from ddptop.tui.scene import Scene
 
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.tui.paint.line import Line
-from ddptop.tui.paint.numbers import fixed, size
-from ddptop.tui.paint.phases import PARTS, Part
-from ddptop.tui.paint.signs import worst_sign
-from ddptop.tui.paint.text import fit
-from ddptop.tui.paint.timeaxis import TimeAxis, Track
+from ddptop.render.line import Line
+from ddptop.render.numbers import fixed, size
+from ddptop.render.phases import PARTS, Part
+from ddptop.render.signs import worst_sign
+from ddptop.render.text import fit
+from ddptop.render.timeaxis import TimeAxis, Track
 
 if TYPE_CHECKING:
-    from ddptop.analysis.wanted_frames import Lane, Timeline
-    from ddptop.tui.paint.line import Role
+    from ddptop.frames.detail import Lane, Timeline
+    from ddptop.render.line import Role
     from ddptop.tui.scene import Scene
     from ddptop.tui.views.timeline_state import TimelineState
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.wants import WantsTimeline
+from ddptop.frames.requests import WantsTimeline
 
 if TYPE_CHECKING:
-    from ddptop.analysis.wanted_frames import Timeline
+    from ddptop.frames.detail import Timeline
 
 MOST_ZOOM = 12
 """4096 times: a step of a second then shows a quarter of a millisecond."""

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.data import dataloader
 
-from ddptop.runtime.attach import current_session
+from ddptop.training.attach import current_session
 
 WARM_UP_S = 5.0
 """Long enough for the recorder to have chosen its sampling."""

@@ -19,7 +19,7 @@ from alternate import Recorder
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ddptop.runtime.attach import current_session, switch_models
+from ddptop.training.attach import current_session, switch_models
 
 CUDA = torch.cuda.is_available()
 WIDTH, LAYERS, FIRST_BATCH, LARGEST_BATCH = 2048, 8, 64, 1 << 20

@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-from ddptop.runtime.import_hook import when_imported
+from ddptop.training.import_hook import when_imported
 
 DEADLINE_S = 100.0
 

@@ -1,0 +1,150 @@
+"""How a process ended, in words, and whether that can have been the cause of the others' end.
+
+Ranks whose processes ended as they should not.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ddptop.analysis.stall.testimony import testimony
+from ddptop.frames.calls import place, user_call
+from ddptop.frames.stall import MAX_TESTIMONIES, Death
+from ddptop.protocol.messages import WELL
+
+if TYPE_CHECKING:
+    from ddptop.analysis.ranks import Member
+    from ddptop.analysis.reducer import Reducer
+    from ddptop.frames.stall import Call
+
+SENT_TO_ALL = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
+"""torchrun ends the others with SIGTERM after the first failure; a terminal reaches all ranks at once."""
+
+_FOLLOWS = re.compile(
+    r"connection (reset|closed|refused|was closed)|read error|broken pipe|closed by peer"
+    r"|remote (process|error)|ncclRemoteError|ncclSystemError|timed out|timeout|recvValue|socket"
+    r"|KeyboardInterrupt|SignalException|SystemExit: (143|130)|process group .*(abort|terminat)",
+    re.IGNORECASE,
+)
+"""What a rank says that ends because another one has ended: gloo's and NCCL's words for a lost peer."""
+
+MEANINGS = {
+    "SIGKILL": ("was killed by SIGKILL", " (out of memory?)"),
+    "SIGABRT": ("aborted (SIGABRT)", ""),
+    "SIGSEGV": ("crashed (SIGSEGV)", ""),
+    "SIGBUS": ("crashed (SIGBUS)", " (shared memory full?)"),
+    "SIGFPE": ("crashed (SIGFPE)", ""),
+    "SIGILL": ("crashed (SIGILL)", ""),
+}
+"""What is said of a signal, and what it often means."""
+
+_BUILD_PATH = re.compile(r"\[[^\]\s]*/[^\]\s]*:\d+\] ")
+"""`[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] `: where torch was built."""
+
+LONGEST = 120
+"""Characters of an exception's message: it may hold a whole tensor."""
+
+
+def reason(member: Member) -> str:
+    """`ValueError: no such file`; empty where the rank could not say."""
+    told = member.last_words.reason if member.last_words is not None else ""
+    if not told and member.bye is not None and member.bye.reason not in WELL:
+        told = member.bye.reason
+    line = _BUILD_PATH.sub("", told.strip().split("\n", 1)[0])
+    return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
+
+
+def own_call(member: Member) -> Call | None:
+    """Where in the user's code it ended."""
+    return user_call(member.last_words.stacks) if member.last_words is not None else None
+
+
+def process_words(member: Member) -> str:
+    """`killed by SIGKILL`, `exit code 1`, `gone`; what the process did, not why."""
+    if member.signal is not None:
+        return f"killed by {member.signal}" if member.signal == "SIGKILL" else f"ended by {member.signal}"
+    if member.exit_code is not None and (member.exit_code or member.bye is None):
+        return f"exit code {member.exit_code}"
+    if member.bye is None:
+        return "gone"
+    return "finished" if member.finished else "ended"
+
+
+def ending(member: Member, step: int | None = None) -> str:
+    """What to say after `rank 1`: `failed: ValueError: bad batch (train.py:88 load)`.
+
+    `step`: where it ended, if that is known better than from its own last words.
+    """
+    told, call = reason(member), own_call(member)
+    where = f" ({place(call)})" if call is not None else ""
+    at = f" at step {member.step if step is None else step:,}"
+    if member.signal is not None and not (told and member.signal in SENT_TO_ALL):
+        what, often = MEANINGS.get(member.signal, (f"was ended by {member.signal}", ""))
+        return f"{what}{at}{often or where}"
+    if told:
+        return f"failed: {told}{where}"
+    if member.exit_code:
+        return f"exited with code {member.exit_code}{at}"
+    if member.exit_code == 0:
+        return f"exited without a word{at}"
+    return "lost: its process is gone"
+
+
+def ended_step(reducer: Reducer, rank: int) -> int:
+    """The step in which a rank ended: its last word on that may be half a second old.
+
+    Where all ranks share one process group, no other can be more than a step ahead of it.
+    """
+    members = reducer.members
+    step = members[rank].step
+    if reducer.groups.only(len(members)) is None:
+        return step
+    return max(step, max(member.step for member in members) - 1)
+
+
+def has_words(member: Member) -> bool:
+    """More is known of its end than that its process is gone."""
+    return member.signal is not None or member.exit_code is not None or bool(reason(member))
+
+
+def follows(member: Member) -> bool:
+    """It ended as ranks do when another one is gone: no cause in itself."""
+    told = reason(member)
+    if member.signal is not None and not (told and member.signal in SENT_TO_ALL):
+        return member.signal in SENT_TO_ALL
+    return bool(_FOLLOWS.search(told))
+
+
+def ended_ns(member: Member) -> int:
+    """When it is known to have ended, on the collector's clock."""
+    times = (member.gone_ns, member.ended_ns, member.exit_ns)
+    return min((t_ns for t_ns in times if t_ns is not None), default=0)
+
+
+def ended_badly(members: list[Member]) -> list[int]:
+    """Ranks whose processes ended as they should not: causes first, then what followed from them, by time.
+
+    A peer may notice a death before the collector does, so that time alone does not tell the cause.
+    """
+    ranks = [rank for rank, member in enumerate(members) if member.ended_badly]
+    return sorted(ranks, key=lambda rank: (follows(members[rank]), ended_ns(members[rank]), rank))
+
+
+def deaths(reducer: Reducer, now_ns: int) -> tuple[Death, ...]:
+    """In order of time, the cause of the others first; at most MAX_TESTIMONIES."""
+    found = []
+    for i, rank in enumerate(ended_badly(reducer.members)[:MAX_TESTIMONIES]):
+        member = reducer.members[rank]
+        found.append(
+            Death(
+                rank=rank,
+                since_s=reducer.unix_s(ended_ns(member)),
+                step=ended_step(reducer, rank),
+                exit_code=member.exit_code,
+                signal=member.signal,
+                reason=reason(member),
+                testimony=testimony(reducer, rank, now_ns, all_threads=i == 0),
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,113 @@
+"""What happened, newest last. The same thing on many ranks at about the same time is one line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ddptop.frames.frame import Happening
+
+KEPT = 100
+UNORDERED = frozenset({"warning"})
+"""Kinds of which several happen at once on each rank, in whatever order."""
+TOGETHER_S = 30.0
+"""Ranks of one run join, restart and end within seconds; what comes half a minute later is another story."""
+NAMED_RANKS = 4
+"""More than this many ranks are counted, not listed: the line must fit 80 columns."""
+
+
+def ranks_phrase(ranks: list[int], world: int) -> str:
+    """`rank 1`, `ranks 1 3`, `9 of 64 ranks`, `64 ranks`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) == world:
+        return f"{world} ranks"
+    if len(ranks) <= NAMED_RANKS:
+        return "ranks " + " ".join(str(rank) for rank in sorted(ranks))
+    return f"{len(ranks)} of {world} ranks"
+
+
+@dataclass(slots=True)
+class _Entry:
+    unix_s: float
+    kind: str
+    severity: str
+    ranks: list[int]
+    step: int | None
+    text: str
+    incarnation: int
+    world: int = 0
+    seen: set[int] = field(default_factory=set)
+
+
+class Log:
+    """The last hundred happenings."""
+
+    def __init__(self) -> None:
+        self._entries: list[_Entry] = []
+        self.incarnation = 0
+        """Elastic restarts so far: of what is added from here on."""
+
+    def add(
+        self,
+        unix_s: float,
+        kind: str,
+        message: str,
+        *,
+        severity: str = "info",
+        rank: int | None = None,
+        step: int | None = None,
+    ) -> None:
+        """One thing, told in full by `message`."""
+        ranks = [] if rank is None else [rank]
+        self._put(_Entry(unix_s, kind, severity, ranks, step, message, self.incarnation))
+
+    def add_rank(
+        self,
+        unix_s: float,
+        kind: str,
+        text: str,
+        rank: int,
+        world: int,
+        *,
+        severity: str = "info",
+        step: int | None = None,
+    ) -> None:
+        """The same `text` (`joined`) of many ranks shares a line that says which or how many."""
+        same = (text, world, self.incarnation)
+        for entry in reversed(self._entries):
+            if entry.kind != kind or unix_s - entry.unix_s > TOGETHER_S:
+                continue
+            if (entry.text, entry.world, entry.incarnation) == same and rank not in entry.seen:
+                entry.ranks.append(rank)
+                entry.seen.add(rank)
+                return
+            if kind not in UNORDERED:
+                break
+        self._put(_Entry(unix_s, kind, severity, [rank], step, text, self.incarnation, world, {rank}))
+
+    def _put(self, entry: _Entry) -> None:
+        self._entries.append(entry)
+        if len(self._entries) > KEPT:
+            # By time, not by order of arrival: a batch of steps tells of an earlier moment.
+            self._entries.remove(min(self._entries, key=lambda e: e.unix_s))
+
+    def all(self) -> tuple[Happening, ...]:
+        """Oldest first."""
+        return tuple(
+            Happening(e.unix_s, e.kind, e.severity, _only(e.ranks), e.step, _message(e), e.incarnation)
+            for e in sorted(self._entries, key=lambda e: e.unix_s)
+        )
+
+
+def _only(ranks: list[int]) -> int | None:
+    return ranks[0] if len(ranks) == 1 else None
+
+
+def _message(entry: _Entry) -> str:
+    if not entry.world:
+        return entry.text
+    if entry.kind == "restart":
+        return f"{entry.text}: {ranks_phrase(entry.ranks, entry.world)}"
+    many = len(entry.ranks) > 1 and entry.text.startswith("was ")
+    text = "were" + entry.text[len("was") :] if many else entry.text
+    return f"{ranks_phrase(entry.ranks, entry.world)} {text}"

@@ -1,0 +1,139 @@
+"""A rank whose loss stands apart from the other ranks': another data set, a broken shard, a wrong label.
+
+Losses of healthy ranks differ by the noise of their batches. Over the last complete steps, with
+l[r, t] the loss of rank r in step t:
+
+    d[r, t] = l[r, t] - median over the ranks of l[., t]      (two ranks: the difference between them)
+    apart r = median over t of d[r, t]
+    noise r = 1.4826 x median over t of |d[r, t] - apart r|   (the normal distribution's sigma)
+
+A rank stands apart when |apart| exceeds three times the larger of its own noise and the median of all
+ranks' noise, five times the median of all ranks' |apart| (where each rank has a level of its own, none
+stands apart), and a tenth of the median |loss|. Medians throughout: heavy tails do not move them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ddptop.analysis.health.happenings import ranks_phrase
+from ddptop.frames.frame import Alert
+
+if TYPE_CHECKING:
+    from ddptop.analysis.health.happenings import Log
+    from ddptop.analysis.steps.pairing import CompleteStep
+    from ddptop.frames.frame import Column
+
+STEPS = 100
+"""Complete steps that are compared."""
+
+FEW = 32
+"""Fewer steps than this say nothing."""
+
+EVERY = 32
+"""Complete steps between two looks."""
+
+NOISES, LEVELS, SHARE = 3.0, 5.0, 0.1
+"""How far apart: in sigmas of the difference, in the others' own distances, as a share of the loss."""
+
+KEEP = 0.6
+"""Share of these thresholds down to which a rank once named keeps the name, so that it does not flicker."""
+
+
+class Apart(NamedTuple):
+    """A rank's loss against the others'; medians over the steps."""
+
+    rank: int
+    own: float
+    others: float
+    steps: int
+
+
+def stands_apart(losses: Column, held: frozenset[int] = frozenset()) -> list[Apart]:
+    """Ranks whose losses (steps, ranks) stand apart, the farthest first; those `held` were named before.
+
+    Steps in which a loss is not known are left out.
+    """
+    losses = losses[np.isfinite(losses).all(axis=1)]
+    steps, world = losses.shape
+    if steps < FEW or world < 2:
+        return []
+    middle = losses[:, ::-1] if world == 2 else np.median(losses, axis=1, keepdims=True)
+    apart = np.median(losses - middle, axis=0)
+    noise = 1.4826 * np.median(np.abs(losses - middle - apart), axis=0)
+    least = np.maximum(NOISES * np.maximum(noise, np.median(noise)), SHARE * np.median(np.abs(losses)))
+    if world > 2:
+        least = np.maximum(least, LEVELS * np.sort(np.abs(apart))[world // 2])
+    least = least * np.array([KEEP if rank in held else 1.0 for rank in range(world)])
+    found = [rank for rank in range(world) if abs(apart[rank]) > least[rank]]
+    found.sort(key=lambda rank: -abs(apart[rank]))
+    return [_apart(losses, rank) for rank in found]
+
+
+def _apart(losses: Column, rank: int) -> Apart:
+    others = np.median(np.delete(losses, rank, axis=1), axis=1)
+    return Apart(rank, float(np.median(losses[:, rank])), float(np.median(others)), len(losses))
+
+
+class LossSpread:
+    """Looks at every 32nd complete step, so that it never depends on who asks for frames."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._found: list[Apart] = []
+        self._since_s = 0.0
+        self.restart(0)
+
+    def restart(self, world: int) -> None:
+        """Other processes: their losses are compared anew."""
+        self._losses: Column = np.empty((0, world))
+        self._count = 0
+        self._found = []
+
+    def take(self, step: CompleteStep, unix_s: float) -> None:
+        """Add the next complete step; `unix_s` is when it got complete."""
+        losses = [row.loss for row in step.rows]
+        if not len(self._losses):
+            self._losses = np.full((STEPS, len(losses)), np.nan)
+        self._losses[self._count % STEPS] = np.array(losses, np.float64)
+        self._count += 1
+        if self._count % EVERY == 0:
+            self._look(step.step, unix_s)
+
+    def _look(self, step: int, unix_s: float) -> None:
+        before = frozenset(one.rank for one in self._found)
+        with np.errstate(over="ignore", invalid="ignore"):  # losses may be 1e300
+            self._found = stands_apart(self._losses[: self._count], before)
+        now = frozenset(one.rank for one in self._found)
+        if not before and now:
+            self._since_s = unix_s
+            rank = self._found[0].rank if len(now) == 1 else None
+            self._log.add(unix_s, "loss_spread", self._words(), severity="warning", rank=rank, step=step)
+        elif before and not now:
+            self._log.add(unix_s, "loss_spread_end", "the ranks' losses agree again", step=step)
+
+    def alert(self) -> Alert | None:
+        """The alert as of the last look."""
+        if not self._found:
+            return None
+        first = self._found[0]
+        evidence = {
+            "loss": round(first.own, 6),
+            "others_loss": round(first.others, 6),
+            "steps": first.steps,
+            "ranks": len(self._found),
+        }
+        return Alert("loss_spread", "warning", first.rank, None, self._since_s, self._words(), evidence)
+
+    def _words(self) -> str:
+        first, world = self._found[0], self._losses.shape[1]
+        if world == 2:
+            return (
+                f"losses of ranks 0 1 stand apart: {first.own:.4g} and {first.others:.4g}"
+                if first.rank == 0
+                else f"losses of ranks 0 1 stand apart: {first.others:.4g} and {first.own:.4g}"
+            )
+        who = ranks_phrase([one.rank for one in self._found], world)
+        return f"loss of {who} stands apart: {first.own:.4g} where the others have {first.others:.4g}"

@@ -1,0 +1,229 @@
+"""What is known of each rank as a process: sessions, heartbeats, counts, and the state that follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from ddptop.protocol.messages import FINISHED, LEFT, WELL, Phase
+
+if TYPE_CHECKING:
+    from ddptop.analysis.stall.device import DeviceWord
+    from ddptop.analysis.steps.bounds import Interruptions
+    from ddptop.protocol.evidence import Evidence
+    from ddptop.protocol.machine import Gpu, Memory
+    from ddptop.protocol.messages import Bye, Hello, Progress
+
+HEARTBEAT_S = 0.5
+"""Period of PROGRESS. A loaded machine may be late with one or two; three in a row are worth saying."""
+STALE_S = 3 * HEARTBEAT_S
+SILENT_S = 10.0
+"""After this the host is taken for gone."""
+PHASE_NAMES = {phase.value: phase.name.lower() for phase in Phase}
+NS = 1_000_000_000
+
+
+@dataclass(slots=True)
+class Session:
+    """One process of one rank, as far as its numbered messages have come."""
+
+    rank: int
+    hello: Hello
+    next_step: int = 0
+    begun: bool = False
+    layouts: dict[int, int] = field(default_factory=dict)
+    """Layout generation of this process -> number of the layout's content."""
+    generation: int = -1
+
+
+class PassedLoss(NamedTuple):
+    """A row of NaN or Inf losses that a finite one has ended."""
+
+    step: int
+    """Its first."""
+    since_ns: int
+    finite_step: int
+    """The step whose loss was finite again."""
+    finite_ns: int
+
+
+@dataclass(slots=True)
+class Member:
+    """One rank. What belongs to its process starts again with each session, the counts do not."""
+
+    records: int = 0
+    lost_records: int = 0
+    hello: Hello | None = None
+    session: int = 0
+    heard_ns: int = 0
+    seen_ns: int = 0
+    """When its host's agent last read its process: a sign that it is there, not that it works."""
+    moved_ns: int = 0
+    """When its step last changed, by its own clock where it has told it: not when that arrived."""
+    own_ns: int = 0
+    """The newest reading of its own clock that it has sent."""
+    delay_ns: int = 0
+    """Least time from a reading of its own clock to its arrival: what its clock is behind, at most."""
+    stood_ns: int = 0
+    """How long its step had stood at that reading."""
+    step: int = 0
+    progress: Progress | None = None
+    rss_bytes: int | None = None
+    cpu_pct: float | None = None
+    gpu: Gpu | None = None
+    logged: dict[str, float] = field(default_factory=dict)
+    """Newest value of everything that the script logged; NaN where it was no finite number."""
+    memory: Memory | None = None
+    """Of torch's CUDA allocator."""
+    declared: int = 0
+    """Phases of the user's own that it is in (`ddptop.phase`): there, a step may stand still."""
+    bye: Bye | None = None
+    gone_ns: int | None = None
+    """When its process was seen to be gone."""
+    ended_ns: int | None = None
+    """When it said goodbye."""
+    exit_ns: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    """How its process ended, and when that came known; `SIGKILL`."""
+    stopped: bool = False
+    """Its process is held: SIGSTOP, or a debugger."""
+    evidence: Evidence | None = None
+    evidence_ns: int = 0
+    """Its newest answer, and when it came."""
+    device: DeviceWord | None = None
+    """Where its GPU stood when it last answered."""
+    last_words: Evidence | None = None
+    """What it said at its end, or its crash file said for it."""
+    joined: bool = False
+    """In its newest step it had run out of inputs and only shadowed the others."""
+    micro_steps: int | None = None
+    """Backward passes in the newest step of its own."""
+    bad_loss_step: int | None = None
+    bad_loss_ns: int = 0
+    """First step of an unbroken row of NaN or Inf losses, and when it arrived."""
+    bad_loss_before: PassedLoss | None = None
+    """The newest such row that has ended."""
+
+    def begin(self, hello: Hello, session: int, t_ns: int) -> None:
+        """A new process takes the rank over."""
+        self.__init__(records=self.records, lost_records=self.lost_records)  # type: ignore[misc]
+        self.hello, self.session, self.heard_ns, self.moved_ns = hello, session, t_ns, t_ns
+        self.own_ns, self.delay_ns = hello.monotonic_ns, t_ns - hello.monotonic_ns
+
+    def forget_process(self) -> None:
+        """The others restarted: nothing of this rank's old process says anything of its next one."""
+        self.__init__(records=self.records, lost_records=self.lost_records)  # type: ignore[misc]
+
+    def read_clock(self, own_ns: int, t_ns: int, interruptions: Interruptions) -> None:
+        """A reading of the rank's own clock arrived at `t_ns`.
+
+        Where the collector did not run, readings are missing: time for which there is neither a reading nor
+        somebody who listened counts as no standing, for the whole machine may have been held.
+        """
+        self.delay_ns = min(self.delay_ns, t_ns - own_ns)
+        passed_ns = own_ns - self.own_ns
+        if passed_ns <= 0:
+            return
+        if passed_ns > STALE_S * NS:
+            here_ns = own_ns + self.delay_ns
+            passed_ns -= interruptions.within(here_ns - passed_ns, here_ns)
+        self.own_ns, self.stood_ns = own_ns, self.stood_ns + max(0, passed_ns)
+
+    def moved_to(self, step: int, own_ns: int) -> None:
+        """Its training thread is in `step` since this moment of its own clock, which has been read."""
+        if step > self.step:
+            self.step, self.moved_ns = step, own_ns + self.delay_ns
+            # A HELLO to a new collector is younger than the steps that still wait behind it.
+            self.own_ns, self.stood_ns = own_ns, 0
+
+    def declare(self, begins: bool, t_ns: int) -> None:
+        """A declared phase begins or ends; from its end the step has its time again."""
+        self.declared = max(0, self.declared + (1 if begins else -1))
+        self.moved_ns = max(self.moved_ns, t_ns)
+        self.stood_ns = 0
+
+    @property
+    def phase(self) -> str:
+        """Name of the phase at the last heartbeat; empty when unknown."""
+        return PHASE_NAMES.get(self.progress.phase, "") if self.progress else ""
+
+    @property
+    def bucket(self) -> int | None:
+        """All-reduces launched in the step it is in."""
+        seen = self.progress
+        return seen.bucket if seen and seen.bucket >= 0 and seen.step == self.step else None
+
+    @property
+    def sequence(self) -> int | None:
+        """Sequence number of its process group."""
+        return self.progress.sequence if self.progress and self.progress.sequence >= 0 else None
+
+    @property
+    def host(self) -> str:
+        """Where its process runs; empty before it has introduced itself."""
+        return self.hello.host if self.hello else ""
+
+    @property
+    def finished(self) -> bool:
+        """It has said goodbye as it should."""
+        return self.bye is not None and self.bye.reason in WELL
+
+    @property
+    def ended_badly(self) -> bool:
+        """Its process is gone without goodbye, or with an exception, an exit code or a signal.
+
+        What befalls it after it has left its group is no matter of the training's.
+        """
+        if self.bye is None:
+            return self.gone_ns is not None
+        if self.bye.reason == LEFT:
+            return False
+        return self.bye.reason != FINISHED or bool(self.exit_code) or self.signal is not None
+
+    @property
+    def running(self) -> bool:
+        """It has introduced itself, and neither said goodbye nor been seen to be gone."""
+        return self.hello is not None and self.bye is None and self.gone_ns is None
+
+    def state(self, silent_ns: int, run_state: str, *, host_gone: bool) -> str:
+        """waiting, live, stale, lost, finished or failed; whether it stalls is for the group to say.
+
+        `silent_ns`: for how long nothing came of it. `host_gone`: nothing came from its host for SILENT_S,
+        be it of another rank or of the agent.
+        """
+        if self.bye is not None:
+            return "finished" if self.finished and not self.ended_badly else "failed"
+        if self.hello is None:
+            return "waiting"
+        if run_state == "finished":
+            return "finished"  # the launcher reports success only when every rank succeeded
+        if self.gone_ns is not None or run_state == "failed":
+            return "lost"
+        if host_gone:
+            return "lost"
+        return "stale" if silent_ns > STALE_S * NS else "live"
+
+
+ABSENT = Member()
+"""Stands for every rank that has not said HELLO; never changed."""
+
+
+def group_state(states: list[str], run_state: str, *, stalled: bool = False) -> str:
+    """The worst that matters. A late heartbeat shows on its rank; the run is stale when nobody is heard.
+
+    `stalled`: by the rule of the whole group, also where every rank that stands is silent.
+    """
+    if run_state in ("finished", "failed"):
+        return run_state
+    present = set(states)
+    for worst in ("failed", "lost"):
+        if worst in present:
+            return worst
+    if stalled or "stalled" in present:
+        return "stalled"
+    if not present or "waiting" in present:
+        return "waiting"
+    if present == {"finished"}:
+        return "finished"
+    return "stale" if present <= {"stale", "finished"} else "live"

@@ -1,0 +1,1 @@
+"""A stall: when a run is stalled, which ranks are missing, and why."""

@@ -1,0 +1,89 @@
+"""What is known of one rank at a stall or at its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddptop.analysis.health.exits import ended_ns, own_call, process_words
+from ddptop.analysis.ranks import NS, STALE_S
+from ddptop.frames import calls
+from ddptop.frames.stall import Testimony
+
+if TYPE_CHECKING:
+    from ddptop.analysis.ranks import Member
+    from ddptop.analysis.reducer import Reducer
+    from ddptop.protocol.evidence import Evidence, Operation
+
+DEFAULT_GROUP = "0"
+
+
+def answer_since(member: Member, since_ns: int) -> Evidence | None:
+    """Its answer, if that is from after `since_ns`: an older one tells of another standstill."""
+    return member.evidence if member.evidence is not None and member.evidence_ns > since_ns else None
+
+
+def sequence_of(member: Member, group: str, told: Evidence | None) -> int | None:
+    """Collectives that it has launched in a group, as far as heard."""
+    seen = [state.sequence for state in (told.groups if told else ()) if state.name == group]
+    if group == DEFAULT_GROUP and member.sequence is not None:
+        seen.append(member.sequence)
+    return max((number for number in seen if number >= 0), default=None)
+
+
+def pending(told: Evidence | None, group: str | None = None) -> Operation | None:
+    """The earliest collective that it has launched and that has not completed."""
+    waiting = [op for op in (told.operations if told else ()) if not op.done and group in (None, op.group)]
+    return min(waiting, key=lambda op: op.sequence, default=None)
+
+
+def operation_words(op: Operation | None) -> str:
+    """`all_reduce of [[1000]] Float`; empty for none."""
+    if op is None:
+        return ""
+    shape = " ".join(part for part in (op.sizes, op.dtype) if part)
+    return f"{operation_name(op)} of {shape}" if shape else operation_name(op)
+
+
+def operation_name(op: Operation) -> str:
+    """`all_reduce`, without the backend that flight recorders put before it."""
+    return op.name.rsplit(":", 1)[-1]
+
+
+def testimony(
+    reducer: Reducer,
+    rank: int,
+    now_ns: int,
+    *,
+    since_ns: int = 0,
+    group: str = DEFAULT_GROUP,
+    all_threads: bool = True,
+) -> Testimony:
+    """`group`: the process group in question; `all_threads`: not the main thread's stack alone."""
+    member = reducer.members[rank]
+    told = answer_since(member, since_ns)
+    ended = member.ended_badly or member.bye is not None
+    if ended and member.last_words is not None:
+        told = member.last_words
+    t_ns = member.evidence_ns if told is member.evidence else None
+    if ended:
+        process = process_words(member)
+        t_ns = ended_ns(member)
+    elif member.stopped:
+        process = "stopped"
+    else:
+        silent_ns = reducer.interruptions.silence_ns(member.heard_ns, now_ns)
+        process = "silent" if silent_ns > STALE_S * NS else "alive"
+    return Testimony(
+        rank=rank,
+        host=member.host,
+        pid=member.hello.pid if member.hello else None,
+        process=process,
+        step=member.step,
+        bucket=member.bucket,
+        sequence=sequence_of(member, group, told),
+        group=group,
+        operation=operation_words(pending(told, group) or pending(told)),
+        user_call=own_call(member) if ended else calls.user_call(told.stacks) if told else None,
+        traces=calls.traces(told.stacks, all_threads=all_threads) if told else (),
+        at_s=reducer.unix_s(t_ns) if told is not None and t_ns is not None else None,
+    )

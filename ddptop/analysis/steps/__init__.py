@@ -1,0 +1,1 @@
+"""Complete steps: rows of single ranks paired, their buckets, their windows and medians."""

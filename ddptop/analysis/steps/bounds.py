@@ -1,0 +1,146 @@
+"""How far the times of two ranks may be wrong against each other: timers in a host, clocks between hosts.
+
+How the clocks of the hosts stand to the collector's, and when the collector did not run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from ddptop.analysis.ranks import Member
+    from ddptop.frames.frame import Column
+    from ddptop.protocol.messages import Clock
+
+SAME_HOST_BOUND_MS = 0.1
+"""How far two ready stamps of one host may be wrong where the ranks have not told better: one clock, read on
+entry to the hook, so only what delays the reading itself: tens of us on a busy machine. Completion stamps,
+up to 18 ms late, play no part."""
+
+STAMP_MS = 0.002
+"""Two stamps in whole microseconds: no bound is less."""
+
+MS = 1e6
+"""Nanoseconds in a millisecond."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Comparison:
+    """How the ranks' times can be compared at one moment; a column is (ranks,)."""
+
+    host: NDArray[np.int64]
+    """Number of the rank's host."""
+    offset_ns: NDArray[np.int64]
+    """To be added to the rank's times to put them on the collector's clock."""
+    clock_ms: Column
+    """That offset is wrong by at most this; NaN: the host's clock was not compared."""
+    ready_ms: Column
+    """Bound of a ready stamp, from the rank's own timer."""
+    end_ms: Column
+    """How late the rank's completion callbacks were seen to run; 0: it has not told."""
+
+    several_hosts: bool
+    comparable: bool
+    """Whether arrivals can be compared at all: one host, or every host's clock has an offset."""
+
+    def bound_ms(self) -> Column:
+        """(ranks,) bound of each rank's arrival against the others': the widest pair that it is part of.
+
+        Between hosts the sum of both clocks' bounds; within a host one clock, so nothing. A ready stamp is
+        early by at most its timer's bound, so that the larger one holds for a pair. NaN: not comparable.
+        """
+        clock = np.zeros(len(self.host))
+        if self.several_hosts:
+            hosts, first = np.unique(self.host, return_index=True)
+            each = self.clock_ms[first]
+            widest = each.argmax()  # of NaN elements the first: NaN it stays
+            rest = np.delete(each, widest).max()
+            clock = self.clock_ms + np.where(self.host == hosts[widest], rest, each[widest])
+        return np.asarray(clock + self.ready_ms.max(initial=STAMP_MS))
+
+
+class TimerBounds:
+    """What the ranks told of their own timers."""
+
+    def __init__(self) -> None:
+        self._told: dict[int, tuple[float, float]] = {}
+        self.version = 0
+
+    def take(self, rank: int, ready_us: float, end_us: float) -> None:
+        """`ready_us`: from a bucket's ready stamp until it was handed on; `end_us`: lateness of callbacks."""
+        told = (max(ready_us / 1e3, STAMP_MS), max(end_us / 1e3, 0.0))
+        if self._told.get(rank) != told:
+            self._told[rank] = told
+            self.version += 1
+
+    def compare(self, ranks: Sequence[int], members: Sequence[Member], clocks: HostClocks) -> Comparison:
+        """How the times of these ranks, with their members, can be compared now."""
+        names = [member.hello.host if member.hello is not None else "" for member in members]
+        number = {name: i for i, name in enumerate(sorted(set(names)))}
+        known = {name: clocks.of(name) if len(number) > 1 else None for name in number}
+        alone = 0.0 if len(number) == 1 else np.nan  # one host: its clock need not be put on another
+        offset = {name: clock.offset_ns if clock is not None else 0 for name, clock in known.items()}
+        bound = {name: clock.bound_ns / MS if clock is not None else alone for name, clock in known.items()}
+        timers = [self._told.get(rank, (SAME_HOST_BOUND_MS, 0.0)) for rank in ranks]
+        return Comparison(
+            host=np.array([number[name] for name in names], np.int64),
+            offset_ns=np.array([offset[name] for name in names], np.int64),
+            clock_ms=np.array([bound[name] for name in names], np.float64),
+            ready_ms=np.array([ready for ready, _ in timers], np.float64),
+            end_ms=np.array([end for _, end in timers], np.float64),
+            several_hosts=len(number) > 1,
+            comparable=not any(np.isnan(one) for one in bound.values()),
+        )
+
+
+class HostClocks:
+    """The newest offset and bound of every host."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, Clock] = {}
+        self.version = 0
+        """Grows with every word that changes an offset or a bound."""
+
+    def take(self, clock: Clock) -> None:
+        """A new comparison of a host's clock with the collector's."""
+        before = self._newest.get(clock.host)
+        self._newest[clock.host] = clock
+        if before is None or (before.offset_ns, before.bound_ns) != (clock.offset_ns, clock.bound_ns):
+            self.version += 1
+
+    def of(self, host: str) -> Clock | None:
+        """The newest word on a host; None where nothing is known."""
+        return self._newest.get(host)
+
+
+class Interruptions:
+    """When the collector did not run: nothing of that time could arrive, whatever the ranks did."""
+
+    KEPT = 64
+    """Older ones lie before any stall that is still judged."""
+
+    def __init__(self) -> None:
+        self._spans: deque[tuple[int, int]] = deque(maxlen=self.KEPT)
+        self.unkept_ns = 0
+        """Between two heartbeats of a rank that a thinned recording keeps."""
+
+    def add(self, begin_ns: int, end_ns: int) -> None:
+        """One more, on the collector's clock; later than those before it."""
+        if end_ns > begin_ns:
+            self._spans.append((begin_ns, end_ns))
+
+    def within(self, begin_ns: int, end_ns: int) -> int:
+        """Nanoseconds of this span in which the collector did not run."""
+        return sum(max(0, min(end, end_ns) - max(begin, begin_ns)) for begin, end in self._spans)
+
+    def silence_ns(self, heard_ns: int, now_ns: int) -> int:
+        """How long nothing has come of what was last heard at `heard_ns`, while somebody listened."""
+        return max(0, now_ns - heard_ns - self.within(heard_ns, now_ns) - self.unkept_ns)

@@ -1,0 +1,303 @@
+"""Bucket detail of complete steps: cells of all ranks to the figures of METRICS, many steps at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ddptop.analysis.steps import formulas
+from ddptop.protocol.messages import Flag
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from ddptop.analysis.steps.pairing import CompleteStep
+    from ddptop.frames.frame import Column
+
+US_PER_MS = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """All-reduces of `n` steps that launched the same buckets in the same order. Microseconds.
+
+    `ready` and `end` are (launches, n, ranks) on a common clock, counted from the step's first begin;
+    a joined rank is NaN throughout. `aligned`: the ranks share a clock, or offsets put them on one.
+    """
+
+    numbers: tuple[int, ...]
+    """Bucket number in the layout, per launch."""
+    ready: Column
+    end: Column
+    lanes: int
+    aligned: bool
+    shift: Column
+    """(n, ranks) the rank's own begin of the step on that common clock; 0 where there is none."""
+
+
+class Met(NamedTuple):
+    """When each all-reduce began and had all its ranks, (launches, n, ranks), beside `Timing`'s ends."""
+
+    start: Column
+    arrival: Column
+
+
+class Waits(NamedTuple):
+    """(n, ranks) milliseconds, NaN where some end is unknown."""
+
+    collective: Column
+    """Length of the union of this rank's collectives."""
+    wait: Column
+    """Time in which at least one of them lacked a rank."""
+    transfer: Column
+    """Time in which at least one of them moved bytes. With several lanes it may overlap with `wait`."""
+    exposed: Column
+    exposed_wait: Column
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """What bucket detail tells of `n` steps, in milliseconds; NaN (last: -1) where it cannot be told."""
+
+    met: Met
+    waits: Waits
+    lateness: Column
+    """(n, ranks), as the next, at the step's deciding all-reduce: the one with the largest arrival skew."""
+    arrival: Column
+    """How long after the first one the rank arrived there."""
+    spread: Column
+    """(n, ranks) how much later than the first this rank saw the ends, summed over its all-reduces."""
+    skew: Column
+    """(n,) arrival skew at the deciding all-reduce."""
+    last: Column
+    """(n,) rank that came last there; -1: nobody, clocks cannot tell or it is alone."""
+    recoverable: Column
+    """(n,) what the step had been shorter by, had the last arrivals come at the second-latest time."""
+    half: Column
+    """(n,) and had the later half of the ranks come no later than the others."""
+    hidden: Column
+    """(n,) and by, had all communication been hidden: no more than the least exposed rank's share."""
+    both: Column
+    contradiction: Column
+    """(n,) how long before the last arrival some rank saw the end: not positive, unless clocks are wrong."""
+    bucket_collective: Column
+    """(n, launches), as the five that follow: mean over ranks."""
+    bucket_wait: Column
+    bucket_transfer: Column
+    bucket_spread: Column
+    bucket_skew: Column
+    bucket_last: Column
+
+
+def launched(step: CompleteStep) -> tuple[int, ...] | None:
+    """The bucket numbers that every rank launched in this step, in order; None if it cannot be judged.
+
+    It can when all ranks that still had inputs sent detail of the same layout and sequence.
+    """
+    numbers: tuple[int, ...] | None = None
+    layout = -1
+    for row, batch in zip(step.rows, step.batches, strict=True):
+        if row.flags & Flag.JOINED:
+            continue
+        if not row.flags & Flag.DETAIL or not row.cells or len(row.cells) % 3 or batch.layout < 0:
+            return None
+        if numbers is None:
+            numbers, layout = row.cells[::3], batch.layout
+        elif batch.layout != layout or row.cells[::3] != numbers:
+            return None
+    return numbers
+
+
+def timing(
+    steps: Sequence[CompleteStep],
+    numbers: tuple[int, ...],
+    *,
+    lanes: int,
+    aligned: bool,
+    offset_ns: NDArray[np.int64] | None = None,
+) -> Timing:
+    """Put the cells of `steps`, which all launched `numbers`, on one clock.
+
+    `offset_ns`: (n, ranks), to be added to the ranks' times; None: they are on one clock already.
+    """
+    ranks, launches = len(steps[0].rows), len(numbers)
+    nothing = (0,) * (3 * launches)
+    joined = np.array([[bool(row.flags & Flag.JOINED) for row in step.rows] for step in steps])
+    cells = np.array(
+        [nothing if row.flags & Flag.JOINED else row.cells for step in steps for row in step.rows], np.int64
+    ).reshape(len(steps), ranks, launches, 3)
+    ready = cells[..., 1].transpose(2, 0, 1).astype(np.float64)
+    took = cells[..., 2].transpose(2, 0, 1)
+    shift = np.zeros((len(steps), ranks))
+    if aligned:
+        begin_ns = np.array(
+            [[b.base_ns + r.begin_us * 1000 for r, b in zip(s.rows, s.batches, strict=True)] for s in steps],
+            np.int64,
+        )
+        if offset_ns is not None:
+            begin_ns += offset_ns
+        shift = (begin_ns - begin_ns.min(axis=1, keepdims=True)) / 1000.0
+        ready += shift
+    ready[:, joined] = np.nan
+    end = np.where(took >= 0, ready + took, np.nan)
+    return Timing(numbers, ready, end, lanes, aligned, shift)
+
+
+def apart(t: Timing) -> Timing:
+    """The same with each rank on its own time, as if the clocks could not be compared."""
+    ready, end = t.ready - t.shift, t.end - t.shift
+    return Timing(t.numbers, ready, end, t.lanes, False, np.zeros_like(t.shift))
+
+
+def meet(t: Timing) -> Met:
+    """Starts and last arrivals."""
+    # A callback may stamp an end many ms late, and never early. So on a shared clock the first end
+    # seen frees a lane on all ranks, and arrivals differ by ready stamps alone.
+    if not t.aligned:
+        start = formulas.starts(t.ready, t.end, t.lanes)
+        return Met(start, formulas.clock_free_arrival(start, t.end))
+    start = formulas.starts(t.ready, np.fmin.reduce(t.end, axis=-1), t.lanes)
+    return Met(start, np.broadcast_to(formulas.last_arrival(start, t.end)[..., None], start.shape))
+
+
+def waits(ready: Column, met: Met, end: Column) -> Waits:
+    """What each rank lost to waiting and moving, over all its launches; those of others are NaN in it."""
+    start, arrival = met
+    unknown = (np.isnan(end) & ~np.isnan(ready)).any(axis=0) | np.isnan(ready).all(axis=0)
+    return Waits(
+        collective=_known(formulas.union(start, end), unknown),
+        wait=_known(formulas.union(start, arrival), unknown),
+        transfer=_known(formulas.union(arrival, end), unknown),
+        exposed=_known(formulas.exposed(ready, end), unknown),
+        exposed_wait=_known(formulas.exposed_wait(ready, start, np.fmin(arrival, end)), unknown),
+    )
+
+
+def together(world: int, pieces: Sequence[tuple[Sequence[int], Timing, Met]]) -> Waits:
+    """The same of ranks that are in several process groups: their intervals united, nothing counted twice.
+
+    Each piece: the ranks of a group, and its all-reduces. Ranks of no group are NaN.
+    """
+    steps = pieces[0][1].ready.shape[1]
+    launches = sum(len(t.numbers) for _, t, _ in pieces)
+    ready, end, start, arrival = np.full((4, launches, steps, world), np.nan)
+    at = 0
+    for ranks, t, met in pieces:
+        rows, columns = slice(at, at + len(t.numbers)), list(ranks)
+        # Back on the rank's own time: each group counts from its own members' first begin.
+        for whole, values in ((ready, t.ready), (end, t.end), (start, met.start), (arrival, met.arrival)):
+            whole[rows, :, columns] = values - t.shift
+        at += len(t.numbers)
+    return waits(ready, Met(start, arrival), end)
+
+
+def figures(t: Timing) -> StepFigures:
+    """Everything above, vectorised over steps and ranks."""
+    met = meet(t)
+    start, arrival = met
+    first_end = np.fmin.reduce(t.end, axis=-1)
+    found = waits(t.ready, met, t.end)
+    decided = _decided(start, t.aligned)
+    gains = _what_if(t, np.fmin.reduce(t.end - arrival, axis=-1))
+    late_end = t.end - first_end[..., None] if t.aligned else np.full_like(t.end, np.nan)
+    early = np.fmax.reduce(t.ready, axis=-1) - first_end
+    skew = np.fmax.reduce(start, axis=-1) - np.fmin.reduce(start, axis=-1)
+    return StepFigures(
+        met=met,
+        waits=found,
+        lateness=decided.lateness,
+        arrival=decided.arrival,
+        spread=late_end.sum(axis=0) / US_PER_MS,
+        skew=decided.skew,
+        last=decided.last,
+        recoverable=gains.recoverable,
+        half=gains.half,
+        hidden=np.fmin.reduce(found.exposed, axis=-1),
+        both=gains.both,
+        contradiction=np.fmax.reduce(early, axis=0) / US_PER_MS if t.aligned else decided.skew,
+        bucket_collective=_mean(t.end - start),
+        bucket_wait=_mean(formulas.wait(start, arrival)),
+        bucket_transfer=_mean(np.maximum(t.end - arrival, 0.0)),
+        bucket_spread=_mean(late_end),
+        bucket_skew=(skew if t.aligned else np.full_like(skew, np.nan)).T / US_PER_MS,
+        bucket_last=_last_of(start).T if t.aligned else np.full(skew.T.shape, -1),
+    )
+
+
+def _known(values_us: Column, unknown: Column) -> Column:
+    """Milliseconds; NaN for a rank of which some end is unknown (or that had joined)."""
+    return np.where(unknown, np.nan, values_us / US_PER_MS)
+
+
+def _mean(values_us: Column) -> Column:
+    """(launches, n, ranks) to the mean over ranks as (n, launches), in milliseconds."""
+    return np.asarray(formulas.mean(values_us).T / US_PER_MS)
+
+
+def _last_of(start: Column) -> Column:
+    """The rank that arrives last; -1 where fewer than two arrive, or several at the same microsecond."""
+    latest = np.fmax.reduce(start, axis=-1)
+    nobody = ((~np.isnan(start)).sum(axis=-1) < 2) | ((start == latest[..., None]).sum(axis=-1) > 1)
+    return np.where(nobody, -1, np.where(np.isnan(start), -np.inf, start).argmax(axis=-1))
+
+
+class _Decided(NamedTuple):
+    """(n, ranks) lateness and arrival, (n,) skew, in ms, and (n,) last arriver."""
+
+    lateness: Column
+    arrival: Column
+    skew: Column
+    last: Column
+
+
+def _decided(start: Column, aligned: bool) -> _Decided:
+    """What happened at each step's deciding all-reduce."""
+    _, steps, ranks = start.shape
+    if not aligned:
+        unknown = np.full((steps, ranks), np.nan)
+        return _Decided(unknown, unknown, np.full(steps, np.nan), np.full(steps, -1))
+    skew = np.fmax.reduce(start, axis=-1) - np.fmin.reduce(start, axis=-1)
+    decisive = np.where(np.isnan(skew), -1.0, skew).argmax(axis=0)
+    at = start[decisive, np.arange(steps)]
+    arrival = (at - np.fmin.reduce(at, axis=-1)[:, None]) / US_PER_MS
+    return _Decided(
+        formulas.lateness(at) / US_PER_MS, arrival, np.fmax.reduce(arrival, axis=-1), _last_of(at)
+    )
+
+
+class _Gains(NamedTuple):
+    """(n,) ms that a step loses to its last arrivals, to its later half, and to the last and to exposed
+    communication together."""
+
+    recoverable: Column
+    half: Column
+    both: Column
+
+
+def _what_if(t: Timing, transfer: Column) -> _Gains:
+    """What a step had been shorter by.
+
+    All compare the same little model with and without, so that its errors cancel: arrivals as they were
+    or earlier, then lanes and transfer times as measured.
+    """
+    _, steps, ranks = t.ready.shape
+    if not t.aligned:
+        unknown = np.full(steps, np.nan)
+        return _Gains(unknown, unknown, unknown)
+    transfer = np.maximum(transfer, 0.0)
+    as_it_was = formulas.replay(np.fmax.reduce(t.ready, axis=-1), transfer, t.lanes)
+    sooner = formulas.second_latest(t.ready)
+    computed = np.fmax.reduce(sooner, axis=0)
+
+    def gain(without: Column) -> Column:
+        return np.asarray(np.maximum(as_it_was - without, 0.0) / US_PER_MS)
+
+    recoverable = gain(formulas.replay(sooner, transfer, t.lanes))
+    half = recoverable
+    if ranks > 3:  # of three ranks the later half is one
+        half = gain(formulas.replay(formulas.middle_latest(t.ready), transfer, t.lanes))
+    return _Gains(recoverable, half, gain(computed))

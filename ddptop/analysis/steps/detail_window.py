@@ -1,0 +1,282 @@
+"""The last detailed steps: of all ranks, and of each process group on its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ddptop.analysis.steps import formulas
+from ddptop.analysis.steps.window import Ring
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddptop.analysis.steps.bounds import Comparison
+    from ddptop.analysis.steps.detail import StepFigures, Waits
+    from ddptop.analysis.steps.groups import Scope
+    from ddptop.frames.frame import Column
+    from ddptop.protocol.messages import Bucket
+
+WAITS = ("collective", "wait", "transfer", "exposed", "exposed_wait")
+PARTS = ("part_data", "part_forward", "part_backward", "part_optimizer", "part_other")
+"""Phases again, of detailed steps, where backward counts compute only: what the cause is read from."""
+FREE = ("free_wait", "free_transfer", "free_exposed_wait", "free_self")
+"""The clock-free fallback of the same columns; kept where there are several hosts."""
+DETAIL_SCALARS = ("point", "step", "overlap", "busbw", "free_busbw", "recoverable", "hidden", "both")
+SCOPE_COLUMNS = ("lateness", "arrival", "bound", "spread")
+SCOPE_SCALARS = ("step", "last", "recoverable", "half", "skew", "contradiction")
+BUCKET_COLUMNS = ("collective", "wait", "transfer", "skew", "last", "spread", "free_wait", "free_transfer")
+
+FEW_DETAILED = 8
+"""With fewer detailed steps than this in the window a median says little: look further back."""
+DETAILED_BACK = 32
+"""How many detailed steps to take then, however old."""
+
+LONG = 1024
+"""Detailed steps of which each last arriver is remembered: what happens now and then shows in many only."""
+
+
+class ScopeColumns(NamedTuple):
+    """Steps of one process group on their way into its window: (columns, n, ...) for each of its rings."""
+
+    ranks: Column
+    group: Column
+    bucket: Column
+
+
+class ScopeWindow:
+    """One process group: arrivals and buckets of one layout. Its slots are those of the `DetailWindow`."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        size: int,
+        layout: int,
+        buckets: tuple[Bucket, ...],
+        *,
+        before: int,
+        several_hosts: bool,
+    ) -> None:
+        """`before`: detailed steps that the run had before this group was seen."""
+        self.scope = scope
+        self.layout = layout
+        self.buckets = buckets
+        """May be replaced by the same buckets with more known of them."""
+        members = len(scope.ranks)
+        self.members = np.array(scope.ranks)
+        self.ranks = Ring(SCOPE_COLUMNS, (members,), size)
+        self.group = Ring(SCOPE_SCALARS, (), size, wide=True)
+        self.bucket = Ring(BUCKET_COLUMNS, (len(buckets),), size)
+        self.long = Ring(("last", "recoverable", "step", "bound"), (), LONG)
+        for ring in (self.ranks, self.group, self.bucket):
+            ring.count = before
+        self.several_hosts = several_hosts
+        self.clock_free = several_hosts
+        """Whether the clocks cannot tell what is seen; decided at each look."""
+        self.contradicted = False
+        """Whether the collectives contradict the clocks."""
+
+    @property
+    def factor(self) -> float:
+        """The bus factor of its size."""
+        return formulas.bus_factor(len(self.scope.ranks))
+
+    def columns_of(
+        self,
+        wall: Column,
+        numbers: tuple[int, ...],
+        found: StepFigures,
+        free: StepFigures | None,
+        compared: Sequence[Comparison],
+    ) -> ScopeColumns:
+        """What to `add` for n steps: (n, ranks) of this group, compared step by step.
+
+        `free`: the same steps without comparing clocks; None where all is on one host.
+        """
+        bounds = {id(one): one.bound_ms() for one in {id(one): one for one in compared}.values()}
+        bound = np.stack([bounds[id(one)] for one in compared])
+        late_end = np.stack([one.end_ms for one in compared])
+        ranks = np.stack([found.lateness, found.arrival, bound, np.maximum(found.spread, late_end)])
+        scalars = [formulas.median(wall), found.last, found.recoverable, found.half, found.skew]
+        group = np.stack([*scalars, found.contradiction])
+        bucket = self._per_bucket(numbers, found, free)
+        spread = BUCKET_COLUMNS.index("spread")
+        bucket[spread] = np.maximum(bucket[spread], late_end.mean(axis=-1)[:, None])
+        return ScopeColumns(ranks, group, bucket)
+
+    def add(self, steps: ScopeColumns, first: int, stop: int) -> None:
+        """Take some of the steps."""
+        ranks, group = steps.ranks[:, first:stop], steps.group[:, first:stop]
+        self.ranks.add(ranks)
+        self.group.add(group)
+        self.bucket.add(steps.bucket[:, first:stop])
+        self.long.add(np.stack([group[1], group[2], group[0], np.fmax.reduce(ranks[2], axis=-1)]))
+
+    def pass_over(self, steps: int) -> None:
+        """Steps that this group cannot be judged in."""
+        for ring in (self.ranks, self.group, self.bucket):
+            ring.pass_over(steps)
+
+    def told(self, slots: Column) -> Column:
+        """Those of the slots in which this group was judged."""
+        return np.asarray(slots[~np.isnan(self.group.of("last", slots))])
+
+    def newest(self, steps: int) -> Column:
+        """Slots of the newest steps in which it was judged, oldest first."""
+        return self.told(self.group.recent(self.group.count))[-steps:]
+
+    def compare_clocks(self, slots: Column) -> None:
+        """Decide over the judged steps whether the clocks can tell what is seen."""
+        slots = self.told(slots)
+        if not self.several_hosts or not len(slots):
+            return
+        bound = float(self.bound_ms(slots).max())
+        skew = float(formulas.median(self.group.of("skew", slots)))
+        early = float(formulas.median(self.group.of("contradiction", slots)))
+        self.contradicted = early > bound
+        self.clock_free = self.contradicted or not skew > bound
+
+    def bound_ms(self, slots: Column) -> Column:
+        """(members,) the widest bound of the steps; NaN where clocks were not compared."""
+        if not len(slots):
+            return np.full(len(self.members), np.nan)
+        return np.asarray(np.fmax.reduce(self.ranks.of("bound", slots), axis=-1), np.float64)
+
+    def _per_bucket(self, numbers: tuple[int, ...], found: StepFigures, free: StepFigures | None) -> Column:
+        """(columns, n, buckets). A bucket that went out several times in a step counts with its last time."""
+        values = np.full((len(BUCKET_COLUMNS), len(found.last), len(self.buckets)), np.nan)
+        for i, name in enumerate(BUCKET_COLUMNS):
+            source = found
+            if name.startswith("free_"):
+                if free is None:
+                    continue
+                source, name = free, name.removeprefix("free_")
+            values[i][:, list(numbers)] = getattr(source, f"bucket_{name}")
+        return values
+
+
+class DetailColumns(NamedTuple):
+    """Detailed steps on their way into a window: (columns, n, ...) for each of its rings."""
+
+    ranks: Column
+    group: Column
+
+
+class DetailWindow:
+    """The detailed steps of one set of layouts. A rebuild makes a new one: baselines start again."""
+
+    def __init__(self, world: int, size: int, *, several_hosts: bool) -> None:
+        self.several_hosts = several_hosts
+        columns = (*WAITS, "self", *PARTS, *(FREE if several_hosts else ()))
+        self.ranks = Ring(columns, (world,), size)
+        self.group = Ring(DETAIL_SCALARS, (), size, wide=True)
+        self.scopes: dict[Scope, ScopeWindow] = {}
+        self.best_self = np.full(world, np.nan)
+        """Each rank's own best median self time so far, of DETAILED_BACK steps at a time."""
+        self._size = size
+
+    @property
+    def count(self) -> int:
+        """Detailed steps since the layouts were made."""
+        return self.group.count
+
+    @property
+    def clock_free(self) -> bool:
+        """Whether wait and transfer are the clock-free fallback."""
+        return self.several_hosts and any(window.clock_free for window in self.scopes.values())
+
+    def scope(
+        self, scope: Scope, layout: int, buckets: tuple[Bucket, ...], *, several_hosts: bool
+    ) -> ScopeWindow:
+        """The window of a process group; it is made at its first detailed step."""
+        found = self.scopes.get(scope)
+        if found is None:
+            found = ScopeWindow(
+                scope, self._size, layout, buckets, before=self.count, several_hosts=several_hosts
+            )
+            self.scopes[scope] = found
+        found.buckets = buckets
+        return found
+
+    def add(self, steps: DetailColumns, parts: dict[Scope, ScopeColumns], first: int, stop: int) -> None:
+        """Take some of the steps. Not past a multiple of DETAILED_BACK at once, where baselines are read."""
+        self.ranks.add(steps.ranks[:, first:stop])
+        self.group.add(steps.group[:, first:stop])
+        for scope, window in self.scopes.items():
+            if scope in parts:
+                window.add(parts[scope], first, stop)
+            else:
+                window.pass_over(stop - first)
+        if self.count % DETAILED_BACK == 0:
+            name = "free_self" if self.clock_free else "self"
+            own = self.ranks.medians((name,), self.ranks.recent(DETAILED_BACK))[name]
+            self.best_self = np.fmin(self.best_self, own)
+
+    def judged(self, end: int) -> Column:
+        """Slots of the steps that ranks are judged by, when the history has `end` points; oldest first.
+
+        Where few of the window's steps have detail, older ones too: to flag a rank takes many steps.
+        """
+        within = self.since(end - self._size)
+        return within if len(within) >= FEW_DETAILED else self.group.recent(DETAILED_BACK)
+
+    def since(self, point: int) -> Column:
+        """Slots of the steps from a history point on, at most the window, oldest first."""
+        slots = self.group.recent(self._size)
+        return np.asarray(slots[self.group.of("point", slots) >= point])
+
+    def columns_of(
+        self,
+        points: Column,
+        columns: Column,
+        found: Waits,
+        free: Waits | None,
+        parts: Sequence[tuple[ScopeWindow, tuple[int, ...], StepFigures, StepFigures | None]],
+    ) -> DetailColumns:
+        """What to `add` for n steps: of their history points (n,), (wall and PHASES, n, ranks), their waits,
+        and for each process group the launched buckets and its figures, with and without comparing clocks."""
+        kept = [getattr(found, name) for name in WAITS]
+        computed = columns[3] - found.exposed
+        phases = [columns[1], columns[2], computed, columns[4], columns[5]]
+        ranks = [*kept, columns[0] - found.exposed_wait, *phases]
+        if self.several_hosts:
+            other = found if free is None else free
+            ranks += [other.wait, other.transfer, other.exposed_wait, columns[0] - other.exposed_wait]
+        busbw = _busbw([(window, numbers, own) for window, numbers, own, _ in parts])
+        free_busbw = busbw
+        if free is not None:
+            free_busbw = _busbw([(window, numbers, other or own) for window, numbers, own, other in parts])
+        scalars = [points, formulas.median(columns[0]), _overlap(found), busbw, free_busbw]
+        recoverable = _gained(columns[0], [(window, own.recoverable) for window, _, own, _ in parts])
+        hidden = np.fmin.reduce(found.exposed, axis=-1)
+        both = _gained(columns[0], [(window, own.both) for window, _, own, _ in parts])
+        return DetailColumns(np.stack(ranks), np.stack([*scalars, recoverable, hidden, both]))
+
+
+def _gained(wall: Column, parts: Sequence[tuple[ScopeWindow, Column]]) -> Column:
+    """(n,) how much shorter the median over ranks of the (n, ranks) step times were, had the steps of each
+    process group been so much (n,) shorter."""
+    less = np.zeros_like(wall)
+    for window, gain in parts:
+        less[:, window.members] = np.maximum(less[:, window.members], gain[:, None])
+    return formulas.median(wall) - formulas.median(wall - less)
+
+
+def _overlap(found: Waits) -> Column:
+    """1 - exposed / union of all collectives, over all ranks, in percent."""
+    busy = np.nansum(found.collective, axis=-1)
+    bare = np.nansum(found.exposed, axis=-1)
+    return 100 * (1 - np.divide(bare, busy, out=np.full_like(busy, np.nan), where=busy > 0))
+
+
+def _busbw(parts: Sequence[tuple[ScopeWindow, tuple[int, ...], StepFigures]]) -> Column:
+    """All bytes of the step over the time in which some moved (mean over ranks), with the bus factor; the
+    mean over process groups."""
+    each = []
+    for window, numbers, found in parts:
+        sizes = [window.buckets[number].wire_bytes for number in numbers]
+        total = sum(float("nan") if size is None else size for size in sizes)
+        moving = formulas.mean(found.waits.transfer)
+        each.append(formulas.bandwidth_gbps(np.full_like(moving, total), moving) * window.factor)
+    return formulas.mean(np.stack(each, axis=-1))

@@ -1,0 +1,201 @@
+"""The formulas of one bucket all-reduce and of one step, as pure functions over arrays.
+
+Shapes: `launches` are the all-reduces of a step in order of launch, so an array is
+(launches, ..., ranks) with the rank axis last, or (..., ranks) where one value per step is meant.
+Times are in one unit on one clock (a host's), NaN where a rank has none. Words as in the README.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ddptop.frames.frame import Column
+
+GLOO_LANES = 2
+"""gloo's process group runs its queue with two threads unless told otherwise (`ProcessGroupGloo` options)."""
+
+NCCL_LANES = 1
+"""NCCL runs the collectives of a group one after another on one stream."""
+
+
+def lanes_of(backend: str | None) -> int:
+    """How many all-reduces of one process group can run at the same time."""
+    return NCCL_LANES if backend is not None and "nccl" in backend else GLOO_LANES
+
+
+def starts(ready: Column, end: Column, lanes: int) -> Column:
+    """Start of every all-reduce: ready, or the moment at which the earliest lane is free.
+
+    `ready` is (launches, ...); `end` has the same shape, or lacks the rank axis for ends all ranks share.
+    An unknown end frees its lane at once. A collective that was seen to end had started by then.
+    """
+    start = np.empty_like(ready)
+    free = np.full((lanes, *ready.shape[1:]), -np.inf)
+    shared = end.ndim < ready.ndim
+    for i in range(len(ready)):
+        done = np.broadcast_to(end[i][..., None], ready.shape[1:]) if shared else end[i]
+        ended = np.where(np.isnan(done), np.inf, np.maximum(done, ready[i]))
+        start[i] = np.minimum(np.maximum(ready[i], free[0]), ended)
+        free[0] = np.where(np.isnan(done), start[i], done)
+        if lanes > 1:
+            free.sort(axis=0)
+    return start
+
+
+def last_arrival(start: Column, end: Column) -> Column:
+    """The moment the last rank has arrived, (launches, ...): never later than the first end seen of it."""
+    return np.fmin(np.fmax.reduce(start, axis=-1), np.fmin.reduce(end, axis=-1))
+
+
+def clock_free_arrival(start: Column, end: Column) -> Column:
+    """The same on each rank's own clock, (launches, ..., ranks), where clocks cannot be compared.
+
+    X' = min over ranks of D: the transfer can have taken no longer than the shortest collective.
+    """
+    return end - np.fmin.reduce(end - start, axis=-1)[..., None]
+
+
+def wait(start: Column, arrival: Column) -> Column:
+    """W = max(0, A - s): what a rank lost to a slower one."""
+    return np.maximum(arrival - start, 0.0)
+
+
+def union(begin: Column, end: Column) -> Column:
+    """Length of the union of intervals along the first axis; NaN or reversed intervals are empty."""
+    empty = ~(end > begin)
+    begin = np.where(empty, np.inf, begin)
+    end = np.where(empty, -np.inf, end)
+    order = np.argsort(begin, axis=0)
+    begin = np.take_along_axis(begin, order, axis=0)
+    end = np.take_along_axis(end, order, axis=0)
+    reach = np.empty_like(end)
+    reach[0] = -np.inf
+    np.maximum.accumulate(end[:-1], axis=0, out=reach[1:])
+    added = np.maximum(end - np.maximum(begin, reach), 0.0)
+    return np.asarray(added.sum(axis=0))
+
+
+def exposed(ready: Column, end: Column) -> Column:
+    """Exposed communication: end of the last all-reduce - end of backward compute, at least 0.
+
+    On a host timer the compute has ended when the last bucket was ready.
+    """
+    return np.maximum(np.fmax.reduce(end, axis=0) - np.fmax.reduce(ready, axis=0), 0.0)
+
+
+def exposed_wait(ready: Column, start: Column, arrival: Column) -> Column:
+    """The part of the exposed communication in which some all-reduce still lacked a rank."""
+    computed = np.fmax.reduce(ready, axis=0)
+    return union(np.fmax(start, computed), arrival)
+
+
+def median_of_others(values: Column) -> Column:
+    """For each element of the last axis the median of all the *others*; NaN elements are nobody's other.
+
+    Over all of them, a pair would show half of the truth on each.
+    """
+    ordered = np.sort(values, axis=-1)
+    others = np.maximum((~np.isnan(values)).sum(axis=-1, keepdims=True) - 1, 0)
+    top = values.shape[-1] - 1
+
+    def without_own(place: Column) -> Column:
+        here = np.take_along_axis(ordered, np.minimum(place, top), axis=-1)
+        after = np.take_along_axis(ordered, np.minimum(place + 1, top), axis=-1)
+        return np.where(values <= here, after, here)
+
+    low = without_own(np.maximum(others - 1, 0) // 2)
+    high = without_own(others // 2)
+    return np.where((others > 0) & ~np.isnan(values), (low + high) / 2, np.nan)
+
+
+def lateness(start: Column) -> Column:
+    """s - median over the other ranks of s, along the last axis."""
+    return np.asarray(start - median_of_others(start))
+
+
+def second_latest(times: Column) -> Column:
+    """The latest but one along the last axis, NaN aside; of a lone rank its own time."""
+    if times.shape[-1] < 2:
+        return np.asarray(times[..., 0])
+    filled = np.where(np.isnan(times), -np.inf, times)
+    top = np.partition(filled, filled.shape[-1] - 2, axis=-1)
+    second, latest = top[..., -2], top[..., -1]
+    return np.where(np.isinf(second), latest, second)
+
+
+def middle_latest(times: Column) -> Column:
+    """Of n times along the last axis the latest but n // 2: the latest of the others, where up to half are
+    late together. NaN aside; NaN where nothing is left."""
+    ordered = np.sort(times, axis=-1)  # sorts NaN to the end
+    known = (~np.isnan(times)).sum(axis=-1, keepdims=True)
+    return np.asarray(np.take_along_axis(ordered, np.maximum(known - 1 - known // 2, 0), axis=-1)[..., 0])
+
+
+def recoverable(start: Column) -> Column:
+    """A - second latest s of each all-reduce: what fixing only the last arriver would give back."""
+    return np.fmax.reduce(start, axis=-1) - second_latest(start)
+
+
+def replay(arrival: Column, transfer: Column, lanes: int) -> Column:
+    """When the last of a step's all-reduces ends, given last arrivals and transfer times (launches, ...)."""
+    free = np.full((lanes, *arrival.shape[1:]), -np.inf)
+    for i in range(len(arrival)):
+        free[0] = np.maximum(arrival[i], free[0]) + transfer[i]
+        if lanes > 1:
+            free.sort(axis=0)
+    return np.asarray(free.max(axis=0))
+
+
+def bus_factor(world: int) -> float:
+    """nccl-tests' factor of an all-reduce: 2(n-1)/n."""
+    return 2.0 * (world - 1) / world if world > 0 else 0.0
+
+
+def bandwidth_gbps(size_bytes: Column | float, time_ms: Column) -> Column:
+    """algbw = S / X with 1 GB = 1e9 bytes; NaN where nothing was timed."""
+    time_ms = np.asarray(time_ms, dtype=np.float64)
+    return np.divide(size_bytes, time_ms * 1e6, out=np.full_like(time_ms, np.nan), where=time_ms > 0)
+
+
+def relative_scores(self_ms: Column) -> Column:
+    """(min over ranks of median self time) / own median self time, in (0, 1]."""
+    known = self_ms[np.isfinite(self_ms) & (self_ms > 0)]
+    if not known.size:
+        return np.full_like(self_ms, np.nan)
+    return np.divide(known.min(), self_ms, out=np.full_like(self_ms, np.nan), where=self_ms > 0)
+
+
+def median(values: Column) -> Column:
+    """Median along the last axis, NaN elements aside; NaN where nothing is left."""
+    ordered = np.sort(values, axis=-1)  # sorts NaN to the end
+    size = values.shape[-1]
+    if not size:
+        return np.full(values.shape[:-1], np.nan)
+    if not np.isnan(ordered[..., -1]).any():
+        return np.asarray((ordered[..., (size - 1) // 2] + ordered[..., size // 2]) / 2, dtype=np.float64)
+    known = size - np.isnan(ordered).sum(axis=-1, keepdims=True)
+    low = np.take_along_axis(ordered, np.maximum(known - 1, 0) // 2, axis=-1)
+    high = np.take_along_axis(ordered, np.minimum(known // 2, size - 1), axis=-1)
+    return np.where(known[..., 0] > 0, ((low + high) / 2)[..., 0], np.nan)
+
+
+def quantile(values: Column, share: float) -> Column:
+    """The element below which `share` of the last axis lies, NaN aside; NaN where nothing is left."""
+    size = values.shape[-1]
+    if not size:
+        return np.full(values.shape[:-1], np.nan)
+    ordered = np.sort(values, axis=-1)
+    known = size - np.isnan(ordered).sum(axis=-1, keepdims=True)
+    place = np.minimum((share * known).astype(np.int64), size - 1)
+    return np.asarray(np.take_along_axis(ordered, place, axis=-1)[..., 0])
+
+
+def mean(values: Column) -> Column:
+    """Mean along the last axis, NaN elements aside; NaN where nothing is left."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=-1)
+    total = np.where(known, values, 0.0).sum(axis=-1)
+    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)

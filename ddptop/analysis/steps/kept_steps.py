@@ -1,0 +1,173 @@
+"""The last detailed steps, row by row, in a bounded memory: what a timeline is drawn from."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ddptop.protocol.messages import Flag
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from ddptop.analysis.steps.bounds import Comparison
+    from ddptop.analysis.steps.detailed import Kind, Taken
+    from ddptop.analysis.steps.groups import Scope
+    from ddptop.protocol.messages import Bucket
+
+KEPT_STEPS = 64
+"""Detailed steps to go back among: what one looks at by hand."""
+
+RAW_INTEGERS = 2**16
+"""Steps stay as they came while they are at most so many integers, some 3 MB: of a small world nothing is
+ever converted that nobody looks at."""
+
+PACKED_BYTES = 4 * 2**20
+"""Of a large one the older steps are packed: six steps of 4096 ranks with ten buckets."""
+
+HEAD = (
+    *("begin_us", "wall_us", "data_us", "forward_us", "backward_us", "optimizer_us"),
+    *("forward_at_us", "backward_at_us", "optimizer_at_us", "micro_steps", "flags"),
+)
+"""Columns of `Packed.head`: the fields of a StepRow up to here."""
+
+LONGEST_US = 2**31 - 1
+"""35 minutes: a step that took longer is drawn as if it had ended then."""
+
+
+class PackedPart(NamedTuple):
+    """The all-reduces of one process group in a step, (launches, ranks of the group) in microseconds."""
+
+    scope: Scope
+    buckets: tuple[Bucket, ...]
+    backend: str
+    compared: Comparison
+    numbers: tuple[int, ...]
+    """Bucket number in `buckets`, per launch."""
+    ready: NDArray[np.int32]
+    """Since the rank's own begin."""
+    took: NDArray[np.int32]
+    """-1: the end is not known."""
+    joined: NDArray[np.bool_]
+    """(ranks of the group,) those that shadow the others' collectives."""
+
+    @property
+    def bytes(self) -> int:
+        """Of the arrays."""
+        return int(self.ready.nbytes + self.took.nbytes)
+
+
+class Packed(NamedTuple):
+    """A complete step."""
+
+    step: int
+    head: NDArray[np.int32]
+    """(fields, ranks)."""
+    begin_ns: NDArray[np.int64]
+    """(ranks,) on the clock of each rank's host."""
+    parts: tuple[PackedPart, ...]
+    compared: tuple[tuple[Scope, Comparison], ...]
+    """Of all process groups, those that cannot be judged in this step too."""
+
+    @property
+    def bytes(self) -> int:
+        """Of the arrays."""
+        own = int(self.head.nbytes + self.begin_ns.nbytes)
+        return own + sum(part.bytes for part in self.parts)
+
+
+def pack(taken: Taken, kind: Kind) -> Packed:
+    """A step as arrays."""
+    rows, batches = taken.step.rows, taken.step.batches
+    head = np.array([row[: len(HEAD)] for row in rows], np.int64).T
+    base_ns = np.array([batch.base_ns for batch in batches], np.int64)
+    parts = []
+    for i, numbers, *_ in kind.launched:
+        part = taken.parts[i]
+        joined = np.array([bool(row.flags & Flag.JOINED) for row in part.step.rows])
+        nothing = (0,) * (3 * len(numbers))
+        cells = [nothing if row.flags & Flag.JOINED else row.cells for row in part.step.rows]
+        times = np.array(cells, np.int64).reshape(len(cells), len(numbers), 3).transpose(2, 1, 0)
+        ready, took = (_narrow(times[at]) for at in (1, 2))
+        found = (part.scope, part.buckets, part.backend, taken.compared[i], numbers, ready, took, joined)
+        parts.append(PackedPart(*found))
+    compared = tuple((part.scope, how) for part, how in zip(taken.parts, taken.compared, strict=True))
+    return Packed(taken.step.step, _narrow(head), base_ns + 1000 * head[0], tuple(parts), compared)
+
+
+def _narrow(times_us: NDArray[np.int64]) -> NDArray[np.int32]:
+    return np.clip(times_us, -1, LONGEST_US).astype(np.int32)
+
+
+class KeptSteps:
+    """The newest steps with bucket detail, and the newest one at all."""
+
+    def __init__(self) -> None:
+        self._newest: tuple[Taken, Kind] | None = None
+        self._raw: deque[tuple[Taken, Kind]] = deque()
+        self._raw_integers = 0
+        self._packed: deque[Packed] = deque()
+        self._packed_bytes = 0
+        self._looked: Packed | None = None
+
+    def take(self, steps: Sequence[Taken], kinds: Sequence[Kind]) -> None:
+        """Take complete steps, oldest first."""
+        detailed = [i for i, kind in enumerate(kinds) if kind.launched]
+        self._newest = (steps[-1], kinds[-1])
+        for i in detailed[-KEPT_STEPS:]:
+            self._raw.append((steps[i], kinds[i]))
+            self._raw_integers += _integers(steps[i])
+            self._make_room()
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The steps with bucket detail, ascending."""
+        packed = (one.step for one in self._packed)
+        return (*packed, *(taken.step.step for taken, _ in self._raw))
+
+    def find(self, step: int | None) -> Packed | None:
+        """A step; None: the newest with detail, else the newest at all. None where it is not kept."""
+        if self._looked is not None and self._looked.step == self._wanted(step):
+            return self._looked
+        self._looked = self._look_up(self._wanted(step))
+        return self._looked
+
+    def _wanted(self, step: int | None) -> int | None:
+        if step is not None:
+            return step
+        if self._raw:
+            return self._raw[-1][0].step.step
+        if self._packed:
+            return self._packed[-1].step
+        return None if self._newest is None else self._newest[0].step.step
+
+    def _look_up(self, step: int | None) -> Packed | None:
+        newest = () if self._newest is None else (self._newest,)
+        for taken, kind in (*self._raw, *newest):
+            if taken.step.step == step:
+                return pack(taken, kind)
+        return next((one for one in self._packed if one.step == step), None)
+
+    def _make_room(self) -> None:
+        while self._raw_integers > RAW_INTEGERS and self._raw:
+            taken, kind = self._raw.popleft()
+            self._raw_integers -= _integers(taken)
+            packed = pack(taken, kind)
+            self._packed.append(packed)
+            self._packed_bytes += packed.bytes
+        while len(self._packed) > 1 and self._packed_bytes > PACKED_BYTES:
+            self._packed_bytes -= self._packed.popleft().bytes
+        if len(self._raw) + len(self._packed) > KEPT_STEPS:
+            if self._packed:
+                self._packed_bytes -= self._packed.popleft().bytes
+            else:
+                self._raw_integers -= _integers(self._raw.popleft()[0])
+
+
+def _integers(taken: Taken) -> int:
+    rows = taken.step.rows
+    return len(rows) * (len(rows[0]) + len(rows[0].cells))

@@ -1,0 +1,136 @@
+"""Medians over the judged detailed steps, taken when a frame is made and not before."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.analysis.steps import formulas
+from ddptop.analysis.steps.detail_window import FREE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ddptop.analysis.steps.detail_window import DetailWindow, ScopeWindow
+    from ddptop.frames.frame import Column
+
+FEWEST_DETAILED = 3
+"""Detailed steps below which ranks are not compared: what a window of 100 steps has of every 32nd."""
+
+
+class DetailMedians:
+    """Medians over some detailed steps; all unknown where there are none.
+
+    Where the clocks cannot tell, wait and transfer are the clock-free fallback, and what compares the ranks'
+    arrivals is unknown.
+    """
+
+    def __init__(self, window: DetailWindow | None, slots: Column, world: int) -> None:
+        self.window = window
+        self.slots = slots
+        self.enough = len(slots) >= FEWEST_DETAILED
+        """Whether they are enough to compare ranks."""
+        self.clock_free = window is not None and window.clock_free
+        self.unknown = np.full(world, np.nan)
+
+    def ranks(self, name: str) -> Column:
+        """(ranks,) median of one column."""
+        values = self._of(name)
+        return self.unknown if values is None else formulas.median(values)
+
+    def over_ranks(self, name: str) -> float | None:
+        """Median over the steps of the mean over ranks."""
+        values = self._of(name)
+        return None if values is None else known(formulas.median(formulas.mean(values.T)))
+
+    def _of(self, name: str) -> Column | None:
+        if self.window is None or not len(self.slots):
+            return None
+        return self.window.ranks.of(self.name(name), self.slots)
+
+    def name(self, name: str) -> str:
+        """The column that holds it now."""
+        free = f"free_{name}"
+        return free if self.clock_free and free in FREE else name
+
+    def group(self, name: str) -> float | None:
+        """Median of a scalar of the step."""
+        if self.window is None or not len(self.slots):
+            return None
+        name = "free_busbw" if self.clock_free and name == "busbw" else name
+        return known(formulas.median(self.window.group.of(name, self.slots)))
+
+    def lateness(self) -> Column:
+        """(ranks,) median lateness; of a rank in several process groups the one that is largest in size."""
+        return self._largest(lambda window, slots: formulas.median(window.ranks.of("lateness", slots)))
+
+    def lateness_of(self, rank: int, slots: Column) -> Column:
+        """(n,) of one rank in single steps; of several process groups that in which it is largest in size."""
+        found = np.full(len(slots), np.nan)
+        for window in self.window.scopes.values() if self.window is not None else ():
+            if rank not in window.scope.ranks or window.clock_free:
+                continue
+            values = window.ranks.of("lateness", slots)[window.scope.ranks.index(rank)]
+            with np.errstate(invalid="ignore"):
+                found = np.where(np.abs(values) > np.fmax(np.abs(found), -1.0), values, found)
+        return found
+
+    @cached_property
+    def bound(self) -> Column:
+        """(ranks,) how far lateness and wait may be wrong; known where the clocks were compared."""
+        return self._largest(lambda window, slots: window.bound_ms(slots), judged_only=False)
+
+    @cached_property
+    def transfer_bound(self) -> Column:
+        """(ranks,) how far the transfer time may be wrong.
+
+        An end is stamped by a callback that can only run late. All ranks' all-reduces end at much the same
+        time, so what a rank stamped after the first of them, summed over the step's all-reduces, may be
+        lateness; where the rank's timer saw its callbacks late by more, that much. To this the bound of the
+        last arrival is added.
+        """
+        return self._largest(transfer_bound)
+
+    def last_pct(self) -> Column:
+        """(ranks,) share of the judged steps in which each came last; the largest over its process groups."""
+
+        def share(window: ScopeWindow, slots: Column) -> Column:
+            members = len(window.members)
+            last = window.group.of("last", slots)
+            if len(slots) < FEWEST_DETAILED:
+                return np.full(members, np.nan)
+            return 100.0 * np.bincount(last[last >= 0].astype(np.int64), minlength=members) / len(slots)
+
+        return self._largest(share)
+
+    def _largest(
+        self, measure: Callable[[ScopeWindow, Column], Column], *, judged_only: bool = True
+    ) -> Column:
+        """(ranks,) of each rank's process groups the value largest in size."""
+        found = self.unknown.copy()
+        if self.window is None or not len(self.slots):
+            return found
+        for window in self.window.scopes.values():
+            slots = window.told(self.slots)
+            if not len(slots) or (judged_only and window.clock_free):
+                continue
+            values = measure(window, slots)
+            before = found[window.members]
+            with np.errstate(invalid="ignore"):
+                keep = np.isnan(values) | (np.abs(before) >= np.abs(values))
+            found[window.members] = np.where(keep, before, values)
+        return found
+
+
+def transfer_bound(window: ScopeWindow, slots: Column) -> Column:
+    """(members,) see `DetailMedians.transfer_bound`."""
+    spread = formulas.median(window.ranks.of("spread", slots))
+    return np.asarray(spread + window.bound_ms(slots))
+
+
+def known(value: Column | float) -> float | None:
+    """A scalar; None where it is NaN or infinite."""
+    number = float(value)
+    return number if np.isfinite(number) else None

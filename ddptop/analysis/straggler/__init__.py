@@ -1,0 +1,1 @@
+"""Who is slow, since when, by how much, and what it costs."""

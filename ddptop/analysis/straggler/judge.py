@@ -1,0 +1,260 @@
+"""Who the others of a process group wait for in most of its steps, and whether that is worth a name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ddptop.analysis.steps import formulas
+from ddptop.analysis.steps.detail_window import FEW_DETAILED, PARTS
+
+if TYPE_CHECKING:
+    from ddptop.analysis.steps.detail_window import DetailWindow, ScopeWindow
+    from ddptop.frames.frame import Column
+
+EVERY, EVERY_STEPS = 16, 32
+"""Between two looks lie at most so many detailed steps, and hardly more steps of any kind: where detail is
+sampled, a rank is named as soon, and the looks cost little."""
+
+NAME_PCT, NAME_MS = 2.0, 0.3
+"""Below either, a person has nothing to gain from the name."""
+
+KEEP_PCT = 1.0
+"""A rank once named keeps the name down to here, so that it does not flicker."""
+
+NAME_SHARE, KEEP_SHARE = 0.5, 0.4
+"""Share of the judged steps in which it comes last: of two equal ranks each does in half of them."""
+
+ENOUGH = 48
+"""Judged steps to name a rank from: two equal processes that start up on a busy machine can look unequal
+for two dozen steps in a row (seen on two cores)."""
+
+CLEAR_QUARTILE = 0.25
+"""In three steps of four it must be late beyond the bound: noise is late half of the time."""
+
+SPREAD_SHARE = 1 / 3
+"""And that quartile must be this share of the median: a delay that varies, not noise around nothing. Delays
+that are themselves random (exponential) reach 0.4."""
+
+SURE, SURE_FEW = 5.0, 15.0
+"""The mean lateness must be so many standard errors above the bound, and more where it rests on few steps
+that do not merely resemble the one before: (1 + SURE_FEW / n) times as many, about what Student's t asks of
+n. Load that comes and goes over dozens of steps is nobody's fault."""
+
+NEWEST = 64
+"""Newest steps in which a rank that has just become slow is found."""
+
+FEWER = 32
+"""And, where one of its phases tells more than its arrivals."""
+
+STEADY = 0.5
+"""A difference is a delay, not noise, when its lower quartile is this share of its upper quartile: of
+exponential noise it is 0.21, of normal noise less."""
+
+AGREES_SHARE = 0.5
+"""Part of what a phase takes longer that must be found in the rank's arrivals."""
+
+TOGETHER_SHARE = 0.5
+"""Ranks hold the others up together when each is late by this share of the latest one's lateness: to mend the
+latest alone would leave half of it."""
+
+
+class Look(NamedTuple):
+    """One rank, or several together, over the judged steps of a process group. Ranks count within it."""
+
+    ranks: tuple[int, ...]
+    """The one to name first."""
+    share: float
+    """Of the steps, in which one of them comes last."""
+    lateness_ms: float
+    """Of the first; so are the next three."""
+    lateness_low_ms: float
+    certainty: float
+    bound_ms: float
+    recoverable_ms: float
+    cost_ms: float
+    cost_pct: float
+
+
+class _Late(NamedTuple):
+    """(members,) each member's lateness over the judged steps."""
+
+    median: Column
+    low: Column
+    bound: Column
+
+    def clear(self) -> Column:
+        """Whether it is late beyond bound and spread."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray(self.low > np.maximum(self.bound, SPREAD_SHARE * self.median))
+
+
+def _late(window: ScopeWindow, slots: Column) -> _Late:
+    values = np.sort(window.ranks.of("lateness", slots), axis=-1)  # sorts NaN to the end
+    size = values.shape[-1]
+    known = size - np.isnan(values).sum(axis=-1)
+    at = np.arange(len(values))
+    low = values[at, np.minimum((CLEAR_QUARTILE * known).astype(np.int64), size - 1)]
+    middle = (values[at, np.maximum(known - 1, 0) // 2] + values[at, np.minimum(known // 2, size - 1)]) / 2
+    return _Late(middle.astype(np.float64), low.astype(np.float64), window.bound_ms(slots))
+
+
+def look(window: ScopeWindow, slots: Column, rank: int | None = None) -> Look | None:
+    """Measure `rank` with those who are late beside it, or else whoever is clearly late and the latest.
+
+    None: too few steps, or nobody can be told.
+    """
+    slots = window.told(slots)
+    if len(slots) < FEW_DETAILED:
+        return None
+    late = _late(window, slots)
+    clear = late.clear()
+    if rank is None:
+        if not clear.any():
+            return None
+        rank = int(np.where(clear, late.median, -np.inf).argmax())
+    elif np.isnan(late.median[rank]):
+        return None
+    beside = clear & (late.median >= TOGETHER_SHARE * late.median[rank])
+    beside[rank] = False
+    order = np.flatnonzero(beside)
+    ranks = (rank, *(int(one) for one in order[np.argsort(-late.median[order], kind="stable")]))
+    if 2 * len(ranks) > len(window.members):
+        ranks = (rank,)
+    is_last, gains = gain(window, slots, ranks)
+    step = window.group.of("step", slots)
+    as_it_ran = float(formulas.median(step))
+    cost = as_it_ran - float(formulas.median(step - gains))
+    return Look(
+        ranks=ranks,
+        share=float(is_last.mean()),
+        lateness_ms=float(late.median[rank]),
+        lateness_low_ms=float(late.low[rank]),
+        certainty=certainty(window.ranks.of("lateness", slots)[rank] - late.bound[rank]),
+        bound_ms=float(late.bound[rank]),
+        recoverable_ms=float(formulas.median(gains[is_last])) if is_last.any() else 0.0,
+        cost_ms=cost,
+        cost_pct=100 * cost / as_it_ran if as_it_ran > 0 else 0.0,
+    )
+
+
+def certainty(values: Column) -> float:
+    """Mean over standard error of a series in time, less where it rests on few steps (SURE_FEW).
+
+    n steps that resemble their neighbours with correlation r tell as much as n (1 - r) / (1 + r) that do not
+    (Bartlett). r is corrected for being read from few steps (Kendall); outliers count as far as the quartiles
+    let them.
+    """
+    values = values[~np.isnan(values)].astype(np.float64)
+    if len(values) < 2:
+        return 0.0
+    low, high = (float(formulas.quantile(values, share)) for share in (0.25, 0.75))
+    values = np.clip(values, low - 2 * (high - low), high + 2 * (high - low))
+    mean = float(values.mean())
+    around = values - mean
+    variance = float(np.mean(around**2))
+    if variance <= 0:
+        return float(np.sign(mean)) * np.inf if mean else 0.0
+    r = float(np.mean(around[1:] * around[:-1])) / variance
+    r = min(max(r + (1 + 4 * r) / len(values), 0.0), 0.99)
+    told = len(values) * (1 - r) / (1 + r)
+    return mean / float(np.sqrt(variance / told)) / (1 + SURE_FEW / told)
+
+
+def gain(window: ScopeWindow, slots: Column, ranks: tuple[int, ...]) -> tuple[Column, Column]:
+    """(n,) whether one of `ranks` came last, and what each step had been shorter by, had they come no later
+    than the latest of the others.
+
+    Of one rank this is METRICS' recoverable. Of several: how much later they came at the deciding
+    all-reduce, but no more than the step gains when the whole later half is moved, through lanes and
+    transfers as they were: a delay that hides behind compute costs nothing.
+    """
+    if len(ranks) == 1:
+        is_last = window.group.of("last", slots) == ranks[0]
+        return is_last, np.where(is_last, window.group.of("recoverable", slots), 0.0)
+    arrival = window.ranks.of("arrival", slots)
+    others = np.delete(arrival, ranks, axis=0)
+    behind = np.fmax.reduce(arrival[list(ranks)], axis=0) - np.fmax.reduce(others, axis=0)
+    return behind > 0, np.clip(behind, 0.0, window.group.of("half", slots))
+
+
+def persistent(window: ScopeWindow, slots: Column, held: int | None) -> Look | None:
+    """The ranks that hold the others up in most steps, given who was named so far; None: nobody.
+
+    Whoever is named stays so while it is true, unless in the newest steps it is somebody else.
+    """
+    slots, newest = window.told(slots), window.newest(NEWEST)
+    if held is not None:
+        seen = look(window, slots, held)
+        if seen is not None and still(seen):
+            now = look(window, newest)
+            if now is None or held in now.ranks or not clearly(now):
+                return seen
+            return now
+    if len(newest) < ENOUGH:
+        return None
+    for steps in (slots, newest) if len(slots) > len(newest) else (newest,):
+        seen = look(window, steps)
+        if seen is not None and clearly(seen):
+            return seen
+    return None
+
+
+def by_a_phase(detail: DetailWindow, window: ScopeWindow) -> Look | None:
+    """A rank that holds the others up, and one of whose phases takes longer in three steps of four.
+
+    On a busy machine arrivals vary by more than a delay of a few ms, because the operating system runs other
+    processes in every phase. The phase that holds the delay varies less, so that spread and certainty are
+    judged there. Arrivals must agree: the rank comes last in most steps, by at least half of that.
+    """
+    if len(window.newest(NEWEST)) < ENOUGH:
+        return None
+    for size in (NEWEST, FEWER):
+        slots = window.newest(size)
+        bound = window.bound_ms(slots)
+        step = float(formulas.median(window.group.of("step", slots)))
+        for name in PARTS:
+            over = formulas.lateness(detail.ranks.of(name, slots)[window.members].T).T
+            low, middle, high = np.quantile(over, (CLEAR_QUARTILE, 0.5, 1 - CLEAR_QUARTILE), axis=-1)
+            with np.errstate(invalid="ignore"):
+                steady = (low > bound) & (low >= STEADY * high)
+                steady &= (middle >= NAME_MS) & (100 * middle >= NAME_PCT * step)
+            for rank in np.flatnonzero(steady).tolist():
+                if certainty(over[rank] - bound[rank]) < SURE:
+                    continue
+                seen = look(window, slots, rank)
+                if seen is not None and _agrees(seen, float(middle[rank])):
+                    return seen
+    return None
+
+
+def _agrees(seen: Look, over_ms: float) -> bool:
+    """Whether the arrivals of a rank bear out that one of its phases takes `over_ms` longer."""
+    late = seen.lateness_ms > max(seen.bound_ms, AGREES_SHARE * over_ms)
+    return late and seen.share > NAME_SHARE and seen.cost_pct >= NAME_PCT and still(seen)
+
+
+def over_the_same(window: ScopeWindow, slots: Column, rank: int) -> tuple[Look, Column] | None:
+    """A named rank over steps in which it is late alike, and those steps: it may only just have become slow,
+    and a median over steps before and after is neither. None: it is not late any more."""
+    seen = [
+        (found, steps)
+        for steps in (slots, window.newest(NEWEST), window.newest(FEWER))
+        if (found := look(window, steps, rank)) is not None and still(found)
+    ]
+    alike = [one for one in seen if one[0].lateness_low_ms >= STEADY * one[0].lateness_ms]
+    return next(iter(alike or seen), None)
+
+
+def clearly(seen: Look) -> bool:
+    """It holds the others up, beyond bound, spread and what is worth a word."""
+    late = seen.lateness_low_ms > max(seen.bound_ms, SPREAD_SHARE * seen.lateness_ms)
+    worth = seen.cost_pct >= NAME_PCT and seen.cost_ms >= NAME_MS
+    return late and worth and seen.share > NAME_SHARE and seen.certainty >= SURE
+
+
+def still(seen: Look) -> bool:
+    """What it takes to keep the name: less, but never a figure that would make the sentence untrue."""
+    late = seen.lateness_ms > seen.bound_ms and seen.lateness_low_ms > -seen.lateness_ms
+    return late and seen.share > KEEP_SHARE and seen.cost_pct >= KEEP_PCT

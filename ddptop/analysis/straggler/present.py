@@ -1,0 +1,176 @@
+"""The steps that a frame's figures are made of, who is late in them, and what that costs.
+
+Usually the window of the last complete steps. Where a rank has become slow within it, the steps from then on:
+medians over steps of before and after would describe neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import comb
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ddptop.analysis.steps import formulas
+from ddptop.analysis.steps.medians import DetailMedians, known
+from ddptop.analysis.straggler import judge
+from ddptop.frames.frame import Suspect
+
+if TYPE_CHECKING:
+    from ddptop.analysis.steps.detail_window import DetailWindow, ScopeWindow
+    from ddptop.analysis.steps.figures import Figures
+    from ddptop.frames.frame import Column, Straggler
+
+RECENT = (4, 8, 12, 16)
+"""Newest detailed steps in which a rank that is not flagged yet is looked for: of many ranks four tell, of
+two it takes twelve (CHANCE)."""
+
+SUSPECT_SHARE = 0.75
+"""Share of these steps in which it comes last."""
+
+CHANCE = 1e-3
+"""How likely, at most, any of that many equal ranks comes last so often."""
+
+BEFORE_SHARE, AFTER_SHARE = 0.25, 0.75
+"""A rank became slow at a step when it is late in no more of the steps before, no fewer of those after."""
+
+LEVEL_STEPS = 8
+"""Newest detailed steps that tell how late it is now."""
+
+
+class WhatIf(NamedTuple):
+    """The median step had each been shorter by what it would have gained, in ms; None: unknown."""
+
+    no_straggler_ms: float | None = None
+    """Had the flagged ranks, or where none is flagged the last arriver, come with the others."""
+    no_exposed_comm_ms: float | None = None
+    both_ms: float | None = None
+
+
+class Present(NamedTuple):
+    """What a frame is made of. Slots are oldest first."""
+
+    steps: Column
+    """Slots of the StepWindow."""
+    detail: DetailMedians
+    """Over the detailed ones among these steps."""
+    straggler: Straggler | None
+    suspect: Suspect | None
+    """None while a rank is flagged."""
+    what_if: WhatIf
+
+
+def present(figures: Figures, end: int) -> Present:
+    """When the history has `end` points."""
+    steps, window = figures.steps.slots(), figures.detail
+    if window is None:
+        return Present(steps, DetailMedians(None, np.arange(0), figures.world), None, None, WhatIf())
+    slots = window.since(end - len(steps))
+    straggler = suspect = None
+    if len(slots):
+        judged = window.judged(end)
+        straggler = figures.flagged(judged)
+        suspect = _suspect(window, judged) if straggler is None else None
+    late = suspect if straggler is None or straggler.pattern != "persistent" else straggler
+    if late is not None:
+        lateness = DetailMedians(window, slots, figures.world).lateness_of(late.rank, slots)
+        first = onset(lateness)
+        if first:
+            slots = slots[first:]
+            steps = steps[-(end - int(window.group.of("point", slots[:1])[0])) :]
+    detail = DetailMedians(window, slots, figures.world)
+    if straggler is not None:
+        straggler = figures.flagged(slots) or straggler
+    return _with_cost(figures, Present(steps, detail, straggler, suspect, WhatIf()), end)
+
+
+def onset(lateness: Column) -> int:
+    """(n,) lateness of one rank, oldest first: the first step of those in which it is as late as it is now.
+
+    0 where it was as late in all of them. The step from which on the sum of what it is later than half
+    its present lateness is largest (CUSUM): single steps that do not fit change nothing.
+    """
+    level = float(formulas.median(lateness[-LEVEL_STEPS:]))
+    if not level > 0:
+        return 0
+    over = np.clip(np.nan_to_num(lateness), 0.0, level) - level / 2
+    first = int(np.cumsum(over[::-1])[::-1].argmax())
+    late = over > 0
+    clear = first > 0 and late[:first].mean() <= BEFORE_SHARE and late[first:].mean() >= AFTER_SHARE
+    return first if clear and len(late) - first >= RECENT[0] else 0
+
+
+def _suspect(window: DetailWindow, slots: Column) -> Suspect | None:
+    """The rank that is clearly the last to arrive in the newest detailed steps, too few to flag it."""
+    found = [_suspect_in(scope, slots) for scope in window.scopes.values() if not scope.clock_free]
+    return max((one for one in found if one is not None), key=lambda one: one.lateness_ms, default=None)
+
+
+def _suspect_in(window: ScopeWindow, slots: Column) -> Suspect | None:
+    told = window.told(slots)
+    for steps in RECENT:
+        newest = told[-steps:]
+        last = window.group.of("last", newest)
+        if len(newest) < steps or not (last >= 0).any():
+            return None
+        counts = np.bincount(last[last >= 0].astype(np.int64), minlength=len(window.members))
+        rank, count = int(counts.argmax()), int(counts.max())
+        if count < SUSPECT_SHARE * steps or _by_chance(count, steps, len(window.members)) > CHANCE:
+            continue
+        lateness = window.ranks.of("lateness", newest)[rank]
+        late_ms, low_ms = float(formulas.median(lateness)), float(formulas.quantile(lateness, 0.25))
+        bound_ms = float(window.bound_ms(newest)[rank])
+        gain = np.where(last == rank, window.group.of("recoverable", newest), 0.0)
+        gain_ms = float(formulas.median(gain))
+        cost_pct = 100 * float(formulas.median(gain / window.group.of("step", newest)))
+        worth = gain_ms >= judge.NAME_MS and cost_pct >= judge.NAME_PCT
+        if worth and low_ms > max(bound_ms, judge.SPREAD_SHARE * late_ms):
+            return Suspect(window.scope.ranks[rank], late_ms, bound_ms, count, steps)
+    return None
+
+
+def _by_chance(count: int, steps: int, members: int) -> float:
+    """How likely one of so many equal ranks is the last in `count` or more of the steps."""
+    p = 1 / members
+    return members * sum(comb(steps, k) * p**k * (1 - p) ** (steps - k) for k in range(count, steps + 1))
+
+
+def _with_cost(figures: Figures, found: Present, end: int) -> Present:
+    """The same with what the steps would have been, and the flagged rank's cost by these steps too."""
+    detail, straggler = found.detail, found.straggler
+    window = detail.window
+    if window is None or not detail.enough:
+        return found
+    gain, hidden, both = (window.group.of(name, detail.slots) for name in ("recoverable", "hidden", "both"))
+    own_gain = figures.flagged_gain(straggler, detail.slots) if straggler is not None else None
+    if straggler is not None and own_gain is not None and straggler.pattern != "rotating":
+        gain = own_gain
+        both = np.fmax(both, gain + hidden if straggler.ranks else gain)
+    step: Column = figures.steps.group.of("step", found.steps)
+    p50 = known(np.median(step))
+
+    def without(gain: Column) -> float | None:
+        share = gain / window.group.of("step", detail.slots)
+        at = window.group.of("point", detail.slots)[~np.isnan(share)]
+        if not len(at):
+            return None
+        near = _nearest(at, end - len(step) + np.arange(len(step)))
+        return known(np.median(step * (1 - np.clip(share[~np.isnan(share)], 0.0, 1.0)[near])))
+
+    what_if = WhatIf(without(gain), without(hidden), without(np.fmax(both, np.fmax(gain, hidden))))
+    if detail.clock_free:
+        what_if = WhatIf(None, what_if.no_exposed_comm_ms, None)
+    even_ms = what_if.no_straggler_ms
+    steady = straggler is not None and own_gain is not None and straggler.pattern != "intermittent"
+    if straggler is not None and steady and p50 and even_ms is not None:
+        cost_pct = 100 * (1 - even_ms / p50)
+        straggler = replace(straggler, cost_pct=cost_pct) if cost_pct >= judge.KEEP_PCT else None
+    return found._replace(straggler=straggler, what_if=what_if)
+
+
+def _nearest(at: Column, points: Column) -> Column:
+    """(points,) for each the index of the nearest of `at`, both ascending."""
+    after = np.minimum(np.searchsorted(at, points), len(at) - 1)
+    before = np.maximum(after - 1, 0)
+    return np.where(points - at[before] <= np.abs(at[after] - points), before, after)

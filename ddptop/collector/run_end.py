@@ -1,0 +1,190 @@
+"""The two pipes between the launcher and its collector: when to end, and what there was.
+
+The end of a run whose launcher does not say it, as it is none of ours or was killed: that of its ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from ddptop.host.collector_start import has_members, is_to_end
+from ddptop.host.processes import process_start
+
+LINGER_NS = 3_000_000_000
+"""How long the run outlives its last member: of ranks started by hand one may be late, or started anew."""
+
+
+class Linger:
+    """Whether a run has ended, by whether its processes are there."""
+
+    def __init__(self) -> None:
+        self._left_ns: int | None = None
+
+    def is_over(self, present: bool, now_ns: int, linger_ns: int = LINGER_NS) -> bool:
+        """Whether no process has been `present` for `linger_ns`."""
+        if present:
+            self._left_ns = None
+            return False
+        self._left_ns = now_ns if self._left_ns is None else self._left_ns
+        return now_ns - self._left_ns >= linger_ns
+
+
+def ranks_started(run_id: str) -> list[tuple[int, int]]:
+    """Pid and start of the ranks of a run that torchrun has started on this host, reported or not.
+
+    They have the run's id in their environment, and a session of their own, which no child of theirs has.
+    """
+    ranks = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if os.getsid(process.pid) == process.pid:
+                variables = process.environ()
+                if variables.get("DDPTOP_RUN_ID") == run_id and "LOCAL_RANK" in variables:
+                    ranks.append((process.pid, process_start(process.pid) or 0))
+    return ranks
+
+
+class Alone:
+    """Looks whether the run's members, and whoever restarts them, are still there."""
+
+    def __init__(self, folder: Path, launcher: tuple[int, int], well: Callable[[], bool]) -> None:
+        """`launcher`: pid and start of the process that may start ranks again (torchrun), or zeros.
+
+        `well`: whether all ranks have ended as they should.
+        """
+        self._folder = folder
+        self._launcher = launcher
+        self._well = well
+        self._linger = Linger()
+        self.descriptor, self._silent = os.pipe()
+        """For a poller; nothing ever comes out of it."""
+        self.ended = False
+        self.killed = False
+        """Never: the launcher is none of ours."""
+        self.exit_code: int | None = None
+        """Nobody tells."""
+
+    @property
+    def well(self) -> bool:
+        """Whether the run has ended as it should."""
+        return self._well()
+
+    def look(self, now_ns: int) -> None:
+        """Look whether the run has ended; once a second will do."""
+        pid, start = self._launcher
+        present = has_members(self._folder) or (pid > 0 and process_start(pid) == start)
+        self.ended = self._linger.is_over(present, now_ns, 0 if pid or is_to_end(self._folder) else LINGER_NS)
+
+    def read(self) -> None:
+        """Nothing comes."""
+
+    def take_exits(self) -> list[tuple[int, int]]:
+        """Nobody tells."""
+        return []
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        os.close(self.descriptor)
+        os.close(self._silent)
+
+
+MAX_LINE_BYTES = 4096
+
+
+class LauncherPipe:
+    """Standard input, read without blocking: `{"exit_code": N}`, or its end when the launcher was killed.
+
+    A launcher that is killed leaves its ranks behind, as torchrun does: the run then ends with them.
+
+    Before that, how processes ended that the launcher started: `{"exits": [{"pid": P, "exit_code": N}]}`.
+    """
+
+    def __init__(
+        self, ranks_present: Callable[[], bool], ranks_well: Callable[[], bool], descriptor: int = 0
+    ) -> None:
+        """`ranks_present`: whether there are processes of ranks on this host; `ranks_well`: whether all have
+        ended as they should."""
+        self.descriptor = descriptor
+        self.ended = False
+        """The run has ended: the collector is to come to its end."""
+        self.killed = False
+        """The launcher is there no longer, and has not said how the run ended."""
+        self._ranks_present = ranks_present
+        self._ranks_well = ranks_well
+        self._linger = Linger()
+        self.exit_code: int | None = None
+        """Of the run; None: nobody said."""
+        self._data = b""
+        self._exits: list[tuple[int, int]] = []
+        os.set_blocking(descriptor, False)
+
+    @property
+    def well(self) -> bool:
+        """Whether the run has ended as it should."""
+        return self._ranks_well() if self.exit_code is None else self.exit_code == 0
+
+    def look(self, now_ns: int) -> None:
+        """Where the launcher was killed, look whether the run has ended; once a second will do."""
+        if self.killed:
+            self.ended = self._linger.is_over(self._ranks_present(), now_ns)
+
+    def close(self) -> None:
+        """Standard input stays open."""
+
+    def read(self) -> None:
+        """Take what is there. Lines that say anything else are passed over."""
+        try:
+            data = os.read(self.descriptor, MAX_LINE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self.killed = not data and not self.ended
+        *lines, self._data = (self._data + data).split(b"\n")
+        self._data = self._data[-MAX_LINE_BYTES:]
+        for line in lines:
+            self._hear(line)
+
+    def take_exits(self) -> list[tuple[int, int]]:
+        """Processes seen to end since this was last asked: pid, and exit code or -signal."""
+        exits, self._exits = self._exits, []
+        return exits
+
+    def _hear(self, line: bytes) -> None:
+        try:
+            said = json.loads(line)
+        except ValueError:
+            return
+        if not isinstance(said, dict):
+            return
+        code = _code(said.get("exit_code"))
+        if code is not None:
+            self.exit_code = code
+            self.ended = True
+        exits = said.get("exits")
+        for one in exits if isinstance(exits, list) else ():
+            pid, code = (
+                (one.get("pid"), _code(one.get("exit_code"))) if isinstance(one, dict) else (None, None)
+            )
+            if type(pid) is int and pid > 0 and code is not None:
+                self._exits.append((pid, code))
+
+
+def _code(value: object) -> int | None:
+    return value if type(value) is int and -(2**31) <= value < 2**31 else None
+
+
+def say(line: Mapping[str, object]) -> None:
+    """One JSON line to the launcher, who may be gone."""
+    try:
+        print(json.dumps(line), flush=True)
+    except OSError:
+        # The interpreter would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,122 @@
+"""Stacks read as a person reads them: whose code is it, and does it wait in a collective."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from ddptop.frames.stall import Call, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ddptop.protocol.evidence import Stack, StackFrame
+
+_INSTALLED = re.compile(
+    r"""[/\\](site-packages|dist-packages)[/\\]
+    |[/\\]lib(64)?[/\\]python\d[\d.]*[/\\]
+    |[/\\]python\d+\.zip[/\\]
+    |[/\\]torch[/\\](_|nn|distributed|autograd|optim|utils|cuda|amp|multiprocessing|jit|fx|library|func)
+    |[/\\]ddptop[/\\](runtime|transport|protocol|analysis|collector|cli|sources|tui|recording)[/\\]
+    |[/\\]torchinductor_
+    |^<frozen""",
+    re.VERBOSE,
+)
+"""Files of Python itself, of what was installed into it, of torch built in place, and our own."""
+
+_OWN_DEMO = re.compile(r"[/\\]ddptop[/\\]runtime[/\\]demo\.py$")
+"""The training of `ddptop demo` stands for the user's."""
+
+_COLLECTIVE = re.compile(r"[/\\]torch[/\\](distributed|autograd|nn[/\\]parallel)[/\\]")
+"""Where a main thread stands that waits for the other ranks: DDP's own waits in backward and forward."""
+
+_COMPILE = re.compile(
+    r"[/\\]torch[/\\](_dynamo[/\\](convert_frame|symbolic_convert|output_graph)"
+    r"|_inductor[/\\](compile_fx|async_compile|scheduler|graph))\.py$"
+)
+"""Where torch compiles, and not where it runs what it has compiled."""
+
+_RUNS = frozenset({"__call__", "run"})
+"""Functions in those files that run compiled code."""
+
+MAX_THREADS, MAX_CALLS, MAX_WORDS = 8, 40, 160
+"""What a frame carries of a rank's stacks: a page of it. The recording has all, a frame must stay small."""
+
+
+@lru_cache(maxsize=4096)
+def is_users(file: str) -> bool:
+    """Whether a file is the user's own code."""
+    return bool(_OWN_DEMO.search(file)) or not _INSTALLED.search(file)
+
+
+def main_stack(stacks: Iterable[Stack]) -> Stack | None:
+    """That of the main thread, or of the exception that ended it."""
+    return next((stack for stack in stacks if stack.main), None)
+
+
+def user_call(stacks: Iterable[Stack]) -> Call | None:
+    """The innermost call of the main thread in the user's own code."""
+    stack = main_stack(stacks)
+    frames = stack.frames if stack is not None else ()
+    return next((_call(frame) for frame in frames if is_users(frame.file)), None)
+
+
+def in_collective(stacks: Iterable[Stack]) -> bool:
+    """The main thread waits in torch.distributed or in DDP's backward, called by no hook of the user's."""
+    stack = main_stack(stacks)
+    for frame in stack.frames if stack is not None else ():
+        if is_users(frame.file):
+            return False
+        if _waits_there(frame.file):
+            return True
+    return False
+
+
+@lru_cache(maxsize=4096)
+def _waits_there(file: str) -> bool:
+    return _COLLECTIVE.search(file) is not None
+
+
+def collective_called(stacks: Iterable[Stack]) -> str:
+    """The collective of torch.distributed that the main thread has called: `all_reduce`; empty: none seen."""
+    stack = main_stack(stacks)
+    found = ""
+    for frame in stack.frames if stack is not None else ():
+        if is_users(frame.file):
+            break
+        if frame.file.endswith("distributed_c10d.py"):
+            found = frame.function
+    return found
+
+
+def compiling(stacks: Iterable[Stack]) -> bool:
+    """The main thread is in the compiler of torch._dynamo or inductor, not in what they compiled."""
+    stack = main_stack(stacks)
+    for frame in stack.frames if stack is not None else ():
+        if _COMPILE.search(frame.file) and frame.function not in _RUNS:
+            return True
+        if is_users(frame.file):
+            return False
+    return False
+
+
+def traces(stacks: Iterable[Stack], *, all_threads: bool = True) -> tuple[Trace, ...]:
+    """Stacks as frames carry them, the main thread's first: of each the innermost calls."""
+    ordered = sorted(stacks, key=lambda stack: not stack.main)
+    kept = ordered[: MAX_THREADS if all_threads else 1]
+    return tuple(
+        Trace(stack.thread, stack.main, tuple(_call(frame) for frame in stack.frames[:MAX_CALLS]))
+        for stack in kept
+    )
+
+
+def place(call: Call) -> str:
+    """`train.py:88 tokenize`."""
+    file = re.split(r"[/\\]", call.file)[-1]
+    line = f":{call.line}" if call.line else ""
+    return f"{file}{line} {call.function}".rstrip()
+
+
+def _call(frame: StackFrame) -> Call:
+    return Call(frame.file[-MAX_WORDS:], frame.line, frame.function[:MAX_WORDS], frame.code[:MAX_WORDS])

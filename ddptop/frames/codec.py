@@ -1,0 +1,376 @@
+"""Frames as bytes, for the credit link: msgpack arrays in field order, columns as little-endian floats.
+
+The dataclasses in `frames` are the format: each field is written and checked by its annotation.
+
+Which annotation of a frame's fields is written and read how: numbers and texts, parts, lists of parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import numpy as np
+
+from ddptop.frames import detail, frame, stall
+from ddptop.frames import frame as frames
+from ddptop.frames.history import WIDE as HISTORY_WIDE
+from ddptop.protocol import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or check(value)
+
+
+def _all(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(isinstance(item, kind) for item in value)
+
+
+def _mapping(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: (
+        isinstance(value, dict) and all(isinstance(name, str) and check(item) for name, item in value.items())
+    )
+
+
+def _marks(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(mark, list) and len(mark) == 2 and _number(mark[0]) and _text(mark[1]) for mark in value
+    )
+
+
+def _scalar(value: Any) -> bool:
+    return value is None or isinstance(value, (int, float, str, bool))
+
+
+TEXTS = "tuple[str, ...]"
+"""Among columns: a text for each of their elements."""
+
+CHECKS: Mapping[str, Callable[[Any], bool]] = {
+    "str": _text,
+    "str | None": _or_none(_text),
+    "int": _integer,
+    "int | None": _or_none(_integer),
+    "float": _number,
+    "float | None": _or_none(_number),
+    "bool": lambda value: isinstance(value, bool),
+    TEXTS: _all(str),
+    "tuple[int, ...]": lambda value: isinstance(value, list) and all(map(_integer, value)),
+    "tuple[tuple[float, str], ...]": _marks,
+    "Mapping[str, Scalar]": _mapping(_scalar),
+    "Mapping[str, float]": _mapping(_number),
+}
+"""Whether a value is what the annotation says; it is taken as it is."""
+
+PARTS: Mapping[str, Any] = {
+    "RunInfo": frame.RunInfo,
+    "Group": frame.Group,
+    "BucketFigures": frame.BucketFigures,
+    "Alert": frame.Alert,
+    "Happening": frame.Happening,
+    "Overhead": frame.Overhead,
+    "Clocks": frame.Clocks,
+    "Call": stall.Call,
+    "Trace": stall.Trace,
+    "Testimony": stall.Testimony,
+    "Death": stall.Death,
+    "GpuFacts": frame.GpuFacts,
+    "LoggedScalar": frame.LoggedScalar,
+    "Span": detail.Span,
+    "Reduce": detail.Reduce,
+}
+"""Dataclasses of such values."""
+
+COLUMN_PARTS: Mapping[str, Any] = {
+    "Ranks": frame.Ranks,
+    "RankSteps | None": frame.RankSteps,
+    "Lane": detail.Lane,
+    "Heat | None": detail.Heat,
+}
+"""Dataclasses with columns, which within one of them are of one length."""
+
+WITH_COLUMNS = tuple(COLUMN_PARTS.values())
+"""The classes of them."""
+
+OPTIONAL_PARTS: Mapping[str, Any] = {
+    "Straggler | None": frame.Straggler,
+    "Suspect | None": frame.Suspect,
+    "Stall | None": stall.Stall,
+    "Call | None": stall.Call,
+    "RankSteps | None": frame.RankSteps,
+    "Playback | None": frame.Playback,
+    "Timeline | None": detail.Timeline,
+    "Heat | None": detail.Heat,
+}
+"""Dataclasses that may also be None."""
+
+LISTS: Mapping[str, str] = {
+    "tuple[BucketFigures, ...]": "BucketFigures",
+    "tuple[Alert, ...]": "Alert",
+    "tuple[Happening, ...]": "Happening",
+    "tuple[Clocks, ...]": "Clocks",
+    "tuple[Call, ...]": "Call",
+    "tuple[Trace, ...]": "Trace",
+    "tuple[Testimony, ...]": "Testimony",
+    "tuple[Death, ...]": "Death",
+    "tuple[GpuFacts, ...]": "GpuFacts",
+    "tuple[LoggedScalar, ...]": "LoggedScalar",
+    "tuple[Span, ...]": "Span",
+    "tuple[Reduce, ...]": "Reduce",
+    "tuple[Lane, ...]": "Lane",
+}
+"""Tuples of dataclasses, by what they hold."""
+
+
+VERSION = 5
+"""Raised when a frame's fields change: viewer and collector may be of different installations."""
+
+ROOM = limits.MAX_FRAME_BYTES - 4096
+"""What a frame may take of one link message."""
+
+HISTORY_BYTES = 768 * 1024
+"""Of history in one frame; what is beyond it comes with the next."""
+
+TEXT_CHARACTERS = 512 * 1024
+"""In one column of texts: 256 for each of 2048 hosts. Where there are more texts they are cut to fit."""
+
+WIDE = HISTORY_WIDE | {
+    *("local_rank", "pid", "incarnation", "age_ms", "bucket"),
+    *("sequence", "records", "lost_records", "rss_bytes"),
+}
+"""Columns that are counts or ids and need float64 to stay exact; the others travel as float32."""
+
+MAX_ITEMS = limits.MAX_WORLD
+MAX_CHARACTERS = 4096
+"""In one text: longer than any message that the reducer writes."""
+
+
+class FrameError(ValueError):
+    """The bytes are no frame of this version."""
+
+
+def encode_frame(frame: frames.Frame) -> bytes:
+    """A frame as bytes. Of its history the oldest `POINTS` at most: the next cursor asks for the rest.
+
+    What is listed by host, by GPU and by logged name is left out where it alone would make a frame too large.
+    """
+    body = _body(frame)
+    if len(body) > ROOM - HISTORY_BYTES:
+        body = _body(replace(frame, clocks=(), gpus=(), logged=()))
+    columns = (_column(name, getattr(frame.history, name)[:POINTS]) for name in _columns(frames.History))
+    return body + bytes(msgpack.packb([frame.history.start, *columns]))
+
+
+def has_more(frame: frames.Frame) -> bool:
+    """Whether a frame that came over the link was filled with history, so that more of it waits."""
+    return len(frame.history.step) >= POINTS
+
+
+def _body(frame: frames.Frame) -> bytes:
+    parts = [VERSION, *(_write(kind, getattr(frame, name)) for name, kind in _but_history())]
+    return bytes(msgpack.packb(parts))
+
+
+def decode_frame(data: bytes) -> frames.Frame:
+    """The frame in `data`. Raises FrameError if anything in it is not as `encode_frame` writes it."""
+    return FrameDecoder().decode(data)
+
+
+class FrameDecoder:
+    """Decodes one frame after the other: a part that is as it was in the frame before is the same object.
+
+    Most parts are, 512 clocks of 4096 ranks to begin with: decoding takes 0.5 in place of 3.2 ms.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[Any, Any]] = {}
+        """By field: as msgpack had it, and what was made of it."""
+
+    def decode(self, data: bytes) -> frames.Frame:
+        """As `decode_frame`."""
+        parts, history = _unpacked(data)
+        wanted = _but_history()
+        if not isinstance(parts, list) or not parts or parts[0] != VERSION:
+            raise FrameError("a frame of another version of ddptop")
+        if len(parts) != 1 + len(wanted):
+            raise FrameError("a frame of the wrong length")
+        values = {
+            name: self._part(name, kind, raw) for (name, kind), raw in zip(wanted, parts[1:], strict=True)
+        }
+        return frames.Frame(**values, history=_read_columns(frames.History, history))
+
+    def _part(self, name: str, kind: Any, raw: Any) -> Any:
+        before = self._before.get(name)
+        if before is None or before[0] != raw:
+            self._before[name] = before = (raw, _read(kind, raw))
+        return before[1]
+
+
+def _unpacked(data: bytes) -> tuple[Any, Any]:
+    """The two arrays of a frame: its parts, and its history."""
+    unpacker = msgpack.Unpacker(
+        max_buffer_size=max(len(data), 1),
+        max_str_len=MAX_CHARACTERS,
+        max_bin_len=len(data),
+        max_array_len=MAX_ITEMS,
+        max_map_len=limits.MAX_CARD * 2,
+        max_ext_len=0,
+    )
+    unpacker.feed(data)
+    try:
+        parts, history = unpacker.unpack(), unpacker.unpack()
+    except (msgpack.UnpackException, ValueError, TypeError) as error:
+        raise FrameError(f"not a frame: {error}") from None
+    if unpacker.tell() != len(data):
+        raise FrameError("a frame of the wrong length")
+    return parts, history
+
+
+@cache
+def _fields(part: Any) -> tuple[tuple[str, Any], ...]:
+    """Name and annotation of every field: a frame of 4096 ranks asks for those of a class 500 times."""
+    return tuple((f.name, f.type) for f in fields(part))
+
+
+@cache
+def _but_history() -> tuple[tuple[str, Any], ...]:
+    return tuple(field for field in _fields(frames.Frame) if field[0] != "history")
+
+
+@cache
+def _columns(part: Any) -> tuple[str, ...]:
+    return tuple(name for name, kind in _fields(part) if kind == "Column")
+
+
+@cache
+def _dtype(name: str) -> np.dtype[Any]:
+    return np.dtype("<f8" if name in WIDE or name == "step" else "<f4")
+
+
+def _column(name: str, values: Any) -> bytes:
+    return bytes(np.ascontiguousarray(values, dtype=_dtype(name)).tobytes())
+
+
+POINTS = HISTORY_BYTES // sum(_dtype(name).itemsize for name in _columns(frames.History))
+"""Points of history in one frame."""
+
+# ---------------------------------------------------------------------- writing
+
+
+def _write(kind: Any, value: Any) -> Any:
+    """A field's value as msgpack knows it."""
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    if isinstance(value, WITH_COLUMNS):
+        return [_write_field(name, kind, getattr(value, name)) for name, kind in _fields(value.__class__)]
+    if kind in PARTS or kind in OPTIONAL_PARTS:
+        return [_write(kind, getattr(value, name)) for name, kind in _fields(value.__class__)]
+    if kind in LISTS:
+        return [_write(LISTS[kind], item) for item in value]
+    if isinstance(value, tuple):
+        return [list(item) if isinstance(item, tuple) else item for item in value]
+    return dict(value)
+
+
+def _write_field(name: str, kind: Any, value: Any) -> Any:
+    if kind == "Column":
+        return _column(name, value)
+    if kind == TEXTS:
+        places = {text: place for place, text in enumerate(dict.fromkeys(value))}
+        most = max(1, TEXT_CHARACTERS // max(1, len(places)))
+        return [
+            [text[:most] for text in places],
+            np.array([*map(places.__getitem__, value)], "<u4").tobytes(),
+        ]
+    return _write(kind, value)
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def _read(kind: Any, value: Any) -> Any:
+    """A field's value, checked by its annotation."""
+    if kind in OPTIONAL_PARTS and value is None:
+        return None
+    if kind in COLUMN_PARTS:
+        return _read_columns(COLUMN_PARTS[kind], value)
+    if kind in PARTS or kind in OPTIONAL_PARTS:
+        part = PARTS.get(kind) or OPTIONAL_PARTS[kind]
+        wanted = _fields(part)
+        items = _list(value, len(wanted))
+        return part(*[_read(kind, item) for (_, kind), item in zip(wanted, items, strict=True)])
+    if kind in LISTS:
+        return tuple(_read(LISTS[kind], item) for item in _list(value))
+    check = CHECKS.get(kind)
+    if check is None or not check(value):
+        raise FrameError(f"a field that should be {kind} is {type(value).__name__}")
+    if isinstance(value, list):
+        return tuple(tuple(item) if isinstance(item, list) else item for item in value)
+    return value
+
+
+def _read_columns(part: Any, value: Any) -> Any:
+    """Columns of one length, with texts and numbers between them."""
+    wanted = _fields(part)
+    found: dict[str, Any] = {}
+    lengths = set()
+    for (name, kind), item in zip(wanted, _list(value, len(wanted)), strict=True):
+        if kind == "Column":
+            found[name] = _floats(name, item)
+            lengths.add(len(found[name]))
+        elif kind == TEXTS:
+            found[name] = _texts(item)
+            lengths.add(len(found[name]))
+        else:
+            found[name] = _read(kind, item)
+    if len(lengths) > 1:
+        raise FrameError("columns of different lengths")
+    return part(**found)
+
+
+def _floats(name: str, value: Any) -> Any:
+    dtype = _dtype(name)
+    if not isinstance(value, bytes) or len(value) % dtype.itemsize:
+        raise FrameError(f"column {name} is no row of floats")
+    return np.frombuffer(value, dtype)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    distinct, places = _list(value, 2)
+    if not isinstance(distinct, list) or not all(isinstance(text, str) for text in distinct):
+        raise FrameError("a text column has something other than texts")
+    if not isinstance(places, bytes) or len(places) % 4:
+        raise FrameError("a text column is malformed")
+    return _spread(tuple(distinct), places)
+
+
+@lru_cache(maxsize=8)
+def _spread(distinct: tuple[str, ...], places: bytes) -> tuple[str, ...]:
+    """A text per rank. Hosts, devices and most states are those of the frame before: the same tuple, which
+    takes a tenth of the time at 4096 ranks."""
+    index = np.frombuffer(places, "<u4")
+    if index.size and index.max() >= len(distinct):
+        raise FrameError("a text column points outside its texts")
+    return tuple(map(distinct.__getitem__, index.tolist()))
+
+
+def _list(value: Any, length: int | None = None) -> list[Any]:
+    if not isinstance(value, list) or (length is not None and len(value) != length):
+        raise FrameError("a list of the wrong length")
+    return value

@@ -1,0 +1,380 @@
+"""Frames: all that a screen, the JSON snapshot, `--once`, `--watch` and the report ever read.
+
+A frame is frozen and complete. Numbers that are not known are NaN in columns and None in scalars;
+both become `null` in JSON and a dash on the screen. Columns are numpy arrays, one element per rank
+(index = rank) or per history point. Milliseconds unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from ddptop.protocol.machine import GpuReading
+from ddptop.protocol.messages import Scalar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ddptop.frames.detail import Heat, Timeline
+    from ddptop.frames.stall import Death, Stall
+
+    Column: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """The run as a whole. `state`: waiting, live, stale, stalled, lost, finished or failed."""
+
+    name: str
+    id: str
+    state: str
+    started_at: float
+    """Unix seconds."""
+    elapsed_s: float
+    world_size: int
+    backend: str | None
+    nodes: int
+    script: str
+    argv: tuple[str, ...]
+    torch: str | None
+    exit_code: int | None
+    recording: str | None
+    """Path of the recording; None when it is off."""
+    card: Mapping[str, Scalar]
+    """Everything else rank 0 told of itself; DDP's options under `ddp.*`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Figures of the whole group: medians over the last 100 complete steps, or fewer (`window_steps`)."""
+
+    step: int | None
+    """The newest complete step: one that every rank has reported."""
+    steps_per_s: float | None
+    step_ms_p50: float | None
+    step_ms_p95: float | None
+    loss_mean: float | None
+    loss_min: float | None
+    loss_max: float | None
+    loss_min_rank: int | None
+    loss_max_rank: int | None
+    collective_ms: float | None
+    wait_ms: float | None
+    transfer_ms: float | None
+    exposed_comm_ms: float | None
+    overlap_pct: float | None
+    busbw_gbps: float | None
+    no_straggler_ms: float | None
+    no_exposed_comm_ms: float | None
+    both_ms: float | None
+    bound_ms: float | None = None
+    """How far any comparison of two ranks' arrivals may be wrong: wait, lateness, skew, what-if."""
+    transfer_bound_ms: float | None = None
+    """The same of an end: completion callbacks run late by a time that nobody can see."""
+    clock_free: bool = False
+    """The clocks cannot tell what is seen: wait and transfer are the clock-free fallback, nobody is named."""
+    incarnation: int = 0
+    """Elastic restarts before `step`: each counts its steps from 0 again."""
+    window_steps: int = 100
+    """Steps that the medians are over: fewer than 100 at the start and when a rank has just become slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """One element per rank in every field. Text first, then columns; names as in the JSON snapshot."""
+
+    host: tuple[str, ...]
+    device: tuple[str, ...]
+    state: tuple[str, ...]
+    """waiting, live, stale, stalled, lost, finished or failed."""
+    phase: tuple[str, ...]
+    """What the rank was in at its last heartbeat: data, forward, backward, optimizer, other; '' unknown."""
+    local_rank: Column
+    pid: Column
+    incarnation: Column
+    age_ms: Column
+    """Since anything was heard of the rank."""
+    step: Column
+    """The step the rank is in."""
+    bucket: Column
+    sequence: Column
+    loss: Column
+    step_ms: Column
+    data_ms: Column
+    forward_ms: Column
+    backward_ms: Column
+    optimizer_ms: Column
+    other_ms: Column
+    collective_ms: Column
+    wait_ms: Column
+    transfer_ms: Column
+    exposed_comm_ms: Column
+    exposed_wait_ms: Column
+    """The part of the backward phase spent waiting for a slower rank and not hidden behind compute."""
+    lateness_ms: Column
+    bound_ms: Column
+    """How far this rank's lateness and wait may be wrong."""
+    transfer_bound_ms: Column
+    last_pct: Column
+    relative_score: Column
+    individual_score: Column
+    records: Column
+    lost_records: Column
+    rss_bytes: Column
+    cpu_pct: Column
+    joined: Column
+    """1: in its newest step it had run out of inputs and only answered the others' collectives (`join`)."""
+    micro_steps: Column
+    """Backward passes in its newest step: more than 1 under gradient accumulation."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketFigures:
+    """One bucket of the newest layout: medians over its recent detailed steps, over all ranks."""
+
+    index: int
+    generation: int
+    model: int
+    bytes: int | None
+    """Bytes on the wire; None where a hook hides it."""
+    parameters: int | None
+    dtype: str
+    hook: str
+    collective_ms: float | None
+    wait_ms: float | None
+    transfer_ms: float | None
+    algbw_gbps: float | None
+    busbw_gbps: float | None
+    effective_busbw_gbps: float | None
+    """busbw computed on the collective time, waiting included."""
+    skew_ms: float | None
+    last_arriver: int | None
+    """The rank that most often comes last."""
+    last_arriver_pct: float | None
+    group: str = ""
+    """Process group that reduces it; `0` is the default group, empty: not told."""
+    bound_ms: float | None = None
+    """How far skew and wait may be wrong."""
+    transfer_bound_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """The rank that the others wait for."""
+
+    rank: int
+    pattern: str | None
+    """persistent, intermittent or rotating."""
+    lateness_ms: float
+    bound_ms: float
+    recoverable_ms: float
+    cost_pct: float
+    last_pct: float
+    """Share of the judged steps in which it, or one of `ranks`, came last."""
+    cause: str | None
+    """data, forward, backward, optimizer, other or mixed."""
+    parts_ms: Mapping[str, float]
+    ranks: tuple[int, ...] = ()
+    """All ranks that hold the others up together, `rank` first; empty: `rank` alone."""
+    throttle: str = ""
+    """Why the clocks of its GPU are held down, where they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """The rank that is clearly the last to arrive in the newest steps, in too few of them to flag it."""
+
+    rank: int
+    lateness_ms: float
+    bound_ms: float
+    last: int
+    """In so many of ..."""
+    steps: int
+    """... the newest steps with bucket detail it came last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """How the clock of one host stands to the collector's."""
+
+    host: str
+    offset_ms: float | None
+    bound_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts(GpuReading):
+    """The GPU of one rank, as the agent of its host and torch's allocator see it. None: not told."""
+
+    rank: int
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    peak_bytes: int | None
+    retries: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedScalar:
+    """One name given to `ddptop.log`: the newest values of all ranks that logged it. None: not finite."""
+
+    name: str
+    ranks: int
+    """How many ranks logged it."""
+    mean: float | None
+    min: float | None
+    max: float | None
+    min_rank: int | None
+    max_rank: int | None
+    focus: float | None
+    """Of the rank in focus."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A condition that holds now. `severity`: info, warning or critical."""
+
+    kind: str
+    severity: str
+    rank: int | None
+    step: int | None
+    since_s: float
+    """Unix seconds at which it began."""
+    message: str
+    evidence: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something that happened, for the event line and the events view."""
+
+    unix_s: float
+    kind: str
+    severity: str
+    rank: int | None
+    step: int | None
+    message: str
+    incarnation: int = 0
+    """Elastic restarts before it; only steps of one incarnation can be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What ddptop itself costs the ranks, as measured in them: the worst rank."""
+
+    budget_pct: float | None
+    measured_pct: float | None
+    us_per_step: float | None
+    detail_every: int | None
+    """None: not known, or no step has bucket detail any more."""
+    failures: int
+    detail_reason: str | None = None
+    """Why not every step has bucket detail; None where every one has, or the reason is not known."""
+
+    @property
+    def detail_sentence(self) -> str | None:
+        """The same as a sentence: `bucket detail in 1 of 32 steps: more would exceed the 1% budget`."""
+        if self.detail_reason is None:
+            return None
+        every = self.detail_every
+        often = "no bucket detail" if every is None else f"bucket detail in 1 of {every:,} steps"
+        return f"{often}: {self.detail_reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """One point per complete step, oldest first. `start`: number of the first point since the run began.
+
+    On the credit link `start` may be above 0 (only what was added); a source hands screens all that is kept.
+    """
+
+    start: int
+    step: Column
+    time_s: Column
+    """Seconds since the run started, at the end of the step."""
+    loss_mean: Column
+    loss_min: Column
+    loss_max: Column
+    step_ms: Column
+    """Median over ranks of the step's wall time."""
+    wait_ms: Column
+    """Mean over ranks of the exposed wait; NaN in a step without bucket detail."""
+    transfer_ms: Column
+    busbw_gbps: Column
+
+
+@dataclass(frozen=True, slots=True)
+class RankSteps:
+    """Recent single steps of one rank, oldest first; the same columns as in `Ranks`."""
+
+    rank: int
+    step: Column
+    loss: Column
+    step_ms: Column
+    data_ms: Column
+    forward_ms: Column
+    backward_ms: Column
+    optimizer_ms: Column
+    other_ms: Column
+    wait_ms: Column
+    transfer_ms: Column
+    lateness_ms: Column
+
+
+@dataclass(frozen=True, slots=True)
+class Playback:
+    """Where a recording stands. None in a live frame."""
+
+    position_s: float
+    duration_s: float
+    step: int | None
+    first_step: int | None
+    last_step: int | None
+    playing: bool
+    speed: float
+    growing: bool
+    """The recording is still being written."""
+    damage: str | None
+    """What of the file could not be read, in words."""
+    marks: tuple[tuple[float, str], ...]
+    """(share of the duration, kind of event) for the replay bar."""
+    behind: bool = False
+    """It plays more slowly than `speed`: reading takes longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The group at one moment."""
+
+    source: str
+    """live, replay or simulated."""
+    unix_s: float
+    """The moment the frame shows."""
+    run: RunInfo
+    group: Group
+    ranks: Ranks
+    buckets: tuple[BucketFigures, ...]
+    straggler: Straggler | None
+    alerts: tuple[Alert, ...]
+    happenings: tuple[Happening, ...]
+    """The last hundred, oldest first."""
+    overhead: Overhead
+    history: History
+    focus: RankSteps | None
+    records: int
+    lost_records: int
+    playback: Playback | None = None
+    stall: Stall | None = None
+    deaths: tuple[Death, ...] = ()
+    """In order of time, at most MAX_TESTIMONIES; the first is the cause of the others."""
+    clocks: tuple[Clocks, ...] = ()
+    logged: tuple[LoggedScalar, ...] = ()
+    """In order of name."""
+    gpus: tuple[GpuFacts, ...] = ()
+    """Of the ranks that have one, in order of rank."""
+    timeline: Timeline | None = None
+    heat: Heat | None = None
+    suspect: Suspect | None = None
+    """None while a rank is flagged (`straggler`)."""

@@ -1,0 +1,230 @@
+"""A frame as the JSON snapshot, schema 1: what `--json` prints and programs rely on."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+from ddptop.frames.gpus import as_json
+from ddptop.frames.verdict import verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ddptop.frames.frame import Column, Frame
+    from ddptop.frames.stall import Testimony
+    from ddptop.protocol.messages import Scalar
+
+SCHEMA = 1
+
+DIGITS: Mapping[str, int] = {"_ms": 3, "_pct": 2, "_gbps": 4, "_s": 3, "_score": 4}
+"""Decimals by the unit in a name: microseconds are what the timers resolve."""
+
+SIGNIFICANT = 6
+"""Digits of a loss: what float32 holds."""
+
+COUNTS = frozenset(
+    {"local_rank", "pid", "step", "bucket", "sequence", "records", "lost_records", "rss_bytes", "micro_steps"}
+)
+
+RANK_COLUMNS = (
+    *("age_ms", "step", "bucket", "sequence", "loss"),
+    *("step_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms", "other_ms"),
+    *("collective_ms", "wait_ms", "transfer_ms", "exposed_comm_ms", "lateness_ms", "last_pct"),
+    *("bound_ms", "transfer_bound_ms"),
+    *("relative_score", "individual_score", "records", "lost_records", "rss_bytes", "cpu_pct"),
+    "micro_steps",
+)
+
+BUCKET_FIELDS = (
+    *("index", "generation", "model", "group", "bytes", "parameters", "dtype", "hook"),
+    *("collective_ms", "wait_ms", "transfer_ms", "algbw_gbps", "busbw_gbps", "effective_busbw_gbps"),
+    *("skew_ms", "bound_ms", "transfer_bound_ms", "last_arriver"),
+)
+
+GROUP_FIELDS = (
+    *("collective_ms", "wait_ms", "transfer_ms", "exposed_comm_ms", "overlap_pct", "busbw_gbps"),
+    *("bound_ms", "transfer_bound_ms", "clock_free"),
+)
+
+SUSPECT_FIELDS = ("rank", "lateness_ms", "bound_ms", "last", "steps")
+
+LOGGED_FIELDS = ("ranks", "mean", "min", "max", "min_rank", "max_rank")
+
+STALL_FIELDS = ("kind", "since_s", "step", "sentence")
+
+DEATH_FIELDS = ("rank", "since_s", "step", "exit_code", "signal", "reason")
+
+TESTIMONY_FIELDS = (
+    *("rank", "host", "pid", "process", "step", "bucket", "sequence", "group", "operation", "at_s"),
+)
+
+CALL_FIELDS = ("file", "line", "function", "code")
+
+DDP = "ddp."
+"""Card entries of DDP's own options begin with this."""
+
+DDP_OPTION = re.compile(r"ddp\d*\.")
+"""Likewise, of any model. The rest is told by the recorder and by the script: versions, the seed."""
+
+
+def snapshot(frame: Frame) -> dict[str, object]:
+    """The snapshot of INTERFACE: plain dicts, lists and scalars that `json.dumps` takes. Unknown is None."""
+    return {
+        "schema": SCHEMA,
+        "source": frame.source,
+        "run": _run(frame),
+        "group": _group(frame),
+        "ranks": _ranks(frame),
+        "buckets": [_fields(bucket, BUCKET_FIELDS) for bucket in frame.buckets],
+        "verdict": _fields(verdict(frame), ("kind", "sign", "sentence", "detail")),
+        "straggler": _straggler(frame),
+        "suspect": None if frame.suspect is None else _fields(frame.suspect, SUSPECT_FIELDS),
+        "alerts": [
+            {
+                **_fields(alert, ("kind", "severity", "rank", "step", "since_s", "message")),
+                "evidence": _scalars(alert.evidence),
+            }
+            for alert in frame.alerts
+        ],
+        "clocks": _clocks(frame),
+        "overhead": _fields(
+            frame.overhead, ("budget_pct", "measured_pct", "us_per_step", "detail_every", "detail_reason")
+        ),
+        "logged": {scalar.name: _fields(scalar, LOGGED_FIELDS) for scalar in frame.logged},
+        "stall": _stall(frame),
+        "deaths": [
+            {**_fields(death, DEATH_FIELDS), "testimony": _testimony(death.testimony)}
+            for death in frame.deaths
+        ],
+    }
+
+
+def tidy(name: str, value: object) -> object:
+    """One value: rounded by the unit in its name; None if it is NaN, infinite or unknown."""
+    if not isinstance(value, (float, int)) or isinstance(value, bool):
+        return value
+    number = float(value)
+    if not math.isfinite(number):
+        return None
+    if isinstance(value, int) or name in COUNTS:
+        return int(value)
+    for unit, digits in DIGITS.items():
+        if name.endswith(unit):
+            return round(number, digits) + 0.0  # -0.0 becomes 0.0
+    return float(f"{number:.{SIGNIFICANT}g}") + 0.0
+
+
+def _fields(source: object, names: Iterable[str]) -> dict[str, object]:
+    return {name: tidy(name, getattr(source, name)) for name in names}
+
+
+def _scalars(values: Mapping[str, Scalar]) -> dict[str, object]:
+    return {name: tidy(name, value) for name, value in values.items()}
+
+
+def _run(frame: Frame) -> dict[str, object]:
+    run = frame.run
+    return {
+        **_fields(run, ("name", "id", "state")),
+        "started_at": round(run.started_at, 3),
+        **_fields(run, ("elapsed_s", "world_size", "backend", "nodes", "script")),
+        "argv": list(run.argv),
+        "torch": run.torch,
+        "ddp": {
+            name[len(DDP) :]: tidy(name, value) for name, value in run.card.items() if name.startswith(DDP)
+        },
+        "card": {name: tidy(name, value) for name, value in run.card.items() if not DDP_OPTION.match(name)},
+    }
+
+
+def _group(frame: Frame) -> dict[str, object]:
+    group = frame.group
+    return {
+        **_fields(group, ("step", "incarnation", "window_steps")),
+        "steps_per_s": tidy("steps_per_s", group.steps_per_s),
+        "step_ms": {"p50": tidy("p50_ms", group.step_ms_p50), "p95": tidy("p95_ms", group.step_ms_p95)},
+        "loss": {
+            "mean": tidy("loss", group.loss_mean),
+            "min": tidy("loss", group.loss_min),
+            "max": tidy("loss", group.loss_max),
+            "min_rank": group.loss_min_rank,
+            "max_rank": group.loss_max_rank,
+        },
+        **_fields(group, GROUP_FIELDS),
+        "what_if": _fields(group, ("no_straggler_ms", "no_exposed_comm_ms", "both_ms")),
+    }
+
+
+def _ranks(frame: Frame) -> list[dict[str, object]]:
+    ranks = frame.ranks
+    gpus = {facts.rank: as_json(facts) for facts in frame.gpus}
+
+    def listed(name: str) -> list[object]:
+        column: Column = getattr(ranks, name)
+        return [tidy(name, value) for value in column.tolist()]
+
+    columns = {name: listed(name) for name in ("local_rank", "pid", "joined", *RANK_COLUMNS)}
+    return [
+        {
+            "rank": rank,
+            "host": ranks.host[rank] or None,
+            "local_rank": columns["local_rank"][rank],
+            "pid": columns["pid"][rank],
+            "device": ranks.device[rank] or None,
+            "state": ranks.state[rank],
+            **{name: columns[name][rank] for name in RANK_COLUMNS},
+            "joined": None if columns["joined"][rank] is None else bool(columns["joined"][rank]),
+            "gpu": gpus.get(rank),
+        }
+        for rank in range(len(ranks.state))
+    ]
+
+
+def _straggler(frame: Frame) -> dict[str, object] | None:
+    found = frame.straggler
+    if found is None:
+        return None
+    names = ("rank", "pattern", "lateness_ms", "bound_ms", "recoverable_ms", "cost_pct", "cause")
+    parts = {phase: tidy("part_ms", value) for phase, value in found.parts_ms.items()}
+    ranks = list(found.ranks or (found.rank,))
+    return {
+        **_fields(found, names),
+        "parts_ms": parts,
+        "throttle": found.throttle or None,
+        "last_pct": tidy("last_pct", found.last_pct),
+        "ranks": ranks,
+    }
+
+
+def _stall(frame: Frame) -> dict[str, object] | None:
+    found = frame.stall
+    if found is None:
+        return None
+    return {
+        **_fields(found, STALL_FIELDS),
+        "ranks": list(found.ranks),
+        "waiting": list(found.waiting),
+        "detail": list(found.detail),
+        "testimonies": [_testimony(testimony) for testimony in found.testimonies],
+    }
+
+
+def _testimony(found: Testimony) -> dict[str, object]:
+    return {
+        **_fields(found, TESTIMONY_FIELDS),
+        "user_call": None if found.user_call is None else _fields(found.user_call, CALL_FIELDS),
+        "traces": [
+            {
+                "thread": trace.thread,
+                "main": trace.main,
+                "calls": [_fields(call, CALL_FIELDS) for call in trace.calls],
+            }
+            for trace in found.traces
+        ],
+    }
+
+
+def _clocks(frame: Frame) -> list[dict[str, object]]:
+    return [_fields(clock, ("host", "offset_ms", "bound_ms")) for clock in frame.clocks]

@@ -1,0 +1,318 @@
+"""The verdict: the one sentence a person reads first, and the line below it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddptop.frames.frame import Alert, Frame, Happening, Straggler
+
+SIGNS = {"good": "●", "busy": "○", "doubt": "◌", "warning": "▲", "critical": "■"}
+
+ASCII = str.maketrans({"●": "*", "○": "o", "◌": "~", "▲": "!", "■": "X", "±": "+-", "·": "-", "–": "-"})
+"""Signs and marks in plain ASCII, no two signs alike."""
+
+CAUSES = {
+    "data": "data loading",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "other": "outside the phases",
+    "mixed": "mixed causes",
+}
+
+UNEVEN_PCT = 5.0
+"""From here on a person wants to know that no straggler is behind it."""
+
+WINDOW = 100
+"""Steps that figures are made of: what has just ended is still in them."""
+
+RANKS_APPEAR = "ranks appear when they construct DistributedDataParallel"
+
+SECONDS_LONG = 100
+"""Longer than this, a duration is told in minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`kind` tells which verdict; `sign` is good, busy, doubt, warning or critical (a key of SIGNS)."""
+
+    kind: str
+    sign: str
+    sentence: str
+    """Without the sign."""
+    detail: str
+    """The second line; may be empty."""
+
+    def line(self, *, ascii_only: bool = False) -> str:
+        """Sign and sentence."""
+        text = f"{SIGNS[self.sign]} {self.sentence}"
+        return _plain(text) if ascii_only else text
+
+    def second(self, *, ascii_only: bool = False) -> str:
+        """The second line, without indent."""
+        return _plain(self.detail) if ascii_only else self.detail
+
+
+def verdict(frame: Frame) -> Verdict:
+    """The worst that holds, in the order in which a person wants to know it."""
+    found = {alert.kind: alert for alert in frame.alerts}
+    by_state = {
+        "failed": _failed,
+        "lost": _lost,
+        "stalled": _stalled,
+        "waiting": _waiting,
+        "finished": _finished,
+        "stale": _stale,
+    }
+    state = by_state.get(frame.run.state)
+    if state is not None:
+        return state(frame, found)
+    for kind in ("nan", "replica_drift"):
+        if kind in found:
+            return _unhealthy(frame, found[kind])
+    if frame.straggler is not None:
+        return Verdict("straggler", "warning", straggler_words(frame.straggler), step_line(frame))
+    if "loss_spread" in found:
+        return Verdict("loss_spread", "warning", found["loss_spread"].message, step_line(frame))
+    return _unnamed(frame)
+
+
+def _unhealthy(frame: Frame, alert: Alert) -> Verdict:
+    """What is wrong with the numbers, or was a while ago."""
+    if alert.severity == "critical":
+        return Verdict(alert.kind, "critical", alert.message, step_line(frame))
+    ago = duration(max(0.0, frame.unix_s - alert.since_s))
+    return Verdict(alert.kind, "warning", f"{alert.message}, {ago} ago", step_line(frame))
+
+
+def straggler_words(s: Straggler) -> str:
+    """`rank 1 arrives 20.3 ±0.1 ms late in 96% of steps · data loading · costs 43%`.
+
+    Several ranks, one that is late now and then, and a lateness that moves are each said as such.
+    """
+    many = len(s.ranks) > 1
+    who = f"ranks {_listed(s.ranks)}" if many else f"rank {s.rank}"
+    late = f"{s.lateness_ms:,.1f} ±{s.bound_ms:.1f} ms late"
+    often = f"in {s.last_pct:.0f}% of steps"
+    cause = f" · {CAUSES.get(s.cause, s.cause)}" if s.cause else ""
+    if s.throttle:
+        cause += f" · its GPU is throttled: {s.throttle}"
+    said = f"{who} {'arrive' if many else 'arrives'} {late} {often}"
+    if s.pattern == "intermittent":
+        said = f"{who} {'are' if many else 'is'} now and then {late}, {often}"
+        return f"{said}{cause} · costs {s.cost_pct:.0f}% on average"
+    if s.pattern == "rotating":
+        said = f"one rank is {late}, a different one over time, now rank {s.rank}"
+    return f"{said}{cause} · costs {s.cost_pct:.0f}%"
+
+
+def step_line(frame: Frame) -> str:
+    """`median step 46.8 ms · 26.6 without the straggler · 24.9 with communication fully overlapped`.
+
+    Says over how many steps where that is less than the window; empty before the first step.
+    """
+    group = frame.group
+    if group.step is None or group.step_ms_p50 is None:
+        return ""
+    text = f"median step {group.step_ms_p50:,.1f} ms"
+    if group.window_steps < min(WINDOW, group.step + 1):
+        text += f" over the last {group.window_steps} steps"
+    if group.no_straggler_ms is not None and group.both_ms is not None and frame.run.world_size > 1:
+        fixed = "the straggler" if frame.straggler else "skew"
+        text += f" · {group.no_straggler_ms:,.1f} without {fixed}"
+        text += f" · {group.both_ms:,.1f} with communication fully overlapped"
+    return text
+
+
+def duration(seconds: float) -> str:
+    """`17 s`, `9 min 40 s`, `3 h 12 min`."""
+    whole = max(0, int(seconds))
+    if whole < SECONDS_LONG:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _plain(text: str) -> str:
+    """Signs have their own ASCII; what else a script's messages hold becomes a question mark."""
+    return text.translate(ASCII).encode("ascii", "replace").decode()
+
+
+def _unnamed(frame: Frame) -> Verdict:
+    """Live, and nobody to name: because all is even, or because it cannot be told."""
+    group, run = frame.group, frame.run
+    if group.step is None or group.step_ms_p50 is None:
+        since = duration(run.elapsed_s)
+        sentence = f"all {run.world_size} ranks are here, no step finished by all of them yet · {since}"
+        if run.world_size == 1:
+            sentence = f"the rank is here, no step finished yet · {since}"
+        return Verdict("starting", "busy", sentence, "first steps take longer: compilation, first batches")
+    if run.world_size == 1:
+        return Verdict("alone", "good", "one rank: nobody to wait for", step_line(frame))
+    if run.nodes > 1 and (not frame.clocks or any(clock.offset_ms is None for clock in frame.clocks)):
+        sentence = f"{run.nodes} hosts: their clocks are not compared yet, so no rank is named"
+        return Verdict("clocks", "doubt", sentence, step_line(frame))
+    if group.clock_free:
+        return Verdict("clocks", "doubt", _unclear(frame), step_line(frame))
+    if group.no_straggler_ms is None:
+        every, why = frame.overhead.detail_every, frame.overhead.detail_reason
+        often = f": one step in {every} has it" if every and every > 1 else ""
+        often += f"{', ' if often else ': '}{why}" if why else ""
+        sentence = f"not enough bucket detail yet to compare the ranks{often}"
+        return Verdict("little_detail", "busy", sentence, step_line(frame))
+    return _skewed(frame)
+
+
+def _skewed(frame: Frame) -> Verdict:
+    """Nobody is flagged: what late arrivals cost is a figure, not a warning."""
+    cost = skew_pct(frame) or 0.0
+    lost, detail = f"{cost:.{0 if cost >= UNEVEN_PCT else 1}f}% of step time lost to skew", step_line(frame)
+    late = frame.suspect
+    if late is not None:
+        often = f"last in {late.last} of {late.steps} measured steps"
+        lost = lost.replace("of step time lost", "lost")  # in 80 columns
+        sentence = f"rank {late.rank} {often}, {late.lateness_ms:,.1f} ±{late.bound_ms:.1f} ms late · {lost}"
+        return Verdict("suspect", "busy", sentence, detail)
+    sign = "good" if cost < UNEVEN_PCT else "busy"
+    recovered = _recovered(frame)
+    if recovered is not None:
+        return Verdict("recovered", sign, f"straggler recovered: rank {recovered.rank} · {lost}", detail)
+    if cost < UNEVEN_PCT:
+        return Verdict("even", sign, f"no straggler · {lost}", detail)
+    return Verdict("uneven", sign, f"{lost}; no consistent straggler", detail)
+
+
+def skew_pct(frame: Frame) -> float | None:
+    """What late arrivals cost, in percent of the median step; None where it cannot be told."""
+    step_ms, even_ms = frame.group.step_ms_p50, frame.group.no_straggler_ms
+    return 100 * (1 - even_ms / step_ms) if step_ms and even_ms is not None else None
+
+
+def _recovered(frame: Frame) -> Happening | None:
+    """A straggler that has recovered within the last steps, and none since."""
+    group = frame.group
+    told = [one for one in frame.happenings if one.kind in ("straggler", "straggler_end")]
+    last = told[-1] if told else None
+    if last is None or last.kind != "straggler_end" or last.incarnation != group.incarnation:
+        return None
+    return last if (group.step or 0) - (last.step or 0) < WINDOW else None
+
+
+def slowest(frame: Frame) -> str | None:
+    """Whom the verdict is about: `rank 1 +20.3 ms data`, or `none`; None where it cannot be told."""
+    late, kind = frame.straggler, verdict(frame).kind
+    if late is not None:
+        return f"rank {late.rank} {late.lateness_ms:+,.1f} ms{f' {late.cause}' if late.cause else ''}"
+    if frame.suspect is not None:
+        return f"rank {frame.suspect.rank} {frame.suspect.lateness_ms:+,.1f} ms"
+    unknown = frame.run.world_size < 2 or skew_pct(frame) is None or kind in ("clocks", "little_detail")
+    return None if unknown else "none"
+
+
+def _unclear(frame: Frame) -> str:
+    """`the skew of 1.2 ms is below what the clocks can tell (±3.0 ms): no rank is named`."""
+    skews = [bucket.skew_ms for bucket in frame.buckets if bucket.skew_ms is not None]
+    bound = "" if frame.group.bound_ms is None else f" (±{frame.group.bound_ms:.1f} ms)"
+    skew = f"the skew of {max(skews):.1f} ms" if skews else "the skew"
+    return f"{skew} is below what the clocks can tell{bound}: no rank is named"
+
+
+def _failed(frame: Frame, found: dict[str, Alert]) -> Verdict:
+    alert = _ended(frame)
+    who = alert.message if alert is not None else "the launcher reports a failure"
+    code = frame.run.exit_code
+    at_end = "" if code is None else f"exit code {code} · "
+    detail = found["mismatch"].message if "mismatch" in found else at_end + _last_step(frame)
+    return Verdict("failed", "critical", f"FAILED · {who}", detail)
+
+
+def _lost(frame: Frame, found: dict[str, Alert]) -> Verdict:
+    alert = _ended(frame)
+    if alert is None:
+        return Verdict("lost", "critical", "LOST · the run sends no updates any more", _last_step(frame))
+    detail = found["mismatch"].message if "mismatch" in found else _last_step(frame)
+    return Verdict("lost", "critical", f"LOST · {alert.message}", detail)
+
+
+def _ended(frame: Frame) -> Alert | None:
+    """Of the ranks that failed and those that are lost: the alert that holds the cause comes first."""
+    return next((alert for alert in frame.alerts if alert.kind in ("failed_rank", "lost_rank")), None)
+
+
+def _stalled(frame: Frame, found: dict[str, Alert]) -> Verdict:
+    alert = found.get("stall")
+    if alert is None:
+        return Verdict("stalled", "critical", "STALLED · no progress", _last_step(frame))
+    since = duration(frame.unix_s - alert.since_s)
+    detail = _last_step(frame)
+    call, phase = alert.evidence.get("call"), alert.evidence.get("phase")
+    sides = found["mismatch"].evidence if "mismatch" in found else {}
+    if sides.get("side0_call") and sides.get("side1_call"):
+        first, second = (f"rank {sides[f'side{i}_rank']} is in {sides[f'side{i}_call']}" for i in (0, 1))
+        detail = f"{first}, {second}"
+    elif call:
+        detail = f"rank {alert.rank} is in {call}"
+        if alert.evidence.get("stopped"):
+            detail = f"rank {alert.rank} was in {call}; its process is stopped (SIGSTOP)"
+    elif alert.evidence.get("stopped"):
+        detail = f"the process of rank {alert.rank} is stopped (SIGSTOP)"
+    elif phase:
+        detail = f"the last heartbeat of rank {alert.rank} was in {phase}"
+    return Verdict("stalled", "critical", f"STALLED {since} · {alert.message}", detail)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    """Up to four of them."""
+    return " ".join(str(rank) for rank in ranks[:4]) + (" ..." if len(ranks) > 4 else "")
+
+
+def _waiting(frame: Frame, _: dict[str, Alert]) -> Verdict:
+    states = frame.ranks.state
+    missing = [rank for rank, state in enumerate(states) if state == "waiting"]
+    if len(missing) == len(states):
+        return Verdict("waiting", "busy", "waiting for ranks: none has reported yet", RANKS_APPEAR)
+    heard = len(states) - len(missing)
+    who = "rank" if len(missing) == 1 else "ranks"
+    sentence = f"waiting for {who} {_listed(missing)}: {heard} of {len(states)} are here"
+    return Verdict("waiting", "busy", sentence, RANKS_APPEAR)
+
+
+def _finished(frame: Frame, found: dict[str, Alert]) -> Verdict:
+    step = frame.group.step
+    steps = "no step was reported by all ranks" if step is None else f"{step + 1:,} steps"
+    detail = step_line(frame)
+    wrong = next((found[kind] for kind in ("nan", "replica_drift") if kind in found), None)
+    if wrong is not None:
+        detail = wrong.message
+    elif frame.straggler is not None:
+        detail = f"at the end {straggler_words(frame.straggler)}"
+    steps += restart_words(frame.group.incarnation)
+    return Verdict("finished", "good", f"finished: {steps} · {duration(frame.run.elapsed_s)}", detail)
+
+
+def _stale(frame: Frame, _: dict[str, Alert]) -> Verdict:
+    ages = frame.ranks.age_ms
+    heard = ages[np.isfinite(ages)] if len(ages) else ages
+    silent = float(heard.min()) / 1e3 if len(heard) else 0.0
+    # When the viewer itself gets nothing any more, the ages in its last frame are young and prove nothing.
+    since = f"last update {silent:.1f} s ago" if silent >= 1.5 else "no fresh data"
+    return Verdict("stale", "doubt", f"STALE · {since}: what is shown may be old", _last_step(frame))
+
+
+def _last_step(frame: Frame) -> str:
+    step = frame.group.step
+    if step is None:
+        return "no step was finished by all ranks"
+    return f"last complete step {step:,}{restart_words(frame.group.incarnation)}"
+
+
+def restart_words(incarnation: int) -> str:
+    """` (restart 1)` behind a step number; empty before the first restart."""
+    return f" (restart {incarnation})" if incarnation else ""

@@ -1,0 +1,1 @@
+"""One machine: folders of runs, discovery, processes and how they exited, GPUs, and NCCL's own service."""

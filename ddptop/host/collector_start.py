@@ -1,0 +1,174 @@
+"""The collector of a run that no launcher of ours has started: one per host, started by who comes first.
+
+Two locks in the run's folder say who is there. The file `agent` is locked by the collector while it lives; it
+has the lock from the process that started it. The file `members` is locked, shared, by every process that the
+collector is there for: when nobody has it any more, the run has ended. Locks go with their process, however
+that ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ddptop.host.folders import first_root, open_log, open_regular
+from ddptop.host.processes import boot_id
+from ddptop.host.run_folder import HELD, MAX_SOCKET_PATH, ensure_run_directory, remove_stale
+
+AGENT, MEMBERS = HELD
+
+JOIN_S = 0.05
+"""The collector looks for members once a second, with the lock of another kind, for microseconds."""
+
+SHELL_S = 1.0
+"""The shell that puts the collector into the background is gone after 2 ms, on a machine that has time."""
+
+_END = b"end"
+
+_IN_BACKGROUND = '"$@" &'
+"""For a shell, which goes at once: a script that waits for all its children must not find one of ours."""
+
+
+def run_id_of(*parts: object) -> str:
+    """The same for all who know the same parts, on this machine and boot: 12 hexadecimal digits."""
+    text = "\0".join(map(str, (boot_id(), *parts)))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def folder_of(run_id: str) -> Path:
+    """The folder of a run that several processes begin together, made if it is not there; those of dead runs
+    are removed.
+
+    Raises RunDirectoryError.
+    """
+    root = first_root(room=MAX_SOCKET_PATH - len(f"/{run_id}/ingest"))
+    remove_stale(root, but=run_id)
+    folder = root / run_id
+    ensure_run_directory(folder)
+    return folder
+
+
+def join(folder: Path) -> int | None:
+    """Be a member of the run while the returned descriptor is open. None where that cannot be had."""
+    return _locked(folder / MEMBERS, fcntl.LOCK_SH, JOIN_S)
+
+
+def is_last(member: int) -> bool:
+    """Whether nobody else is a member. Of several that ask at a time, one is told so (flock(2))."""
+    if _try(member, fcntl.LOCK_EX):
+        return True
+    time.sleep(0.002)  # the collector may just have looked
+    return _try(member, fcntl.LOCK_EX)
+
+
+def have_it_end(member: int) -> None:
+    """The last member, while it is the last: nobody is to come any more."""
+    with suppress(OSError):
+        os.pwrite(member, _END, 0)
+
+
+def is_to_end(folder: Path) -> bool:
+    """Whether the last member has said so."""
+    try:
+        descriptor = open_regular(folder / MEMBERS)
+    except OSError:
+        return True
+    try:
+        return os.pread(descriptor, len(_END) + 1, 0) == _END
+    finally:
+        os.close(descriptor)
+
+
+def has_members(folder: Path) -> bool:
+    """Whether anybody is; also where that cannot be told."""
+    try:
+        descriptor = open_regular(folder / MEMBERS, os.O_RDWR)
+    except OSError:
+        return False  # nobody has ever been, or the folder is gone
+    try:
+        return not is_last(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def watch_agent(folder: Path) -> int:
+    """A descriptor of what the collector leaves behind at its end (`said_by`). Raises OSError."""
+    return _open(folder / AGENT)
+
+
+def said_by(agent: int, patience_s: float) -> bytes | None:
+    """What the collector has written at its end, after its end; None where it is still there by then."""
+    end = time.monotonic() + patience_s
+    while not _try(agent, fcntl.LOCK_SH):
+        if time.monotonic() > end:
+            return None
+        time.sleep(0.02)
+    return os.pread(agent, 1 << 16, 0)
+
+
+def start(folder: Path, command: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Start the collector by this command unless there is one; whether it was started.
+
+    It gets the lock as standard input and its errors go to a file in the folder; it is nobody's child, has a
+    session of its own, and no file of this process. Takes some 5 ms. Raises OSError.
+    """
+    lock = _open(folder / AGENT)
+    try:
+        if not _try(lock, fcntl.LOCK_EX):
+            return False
+        with open_log(folder / "collector.log") as log:
+            # A shell gives a command in the background /dev/null as input: the lock comes as number 3.
+            shell = ["/bin/sh", "-c", f"exec 3<&0; {_IN_BACKGROUND}", "sh", *command]
+            process = subprocess.Popen(
+                shell,
+                stdin=lock,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+                env=dict(env),
+            )
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(SHELL_S)
+    finally:
+        os.close(lock)
+    return True
+
+
+LOCK_NUMBER = 3
+"""The collector's descriptor of the file `agent`, whose lock it holds."""
+
+
+def leave_word(text: str) -> None:
+    """In the collector, at its end: what `said_by` is to return."""
+    with suppress(OSError):
+        os.ftruncate(LOCK_NUMBER, 0)
+        os.pwrite(LOCK_NUMBER, text.encode(), 0)
+
+
+def _open(path: Path) -> int:
+    return open_regular(path, os.O_RDWR | os.O_CREAT)
+
+
+def _try(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _locked(path: Path, kind: int, patience_s: float) -> int | None:
+    descriptor = _open(path)
+    end = time.monotonic() + patience_s
+    while not _try(descriptor, kind):
+        if time.monotonic() > end:
+            os.close(descriptor)
+            return None
+        time.sleep(0.001)
+    return descriptor

@@ -1,0 +1,212 @@
+"""Run files: how a viewer finds the runs that live on this machine."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ddptop.host.folders import (
+    RunDirectoryError,
+    check_private,
+    open_private,
+    open_regular,
+    roots,
+    write_private,
+)
+from ddptop.host.processes import boot_id, pid_namespace, process_start
+from ddptop.protocol.redaction import redact
+
+NAME = "run.json"
+
+COMMAND = "script.json"
+"""The script of the run and its arguments, as a list."""
+
+MAX_RUN_FILE_BYTES = 64 * 1024
+
+STARTING = "starting."
+"""How the file begins that a launcher keeps locked until its run has a folder: it loads torch first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """What a run's folder says of the run."""
+
+    name: str
+    run_id: str
+    pid: int
+    """Of the collector."""
+    process_start: int
+    """Of that process (`processes.process_start`): pids are reused."""
+    boot_id: str
+    pid_namespace: str
+    started_at: float
+    """Unix seconds."""
+    script: str
+    world_size: int
+    """0: not known yet."""
+    recording: str | None
+    directory: Path
+
+
+def write_run_file(directory: Path, run: RunFile) -> None:
+    """Put the run file in place, whole or not at all, mode 0600. Raises RunDirectoryError."""
+    fields = asdict(run)
+    del fields["directory"]  # where it lies says it
+    try:
+        with open_private(directory) as folder:
+            write_private(folder, NAME, json.dumps(fields).encode())
+    except OSError as error:
+        raise RunDirectoryError(f"cannot write {directory / NAME}: {error.strerror}") from error
+
+
+def read_run_file(directory: Path) -> RunFile | None:
+    """The run file of a folder; None if there is none, it is not ours, or it is no run file."""
+    try:
+        with open_private(directory) as folder:
+            descriptor = open_regular(NAME, inside=folder)
+            with os.fdopen(descriptor, "rb") as file:
+                check_private(descriptor, directory / NAME)
+                data = file.read(MAX_RUN_FILE_BYTES)
+        return _parse(json.loads(data), directory)
+    except (OSError, RunDirectoryError, ValueError):
+        return None
+
+
+def live_runs() -> list[RunFile]:
+    """The runs of this user whose collector lives, newest first.
+
+    Raises RunDirectoryError only when there is no such run and a folder was refused: that may be why.
+    """
+    runs: list[RunFile] = []
+    refused: RunDirectoryError | None = None
+    for root in roots():
+        try:
+            with open_private(root) as folder:
+                names = os.listdir(folder)  # noqa: PTH208 - pathlib takes no descriptor
+        except FileNotFoundError:
+            continue
+        except RunDirectoryError as error:
+            refused = refused or error
+            continue
+        found = (read_run_file(root / name) for name in names)
+        runs += [run for run in found if run is not None and is_alive(run)]
+    if refused is not None and not runs:
+        raise refused
+    return sorted(runs, key=lambda run: run.started_at, reverse=True)
+
+
+def write_command(directory: Path, words: Sequence[str], *, arguments: bool = True) -> None:
+    """Leave the script and its arguments, without secrets, for the collector.
+
+    Not on its command line, which every user of the machine may read. `arguments`: False: the script alone.
+    Raises RunDirectoryError.
+    """
+    told = redact(words) if arguments else list(words[:1])
+    try:
+        with open_private(directory) as folder:
+            write_private(folder, COMMAND, json.dumps(told).encode())
+    except OSError as error:
+        raise RunDirectoryError(f"cannot write {directory / COMMAND}: {error.strerror}") from error
+
+
+def read_command(directory: Path) -> tuple[str, ...]:
+    """What `write_command` has left there; nothing where there is none."""
+    try:
+        with (
+            open_private(directory) as folder,
+            os.fdopen(open_regular(COMMAND, inside=folder), "rb") as file,
+        ):
+            check_private(file.fileno(), directory / COMMAND)
+            words = json.loads(file.read())
+    except (OSError, RunDirectoryError, ValueError):
+        return ()
+    return tuple(map(str, words)) if isinstance(words, list) else ()
+
+
+@contextmanager
+def starting_run() -> Iterator[ExitStack]:
+    """Until the context, or what it yields, is closed, `launcher_is_starting` is true for viewers.
+
+    Where that cannot be had nothing happens: the run starts all the same.
+    """
+    with ExitStack() as stack:
+        with suppress(Exception):  # whatever it is, the training must start
+            root = roots()[0]
+            with open_private(root, create=True):
+                pass
+            path = root / f"{STARTING}{os.getpid()}"
+            descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
+            stack.callback(os.close, descriptor)
+            stack.callback(_unlink, path)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield stack
+
+
+def _unlink(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
+
+
+def launcher_is_starting() -> bool:
+    """Whether a launcher of this user has been started whose run has no folder yet.
+
+    Files that launchers left behind when they were killed are removed.
+    """
+    starting = False
+    for root in roots():
+        with suppress(OSError, RunDirectoryError), open_private(root):
+            for path in root.glob(f"{STARTING}*"):
+                if _is_locked(path):
+                    starting = True
+                else:
+                    path.unlink(missing_ok=True)
+    return starting
+
+
+def is_alive(run: RunFile) -> bool:
+    """Whether the run's collector lives."""
+    if run.boot_id != boot_id():
+        return False
+    if run.pid_namespace == pid_namespace():
+        return process_start(run.pid) == run.process_start
+    return _is_locked(run.directory / "lock")  # its pid means nothing here, as seen from outside a container
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        descriptor = open_regular(path)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _parse(data: object, directory: Path) -> RunFile:
+    if not isinstance(data, dict):
+        raise ValueError("no run file")
+    kinds: dict[str, type | tuple[type, ...]] = {
+        "name": str,
+        "run_id": str,
+        "pid": int,
+        "process_start": int,
+        "boot_id": str,
+        "pid_namespace": str,
+        "started_at": (int, float),
+        "script": str,
+        "world_size": int,
+        "recording": (str, type(None)),
+    }
+    for key, kind in kinds.items():
+        if not isinstance(data.get(key), kind):
+            raise ValueError(f"run file without a proper {key}")
+    return RunFile(**{key: data[key] for key in kinds}, directory=directory)

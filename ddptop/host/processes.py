@@ -1,0 +1,222 @@
+"""Which process is meant: a pid alone is reused, and means nothing after a reboot or in another container.
+
+How a process that is no child of ours ended: the kernel tells it before its parent asks, and after.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import struct
+import sys
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+
+class ProcessStatus(NamedTuple):
+    """What the kernel says of a process."""
+
+    state: str
+    """One letter: `R` and `S` for one that lives, `T` and `t` for one that is held, `Z` for a zombie."""
+    start: int
+    """When it started, in a unit only meant for equality."""
+    exit_status: int
+    """As `os.waitstatus_to_exitcode` takes it; of a zombie. 0 to those who have no right to see it."""
+    parent: int = 0
+    """Its pid; 0 where it is outside this pid namespace."""
+
+
+def boot_id() -> str:
+    """Changes with every boot of the machine; empty where the system does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def pid_namespace() -> str:
+    """Where this process's pids are counted; empty where there is only one such place."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def process_start(pid: int) -> int | None:
+    """When the process started, in a unit only meant for equality; None if there is none, or a zombie."""
+    status = process_status(pid)
+    if status is None:
+        return _start_without_proc(pid)
+    return None if status.state in "ZX" else status.start
+
+
+def process_status(pid: int) -> ProcessStatus | None:
+    """State of a process, a zombie's included; None if there is none, or no /proc that tells.
+
+    Fields 3, 4, 22 and 52 of /proc/PID/stat, proc(5).
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:  # also ProcessLookupError, where it ends while it is read
+        return None
+    fields = stat[stat.rindex(b")") + 2 :].split()  # the command in parentheses may hold anything
+    return ProcessStatus(fields[0].decode(), int(fields[19]), int(fields[49]), int(fields[1]))
+
+
+MAX_ANCESTORS = 64
+"""More than any launcher and its shells put above a rank."""
+
+
+def belongs_to(pid: int, other: int) -> bool:
+    """Whether a process is this other one, of the process group that it leads, or descends from it."""
+    if other in (pid, _group(pid)):
+        return True
+    for _ in range(MAX_ANCESTORS):
+        status = process_status(pid)
+        if status is None or status.parent <= 1:
+            return False
+        pid = status.parent
+        if pid == other:
+            return True
+    return False
+
+
+def is_own(pid: int) -> bool:
+    """Whether there is a process of this pid that runs as this user."""
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid == os.getuid()
+    except OSError:
+        return False
+
+
+def innermost_pid(pid: int) -> int:
+    """The pid of a process in its own pid namespace, which is another in a container. `NSpid` of proc(5)."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
+    except OSError:
+        return pid
+    return next((int(line.split()[-1]) for line in lines if line.startswith(b"NSpid:")), pid)
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return None
+
+
+def start_after(pid: int, unix_s: float) -> bool | None:
+    """Whether the process started after that moment: then its pid was reused. None: no such process."""
+    import psutil
+
+    try:
+        # One second of grace: the kernel counts starts in ticks since a boot time known to the second.
+        return bool(psutil.Process(pid).create_time() > unix_s + 1.0)
+    except psutil.Error:
+        return None
+
+
+def _start_without_proc(pid: int) -> int | None:
+    if Path("/proc/self/stat").exists() or pid <= 0:
+        return None
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else int(process.create_time() * 1000)
+    except psutil.Error:
+        return None
+
+
+FREE_THREADS = 32
+"""Threads that must be free for a run to be recorded: launcher and collector take 8, a rank 3, and none of
+what a rank takes for itself (6 on the CPU) must be wanting because of them."""
+
+
+def need_threads(count: int = FREE_THREADS) -> None:
+    """Start so many threads, all at once, and end them. Raises OSError where they cannot be had."""
+    end = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=end.wait, name="ddptop-probe", daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError:
+        text = f"fewer than {count} more threads can be started (ulimit -u, or a container's limit)"
+        raise OSError(errno.EAGAIN, text) from None
+    finally:
+        end.set()
+        for thread in started:
+            thread.join()
+
+
+def current_process() -> tuple[int, int, str, str]:
+    """This process: pid, start, boot id, pid namespace."""
+    pid = os.getpid()
+    return pid, process_start(pid) or 0, boot_id(), pid_namespace()
+
+
+class Ending(NamedTuple):
+    """An exit code, or the signal that ended the process."""
+
+    exit_code: int | None
+    signal: str | None
+    """`SIGKILL`."""
+
+
+_INFO = struct.Struct("=QQ11Ii")
+"""`struct pidfd_info` of linux/pidfd.h in its first version: mask, cgroup, pids and ids, exit status."""
+
+_GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
+"""PIDFD_GET_INFO; the exit status is in it since Linux 6.15, once the parent has reaped the process."""
+
+_INFO_EXIT = 1 << 3
+
+
+def ending_of_code(code: int) -> Ending:
+    """From an exit code as `subprocess` gives it: negative for a signal."""
+    if code >= 0:
+        return Ending(code, None)
+    try:
+        return Ending(None, signal.Signals(-code).name)
+    except ValueError:  # a real-time signal
+        return Ending(None, f"signal {-code}")
+
+
+def ending_of(pid: int, start: int | None, pidfd: int | None) -> Ending | None:
+    """How the process ended that has this pid and start; None where that is not to be learnt (any more).
+
+    A zombie tells it in /proc until its parent reaps it; a pidfd, on a recent kernel, from then on.
+    """
+    for _ in range(2):  # it may be reaped between the two looks
+        status = process_status(pid)
+        if status is not None and status.start == start and status.state == "Z":
+            return _of_status(status.exit_status)
+        told = _exit_status(pidfd) if pidfd is not None else None
+        if told is not None:
+            return _of_status(told)
+    return None
+
+
+def _of_status(status: int) -> Ending | None:
+    try:
+        return ending_of_code(os.waitstatus_to_exitcode(status))
+    except ValueError:  # that of a process which has not ended
+        return None
+
+
+def _exit_status(pidfd: int) -> int | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    import fcntl
+
+    asked = bytearray(_INFO.pack(_INFO_EXIT, *[0] * 13))
+    try:
+        fcntl.ioctl(pidfd, _GET_INFO, asked)
+    except OSError:  # an older kernel
+        return None
+    mask, *_, status = _INFO.unpack(asked)
+    return int(status) if mask & _INFO_EXIT else None

@@ -1,0 +1,180 @@
+"""What a recording says of its own past in few bytes, so that a reader need not read all of it.
+
+A long run has millions of steps. Of every `GROUP` complete steps a recording keeps `POINTS` as points of the
+group's history, picked so that the middle and the slow ones among them are seen; losses and waits of these
+points are those of the whole group of steps. With them goes each rank's own best time so far.
+
+What the writer told of the group's history, read as it comes in.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgpack
+import numpy as np
+
+from ddptop.protocol.limits import MAX_NS
+from ddptop.recording.format import HISTORY, MAX_RAW, RecordingError
+from ddptop.recording.framing import read_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Columns = Mapping[str, NDArray[np.float64]]
+
+GROUP = 64
+POINTS = 4
+"""A million steps are some 60,000 points, 2 MB: read in a few hundredths of a second."""
+
+WIDE = ("step", "time_s")
+NARROW = ("loss_mean", "loss_min", "loss_max", "step_ms", "wait_ms", "transfer_ms", "busbw_gbps")
+"""Columns of a point, as in `ddptop.frames.frame.History`: float64 and float32."""
+
+MOST_MARKS = 500
+MOST_CHARACTERS = 500
+"""Of what is told of one happening."""
+
+
+class Found(NamedTuple):
+    """Something that happened, as in `ddptop.frames.frame.Happening`."""
+
+    at_s: float
+    """Since the run began."""
+    kind: str
+    severity: str
+    rank: int | None
+    step: int | None
+    message: str
+    incarnation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Points of the history, oldest first, and what had been found by the last of them."""
+
+    points: Columns
+    best_ms: NDArray[np.float64]
+    """(ranks,) each rank's own best median self time since its layouts were made; NaN: none yet."""
+    marks: tuple[tuple[float, str], ...]
+    """(seconds since the run began, kind) of what the analysis found since the last Past."""
+    found: tuple[Found, ...] | None = None
+    """All that happened since the last Past, in words; None: the writer is one that does not tell."""
+
+
+def past_payload(past: Past) -> bytes:
+    """Payload of a HISTORY frame."""
+    columns = [past.points[name].astype("<f8").tobytes() for name in WIDE]
+    columns += [past.points[name].astype("<f4").tobytes() for name in NARROW]
+    best = past.best_ms.astype("<f4").tobytes()
+    content = [columns, best, list(past.marks[:MOST_MARKS])]
+    if past.found is not None:
+        words = past.found[:MOST_MARKS]
+        content.append([one._replace(message=one.message[:MOST_CHARACTERS]) for one in words])
+    return zlib.compress(msgpack.packb(content), 1)
+
+
+def past_content(payload: bytes) -> Past:
+    """What such a payload says. Raises RecordingError."""
+    inflate = zlib.decompressobj()
+    try:
+        raw = inflate.decompress(payload, MAX_RAW)
+        columns, best, marks, *words = msgpack.unpackb(raw, max_ext_len=0, max_map_len=0, use_list=False)
+        wide = [np.frombuffer(column, "<f8") for column in columns[: len(WIDE)]]
+        narrow = [np.frombuffer(column, "<f4") for column in columns[len(WIDE) :]]
+        points: dict[str, Any] = dict(zip((*WIDE, *NARROW), [*wide, *narrow], strict=True))
+        if len({len(column) for column in points.values()}) != 1:
+            raise ValueError("columns of different lengths")
+        if not np.isfinite(points["time_s"]).all() or (np.diff(points["time_s"]) < 0).any():
+            raise ValueError("times that are not in order")
+        if len(points["time_s"]) and not 0 <= points["time_s"][-1] < MAX_NS / 1e9:
+            raise ValueError("a time that cannot be")
+        told = tuple((float(at), str(kind)) for at, kind in marks[:MOST_MARKS])
+        found = tuple(_found(*one) for one in words[0][:MOST_MARKS]) if words else None
+        return Past(points, np.frombuffer(best, "<f4").astype(np.float64), told, found)
+    except (ValueError, TypeError, zlib.error, msgpack.UnpackException) as error:
+        raise RecordingError(f"a history cannot be read: {error}") from error
+
+
+def _found(
+    at_s: float,
+    kind: str,
+    severity: str,
+    rank: int | None,
+    step: int | None,
+    message: str,
+    incarnation: int = 0,
+) -> Found:
+    """`incarnation`: earlier versions did not write it."""
+    where, when = (None if number is None else int(number) for number in (rank, step))
+    message = str(message)[:MOST_CHARACTERS]
+    return Found(float(at_s), str(kind), str(severity), where, when, message, int(incarnation))
+
+
+def picked(points: Columns) -> dict[str, NDArray[np.float64]]:
+    """`POINTS` of all these points (one group of steps), with the losses and waits of all of them."""
+    count = len(points["step"])
+    if count <= POINTS:
+        return {name: np.asarray(column, np.float64) for name, column in points.items()}
+    order = np.argsort(points["step_ms"], kind="stable")
+    slow = count - 1 - (count - 1) // 20  # the slowest but for one step in twenty: the group's p95
+    at = np.unique([order[count // 6], order[count // 2], order[(5 * count) // 6], order[slow]])
+    found = {name: np.asarray(column, np.float64)[at] for name, column in points.items()}
+    with np.errstate(invalid="ignore", over="ignore"):
+        for name in ("wait_ms", "transfer_ms", "busbw_gbps"):
+            there = points[name][np.isfinite(points[name])]
+            found[name][:] = there.mean() if len(there) else np.nan
+        means = points["loss_mean"]
+        told = means[np.isfinite(means)]
+        found["loss_mean"][:] = told.mean() if len(told) else np.nan
+        found["loss_min"][:] = np.fmin.reduce(points["loss_min"])
+        found["loss_max"][:] = np.fmax.reduce(points["loss_max"])
+    # A loss that is no number must not be averaged away.
+    bad = np.flatnonzero(np.isinf(means) | (np.isnan(means) & np.isnan(points["loss_max"])))
+    if len(bad) and len(told):
+        found["loss_mean"][-1] = means[bad[0]]
+    return found
+
+
+def joined(pieces: Sequence[Columns]) -> dict[str, NDArray[np.float64]]:
+    """Points of several pasts as one."""
+    names = (*WIDE, *NARROW)
+    if not pieces:
+        return {name: np.empty(0) for name in names}
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in names}
+
+
+NS = 1_000_000_000
+
+
+class Histories:
+    """Pieces of one file, kept once they are read. A damaged one is left out."""
+
+    def __init__(self, descriptor: int) -> None:
+        """The descriptor is the caller's to close."""
+        self._descriptor = descriptor
+        self._read = 0
+        self._pasts: list[tuple[int, Past]] = []
+
+    def up_to(self, offsets: Sequence[int], began_ns: int) -> list[tuple[int, Past]]:
+        """(last moment that it covers, Past) for every piece, oldest first.
+
+        `offsets`: where in the file they are, as far as that is known by now; `began_ns`: when the run began.
+        """
+        for offset in offsets[self._read :]:
+            found = read_frame(self._descriptor, offset)
+            if found is None or found.kind != HISTORY:
+                continue
+            try:
+                past = past_content(found.payload)
+            except RecordingError:
+                continue
+            if len(past.points["time_s"]):
+                self._pasts.append((began_ns + int(past.points["time_s"][-1] * NS), past))
+        self._read = len(offsets)
+        return self._pasts

@@ -1,0 +1,254 @@
+"""History points put into bins of time, and scales that do not tremble as points come in.
+
+What a chart must say of its own data: where steps were lost or thinned out, where a loss was no number.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+
+from ddptop.analysis.steps.formulas import median
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from ddptop.frames.frame import Column
+
+FINEST_S = 0.05
+"""Bins are this long, or a step of the ladder longer."""
+
+JOINED_GAP = 3.0
+"""A hole is drawn through while it is at most so many times the usual distance between points."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The time axis of a chart: `columns` bins of `bin_s` seconds, the first at `begin_s`."""
+
+    begin_s: float
+    bin_s: float
+    columns: int
+
+    @classmethod
+    def over(cls, time_s: Column, columns: int, span_s: float | None) -> Axis:
+        """The last `span_s` seconds, or everything. Edges lie on multiples of the bin: they stay put."""
+        first_s, last_s = float(time_s[0]), float(time_s[-1])
+        if span_s is None or last_s - first_s <= span_s:
+            bin_s = ladder((last_s - first_s) / max(1, columns - 1))
+            return cls(math.floor(first_s / bin_s) * bin_s, bin_s, columns)
+        bin_s = ladder(span_s / max(1, columns - 1))
+        return cls((math.floor(last_s / bin_s) - columns + 1) * bin_s, bin_s, columns)
+
+    def edges(self, time_s: Column) -> Column:
+        """Index of the first point of every bin, and one more."""
+        bounds = self.begin_s + self.bin_s * np.arange(self.columns + 1)
+        bounds[-1] += self.bin_s * 1e-6
+        return np.searchsorted(time_s, bounds)
+
+
+def ladder(at_least: float) -> float:
+    """The next of 0.05, 0.075, 0.1, 0.15, 0.2 ...: a chart is never less than two thirds full for long."""
+    step = FINEST_S
+    while step < at_least:
+        if step * 1.5 >= at_least:
+            return step * 1.5
+        step *= 2
+    return step
+
+
+def binned(values: Column, edges: Column, how: str) -> Column:
+    """One figure per bin (`mean`, `min`, `max`) of what is known in it; NaN where nothing is."""
+    columns = len(edges) - 1
+    result = np.full(columns, np.nan)
+    filled = edges[1:] > edges[:-1]
+    if not filled.any():
+        return result
+    low, high = int(edges[0]), int(edges[-1])
+    inside, starts = values[low:high], (edges[:-1] - low)[filled]
+    if how == "mean":
+        there = np.isfinite(inside)
+        total = np.add.reduceat(np.where(there, inside, 0.0), starts)
+        number = np.add.reduceat(there.astype(float), starts)
+        result[filled] = np.divide(total, number, out=np.full(len(total), np.nan), where=number > 0)
+    else:
+        reduce = np.fmin if how == "min" else np.fmax
+        result[filled] = reduce.reduceat(inside, starts)
+    return result
+
+
+MOST_SORTED = 6_000
+"""Quantiles are taken of at most so many points, evenly picked: a picture has some 300 bins of them."""
+
+
+def quantiles(values: Column, edges: Column, shares: tuple[float, ...]) -> list[Column]:
+    """For each share (0.5: the median) one figure per bin of what is known in it; NaN where nothing is."""
+    columns = len(edges) - 1
+    low, high = int(edges[0]), int(edges[-1])
+    stride = max(1, (high - low) // MOST_SORTED)
+    first = -(-low // stride) * stride  # the same points are picked while more come in
+    inside = values[first:high:stride]
+    bins = np.searchsorted(edges, np.arange(first, high, stride), side="right") - 1
+    known = np.isfinite(inside)
+    inside, bins = inside[known], bins[known]
+    inside = inside[np.lexsort((inside, bins))]
+    count = np.bincount(bins, minlength=columns)[:columns]
+    begin = np.concatenate([[0], np.cumsum(count)[:-1]])
+    filled = count > 0
+    found = []
+    for share in shares:
+        figure = np.full(columns, np.nan)
+        figure[filled] = inside[begin[filled] + np.ceil(share * (count[filled] - 1)).astype(np.int64)]
+        found.append(figure)
+    return found
+
+
+def joined(values: Column) -> Column:
+    """Small holes filled in straight lines; a real gap stays a gap."""
+    at = np.flatnonzero(np.isfinite(values))
+    if len(at) < 2:
+        return values
+    steps = np.diff(at)
+    farthest = max(1.0, float(median(steps))) * JOINED_GAP
+    result = np.interp(np.arange(len(values)), at, values[at], left=np.nan, right=np.nan)
+    for start in np.flatnonzero(steps > farthest).tolist():
+        result[at[start] + 1 : at[start + 1]] = np.nan
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The range of values that a chart shows."""
+
+    low: float
+    high: float
+    log: bool = False
+    """Values are decimal logarithms."""
+
+    @classmethod
+    def of_logs(cls, main: Column) -> Scale:
+        """A range of tenths that holds decimal logarithms."""
+        there = main[np.isfinite(main)]
+        if not len(there):
+            return cls(0.0, 1.0, log=True)
+        low, high = math.floor(float(there.min()) * 10) / 10, math.ceil(float(there.max()) * 10) / 10
+        return cls(low, high if high > low else low + 0.1, log=True)
+
+    @classmethod
+    def of(cls, main: Column, zero: bool) -> Scale:
+        """A round range that holds the series; peaks far above the rest are clipped, not obeyed."""
+        there = main[np.isfinite(main)]
+        if not len(there):
+            return cls(0.0, 1.0)
+        low, top = (0.0 if zero else float(there.min())), float(there.max())
+        usual = float(np.percentile(there, 95))
+        if zero and usual > 0:
+            top = min(top, 2.0 * usual)
+        unit = _round_unit((top - low) or abs(top) or 1.0)
+        low, high = math.floor(low / unit) * unit, math.ceil(top / unit * (1 + 1e-9)) * unit
+        return cls(low, high if high > low else low + unit)
+
+    def label(self, value: float) -> str:
+        """A value of this scale with the decimals that it needs and no more."""
+        if self.log:
+            return f"{10.0**value:.2g}"
+        unit = _round_unit(self.high - self.low)
+        digits = max(0, -math.floor(math.log10(unit) + 1e-9))
+        return f"{value:,.{digits}f}" if digits <= 6 and abs(value) < 1e7 else f"{value:.2g}"
+
+
+def _round_unit(span: float) -> float:
+    """A fifth of the span or less: 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(span / 5))
+    return max(factor * power for factor in (1.0, 2.0, 5.0) if factor * power <= span / 5 * (1 + 1e-9))
+
+
+Mark: TypeAlias = Literal["lost", "thinned", "nan"]
+
+NEIGHBOURS = 8
+"""Points on each side with which a jump of the step number is compared."""
+
+TOO_FAR = 2
+"""A jump of more than so many times the farthest of its neighbours: steps are missing there."""
+
+SEEN_CELLS = 0.5
+"""A hole shorter than this on the axis could not be seen anyway."""
+
+RUN = 3
+"""Equal jumps in a row from which a recording is taken to have been thinned."""
+
+MOST_HOLES = 400
+"""More than a chart has cells."""
+
+
+def holes(step: Column, time_s: Column, cell_s: float) -> list[tuple[float, float]]:
+    """(from, to) in seconds, where steps are missing that had been there before and after.
+
+    A recording's own early history has points of some steps only, and a thinned recording as well: a jump
+    counts where it is larger than those around it. Where the step number goes on by one, nothing is missing,
+    however long the step took. A step number that falls is a restart.
+    """
+    if len(step) < 2:
+        return []
+    jump = np.diff(step)
+    far = np.flatnonzero((jump > 1) & (np.diff(time_s) >= SEEN_CELLS * cell_s))
+    found = []
+    for at in far[-MOST_HOLES:].tolist():
+        near = np.concatenate([jump[max(0, at - NEIGHBOURS) : at], jump[at + 1 : at + 1 + NEIGHBOURS]])
+        near = near[near > 0]
+        if not len(near) or jump[at] > TOO_FAR * near.max():
+            found.append((float(time_s[at]), float(time_s[at + 1])))
+    return found
+
+
+def thinned(step: Column) -> Column:
+    """(points,) whether only every second, fourth, eighth ... step was kept around a point."""
+    there: NDArray[np.bool_] = np.zeros(len(step), bool)
+    jump = np.diff(step)
+    if len(jump) < RUN or not (jump > 1).any():
+        return there
+    whole = jump.astype(np.int64)
+    regular = (whole >= 2) & (whole & (whole - 1) == 0) & (step[:-1] % np.maximum(1, whole) == 0)
+    same = regular[RUN - 1 :].copy()
+    for back in range(1, RUN):
+        same &= regular[RUN - 1 - back : len(regular) - back] & (
+            whole[RUN - 1 :] == whole[RUN - 1 - back : len(whole) - back]
+        )
+    for offset in range(RUN + 1):
+        there[offset : offset + len(same)] |= same
+    return there
+
+
+def no_number(mean: Column, largest: Column) -> Column:
+    """(points,) whether some rank's loss was told and was no number: others' were, or it was infinite."""
+    return np.asarray(np.isinf(mean) | (np.isnan(mean) & np.isfinite(largest)))
+
+
+def cells(axis: Axis, across: int, step: Column, time_s: Column, nan_at: Sequence[float]) -> dict[int, Mark]:
+    """Marks by cell of the axis; `nan_at`: moments at which a loss was no number. The gravest is kept."""
+    cell_s = axis.bin_s * across
+    count = axis.columns // across
+    first = int(np.searchsorted(time_s, axis.begin_s))
+    first = max(0, first - NEIGHBOURS)
+    step, time_s = step[first:], time_s[first:]
+    found: dict[int, Mark] = {}
+
+    def put(at_s: float, mark: Mark) -> None:
+        cell = int((at_s - axis.begin_s) / cell_s)
+        if 0 <= cell < count and at_s >= axis.begin_s:
+            found[cell] = mark
+
+    at = np.unique(((time_s[thinned(step)] - axis.begin_s) / cell_s).astype(np.int64))
+    found.update({cell: "thinned" for cell in at.tolist() if 0 <= cell < count})
+    for begin_s, end_s in holes(step, time_s, cell_s):
+        inside = axis.begin_s + (np.arange(count) + 0.5) * cell_s
+        for cell in np.flatnonzero((inside > begin_s) & (inside < end_s)).tolist():
+            found[cell] = "lost"
+    for at_s in nan_at:
+        put(at_s, "nan")
+    return found

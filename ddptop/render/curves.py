@@ -1,0 +1,138 @@
+"""Curves in braille dots, two columns and four rows to a cell; or in ASCII.
+
+Areas in blocks, eight levels to a cell; or in ASCII.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.render.line import Line, Piece, Role
+
+if TYPE_CHECKING:
+    from ddptop.frames.frame import Column
+    from ddptop.render.chart import Scale
+
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+"""Bit of a braille cell by dot column and dot row (Unicode 2800 block)."""
+
+_ROW_BITS = (0x09, 0x12, 0x24, 0xC0)
+
+
+class Canvas:
+    """Dots of one series."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.height = height
+        self._cells = [bytearray(width) for _ in range(height)]
+
+    def curve(self, values: Column, scale: Scale) -> None:
+        """One value per dot column; neighbours are joined by upright strokes, NaN leaves a gap."""
+        before: int | None = None
+        for x, y in enumerate(self._dots(values, scale)):
+            if y < 0:
+                before = None
+                continue
+            # The stroke stops one short of its neighbour, which has a dot there already.
+            if before is None or before == y or abs(before - y) == 1:
+                self._cells[y // 4][x // 2] |= _DOTS[x % 2][y % 4]
+            else:
+                self._stroke(x, y, before + (1 if y > before else -1))
+            before = y
+
+    def between(self, low: Column, high: Column, scale: Scale) -> None:
+        """Every dot from one curve to the other; both as in `curve`."""
+        pairs = zip(self._dots(low, scale), self._dots(high, scale), strict=True)
+        for x, (under, over) in enumerate(pairs):
+            if under >= 0 and over >= 0:
+                self._stroke(x, under, over)
+
+    def _dots(self, values: Column, scale: Scale) -> list[int]:
+        """Row of dots for each value, from the top; -1 where there is no value."""
+        bottom = self.height * 4 - 1
+        rows = bottom - np.rint((np.clip(values, scale.low, scale.high) - scale.low) * self._per_unit(scale))
+        dots: list[int] = np.where(np.isfinite(values), rows, -1.0).astype(np.int64).tolist()
+        return dots
+
+    def _per_unit(self, scale: Scale) -> float:
+        return (self.height * 4 - 1) / (scale.high - scale.low)
+
+    def _stroke(self, x: int, begin: int, end: int) -> None:
+        for dot in range(min(begin, end), max(begin, end) + 1):
+            self._cells[dot // 4][x // 2] |= _DOTS[x % 2][dot % 4]
+
+    def row(self, y: int) -> bytes:
+        """Bits of the cells of one row."""
+        return bytes(self._cells[y])
+
+
+def rows(main: Canvas, behind: Canvas | None, role: Role, ascii_only: bool) -> list[Line]:
+    """Both series in one picture: a cell takes the colour of the main one where that has dots."""
+    lines = []
+    for y in range(main.height):
+        front = main.row(y)
+        line = Line()
+        for text, piece_role in _runs(
+            front, behind.row(y) if behind else bytes(len(front)), role, ascii_only
+        ):
+            line.add(text, piece_role)
+        lines.append(line)
+    return lines
+
+
+@lru_cache(maxsize=512)
+def _runs(front: bytes, back: bytes, role: Role, ascii_only: bool) -> list[Piece]:
+    """A row in letters. Most rows of a curve are as they were in the picture before."""
+    if not (any(front) or any(back)):
+        return [(" " * len(front), "faint")]
+    runs: list[Piece] = []
+    letters: list[str] = []
+    now: Role = "faint"
+    for bits, dim in zip(front, back, strict=True):
+        if bits | dim:
+            own: Role = role if bits else "faint"
+            if own != now:
+                if letters:
+                    runs.append(("".join(letters), now))
+                letters, now = [], own
+        if ascii_only:
+            letters.append(_plain(bits) if bits else "'" if dim else " ")
+        else:
+            letters.append(_BRAILLE[bits | dim])
+    return [*runs, ("".join(letters), now)]
+
+
+_BRAILLE = " " + "".join(chr(0x2800 + bits) for bits in range(1, 256))
+
+
+def _plain(bits: int) -> str:
+    filled = [row for row, mask in enumerate(_ROW_BITS) if bits & mask]
+    if len(filled) > 2:
+        return "|"
+    middle = sum(filled) / len(filled)
+    return '"' if middle < 1 else "_" if middle > 2.5 else "-"
+
+
+_LEVELS = " ▁▂▃▄▅▆▇█"
+_PLAIN = " ____####"
+"""The same in ASCII: less than half a cell, and more."""
+
+
+def area(values: Column, scale: Scale, height: int, role: Role, ascii_only: bool) -> list[Line]:
+    """One value per cell, filled from the bottom; NaN leaves a gap. `height` lines, the topmost first."""
+    eighths = _eighths(values, scale, height)
+    letters = _PLAIN if ascii_only else _LEVELS
+    return [
+        Line("".join(map(letters.__getitem__, level)), role)
+        for level in np.clip(eighths - 8 * np.arange(height)[::-1, None], 0, 8).tolist()
+    ]
+
+
+def _eighths(values: Column, scale: Scale, height: int) -> Column:
+    """How much of every column is filled; what is there and not nothing is seen."""
+    there = np.isfinite(values) & (values > scale.low)
+    share = np.minimum(1.0, (np.where(there, values, scale.low) - scale.low) / (scale.high - scale.low))
+    return np.where(there, np.maximum(1, np.rint(share * 8 * height)), 0).astype(np.int64)

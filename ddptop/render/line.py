@@ -1,0 +1,157 @@
+"""A line of text in pieces, each with a role that the theme turns into a colour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from rich.cells import set_cell_size
+
+from ddptop.render.text import cells
+
+Role: TypeAlias = Literal[
+    "text", "dim", "faint", "strong", "accent", "good", "warn", "bad", "badge", "match", "rule",
+    "data", "forward", "backward", "waiting", "moving", "optimizer", "other",
+]  # fmt: skip
+"""What a piece means; never what it looks like. `bad` is for stalled, lost and failed alone."""
+
+SEEN_WHEN_BLANK = frozenset(("badge", "match"))
+"""Roles with a ground or a line of their own; a blank of any other has no colour."""
+
+Ground: TypeAlias = Literal["", "cursor", "banner"]
+"""What lies behind a whole line."""
+
+Piece: TypeAlias = "tuple[str, Role]"
+
+Spot: TypeAlias = "tuple[int, int, str]"
+"""First cell, the cell after the last, and the action of a click there. `{share}` in the action stands for
+how far between the two it was, 0 to 1; such a spot also follows the mouse while its button is held."""
+
+
+class Line:
+    """One line of a view, written from left to right.
+
+    `target` is what a click on it selects (a rank, a place in a list); None where nothing is.
+    `spots` are parts of it that do something else when clicked.
+    """
+
+    __slots__ = ("ground", "pieces", "spots", "target", "width")
+
+    def __init__(self, text: str = "", role: Role = "text", *, ground: Ground = "") -> None:
+        self.pieces: list[Piece] = []
+        self.width = 0
+        self.ground: Ground = ground
+        self.target: int | None = None
+        self.spots: tuple[Spot, ...] = ()
+        self.add(text, role)
+
+    def add(self, text: str, role: Role = "text") -> Line:
+        """Append a piece."""
+        if text:
+            self.pieces.append((text, role))
+            self.width += len(text) if text.isascii() else cells(text)  # some thousand times a picture
+        return self
+
+    def extend(self, other: Line) -> Line:
+        """Append all pieces of another line, with what a click on them does."""
+        if other.spots:
+            moved = ((begin + self.width, end + self.width, act) for begin, end, act in other.spots)
+            self.spots = (*self.spots, *moved)
+        self.pieces += other.pieces
+        self.width += other.width
+        return self
+
+    def spot(self, begin: int, end: int, action: str) -> Line:
+        """Let a click on the cells from `begin` up to `end` run an action such as `view('events')`."""
+        self.spots = (*self.spots, (begin, end, action))
+        return self
+
+    def pad(self, column: int) -> Line:
+        """Blank up to a column; nothing where the line is already that long."""
+        return self.add(" " * (column - self.width))
+
+    def cut(self, width: int) -> Line:
+        """At most `width` cells of this line; an ellipsis tells that there was more."""
+        if self.width <= width:
+            return self
+        shorter = Line(ground=self.ground)
+        shorter.target = self.target
+        shorter.spots = tuple(
+            (begin, min(end, width), act) for begin, end, act in self.spots if begin < width
+        )
+        for text, role in self.pieces:
+            room = width - shorter.width
+            if cells(text) < room:
+                shorter.add(text, role)
+                continue
+            return shorter.add(set_cell_size(text, room - 1) + "…" if room > 0 else "", role)
+        return shorter
+
+    def runs(self) -> list[Piece]:
+        """The pieces in as few as look the same: every change of colour is some 30 bytes to the terminal."""
+        runs: list[Piece] = []
+        shown: str = ""
+        shown_role: Role = "text"
+        for text, role in self.pieces:
+            if shown and role != shown_role:
+                blank_alike = role not in SEEN_WHEN_BLANK and shown_role not in SEEN_WHEN_BLANK
+                if blank_alike and text.isspace():
+                    role = shown_role
+                elif not (blank_alike and shown.isspace()):
+                    runs.append((shown, shown_role))
+                    shown = ""
+            shown, shown_role = shown + text, role
+        return [*runs, (shown, shown_role)] if shown else runs
+
+    def mapped(self, change: Callable[[str], str]) -> Line:
+        """The same line in letters that a function changes cell for cell; it cannot be clicked."""
+        line = Line(ground=self.ground)
+        for text, role in self.pieces:
+            line.add(change(text), role)
+        return line
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Line) and self.pieces == other.pieces and self.ground == other.ground
+
+    __hash__ = None  # type: ignore[assignment]  # a line is written piece by piece
+
+    def __str__(self) -> str:
+        return "".join(text for text, _ in self.pieces)
+
+
+def rule(width: int, left: str = "", right: str = "") -> Line:
+    """A horizontal rule, with words set into it."""
+    line = Line()
+    if left:
+        line.add("── ", "rule").add(left, "dim").add(" ", "rule")
+    tail = cells(right) + 4 if right else 0
+    line.add("─" * (width - line.width - tail), "rule")
+    if right:
+        line.add(" ").add(right, "dim").add(" ──", "rule")
+    return line.cut(width)
+
+
+def gather(parts: list[Line], width: int, gap: int = 2) -> Line:
+    """Parts on one line, in order, up to the first that does not fit any more."""
+    line = Line()
+    for part in parts:
+        if not part.width:
+            continue
+        if line.width + (gap if line.width else 0) + part.width > width:
+            break
+        line.add(" " * gap if line.width else "").extend(part)
+    return line
+
+
+def beside(left: list[Line], right: list[Line], column: int) -> list[Line]:
+    """Two blocks of lines next to each other; the right one starts at `column`."""
+    count = max(len(left), len(right))
+    rows = []
+    for index in range(count):
+        line = Line()
+        if index < len(left):
+            line.extend(left[index].cut(column))
+        if index < len(right):
+            line.pad(column).extend(right[index])
+        rows.append(line)
+    return rows

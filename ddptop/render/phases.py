@@ -1,0 +1,132 @@
+"""Where a rank's step went, as a stacked bar; all ranks on one scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.analysis.health.happenings import NAMED_RANKS, ranks_phrase
+from ddptop.render.line import Line, Role, gather
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddptop.frames.frame import Column, Ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One kind of time in a step, in the order in which it comes."""
+
+    name: str
+    glyph: str
+    plain: str
+    """The same in ASCII."""
+    role: Role
+
+
+PARTS = (
+    Part("data", "▪", "d", "data"),
+    Part("forward", "█", "F", "forward"),
+    Part("backward", "▓", "B", "backward"),
+    Part("wait", "·", ".", "waiting"),
+    Part("transfer", "≈", "~", "moving"),
+    Part("optimizer", "▄", "o", "optimizer"),
+    Part("other", "░", "x", "other"),
+)
+
+SHORT = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
+"""Titles of columns, where they are not the part's name."""
+
+PHASES = ("data", "forward", "backward", "optimizer", "other")
+
+_UNTOLD = Part("unknown", "?", "?", "faint")
+"""Time of the step that no known phase holds, while some phase is not known."""
+
+
+class Breakdown:
+    """The parts of every rank's step, in ms; one row per part, `_UNTOLD` last. They add up to the step."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ms = step_parts(
+            ranks.step_ms,
+            np.vstack([getattr(ranks, f"{name}_ms") for name in PHASES]),
+            ranks.exposed_comm_ms,
+            ranks.exposed_wait_ms,
+        )
+        ends = np.nansum(self.ms, axis=0)
+        self.known = ends > 0
+        steps = np.where(np.isnan(ranks.step_ms), ends, ranks.step_ms)
+        self.full_ms = float(steps.max(initial=0.0))
+        """What the whole width stands for: the slowest rank's step."""
+        self._edges = np.vstack([np.zeros_like(ends), np.cumsum(np.nan_to_num(self.ms), axis=0)])
+
+    def column(self, title: str) -> Column:
+        """(ranks,) ms of one part, by its name or its column's title; NaN: not known."""
+        names = [name for part in PARTS for name in (part.name, SHORT.get(part.name, part.name))]
+        return np.asarray(self.ms[names.index(title) // 2])
+
+    def mean(self, title: str) -> float | None:
+        """The same, mean over the ranks that are known; None: none is."""
+        values = self.column(title)
+        told = values[np.isfinite(values)]
+        return float(told.mean()) if len(told) else None
+
+    def bar(self, rank: int, width: int, ascii_only: bool) -> Line:
+        """The bar of one rank. Edges are rounded, not lengths, so that equal ranks give equal bars."""
+        line = Line()
+        if not self.known[rank]:
+            return line.add("–", "faint")
+        scale = width / self.full_ms if self.full_ms > 0 else 0.0
+        edges = np.minimum(np.rint(self._edges[:, rank] * scale), width).astype(int).tolist()
+        for part, begin, end in zip((*PARTS, _UNTOLD), edges, edges[1:], strict=False):
+            line.add((part.plain if ascii_only else part.glyph) * (end - begin), part.role)
+        return line
+
+
+def step_parts(step: Column, phases: Column, exposed: Column, waited: Column) -> Column:
+    """(parts and untold, ranks) ms, NaN unknown: data + forward + backward compute + exposed wait + exposed
+    transfer + optimizer + other = step.
+
+    `step`, `exposed` communication and what of it was `waited`: (ranks,); `phases`: (PHASES, ranks), with
+    all of backward. Where exposed communication is unknown, backward stays whole. All are medians, which need
+    not add up to the median step: as in a single step, other is what the rest leaves of it, and where the
+    rest alone is longer, all of it is scaled to the step. Of a rank with an unknown phase the remainder is
+    untold.
+    """
+    data, forward, backward, optimizer, other = phases
+    rows = np.vstack([data, forward, *_backward_parts(backward, exposed, waited), optimizer, other])
+    rows = np.where(rows < 0, 0.0, rows)
+    whole = np.isfinite(step) & np.isfinite(phases).all(axis=0)
+    rest = np.nansum(rows[:-1], axis=0)
+    longer = whole & (rest > step)
+    rows[:-1] *= np.where(longer, step / np.where(longer, rest, 1.0), 1.0)
+    rows[-1] = np.where(whole, np.maximum(0.0, step - np.nansum(rows[:-1], axis=0)), rows[-1])
+    told = np.nansum(rows, axis=0)
+    untold = np.where(np.isfinite(step) & ~whole & (told > 0), np.maximum(0.0, step - told), 0.0)
+    return np.vstack([rows, untold])
+
+
+def _backward_parts(backward: Column, exposed: Column, waited: Column) -> tuple[Column, Column, Column]:
+    """Backward compute, exposed wait and exposed transfer: the last two NaN where they are not known."""
+    unknown = np.isnan(exposed) | np.isnan(waited)
+    bare = np.where(unknown, 0.0, np.clip(exposed, 0.0, backward))
+    wait = np.clip(waited, 0.0, bare)
+    return backward - bare, np.where(unknown, np.nan, wait), np.where(unknown, np.nan, bare - wait)
+
+
+def legend(ascii_only: bool, waited_for: Sequence[int], width: int) -> Line:
+    """Sign and name of every part on one line; the whom of the wait gives way first."""
+    whom = ranks_phrase(list(waited_for), 0 if len(waited_for) <= NAMED_RANKS else len(waited_for))
+    named = {"wait": f"wait for {whom}"} if waited_for else {}
+    for names, gap in ((named, 2), (named, 1), ({}, 2), ({}, 1), (SHORT, 1)):
+        parts = [_entry(part, names.get(part.name, part.name), ascii_only) for part in PARTS]
+        if sum(part.width + gap for part in parts) - gap <= width:
+            break
+    return gather(parts, width, gap)
+
+
+def _entry(part: Part, name: str, ascii_only: bool) -> Line:
+    return Line(part.plain if ascii_only else part.glyph, part.role).add(f" {name}", "dim")

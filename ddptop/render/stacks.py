@@ -1,0 +1,104 @@
+"""Stacks as lines: the user's own calls bright, those of libraries dim, innermost first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from ddptop.frames.calls import is_users
+from ddptop.frames.stall import Call, Trace
+from ddptop.render.line import Line, Role
+from ddptop.render.numbers import UNKNOWN, counted
+from ddptop.render.text import cells, fit, fit_tail
+from ddptop.tui.scene import Scene
+
+INDENT = 4
+
+ONE_LINE = 64
+"""Cells from which place, function and code of a call fit on one line."""
+
+WIDE = 110
+"""Cells from which more of a file's path tells more than it costs."""
+
+FOLDED = 3
+"""So many library calls in a row are shown; of more only the first, which says what they are about."""
+
+_INSTALLED = re.compile(r"^.*[/\\](?:(?:site|dist)-packages|lib(?:64)?[/\\]python[\d.]+)[/\\]")
+
+
+def stack_lines(
+    scene: Scene, trace: Trace, width: int, *, every: bool = False, most: int | None = None
+) -> list[Line]:
+    """A line per call; on a narrow screen the code of the user's calls goes below.
+
+    `every`: fold nothing; `most`: so many calls, innermost first.
+    """
+    shown: list[Call | int | str] = list(trace.calls if every else _folded(trace.calls))
+    if most is not None and len(shown) > most:
+        shown = [*shown[: most - 1], "..."]
+    calls = [entry for entry in shown if isinstance(entry, Call)]
+    most_place, most_name = (44, 30) if width >= WIDE else (26, 16)
+    places = {id(call): scene.clean(place(call, most_place, scene.folder)) for call in calls}
+    place_width = min(most_place, max((cells(text) for text in places.values()), default=0))
+    name_width = min(most_name, max((cells(scene.clean(call.function)) for call in calls), default=0))
+    lines: list[Line] = []
+    for entry in shown:
+        if not isinstance(entry, Call):
+            lines.append(Line(" " * INDENT).add(f"... {_left_out(entry)}", "faint"))
+        elif width >= ONE_LINE:
+            lines.append(_one_line(scene, entry, places[id(entry)], place_width, name_width))
+        else:
+            lines += _two_lines(scene, entry, places[id(entry)], place_width)
+    return lines
+
+
+def _left_out(entry: int | str) -> str:
+    return counted(entry, "more library call") if isinstance(entry, int) else "and the calls around it"
+
+
+def place(call: Call, room: int, folder: str = "") -> str:
+    """`data/tokenize.py:88`: the file's name, with as many of its folders as fit into `room` cells.
+
+    `folder`: that of the script; it goes without saying.
+    """
+    line = f":{call.line}" if call.line else ""
+    file = _INSTALLED.sub("", call.file.removeprefix(folder))
+    *folders, text = re.split(r"[/\\]", file or UNKNOWN)
+    while folders and cells(f"{folders[-1]}/{text}{line}") <= room:
+        text = f"{folders.pop()}/{text}"
+    return text + line
+
+
+def _folded(calls: Sequence[Call]) -> Iterator[Call | int]:
+    for own, run in groupby(calls, key=lambda call: is_users(call.file)):
+        together = list(run)
+        if own or len(together) <= FOLDED:
+            yield from together
+        else:
+            yield together[0]
+            yield len(together) - 1
+
+
+def _roles(call: Call) -> tuple[Role, Role, Role]:
+    return ("accent", "strong", "text") if is_users(call.file) else ("dim", "dim", "faint")
+
+
+def _one_line(scene: Scene, call: Call, where: str, place_width: int, name_width: int) -> Line:
+    at, name, code = _roles(call)
+    line = Line(" " * INDENT).add(fit_tail(where, place_width), at)
+    return _with_code(
+        scene, line.add("  ").add(fit(scene.clean(call.function), name_width), name), call, code
+    )
+
+
+def _two_lines(scene: Scene, call: Call, where: str, place_width: int) -> list[Line]:
+    at, name, code = _roles(call)
+    lines = [Line("  ").add(fit_tail(where, place_width), at).add("  ").add(scene.clean(call.function), name)]
+    if is_users(call.file) and call.code:
+        lines.append(_with_code(scene, Line(" " * INDENT), call, code))
+    return lines
+
+
+def _with_code(scene: Scene, line: Line, call: Call, role: Role) -> Line:
+    return line.add("  ").add(scene.clean(call.code), role) if call.code else line

@@ -1,1 +1,0 @@
-"""The explicit road: everything that a DDP script asks of its process group, one idea to a file."""

@@ -1,0 +1,141 @@
+"""The history before the part of a large recording that was read to stand at a moment.
+
+What had happened by a moment of a recording, where only a part of what led there was read.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from bisect import bisect_right
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.analysis.health.happenings import KEPT
+from ddptop.frames.frame import Happening, History
+from ddptop.recording import history as past
+from ddptop.sources.player import Player
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ddptop.frames.frame import Column
+    from ddptop.recording.history import Found
+    from ddptop.recording.reader import Recording
+
+COLUMNS = tuple(field.name for field in fields(History) if field.name != "start")
+
+REACHES_S = 1.0
+"""The past that the writer told reaches up to what was read where no more than this lies between."""
+
+
+class Backfill:
+    """What came earlier, for the charts: as the writer told it, and where it told nothing, by reading the
+    recording once, bit by bit. Not thread-safe."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._player: Player | None = None
+        self._told: Mapping[str, Column] = past.joined([])
+        self._pieces = 0
+        self._lacks = False
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to be read."""
+        return not self._lacks or (self._player is not None and self._player.at_end)
+
+    def work(self, seconds: float) -> None:
+        """Read on for so long."""
+        if self._player is None:
+            self._player = Player(self._recording, whole_bytes=sys.maxsize)
+            pasts = self._recording.pasts()
+            if pasts:
+                self._player.stand_at(pasts[-1][0])
+        self._player.read_on(self._recording.end_ns, until=time.monotonic() + seconds)
+
+    def before(self, history: History) -> History:
+        """This history with what was before it, as far as that is known by now."""
+        if not len(history.step):
+            return history
+        begin_s = float(history.time_s[0])
+        told = self._by_writer()
+        pieces = [told]
+        end_s = float(told["time_s"][-1]) if len(told["time_s"]) else -math.inf
+        if self._player is None:
+            self._lacks = begin_s - max(end_s, 0.0) > REACHES_S
+            return _joined(pieces, history, begin_s)
+        read = self._read(self._player, end_s)
+        self._lacks = read is None or float(read.time_s[-1]) < begin_s
+        if read is not None and not self._lacks:
+            pieces.append({name: getattr(read, name) for name in COLUMNS})
+        return _joined(pieces, history, begin_s)
+
+    def _by_writer(self) -> Mapping[str, Column]:
+        pasts = self._recording.pasts()
+        if len(pasts) > self._pieces:
+            self._told = past.joined([self._told, *(piece.points for _, piece in pasts[self._pieces :])])
+            self._pieces = len(pasts)
+        return self._told
+
+    @staticmethod
+    def _read(player: Player, end_s: float) -> History | None:
+        """What was read of the rest; None: nothing past what the writer told, which ends at `end_s`.
+
+        Steps may have ended before the run's own first moment: clocks of ranks and collector are set by hand
+        or by NTP, so a time of 0 means nothing here.
+        """
+        read = player.reducer.history.since(0) if player.reducer.history_end else None
+        return read if read is not None and float(read.time_s[-1]) > end_s else None
+
+
+def _joined(pieces: list[Mapping[str, Column]], history: History, begin_s: float) -> History:
+    """All points in order of time, none of them twice: each piece gives way to the ones after it."""
+    starts = [float(piece["time_s"][0]) if len(piece["time_s"]) else begin_s for piece in pieces]
+    columns: dict[str, list[Column]] = {name: [] for name in COLUMNS}
+    for number, piece in enumerate(pieces):
+        until = min([begin_s, *starts[number + 1 :]])
+        count = int(np.searchsorted(piece["time_s"], until))
+        for name, kept in columns.items():
+            kept.append(piece[name][:count])
+    whole = {name: np.concatenate([*kept, getattr(history, name)]) for name, kept in columns.items()}
+    return replace(history, start=0, **whole)
+
+
+class Happened:
+    """All that a recording's collector wrote down, in order of time. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._told: list[Happening] = []
+        self._told_s = float("-inf")
+        """The collector has told of everything up to here."""
+
+    def add(self, found: Iterable[Found], started_s: float, until_s: float) -> None:
+        """What was told up to `until_s`; `started_s`: when the run began. Seconds since 1970."""
+        self._told += [Happening(started_s + one.at_s, *one[1:]) for one in found]
+        self._told.sort(key=_when)
+        self._told_s = until_s
+
+    def by(self, now_s: float, own: Sequence[Happening]) -> tuple[Happening, ...]:
+        """The last ones at `now_s`, oldest first; `own`: what a reducer found that began shortly before.
+
+        Such a reducer finds anew what had begun long before, and nothing of what had ended: as far as the
+        collector has told, that is what counts. Of what both know (messages that last: a rank joined) the
+        reducer tells better: it may have seen more ranks do the same.
+        """
+        told = self._told[: bisect_right(self._told, now_s, key=_when)]
+        written = {_key(one) for one in told}
+        known = [one for one in own if one.unix_s > self._told_s or _key(one) in written]
+        better = {_key(one) for one in known}
+        return tuple(sorted([*known, *(one for one in told if _key(one) not in better)], key=_when)[-KEPT:])
+
+
+def _when(happening: Happening) -> float:
+    return happening.unix_s
+
+
+def _key(happening: Happening) -> tuple[float, str]:
+    return round(happening.unix_s, 3), happening.kind

@@ -1,0 +1,179 @@
+"""The recorder's own cost, measured in the process itself, and the sampling that keeps it in its budget.
+
+Counted is CPU time of the threads that run our code, never elapsed time: on a busy machine a stretch of 20 us
+lasts 10 ms when the operating system runs another process in it, and a controller that counts those stops
+recording exactly when somebody wants to know why training is slow. On the training threads CPU time is
+measured in three steps of every eight (`ddptop.training.recorder`), for the publisher and ZeroMQ's threads
+always. What no clock of ours can see is added as constants below. Every figure is a median over few and
+recent measurements: one outlier changes nothing, and a change of load is followed within `KEPT` of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from ddptop.protocol.messages import Flag
+from ddptop.training.recorder import StepRecord, clocked
+
+RAREST = 32
+"""Bucket detail is taken at least so often, unless the cost measured at this very rate is over the budget."""
+
+MAX_EVERY = 4096
+"""And at least so often in any case: at 300 steps/s every 14 s."""
+
+FIRST_STEPS = 200
+"""Steps in full detail before sampling begins: they hold the first layouts, and a first diagnosis."""
+
+KEPT = 7
+"""Measurements in a median: with detail in every 32nd step those of the last 224 steps."""
+
+KEPT_OFTEN = 16
+"""The same of what is measured in every eighth step, or with every batch."""
+
+WALLS = 64
+"""Steps in the median step time: an evaluation between two of them changes nothing."""
+
+ROOM_LEFT = 0.75
+"""Detail is taken twice as often only where that fills at most so much of the room that there is for it,
+or the interval would swing from batch to batch."""
+
+LEAST_SHARE = 1 / 4
+"""Of the budget, which detail may take even where the budget is exceeded without it (steps of a few ms):
+to give that up would hardly lower the cost, and nobody could be told who is slow."""
+
+TIGHT_SHARE = 0.5
+"""Of the budget: above it the publisher runs less often before detail becomes rarer than need be."""
+
+MAX_LOSS_EVERY = 8
+"""Where the phases alone are over budget (steps of a few ms), the loss is read at least this often."""
+
+LOSS_NS = 12_000
+"""Reading the loss in a training loop of 3 ms steps, where its code is cold: measured 11 to 13 us."""
+
+WRAPPER_NS = 2_000
+"""Calling into and out of our eight wrappers in one step, which no clock inside them can see: a Python
+call costs 0.1 to 0.3 us in a training loop."""
+
+CALL_NS = 15_000
+"""The same of each timed all-reduce: from C++ into Python and back, and the completion callback, for which a
+thread of gloo takes the interpreter's lock. Hot and on quiet cores 15 us, more on a busy machine."""
+
+
+class Budget:
+    """Chooses N so that bucket detail every N-th step costs at most the budgeted share of step time.
+
+    N is a power of two, so that ranks with different N still share detailed steps, and changes by one power
+    of two at a time.
+    """
+
+    def __init__(self, budget_pct: float, *, full_detail: bool = False) -> None:
+        self.budget_pct = budget_pct
+        self.every = 1
+        """The interval that this rank needs; a power of two."""
+        self.announced = 1
+        """The largest interval that any rank of the group needs, as the collector reports it."""
+        self.loss_every = 1
+        """How often the loss is read; a power of two."""
+        self.tight = False
+        """Whether what is not bucket detail takes most of the budget: then the publisher runs less often."""
+        self.cost_us = 0.0
+        """Per step: training threads, publisher and ZeroMQ's threads."""
+        self.cost_pct = 0.0
+        """The same as a share of step time."""
+        self._full = full_detail
+        self._steps = 0
+        self._walls: deque[int] = deque(maxlen=WALLS)
+        self._plain: deque[float] = deque(maxlen=KEPT_OFTEN)
+        self._detail: deque[float] = deque(maxlen=KEPT)
+        self._after: deque[float] = deque(maxlen=KEPT_OFTEN)
+        """Steps without detail right after one with it, at whose start the recorder was taken out."""
+        self._after_detail = False
+        self._publishing: deque[float] = deque(maxlen=KEPT_OFTEN)
+        """CPU time of our own threads as a share of elapsed time: they run by the clock, not by the step."""
+        self._published_ns = 0
+        self._measured_here = 0
+        """Detailed steps whose cost was measured since `every` last changed."""
+
+    @classmethod
+    def from_environment(cls) -> Budget:
+        """DDPTOP_BUDGET (percent) and DDPTOP_DETAIL (`full` or `auto`), as the launcher has set them."""
+        try:
+            pct = float(os.environ.get("DDPTOP_BUDGET", ""))
+        except ValueError:
+            pct = 1.0
+        return cls(pct, full_detail=os.environ.get("DDPTOP_DETAIL") == "full")
+
+    @property
+    def detail_every(self) -> int:
+        """The interval in use: ranks sample the same steps, so that of the rank that needs the largest."""
+        return max(self.every, self.announced)
+
+    @property
+    def step_ns(self) -> float:
+        """The median step; 0 while not known."""
+        return median(self._walls)
+
+    def account(self, records: Sequence[StepRecord], publisher_ns: int, checks_ns: float = 0.0) -> None:
+        """Take in finished steps, and what else of ours has run.
+
+        `publisher_ns`: CPU time of the publisher and of ZeroMQ's threads since the last call, in ns.
+        `checks_ns`: that of the replica checks per step.
+        """
+        self._published_ns += publisher_ns
+        if not records:
+            return
+        for record in records:
+            self._walls.append(record.end - record.begin)
+            detail = bool(record.flags & Flag.DETAIL)
+            if clocked(record.step):
+                kept = self._detail if detail else self._after if self._after_detail else self._plain
+                kept.append(record.cost + WRAPPER_NS + CALL_NS * len(record.calls))
+                self._measured_here += detail
+            self._after_detail = detail
+        self._steps += len(records)
+        elapsed = records[-1].end - records[0].begin
+        if elapsed > 0:
+            self._publishing.append(self._published_ns / elapsed)
+            self._published_ns = 0
+        step = self.step_ns
+        after = median(self._after) if self._after else WRAPPER_NS
+        plain = (
+            median(self._plain) if self._plain else after
+        )  # with detail in every second step there is none
+        extra = max(0.0, median(self._detail) - plain) + max(0.0, after - plain)
+        base = plain + median(self._publishing) * step + checks_ns
+        own = base + extra / self.detail_every
+        self.cost_us = own / 1e3
+        self.cost_pct = 100.0 * own / step if step else 0.0
+        if not self._full and self._steps >= FIRST_STEPS:
+            self._choose(base, extra, self.budget_pct / 100.0 * step)
+
+    def _choose(self, base: float, extra: float, budget: float) -> None:
+        """`extra` is what a detailed step costs on top of what every step does, `base`; all in ns."""
+        # With the publisher at half its rate `base` is less: back only where that, too, is far below.
+        self.tight = base > budget * (TIGHT_SHARE / 2 if self.tight else TIGHT_SHARE)
+        if base > budget and self.loss_every < MAX_LOSS_EVERY:
+            self.loss_every *= 2
+        elif self.loss_every > 1 and base + LOSS_NS < budget / 2:
+            self.loss_every //= 2
+        room = max(budget - base, LEAST_SHARE * budget)
+        if extra > room * self.every:
+            if self.every < RAREST or (self._measured_here >= KEPT and self.every < MAX_EVERY):
+                self._change(self.every * 2)
+        elif self.every > 1 and 2 * extra <= ROOM_LEFT * room * self.every:
+            self._change(self.every // 2)
+
+    def _change(self, every: int) -> None:
+        self.every = every
+        self._measured_here = 0
+
+
+def median(values: Iterable[float]) -> float:
+    """0 of nothing."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    return (ordered[middle - 1] + ordered[middle]) / 2 if ordered else 0.0

@@ -1,0 +1,1 @@
+"""The public API of a script: setup, wrap, loader, checkpoints, spawn."""

@@ -1,0 +1,212 @@
+"""Checkpoints: written once and whole, read by any number of ranks on any device."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ddptop.training.ddp.collectives import _all_objects, broadcast_object
+from ddptop.training.ddp.logging import phase
+from ddptop.training.ddp.turns import first
+from ddptop.training.torch_compat import parameter_names
+
+if TYPE_CHECKING:
+    from ddptop.training.ddp.group import Group
+
+MODEL_KEYS = ("model", "state_dict", "model_state_dict")
+"""Where the weights are in files of ours, and in those of most others."""
+
+_NAME = re.compile(r"checkpoint-(\d+)-(\d+)\.pt")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint says beside the weights; a fresh one is where training begins."""
+
+    epoch: int = 0
+    """Epochs finished, as given to `save`."""
+    step: int = 0
+    """Optimizer steps done, as given to `save`."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    path: Path | None = None
+    """Where it was read; None for a fresh start."""
+
+
+def save(
+    group: Group,
+    path: str | os.PathLike[str],
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    epoch: int = 0,
+    step: int = 0,
+    extra: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a checkpoint once, from rank 0, while the other ranks wait; all ranks call it.
+
+    The file is there whole or not at all: it is written beside its place, synced, and renamed. Weights are
+    stored under the names of the bare model, whatever DDP or torch.compile wrapper it is in.
+
+    Args:
+        group: the process group.
+        path: the file; a folder (or a path without suffix, which becomes one) gets
+            `checkpoint-EPOCH-STEP.pt`, for `latest` and `resume` to find.
+        model: bare or wrapped.
+        optimizer: a ZeroRedundancyOptimizer is consolidated first.
+        epoch: epochs finished.
+        step: optimizer steps done.
+        extra: anything more, of tensors and plain Python types: a scheduler's `state_dict()`, for example.
+
+    Returns:
+        The file.
+
+    Raises:
+        OSError: on rank 0, where it could not be written; RuntimeError with its words on the others.
+    """
+    place = Path(path)
+    if place.is_dir() or not place.suffix:
+        place = place / f"checkpoint-{epoch:05d}-{step:09d}.pt"
+    with phase("checkpoint"):
+        if optimizer is not None and hasattr(optimizer, "consolidate_state_dict"):
+            optimizer.consolidate_state_dict(to=0)
+        with first(group):
+            if group.rank == 0:
+                state = {
+                    "model": parameter_names.unwrapped(model, model.state_dict()),
+                    "optimizer": None if optimizer is None else optimizer.state_dict(),
+                    "epoch": epoch,
+                    "step": step,
+                    "extra": dict(extra or {}),
+                }
+                write_whole(place, lambda file: torch.save(state, file))
+    return place
+
+
+def load(
+    group: Group,
+    path: str | os.PathLike[str],
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    strict: bool = True,
+    weights_only: bool = True,
+) -> Checkpoint:
+    """Read a checkpoint on every rank, into models on any device and in any wrapper; all ranks call it.
+
+    Files of others are read too: a bare `state_dict`, or one under `model`, `state_dict` or
+    `model_state_dict`, with or without `module.` in its names.
+
+    Args:
+        group: the process group; it need not have the size of the one that saved.
+        path: the file, or a folder whose latest checkpoint is meant.
+        model: bare or wrapped; its weights are replaced.
+        optimizer: gets its state where the file has one.
+        strict: as in `load_state_dict`.
+        weights_only: as in `torch.load`; False runs code that the file contains, so only for your own files.
+
+    Raises:
+        FileNotFoundError: where there is no such checkpoint.
+        RuntimeError: where the file does not fit the model, in torch's words; on all ranks, if on any.
+    """
+    found = latest(path) if Path(path).is_dir() else Path(path)
+    failure: Exception | None = None
+    result = Checkpoint()
+    try:
+        if found is None:
+            raise FileNotFoundError(f"no checkpoint-*.pt in {path}")
+        result = _load(found, model, optimizer, strict, weights_only)
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
+        failure = error
+    words = _all_objects(group, None if failure is None else f"{type(failure).__name__}: {failure}")
+    if failure is not None:
+        raise failure
+    for rank, said in enumerate(words):
+        if said is not None:  # this rank could go on, but the others will not be there
+            raise RuntimeError(f"rank {rank} could not load {found}: {said}")
+    return result
+
+
+def latest(folder: str | os.PathLike[str]) -> Path | None:
+    """The checkpoint of the highest epoch, then step, that `save` wrote into a folder; None without any."""
+    place = Path(folder)
+    if not place.is_dir():
+        return None
+    known = [(match, file) for file in place.iterdir() if (match := _NAME.fullmatch(file.name))]
+    best = max(known, key=lambda pair: (int(pair[0][1]), int(pair[0][2])), default=None)
+    return None if best is None else best[1]
+
+
+def resume(
+    group: Group,
+    folder: str | os.PathLike[str],
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> Checkpoint:
+    """Load the latest checkpoint of a folder, or begin afresh where there is none; all ranks call it.
+
+    Called at every start it makes a script go on after an elastic restart (`group.restarts` counts those).
+    All ranks load the file that rank 0 finds.
+    """
+    found = broadcast_object(group, latest(folder))
+    return Checkpoint() if found is None else load(group, found, model, optimizer)
+
+
+def _load(
+    path: Path,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    strict: bool,
+    weights_only: bool,
+) -> Checkpoint:
+    try:
+        # To the CPU first: load_state_dict copies to wherever the model is, and a GPU holds it once.
+        stored = torch.load(path, map_location="cpu", weights_only=weights_only)
+    except pickle.UnpicklingError as error:
+        if not weights_only:
+            raise
+        raise RuntimeError(
+            f"{path} is damaged, or holds more than tensors and plain types; if you trust it, "
+            f"load it with weights_only=False ({error})"
+        ) from error
+    weights = next((stored[key] for key in MODEL_KEYS if isinstance(stored.get(key), Mapping)), stored)
+    model.load_state_dict(parameter_names.fitted(model, weights), strict=strict)
+    if optimizer is not None and weights is not stored and stored.get("optimizer") is not None:
+        optimizer.load_state_dict(stored["optimizer"])
+    if weights is stored:
+        return Checkpoint(path=path)
+    return Checkpoint(
+        epoch=int(stored.get("epoch", 0)),
+        step=int(stored.get("step", 0)),
+        extra=dict(stored.get("extra") or {}),
+        path=path,
+    )
+
+
+def write_whole(path: Path, write: Callable[[Any], object]) -> None:
+    """Have `write(file)` fill a file that appears at `path` whole, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.ddptop-part")  # one name: what a killed run has left is replaced
+    beside.unlink(missing_ok=True)
+    try:
+        with beside.open("xb") as file:  # not through a link that somebody has laid there
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    with contextlib.suppress(OSError):  # some file systems cannot sync a folder
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -1,0 +1,208 @@
+"""Collectives for people: one call each, shapes checked first, on the CPU and on GPUs, in a world of one too.
+
+NCCL moves tensors on GPUs only and gloo is fed from the CPU, so tensors are brought there and back.
+Every function here is a collective: all ranks call it, in the same order.
+
+Averages over all samples of the group, not over its ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from ddptop.training.ddp.group import Group
+
+T = TypeVar("T")
+
+Layout = tuple[tuple[int, ...], torch.dtype]
+
+
+@overload
+def gather(group: Group, tensor: torch.Tensor, *, dst: None = None) -> torch.Tensor: ...
+@overload
+def gather(group: Group, tensor: torch.Tensor, *, dst: int) -> torch.Tensor | None: ...
+def gather(group: Group, tensor: torch.Tensor, *, dst: int | None = None) -> torch.Tensor | None:
+    """The tensors of all ranks, stacked in rank order: shape (world size, *tensor.shape), where `tensor` is.
+
+    Args:
+        group: the process group.
+        tensor: of one shape and dtype on all ranks (see `gather_list` for others); any device.
+        dst: the rank that gets them, the others getting None; None: all ranks do.
+
+    Raises:
+        ValueError: on all ranks, where shapes or dtypes differ.
+    """
+    layouts: list[Layout] = _all_objects(group, (tuple(tensor.shape), tensor.dtype))
+    if any(layout != layouts[0] for layout in layouts):
+        said = ", ".join(f"rank {rank} {shape} {dtype}" for rank, (shape, dtype) in enumerate(layouts))
+        raise ValueError(f"gather() needs one shape and dtype; gather_list() takes any: {said}")
+    rows = _gather_bytes(group, _bytes(tensor), dst)
+    if rows is None:
+        return None
+    gathered = torch.stack([_from_bytes(row, layouts[0]) for row in rows])
+    return gathered.to(tensor.device)
+
+
+@overload
+def gather_list(
+    group: Group, tensors: Sequence[torch.Tensor], *, dst: None = None
+) -> list[list[torch.Tensor]]: ...
+@overload
+def gather_list(
+    group: Group, tensors: Sequence[torch.Tensor], *, dst: int
+) -> list[list[torch.Tensor]] | None: ...
+def gather_list(
+    group: Group, tensors: Sequence[torch.Tensor], *, dst: int | None = None
+) -> list[list[torch.Tensor]] | None:
+    """The lists of all ranks, in rank order, on `group.device`; lengths, shapes and dtypes may all differ.
+
+    The tensors travel as one block of bytes: one collective, not one for each tensor. Ranks with less are
+    padded to the largest block, so a group of very unequal ranks moves more than it has.
+
+    Args:
+        group: the process group.
+        tensors: this rank's, also none at all.
+        dst: the rank that gets them, the others getting None; None: all ranks do.
+    """
+    layouts: list[list[Layout]] = _all_objects(group, [(tuple(t.shape), t.dtype) for t in tensors])
+    most = max(sum(_size(layout) for layout in of_rank) for of_rank in layouts)
+    block = torch.zeros(most, dtype=torch.uint8)
+    parts = [_bytes(tensor).cpu() for tensor in tensors]
+    if parts:
+        together = torch.cat(parts)
+        block[: len(together)] = together
+    rows = _gather_bytes(group, block, dst)
+    if rows is None:
+        return None
+    return [
+        [tensor.to(group.device) for tensor in _split(row, of_rank)]
+        for row, of_rank in zip(rows, layouts, strict=True)
+    ]
+
+
+@overload
+def gather_object(group: Group, value: T, *, dst: None = None) -> list[T]: ...
+@overload
+def gather_object(group: Group, value: T, *, dst: int) -> list[T] | None: ...
+def gather_object(group: Group, value: T, *, dst: int | None = None) -> list[T] | None:
+    """The values of all ranks in rank order, pickled on the way; None on ranks other than `dst`."""
+    if dst is None or not _many(group):
+        return _all_objects(group, value)
+    values: list[Any] | None = [None] * group.world_size if group.rank == dst else None
+    dist.gather_object(value, values, dst=dst)
+    return values
+
+
+def broadcast_object(group: Group, value: T, *, src: int = 0) -> T:
+    """The value of rank `src`, on all ranks; what the others pass is not looked at."""
+    if not _many(group):
+        return value
+    values = [value]
+    dist.broadcast_object_list(values, src=src)
+    return values[0]
+
+
+def barrier(group: Group) -> None:
+    """Wait until all ranks are here."""
+    if not _many(group):
+        return
+    if "nccl" in group.backend and group.device.type == "cuda":
+        dist.barrier(device_ids=[group.device.index])
+    else:
+        dist.barrier()
+
+
+def _many(group: Group) -> bool:
+    return group.world_size > 1 and bool(dist.is_initialized())
+
+
+def _all_objects(group: Group, value: T) -> list[T]:
+    if not _many(group):
+        return [value]
+    values: list[Any] = [None] * group.world_size
+    dist.all_gather_object(values, value)
+    return values
+
+
+def _gather_bytes(group: Group, block: torch.Tensor, dst: int | None) -> list[torch.Tensor] | None:
+    """Blocks of one size, in rank order; bytes, because not every backend knows every dtype."""
+    wanted = dst is None or group.rank == dst
+    if not _many(group) or block.numel() == 0:
+        return [block] * group.world_size if wanted else None
+    block = block.to(group.device if "nccl" in group.backend else "cpu")
+    rows = [torch.empty_like(block) for _ in range(group.world_size)] if wanted else None
+    if dst is None:
+        dist.all_gather(rows, block)
+    else:
+        dist.gather(block, rows, dst=dst)
+    return rows
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _from_bytes(block: torch.Tensor, layout: Layout) -> torch.Tensor:
+    shape, dtype = layout
+    return block.clone().view(dtype).reshape(shape)  # a view must start at a multiple of its item's size
+
+
+def _split(row: torch.Tensor, layouts: Sequence[Layout]) -> list[torch.Tensor]:
+    tensors, at = [], 0
+    for layout in layouts:
+        tensors.append(_from_bytes(row[at : at + _size(layout)], layout))
+        at += _size(layout)
+    return tensors
+
+
+def _size(layout: Layout) -> int:
+    """Bytes."""
+    shape, dtype = layout
+    return math.prod(shape) * int(dtype.itemsize)
+
+
+Number: TypeAlias = "float | torch.Tensor"
+
+
+@overload
+def mean(group: Group, metrics: Mapping[str, Number], *, weight: float = 1) -> dict[str, float]: ...
+@overload
+def mean(group: Group, metrics: Number, *, weight: float = 1) -> float: ...
+def mean(
+    group: Group, metrics: Mapping[str, Number] | Number, *, weight: float = 1
+) -> dict[str, float] | float:
+    """The mean over all ranks, each counting with its `weight`: sum(weight * value) / sum(weight).
+
+    With the number of samples as the weight it is the mean over samples, also where ranks have different
+    numbers of them. A rank that has seen none passes weight 0, and may leave metrics out.
+
+    Args:
+        group: the process group; all ranks call it.
+        metrics: numbers or one-element tensors (a tensor on a GPU is waited for), by name or just one.
+        weight: how many samples this rank's values are the mean of; at least 0.
+
+    Returns:
+        The same names with floats, equal on all ranks; NaN where all weights are 0.
+
+    Raises:
+        ValueError: for a negative weight.
+    """
+    if weight < 0:
+        raise ValueError(f"weight must not be negative, but is {weight}")
+    single = not isinstance(metrics, Mapping)
+    named: Mapping[str, Number] = {"": metrics} if not isinstance(metrics, Mapping) else metrics
+    own = {name: float(value) for name, value in named.items()} if weight else dict.fromkeys(named, 0.0)
+    of_ranks = _all_objects(group, (own, float(weight)))
+    names = dict.fromkeys(name for values, _ in of_ranks for name in values)
+    means = {}
+    for name in names:
+        pairs = [(values[name], each) for values, each in of_ranks if name in values]
+        total = math.fsum(each for _, each in pairs)
+        means[name] = math.fsum(value * each for value, each in pairs) / total if total else math.nan
+    return means[""] if single else means

@@ -1,0 +1,52 @@
+"""What a script says of its own accord to those who watch: `ddptop.log` and `ddptop.phase`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from ddptop.training import attach
+from ddptop.training.guard import guard
+
+
+def log(**scalars: float | torch.Tensor | None) -> None:
+    """Show numbers of your own, of this rank and over all ranks: `ddptop.log(loss=loss, accuracy=0.9)`.
+
+    `loss` replaces, for this step, what `backward()` was called with. A tensor holds one element; one on a
+    GPU is copied without waiting for the device and shows when it is there. Where nothing is recorded this
+    does nothing; what is no number is left out.
+    """
+    session = attach.current_session()
+    if session is None:
+        return
+    for name, value in scalars.items():
+        try:
+            if value is not None:
+                session.log(name, value)
+        except Exception as error:  # noqa: BLE001 - the training boundary: what is no number is not logged
+            guard.caught(error)
+
+
+@contextlib.contextmanager
+def phase(name: str) -> Iterator[None]:
+    """Declare what training does meanwhile (`evaluate`, `checkpoint`): its steps stand still on purpose."""
+    session = attach.current_session()
+    if session is None:
+        yield
+        return
+    with session.declared(name):
+        yield
+
+
+def tell_card(name: str, value: str | int | float | bool) -> None:
+    """Write a fact of this script on the run's card, where the run is recorded."""
+    session = attach.current_session()
+    if session is None:
+        return
+    try:
+        session.card[name] = value
+        session.ask_for_description()  # which also sends the card again
+    except Exception as error:  # noqa: BLE001 - the training boundary
+        guard.caught(error)

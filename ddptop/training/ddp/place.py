@@ -1,0 +1,231 @@
+"""Where this process stands in its group: rank, world size and meeting point, as its launcher tells.
+
+Slurm's own shorthand: lists of hosts and of tasks per node.
+
+Formats as in Slurm's `hostlist` and in the output environment of `srun(1)`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+
+MAX_HOSTS = 65536
+"""Hosts that one list may stand for: above what Slurm itself takes, below what a typing error could mean."""
+
+
+def hosts(text: str) -> list[str]:
+    """The hosts of a node list such as `node[01-03,07],gpu5`, in its order.
+
+    Raises:
+        ValueError: for brackets that do not match, an empty name, a range that runs backwards.
+    """
+    found: list[str] = []
+    for entry in _split(text):
+        # "rack[1-2]n[3-4]" has odd pieces in brackets, even ones as they are.
+        pieces = re.split(r"\[([^\[\]]*)\]", entry)
+        if any(mark in piece for piece in pieces[::2] for mark in "[]") or not entry:
+            raise ValueError(f"not a Slurm node list: {text!r}")
+        choices = [
+            _numbers(piece, text) if odd else [piece] for odd, piece in zip(itertools.cycle((0, 1)), pieces)
+        ]
+        for words in itertools.product(*choices):
+            found.append("".join(words))
+            if len(found) > MAX_HOSTS:
+                raise ValueError(f"a Slurm node list of more than {MAX_HOSTS} hosts: {text[:80]!r}")
+    return found
+
+
+def tasks_per_node(text: str) -> list[int]:
+    """The tasks on each node from `SLURM_TASKS_PER_NODE`: `4(x2),3` is [4, 4, 3].
+
+    Raises:
+        ValueError: for anything else.
+    """
+    counts: list[int] = []
+    for part in text.split(","):
+        match = _COUNT.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(f"not Slurm's tasks per node: {text!r}")
+        counts += [int(match[1])] * min(int(match[2] or 1), MAX_HOSTS)
+    return counts
+
+
+def _split(text: str) -> list[str]:
+    """Split at the commas that are not inside brackets."""
+    entries, depth = [""], 0
+    for character in text.strip():
+        depth += {"[": 1, "]": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            entries.append("")
+        else:
+            entries[-1] += character
+    return entries
+
+
+def _numbers(piece: str, text: str) -> list[str]:
+    """`01-03,07` as written out, with the zeros that it was written with."""
+    numbers: list[str] = []
+    for part in piece.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise ValueError(f"not a Slurm node list: {text!r}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first or last - first >= MAX_HOSTS:
+            raise ValueError(f"not a range of hosts: [{part}] in {text[:80]!r}")
+        numbers += [str(number).zfill(len(match[1])) for number in range(first, last + 1)]
+    return numbers
+
+
+DEFAULT_PORT = 29500
+"""torch's own, for ranks that are numbered by hand."""
+
+SLURM_PORTS = range(10000, 30000)
+"""Below the ports that Linux gives to outgoing connections (32768 and up), above those of services."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One rank, before there is a process group."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    master_addr: str
+    master_port: int
+    launcher: str
+    """`torchrun` (or any other that sets its variables), `slurm`, `explicit`, or `alone`."""
+
+    @classmethod
+    def read(
+        cls,
+        rank: int | None = None,
+        world_size: int | None = None,
+        environment: Mapping[str, str] = os.environ,
+    ) -> Place:
+        """From the arguments, torchrun's variables, or Slurm's, in this order; with none of them, alone.
+
+        Raises:
+            ValueError: where some of them are set and others missing, naming both.
+        """
+        if rank is not None or world_size is not None:
+            place = _explicit(rank, world_size, environment)
+        elif any(name in environment for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")):
+            place = _torchrun(environment)
+        elif "SLURM_PROCID" in environment:
+            place = _slurm(environment)
+        else:
+            return cls(0, 1, 0, 1, "127.0.0.1", DEFAULT_PORT, "alone")
+        if not 0 <= place.rank < place.world_size:
+            raise ValueError(
+                f"rank {place.rank} is not in a world of {place.world_size} (ranks count from 0)"
+            )
+        return place
+
+    def variables(self) -> dict[str, str]:
+        """What torchrun would have set: other libraries read it."""
+        return {
+            "RANK": str(self.rank),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_RANK": str(self.local_rank),
+            "LOCAL_WORLD_SIZE": str(self.local_world_size),
+            "MASTER_ADDR": self.master_addr,
+            "MASTER_PORT": str(self.master_port),
+        }
+
+
+def _explicit(rank: int | None, world_size: int | None, environment: Mapping[str, str]) -> Place:
+    if rank is None or world_size is None:
+        given, missing = ("rank", "world_size") if world_size is None else ("world_size", "rank")
+        raise ValueError(f"ddptop.setup({given}=...) needs {missing}= as well")
+    return Place(
+        rank,
+        world_size,
+        _number(environment, "LOCAL_RANK", rank),
+        _number(environment, "LOCAL_WORLD_SIZE", world_size),
+        environment.get("MASTER_ADDR", "127.0.0.1"),
+        _number(environment, "MASTER_PORT", DEFAULT_PORT),
+        "explicit",
+    )
+
+
+def _torchrun(environment: Mapping[str, str]) -> Place:
+    needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    _all_there(environment, needed, "torchrun or ddptop-run sets all of them")
+    rank = _number(environment, "RANK")
+    world_size = _number(environment, "WORLD_SIZE")
+    return Place(
+        rank,
+        world_size,
+        _number(environment, "LOCAL_RANK", rank),
+        _number(environment, "LOCAL_WORLD_SIZE", world_size),
+        environment["MASTER_ADDR"],
+        _number(environment, "MASTER_PORT"),
+        "torchrun",
+    )
+
+
+def _slurm(environment: Mapping[str, str]) -> Place:
+    _all_there(environment, ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"), "srun sets all of them")
+    world_size = _number(environment, "SLURM_NTASKS")
+    return Place(
+        _number(environment, "SLURM_PROCID"),
+        world_size,
+        _number(environment, "SLURM_LOCALID"),
+        _slurm_local_world_size(environment, world_size),
+        environment.get("MASTER_ADDR") or _slurm_first_host(environment),
+        _number(environment, "MASTER_PORT", _slurm_port(environment)),
+        "slurm",
+    )
+
+
+def _slurm_local_world_size(environment: Mapping[str, str], world_size: int) -> int:
+    for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
+        if environment.get(name):
+            counts = tasks_per_node(environment[name])
+            node = _number(environment, "SLURM_NODEID", 0)
+            if node < len(counts):
+                return counts[node]
+    return _number(environment, "SLURM_NTASKS_PER_NODE", world_size)
+
+
+def _slurm_first_host(environment: Mapping[str, str]) -> str:
+    for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"):
+        if environment.get(name):
+            return hosts(environment[name])[0]
+    raise ValueError(
+        "Slurm's task is set (SLURM_PROCID) but no SLURM_JOB_NODELIST: set MASTER_ADDR to a host"
+    )
+
+
+def _slurm_port(environment: Mapping[str, str]) -> int:
+    """The same on all ranks of a job step, and seldom the same for two jobs on one host."""
+    job = _number(environment, "SLURM_JOB_ID", 0)
+    step = _number(environment, "SLURM_STEP_ID", 0)
+    return SLURM_PORTS[(job + 7919 * step) % len(SLURM_PORTS)]  # a prime: steps of one job lie apart
+
+
+def _all_there(environment: Mapping[str, str], names: tuple[str, ...], who: str) -> None:
+    missing = [name for name in names if not environment.get(name)]
+    if missing:
+        there = [name for name in (*names, "LOCAL_RANK") if environment.get(name)]
+        raise ValueError(
+            f"the environment is half set: {', '.join(there)} without {', '.join(missing)} ({who}). "
+            "Start the script by its launcher, unset them, or give ddptop.setup() rank= and world_size="
+        )
+
+
+def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = environment.get(name, "").strip()
+    if text.isdecimal():
+        return int(text)
+    if default is None or (text and not name.startswith("SLURM_")):
+        raise ValueError(f"{name} must be a whole number, not {text!r}")
+    return default

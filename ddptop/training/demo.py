@@ -1,0 +1,138 @@
+"""The training that `ddptop demo` watches: a classifier on data that it makes, one rank slow for a while.
+
+It is what a user's own script would be on `ddptop.setup` and `group.wrap`, but for one thing: it ends when
+its standard input does, which is a pipe that `ddptop demo` holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.distributed import DistributedSampler
+
+import ddptop
+from ddptop.host.children import InputEnd
+
+if __name__ == "__main__":
+    # Before torch is imported: that can take longer than a process without its parent may stay.
+    input_end = InputEnd(lambda: os._exit(1))
+
+
+FEATURES, CLASSES, WIDTH = 256, 10, 768
+BATCH = 64
+SLOW_FROM, SLOW_UNTIL, EVERY = 120, 300, 400
+"""In every 400 steps, the last rank's loader is slow between these."""
+SLOW_S = 0.03
+"""About as long as the rest of the step on two CPU cores."""
+AHEAD = 2
+"""Steps from the request to end to the last one."""
+GRACE_S = 5.0
+"""Once asked to end: for the steps until the last one, of 0.05 s, and the end of the process group."""
+LAST = "ddptop-demo-last"
+"""Key of the last step's number in the store."""
+
+
+class Teacher(Dataset[tuple[torch.Tensor, torch.Tensor]]):  # type: ignore[misc]  # torch is not followed
+    """Random vectors, labelled by a fixed random layer: something that can be learned."""
+
+    def __init__(self, samples: int) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.x = torch.randn(samples, FEATURES, generator=generator)
+        self.y = (self.x @ torch.randn(FEATURES, CLASSES, generator=generator)).argmax(1)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.x[index], self.y[index]
+
+
+class SlowForAWhile:
+    """Collates a batch, and on one rank takes its time over it in some of the steps."""
+
+    def __init__(self, slow: bool) -> None:
+        self._slow = slow
+        self._batches = itertools.count()
+
+    def __call__(self, samples: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._slow and SLOW_FROM <= next(self._batches) % EVERY < SLOW_UNTIL:
+            time.sleep(SLOW_S)
+        x, y = zip(*samples, strict=True)
+        return torch.stack(x), torch.stack(y)
+
+
+def model() -> nn.Module:
+    """About 1.4 million parameters: several buckets at a cap of 1 MB."""
+    return nn.Sequential(
+        nn.Linear(FEATURES, WIDTH), nn.ReLU(),
+        nn.Linear(WIDTH, WIDTH), nn.ReLU(),
+        nn.Linear(WIDTH, WIDTH), nn.ReLU(),
+        nn.Linear(WIDTH, CLASSES),
+    )  # fmt: skip
+
+
+def batches(group: ddptop.Group) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches without end, in a new order every epoch."""
+    dataset = Teacher(8192)
+    sampler: DistributedSampler[tuple[torch.Tensor, torch.Tensor]] = DistributedSampler(dataset)
+    slow = group.rank == group.world_size - 1 and group.world_size > 1
+    loader = DataLoader(dataset, BATCH, sampler=sampler, collate_fn=SlowForAWhile(slow), drop_last=True)
+    for epoch in itertools.count():
+        sampler.set_epoch(epoch)
+        yield from loader
+
+
+class Together:
+    """Ends training on all ranks after the same step, some steps after rank 0 was asked to end.
+
+    Rank 0 then writes the number of the last step into the store. No rank can finish a step that rank 0 has
+    not begun: all of them read that number before they come to it.
+    """
+
+    def __init__(self, asked: threading.Event, store: torch.distributed.Store, rank: int) -> None:
+        self._asked = asked if rank == 0 else None
+        self._store = store
+
+    def last(self, step: int) -> bool:
+        """Whether `step`, which has not begun, is beyond the last one."""
+        if self._asked is not None and self._asked.is_set():
+            self._store.set(LAST, str(step + AHEAD))
+            self._asked = None
+        return bool(self._store.check([LAST])) and step > int(self._store.get(LAST))
+
+
+def main(asked: InputEnd) -> None:
+    """Train for `--steps` steps, or until `asked` to end."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=0, help="0: until asked to end")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    store = torch.distributed.TCPStore(
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False
+    )
+    with ddptop.setup() as group:
+        ddp = group.wrap(model(), bucket_cap_mb=1)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+        together = Together(asked, store, group.rank)
+        asked.grace_s = GRACE_S
+        for step, (x, y) in enumerate(itertools.islice(batches(group), options.steps or None)):
+            if together.last(step):
+                break
+            loss = cross_entropy(ddp(x.to(group.device)), y.to(group.device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            ddptop.log(loss=loss)
+
+
+if __name__ == "__main__":
+    main(input_end)

@@ -1,0 +1,115 @@
+"""The phases of a step on the device's time line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from ddptop.training import recorder
+from ddptop.training.device.events import Device, Event, EventPool, NoEvent
+from ddptop.training.guard import guard
+
+
+class Mark(IntEnum):
+    """Where in a step an event was recorded. Ends are odd."""
+
+    FORWARD = recorder.FORWARD
+    FORWARD_END = recorder.FORWARD_END
+    BACKWARD = recorder.BACKWARD
+    BACKWARD_END = recorder.BACKWARD_END
+    OPTIMIZER = recorder.OPTIMIZER
+    OPTIMIZER_END = recorder.OPTIMIZER_END
+
+
+MAX_MARKS = 512
+"""Marks of one step: 128 micro-steps. A loop of backwards without a step must not grow for ever."""
+
+
+class PhaseMarks:
+    """Records an event at every border of a phase, on the training thread."""
+
+    def __init__(self, device: Device, pool: EventPool) -> None:
+        self._device = device
+        self._pool = pool
+        self._marks: list[tuple[int, Event]] = []
+        self._refused = False
+        self.captured = 0
+        """Borders that were captured into a graph instead: nothing may be recorded there."""
+
+    def __call__(self, mark: int) -> None:
+        """Record `mark` now. Never raises: an error of the device's is for the user's next call to tell."""
+        try:
+            if self._device.capturing():
+                self.captured += 1
+            elif len(self._marks) < MAX_MARKS and not self._refused:
+                self._marks.append((mark, self._pool.mark()))
+        except NoEvent:
+            self._refused = True
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+
+    def take(self) -> list[tuple[int, Event]]:
+        """The marks since the last call; none where one of them could not be had."""
+        marks, self._marks = self._marks, []
+        refused, self._refused = self._refused, False
+        return [] if refused else marks
+
+    def pending(self) -> list[tuple[int, Event]]:
+        """A copy of the marks so far, for another thread."""
+        return list(self._marks)
+
+
+class DevicePhases(NamedTuple):
+    """A step on the device. Nanoseconds; moments on the host's clock, -1: did not happen."""
+
+    begin: int
+    end: int
+    forward: int
+    backward: int
+    optimizer: int
+    forward_at: int
+    backward_at: int
+    """Of the last backward, the one that synchronises."""
+    optimizer_at: int
+    backward_end: int
+
+
+def phases(marks: Sequence[tuple[int, int]], before: int | None) -> DevicePhases | None:
+    """Phases from (mark, moment) pairs in order; `before` is when the step before ended on the device.
+
+    Optimizer steps nested in one another (a closure) count with what is theirs alone: a forward or backward
+    inside an optimizer step is taken out of it. None where nothing was marked.
+    """
+    if not marks:
+        return None
+    spans = {Mark.FORWARD: 0, Mark.BACKWARD: 0, Mark.OPTIMIZER: 0}
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    opened: list[list[int]] = []
+    """[mark, moment, time of the phases inside it]"""
+    for mark, at in marks:
+        if mark % 2 == 0:
+            opened.append([mark, at, 0])
+            first.setdefault(mark, at)
+            last[mark] = at
+        elif opened and opened[-1][0] == mark - 1:
+            begun, since, inside = opened.pop()
+            took = max(0, at - since)
+            spans[Mark(begun)] += max(0, took - inside)
+            last[mark] = at
+            if opened:
+                opened[-1][2] += took
+    begin = before if before is not None else marks[0][1]
+    ends = [at for mark, at in last.items() if mark % 2]
+    return DevicePhases(
+        begin=begin,
+        end=last.get(Mark.OPTIMIZER_END, max(ends, default=marks[-1][1])),
+        forward=spans[Mark.FORWARD],
+        backward=spans[Mark.BACKWARD],
+        optimizer=spans[Mark.OPTIMIZER],
+        forward_at=first.get(Mark.FORWARD, -1),
+        backward_at=last.get(Mark.BACKWARD, -1),
+        optimizer_at=first.get(Mark.OPTIMIZER, -1),
+        backward_end=last.get(Mark.BACKWARD_END, -1),
+    )

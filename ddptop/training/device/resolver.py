@@ -1,0 +1,188 @@
+"""Finished steps wait here until the device has done them; then moments take the place of events.
+
+A step is recorded when the host has launched it, which may be long before the device has run it. On the
+device's own line a step runs from the end of the optimizer step before it to the end of its own; where the
+host hides a fetch of data behind computing, the step's data time is only what the device had to wait.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from ddptop.protocol.messages import Flag
+from ddptop.training.device.clock import DeviceClock
+from ddptop.training.device.cuda_timer import UNTIMED
+from ddptop.training.device.events import EventPool, keep
+from ddptop.training.device.marks import phases
+from ddptop.training.device.scalars import DeviceScalars, Pending
+from ddptop.training.guard import guard
+from ddptop.training.recorder import BucketCall, StepRecord
+
+GIVE_UP_NS = 20_000_000_000
+"""A step that the device has not finished so long after the host did goes out without its device times: a
+stalled device must not keep its last finished steps from being seen."""
+
+LOOK_S = 0.005
+"""Between two looks at the end of training, when nothing else is to be done."""
+
+MAX_HELD = 1024
+"""Steps that wait at a time: a host that runs further ahead than this is not what DDP does."""
+
+
+class _Held(NamedTuple):
+    record: StepRecord
+    since_ns: int
+
+
+class StepResolver:
+    """Turns steps with events into steps with nanoseconds, in order. All on the publisher's thread."""
+
+    def __init__(
+        self,
+        clock: DeviceClock,
+        pool: EventPool,
+        scalars: DeviceScalars,
+        *,
+        now: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._clock = clock
+        self._pool = pool
+        self._scalars = scalars
+        self._now = now
+        self._held: deque[_Held] = deque()
+        self._ended: int | None = None
+        """When the step before ended on the device."""
+        self._floor = 0
+        """When the last step that went out began: no later one may begin before it."""
+        self.lost = 0
+        """Steps that were given up, without device times."""
+        self.broken = False
+        """The device has reported an error: in CUDA none of its answers is to be had any more."""
+
+    @property
+    def waiting(self) -> int:
+        """Steps that the device has yet to finish."""
+        return len(self._held)
+
+    @property
+    def oldest(self) -> StepRecord | None:
+        """The first of them."""
+        return self._held[0].record if self._held else None
+
+    def take(self, records: Iterable[StepRecord]) -> list[StepRecord]:
+        """Add finished steps; returns those that the device has done by now, oldest first.
+
+        After an error of the device's nothing more is asked of it: steps go out as the host saw them.
+        """
+        now_ns = self._now()
+        self._held.extend(_Held(record, now_ns) for record in records)
+        done: list[StepRecord] = []
+        try:
+            if not self.broken:
+                self._drain(done, now_ns)
+        except RuntimeError as error:  # the training thread is told of it too
+            guard.caught(error)
+            self.broken = True
+        if self.broken:
+            keep(*self._held)
+            done += [self._in_order(self._given_up(held.record)) for held in self._held]
+            self._held.clear()
+        return done
+
+    def _drain(self, done: list[StepRecord], now_ns: int) -> None:
+        known = not self._held or self._clock.renew()
+        while self._held:
+            record, since_ns = self._held[0]
+            if known and _happened(record):
+                done.append(self._in_order(self._resolved(record)))
+            elif now_ns - since_ns > GIVE_UP_NS or len(self._held) > MAX_HELD:
+                done.append(self._in_order(self._given_up(record)))
+            else:
+                break
+            self._held.popleft()
+
+    def flush(self, patience_s: float = 0.0) -> list[StepRecord]:
+        """All that is left, as far as the device has done it in that time: training has ended."""
+        done = self.take(())
+        end = time.monotonic() + patience_s
+        while self._held and time.monotonic() < end:
+            time.sleep(LOOK_S)
+            done += self.take(())
+        done += [self._in_order(self._given_up(held.record)) for held in self._held]
+        self._held.clear()
+        return done
+
+    def _in_order(self, record: StepRecord) -> StepRecord:
+        """The host runs ahead of the device: a step given up must not seem to begin before the last."""
+        self._floor = max(self._floor, record.begin)
+        if record.begin == self._floor:
+            return record
+        return record._replace(begin=self._floor, end=max(record.end, self._floor))
+
+    def _resolved(self, record: StepRecord) -> StepRecord:
+        calls = [self._call(call) for call in record.calls]
+        if any(call[2] == UNTIMED for call in calls):  # some of a step's buckets alone tell another story
+            calls, record = [], record._replace(flags=record.flags & ~Flag.DETAIL)
+        found = phases([(mark, self._moment(event)) for mark, event in record.marks], self._ended)
+        loss = self._loss(record)
+        self._pool.give(*(event for _, event in record.marks))
+        if found is None:
+            self._ended = None
+            return record._replace(calls=calls, loss=loss, marks=())
+        self._ended = found.end
+        first = min(at for at in (found.forward_at, found.optimizer_at, found.end) if at >= 0)
+        return record._replace(
+            begin=found.begin,
+            end=found.end,
+            data=min(record.data, max(0, first - found.begin)),
+            forward=found.forward,
+            backward=found.backward,
+            optimizer=found.optimizer,
+            forward_at=found.forward_at,
+            backward_at=found.backward_at,
+            optimizer_at=found.optimizer_at,
+            backward_end=found.backward_end,
+            calls=calls,
+            loss=loss,
+            marks=(),
+        )
+
+    def _call(self, call: BucketCall) -> BucketCall:
+        key, ready, end = call
+        moments = [stamp if isinstance(stamp, int) else self._moment(stamp) for stamp in (ready, end)]
+        self._pool.give(*(stamp for stamp in (ready, end) if not isinstance(stamp, int)))
+        return [key, *moments]
+
+    def _moment(self, event: Any) -> int:
+        at = self._clock.host_ns(event)
+        assert at is not None  # asked only with a reference
+        return at
+
+    def _loss(self, record: StepRecord) -> float | None:
+        if not isinstance(record.loss, tuple):
+            told: float | None = record.loss
+            return told
+        values = [self._scalars.value(pending) for pending in record.loss]
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if known and len(known) == len(values) else None
+
+    def _given_up(self, record: StepRecord) -> StepRecord:
+        """As the host saw it: no bucket is known, and nothing says when the device ended it."""
+        self.lost += 1
+        self._ended = None
+        loss = None if isinstance(record.loss, tuple) else record.loss
+        return record._replace(calls=[], marks=(), loss=loss, flags=record.flags & ~Flag.DETAIL)
+
+
+def _happened(record: StepRecord) -> bool:
+    """Whether the device has done everything in a step. Newest events first: mostly one look is enough."""
+    stamps = [event for _, event in reversed(record.marks)]
+    stamps += [stamp for call in reversed(record.calls) for stamp in (call[2], call[1])]
+    if any(isinstance(stamp, int) and not stamp for stamp in stamps):
+        return False  # gloo has not called back yet
+    if isinstance(record.loss, tuple):
+        stamps += [pending.event for pending in record.loss if isinstance(pending, Pending)]
+    return all(isinstance(stamp, int) or stamp.query() for stamp in stamps)

@@ -1,0 +1,173 @@
+"""All that times one CUDA device in one rank, made at its first DDP model.
+
+Steps that run inside a CUDA graph: a replay calls no Python, so nothing of it is seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddptop.protocol.machine import Memory
+from ddptop.protocol.messages import Event, Scalar
+from ddptop.training.device.clock import DeviceClock
+from ddptop.training.device.cuda_timer import CudaTimer, GlooCudaTimer
+from ddptop.training.device.events import CudaDevice, Device, EventPool, keep
+from ddptop.training.device.marks import PhaseMarks
+from ddptop.training.device.resolver import StepResolver
+from ddptop.training.device.scalars import DeviceScalars, PinnedSlots, Slots
+from ddptop.training.device.standing import standing
+from ddptop.training.recorder import Recorder, now
+from ddptop.training.timers import BucketTimer
+
+NAME = "CUDA graph"
+
+
+class GraphWatch:
+    """Declares a phase from the capture of a step on, so that replays are no stall; on one thread.
+
+    It ends with the second step after the capture: the first is the captured one, closed by the next.
+    """
+
+    def __init__(self, recorder: Recorder, marks: PhaseMarks) -> None:
+        self._recorder = recorder
+        self._marks = marks
+        self._captured = 0
+        self._step: int | None = None
+        """In which the last capture was seen, while the phase lasts."""
+
+    def news(self, rank: int) -> Event | None:
+        """The beginning or the end of the phase, when it is due."""
+        captured, step = self._marks.captured, self._recorder.step
+        if captured != self._captured:
+            self._captured = captured
+            began, self._step = self._step is None, step
+            return Event("phase_begins", now(), rank, step, {"name": NAME}) if began else None
+        if self._step is not None and step > self._step + 1:
+            self._step = None
+            return Event("phase_ends", now(), rank, step, {"name": NAME})
+        return None
+
+
+ERROR_CHARACTERS = 200
+"""Of what CUDA says; the lines after the first advise on debugging."""
+
+
+class DeviceTiming:
+    """Pool, clock, marks, scalars and resolver of a device, sharing one pool of events."""
+
+    def __init__(self, device: Device, slots: Slots, *, index: int = 0) -> None:
+        self.index = index
+        self.device = device
+        self.pool = EventPool(device)
+        self.clock = DeviceClock(device, self.pool)
+        self.marks = PhaseMarks(device, self.pool)
+        self.scalars = DeviceScalars(self.pool, slots)
+        self.resolver = StepResolver(self.clock, self.pool, self.scalars)
+        self._graphs: GraphWatch | None = None
+        self._told: dict[str, Scalar] = {}
+
+    def enter_thread(self) -> None:
+        """Make the device the current one of this thread (the publisher's)."""
+        self.device.make_current()
+
+    @classmethod
+    def of(cls, index: int) -> DeviceTiming:
+        """Of a real device. Raises RuntimeError where CUDA refuses (no pinned memory left, say)."""
+        return cls(CudaDevice(index), PinnedSlots(), index=index)
+
+    def timer(self, backend: str) -> BucketTimer:
+        """The bucket timer for a process group's backend on this device."""
+        if "nccl" in backend:
+            return CudaTimer(self.device, self.pool)
+        return GlooCudaTimer(self.device, self.pool)
+
+    def scalar(self, tensor: Any) -> Any:
+        """Have a scalar tensor's value read later; None in a graph, or where too many wait already, or for a
+        tensor on another device, whose copy an event of this one does not follow."""
+        if tensor.get_device() != self.index or self.device.capturing():
+            return None
+        return self.scalars.take(tensor)
+
+    def abandon(self, recorder: Recorder) -> None:
+        """Never touch CUDA again: the process is a forked child, or ends. No event is destroyed (`keep`)."""
+        keep(self, recorder.records, recorder.calls, recorder.marks)
+        recorder.marks = None
+        recorder.drop()
+
+    # -- on the publisher's thread ----------------------------------------------
+
+    def untimed(self) -> dict[str, Scalar]:
+        """For the run's card: what could not be timed so far, where that has changed since the last call."""
+        found: dict[str, Scalar] = {
+            "gpu.steps_given_up": self.resolver.lost,
+            "gpu.events_refused": self.pool.refused,
+            "gpu.captured_in_graphs": self.marks.captured,
+        }
+        news: dict[str, Scalar] = {
+            name: count for name, count in found.items() if count and count != self._told.get(name)
+        }
+        self._told.update(news)
+        return news
+
+    def graph_news(self, recorder: Recorder, rank: int) -> Event | None:
+        """The beginning or the end of steps that run inside a CUDA graph, unseen."""
+        if self._graphs is None:
+            self._graphs = GraphWatch(recorder, self.marks)
+        return self._graphs.news(rank)
+
+    def testimony(self, recorder: Recorder, rank: int) -> Event:
+        """Where the device stands, as Event("device"): in the oldest step that it has not done."""
+        oldest = self.resolver.oldest
+        if oldest is not None:
+            step, marks, calls = oldest.step, oldest.marks, oldest.calls
+        else:
+            step, marks, calls = recorder.step, self.marks.pending(), list(recorder.calls)
+        try:
+            found = standing(marks, calls)
+            fields: dict[str, Scalar] = {"state": found.state, "phase": found.phase, "bucket": found.bucket}
+        except RuntimeError as error:  # what a kernel of the user's did, told by any call that comes after
+            fields = {"state": "error", "error": str(error).partition("\n")[0][:ERROR_CHARACTERS]}
+        return Event("device", now(), rank, step, fields)
+
+
+def device_card(index: int) -> dict[str, Scalar]:
+    """What the run's card says of a GPU; `gpu.bus_id` joins it with what the host's agent reads.
+
+    Where torch does not tell the PCI bus id (2.6), its place is taken by the UUID as NVML writes it.
+    """
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    card: dict[str, Scalar] = {
+        "gpu.name": properties.name,
+        "gpu.memory_bytes": properties.total_memory,
+        "gpu.capability": f"{properties.major}.{properties.minor}",
+        "cuda": torch.version.cuda,
+    }
+    if all(hasattr(properties, name) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")):
+        card["gpu.bus_id"] = bus_id(properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id)
+    elif hasattr(properties, "uuid"):  # older torch
+        card["gpu.bus_id"] = f"GPU-{properties.uuid}"
+    nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else None
+    if nccl is not None:
+        card["nccl"] = ".".join(map(str, nccl))
+    return card
+
+
+def bus_id(domain: int, bus: int, device: int) -> str:
+    """A PCI bus id as NVML writes it: `00000000:3B:00.0`."""
+    return f"{domain:08X}:{bus:02X}:{device:02X}.0"
+
+
+def memory_of(index: int) -> Memory:
+    """What torch's allocator says of a device: counters in the process, no synchronisation."""
+    import torch
+
+    stats = torch.cuda.memory_stats(index)
+    return Memory(
+        t_ns=now(),
+        allocated_bytes=int(stats.get("allocated_bytes.all.current", 0)),
+        reserved_bytes=int(stats.get("reserved_bytes.all.current", 0)),
+        peak_bytes=int(stats.get("allocated_bytes.all.peak", 0)),
+        retries=int(stats.get("num_alloc_retries", 0)),
+    )

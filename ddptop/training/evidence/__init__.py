@@ -1,0 +1,1 @@
+"""What a rank reports at a stall or at its end: stacks, process groups, the flight recorder."""

@@ -1,0 +1,159 @@
+"""torch's flight recorder: the newest collectives of this process, as the process itself remembers them.
+
+Private interfaces of torch (2.6 to 2.13): `_dump_nccl_trace` for NCCL, `_dump_fr_trace` for gloo from 2.13
+on. Both give a pickle of torch's own making. With stack traces the first dump takes over a second, so it is
+taken without; a full buffer of 2000 collectives takes 25 to 70 ms on two busy cores, and holds the GIL.
+
+The flight recorder's dump as a file of the run's folder, such as torch's own analyser reads.
+
+`flight/ddptop_<backend>_rank_<rank>`, a pickle; each ASK's replaces the one before. By hand, on the copies
+that are kept beside the recording (`collector/flight_analyser.py`): `torchfrtrace --allow-incomplete-ranks
+FOLDER`, and where there are dumps of gloo and of NCCL, one after the other with `--prefix ddptop_gloo_rank_`
+and `--prefix ddptop_nccl_rank_`. It unpickles what it finds, and a pickle can run any code: give it a folder
+only where nobody else can have written in it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from ddptop.host.folders import open_private, write_private
+from ddptop.host.run_folder import flight_folder
+from ddptop.protocol.evidence import Operation
+from ddptop.training.device.events import ignore_captures
+from ddptop.training.evidence.flight_analysis import MAX_BYTES, NUMBER, dump_name
+
+NEWEST = 128
+"""Operations told: a rank runs ahead of another by the buckets of one backward, or by some broadcasts."""
+
+SIZES_CHARACTERS = 200
+"""Of the sizes of one operation's inputs: a coalesced one may have hundreds."""
+
+_DUMPS = ("_dump_fr_trace", "_dump_nccl_trace")
+
+
+class Flight(NamedTuple):
+    """What the flight recorder has."""
+
+    completed: dict[str, int]
+    """Last completed collective by name of the process group."""
+    operations: tuple[Operation, ...]
+    """The newest, oldest first."""
+    dumps: tuple[dict[str, Any], ...] = ()
+    """torch's own words, one dump of each kind."""
+
+
+NOTHING = Flight({}, ())
+
+
+def read(now_unix_ns: int) -> Flight:
+    """Read it; NOTHING where torch keeps none. May raise what torch raises, and in theory block."""
+    completed: dict[str, int] = {}
+    entries: list[dict[str, Any]] = []
+    dumps: list[dict[str, Any]] = []
+    if torch.cuda.is_initialized():
+        ignore_captures()  # a dump of NCCL's asks its events, in this thread
+    for dump in _dumps():
+        told = pickle.loads(dump(includeCollectives=True, includeStackTraces=False, onlyActive=False))
+        dumps.append(told)
+        entries += told.get("entries", ())
+        completed |= _completed(told)
+    return Flight(completed, _newest(entries, now_unix_ns), tuple(dumps))
+
+
+def _dumps() -> Iterable[Callable[..., bytes]]:
+    module = torch._C._distributed_c10d
+    return [getattr(module, name) for name in _DUMPS if hasattr(module, name)]
+
+
+def _completed(told: dict[str, Any]) -> dict[str, int]:
+    # NCCL numbers the groups of a process in `pg_status`, gloo names them; entries have both.
+    names = {str(entry["pg_id"]): str(entry["process_group"][0]) for entry in told.get("entries", ())}
+    return {
+        names.get(str(group), str(group)): int(status.get("last_completed_collective", -1))
+        for group, status in told.get("pg_status", {}).items()
+    }
+
+
+def _newest(entries: list[dict[str, Any]], now_unix_ns: int) -> tuple[Operation, ...]:
+    collectives = [entry for entry in entries if not entry.get("is_p2p")]
+    collectives.sort(key=lambda entry: (entry["time_created_ns"], entry["record_id"]))
+    return tuple(_operation(entry, now_unix_ns) for entry in collectives[-NEWEST:])
+
+
+def _operation(entry: dict[str, Any], now_unix_ns: int) -> Operation:
+    return Operation(
+        group=str(entry["process_group"][0]),
+        sequence=int(entry["collective_seq_id"]),
+        name=str(entry["profiling_name"]).rsplit(":", 1)[-1],
+        sizes=str(entry["input_sizes"])[:SIZES_CHARACTERS],
+        dtype=", ".join(dict.fromkeys(map(str, entry.get("input_dtypes", ())))),
+        # gloo never leaves the state `scheduled`, but retires what has completed.
+        done=bool(entry["retired"]) or entry["state"] == "completed",
+        age_ms=max(0, now_unix_ns - int(entry["time_created_ns"])) // 1_000_000,
+    )
+
+
+NEWEST_DUMPED = 2000
+"""Entries of one backend: torch's own default. A larger buffer is cut, as if it had been this one."""
+
+Dump = dict[str, Any]
+
+
+def write(run_directory: Path, dumps: Iterable[Dump], number: int) -> None:
+    """Write them in this rank's name; nothing where torch has recorded nothing.
+
+    Raises OSError, and RunDirectoryError where the run's folder is not this user's alone.
+    """
+    if not dist.is_initialized():
+        return
+    rank = dist.get_rank()
+    for dump in dumps:
+        for backend, entries in _by_backend(dump.get("entries", ())).items():
+            _write(run_directory, dump_name(backend, rank), fitted(readable(dump, entries, number)))
+
+
+def readable(dump: Dump, entries: list[Dump], number: int) -> Dump:
+    """The dump as torch's analyser takes it, with the groups of this process in it.
+
+    gloo (torch 2.13) names one group without a name and without ranks. Entries of groups that are destroyed
+    are left out: the analyser ends at them.
+    """
+    config = dict(dump.get("pg_config", {}))
+    config.pop("", None)
+    for group, name in list(distributed_c10d._world.pg_names.items()):
+        ranks = sorted(distributed_c10d._world.pg_group_ranks[group])
+        config[str(name)] = {"name": str(name), "desc": group.group_desc, "ranks": str(ranks)}
+    entries = [entry for entry in entries if entry["process_group"][0] in config]
+    return {**dump, "pg_config": config, "entries": entries, NUMBER: number}
+
+
+def fitted(dump: Dump) -> bytes:
+    """The pickle, without the oldest entries where it would be too large."""
+    dump = {**dump, "entries": dump["entries"][-NEWEST_DUMPED:]}
+    while len(packed := pickle.dumps(dump)) > MAX_BYTES and dump["entries"]:
+        dump["entries"] = dump["entries"][(len(dump["entries"]) + 1) // 2 :]
+    return packed
+
+
+def _by_backend(entries: Iterable[Dump]) -> dict[str, list[Dump]]:
+    """`gloo` and `nccl` count the collectives of one group apart."""
+    found: dict[str, list[Dump]] = {}
+    for entry in entries:
+        found.setdefault(str(entry["profiling_name"]).partition(":")[0], []).append(entry)
+    return {backend: own for backend, own in found.items() if backend.isidentifier()}
+
+
+def _write(run_directory: Path, name: str, packed: bytes) -> None:
+    with (
+        open_private(run_directory) as run,
+        open_private(flight_folder(run_directory).name, create=True, inside=run) as folder,
+    ):
+        write_private(folder, name, packed)

@@ -1,0 +1,133 @@
+"""Why this process ends, found out while it does.
+
+Gloo's threads come to rest before the interpreter ends.
+
+After a collective a thread of gloo lets go of what the collective held, and takes the interpreter's lock for
+what Python knows of it. On a busy machine it may get its turn only when the interpreter is already ending;
+then Python (up to 3.13) ends the thread, which C++ answers with `terminate called without an active
+exception`: a training that has done all its work dies by SIGABRT. Plain torch 2.13 does so about once in 200
+processes on two busy cores. A few milliseconds at the very end prevent it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from ddptop.protocol.evidence import Stack
+from ddptop.training.evidence.stacks import traceback_stack
+from ddptop.training.evidence.witness import REASON_CHARACTERS
+
+FINISHED = "finished"
+
+
+class Ending(NamedTuple):
+    """The reason in words (`finished`, `ValueError: no such file`, `exit code 3`), and the traceback."""
+
+    reason: str
+    trace: Stack | None
+
+
+_of_child: list[Ending] = []
+"""At most one: how the `run()` of this child of multiprocessing ended, if by an exception."""
+
+
+def ending() -> Ending:
+    """Of this process, from atexit or from multiprocessing's finalizers.
+
+    A script's uncaught exception has been printed by then and is kept in `sys.last_value`. A child of
+    multiprocessing runs its finalizers while the exception is still in flight, from Python 3.13 on after
+    it; mp.spawn has already turned it into a SystemExit there. The code of a script's `sys.exit(3)` is
+    known to the launcher alone.
+    """
+    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    return _of_child[0] if _of_child else _ending_by(error)
+
+
+def keep_for_child(error: BaseException) -> None:
+    """Keep what `error` says, not the error itself, for `ending()` of this child of multiprocessing."""
+    _of_child[:] = [_ending_by(error)]
+
+
+def _ending_by(error: BaseException | None) -> Ending:
+    if isinstance(error, SystemExit):
+        if error.code is None or error.code == 0:
+            return Ending(FINISHED, None)
+        if error.__context__ is None or error.__suppress_context__:
+            code = error.code if isinstance(error.code, int) else 1
+            return Ending(f"exit code {code}", traceback_stack(error.__traceback__))
+        error = error.__context__
+    if error is None:
+        return Ending(FINISHED, None)
+    return Ending(in_words(error), traceback_stack(error.__traceback__))
+
+
+def in_words(error: BaseException) -> str:
+    """`ValueError: message`, as the last line of a traceback has it."""
+    kind = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - the user's __str__ may do anything
+        text = ""
+    return (f"{kind}: {text}" if text else kind)[:REASON_CHARACTERS]
+
+
+THREAD = "pt_gloo_runloop"
+"""What torch calls the threads that run gloo's collectives; as the kernel keeps it, 15 characters."""
+
+DEADLINE_S = 0.5
+"""A thread that is still busy then has something else to do: a collective that is still under way."""
+
+LOOK_S = 0.001
+LOOKS = 3
+"""Looks in a row that find all of them asleep. At one look a thread may be asleep because it waits for the
+interpreter's lock, which we hold while we look and give away between two looks."""
+
+
+def at_exit() -> None:
+    """Have it done when the interpreter ends, after all that is registered later. May be called twice."""
+    atexit.unregister(_last)
+    if sys.version_info < (3, 14):
+        atexit.register(_last)
+
+
+def _last() -> None:
+    with contextlib.suppress(KeyboardInterrupt):  # plain Python has nothing here that Ctrl-C could end
+        gloo_rests()
+
+
+def gloo_rests(tasks: Path = Path("/proc/self/task"), deadline_s: float = DEADLINE_S) -> bool:
+    """Wait until no thread of gloo has anything to do, at most `deadline_s`; whether that came to be."""
+    if "torch.distributed" not in sys.modules:
+        return True
+    end = time.monotonic() + deadline_s
+    asleep = 0
+    while asleep < LOOKS:
+        if time.monotonic() > end:
+            return False
+        asleep = 0 if _busy(tasks) else asleep + 1
+        if asleep < LOOKS:
+            time.sleep(LOOK_S)
+    return True
+
+
+def _busy(tasks: Path) -> bool:
+    """Whether a thread of gloo runs or waits for its turn on a core."""
+    try:
+        threads = list(tasks.iterdir())
+    except OSError:  # no /proc: nothing to be told
+        return False
+    return any(_runs(thread / "stat") for thread in threads)
+
+
+def _runs(stat: Path) -> bool:
+    try:
+        words = stat.read_text()
+    except OSError:  # it has just ended
+        return False
+    name, _, rest = words.partition("(")[2].rpartition(")")
+    return name == THREAD and rest.split()[0] in ("R", "D")

@@ -1,0 +1,65 @@
+"""Run something when a module is first imported, without importing it now."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from ddptop.training.guard import guard
+
+Action = Callable[[ModuleType], None]
+
+
+def when_imported(name: str, action: Action) -> None:
+    """Call `action(module)` right after the module `name` has been executed, or now if it already was.
+
+    The finder takes itself away when the module is asked for, and the module's own loader does the work,
+    so that nothing of this remains visible. What `action` raises is counted and goes no further.
+    """
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        _act(action, loaded)
+    else:
+        sys.meta_path.insert(0, _OneShotFinder(name, action))
+
+
+class _OneShotFinder:
+    """A meta path finder for one module, once."""
+
+    def __init__(self, name: str, action: Action) -> None:
+        self._name = name
+        self._action = action
+
+    def find_spec(
+        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find the real module and have the action follow its execution."""
+        if name != self._name:
+            return None
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            _follow(spec.loader, self._action)
+        return spec
+
+
+def _act(action: Action, module: ModuleType) -> None:
+    try:
+        action(module)
+    except Exception as error:  # noqa: BLE001 - the training boundary: somebody's `import` stands above us
+        guard.caught(error)
+
+
+def _follow(loader: object, action: Action) -> None:
+    execute = loader.exec_module  # type: ignore[attr-defined]  # every loader of a source module has it
+
+    def exec_module(module: ModuleType) -> None:
+        vars(loader).pop("exec_module", None)
+        execute(module)
+        _act(action, module)
+
+    vars(loader)["exec_module"] = exec_module

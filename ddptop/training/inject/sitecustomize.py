@@ -1,0 +1,44 @@
+"""Loaded by every Python that `ddptop-run` starts: this folder is on its PYTHONPATH.
+
+Leaves no trace but one entry in `sys.meta_path`, until torch is imported: it takes its folder off `sys.path`
+again (the environment variable stays, for children), and loads the sitecustomize that it has shadowed, if
+there is one. Where there is none, `sys.modules` has none afterwards either.
+"""
+
+import os
+import sys
+
+
+def _step_aside() -> bool:
+    """Load the user's own sitecustomize; False where there is none."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    for entry in [entry for entry in sys.path if os.path.abspath(entry or os.curdir) == here]:
+        sys.path.remove(entry)
+        sys.path_importer_cache.pop(entry, None)
+    sys.modules.pop("sitecustomize", None)
+    try:
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+        return False
+    return True
+
+
+def _watch_for_ddp() -> None:
+    try:
+        from ddptop.training import attach, import_hook
+    except ImportError:  # another Python than ddptop's own: the launcher says that no rank reported
+        return
+    if attach.enabled():
+        import_hook.when_imported("torch.nn.parallel.distributed", attach.patch)
+
+
+try:
+    _users_own = _step_aside()
+finally:
+    _watch_for_ddp()
+if not _users_own:
+    # Python's `site` ignores this error: it is that of every Python without a sitecustomize. After it, the
+    # import system takes this module out of `sys.modules`.
+    raise ImportError("there is no sitecustomize but ddptop's", name="sitecustomize")

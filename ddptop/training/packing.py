@@ -1,0 +1,131 @@
+"""From the training thread's step records to messages: layouts, microseconds, batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ddptop.protocol.limits import MAX_ROWS
+from ddptop.protocol.messages import Bucket, Layout, StepRow, Steps
+from ddptop.training.recorder import BucketCall, StepRecord
+from ddptop.training.timed_group import BucketKey
+
+CELLS_PER_MESSAGE = 6_000
+"""Integers of bucket detail in one message: five bytes each at most keep it under the 64 KiB limit."""
+
+
+class LayoutTracker:
+    """Gives every bucket its number in the rank's layout, and notices when DDP has rebuilt its buckets."""
+
+    def __init__(self, parameters: Mapping[tuple[int, int], int]) -> None:
+        """`parameters` tells how many parameters the bucket (model, index) holds, where that is known."""
+        self.generation = 0
+        self._parameters = parameters
+        self._numbers: dict[BucketKey, int] = {}
+        self._last: list[BucketKey] = []
+        self._last_numbers: list[int] = []
+        self._told: Layout | None = None
+
+    def resolve(self, calls: Sequence[BucketCall]) -> list[int]:
+        """The layout numbers of these all-reduces; a bucket not seen before starts a new generation."""
+        keys = [call[0] for call in calls]
+        if keys != self._last:
+            if any(key not in self._numbers for key in keys):
+                self._start_generation(keys)
+            self._last, self._last_numbers = keys, [self._numbers[key] for key in keys]
+        return self._last_numbers
+
+    def _start_generation(self, keys: Sequence[BucketKey]) -> None:
+        rebuilt = {key.model for key in keys if key not in self._numbers}
+        kept = [key for key in self._numbers if key.model not in rebuilt]
+        new = [key for key in dict.fromkeys(keys) if key.model in rebuilt]
+        ordered = sorted(kept + new, key=lambda key: (key.model, key.index))
+        self._numbers = {key: number for number, key in enumerate(ordered)}
+        self.generation += 1
+
+    def layout(self) -> Layout:
+        """The present layout as a message."""
+        self._told = Layout(self.generation, tuple(self._bucket(key) for key in self._numbers))
+        return self._told
+
+    def untold(self) -> list[Layout]:
+        """The present layout, if it is not as last told: its parameters may have become known."""
+        told = self._told
+        return [] if not self.generation or self.layout() == told else [self.layout()]
+
+    def forget_told(self) -> None:
+        """Have `untold` tell the layout again: the collector is another one."""
+        self._told = None
+
+    def _bucket(self, key: BucketKey) -> Bucket:
+        known = key.parameters
+        return Bucket(
+            model=key.model,
+            index=key.index,
+            bytes=key.bytes,
+            wire_bytes=key.wire_bytes,
+            parameters=self._parameters.get((key.model, key.index)) if known is None else known,
+            dtype=str(key.dtype).removeprefix("torch."),
+            hook=key.hook,
+        )
+
+
+def pack(records: Sequence[StepRecord], tracker: LayoutTracker) -> Iterator[Layout | Steps]:
+    """Turn finished steps into STEPS messages, with a LAYOUT before the first step of a new generation."""
+    rows: list[StepRow] = []
+    first = base = room = 0
+    for record in records:
+        before = tracker.generation
+        calls = record.calls
+        numbers = tracker.resolve(calls) if calls else ()
+        room -= 3 * len(calls)
+        if rows and (
+            room < 0
+            or len(rows) >= MAX_ROWS
+            or tracker.generation != before
+            or record.step != first + len(rows)
+        ):
+            yield Steps(before, first, base, tuple(rows))
+            rows = []
+        if tracker.generation != before:
+            yield tracker.layout()
+        if not rows:
+            first, base, room = record.step, record.begin, CELLS_PER_MESSAGE - 3 * len(calls)
+        rows.append(_row(record, base, _cells(record, numbers) if calls else ()))
+    if rows:
+        yield Steps(tracker.generation, first, base, tuple(rows))
+
+
+def _row(record: StepRecord, base: int, cells: tuple[int, ...]) -> StepRow:
+    """A step in microseconds. Positional and flat: this runs for every step, on a thread that has the GIL."""
+    (
+        _step, begin, end, data, forward, backward, optimizer,
+        forward_at, backward_at, optimizer_at, _backward_end,
+        micro_steps, flags, cost, loss, _calls, _marks,
+    ) = record  # fmt: skip
+    return StepRow(
+        (begin - base) // 1000,
+        (end - begin) // 1000,
+        data // 1000,
+        forward // 1000,
+        backward // 1000,
+        optimizer // 1000,
+        (forward_at - begin) // 1000 if forward_at >= begin else -1,
+        (backward_at - begin) // 1000 if backward_at >= begin else -1,
+        (optimizer_at - begin) // 1000 if optimizer_at >= begin else -1,
+        micro_steps,
+        flags,
+        cost // 1000,
+        loss,
+        cells,
+    )
+
+
+def _cells(record: StepRecord, numbers: Sequence[int]) -> tuple[int, ...]:
+    """Number, ready and duration of each bucket all-reduce."""
+    begin, latest = record.begin, record.backward_end
+    cells: list[int] = []
+    for number, (_key, ready, end) in zip(numbers, record.calls, strict=True):
+        # A completion callback may run late; backward has waited for every bucket.
+        end = min(end, latest) if latest >= ready else end
+        cells += (number, max(0, ready - begin) // 1000, max(0, end - ready) // 1000 if end else -1)
+    return tuple(cells)

@@ -1,0 +1,224 @@
+"""Where a training thread spends its step: forward, backward, optimizer and data, with no change to its code.
+
+The wrappers stay out of sight: their frames are taken out of tracebacks, torch.compile sees through them
+(`compiled.py`), and where torch warns with a stack level (`DistributedDataParallel.__init__`, a loader's
+`__next__`) an inner function is wrapped instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import c_float
+from functools import partial
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.parallel import distributed
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.data import dataloader
+
+from ddptop.training.guard import guard, hide_frame
+from ddptop.training.recorder import Recorder, now
+from ddptop.training.torch_compat.dynamo import pause, resume, seen_through
+
+Patched = Callable[..., Any]
+
+
+def install(recorder: Recorder, read_later: Callable[[Any], Any] | None = None) -> None:
+    """Wrap torch's own functions, once per process. `read_later` takes a loss that is on a GPU."""
+    scaled = _ScaledLoss(read_later)
+    # Not `forward`: where that is another's, torch.compile of a DDP model begins at another frame.
+    _wrap(distributed.DistributedDataParallel, "_pre_forward", partial(_pre_forward, recorder))
+    _wrap(distributed.DistributedDataParallel, "_post_forward", partial(_post_forward, recorder))
+    _wrap(torch.autograd, "backward", partial(_backward, recorder, scaled))
+    for iterator in (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter):
+        _wrap(iterator, "_next_data", partial(_data, recorder, get_ident()))
+    _wrap(GradScaler, "scale", scaled.wrap)
+    _wrap(distributed._DDPJoinHook, "main_hook", partial(_shadow_step, recorder))
+    _hook_optimizers(recorder)
+
+
+def optimizer_exists() -> bool:
+    """Whether any torch optimizer was ever built in this process (torch marks its class's `step`)."""
+    pending = [Optimizer]
+    while pending:
+        kind = pending.pop()
+        if getattr(vars(kind).get("step"), "hooked", False):
+            return True
+        pending.extend(kind.__subclasses__())
+    return False
+
+
+def _wrap(owner: Any, name: str, make: Callable[[Patched], Patched]) -> None:
+    original = getattr(owner, name)
+    setattr(owner, name, seen_through(make(original), original))
+
+
+def _pre_forward(recorder: Recorder, original: Patched) -> Patched:
+    """What `DDP.forward` calls first. A forward without gradients (evaluation) is no training step."""
+    grad_enabled = torch.is_grad_enabled
+
+    def _pre_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+        paused = pause()  # between two steps the recorder reads torch's logger, and checks parameters
+        try:
+            if grad_enabled():
+                recorder.forward_begins(self.require_backward_grad_sync)
+            else:
+                recorder.asides += 1
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+        finally:
+            resume(paused)
+        try:
+            return original(self, *inputs, **kwargs)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+
+    return _pre_forward
+
+
+def _post_forward(recorder: Recorder, original: Patched) -> Patched:
+    """What `DDP.forward` calls last; not reached where the user's module raises."""
+    grad_enabled = torch.is_grad_enabled
+
+    def _post_forward(self: Any, output: Any) -> Any:
+        try:
+            result = original(self, output)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        if grad_enabled():
+            paused = pause()
+            recorder.forward_ends()
+            resume(paused)
+        return result
+
+    return _post_forward
+
+
+def _backward(recorder: Recorder, scaled: _ScaledLoss, original: Patched) -> Patched:
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        cpu = recorder.cost_clock
+        began = cpu()
+        loss = None
+        paused = pause()
+        try:
+            if recorder.wants_loss:
+                loss = scaled.loss_of(tensors)
+            else:
+                scaled.forget()
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+        finally:
+            resume(paused)
+        recorder.backward_begins(loss)
+        recorder.add_cost(cpu() - began)
+        try:
+            result = original(tensors, *args, **kwargs)
+        except BaseException as error:
+            recorder.backward_ends()
+            hide_frame(error)
+            raise
+        recorder.backward_ends()
+        return result
+
+    return backward
+
+
+def _data(recorder: Recorder, thread: int, original: Patched) -> Patched:
+    def _next_data(self: Any) -> Any:
+        if get_ident() != thread:  # a thread that fetches ahead does not block training
+            return original(self)
+        recorder.data_begins()
+        try:
+            batch = original(self)
+        except BaseException as error:
+            recorder.data_ends()
+            hide_frame(error)
+            raise
+        recorder.data_ends()
+        return batch
+
+    return _next_data
+
+
+def _shadow_step(recorder: Recorder, original: Patched) -> Patched:
+    def main_hook(self: Any) -> Any:
+        began = now()
+        try:
+            result = original(self)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        try:
+            # torch leaves here whether the others synchronised their gradients in this iteration.
+            if self.ddp.require_forward_param_sync:
+                recorder.shadow_step_ends(began)
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+        return result
+
+    return main_hook
+
+
+def _hook_optimizers(recorder: Recorder) -> None:
+    def before(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        recorder.optimizer_begins(id(optimizer))
+
+    def after(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        try:
+            recorder.optimizer_ends(id(optimizer))
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+
+    register_optimizer_step_pre_hook(before)
+    register_optimizer_step_post_hook(after)
+
+
+class _ScaledLoss:
+    """Reads the loss that `backward()` is given, and what it was before a GradScaler multiplied it."""
+
+    def __init__(self, read_later: Callable[[Any], Any] | None = None) -> None:
+        self._read_later = read_later
+        self._scaled: Any = None
+        self._unscaled: Any = None
+
+    def wrap(self, original: Patched) -> Patched:
+        """Remember the last tensor that `GradScaler.scale` was given."""
+
+        def scale(scaler: Any, outputs: Any) -> Any:
+            result = original(scaler, outputs)
+            self._scaled, self._unscaled = result, outputs
+            return result
+
+        return scale
+
+    def forget(self) -> None:
+        """Let go of the tensors, and with them of their graph."""
+        self._scaled = self._unscaled = None
+
+    def loss_of(self, tensors: Any) -> Any:
+        """The loss as a number, read at once (the tensor may change later); None unless it is a scalar.
+
+        On a GPU reading would wait for the device: there it is what `read_later` makes of it.
+        """
+        loss = tensors
+        if self._scaled is not None:
+            if loss is self._scaled:
+                loss = self._unscaled
+            self.forget()
+        if type(loss) is not torch.Tensor or loss.numel() != 1:
+            return None
+        if not loss.is_cpu:
+            return self._read_later(loss) if loss.is_cuda and self._read_later is not None else None
+        address = loss.data_ptr() if loss.dtype is torch.float32 and not loss.is_neg() else 0
+        if address:  # item() goes twice through the dispatcher; a lazy zero has no address
+            return c_float.from_address(address).value
+        return float(loss.item())

@@ -1,0 +1,306 @@
+"""The recording of one training process: its recorder, its timers, and its publisher thread.
+
+Scalars that a script logs: the newest of each name, until the publisher takes them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import math
+import mmap
+import multiprocessing.util
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ddptop.host.children import fill_standard_streams
+from ddptop.protocol.messages import Event, Logged, Membership, Message, Scalar
+from ddptop.protocol.redaction import redact
+from ddptop.training import exit, phases, warnings
+from ddptop.training.budget import Budget
+from ddptop.training.device.timing import DeviceTiming, device_card
+from ddptop.training.evidence.crash_file import CrashFile
+from ddptop.training.exit import FINISHED, ending
+from ddptop.training.guard import guard
+from ddptop.training.identity import Identity
+from ddptop.training.process_groups import backend_of, default_sequence, membership_of
+from ddptop.training.publisher import Publisher
+from ddptop.training.recorder import Recorder, now
+from ddptop.training.replica import ReplicaCheck
+from ddptop.training.timers import BucketTimer, HostTimer
+from ddptop.training.torch_compat import dynamo
+
+MAX_NAMES = 64
+"""Names in flight: a script that makes a new one in every step must not grow."""
+
+
+class LoggedScalars:
+    """Written by the training thread, taken by the publisher. A name is written whole: no lock is needed."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, tuple[int, Any]] = {}
+
+    def note(self, name: str, value: Any, step: int) -> None:
+        """A float, or on a GPU a value that is still on its way."""
+        if name in self._newest or len(self._newest) < MAX_NAMES:
+            self._newest[name] = (step, value)
+
+    def take(self, read: Callable[[Any], float | None] | None) -> Logged | None:
+        """What was logged since the last call. `read` gives a GPU's value, None while it is not there yet."""
+        values: dict[str, Scalar] = {}
+        newest = 0
+        for name in list(self._newest):
+            step, value = self._newest.pop(name)
+            if not isinstance(value, float):
+                found = read(value) if read is not None else None
+                if found is None:
+                    self._newest.setdefault(name, (step, value))
+                    continue
+                value = found
+            values[name] = value if math.isfinite(value) else None
+            newest = max(newest, step)
+        return Logged(newest, values) if values else None
+
+
+_NO_OPTIONS = frozenset(
+    {"iteration", "num_buckets_reduced", "rank", "prev_iteration_grad_ready_order_indices"}
+)
+"""What torch's logger tells beside DDP's options: the state of one iteration."""
+
+CLOSE_S = 0.8
+"""How long the end of training may be held up for the last records to be acked."""
+
+LEAVE_S = 0.5
+"""The part of it that may be spent before the process group is destroyed: an ack comes within 20 ms."""
+
+
+class Session:
+    """Begun at the first DDP model of a process, ended with the process."""
+
+    def __init__(self, device: torch.device | None) -> None:
+        """Install the phases; `device`: of the first model, the CPU where that is not known."""
+        from ddptop.training.attach import switch_models
+
+        fill_standard_streams()
+        self.recorder = Recorder(optimizer_exists=phases.optimizer_exists)
+        self.recorder.on_detail.append(switch_models)
+        self.road = "reducer"
+        self.card: dict[str, Scalar] = _card_of_process()
+        self.parameters: dict[tuple[int, int], int] = {}
+        """Parameters in each bucket, by (model, bucket index), where torch's logger tells."""
+        self.memberships: dict[int, Membership] = {}
+        """The process group of each DDP model, by its number."""
+        self.replicas = ReplicaCheck(self.recorder, self.say)
+        self.scalars = LoggedScalars()
+        self._models = 0
+        self.device: DeviceTiming | None = None
+        """Timing on the GPU, where the models are on one."""
+        self._timers: dict[str, BucketTimer | None] = {}
+        self._publisher: Publisher | None = None
+        self._patience_s = CLOSE_S
+        self._crash_file: CrashFile | None = None
+        self._ddp_device = device or torch.device("cpu")
+        if self._ddp_device.type == "cuda":
+            self._time_device(self._ddp_device.index or 0)
+        phases.install(self.recorder, None if self.device is None else self.device.scalar)
+        dynamo.keep_dynamo_out()
+        os.register_at_fork(after_in_child=self._after_fork)
+        exit.at_exit()
+        atexit.register(self.close)
+
+    def ensure_started(self) -> None:
+        """Start the publisher where it is not running: at first, and in a forked child that trains itself."""
+        if self._publisher is not None:
+            return
+        budget = Budget.from_environment()
+        identity = Identity.of_this_process(self._ddp_device, budget.budget_pct)
+        self.recorder.counter = _shared_counter(identity.session)
+        self.recorder.counter[0] = self.recorder.step
+        publisher = Publisher(self, identity, budget, sequence=default_sequence)
+        publisher.start()  # raises where no thread can be had
+        self._publisher = publisher
+        warnings.hearing.tell_to(self._tell_warning)
+        path = Path(os.environ["DDPTOP_RUN_DIR"], f"crash-{identity.session}.txt")
+        self._crash_file = CrashFile.open(path, self._crash_file)
+        # Children of multiprocessing leave by os._exit, past atexit, but run these.
+        multiprocessing.util.Finalize(None, self.close, exitpriority=100)
+
+    def timer_for(self, ddp: Any) -> BucketTimer | None:
+        """The bucket timer for the model's device and backend; None where none tells the truth."""
+        device, backend = device_of(ddp), backend_of(ddp.process_group)
+        if any(parameter.device != device for parameter in ddp.module.parameters()):
+            return None  # its buckets lie on several devices
+        kind = f"{device} {backend}"
+        if kind not in self._timers:
+            self._timers[kind] = self._new_timer(device, backend)
+        return self._timers[kind]
+
+    def _new_timer(self, device: torch.device, backend: str) -> BucketTimer | None:
+        if device.type == "cpu":
+            return HostTimer()
+        # Events can be told from one another within a device only.
+        if device == self._ddp_device and self.device is not None:
+            return self.device.timer(backend)
+        return None
+
+    def _time_device(self, index: int) -> None:
+        """Without events training is recorded all the same: steps as the host saw them, buckets untimed."""
+        try:
+            self.device = DeviceTiming.of(index)
+            self.recorder.marks = self.device.marks
+            self.card.update(device_card(index))
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+
+    def device_bound_ns(self) -> int | None:
+        """How far a moment on the GPU may be wrong; None where none is known."""
+        return None if self.device is None else self.device.clock.bound_ns
+
+    def number_of_next_model(self) -> int:
+        """DDP models are numbered from 0 in order of construction, the same on every rank."""
+        self._models += 1
+        return self._models - 1
+
+    def describe_model(self, ddp: Any, number: int) -> None:
+        """Read the options of a DDP model, and its buckets' parameters, from torch's own logger."""
+        facts = ddp._get_ddp_logging_data()
+        warnings.hear_reducer(facts)
+        prefix = "ddp." if number == 0 else f"ddp{number}."
+        for name, value in facts.items():
+            if isinstance(value, (bool, int, str)) and name not in _NO_OPTIONS and "_time" not in name:
+                self.card[prefix + name] = value
+        layout = (
+            facts.get("rebuilt_per_bucket_param_indices") or facts.get("initial_bucket_param_indices") or ""
+        )
+        for index, members in enumerate(str(layout).split(",")):
+            if members.strip():
+                self.parameters[number, index] = len(members.split())
+        if self._publisher is not None:
+            self._publisher.card_changed = True
+
+    def note_group(self, ddp: Any, number: int) -> None:
+        """Note the process group of a DDP model while it exists: a script may destroy it."""
+        self.memberships[number] = membership_of(ddp.process_group, number)
+
+    def ask_for_description(self) -> None:
+        """Have the training thread read torch's logger again between two steps: no other may."""
+        from ddptop.training.attach import each_model
+
+        self.recorder.errand = lambda: each_model(self.describe_model)
+
+    def log(self, name: str, value: Any) -> None:
+        """Take a scalar of the script's own; on the training thread. Raises for what is no number."""
+        if isinstance(value, torch.Tensor):
+            if value.is_cuda:
+                value = None if self.device is None else self.device.scalar(value)
+            else:
+                value = float(value.detach())
+        else:
+            value = float(value)
+        if value is None:
+            return
+        if name == "loss":
+            self.recorder.log_loss(value if isinstance(value, float) else (value,))
+        else:
+            self.scalars.note(name, value, self.recorder.step)
+
+    @contextlib.contextmanager
+    def declared(self, name: str) -> Iterator[None]:
+        """Tell the group that this rank is in a phase of the user's own, where a step may stand still."""
+        self._declare("phase_begins", name)
+        try:
+            yield
+        finally:
+            self._declare("phase_ends", name)
+
+    def _declare(self, kind: str, name: str) -> None:
+        if self._publisher is not None:
+            rank, step = self._publisher.rank, self.recorder.step
+            self.say(Event(kind, now(), rank, step, {"name": str(name)}))
+
+    def _tell_warning(self, text: str) -> None:
+        if self._publisher is not None:
+            rank, step = self._publisher.rank, self.recorder.step
+            self.say(Event("warning", now(), rank, step, {"message": text}))
+
+    def say(self, message: Message) -> None:
+        """Send a message in order with the steps, where this process speaks for a rank; from any thread."""
+        if self._publisher is not None:
+            self._publisher.say(message)
+
+    def leave(self) -> None:
+        """Publish the last step and a farewell before the script destroys its process groups in good order.
+
+        Bounded by `LEAVE_S`. A training that goes on afterwards, with another group, is published as ever.
+        """
+        if self._publisher is None or ending().reason != FINISHED:
+            return  # an exception is on its way: what there is to say of it comes with the process's end
+        began = time.monotonic()
+        self.recorder.finish()
+        self._publisher.leave(LEAVE_S)
+        self._patience_s = max(CLOSE_S - LEAVE_S, self._patience_s - (time.monotonic() - began))
+
+    def close(self) -> None:
+        """Publish the last step and the farewell; bounded by `CLOSE_S`. May be called twice."""
+        publisher, self._publisher = self._publisher, None
+        if publisher is None:
+            return
+        try:
+            self.recorder.finish()
+            publisher.close(self._patience_s, ending())
+            if self.device is not None:
+                self.device.abandon(self.recorder)
+            if self._crash_file is not None:
+                self._crash_file.close()
+        except KeyboardInterrupt:  # only our own farewell was still to be waited for
+            pass
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+
+    def _after_fork(self) -> None:
+        """A forked child (a DataLoader worker) must not speak for the rank or touch its sockets."""
+        self._publisher = None
+        if self.device is not None:
+            self.device.abandon(self.recorder)
+            self.device = None
+        self.recorder.forked()
+        if self._crash_file is not None:
+            self._crash_file.forked()
+
+
+def _shared_counter(session: int) -> memoryview | list[int]:
+    """Memory that outlives this process where the collector has opened it: what a kill has left unsent is
+    then known to the step. It is never on a disk; a plain list where the system has no such memory."""
+    try:
+        descriptor = os.memfd_create(f"ddptop-steps-{session}", os.MFD_CLOEXEC)
+    except (AttributeError, OSError):
+        return [0]
+    try:
+        os.ftruncate(descriptor, 8)
+        return memoryview(mmap.mmap(descriptor, 8)).cast("Q")
+    except (OSError, ValueError):
+        return [0]
+    finally:
+        os.close(descriptor)  # the map has one of its own, by which the collector finds it
+
+
+def device_of(ddp: Any) -> torch.device:
+    """The device of a DDP model's first parameter that is trained; the CPU where there is none."""
+    parameter = next((p for p in ddp.module.parameters() if p.requires_grad), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+def _card_of_process() -> dict[str, Scalar]:
+    arguments = os.environ.get("DDPTOP_ARGV") != "off"
+    return {
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+        "threads": torch.get_num_threads(),
+        "argv": " ".join(redact(sys.argv) if arguments else sys.argv[:1]),
+    }

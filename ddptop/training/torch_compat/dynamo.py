@@ -1,0 +1,48 @@
+"""torch.compile: Dynamo compiles a training as without the wrappers, with the same graphs and graph breaks.
+
+Dynamo meets a wrapper in two ways. Where it traces a caller and would inline the wrapper, it takes instead
+what the function names as `_torchdynamo_inline` (torch's own mark for compiled functions; torch 2.6 to
+2.13): the original, so that it traces, or gives up, at torch's own line. Where Python runs the wrapper, its
+frame is one that Dynamo skips, and the next frame, the original's, is compiled as ever. What the recorder
+itself calls in torch is not: `pause` and `resume` stand around it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ddptop.training.import_hook import when_imported
+
+try:  # without importing torch._dynamo; 25 ns for a pair of calls
+    from torch._C._dynamo.eval_frame import set_eval_frame as _set_eval_frame
+except ImportError:  # then a frame of torch's that the recorder calls may be compiled, too
+
+    def _set_eval_frame(callback: Any) -> Any:
+        return callback
+
+
+def seen_through(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """`wrapper` with the name and documentation of `original`, which is what Dynamo traces in its place."""
+    functools.update_wrapper(wrapper, original)
+    wrapper._torchdynamo_inline = original  # type: ignore[attr-defined]
+    return wrapper
+
+
+def keep_dynamo_out() -> None:
+    """Keep torch.compile from compiling the recorder's own frames.
+
+    Importing torch._dynamo takes over a second: this waits until the script does it.
+    """
+    when_imported("torch._dynamo.trace_rules", lambda module: module.add("ddptop.runtime"))
+
+
+def pause() -> Any:
+    """Compile no frame of this thread until `resume` is given what this returns."""
+    return _set_eval_frame(None)
+
+
+def resume(paused: Any) -> None:
+    """Compile as before `pause`."""
+    _set_eval_frame(paused)

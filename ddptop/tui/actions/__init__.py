@@ -1,0 +1,1 @@
+"""What the keys do: small classes of actions, mixed into the application. None of them imports Textual."""

@@ -1,0 +1,105 @@
+"""What the actions need of the application, and how one is called by its text."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddptop.tui.keys import ViewName, meaning
+from ddptop.tui.place import Place
+
+if TYPE_CHECKING:
+    from ddptop.frames.frame import Frame, Playback
+    from ddptop.sources.base import Source
+    from ddptop.tui.runs import Runs
+    from ddptop.tui.scene import Scene
+
+_ACTION = re.compile(r"(\w+)(?:\((.*)\))?", re.DOTALL)
+
+
+class Host:
+    """The state that the actions move. The application fills it in; a test may do so without one."""
+
+    source: Source
+    place: Place
+    shown: Frame | None
+    frozen: bool
+    runs: Runs | None
+    """Where other runs are found; None: there are none to be had."""
+    save_to: Path | None
+    """Folder in which screens are saved; None: where the recordings are kept."""
+
+    def repaint(self) -> int:
+        """Draw what has changed."""
+        raise NotImplementedError
+
+    def scene(self) -> Scene:
+        """What is looked at now. Only with a frame."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Leave the screen."""
+        raise NotImplementedError
+
+    def picture_text(self) -> str:
+        """The screen as text."""
+        raise NotImplementedError
+
+    def picture_svg(self) -> str:
+        """The screen as an SVG."""
+        raise NotImplementedError
+
+    def to_clipboard(self, text: str) -> None:
+        """Hand a text to the terminal's clipboard."""
+        raise NotImplementedError
+
+    def themes(self) -> tuple[str, ...]:
+        """Names of the themes that there are, ours first."""
+        raise NotImplementedError
+
+    def use_theme(self, name: str) -> None:
+        """Draw with this theme from now on."""
+        raise NotImplementedError
+
+    @property
+    def playback(self) -> Playback | None:
+        """Where the recording stands, where there is one."""
+        return self.shown.playback if self.shown is not None else None
+
+    def act(self, action: str) -> None:
+        """Do what a text such as `view('events')` says. ValueError for one that there is not."""
+        found = _ACTION.fullmatch(action)
+        doing = getattr(self, f"action_{found[1]}", None) if found else None
+        if found is None or doing is None:
+            raise ValueError(f"no action {action!r}")
+        doing(*(ast.literal_eval(f"({found[2]},)") if found[2] else ()))
+
+    def action_key(self, name: str) -> None:
+        """A key, by Textual's name, in the view that is open."""
+        self.place.note = ""
+        row = meaning(name, self.place.view, self.playback is not None)
+        if row is not None:
+            self.act(row.action)
+
+    def action_finish(self) -> None:
+        """Leave; the training goes on."""
+        self.finish()
+
+    def tell(self, note: str) -> None:
+        """Say what a key came to, until the next key."""
+        self.place.note = note
+        self.repaint()
+
+    def open_view(self, name: ViewName) -> None:
+        """Another view, and what its frames need."""
+        place = self.place
+        if name == "timeline" and place.view != name:
+            place.timeline.rank = place.rank
+        elif place.view == "timeline" and not place.follow:
+            place.rank = place.timeline.rank  # the cursor goes along from view to view
+        place.view = name
+        place.seek = 0
+        self.source.focus(place.rank if name == "rank" else None)
+        self.repaint()

@@ -1,0 +1,149 @@
+"""Moving about in a recording, and holding the picture of a live run.
+
+What a person may ask of a recording that plays: a speed, a place, the next mark.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ddptop.tui.actions.host import Host
+from ddptop.tui.prompt import Prompt
+
+if TYPE_CHECKING:
+    from ddptop.frames.frame import Frame, Playback
+
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, math.inf)
+"""Infinite: as fast as it can be read."""
+
+NEAR_MARK = 1e-3
+"""Share of a recording around the present place in which a mark counts as reached already."""
+
+DAY_S = 86_400
+
+_PARTS = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?$")
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A place in a recording: a step, or a share (0..1) of its duration."""
+
+    step: int | None = None
+    share: float | None = None
+
+
+def speed_word(speed: float) -> str:
+    """`4x`, `0.25x`, `max`."""
+    return "max" if speed == math.inf else f"{speed:g}x"
+
+
+def faster(speed: float, by: int) -> float:
+    """The next speed of the ladder, or the one before."""
+    if by > 0:
+        return min((known for known in SPEEDS if known > speed), default=SPEEDS[-1])
+    return max((known for known in SPEEDS if known < speed), default=SPEEDS[0])
+
+
+def next_mark(played: Playback, by: int) -> float | None:
+    """Share of the duration of the next mark, or of the one before; None: there is none."""
+    if played.duration_s <= 0:
+        return None
+    here = played.position_s / played.duration_s
+    if by > 0:
+        return min((share for share, _ in played.marks if share > here + NEAR_MARK), default=None)
+    return max((share for share, _ in played.marks if share < here - NEAR_MARK), default=None)
+
+
+def where(text: str, frame: Frame) -> Goal | None:
+    """The place in these words; None where there is none, or nothing is being replayed.
+
+    A step (`12,480`), a percentage (`50%`), a time since the recording began (`1h20m`, `90s`), or a time of
+    day as the bar shows it (`12:31`, `12:31:07`): the first one at or after the recording's beginning.
+    """
+    played, plain = frame.playback, text.strip().lower().replace(",", "").replace("_", "")
+    if played is None or not plain:
+        return None
+    if plain.isdecimal():
+        return Goal(step=int(plain))
+    if plain.endswith("%"):
+        return _percentage(plain[:-1])
+    clock = _CLOCK.match(plain)
+    if clock is not None:
+        seconds = _since_begin(clock, frame.unix_s - played.position_s)
+    else:
+        parts = _PARTS.match(plain)
+        if parts is None or not any(parts.groups()):
+            return None
+        seconds = sum(
+            float(part or 0) * unit for part, unit in zip(parts.groups(), (3600, 60, 1), strict=True)
+        )
+    if seconds is None or played.duration_s <= 0:
+        return None
+    return Goal(share=min(1.0, seconds / played.duration_s))
+
+
+def _percentage(text: str) -> Goal | None:
+    try:
+        share = float(text) / 100
+    except ValueError:
+        return None
+    return Goal(share=share) if 0 <= share <= 1 else None
+
+
+def _since_begin(clock: re.Match[str], begin_s: float) -> float | None:
+    """Seconds from the recording's beginning to this time of day, on the same day or the next."""
+    hours, minutes, seconds = (int(part or 0) for part in clock.groups())
+    if hours > 23 or minutes > 59 or seconds > 59:
+        return None
+    begin = time.localtime(begin_s)
+    passed = begin.tm_hour * 3600 + begin.tm_min * 60 + begin.tm_sec + begin_s % 1
+    wanted = hours * 3600 + minutes * 60 + seconds
+    if clock.group(3) is None and wanted <= passed < wanted + 60:
+        return 0.0  # the minute in which it begins
+    return (wanted - passed) % DAY_S
+
+
+class PlaybackKeys(Host):
+    """Actions on a recording."""
+
+    def action_pause(self) -> None:
+        """Hold the recording; where there is none, hold the picture."""
+        if self.playback is not None:
+            self.source.play()
+        elif self.shown is not None:
+            self.frozen = not self.frozen
+        self.repaint()
+
+    def action_step(self, by: int) -> None:
+        """Some steps on or back in the recording."""
+        if self.playback is not None:
+            self.source.seek(by_steps=by)
+
+    def action_mark(self, by: int) -> None:
+        """The next mark of the recording, or the one before."""
+        played = self.playback
+        share = next_mark(played, by) if played is not None else None
+        if share is not None:
+            self.source.seek(share=share)
+
+    def action_faster(self, by: int) -> None:
+        """The next speed, or the one before."""
+        played = self.playback
+        if played is not None:
+            self.source.set_speed(faster(played.speed, by))
+
+    def action_scrub(self, share: float) -> None:
+        """To a share of the recording."""
+        if self.playback is not None:
+            self.source.seek(share=min(1.0, max(0.0, share)))
+
+    def action_go(self) -> None:
+        """Ask for a place in the recording."""
+        if self.playback is not None:
+            self.place.prompt = Prompt("go to", "a step, 50%, a time of day 12:31, or 1h20m from the start")
+            self.repaint()

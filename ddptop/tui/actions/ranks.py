@@ -1,0 +1,77 @@
+"""Order of the ranks, following one of them, comparing two."""
+
+from __future__ import annotations
+
+from ddptop.tui.actions.host import Host
+from ddptop.tui.views.rank_order import COLUMNS
+
+
+class RankKeys(Host):
+    """Actions on the table of ranks."""
+
+    def action_sort(self, by: int) -> None:
+        """Sort the ranks by the next column on the screen."""
+        place = self.place
+        if place.view != "overview" or not place.sortable:
+            return
+        at = place.sortable.index(place.sort) if place.sort in place.sortable else 0
+        self._sort_by(place.sortable[(at + by) % len(place.sortable)])
+
+    def action_sort_by(self, column: str) -> None:
+        """Sort by a column; by the one that is sorted by already: the other way round."""
+        if column == self.place.sort:
+            self.action_invert()
+        elif column in COLUMNS:  # a bound is a title too, but not one to sort by
+            self._sort_by(column)
+
+    def _sort_by(self, column: str) -> None:
+        self.place.sort, self.place.inverted = column, False
+        self.repaint()
+
+    def action_invert(self) -> None:
+        """The last first."""
+        if self.place.view == "overview":
+            self.place.inverted = not self.place.inverted
+            self.repaint()
+
+    def action_follow(self) -> None:
+        """Follow the rank under the cursor, or no longer."""
+        place = self.place
+        place.rank = self._pointed_at()
+        place.follow = not place.follow
+        self.tell(f"following rank {place.rank}: F or another rank ends it" if place.follow else "")
+
+    def action_compare(self) -> None:
+        """Mark the rank under the cursor; with another one marked, compare the two."""
+        place = self.place
+        if place.view == "compare":
+            self._change_sides()
+            return
+        place.rank = self._pointed_at()
+        if place.marked is None:
+            place.marked = place.rank
+            self.tell(f"rank {place.rank} is marked: c on another rank compares the two")
+        elif place.marked == place.rank:
+            place.marked = None
+            self.tell(f"rank {place.rank} is no longer marked")
+        else:
+            self.open_view("compare")
+
+    def _change_sides(self) -> None:
+        place = self.place
+        if place.marked is not None:
+            place.marked, place.rank = place.rank, place.marked
+        self.repaint()
+
+    def _pointed_at(self) -> int:
+        """The rank under the cursor of the view that is open."""
+        place = self.place
+        if place.view == "timeline":
+            return place.timeline.rank
+        under = place.heat.rank() if place.view == "heat" else None
+        return place.rank if under is None else under
+
+    def action_compare_with(self, rank: int) -> None:
+        """Compare the rank under the cursor with this one."""
+        self.place.marked = rank
+        self.open_view("compare")

@@ -1,0 +1,180 @@
+"""Choosing among several runs without leaving, and the palette."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ddptop.sources.base import error_line
+from ddptop.tui.actions.host import Host
+from ddptop.tui.palette import Entry, entries
+from ddptop.tui.place import Place
+from ddptop.tui.prompt import Prompt
+
+if TYPE_CHECKING:
+    from ddptop.sources.base import Source
+    from ddptop.tui.runs import RunChoice
+
+LOOK_AGAIN_S = 2.0
+"""While the picker is open: a run that begins, ends or fails is seen, and no disk is kept busy."""
+
+
+class RunKeys(Host):
+    """Picker and palette. What takes a while is done in threads, which `wait_for_threads` joins."""
+
+    threads: list[threading.Thread]
+    failures: list[str]
+    """Internal errors that ended a thread, in one line each."""
+    _opening: str = ""
+    _unseen: Source | None = None
+    """A run that was opened and is not yet looked at: should the person leave just then, it is closed."""
+    _looked_enough: threading.Event | None = None
+    """Ends the thread that looks for runs."""
+
+    def action_pick(self) -> None:
+        """Show the runs that there are."""
+        if self.place.view == "picker":
+            self.act("leave")
+            return
+        if self.runs is None:
+            self.tell("no other runs can be looked at from here")
+            return
+        self.place.before = self.place.view
+        self.open_view("picker")
+        self.look_up()
+
+    def action_palette(self) -> None:
+        """Ask for a name."""
+        if self.shown is None:
+            return
+        self.place.prompt = Prompt("palette", "a view, rank 17, a theme, a run, or what a key does")
+        if self.runs is not None and self.place.choices is None:
+            self.look_up()
+        self.repaint()
+
+    def palette(self, typed: str) -> list[Entry]:
+        """What the palette offers for some letters."""
+        ranks = len(self.shown.ranks.state) if self.shown is not None else 0
+        return entries(
+            typed,
+            self.place.view,
+            themes=self.themes(),
+            ranks=ranks,
+            choices=self.place.choices or (),
+            replay=self.playback is not None,
+        )
+
+    def action_run_palette(self, typed: str, at: int) -> None:
+        """Do what the chosen line of the palette says."""
+        self.place.prompt = None
+        offered = self.palette(typed)
+        if offered:
+            self.act(offered[min(at, len(offered) - 1)].action)
+        else:
+            self.tell("no match")
+
+    def look_up(self) -> None:
+        """Find the runs, and again while the picker is open: recordings are opened for it, so in a thread."""
+        runs, place, ended = self.runs, self.place, threading.Event()
+        assert runs is not None
+        if self._looked_enough is not None:
+            self._looked_enough.set()
+        self._looked_enough = ended
+
+        def find() -> None:
+            while not ended.is_set():
+                found: tuple[RunChoice, ...] = ()
+                note = ""
+                try:
+                    found = tuple(runs.choices())
+                except ValueError as problem:
+                    note = str(problem)
+                self.later(partial(self._found, place, found, note))
+                if place.view != "picker" or ended.wait(LOOK_AGAIN_S):
+                    return
+
+        self.start_thread(find, "ddptop-runs")
+
+    def _found(self, place: Place, found: tuple[RunChoice, ...], note: str) -> None:
+        """In the screen's own thread: the cursor stays on its run, wherever that stands now."""
+        before, place.choices = place.listed, found
+        if before and place.view == "picker":
+            under = before[min(place.scroll.cursor, len(before) - 1)]
+            names = [(one.name, one.path) for one in place.listed]
+            if (under.name, under.path) in names:
+                place.scroll.cursor = names.index((under.name, under.path))
+        if note:
+            place.note = note
+        self.repaint()
+
+    def action_switch(self, at: int | None = None) -> None:
+        """Look at another run: the one under the cursor, or the one of this number."""
+        choices = self.place.listed if at is None else self.place.choices or ()
+        at = self.place.scroll.cursor if at is None else at
+        if self.runs is None or not 0 <= at < len(choices) or self._opening:
+            return
+        choice, runs = choices[at], self.runs
+        self._opening = choice.name
+
+        def open_it() -> None:
+            try:
+                source = runs.open(choice)
+                source.start()
+                self._unseen = source
+            except (ValueError, OSError) as problem:
+                note = str(problem)
+                self.later(lambda: self._opened(None, note))
+            else:
+                self.later(lambda: self._opened(source, ""))
+
+        self.tell(f"opening {choice.name}")
+        self.start_thread(open_it, "ddptop-open")
+
+    def _opened(self, source: Source | None, note: str) -> None:
+        """In the screen's own thread: the new run takes the place of the old one, which ends in a thread."""
+        self._opening, self._unseen = "", None
+        if source is None:
+            self.tell(note)
+            return
+        old, self.source = self.source, source
+        self.start_thread(old.close, "ddptop-close")
+        kept = self.place
+        self.place = Place(sort=kept.sort, inverted=kept.inverted, choices=kept.choices)
+        self.place.charts.log_loss = kept.charts.log_loss
+        self.shown, self.frozen = None, False
+        self.repaint()
+
+    def start_thread(self, work: Callable[[], object], name: str) -> None:
+        """Do something that may take a while."""
+
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001  # a person waits for what it was to do
+                line = error_line(error)
+                self.later(lambda: self.thread_failed(line))
+
+        thread = threading.Thread(target=run, name=name)
+        self.threads = [one for one in self.threads if one.is_alive()] + [thread]
+        thread.start()
+
+    def thread_failed(self, line: str) -> None:
+        """In the screen's own thread: a thread ended by an internal error."""
+        self.failures.append(line)
+        self._opening = ""
+        self.tell(line)
+
+    def wait_for_threads(self) -> None:
+        """Join all threads that are left, and close what they opened for nobody."""
+        if self._looked_enough is not None:
+            self._looked_enough.set()
+        for thread in self.threads:
+            thread.join()
+        if self._unseen is not None:
+            self._unseen.close()
+
+    def later(self, do: Callable[[], object]) -> None:
+        """Do something in the screen's own thread; nothing once it has ended."""
+        raise NotImplementedError

@@ -1,0 +1,208 @@
+"""Going from view to view, and about in them."""
+
+from __future__ import annotations
+
+from ddptop.frames.frame import Alert, Happening
+from ddptop.render.trouble import PAGE_KINDS
+from ddptop.tui.actions.host import Host
+from ddptop.tui.keys import VIEWS, ViewName
+from ddptop.tui.scene import TO_STALL
+from ddptop.tui.views.events import listed
+
+LANES_A_PAGE = 4
+"""Of the timeline: a lane has several lines."""
+
+FAR = 1_000_000
+"""More lines than any list has."""
+
+
+class ViewKeys(Host):
+    """Views, cursor and mouse."""
+
+    def action_view(self, name: ViewName) -> None:
+        """Open a view."""
+        self.open_view(name)
+
+    def action_help(self) -> None:
+        """Open the help, or leave it."""
+        if self.place.view == "help":
+            self.open_view(self.place.before)
+            return
+        self.place.before = self.place.view
+        self.place.scrolls.pop("help", None)
+        self.open_view("help")
+
+    def action_open(self) -> None:
+        """Open the page of the rank under the cursor, or what the line under it is about."""
+        place = self.place
+        if place.view == "overview" and place.rank in place.order:
+            self.open_view("rank")
+        elif place.view == "events" and self.shown is not None:
+            found = listed(self.shown, place.event_filter)
+            if found:
+                self._open_event(found[min(place.scroll.cursor, len(found) - 1)])
+        elif place.view == "picker":
+            self.act("switch")
+        elif place.view == "timeline":
+            self.action_rank(place.timeline.rank)
+        elif place.view == "heat":
+            rank = place.heat.enter()
+            self.action_rank(rank) if rank is not None else self.repaint()
+
+    def action_other(self) -> None:
+        """The two recordings side by side."""
+        if hasattr(self.source, "other"):
+            self.open_view("runs")
+        else:
+            self.tell("one run is looked at: ddptop replay A --compare B looks at two")
+
+    def action_rank(self, rank: int) -> None:
+        """Open the page of a rank."""
+        self.place.rank = rank
+        self.open_view("rank")
+
+    def action_threads(self) -> None:
+        """On the stall page: all threads and every call, or what tells most."""
+        self.place.every = not self.place.every
+        self.repaint()
+
+    def action_leave(self) -> None:
+        """One step back: crosshair, page, filter, marks."""
+        place = self.place
+        if (place.view == "overview" and place.charts.off()) or self._out_of_view():
+            self.repaint()
+        elif place.view == "picker" and place.run_filter:
+            place.run_filter = ""
+            self.repaint()
+        elif place.view in ("help", "picker"):
+            self.open_view(place.before)
+        elif place.view == "events" and place.event_filter:
+            place.event_filter = ""
+            self.repaint()
+        elif place.view != "overview":
+            self.open_view("overview")
+        else:
+            self._forget()
+
+    def _out_of_view(self) -> bool:
+        """Whether the view had something of its own to go back from: a picked step, an unfolded fold."""
+        place = self.place
+        if place.view == "timeline":
+            return place.timeline.release()
+        return place.view == "heat" and place.heat.leave()
+
+    def _forget(self) -> None:
+        """First the filter, its matches stay marked; then these; then the rank that was to be compared."""
+        place = self.place
+        if place.filter:
+            place.filter = ""
+        elif place.searched:
+            place.searched = ""
+        else:
+            place.marked = None
+        self.repaint()
+
+    def action_move(self, lines: int) -> None:
+        """Move the cursor."""
+        place = self.place
+        if place.view == "overview":
+            self._to_row(place.scroll.cursor + lines)
+        elif place.view in ("rank", "compare"):
+            self.action_aside(1 if lines > 0 else -1)
+        elif place.view == "timeline":
+            place.timeline.move(lines, len(self.shown.ranks.state) if self.shown is not None else 0)
+            self.repaint()
+        elif place.view == "heat":
+            place.heat.move(lines)
+            self.repaint()
+        else:
+            place.scroll.cursor = max(0, place.scroll.cursor + lines)
+            self.repaint()
+
+    def action_page(self, pages: int) -> None:
+        """Move the cursor by a screenful."""
+        place = self.place
+        lines = {"timeline": LANES_A_PAGE, "heat": place.heat.page}.get(place.view, place.scroll.page)
+        if place.view not in ("rank", "compare"):
+            self.action_move(pages * lines)
+
+    def action_aside(self, by: int) -> None:
+        """The crosshair; else the neighbouring view, or on a rank's page the neighbouring rank."""
+        place = self.place
+        if place.view == "overview" and place.charts.move(by):
+            self.repaint()
+        elif place.view in ("rank", "compare"):
+            if not place.order:
+                return
+            at = place.order.index(place.rank) if place.rank in place.order else 0
+            place.rank = place.order[(at + by) % len(place.order)]
+            self.open_view(place.view)
+        elif place.view in VIEWS:
+            self.action_next_view(by)
+
+    def action_next_view(self, by: int) -> None:
+        """The neighbouring one of the views with a number; from any other page the overview."""
+        at = VIEWS.index(self.place.view) + by if self.place.view in VIEWS else 0
+        self.open_view(VIEWS[at % len(VIEWS)])
+
+    def action_end(self, which: int) -> None:
+        """Start (0) or end (1) of the recording, else of the list."""
+        if self.playback is not None and self.place.view != "picker":
+            self.source.seek(share=float(which))
+        elif self.place.view not in ("rank", "compare"):
+            self.action_move(FAR if which else -FAR)
+
+    def action_log(self) -> None:
+        """Loss on a logarithmic axis, or not."""
+        self.place.charts.toggle_log()
+        self.repaint()
+
+    def action_cross(self) -> None:
+        """Crosshair on the charts, or none."""
+        self.place.charts.toggle()
+        self.repaint()
+
+    def action_cross_by(self, cells: int) -> None:
+        """Move the crosshair."""
+        if self.place.charts.move(cells):
+            self.repaint()
+
+    def choose(self, target: int, enter: bool) -> None:
+        """A click on a line of a list."""
+        if target == TO_STALL:
+            self.open_view("stall")
+            return
+        if self.place.view == "overview":
+            self._stop_following(target)
+            self.place.rank = target
+        elif self.place.view == "timeline":
+            self.place.timeline.rank = target
+        else:
+            self.place.scroll.cursor = target
+        if enter:
+            self.action_open()
+        self.repaint()
+
+    def _open_event(self, event: Alert | Happening) -> None:
+        """Its moment in a recording, and the page that tells more about it."""
+        played = self.playback
+        if played is not None and played.duration_s > 0 and isinstance(event, Happening):
+            assert self.shown is not None
+            begin = self.shown.unix_s - played.position_s
+            self.source.seek(share=min(1.0, max(0.0, (event.unix_s - begin) / played.duration_s)))
+        if event.kind in PAGE_KINDS:
+            self.open_view("stall")
+        elif event.rank is not None and played is None:
+            self.action_rank(event.rank)
+
+    def _to_row(self, row: int) -> None:
+        order = self.place.order
+        if order:
+            rank = order[min(max(row, 0), len(order) - 1)]
+            self._stop_following(rank)
+            self.place.rank = rank
+            self.repaint()
+
+    def _stop_following(self, rank: int) -> None:
+        """Whoever goes to another rank no longer follows the one before."""
+        self.place.follow = self.place.follow and rank == self.place.rank

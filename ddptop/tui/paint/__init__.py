@@ -1,1 +1,0 @@
-"""Painting helpers: pure functions from figures to lines of coloured text, without Textual."""

@@ -1,1 +1,0 @@
-"""What the keys do: small classes of actions, mixed into the application. None of them knows Textual."""

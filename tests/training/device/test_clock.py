@@ -1,0 +1,110 @@
+"""Moments on the device, put on the host's clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddptop.training.device.clock import ATTEMPTS, PAUSE_NS, RENEW_NS, DeviceClock
+from ddptop.training.device.events import EventPool
+from tests.training.device.fake import FakeDevice
+
+HOUR_NS = 3_600_000_000_000
+
+
+def clock_of(device: FakeDevice) -> tuple[DeviceClock, EventPool]:
+    pool = EventPool(device)
+    return DeviceClock(device, pool, now=device.now), pool
+
+
+def test_without_a_reference_nothing_is_said() -> None:
+    device = FakeDevice()
+    clock, pool = clock_of(device)
+    assert clock.bound_ns is None
+    assert clock.host_ns(pool.mark()) is None
+
+
+def test_a_moment_is_known_within_the_bound() -> None:
+    device = FakeDevice(look_ns=7_000)
+    clock, pool = clock_of(device)
+    assert clock.renew()
+    device.compute(12_345_678)
+    event = pool.mark()
+    device.now_ns += 20_000_000
+    assert clock.bound_ns is not None and clock.bound_ns <= 7_000
+    found = clock.host_ns(event)
+    assert found is not None and event.at_ns is not None
+    assert abs(found - event.at_ns) <= clock.bound_ns + 1_000
+
+
+def test_a_moment_before_the_reference_is_known_too() -> None:
+    device = FakeDevice()
+    clock, pool = clock_of(device)
+    event = pool.mark()
+    device.now_ns += 5_000_000
+    clock.renew()
+    found = clock.host_ns(event)
+    assert found is not None and event.at_ns is not None
+    assert abs(found - event.at_ns) <= 2_000
+
+
+def test_an_hour_later_float32_has_not_eaten_the_microseconds() -> None:
+    device = FakeDevice()
+    clock, pool = clock_of(device)
+    for _ in range(HOUR_NS // RENEW_NS):
+        clock.renew()
+        device.now_ns += RENEW_NS
+    device.compute(3_000_000)
+    event = pool.mark()
+    device.now_ns += 3_000_000
+    clock.renew()
+    found = clock.host_ns(event)
+    assert found is not None and event.at_ns is not None
+    assert abs(found - event.at_ns) <= 3_000
+
+
+def test_a_young_reference_is_not_renewed() -> None:
+    device = FakeDevice()
+    clock, pool = clock_of(device)
+    clock.renew()
+    made = pool.made
+    device.now_ns += RENEW_NS // 2
+    clock.renew()
+    assert pool.made == made
+
+
+def test_a_device_that_is_held_up_gives_no_reference_and_does_not_hold_up_the_host() -> None:
+    device = FakeDevice()
+    clock, _ = clock_of(device)
+    original = device.side_stream
+
+    def stuck() -> object:
+        stream = original()
+        stream.busy_ns = HOUR_NS
+        return stream
+
+    device.side_stream = stuck  # type: ignore[method-assign]
+    before = device.now_ns
+    assert not clock.renew()
+    assert device.now_ns - before < 50_000_000
+    assert len(device.streams) == ATTEMPTS, "another stream may lie in another hardware queue"
+    before = device.now_ns
+    assert not clock.renew()
+    assert device.now_ns == before, "it looked again at once"
+    device.now_ns += PAUSE_NS
+    device.side_stream = original  # type: ignore[method-assign]
+    assert clock.renew()
+
+
+@pytest.mark.parametrize("lag_ns", [0, 5_000_000, 900_000_000])
+def test_events_that_run_behind_the_host_keep_their_own_moments(lag_ns: int) -> None:
+    device = FakeDevice()
+    clock, pool = clock_of(device)
+    clock.renew()
+    device.compute(lag_ns)
+    first = pool.mark()
+    device.compute(2_000_000)
+    second = pool.mark()
+    device.now_ns += lag_ns + 10_000_000
+    a, b = clock.host_ns(first), clock.host_ns(second)
+    assert a is not None and b is not None
+    assert abs((b - a) - 2_000_000) <= 1_000

@@ -1,0 +1,252 @@
+"""Steps whose moments the device tells later: order, late draining, lost events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ddptop.protocol.messages import Flag
+from ddptop.training.device import events, resolver
+from ddptop.training.device.clock import RENEW_NS, DeviceClock
+from ddptop.training.device.cuda_timer import UNTIMED
+from ddptop.training.device.events import EventPool
+from ddptop.training.device.marks import Mark, PhaseMarks
+from ddptop.training.device.resolver import GIVE_UP_NS, MAX_HELD, StepResolver
+from ddptop.training.device.scalars import DeviceScalars
+from ddptop.training.guard import Guard
+from ddptop.training.recorder import StepRecord
+from tests.training.device.fake import FakeDevice
+from tests.training.device.test_timers import FakeSlots
+
+MS = 1_000_000
+FORWARD, BACKWARD, ALL_REDUCE, OPTIMIZER = 4 * MS, 9 * MS, 3 * MS, 2 * MS
+
+
+class Training:
+    """A host that launches steps in no time, and a device that takes its own over them."""
+
+    def __init__(self) -> None:
+        self.device = FakeDevice(look_ns=0)
+        self.pool = EventPool(self.device)
+        self.clock = DeviceClock(self.device, self.pool, now=self.device.now)
+        self.scalars = DeviceScalars(self.pool, FakeSlots())
+        self.marks = PhaseMarks(self.device, self.pool)
+        self.resolver = StepResolver(self.clock, self.pool, self.scalars, now=self.device.now)
+        self.clock.renew()
+        self.steps = 0
+
+    def phase(self, begin: Mark, ns: int) -> None:
+        self.marks(begin)
+        self.device.compute(ns)
+        self.marks(Mark(begin + 1))
+
+    def step(self, *, data: int = 0, loss: float | None = None) -> StepRecord:
+        begin = self.device.now_ns
+        self.phase(Mark.FORWARD, FORWARD)
+        taken = None if loss is None else (self.scalars.take(loss),)
+        self.marks(Mark.BACKWARD)
+        self.device.compute(BACKWARD)
+        ready = self.pool.mark()
+        self.device.compute(ALL_REDUCE)
+        call: list[Any] = ["key", ready, self.pool.mark()]
+        self.marks(Mark.BACKWARD_END)
+        self.phase(Mark.OPTIMIZER, OPTIMIZER)
+        record = StepRecord(
+            self.steps, begin, self.device.now_ns, data, 1, 1, 1, begin, begin, begin, begin, 1, 1, 0, taken,
+            [call], self.marks.take(),
+        )  # fmt: skip
+        self.steps += 1
+        return record
+
+    def wait(self, ns: int) -> None:
+        self.device.now_ns += ns
+
+
+STEP = FORWARD + BACKWARD + ALL_REDUCE + OPTIMIZER
+
+
+def near(found: int, expected: int) -> bool:
+    """Within what float32 milliseconds resolve."""
+    return abs(found - expected) <= 2_000
+
+
+def test_a_step_goes_out_when_the_device_has_done_it_and_not_before() -> None:
+    training = Training()
+    record = training.step()
+    assert training.resolver.take([record]) == []
+    training.wait(STEP - MS)
+    assert training.resolver.take([]) == []
+    training.wait(MS)
+    (done,) = training.resolver.take([])
+    assert done.step == 0
+    assert training.resolver.waiting == 0
+
+
+def test_phases_and_buckets_are_the_devices() -> None:
+    training = Training()
+    begin = training.device.now_ns
+    records = [training.step(), training.step(loss=0.25)]
+    training.wait(2 * STEP)
+    first, second = training.resolver.take(records)
+    for done in (first, second):
+        assert near(done.forward, FORWARD)
+        assert near(done.backward, BACKWARD + ALL_REDUCE)
+        assert near(done.optimizer, OPTIMIZER)
+        _, ready, end = done.calls[0]
+        assert near(end - ready, ALL_REDUCE)
+        assert done.marks == ()
+    assert near(second.begin, begin + STEP)
+    assert near(second.end - second.begin, STEP)
+    assert near(second.begin, first.end)
+    assert first.loss is None
+    assert second.loss == 0.25
+
+
+def test_a_fetch_that_the_host_hides_is_no_data_time() -> None:
+    training = Training()
+    records = [training.step()]
+    training.wait(5 * MS)  # the host blocks on its loader while the device still computes
+    records.append(training.step(data=5 * MS))
+    training.wait(2 * STEP)
+    _, hidden = training.resolver.take(records)
+    assert near(hidden.data, 0)
+    late = [training.step()]
+    training.wait(STEP + 7 * MS)  # here the device has run dry for 7 ms
+    late.append(training.step(data=STEP + 7 * MS))
+    training.wait(2 * STEP)
+    _, bare = training.resolver.take(late)
+    assert near(bare.data, 7 * MS)
+    assert near(bare.end - bare.begin, STEP + 7 * MS)
+
+
+def test_steps_keep_their_order() -> None:
+    training = Training()
+    first, second = training.step(), training.step()
+    training.wait(2 * STEP)
+    lost = first.marks[0][1]
+    lost.at_ns = training.device.now_ns + 10 * STEP  # type: ignore[attr-defined]
+    assert training.resolver.take([first, second]) == []
+    training.wait(10 * STEP)
+    assert [done.step for done in training.resolver.take([])] == [0, 1]
+
+
+def test_a_lost_event_costs_one_steps_device_times_and_no_more() -> None:
+    training = Training()
+    first, second = training.step(), training.step()
+    first.calls[0][2].at_ns = None
+    training.wait(2 * STEP)
+    assert training.resolver.take([first, second]) == []
+    training.wait(GIVE_UP_NS + MS)
+    given_up, kept = training.resolver.take([])
+    assert given_up.calls == []
+    assert len(kept.calls) == 1
+    assert training.resolver.lost == 1
+    assert kept.begin >= given_up.begin
+
+
+def test_an_error_of_the_device_leaves_what_the_host_saw_and_is_asked_about_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fresh = Guard()
+    monkeypatch.setattr(resolver, "guard", fresh)
+    training = Training()
+    kept, lost, later = training.step(), training.step(loss=0.5), training.step()
+    training.wait(3 * STEP)
+    asked = []
+
+    def refuse() -> bool:
+        asked.append(1)
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    lost.marks[-1][1].query = refuse
+    done = training.resolver.take([kept, lost])
+    assert [record.step for record in done] == [0, 1]
+    assert len(done[0].calls) == 1
+    assert (done[1].calls, done[1].marks, done[1].loss) == ([], (), None)
+    assert not done[1].flags & Flag.DETAIL
+    assert [record.step for record in training.resolver.take([later])] == [2]
+    assert (len(asked), fresh.count, training.resolver.lost) == (1, 1, 2)
+
+
+def test_a_step_of_which_one_end_could_not_be_recorded_shows_no_buckets() -> None:
+    training = Training()
+    record = training.step()
+    record.calls.append(["other", training.pool.mark(), UNTIMED])
+    training.wait(2 * STEP)
+    (done,) = training.resolver.take([record])
+    assert done.calls == []
+    assert not done.flags & Flag.DETAIL
+    assert near(done.forward, FORWARD)
+
+
+def test_where_no_event_is_left_for_a_reference_steps_are_given_up_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    training = Training()
+    training.wait(RENEW_NS)
+    record = training.step()
+    monkeypatch.setattr(events, "MAX_EVENTS", training.pool.made)
+    training.clock._references.clear()
+    assert training.resolver.take([record]) == []
+    training.wait(GIVE_UP_NS + MS)
+    assert [done.step for done in training.resolver.take([])] == [0]
+
+
+def test_a_stalled_device_does_not_fill_the_memory() -> None:
+    training = Training()
+    training.device.compute(10**18)
+    done = []
+    for _ in range(MAX_HELD + 10):
+        done += training.resolver.take([training.step()])
+    assert len(done) == 10
+    assert training.resolver.waiting == MAX_HELD
+    begins = [record.begin for record in [*done, *training.resolver.flush()]]
+    assert begins == sorted(begins)
+
+
+def test_the_end_waits_a_little_for_a_device_that_is_behind_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training()
+    records = [training.step(), training.step()]
+    monkeypatch.setattr(resolver.time, "sleep", lambda _: training.wait(STEP))
+    assert training.resolver.take(records) == []
+    assert [len(done.calls) for done in training.resolver.flush(60.0)] == [1, 1]
+    assert training.resolver.lost == 0
+
+
+def test_the_end_of_training_leaves_nothing_behind() -> None:
+    training = Training()
+    records = [training.step(), training.step()]
+    training.wait(STEP)
+    assert [done.step for done in training.resolver.take(records)] == [0]
+    assert [done.step for done in training.resolver.flush()] == [1]
+    assert training.resolver.waiting == 0
+
+
+def test_gloo_that_has_not_called_back_yet_is_waited_for() -> None:
+    training = Training()
+    record = training.step()
+    record.calls[0][2] = 0
+    training.wait(STEP)
+    assert training.resolver.take([record]) == []
+    record.calls[0][2] = training.device.now_ns
+    (done,) = training.resolver.take([])
+    assert done.calls[0][2] == training.device.now_ns
+
+
+@pytest.mark.parametrize("steps", [3, 50])
+def test_events_are_used_again_from_step_to_step(steps: int) -> None:
+    training = Training()
+    for _ in range(steps):
+        record = training.step(loss=1.0)
+        training.wait(STEP)
+        assert len(training.resolver.take([record])) == 1
+    assert training.pool.made <= 12
+
+
+def test_a_step_in_a_graph_has_no_marks_and_keeps_the_hosts_times() -> None:
+    training = Training()
+    record = training.step()._replace(marks=[], calls=[])
+    training.wait(STEP)
+    (done,) = training.resolver.take([record])
+    assert (done.begin, done.end) == (record.begin, record.end)

@@ -1,0 +1,205 @@
+"""Where a made-up device stands while a step does not move, and what is left of it at an end."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+from ddptop.protocol.codec import decode, encode
+from ddptop.training.device.events import EventPool
+from ddptop.training.device.marks import Mark, PhaseMarks
+from ddptop.training.device.standing import COLLECTIVE, COMPUTE, EITHER, IDLE, Standing, standing
+from ddptop.training.device.timing import NAME, DeviceTiming, GraphWatch
+from ddptop.training.recorder import Recorder, StepRecord
+from tests.training.device.fake import FakeDevice, FakeEvent
+from tests.training.device.test_timers import MS, FakeSlots
+
+NEVER = 10**15
+
+
+class Step:
+    """A step whose phases last a millisecond each, on a device that may get stuck anywhere in it."""
+
+    def __init__(self) -> None:
+        self.device = FakeDevice(look_ns=0)
+        self.pool = EventPool(self.device)
+        self.marks = PhaseMarks(self.device, self.pool)
+        self.side = self.device.side_stream()
+        self.calls: list[list[Any]] = []
+
+    def phase(self, begin: Mark, ns: int = MS) -> None:
+        self.marks(begin)
+        self.device.compute(ns)
+        self.marks(begin + 1)
+
+    def bucket(self, *, compute_ns: int = MS, reduce_ns: int = MS) -> None:
+        self.device.compute(compute_ns)
+        ready = self.pool.mark()
+        self.side.busy_ns = max(self.side.busy_ns, ready.at_ns or 0) + reduce_ns  # type: ignore[attr-defined]
+        self.calls.append(["key", ready, self.pool.mark(self.side)])
+
+    def end_backward(self) -> None:
+        self.device.current.busy_ns = max(self.device.current.busy_ns, self.side.busy_ns)
+        self.marks(Mark.BACKWARD_END)
+
+    def found(self) -> Standing:
+        self.device.now_ns += 100 * MS
+        return standing(self.marks.pending(), self.calls)
+
+
+def test_a_device_that_has_done_all_is_idle() -> None:
+    step = Step()
+    assert step.found() == Standing(IDLE)
+    step.phase(Mark.FORWARD)
+    step.marks(Mark.BACKWARD)
+    step.bucket()
+    step.end_backward()
+    step.phase(Mark.OPTIMIZER)
+    assert step.found() == Standing(IDLE)
+
+
+@pytest.mark.parametrize("stuck", [Mark.FORWARD, Mark.OPTIMIZER])
+def test_a_kernel_that_does_not_end_is_told_with_its_phase(stuck: Mark) -> None:
+    step = Step()
+    for begin in (Mark.FORWARD, Mark.BACKWARD, Mark.OPTIMIZER):
+        step.phase(begin, NEVER if begin == stuck else MS)
+    assert step.found() == Standing(COMPUTE, stuck.name.lower())
+
+
+def test_a_kernel_before_a_bucket_is_told_from_its_all_reduce() -> None:
+    stuck = Step()
+    stuck.marks(Mark.BACKWARD)
+    stuck.bucket()
+    stuck.bucket(compute_ns=NEVER)
+    stuck.end_backward()
+    assert stuck.found() == Standing(COMPUTE, "backward", 1)
+    waits = Step()
+    waits.marks(Mark.BACKWARD)
+    waits.bucket()
+    waits.bucket(reduce_ns=NEVER)
+    waits.bucket()
+    waits.end_backward()
+    waits.phase(Mark.OPTIMIZER)
+    assert waits.found() == Standing(COLLECTIVE, "backward", 1)
+
+
+def test_a_host_that_has_not_come_out_of_backward_yet_is_looked_at_by_its_buckets() -> None:
+    step = Step()
+    step.phase(Mark.FORWARD)
+    step.marks(Mark.BACKWARD)
+    step.bucket(reduce_ns=NEVER)
+    assert step.found() == Standing(COLLECTIVE, "backward", 0)
+
+
+def test_without_bucket_detail_kernel_and_all_reduce_are_not_told_apart() -> None:
+    step = Step()
+    step.phase(Mark.BACKWARD, NEVER)
+    assert step.found() == Standing(EITHER, "backward")
+
+
+def test_between_two_phases_no_phase_is_named() -> None:
+    step = Step()
+    step.phase(Mark.FORWARD)
+    step.device.compute(NEVER)  # the loss's own kernels
+    step.marks(Mark.BACKWARD)
+    assert step.found() == Standing(COMPUTE, "")
+
+
+def test_the_testimony_is_of_the_oldest_step_that_the_device_has_not_done() -> None:
+    timing = DeviceTiming(FakeDevice(look_ns=0), FakeSlots())
+    recorder = Recorder()
+    recorder.marks = timing.marks
+    for _ in range(3):
+        recorder.forward_begins(True)
+        timing.device.compute(NEVER)  # type: ignore[attr-defined]
+        recorder.forward_ends()
+        recorder.backward_begins(None)
+        recorder.backward_ends()
+        recorder.optimizer_begins(1)
+        recorder.optimizer_ends(1)
+    timing.resolver.take([])
+    assert timing.testimony(recorder, 3).step == 2, "the step that the host is in, nothing is held"
+    timing.resolver.take([StepRecord._make(fields) for fields in recorder.records])
+    told = timing.testimony(recorder, 3)
+    assert (told.kind, told.rank, told.step) == ("device", 3, 0)
+    assert told.fields == {"state": COMPUTE, "phase": "forward", "bucket": -1}
+    assert decode(encode(told)) == told
+
+
+def test_what_cuda_reports_instead_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: FakeEvent) -> bool:
+        raise RuntimeError(
+            "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might ..."
+        )
+
+    timing = DeviceTiming(FakeDevice(), FakeSlots())
+    timing.marks(Mark.FORWARD)
+    monkeypatch.setattr(FakeEvent, "query", refuse)
+    told = timing.testimony(Recorder(), 0)
+    assert told.fields == {
+        "state": "error",
+        "error": "CUDA error: an illegal memory access was encountered",
+    }
+
+
+def test_steps_inside_a_graph_are_declared_until_steps_go_on() -> None:
+    device = FakeDevice()
+    recorder = Recorder()
+    marks = PhaseMarks(device, EventPool(device))
+    watch = GraphWatch(recorder, marks)
+    assert watch.news(2) is None
+    device.captures = True
+    marks(Mark.FORWARD)
+    began = watch.news(2)
+    assert began is not None
+    assert (began.kind, began.rank, began.fields) == ("phase_begins", 2, {"name": NAME})
+    marks(Mark.FORWARD_END)
+    assert watch.news(2) is None, "one capture is one phase"
+    recorder.step += 1
+    assert watch.news(2) is None, "the captured step is closed by the next one"
+    recorder.step += 1
+    ended = watch.news(2)
+    assert ended is not None and ended.kind == "phase_ends"
+    assert watch.news(2) is None
+
+
+def test_what_could_not_be_timed_is_told_once() -> None:
+    device = FakeDevice()
+    timing = DeviceTiming(device, FakeSlots())
+    assert timing.untimed() == {}
+    device.captures = True
+    timing.marks(Mark.FORWARD)
+    assert timing.untimed() == {"gpu.captured_in_graphs": 1}
+    assert timing.untimed() == {}
+
+
+def test_no_event_is_destroyed_in_a_forked_child_or_at_the_end() -> None:
+    destroyed = []
+
+    class Mortal(FakeEvent):
+        def __del__(self) -> None:
+            destroyed.append(self)
+
+    device = FakeDevice(look_ns=0)
+    device.new_event = lambda: Mortal(device)  # type: ignore[method-assign]
+    timing = DeviceTiming(device, FakeSlots())
+    recorder = Recorder()
+    recorder.marks = timing.marks
+    recorder.forward_begins(True)
+    recorder.note("key", timing.pool.mark())
+    recorder.forward_ends()
+    recorder.backward_begins((timing.scalars.take(0.5),))
+    recorder.backward_ends()
+    recorder.optimizer_begins(1)
+    recorder.optimizer_ends(1)
+    recorder.finish()
+    assert len(recorder.records) == 1
+    timing.pool.give(timing.pool.mark())
+    timing.abandon(recorder)
+    assert not recorder.records
+    assert recorder.marks is None
+    del timing, recorder
+    gc.collect()
+    assert destroyed == []

@@ -1,0 +1,341 @@
+"""Bucket timers, phase marks and scalars on a made-up GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from ddptop.training.device import cuda_timer, events, marks
+from ddptop.training.device.cuda_timer import UNTIMED, CudaTimer, GlooCudaTimer
+from ddptop.training.device.events import MAX_EVENTS, EventPool, NoEvent
+from ddptop.training.device.marks import MAX_MARKS, Mark, PhaseMarks, phases
+from ddptop.training.device.scalars import SLOTS, DeviceScalars
+from ddptop.training.device.timing import DeviceTiming
+from ddptop.training.guard import Guard
+from ddptop.training.recorder import MAX_LOSSES, Recorder
+from tests.training.device.fake import FakeDevice, FakeEvent, FakeStream
+
+MS = 1_000_000
+
+
+class NcclFuture:
+    """Makes the current stream wait for the collective, as a CUDA future does."""
+
+    def __init__(self, device: FakeDevice, done_ns: int) -> None:
+        self._device = device
+        self._done_ns = done_ns
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        self._device.current.busy_ns = max(self._device.current.busy_ns, self._done_ns)
+
+
+class GlooFuture:
+    """Calls back when the host is done."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Any] = []
+
+    def add_done_callback(self, callback: Any) -> None:
+        self.callbacks.append(callback)
+
+
+class HostFuture(GlooFuture):
+    """Of a communication hook of the user's own that works on the host: to wait for it would block."""
+
+    def done(self) -> bool:
+        return False
+
+    def wait(self) -> None:
+        """Reached by the callback alone."""
+        assert self.callbacks, "waited before the hook was done"
+
+
+class FakeSlots:
+    """Slots that are written when asked to."""
+
+    def __init__(self) -> None:
+        self.memory = [0.0] * SLOTS
+
+    def copy(self, slot: int, tensor: Any) -> None:
+        self.memory[slot] = float(tensor)
+
+    def read(self, slot: int) -> float:
+        return self.memory[slot]
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Guard:
+    """A guard that has caught nothing, in the timers' and the marks' place of their own."""
+    made = Guard()
+    for module in (cuda_timer, marks):
+        monkeypatch.setattr(module, "guard", made)
+    return made
+
+
+def test_nccl_ready_is_on_the_compute_stream_and_end_on_a_side_stream() -> None:
+    device = FakeDevice()
+    pool = EventPool(device)
+    timer = CudaTimer(device, pool)
+    compute = device.current
+    device.compute(4 * MS)
+    ready = timer.ready()
+    call: list[Any] = ["key", ready, 0]
+    timer.watch(call, NcclFuture(device, device.now_ns + 9 * MS))
+    assert ready is not None
+    assert ready.at_ns == device.now_ns + 4 * MS
+    assert call[2].at_ns == device.now_ns + 9 * MS
+    assert device.current is compute
+    assert compute.busy_ns == device.now_ns + 4 * MS, "the compute stream was made to wait"
+
+
+def test_collectives_share_one_side_stream() -> None:
+    device = FakeDevice()
+    timer = CudaTimer(device, EventPool(device))
+    for done in (3, 1):
+        timer.watch(["key", None, 0], NcclFuture(device, device.now_ns + done * MS))
+    assert len(device.streams) == 1
+
+
+@pytest.mark.parametrize("kind", ["nccl", "gloo"])
+def test_nothing_is_recorded_into_a_graph(kind: str) -> None:
+    device = FakeDevice()
+    pool = EventPool(device)
+    timer = CudaTimer(device, pool) if kind == "nccl" else GlooCudaTimer(device, pool)
+    device.captures = True
+    assert timer.ready() is None
+    assert pool.made == 0
+
+
+def test_gloo_with_cuda_tensors_ends_on_the_hosts_clock() -> None:
+    device = FakeDevice()
+    timer = GlooCudaTimer(device, EventPool(device))
+    call: list[Any] = ["key", timer.ready(), 0]
+    future = GlooFuture()
+    timer.watch(call, future)
+    assert call[2] == 0
+    future.callbacks[0](future)
+    assert isinstance(call[2], int) and call[2] > 0
+
+
+def test_events_are_used_again() -> None:
+    pool = EventPool(FakeDevice())
+    for _ in range(100):
+        pool.give(pool.mark(), pool.mark())
+    assert pool.made == 2
+
+
+def test_where_nobody_takes_finished_steps_no_more_events_are_made_than_may_be() -> None:
+    device = FakeDevice()
+    pool = EventPool(device)
+    under_way = [pool.mark() for _ in range(MAX_EVENTS)]
+    with pytest.raises(NoEvent):
+        pool.take()
+    assert (pool.made, pool.refused) == (MAX_EVENTS, 1)
+    pool.give(under_way.pop())
+    assert pool.take() is not None
+    under_way.pop()  # a step that was dropped takes its events along
+    assert pool.take() is not None
+
+
+def test_without_events_a_step_is_timed_by_the_host_alone_and_nothing_counts_as_a_failure(
+    monkeypatch: pytest.MonkeyPatch, fresh: Guard
+) -> None:
+    device = FakeDevice()
+    pool = EventPool(device)
+    phase_marks, timer = PhaseMarks(device, pool), CudaTimer(device, pool)
+    phase_marks(Mark.FORWARD)
+    call: list[Any] = ["key", timer.ready(), 0]
+    monkeypatch.setattr(events, "MAX_EVENTS", pool.made)
+    phase_marks(Mark.FORWARD_END)
+    assert timer.ready() is None
+    timer.watch(call, NcclFuture(device, device.now_ns))
+    assert call[2] == UNTIMED
+    assert phase_marks.take() == []
+    assert fresh.count == 0
+
+
+def test_a_hook_whose_future_holds_an_error_leaves_no_call_open() -> None:
+    class Failed(NcclFuture):
+        def wait(self) -> None:
+            raise RuntimeError("the hook's own error")
+
+    device = FakeDevice()
+    timer = CudaTimer(device, EventPool(device))
+    call: list[Any] = ["key", timer.ready(), 0]
+    with pytest.raises(RuntimeError):
+        timer.watch(call, Failed(device, 0))
+    assert call[2] == UNTIMED
+
+
+def test_an_event_that_cannot_be_recorded_is_not_dropped() -> None:
+    class Refusing(FakeEvent):
+        def record(self, stream: Any = None) -> None:
+            raise RuntimeError("device-side assert triggered")
+
+    device = FakeDevice()
+    pool = EventPool(device)
+    event = Refusing(device)
+    pool.give(event)
+    with pytest.raises(RuntimeError):
+        pool.mark()
+    assert pool.take() is event
+
+
+def test_marks_become_phases_on_the_devices_line() -> None:
+    marks = [
+        (Mark.FORWARD, 10), (Mark.FORWARD_END, 14), (Mark.BACKWARD, 15), (Mark.BACKWARD_END, 25),
+        (Mark.FORWARD, 26), (Mark.FORWARD_END, 30), (Mark.BACKWARD, 31), (Mark.BACKWARD_END, 43),
+        (Mark.OPTIMIZER, 44), (Mark.OPTIMIZER_END, 49),
+    ]  # fmt: skip
+    found = phases(marks, before=7)
+    assert found is not None
+    assert (found.begin, found.end) == (7, 49)
+    assert (found.forward, found.backward, found.optimizer) == (8, 22, 5)
+    assert (found.forward_at, found.backward_at, found.optimizer_at) == (10, 31, 44)
+    assert found.backward_end == 43
+
+
+def test_a_closure_inside_the_optimizer_keeps_its_own_names() -> None:
+    marks = [
+        (Mark.OPTIMIZER, 0), (Mark.FORWARD, 1), (Mark.FORWARD_END, 4), (Mark.BACKWARD, 4),
+        (Mark.BACKWARD_END, 9), (Mark.OPTIMIZER_END, 12),
+    ]  # fmt: skip
+    found = phases(marks, before=None)
+    assert found is not None
+    assert (found.forward, found.backward, found.optimizer) == (3, 5, 4)
+
+
+def test_a_phase_that_raised_does_not_spoil_the_others() -> None:
+    marks = [
+        (Mark.FORWARD, 0), (Mark.FORWARD, 5), (Mark.FORWARD_END, 9),
+        (Mark.BACKWARD, 9), (Mark.BACKWARD_END, 12),
+    ]  # fmt: skip
+    found = phases(marks, before=None)
+    assert found is not None
+    assert (found.forward, found.backward, found.end) == (4, 3, 12)
+
+
+def test_no_marks_no_phases() -> None:
+    assert phases([], before=3) is None
+
+
+def test_marks_are_bounded_and_skipped_in_a_graph() -> None:
+    device = FakeDevice()
+    marks = PhaseMarks(device, EventPool(device))
+    for _ in range(2 * MAX_MARKS):
+        marks(Mark.FORWARD)
+    assert len(marks.take()) == MAX_MARKS
+    device.captures = True
+    marks(Mark.FORWARD)
+    assert marks.take() == []
+    assert marks.captured == 1
+
+
+def test_a_scalar_is_read_when_the_device_has_it_and_not_before() -> None:
+    device = FakeDevice(look_ns=0)
+    scalars = DeviceScalars(EventPool(device), FakeSlots())
+    device.compute(5 * MS)
+    pending = scalars.take(0.25)
+    assert pending is not None
+    assert scalars.value(pending) is None
+    device.now_ns += 5 * MS
+    assert scalars.value(pending) == 0.25
+
+
+def test_without_a_free_slot_a_scalar_is_left_unread() -> None:
+    device = FakeDevice(look_ns=0)
+    scalars = DeviceScalars(EventPool(device), FakeSlots())
+    device.compute(5 * MS)
+    taken = [scalars.take(float(i)) for i in range(SLOTS + 1)]
+    assert taken[-1] is None
+    device.now_ns += 5 * MS
+    assert taken[1] is not None and scalars.value(taken[1]) == 1.0
+    assert scalars.take(7.0) is not None
+
+
+def test_a_value_that_nobody_asks_for_gives_its_slot_back_when_they_run_short() -> None:
+    device = FakeDevice(look_ns=0)
+    scalars = DeviceScalars(EventPool(device), FakeSlots())
+    taken = [scalars.take(float(i)) for i in range(SLOTS + 3)]
+    assert None not in taken
+    assert taken[0] is not None and scalars.value(taken[0]) is None
+    assert taken[3] is not None and scalars.value(taken[3]) == 3.0
+    assert taken[-1] is not None and scalars.value(taken[-1]) == SLOTS + 2.0
+
+
+def test_a_hook_that_works_on_the_host_is_not_waited_for() -> None:
+    device = FakeDevice()
+    timer = CudaTimer(device, EventPool(device))
+    call: list[Any] = ["key", timer.ready(), 0]
+    future = HostFuture()
+    timer.watch(call, future)
+    assert call[2] == 0
+    future.callbacks[0](future)
+    assert call[2].recorded == 1
+
+
+def test_a_device_that_refuses_neither_stops_a_collective_nor_a_phase(
+    monkeypatch: pytest.MonkeyPatch, fresh: Guard
+) -> None:
+    device = FakeDevice()
+    pool = EventPool(device)
+    monkeypatch.setattr(device, "new_event", lambda: 1 // 0)
+    assert CudaTimer(device, pool).ready() is None
+    assert GlooCudaTimer(device, pool).ready() is None
+    PhaseMarks(device, pool)(Mark.FORWARD)
+    assert fresh.count == 3
+
+
+def test_events_are_recorded_on_the_devices_own_stream_whatever_device_the_thread_has() -> None:
+    class Elsewhere(FakeDevice):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = FakeStream()
+
+        def stream(self) -> FakeStream:
+            return self.own
+
+    device = Elsewhere()
+    device.own.busy_ns = device.now_ns + 7 * MS
+    event = EventPool(device).mark()
+    assert isinstance(event, FakeEvent)
+    assert event.at_ns == device.own.busy_ns
+
+
+def test_the_publishers_thread_is_not_concerned_by_captures_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    modes = []
+
+    class Driver:
+        def __init__(self, name: str) -> None:
+            assert name == "libcuda.so.1"
+
+        def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> None:
+            modes.append(mode._obj.value)
+
+    monkeypatch.setattr(events.ctypes, "CDLL", Driver)
+    events.ignore_captures()
+    assert modes == [1]
+    monkeypatch.undo()
+    events.ignore_captures()  # also where there is no driver
+
+
+def test_losses_of_a_step_that_never_ends_do_not_grow() -> None:
+    recorder = Recorder()
+    for _ in range(2 * MAX_LOSSES):
+        recorder.backward_begins(("pending",))
+        recorder.backward_ends()
+    assert len(recorder._loss_later) == MAX_LOSSES
+
+
+def test_a_scalar_of_another_device_is_left_unread() -> None:
+    timing = DeviceTiming(FakeDevice(), FakeSlots(), index=-1)  # a CPU tensor says -1
+    assert timing.scalar(torch.tensor(1.5)) is not None
+    timing.index = 0
+    assert timing.scalar(torch.tensor(1.5)) is None

@@ -1,0 +1,108 @@
+"""Runs without a launcher of ours: one collector per host, which the training neither sees nor waits for."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+
+from ddptop.host.discovery import RunFile, read_run_file
+from ddptop.protocol.messages import Progress
+from ddptop.recording.reader import Recording, RecordingError
+from ddptop.sources.replay import frame_at
+from tests.processes import DDPTOP_RUN, TORCHRUN, environment, free_port, run, started, until
+
+SCRIPTS = Path(__file__).parent / "scripts"
+LIKE_SRUN = Path(__file__).parents[1] / "trainers" / "scripts" / "like_srun.sh"
+TWO = ["--standalone", "--nproc-per-node", "2"]
+
+
+def runs(home: Path) -> list[RunFile]:
+    """As `ddptop ls` would find them, in the folder of this test."""
+    found = (read_run_file(folder) for folder in (home / "r" / "ddptop").glob("*"))
+    return [run for run in found if run is not None and psutil.pid_exists(run.pid)]
+
+
+def trains(run: RunFile, ranks: int = 2) -> bool:
+    """Whether heartbeats of all ranks have been recorded from beyond the first step."""
+    try:
+        with Recording.open(Path(str(run.recording))) as opened:
+            beats = [(item.rank, item.message) for item in opened.records()]
+    except (OSError, RecordingError):  # not there yet
+        return False
+    seen = {rank for rank, message in beats if isinstance(message, Progress) and message.step > 0}
+    return len(seen) == ranks
+
+
+def test_the_first_rank_starts_the_collector_and_it_ends_with_the_training(tmp_path: Path) -> None:
+    env = environment(tmp_path)
+    with started([*TORCHRUN, *TWO, SCRIPTS / "explicit.py"], env, tmp_path) as training:
+        (first,) = until(lambda: runs(tmp_path), "a run")  # type: ignore[misc]
+        until(lambda: trains(first), "both ranks on record")
+        collector = psutil.Process(first.pid)
+        assert collector.nice() == 10
+        assert not {process.pid for process in collector.parents()} & {training.pid, os.getpid()}
+        assert os.getsid(first.pid) not in (os.getsid(training.pid), first.pid)
+        assert {str(Path(f"/proc/{first.pid}/fd/{number}").readlink()) for number in (0, 1)} == {"/dev/null"}
+        os.kill(first.pid, signal.SIGKILL)
+        until(lambda: [run for run in runs(tmp_path) if run.pid != first.pid], "another collector")
+        (second,) = runs(tmp_path)
+        assert (second.name, second.recording) == (first.name, first.recording)
+        (tmp_path / "enough").touch()
+        out, err = training.communicate(timeout=60)
+    assert (training.returncode, "ddptop" in err) == (0, False), err
+    until(lambda: not psutil.pid_exists(second.pid), "the collector's end")
+    frame = frame_at(Path(str(first.recording)), None)
+    assert (frame.run.state, frame.run.exit_code) == ("finished", None)
+    assert list(zip(frame.ranks.state, frame.ranks.step, strict=True)) == [("finished", int(out))] * 2
+    assert list(frame.ranks.lost_records) == [0, 0]
+    assert not list((tmp_path / "r" / "ddptop").iterdir())
+
+
+def test_ctrl_c_ends_the_training_and_the_collector_tells_of_it(tmp_path: Path) -> None:
+    words = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command = [sys.executable, SCRIPTS / "explicit.py"]
+    with started(command, environment(tmp_path) | words, tmp_path) as training:
+        (only,) = until(lambda: runs(tmp_path), "a run")  # type: ignore[misc]
+        until(lambda: trains(only, ranks=1), "it on record")
+        os.killpg(training.pid, signal.SIGINT)
+        _, err = training.communicate(timeout=60)
+    assert training.returncode == -signal.SIGINT, err
+    until(lambda: not psutil.pid_exists(only.pid), "the collector's end")
+    frame = frame_at(Path(str(only.recording)), None)
+    assert frame.run.state == "failed"
+    assert [death.reason for death in frame.deaths] == ["KeyboardInterrupt"]
+
+
+def test_switched_off_it_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "enough").touch()
+    done = run([sys.executable, SCRIPTS / "explicit.py"], environment(tmp_path) | {"DDPTOP": "0"}, tmp_path)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+    assert not (tmp_path / "r" / "ddptop").exists() and not (tmp_path / "state").exists()
+
+
+def test_launchers_started_once_per_rank_share_one_collector(tmp_path: Path) -> None:
+    script = [
+        *DDPTOP_RUN,
+        "--ddptop-name",
+        "shared",
+        "--ddptop-exec",
+        sys.executable,
+        str(SCRIPTS / "explicit.py"),
+    ]
+    with started(["bash", LIKE_SRUN, "2", str(os.getpid()), *script], environment(tmp_path), tmp_path) as job:
+        (only,) = until(lambda: runs(tmp_path), "a run")  # type: ignore[misc]
+        until(lambda: trains(only), "both ranks on record")
+        assert [run.pid for run in runs(tmp_path)] == [only.pid]
+        (tmp_path / "enough").touch()
+        out, err = job.communicate(timeout=60)
+    assert job.returncode == 0, err
+    told = [line for line in err.splitlines() if line.startswith("ddptop: ")]
+    assert told[0] == "ddptop: run shared: watch it with `ddptop shared`"
+    assert re.fullmatch(rf"ddptop: run shared: {int(out)} steps, recorded in .*/shared.ddptop", told[1])
+    assert len(told) == 2
+    until(lambda: not psutil.pid_exists(only.pid), "the collector's end")

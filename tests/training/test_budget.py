@@ -1,0 +1,228 @@
+"""Sampling keeps to the budget, and N moves by powers of two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ddptop.protocol.messages import Flag
+from ddptop.training.budget import (
+    FIRST_STEPS,
+    KEPT,
+    LEAST_SHARE,
+    MAX_LOSS_EVERY,
+    RAREST,
+    WRAPPER_NS,
+    Budget,
+    median,
+)
+from ddptop.training.recorder import StepRecord, clocked
+
+MS = 1_000_000
+
+
+def record(step: int, *, wall: int, cost: int, detail: bool) -> StepRecord:
+    begin = step * wall
+    flags = int(Flag.DETAIL) if detail else 0
+    return StepRecord(step, begin, begin + wall, 0, 0, 0, 0, -1, -1, -1, -1, 1, flags, cost, None, [])
+
+
+class Training:
+    """Steps as a rank takes them, on simulated time: costs are the test's, batches come every 250 ms."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.step = 0
+        self.seen: list[int] = []
+        """`every` after each batch."""
+
+    def run(
+        self,
+        steps: int,
+        *,
+        wall: int,
+        plain: int | Callable[[int], int],
+        detail: int | Callable[[int], int],
+        publisher: int = 20_000,
+    ) -> None:
+        """`plain` and `detail`: CPU ns of a step of the kind, or of the step with this number."""
+        end = self.step + steps
+        while self.step < end:
+            batch = []
+            for step in range(self.step, min(end, self.step + max(1, 250 * MS // wall))):
+                detailed = step % self.budget.detail_every == 0
+                cost = detail if detailed else plain
+                cost = cost if isinstance(cost, int) else cost(step)
+                batch.append(record(step, wall=wall, cost=cost if clocked(step) else 0, detail=detailed))
+            self.step += len(batch)
+            self.budget.account(batch, publisher_ns=publisher)
+            self.seen.append(self.budget.every)
+
+
+def trained(steps: int = 2_000, **costs: int) -> Budget:
+    training = Training(Budget(1.0))
+    training.run(steps, **costs)  # type: ignore[arg-type]  # none is a function here
+    return training.budget
+
+
+def test_cheap_detail_is_taken_in_every_step() -> None:
+    assert trained(wall=50 * MS, plain=5_000, detail=100_000).every == 1
+
+
+def test_dear_detail_is_sampled_just_enough() -> None:
+    budget = trained(wall=3 * MS, plain=5_000, detail=205_000)
+    assert budget.every == 16  # 200 us in the 30 - 5 - 2 - 0.2 = 22.8 us left: every 8.8 steps, so 16
+    assert budget.cost_pct < 1.0
+
+
+def test_the_first_200_steps_are_detailed_whatever_they_cost() -> None:
+    training = Training(Budget(1.0))
+    training.run(FIRST_STEPS - 1, wall=MS, plain=5_000, detail=900_000)
+    assert set(training.seen) == {1}
+
+
+def test_the_interval_changes_by_one_power_of_two_at_a_time() -> None:
+    training = Training(Budget(1.0))
+    training.run(4_000, wall=3 * MS, plain=5_000, detail=205_000)
+    training.run(4_000, wall=50 * MS, plain=5_000, detail=205_000)
+    pairs = list(zip([1, *training.seen], training.seen, strict=False))
+    assert max(training.seen) == 16, "it did change"
+    assert training.seen[-1] == 1, "and came back when steps grew longer"
+    assert {max(pair) // min(pair) for pair in pairs} == {1, 2}
+
+
+def test_a_batch_without_room_does_not_end_detail() -> None:
+    """One measurement of a second, or one batch in which nothing but our own threads ran."""
+    training = Training(Budget(1.0))
+    training.run(1_000, wall=10 * MS, plain=20_000, detail=120_000)
+    before = training.budget.every
+    outlier = training.step
+    training.run(1_000, wall=10 * MS, plain=20_000, detail=lambda s: 10**9 if s - outlier < 8 else 120_000)
+    training.run(24, wall=10 * MS, plain=10**9, detail=10**9, publisher=10**9)
+    assert set(training.seen[-50:]) == {before}
+
+
+def test_a_change_of_load_is_forgotten_within_seven_measurements() -> None:
+    training = Training(Budget(1.0))
+    training.run(2_000, wall=10 * MS, plain=20_000, detail=600_000)
+    assert training.budget.every == 8
+    begin = len(training.seen)
+    training.run(400, wall=10 * MS, plain=20_000, detail=60_000)
+    assert training.budget.every == 1
+    assert training.seen.index(4, begin) - begin <= KEPT * 8 // 25 + 1, "batches are of 25 steps"
+
+
+@pytest.mark.parametrize(("extra", "rarest"), [(600_000, RAREST), (1_400_000, 64), (10_000_000, 512)])
+def test_detail_is_rarer_than_every_32nd_step_only_where_it_is_too_dear_there(
+    extra: int, rarest: int
+) -> None:
+    """3 ms steps: 30 us of budget less 7 for all else, so that 600 us must be spread over 26 steps."""
+    training = Training(Budget(1.0))
+    training.run(60_000, wall=3 * MS, plain=5_000, detail=5_000 + extra)
+    assert training.budget.every == rarest
+    at = training.seen.index(RAREST)
+    if rarest > RAREST:
+        batches = training.seen.index(2 * RAREST) - at
+        assert batches * 83 >= KEPT * RAREST, "after so many measurements at 32"
+
+
+def test_where_the_phases_alone_exceed_the_budget_a_little_detail_is_kept() -> None:
+    budget = trained(20_000, wall=MS, plain=20_000, detail=60_000)
+    assert budget.tight
+    assert budget.every == 16  # 40 us / 16 = 2.5 us, a quarter of 10 us
+    assert 40_000 / budget.every <= LEAST_SHARE * 10_000
+    assert budget.cost_pct > 2.0, "and the cost is reported as it is"
+
+
+def test_a_tight_budget_reads_the_loss_less_often_and_a_roomy_one_always() -> None:
+    training = Training(Budget(1.0))
+    training.run(5_000, wall=MS, plain=20_000, detail=205_000)
+    assert (training.budget.tight, training.budget.loss_every) == (True, MAX_LOSS_EVERY)
+    training.run(500, wall=50 * MS, plain=20_000, detail=205_000)
+    assert (training.budget.tight, training.budget.loss_every) == (False, 1)
+
+
+def test_full_detail_is_kept_whatever_it_costs_and_the_cost_is_told() -> None:
+    training = Training(Budget(1.0, full_detail=True))
+    training.run(2_000, wall=3 * MS, plain=5_000, detail=205_000, publisher=25_000)
+    budget = training.budget
+    assert budget.every == 1
+    assert budget.cost_us == pytest.approx((205_000 + WRAPPER_NS + 300) / 1e3, rel=0.01)
+    assert budget.cost_pct == pytest.approx(100 * budget.cost_us / 3_000, rel=0.01)
+
+
+def test_the_interval_in_use_is_the_largest_of_the_group_and_so_is_the_cost() -> None:
+    training = Training(Budget(1.0))
+    training.budget.announced = 8
+    training.run(1_000, wall=10 * MS, plain=20_000, detail=100_000, publisher=0)
+    assert (training.budget.every, training.budget.detail_every) == (2, 8)
+    assert training.budget.cost_us == pytest.approx(20 + 2 + 80 / 8)
+
+
+def test_a_pause_between_two_steps_makes_no_room_for_more_detail() -> None:
+    budget = Budget(1.0)
+    batch = [record(step, wall=3 * MS, cost=8_000, detail=False) for step in range(20)]
+    batch[7] = batch[7]._replace(end=batch[7].end + 10**10)
+    budget.account(batch, publisher_ns=0)
+    assert budget.cost_pct == pytest.approx(100 * (8_000 + WRAPPER_NS) / (3 * MS))
+
+
+def test_what_the_publisher_takes_between_two_long_steps_is_counted() -> None:
+    budget = Budget(1.0)
+    for step in range(10):  # steps of 2 s: of eight rounds of the publisher seven bring no record
+        for _ in range(7):
+            budget.account([], publisher_ns=500_000)
+        budget.account([record(step, wall=2_000 * MS, cost=0, detail=False)], publisher_ns=500_000)
+    assert budget.cost_us == pytest.approx(8 * 500 + WRAPPER_NS / 1e3)
+
+
+def test_replica_checks_are_counted_per_step() -> None:
+    budget = Budget(1.0)
+    budget.account([record(1, wall=500 * MS, cost=0, detail=False)], publisher_ns=0, checks_ns=100_000)
+    assert budget.cost_us == pytest.approx(100 + WRAPPER_NS / 1e3)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("2.5", 2.5), ("", 1.0), ("much", 1.0)])
+def test_the_budget_comes_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, text: str, expected: float
+) -> None:
+    monkeypatch.setenv("DDPTOP_BUDGET", text)
+    assert Budget.from_environment().budget_pct == expected
+
+
+def test_on_a_loaded_machine_detail_goes_on() -> None:
+    """As recorded beside busy loops: one of two ranks with four buckets, detail in every eighth step.
+
+    `loaded_trace.txt` holds for each step its length and the time of the recorder's own code (us), whether
+    that is CPU time or elapsed time, and the timed all-reduces; `batch` and the CPU time of the publisher
+    (us) end a batch.
+    """
+    path = Path(__file__).parent / "loaded_trace.txt"
+    rows = [line.split() for line in path.read_text().splitlines()]
+    costs: dict[tuple[str, bool], list[int]] = {}
+    for row in rows:
+        if row[0] != "batch":
+            costs.setdefault((row[2], row[3] != "0"), []).append(int(row[1]))
+    elapsed = costs["elapsed", True]
+    assert max(elapsed) > 20 * median(elapsed), "other processes ran within our code"
+    budget, batch, seen, at, now, skips = Budget(1.0), [], [], 0, 0, False
+    for row in 4 * rows:
+        if row[0] == "batch":
+            skips = not skips and budget.tight  # then the publisher runs half as often
+            if skips:
+                continue
+            budget.account(batch, publisher_ns=1_000 * int(row[1]))
+            seen.append(budget.every)
+            batch = []
+            continue
+        detailed = at % budget.detail_every == 0
+        kind = costs["cpu", detailed]
+        wall = 1_000 * int(row[0])
+        made = record(at, wall=wall, cost=1_000 * kind[at // 8 % len(kind)], detail=detailed)
+        batch.append(made._replace(begin=now, end=now + wall, calls=[[None, 0, 0]] * (4 * detailed)))
+        at, now = at + 1, now + wall
+    assert max(seen) <= 16, "steps of 10 to 13 ms at a load of 15; the controller before went to 4096"
+    assert sorted(seen)[len(seen) // 2] <= 8
+    assert budget.cost_pct <= budget.budget_pct

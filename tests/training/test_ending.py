@@ -1,0 +1,83 @@
+"""The reason of a process's end, as its finalizers can see it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from ddptop.training.exit import FINISHED, Ending, ending, in_words
+
+
+def seen_in_flight(raise_it: Callable[[], None]) -> Ending:
+    """What a finalizer finds that runs while the exception is still on its way, as in multiprocessing."""
+    found = []
+    with contextlib.suppress(BaseException):
+        try:
+            raise_it()
+        finally:
+            found.append(ending())
+    return found[0]
+
+
+def fail() -> None:
+    raise KeyError("batch")
+
+
+def fail_as_a_child_of_mp_spawn() -> None:
+    try:
+        fail()
+    except KeyError:
+        sys.exit(1)
+
+
+def leave_from_a_handled_error() -> None:
+    try:
+        fail()
+    except KeyError:
+        sys.exit(0)
+
+
+def test_an_exception_in_flight_is_the_reason_and_its_traceback_is_kept() -> None:
+    found = seen_in_flight(fail)
+    assert found.reason == "KeyError: 'batch'"
+    assert found.trace is not None
+    assert (found.trace.thread, found.trace.main) == ("traceback", True)
+    assert [call.function for call in found.trace.frames] == ["fail", "seen_in_flight"], "innermost first"
+
+
+def test_what_mp_spawn_has_turned_into_an_exit_is_found() -> None:
+    found = seen_in_flight(fail_as_a_child_of_mp_spawn)
+    assert found.reason == "KeyError: 'batch'"
+    assert found.trace is not None and found.trace.frames[0].function == "fail"
+
+
+@pytest.mark.parametrize(("code", "reason"), [(3, "exit code 3"), ("no data", "exit code 1")])
+def test_an_exit_code_is_told(code: object, reason: str) -> None:
+    found = seen_in_flight(lambda: sys.exit(code))
+    assert found.reason == reason
+    assert found.trace is not None
+
+
+@pytest.mark.parametrize("code", [None, 0])
+def test_an_exit_without_a_code_is_a_clean_end(code: object) -> None:
+    assert seen_in_flight(lambda: sys.exit(code)) == Ending(FINISHED, None)
+    assert seen_in_flight(leave_from_a_handled_error) == Ending(FINISHED, None)
+    assert ending() == Ending(FINISHED, None)
+
+
+def test_a_scripts_uncaught_exception_is_the_one_that_was_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "last_value", ValueError("no such luck"), raising=False)
+    assert ending().reason == "ValueError: no such luck"
+
+
+def test_a_message_is_cut_and_one_that_cannot_be_had_is_left_out() -> None:
+    class Strange(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert in_words(Strange()) == "Strange"
+    assert in_words(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert len(in_words(ValueError("x" * 10_000))) == 500

@@ -1,0 +1,104 @@
+"""Answers to the collector's questions: once each, in time, and never too large."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from ddptop.protocol.codec import decode, encode
+from ddptop.protocol.evidence import Evidence, GroupState, Operation, Stack, StackFrame
+from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
+from ddptop.training.evidence import flight_recorder
+from ddptop.training.evidence import witness as module
+from ddptop.training.evidence.witness import Witness, fitted
+from ddptop.training.guard import Guard
+from tests.processes import until
+
+PLACE = (12, 3, 1)
+
+
+@pytest.fixture
+def fresh_guard(monkeypatch: pytest.MonkeyPatch) -> Guard:
+    fresh = Guard()
+    monkeypatch.setattr(module, "guard", fresh)
+    return fresh
+
+
+def witness() -> Witness:
+    return Witness(threading.get_ident(), lambda: PLACE)
+
+
+def answer(one: Witness, asked: int) -> Evidence:
+    found = until(lambda: one.answer(asked), "an answer")
+    assert isinstance(found, Evidence)
+    return found
+
+
+def test_every_question_is_answered_once(fresh_guard: Guard) -> None:
+    one = witness()
+    assert one.answer(0) is None, "nobody has asked"
+    first = answer(one, 111)
+    assert (first.number, first.step, first.phase, first.bucket, first.reason) == (111, *PLACE, "")
+    functions = [call.function for call in first.stacks[0].frames]
+    assert "test_every_question_is_answered_once" in functions
+    assert any("answer(one, 111)" in call.code for call in first.stacks[0].frames)
+    assert one.answer(111) is None
+    assert answer(one, 222).number == 222
+    assert fresh_guard.count == 0
+    assert decode(encode(first)) == first
+
+
+def test_what_blocks_is_left_out_and_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch, fresh_guard: Guard
+) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(flight_recorder, "read", lambda _now: release.wait() and flight_recorder.NOTHING)
+    monkeypatch.setattr(module, "DEADLINE_S", 0.1)
+    one = witness()
+    assert one.answer(5) is None, "it does not wait itself"
+    found = answer(one, 5)
+    assert found.stacks and not found.operations
+    again = answer(one, 6)
+    assert again.number == 6 and again.groups == found.groups
+    assert any("answer(one, 6)" in call.code or call.function == "answer" for call in again.stacks[0].frames)
+    gathering = [thread for thread in threading.enumerate() if thread.name == "ddptop-evidence"]
+    assert len(gathering) == 1, "the blocked one is not joined by another at every question"
+    release.set()
+    gathering[0].join(60)
+    assert answer(one, 7).stacks
+
+
+def test_what_fails_is_counted_and_left_out(monkeypatch: pytest.MonkeyPatch, fresh_guard: Guard) -> None:
+    def fail(_now: int) -> Any:
+        raise RuntimeError("no flight recorder")
+
+    monkeypatch.setattr(flight_recorder, "read", fail)
+    assert answer(witness(), 5).stacks
+    assert fresh_guard.count == 1
+
+
+def test_last_words_hold_the_traceback_and_the_reason(fresh_guard: Guard) -> None:
+    trace = Stack("traceback", True, (StackFrame("train.py", 3, "load", ""),))
+    told = witness().last_words("ValueError: " + "x" * 1000, trace)
+    assert told.stacks == (trace,)
+    assert told.number == 0
+    assert len(told.reason) == module.REASON_CHARACTERS
+
+
+@pytest.mark.parametrize("threads", [1, 12])
+@pytest.mark.parametrize("operations", [0, 128])
+def test_the_longest_evidence_fits_the_link(threads: int, operations: int) -> None:
+    frame = StackFrame("/" + "ö" * 400, 10**6, "f" * 400, "c" * 120)
+    told = Evidence(
+        1, 2, 3, 4, 5, "r" * 500,
+        tuple(GroupState("g" * 200, "gloo", 2, 3, 4) for _ in range(64)),
+        tuple(Stack(f"t{n}", not n, (frame,) * 48) for n in range(threads)),
+        tuple(Operation("g" * 100, n, "all_reduce", "[" * 200, "Float", True, 1) for n in range(operations)),
+    )  # fmt: skip
+    cut = fitted(told)
+    assert len(encode(cut)) < MAX_RANK_MESSAGE_BYTES
+    assert cut.stacks and cut.stacks[0] == told.stacks[0]
+    if operations:
+        assert cut.operations[-1] == told.operations[-1], "the newest stay"

@@ -1,0 +1,175 @@
+"""The wrappers around torch: what they read of a loss, and that our own failure never reaches the loop."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from ddptop.protocol.messages import Phase
+from ddptop.training import guard as guard_module
+from ddptop.training import phases
+from ddptop.training.guard import Guard
+from ddptop.training.recorder import Recorder, StepRecord
+
+
+@pytest.fixture(autouse=True)
+def fresh_guard(monkeypatch: pytest.MonkeyPatch) -> Guard:
+    fresh = Guard()
+    monkeypatch.setattr(phases, "guard", fresh)
+    monkeypatch.setattr(guard_module, "guard", fresh)
+    return fresh
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_a_loss_is_read_as_item_reads_it(dtype: torch.dtype) -> None:
+    loss = (torch.tensor([1.5, 2.25], dtype=dtype, requires_grad=True)[1] * 3).reshape(1)[0]
+    assert phases._ScaledLoss().loss_of(loss) == loss.item()
+
+
+def test_a_loss_that_is_not_stored_as_it_reads_is_read_right() -> None:
+    negated = torch.tensor([1.0 + 2.0j]).conj().imag[0]
+    assert negated.is_neg()
+    assert phases._ScaledLoss().loss_of(negated) == -2.0
+    assert phases._ScaledLoss().loss_of(torch._efficientzerotensor((1,))) == 0.0
+
+
+def test_an_element_of_a_larger_tensor_is_read_at_its_own_place() -> None:
+    values = torch.arange(8, dtype=torch.float32)
+    assert phases._ScaledLoss().loss_of(values[5]) == 5.0
+
+
+@pytest.mark.parametrize(
+    "tensors", [None, [torch.zeros(())], torch.zeros(3), torch.nn.Parameter(torch.zeros(()))]
+)
+def test_what_is_no_scalar_loss_is_unknown(tensors: Any) -> None:
+    assert phases._ScaledLoss().loss_of(tensors) is None
+
+
+def test_a_scaled_loss_is_read_before_scaling_and_only_once() -> None:
+    scaled = phases._ScaledLoss()
+    scale = scaled.wrap(lambda _scaler, outputs: outputs * 1024)
+    result = scale(None, torch.tensor(0.5))
+    assert scaled.loss_of(result) == 0.5
+    assert scaled.loss_of(result) == 512.0
+
+
+def loop(recorder: Recorder, backward: Any, steps: int) -> None:
+    for _ in range(steps):
+        recorder.forward_begins(True)
+        recorder.forward_ends()
+        backward(torch.tensor(1.0))
+        recorder.optimizer_begins(1)
+        recorder.optimizer_ends(1)
+
+
+def test_a_loss_that_cannot_be_read_is_counted_and_the_steps_go_on(fresh_guard: Guard) -> None:
+    recorder = Recorder()
+
+    def refuse(_tensors: Any) -> float:
+        raise RuntimeError("no storage")
+
+    called = []
+    backward = phases._backward(recorder, SimpleNamespace(loss_of=refuse), lambda *a, **k: called.append(a))
+    loop(recorder, backward, 4)
+    recorder.finish()
+    records = [StepRecord._make(fields) for fields in recorder.records]
+    assert [(record.step, record.loss) for record in records] == [(n, None) for n in range(4)]
+    assert len(called) == 4
+    assert fresh_guard.count == 4
+
+
+def test_an_exception_of_the_user_passes_through_and_the_next_step_counts() -> None:
+    recorder = Recorder()
+    fail = [True]
+
+    def original(_tensors: Any) -> None:
+        if fail.pop():
+            raise ZeroDivisionError("theirs")
+
+    backward = phases._backward(recorder, phases._ScaledLoss(), original)
+    recorder.forward_begins(True)
+    recorder.forward_ends()
+    with pytest.raises(ZeroDivisionError, match="theirs"):
+        backward(torch.tensor(1.0))
+    fail.append(False)
+    loop(recorder, backward, 1)
+    recorder.finish()
+    assert len(recorder.records) == 1
+
+
+def test_a_wrapped_function_keeps_its_frame_out_of_tracebacks() -> None:
+    def original(_tensors: Any) -> None:
+        raise KeyError("x")
+
+    backward = phases._backward(Recorder(), phases._ScaledLoss(), original)
+    with pytest.raises(KeyError) as caught:
+        backward(None)
+    names = [entry.name for entry in caught.traceback]
+    assert "original" in names[-1]
+    if sys.version_info >= (3, 11):
+        assert names.count("backward") == 0
+
+
+class Model:
+    """What `DDP.forward` does, around a user's module: with its methods wrapped, or with the plain ones."""
+
+    require_backward_grad_sync = True
+
+    def __init__(self, recorder: Recorder, module: Callable[[Any], Any]) -> None:
+        self._module = module
+        self._pre = phases._pre_forward(recorder, lambda _self, *inputs, **named: (inputs, named))
+        self._post = phases._post_forward(recorder, lambda _self, output: output)
+
+    def forward(self, *inputs: Any) -> Any:
+        inputs, named = self._pre(self, *inputs)
+        return self._post(self, self._module(*inputs, **named))
+
+
+def test_a_forward_is_timed_also_after_one_that_raised_and_around_one_without_gradients() -> None:
+    recorder = Recorder()
+    seen: list[Phase] = []
+    teacher = Model(recorder, lambda x: x + 1)
+
+    def module(x: int) -> int:
+        seen.append(recorder.phase)
+        if x < 0:
+            raise ZeroDivisionError("theirs")
+        with torch.no_grad():
+            x = teacher.forward(x)
+        seen.append(recorder.phase)
+        return x
+
+    model = Model(recorder, module)
+    backward = phases._backward(recorder, phases._ScaledLoss(), lambda _tensors: None)
+    with pytest.raises(ZeroDivisionError, match="theirs"):
+        model.forward(-1)
+    for _ in range(2):
+        assert model.forward(1) == 2
+        assert recorder.phase is Phase.OTHER
+        backward(torch.tensor(1.0))
+        recorder.optimizer_begins(1)
+        recorder.optimizer_ends(1)
+    recorder.finish()
+    records = [StepRecord._make(fields) for fields in recorder.records]
+    assert [record.step for record in records] == [0, 1]
+    assert all(0 < record.forward < record.end - record.begin for record in records)
+    assert seen == [Phase.FORWARD] * 5
+    assert recorder.asides == 1
+
+
+def test_an_evaluation_is_no_step() -> None:
+    recorder = Recorder()
+    model = Model(recorder, lambda x: x)
+    with torch.no_grad():
+        assert [model.forward(x) for x in (1, 2)] == [1, 2]
+    assert (recorder.asides, recorder.phase, len(recorder.records)) == (2, Phase.OTHER, 0)
+
+
+def test_an_optimizer_is_noticed_once_one_was_built() -> None:
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    assert phases.optimizer_exists()

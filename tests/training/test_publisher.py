@@ -1,0 +1,88 @@
+"""The publisher thread beside a training that forks, and that destroys its groups again and again."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ddptop.host.rank_processes import RankProcess, _open_counter
+from ddptop.protocol.messages import Bye
+from ddptop.training.budget import Budget
+from ddptop.training.publisher import Publisher
+from ddptop.training.recorder import Recorder
+from ddptop.training.session import _shared_counter
+from tests.training.conftest import Ear, Ranks
+
+SCRIPT = Path(__file__).parent / "scripts" / "imports.py"
+
+
+def test_no_thread_imports_while_a_loader_may_fork(ear: Ear, ranks: Ranks) -> None:
+    """A forked worker would wait for ever for the lock of a module that its parent's thread was importing."""
+    (process,) = ranks.start(SCRIPT, world=1, env=ear.environment())
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "[]\n"), err
+    assert ear.said(0, Bye)
+
+
+class Waits(threading.Event):
+    """Nobody ever sets it; what it was waited for is noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patience: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.patience.append(timeout)
+        return False
+
+
+def test_a_group_left_in_vain_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DDPTOP_RUN_DIR", "/nowhere")
+    session: Any = SimpleNamespace(recorder=Recorder(), parameters={}, device_bound_ns=lambda: None)
+    identity: Any = SimpleNamespace(rank=0)
+    publisher = Publisher(session, identity, Budget(1.0), sequence=lambda: 0)
+    publisher._left = waits = Waits()
+    for _ in range(3):
+        publisher.leave(0.5)
+    publisher._heard_s = time.monotonic()
+    publisher.leave(0.5)
+    assert waits.patience == [0.5, 0.0, 0.0, 0.5]
+
+
+def test_steps_that_nobody_took_are_left_as_a_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DDPTOP_RUN_DIR", str(tmp_path))
+    session: Any = SimpleNamespace(recorder=Recorder(), parameters={}, device_bound_ns=lambda: None)
+    session.recorder.step = 41
+    identity: Any = SimpleNamespace(rank=0, session=77)
+    Publisher(session, identity, Budget(1.0), sequence=lambda: 0)._leave_count()
+    assert (tmp_path / "steps-77").read_text() == "41"
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory without a file is Linux's")
+def test_the_counter_of_steps_takes_one_descriptor_and_gives_it_back() -> None:
+    def links() -> list[str]:
+        found = []
+        for link in Path("/proc/self/fd").iterdir():
+            with suppress(FileNotFoundError):  # the one by which the folder is read
+                found.append(str(link.readlink()))
+        return [link for link in found if "ddptop-steps-5 " in link]
+
+    counter = _shared_counter(5)
+    counter[0] = 41
+    found = _open_counter(RankProcess(5, 0, os.getpid()))
+    assert found is not None
+    assert os.pread(found, 8, 0) == (41).to_bytes(8, sys.byteorder)
+    os.close(found)
+    assert len(links()) == 1
+    del counter
+    gc.collect()
+    assert links() == []

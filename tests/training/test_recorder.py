@@ -1,0 +1,375 @@
+"""The step's definition, on a clock that the test owns."""
+
+import pytest
+
+from ddptop.protocol.messages import Flag
+from ddptop.training import recorder as module
+from ddptop.training.recorder import MAX_CALLS, PATIENCE_STEPS, Recorder, StepRecord, clocked
+
+
+class Clock:
+    """Stands still until told to move: reading it costs nothing."""
+
+    def __init__(self) -> None:
+        self.ns = 1_000
+
+    def __call__(self) -> int:
+        return self.ns
+
+    def pass_(self, ns: int) -> None:
+        self.ns += ns
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "now", clock)
+    return clock
+
+
+class Loop:
+    """A training loop in which every phase takes a known time."""
+
+    def __init__(self, clock: Clock, *, optimizer_exists: bool = True) -> None:
+        self.clock = clock
+        self.recorder = Recorder(optimizer_exists=lambda: optimizer_exists)
+
+    def data(self, ns: int) -> None:
+        self.recorder.data_begins()
+        self.clock.pass_(ns)
+        self.recorder.data_ends()
+
+    def forward(self, ns: int, *, synchronises: bool = True) -> None:
+        self.recorder.forward_begins(synchronises)
+        self.clock.pass_(ns)
+        self.recorder.forward_ends()
+
+    def backward(self, ns: int, loss: float | None = 0.5) -> None:
+        self.recorder.backward_begins(loss)
+        self.clock.pass_(ns)
+        self.recorder.backward_ends()
+
+    def optimizer(self, ns: int, which: int = 1) -> None:
+        self.recorder.optimizer_begins(which)
+        self.clock.pass_(ns)
+        self.recorder.optimizer_ends(which)
+
+    def records(self) -> list[StepRecord]:
+        return [StepRecord._make(fields) for fields in self.recorder.records]
+
+
+def test_a_plain_step_is_dated_from_optimizer_end_to_optimizer_end(clock: Clock) -> None:
+    loop = Loop(clock)
+    for _ in range(3):
+        loop.data(10)
+        clock.pass_(1)
+        loop.forward(20)
+        clock.pass_(2)
+        loop.backward(30, loss=0.25)
+        loop.optimizer(5)
+        clock.pass_(4)
+    loop.recorder.finish()
+    first, second, third = loop.records()
+    assert [first.step, second.step, third.step] == [0, 1, 2]
+    assert first.end - first.begin == 10 + 1 + 20 + 2 + 30 + 5
+    assert second.begin == first.end, "nothing between two steps is lost"
+    assert second.end - second.begin == 4 + 10 + 1 + 20 + 2 + 30 + 5
+    for record in (first, second, third):
+        assert (record.data, record.forward, record.backward, record.optimizer) == (10, 20, 30, 5)
+        assert record.loss == 0.25
+        assert record.micro_steps == 1
+    assert second.forward_at - second.begin == 4 + 10 + 1
+    assert second.backward_at - second.begin == 4 + 10 + 1 + 20 + 2
+    assert second.optimizer_at - second.begin == 4 + 10 + 1 + 20 + 2 + 30
+    assert second.backward_end == second.optimizer_at
+
+
+def test_accumulation_is_one_step_with_its_micro_steps(clock: Clock) -> None:
+    loop = Loop(clock)
+    for _ in range(2):
+        for micro in range(4):
+            loop.data(1)
+            loop.forward(2, synchronises=micro == 3)
+            loop.backward(3, loss=float(micro))
+        loop.optimizer(4)
+    loop.recorder.finish()
+    for record in loop.records():
+        assert (record.micro_steps, record.data, record.forward, record.backward) == (4, 4, 8, 12)
+        assert record.loss == 1.5, "mean over the micro-steps"
+
+
+def test_a_step_that_a_scaler_skips_belongs_to_the_next_one(clock: Clock) -> None:
+    loop = Loop(clock)
+    for stepped in (True, False, True):
+        loop.forward(1)
+        loop.backward(1)
+        if stepped:
+            loop.optimizer(1)
+    loop.recorder.finish()
+    assert [record.micro_steps for record in loop.records()] == [1, 2]
+
+
+def test_several_optimizers_make_one_step(clock: Clock) -> None:
+    loop = Loop(clock)
+    for _ in range(2):
+        loop.forward(1)
+        loop.backward(1)
+        loop.optimizer(3, which=1)
+        loop.optimizer(4, which=2)
+    loop.recorder.finish()
+    assert [record.optimizer for record in loop.records()] == [7, 7]
+
+
+def test_an_optimizer_inside_another_is_counted_once(clock: Clock) -> None:
+    loop = Loop(clock)
+    loop.forward(1)
+    loop.backward(1)
+    loop.recorder.optimizer_begins(1)
+    loop.optimizer(5, which=2)
+    clock.pass_(1)
+    loop.recorder.optimizer_ends(1)
+    loop.recorder.finish()
+    (record,) = loop.records()
+    assert record.optimizer == 6
+
+
+def test_a_subclass_that_calls_the_step_of_its_parent_keeps_its_own_time(clock: Clock) -> None:
+    loop = Loop(clock)
+    for _ in range(2):
+        loop.forward(1)
+        loop.backward(1)
+        loop.recorder.optimizer_begins(1)
+        clock.pass_(20)  # before super().step(), which is hooked as well
+        loop.optimizer(5, which=1)
+        clock.pass_(1)
+        loop.recorder.optimizer_ends(1)
+    loop.forward(1)
+    assert [record.optimizer for record in loop.records()] == [26, 26]
+
+
+def test_an_optimizer_step_that_raised_does_not_stop_the_count(clock: Clock) -> None:
+    loop = Loop(clock)
+    loop.forward(1)
+    loop.backward(1)
+    loop.recorder.optimizer_begins(1)  # raises: no end
+    loop.data(1)
+    loop.forward(1)
+    loop.backward(1)
+    loop.optimizer(2, which=2)
+    loop.recorder.finish()
+    assert len(loop.records()) == 1
+
+
+def test_another_optimizer_takes_over_from_one_that_raised_without_any_loader(clock: Clock) -> None:
+    loop = Loop(clock)
+    loop.forward(1)
+    loop.backward(1)
+    loop.recorder.optimizer_begins(1)  # raises: no end
+    for _ in range(2):
+        clock.pass_(1)
+        loop.forward(1)
+        loop.backward(1)
+        loop.optimizer(2, which=2)
+    loop.recorder.finish()
+    assert len(loop.records()) == 2
+
+
+def test_a_closure_keeps_forward_and_backward_out_of_the_optimizer(clock: Clock) -> None:
+    loop = Loop(clock)
+    for _ in range(2):
+        loop.recorder.optimizer_begins(1)
+        for _ in range(3):
+            loop.forward(10)
+            loop.backward(20)
+        clock.pass_(7)
+        loop.recorder.optimizer_ends(1)
+    loop.recorder.finish()
+    assert [(r.forward, r.backward, r.optimizer) for r in loop.records()] == [(30, 60, 7), (30, 60, 7)]
+
+
+def test_an_optimizer_inside_backward_ends_the_step_with_it(clock: Clock) -> None:
+    loop = Loop(clock)
+    for _ in range(2):
+        loop.forward(10)
+        loop.recorder.backward_begins(None)
+        clock.pass_(5)
+        loop.optimizer(3)
+        clock.pass_(2)
+        loop.recorder.backward_ends()
+    loop.recorder.finish()
+    assert [(r.backward, r.optimizer, r.end - r.begin) for r in loop.records()] == [(10, 0, 20), (10, 0, 20)]
+
+
+def test_without_any_optimizer_a_synchronised_backward_ends_the_step(clock: Clock) -> None:
+    loop = Loop(clock, optimizer_exists=False)
+    for micro in range(6):
+        loop.forward(1, synchronises=micro % 2 == 1)
+        loop.backward(1)
+    loop.recorder.finish()
+    assert [record.micro_steps for record in loop.records()] == [2, 2, 2]
+
+
+def test_an_optimizer_that_never_steps_is_not_waited_for_for_ever(clock: Clock) -> None:
+    loop = Loop(clock, optimizer_exists=True)
+    for _ in range(PATIENCE_STEPS + 2):
+        loop.forward(1)
+        loop.backward(1)
+    loop.recorder.finish()
+    assert [record.micro_steps for record in loop.records()] == [PATIENCE_STEPS, 1, 1]
+
+
+def test_nested_backward_belongs_to_the_outermost(clock: Clock) -> None:
+    loop = Loop(clock)
+    loop.forward(1)
+    loop.recorder.backward_begins(2.0)
+    loop.backward(5, loss=9.0)
+    clock.pass_(1)
+    loop.recorder.backward_ends()
+    loop.optimizer(1)
+    loop.recorder.finish()
+    (record,) = loop.records()
+    assert (record.backward, record.micro_steps, record.loss) == (6, 1, 2.0)
+
+
+def test_a_logged_loss_replaces_the_one_of_backward(clock: Clock) -> None:
+    loop = Loop(clock)
+    loop.forward(1)
+    loop.backward(1, loss=128.0)
+    loop.optimizer(1)
+    loop.recorder.log_loss(0.125)
+    loop.recorder.finish()
+    (record,) = loop.records()
+    assert record.loss == 0.125
+    assert record.flags & Flag.LOSS_LOGGED
+
+
+def test_detail_is_taken_where_the_step_number_says(clock: Clock) -> None:
+    loop = Loop(clock)
+    switched: list[bool] = []
+    loop.recorder.on_detail.append(switched.append)
+    loop.recorder.detail_every = 4
+    for _ in range(8):
+        loop.forward(1)
+        loop.backward(1)
+        loop.optimizer(1)
+    loop.recorder.finish()
+    assert [bool(r.flags & Flag.DETAIL) for r in loop.records()] == [True, False, False, False] * 2
+    assert switched == [False, True, False, True]
+
+
+def test_a_joined_rank_counts_the_steps_it_shadows(clock: Clock) -> None:
+    loop = Loop(clock)
+    loop.forward(1)
+    loop.backward(1)
+    loop.optimizer(1)
+    for _ in range(2):
+        began = clock()
+        clock.pass_(10)
+        loop.recorder.shadow_step_ends(began)
+    assert [(r.step, bool(r.flags & Flag.JOINED)) for r in loop.records()] == [
+        (0, False),
+        (1, True),
+        (2, True),
+    ]
+
+
+def test_calls_of_a_step_are_bounded(clock: Clock) -> None:
+    recorder = Recorder()
+    noted = [recorder.note("key", 0) for _ in range(MAX_CALLS + 1)]
+    assert noted[-1] is None
+    assert len(recorder.calls) == MAX_CALLS
+
+
+def test_an_errand_runs_once_between_two_steps(clock: Clock) -> None:
+    loop = Loop(clock)
+    done: list[int] = []
+    loop.recorder.errand = lambda: done.append(loop.recorder.step)
+    for _ in range(3):
+        loop.forward(1)
+        loop.backward(1)
+        loop.optimizer(1)
+    loop.recorder.finish()
+    assert done == [1]
+
+
+def test_after_a_loss_that_is_no_number_every_loss_is_read(clock: Clock) -> None:
+    loop = Loop(clock)
+    loop.recorder.loss_every = 8
+    wanted = []
+    for step in range(12):
+        loop.forward(1)
+        wanted.append(loop.recorder.wants_loss)
+        loop.backward(1, loss=float("nan") if step in (8, 9) else 0.5)
+        loop.optimizer(1)
+    assert [step for step, read in enumerate(wanted) if read] == [0, 8, 9, 10]
+
+
+def test_batches_and_forwards_outside_training_are_counted_until_training_goes_on(clock: Clock) -> None:
+    loop = Loop(clock)
+    for _ in range(3):
+        loop.data(1)
+    assert loop.recorder.asides == 3
+    loop.forward(1)
+    assert loop.recorder.asides == 0
+
+
+def test_an_interval_of_checks_calls_after_its_steps_and_only_there(clock: Clock) -> None:
+    loop = Loop(clock)
+    checked: list[int] = []
+    errands: list[int] = []
+    loop.recorder.check = checked.append
+    for step in range(34):
+        if step == 16:
+            loop.recorder.errand = lambda: errands.append(1)
+        loop.forward(1)
+        loop.backward(1)
+        loop.optimizer(1)
+    assert checked == [0, 16, 32]
+    assert errands == [1]
+
+
+def test_a_forked_child_that_trains_counts_its_own_steps(clock: Clock) -> None:
+    """Steps before its first would be counted as lost."""
+    loop = Loop(clock)
+    for _ in range(2):
+        loop.forward(1)
+        loop.backward(1)
+        loop.optimizer(1)
+    loop.recorder.forward_begins(True)
+    loop.recorder.backward_begins(0.5)
+    loop.recorder.forked()
+    clock.pass_(100)
+    for _ in range(2):
+        loop.forward(1)
+        loop.backward(1)
+        loop.optimizer(1)
+    loop.recorder.finish()
+    records = loop.records()
+    assert [record.step for record in records] == [0, 1]
+    assert [record.end - record.begin for record in records] == [3, 3]
+
+
+def test_own_cost_is_cpu_time_of_three_steps_in_eight(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the operating system runs another process within our code, only the wall clock moves on."""
+    cpu, readings = Clock(), []
+
+    def read_cpu() -> int:
+        readings.append(1)
+        clock.pass_(10_000_000)  # preempted at every reading
+        cpu.pass_(400)  # which costs something itself
+        return cpu.ns
+
+    monkeypatch.setattr(module, "cpu_now", read_cpu)
+    loop = Loop(clock)
+    for _ in range(17):
+        loop.data(1)
+        loop.forward(1)
+        loop.backward(1)
+        loop.optimizer(1)
+        loop.recorder.add_cost(5_000 if clocked(loop.recorder.step) else 0)
+    loop.recorder.finish()
+    costs = [record.cost for record in loop.records()]
+    stretches = 7  # data, close, forward begins and ends, backward ends, optimizer begins and ends
+    measured = 5_000 + 400 * stretches
+    assert costs[8:16] == [measured, measured, 0, measured, 0, 0, 0, 0]
+    assert sum(readings) <= 2 * stretches * 7 + 2, "read in measured steps only"

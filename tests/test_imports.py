@@ -1,4 +1,4 @@
-"""Imports run one way along the road of the data, and what need not load torch does not."""
+"""Imports run one way, along the way of the data, and what need not load torch does not."""
 
 from __future__ import annotations
 
@@ -14,14 +14,30 @@ PACKAGE = Path(__file__).parent.parent / "ddptop"
 
 MAY_IMPORT = {
     "protocol": set(),
-    "transport": {"protocol"},
-    "runtime": {"protocol", "transport"},
+    "frames": {"protocol"},
+    "host": {"protocol"},
+    "transport": {"protocol", "host"},
     "recording": {"protocol"},
-    "analysis": {"protocol"},
-    "collector": {"protocol", "transport", "recording", "analysis"},
-    "sources": {"protocol", "transport", "recording", "analysis"},
-    "tui": {"protocol", "analysis", "sources"},
-    "cli": {"protocol", "transport", "recording", "analysis", "collector", "sources", "tui"},
+    "training": {"protocol", "transport", "host"},
+    "analysis": {"protocol", "frames"},
+    "collector": {"protocol", "frames", "transport", "host", "recording", "analysis"},
+    "sources": {"protocol", "frames", "transport", "host", "recording", "analysis"},
+    "render": {"protocol", "frames"},
+    "report": {"protocol", "frames", "recording", "analysis", "sources", "render"},
+    "tui": {"protocol", "frames", "sources", "render"},
+    "cli": {
+        "protocol",
+        "frames",
+        "transport",
+        "host",
+        "recording",
+        "analysis",
+        "collector",
+        "sources",
+        "render",
+        "report",
+        "tui",
+    },
 }
 """Package -> the packages of ddptop that it may import; itself always. `protocol` is shared by all."""
 
@@ -49,18 +65,18 @@ def test_imports_run_one_way(package: str) -> None:
     assert not wrong
 
 
-def test_every_package_is_on_the_road() -> None:
+def test_every_package_has_its_direction() -> None:
     assert {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()} == set(MAY_IMPORT)
 
 
-def test_only_the_runtime_and_the_launcher_name_torch() -> None:
+def test_only_training_and_the_launcher_import_torch() -> None:
     named = {
         str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*.py")
         for _, name in imported(path)
         if name.split(".")[0] == "torch"
     }
-    assert {name for name in named if not name.startswith("runtime/")} == {"cli/launch.py", "cli/exits.py"}
+    assert {name for name in named if not name.startswith("training/")} == {"cli/launch.py"}
 
 
 @pytest.mark.parametrize(

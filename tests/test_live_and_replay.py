@@ -16,7 +16,7 @@ import pytest
 
 from tests.processes import DDPTOP, DDPTOP_RUN, collector_below, environment, run, started, until
 
-SCRIPT = Path(__file__).parent / "runtime" / "scripts" / "paced.py"
+SCRIPT = Path(__file__).parent / "training" / "scripts" / "paced.py"
 STEPS = 500
 
 

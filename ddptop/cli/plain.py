@@ -119,11 +119,11 @@ def _verdict(frame: Frame, ascii_only: bool, color: bool) -> list[str]:
 
 def _evidence(frame: Frame, width: int, color: bool) -> list[str]:
     """Whom a stall is due to, where its main thread stands, and how ranks died."""
+    from ddptop.render.context import RenderContext
     from ddptop.render.evidence import brief
-    from ddptop.tui.scene import Place, Scene
 
-    scene = Scene(frame, Place())
-    lines = brief(scene, max(LEAST_WIDTH, width), MOST_CALLS)
+    context = RenderContext(frame)
+    lines = brief(context, max(LEAST_WIDTH, width), MOST_CALLS)
     return ["".join(_paint(text, role, color) for text, role in line.pieces).rstrip() for line in lines]
 
 

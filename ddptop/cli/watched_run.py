@@ -29,7 +29,7 @@ from ddptop.host.run_folder import (
 )
 from ddptop.recording.disk import numbered
 
-INJECT = Path(__file__).parent.parent / "runtime" / "inject"
+INJECT = Path(__file__).parent.parent / "training" / "inject"
 
 
 class WatchedRun:

@@ -1,1 +1,1 @@
-"""What a viewer receives: the group as it is now, its history, what it asked for in detail; their bytes; the JSON snapshot."""
+"""What a viewer receives: the group now, its history, detail on request; their bytes; the JSON snapshot."""

@@ -18,14 +18,16 @@ _INSTALLED = re.compile(
     |[/\\]lib(64)?[/\\]python\d[\d.]*[/\\]
     |[/\\]python\d+\.zip[/\\]
     |[/\\]torch[/\\](_|nn|distributed|autograd|optim|utils|cuda|amp|multiprocessing|jit|fx|library|func)
-    |[/\\]ddptop[/\\](runtime|transport|protocol|analysis|collector|cli|sources|tui|recording)[/\\]
+    |[/\\]ddptop[/\\](training|runtime|transport|host|protocol|frames|analysis|agent|collector|cli|sources|tui|recording)[/\\]
     |[/\\]torchinductor_
     |^<frozen""",
     re.VERBOSE,
 )
-"""Files of Python itself, of what was installed into it, of torch built in place, and our own."""
+"""Files of Python itself, of what was installed into it, of torch built in place, and our own.
 
-_OWN_DEMO = re.compile(r"[/\\]ddptop[/\\]runtime[/\\]demo\.py$")
+`runtime` was the name of the training folder when earlier recordings were made."""
+
+_OWN_DEMO = re.compile(r"[/\\]ddptop[/\\](training|runtime)[/\\]demo\.py$")
 """The training of `ddptop demo` stands for the user's."""
 
 _COLLECTIVE = re.compile(r"[/\\]torch[/\\](distributed|autograd|nn[/\\]parallel)[/\\]")

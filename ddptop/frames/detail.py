@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddptop.frames.frame import Column
+    from ddptop.frames.columns import Column
 
 
 @dataclass(frozen=True, slots=True)

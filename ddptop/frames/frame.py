@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from ddptop.protocol.machine import GpuReading
 from ddptop.protocol.messages import Scalar
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from ddptop.frames.columns import Column
     from ddptop.frames.detail import Heat, Timeline
     from ddptop.frames.stall import Death, Stall
-
-    Column: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from ddptop.frames.frame import History
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ddptop.frames.frame import Column
+    from ddptop.frames.columns import Column
 
 COLUMNS = tuple(f.name for f in fields(History) if f.name != "start")
 

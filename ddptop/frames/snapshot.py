@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ddptop.frames.gpus import as_json
 from ddptop.frames.verdict import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ddptop.frames.frame import Column, Frame
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import Frame, GpuFacts
     from ddptop.frames.stall import Testimony
     from ddptop.protocol.messages import Scalar
 
@@ -228,3 +229,8 @@ def _testimony(found: Testimony) -> dict[str, object]:
 
 def _clocks(frame: Frame) -> list[dict[str, object]]:
     return [_fields(clock, ("host", "offset_ms", "bound_ms")) for clock in frame.clocks]
+
+
+def as_json(facts: GpuFacts) -> dict[str, object]:
+    """The `gpu` of a rank in the snapshot."""
+    return {name: value for name, value in asdict(facts).items() if name != "rank"}

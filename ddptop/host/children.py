@@ -24,7 +24,7 @@ def environment() -> dict[str, str]:
     a `queue.py` or `secrets.py` that lies beside the script would take the place of Python's own.
     """
     mine = {name: value for name, value in os.environ.items() if not name.startswith(_OF_A_RANK)}
-    inject = str(_PACKAGE / "runtime" / "inject")
+    inject = str(_PACKAGE / "training" / "inject")
     path = [entry for entry in mine.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != inject]
     here = str(_PACKAGE.parent)
     # A checkout that only this process knows of. Installed packages every process finds, behind Python's own.

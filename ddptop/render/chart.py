@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from ddptop.analysis.steps.formulas import median
+from ddptop.frames.columns import median
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from ddptop.frames.frame import Column
+    from ddptop.frames.columns import Column
 
 FINEST_S = 0.05
 """Bins are this long, or a step of the ladder longer."""

@@ -13,7 +13,7 @@ import numpy as np
 from ddptop.render.line import Line, Piece, Role
 
 if TYPE_CHECKING:
-    from ddptop.frames.frame import Column
+    from ddptop.frames.columns import Column
     from ddptop.render.chart import Scale
 
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))

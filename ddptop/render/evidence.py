@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddptop.analysis.health.happenings import ranks_phrase
+from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.stall import Call, Death, Stall, Testimony, Trace
 from ddptop.render import table
+from ddptop.render.context import RenderContext
 from ddptop.render.line import Line, beside
 from ddptop.render.numbers import UNKNOWN, clock, count, counted
 from ddptop.render.stacks import INDENT, place, stack_lines
 from ddptop.render.text import cells, fit, wrap
 from ddptop.render.trouble import death_words, stalled_for
-from ddptop.tui.scene import Scene
 
 
 def testimony_lines(
-    scene: Scene,
+    context: RenderContext,
     told: Testimony,
     width: int,
     *,
@@ -31,19 +31,19 @@ def testimony_lines(
 
     With `every` all calls of it, and all other threads.
     """
-    lines = _heading(scene, told, width, blamed)
+    lines = _heading(context, told, width, blamed)
     if not told.traces:
         return [*lines, Line(" " * INDENT).add(_silence(told), "dim")]
     main, *others = told.traces
     if every:
-        lines.append(_label(scene, main))
-    lines += stack_lines(scene, main, width, every=every, most=most)
+        lines.append(_label(context, main))
+    lines += stack_lines(context, main, width, every=every, most=most)
     for trace in others if every else ():
-        lines += [_label(scene, trace), *stack_lines(scene, trace, width, every=True)]
+        lines += [_label(context, trace), *stack_lines(context, trace, width, every=True)]
     return lines
 
 
-def testimony_rows(scene: Scene, testimonies: list[Testimony], width: int) -> list[Line]:
+def testimony_rows(context: RenderContext, testimonies: list[Testimony], width: int) -> list[Line]:
     """A title and a row per rank: where each of them stands."""
 
     def texts(cell: object) -> list[str]:
@@ -51,37 +51,39 @@ def testimony_rows(scene: Scene, testimonies: list[Testimony], width: int) -> li
 
     columns = [
         table.measured("rank", texts(lambda told: str(told.rank)), 99),
-        table.measured("process", texts(lambda told: scene.clean(told.process)), 80, right=False, most=18),
+        table.measured("process", texts(lambda told: context.clean(told.process)), 80, right=False, most=18),
         table.measured("step", texts(lambda told: count(told.step)), 60),
         table.measured("sequence", texts(lambda told: count(told.sequence)), 70),
         table.measured(
-            "waits in", texts(lambda told: scene.clean(told.operation) or UNKNOWN), 90, right=False, most=36
+            "waits in", texts(lambda told: context.clean(told.operation) or UNKNOWN), 90, right=False, most=36
         ),
-        table.measured("called at", texts(lambda told: _called_at(scene, told.user_call)), 85, right=False),
+        table.measured("called at", texts(lambda told: _called_at(context, told.user_call)), 85, right=False),
     ]
     columns = table.fitting(columns, width - 2, 2)
     rows = [table.body(columns, at, 2) for at in range(len(testimonies))]
     return [Line("  ").extend(row) for row in (table.head(columns, 2), *rows)]
 
 
-def _called_at(scene: Scene, call: Call | None) -> str:
+def _called_at(context: RenderContext, call: Call | None) -> str:
     if call is None:
         return UNKNOWN
-    return fit(f"{scene.clean(place(call, 18, scene.folder))} {scene.clean(call.function)}", 30).rstrip()
+    return fit(
+        f"{context.clean(place(call, 18, context.folder))} {context.clean(call.function)}", 30
+    ).rstrip()
 
 
-def _where_it_is(scene: Scene, told: Testimony) -> list[str]:
+def _where_it_is(context: RenderContext, told: Testimony) -> list[str]:
     """Its place in the sequence of collectives, in words, as far as it is known."""
     words = [f"step {count(told.step)}"] if told.step is not None else []
     words += [f"sequence {count(told.sequence)}"] if told.sequence is not None else []
-    words += [f"group {scene.clean(told.group)}"] if told.group not in ("", "0") else []
-    return [*words, f"in {scene.clean(told.operation)}"] if told.operation else words
+    words += [f"group {context.clean(told.group)}"] if told.group not in ("", "0") else []
+    return [*words, f"in {context.clean(told.operation)}"] if told.operation else words
 
 
-def _heading(scene: Scene, told: Testimony, width: int, blamed: bool) -> list[Line]:
+def _heading(context: RenderContext, told: Testimony, width: int, blamed: bool) -> list[Line]:
     name = f"rank {told.rank}"
-    who = ", ".join([name, scene.clean(told.host) or "host unknown", *_pid(told)])
-    words = [who, scene.clean(told.process), *_where_it_is(scene, told)]
+    who = ", ".join([name, context.clean(told.host) or "host unknown", *_pid(told)])
+    words = [who, context.clean(told.process), *_where_it_is(context, told)]
     first, *rest = wrap(" · ".join(words), width - 2)
     lines = [Line("■ " if blamed else "  ", "bad").add(name, "strong").add(first[cells(name) :], "text")]
     return lines + [Line("  ").add(text, "text") for text in rest]
@@ -91,8 +93,8 @@ def _pid(told: Testimony) -> list[str]:
     return [f"pid {told.pid}"] if told.pid is not None else []
 
 
-def _label(scene: Scene, trace: Trace) -> Line:
-    name = scene.clean(trace.thread)
+def _label(context: RenderContext, trace: Trace) -> Line:
+    name = context.clean(trace.thread)
     if trace.main:
         name = (
             "traceback, innermost call first" if name == "traceback" else "main thread, innermost call first"
@@ -116,19 +118,19 @@ SIDE_BY_SIDE = 120
 """Cells from which both sides of a mismatch fit next to each other."""
 
 
-def evidence(scene: Scene, width: int, *, every: bool = False) -> list[Line]:
+def evidence(context: RenderContext, width: int, *, every: bool = False) -> list[Line]:
     """All of it, unscrolled; nothing where nothing is stalled and nobody has died. `every`: see below."""
-    return _Teller(scene, width, every, None).all()
+    return _Teller(context, width, every, None).all()
 
 
-def brief(scene: Scene, width: int, most: int) -> list[Line]:
+def brief(context: RenderContext, width: int, most: int) -> list[Line]:
     """For a reader who has the verdict already: at most `most` calls of those to blame and of who died."""
-    return _Teller(scene, width, False, most).all()
+    return _Teller(context, width, False, most).all()
 
 
 @dataclass(frozen=True)
 class _Teller:
-    scene: Scene
+    context: RenderContext
     width: int
     every: bool
     """All calls of all threads."""
@@ -136,7 +138,7 @@ class _Teller:
     """So many calls of a stack, and none of those who only wait."""
 
     def all(self) -> list[Line]:
-        stall, deaths = self.scene.frame.stall, self.scene.frame.deaths
+        stall, deaths = self.context.frame.stall, self.context.frame.deaths
         lines = self.stall(stall) if stall is not None else []
         told = {one.rank for one in stall.testimonies if one.traces} if stall is not None else set()
         for at, death in enumerate(deaths):
@@ -148,16 +150,16 @@ class _Teller:
 
     def one(self, told: Testimony, *, blamed: bool = False, width: int | None = None) -> list[Line]:
         return testimony_lines(
-            self.scene, told, width or self.width, blamed=blamed, every=self.every, most=self.most
+            self.context, told, width or self.width, blamed=blamed, every=self.every, most=self.most
         )
 
     def stall(self, stall: Stall) -> list[Line]:
         lines: list[Line] = []
         if self.most is None:
-            title = stalled_for(stall, self.scene.frame.unix_s)
-            lines += headline("■", title, self.scene.clean(stall.sentence), self.width)
+            title = stalled_for(stall, self.context.frame.unix_s)
+            lines += headline("■", title, self.context.clean(stall.sentence), self.width)
         for text in stall.detail if self.most is None else ():
-            lines += [Line("  ").add(part, "dim") for part in wrap(self.scene.clean(text), self.width - 2)]
+            lines += [Line("  ").add(part, "dim") for part in wrap(self.context.clean(text), self.width - 2)]
         blamed = [told for told in stall.testimonies if told.rank in stall.ranks]
         others = [told for told in stall.testimonies if told.rank not in stall.ranks]
         if stall.kind == "mismatch" and blamed and others:
@@ -165,7 +167,7 @@ class _Teller:
         for told in blamed:
             lines += [*self.gap(lines), *self.one(told, blamed=True)]
         if others and not self.every:
-            lines += [*self.gap(lines), *testimony_rows(self.scene, others, self.width)]
+            lines += [*self.gap(lines), *testimony_rows(self.context, others, self.width)]
         return lines + self.others(others)
 
     def others(self, others: list[Testimony]) -> list[Line]:
@@ -185,7 +187,7 @@ class _Teller:
 
     def sides(self, blamed: list[Testimony], others: list[Testimony]) -> list[Line]:
         """The two sides of a mismatch, beside or below each other; then who else there is."""
-        lines = testimony_rows(self.scene, [*blamed, *others], self.width)
+        lines = testimony_rows(self.context, [*blamed, *others], self.width)
         lines = [Line(), *lines, Line()] if self.most is None else [*lines, Line()]
         if self.width >= SIDE_BY_SIDE:
             half = self.width // 2
@@ -198,11 +200,11 @@ class _Teller:
         return lines + self.others(others[1:])
 
     def death(self, death: Death, *, first: bool) -> list[Line]:
-        sentence = self.scene.clean(death_words(death))
+        sentence = self.context.clean(death_words(death))
         lines = headline("✗", "DIED" if first else "died", sentence, self.width)
         where = f"at {clock(death.since_s)}"
         where += f", in step {count(death.step)}" if death.step is not None else ""
-        others = len(self.scene.frame.deaths) - 1
+        others = len(self.context.frame.deaths) - 1
         if first and others:
             where += f"; the first to die, {counted(others, 'rank')} after it"
         return lines + [Line("  ").add(part, "dim") for part in wrap(where, self.width - 2)]

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.health.happenings import NAMED_RANKS, ranks_phrase
+from ddptop.frames.phrases import NAMED_RANKS, ranks_phrase
 from ddptop.render.line import Line, Role, gather
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddptop.frames.frame import Column, Ranks
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import Ranks
 
 
 @dataclass(frozen=True, slots=True)

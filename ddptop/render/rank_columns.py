@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.render import table
+from ddptop.render.context import RenderContext
 from ddptop.render.line import Piece, Role
 from ddptop.render.numbers import UNKNOWN, count, duration, fixed, known, loss, size
 from ddptop.render.signs import of_state
 from ddptop.render.text import cells, clean
-from ddptop.tui.scene import Scene
 
 if TYPE_CHECKING:
-    from ddptop.frames.frame import Column, Frame
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import Frame
 
 BOUND = "±"
 """Title of the column beside the lateness: how far that may be wrong."""
@@ -25,37 +26,37 @@ STATE_WIDTH = 10
 """`◌ stale 9s`, `✓ finished`."""
 
 
-def rank_columns(scene: Scene) -> list[table.Column]:
+def rank_columns(context: RenderContext) -> list[table.Column]:
     """All of them, in their order; the table drops those of the least weight until it fits."""
-    ranks = scene.frame.ranks
+    ranks = context.frame.ranks
     one_host = len(set(ranks.host)) <= 1
     last = max(0, len(ranks.state) - 1)
-    bounds = _told(scene, ranks.bound_ms)
+    bounds = _told(context, ranks.bound_ms)
 
     def part(title: str, keep: int) -> table.Column:
-        return _number(title, scene.breakdown.column(title), fixed, keep, "text")
+        return _number(title, context.breakdown.column(title), fixed, keep, "text")
 
     columns = [
-        table.Column("rank", max(5, len(str(last))), lambda rank: (str(rank), _name_role(scene, rank)), 99),
-        _text(scene, "host", without_domain(ranks.host), 5 if one_host else 75, 16),
-        _text(scene, "dev", ranks.device, 70, 8),
-        table.Column("state", STATE_WIDTH, lambda rank: state_piece(scene, rank), 98, right=False),
+        table.Column("rank", max(5, len(str(last))), lambda rank: (str(rank), _name_role(context, rank)), 99),
+        _text(context, "host", without_domain(ranks.host), 5 if one_host else 75, 16),
+        _text(context, "dev", ranks.device, 70, 8),
+        table.Column("state", STATE_WIDTH, lambda rank: state_piece(context, rank), 98, right=False),
         _number("step", ranks.step, count, 84, "dim"),
         _number("loss", ranks.loss, loss, 80, "text"),
         _number("ms/step", ranks.step_ms, fixed, 85, "text"),
-        *_micro_columns(scene),
-        _number("late", _told(scene, ranks.lateness_ms), fixed, 60, "text"),
+        *_micro_columns(context),
+        _number("late", _told(context, ranks.lateness_ms), fixed, 60, "text"),
         _number(BOUND, bounds, _bound, 59, "faint"),
-        _number("last%", _told(scene, ranks.last_pct), lambda value: fixed(value, 0), 42, "text"),
+        _number("last%", _told(context, ranks.last_pct), lambda value: fixed(value, 0), 42, "text"),
         part("data", 58),
         part("fwd", 57),
         part("bwd", 56),
-        _number("wait", scene.breakdown.column("wait"), _split(scene), 55, "text"),
-        _number("transfer", scene.breakdown.column("transfer"), _split(scene), 54, "text"),
+        _number("wait", context.breakdown.column("wait"), _split(context), 55, "text"),
+        _number("transfer", context.breakdown.column("transfer"), _split(context), 54, "text"),
         part("opt", 48),
         part("other", 46),
         _number("score", ranks.relative_score, lambda value: fixed(value, 2), 61, "text"),
-        *_gpu_columns(scene),
+        *_gpu_columns(context),
         _number("mem", ranks.rss_bytes, size, 40, "dim"),
         _number("cpu%", ranks.cpu_pct, lambda value: fixed(value, 0), 39, "dim"),
         _number("lost", ranks.lost_records, count, 38, "dim"),
@@ -63,18 +64,18 @@ def rank_columns(scene: Scene) -> list[table.Column]:
     return [column for column in columns if column.title != BOUND or np.isfinite(bounds).any()]
 
 
-def _micro_columns(scene: Scene) -> list[table.Column]:
+def _micro_columns(context: RenderContext) -> list[table.Column]:
     """Backward passes in a step, where gradients are accumulated."""
-    micro = scene.frame.ranks.micro_steps
+    micro = context.frame.ranks.micro_steps
     return [_number("micro", micro, count, 62, "dim")] if (micro > 1).any() else []
 
 
-def _gpu_columns(scene: Scene) -> list[table.Column]:
+def _gpu_columns(context: RenderContext) -> list[table.Column]:
     """Load and memory of the GPUs, where any rank tells of one."""
-    if not scene.frame.gpus:
+    if not context.frame.gpus:
         return []
-    load, memory = (np.full(len(scene.frame.ranks.state), np.nan) for _ in range(2))
-    for facts in scene.frame.gpus:
+    load, memory = (np.full(len(context.frame.ranks.state), np.nan) for _ in range(2))
+    for facts in context.frame.gpus:
         if facts.rank < len(load):
             load[facts.rank] = np.nan if facts.util_pct is None else facts.util_pct
             memory[facts.rank] = np.nan if facts.mem_bytes is None else facts.mem_bytes
@@ -84,10 +85,10 @@ def _gpu_columns(scene: Scene) -> list[table.Column]:
     ]
 
 
-def state_piece(scene: Scene, rank: int, width: int = STATE_WIDTH) -> Piece:
+def state_piece(context: RenderContext, rank: int, width: int = STATE_WIDTH) -> Piece:
     """Sign and word; a silent rank also shows for how long."""
-    ranks = scene.frame.ranks
-    word, age = ranks.state[rank], silent_or_stuck_ms(scene.frame, rank)
+    ranks = context.frame.ranks
+    word, age = ranks.state[rank], silent_or_stuck_ms(context.frame, rank)
     sign, role = of_state(word)
     if word == "live" and ranks.joined[rank] > 0:  # out of inputs: it only answers the others
         return f"{sign} joined", role
@@ -110,39 +111,44 @@ def silence(age_ms: float) -> str:
     return f"{duration(age_ms / 1e3)} ago" if known(age_ms) else UNKNOWN
 
 
-def mark(scene: Scene, rank: int) -> Piece:
+def mark(context: RenderContext, rank: int) -> Piece:
     """To be compared; whom a stall is due to; whom the others wait for at every step."""
-    if rank == scene.place.marked:
+    if rank == context.marked:
         return "◆", "accent"
-    if rank in scene.blamed:
+    if rank in context.blamed:
         return "■", "bad"
-    return ("▲", "warn") if rank in scene.culprits else (" ", "text")
+    return ("▲", "warn") if rank in context.culprits else (" ", "text")
 
 
-def _name_role(scene: Scene, rank: int) -> Role:
-    return mark(scene, rank)[1] if rank in scene.blamed or rank in scene.culprits else "strong"
+def _name_role(context: RenderContext, rank: int) -> Role:
+    return mark(context, rank)[1] if rank in context.blamed or rank in context.culprits else "strong"
 
 
-def _told(scene: Scene, column: Column) -> Column:
+def _told(context: RenderContext, column: Column) -> Column:
     """Who came when, where the clocks can tell it; nothing elsewhere."""
-    return np.full_like(column, np.nan) if scene.frame.group.clock_free else column
+    return np.full_like(column, np.nan) if context.frame.group.clock_free else column
 
 
 def _bound(value: float | None) -> str:
     return f"±{fixed(value)}" if known(value) else UNKNOWN
 
 
-def _split(scene: Scene) -> Callable[[float | None], str]:
+def _split(context: RenderContext) -> Callable[[float | None], str]:
     """Wait and transfer; a sign in front of what the clock-free fallback found."""
-    if not scene.frame.group.clock_free:
+    if not context.frame.group.clock_free:
         return fixed
     return lambda value: f"~{fixed(value)}" if known(value) else UNKNOWN
 
 
-def _text(scene: Scene, title: str, texts: tuple[str, ...], keep: int, most: int) -> table.Column:
-    width = min(most, max(cells(title), _widest(texts, scene.ascii_only)))
+def _text(context: RenderContext, title: str, texts: tuple[str, ...], keep: int, most: int) -> table.Column:
+    width = min(most, max(cells(title), _widest(texts, context.ascii_only)))
     return table.Column(
-        title, width, lambda rank: (scene.clean(texts[rank]) or UNKNOWN, "dim"), keep, right=False, tail=True
+        title,
+        width,
+        lambda rank: (context.clean(texts[rank]) or UNKNOWN, "dim"),
+        keep,
+        right=False,
+        tail=True,
     )
 
 

@@ -13,7 +13,7 @@ from ddptop.render.line import Line
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ddptop.frames.frame import Column
+    from ddptop.frames.columns import Column
     from ddptop.render.line import Role
 
 GLYPHS, PLAIN = " ░▒▓█", " .:+#"

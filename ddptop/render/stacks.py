@@ -8,10 +8,10 @@ from itertools import groupby
 
 from ddptop.frames.calls import is_users
 from ddptop.frames.stall import Call, Trace
+from ddptop.render.context import RenderContext
 from ddptop.render.line import Line, Role
 from ddptop.render.numbers import UNKNOWN, counted
 from ddptop.render.text import cells, fit, fit_tail
-from ddptop.tui.scene import Scene
 
 INDENT = 4
 
@@ -28,7 +28,7 @@ _INSTALLED = re.compile(r"^.*[/\\](?:(?:site|dist)-packages|lib(?:64)?[/\\]pytho
 
 
 def stack_lines(
-    scene: Scene, trace: Trace, width: int, *, every: bool = False, most: int | None = None
+    context: RenderContext, trace: Trace, width: int, *, every: bool = False, most: int | None = None
 ) -> list[Line]:
     """A line per call; on a narrow screen the code of the user's calls goes below.
 
@@ -39,17 +39,17 @@ def stack_lines(
         shown = [*shown[: most - 1], "..."]
     calls = [entry for entry in shown if isinstance(entry, Call)]
     most_place, most_name = (44, 30) if width >= WIDE else (26, 16)
-    places = {id(call): scene.clean(place(call, most_place, scene.folder)) for call in calls}
+    places = {id(call): context.clean(place(call, most_place, context.folder)) for call in calls}
     place_width = min(most_place, max((cells(text) for text in places.values()), default=0))
-    name_width = min(most_name, max((cells(scene.clean(call.function)) for call in calls), default=0))
+    name_width = min(most_name, max((cells(context.clean(call.function)) for call in calls), default=0))
     lines: list[Line] = []
     for entry in shown:
         if not isinstance(entry, Call):
             lines.append(Line(" " * INDENT).add(f"... {_left_out(entry)}", "faint"))
         elif width >= ONE_LINE:
-            lines.append(_one_line(scene, entry, places[id(entry)], place_width, name_width))
+            lines.append(_one_line(context, entry, places[id(entry)], place_width, name_width))
         else:
-            lines += _two_lines(scene, entry, places[id(entry)], place_width)
+            lines += _two_lines(context, entry, places[id(entry)], place_width)
     return lines
 
 
@@ -84,21 +84,23 @@ def _roles(call: Call) -> tuple[Role, Role, Role]:
     return ("accent", "strong", "text") if is_users(call.file) else ("dim", "dim", "faint")
 
 
-def _one_line(scene: Scene, call: Call, where: str, place_width: int, name_width: int) -> Line:
+def _one_line(context: RenderContext, call: Call, where: str, place_width: int, name_width: int) -> Line:
     at, name, code = _roles(call)
     line = Line(" " * INDENT).add(fit_tail(where, place_width), at)
     return _with_code(
-        scene, line.add("  ").add(fit(scene.clean(call.function), name_width), name), call, code
+        context, line.add("  ").add(fit(context.clean(call.function), name_width), name), call, code
     )
 
 
-def _two_lines(scene: Scene, call: Call, where: str, place_width: int) -> list[Line]:
+def _two_lines(context: RenderContext, call: Call, where: str, place_width: int) -> list[Line]:
     at, name, code = _roles(call)
-    lines = [Line("  ").add(fit_tail(where, place_width), at).add("  ").add(scene.clean(call.function), name)]
+    lines = [
+        Line("  ").add(fit_tail(where, place_width), at).add("  ").add(context.clean(call.function), name)
+    ]
     if is_users(call.file) and call.code:
-        lines.append(_with_code(scene, Line(" " * INDENT), call, code))
+        lines.append(_with_code(context, Line(" " * INDENT), call, code))
     return lines
 
 
-def _with_code(scene: Scene, line: Line, call: Call, role: Role) -> Line:
-    return line.add("  ").add(scene.clean(call.code), role) if call.code else line
+def _with_code(context: RenderContext, line: Line, call: Call, role: Role) -> Line:
+    return line.add("  ").add(context.clean(call.code), role) if call.code else line

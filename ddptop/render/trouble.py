@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.health.exits import MEANINGS
+from ddptop.frames.phrases import MEANINGS
 from ddptop.render.numbers import age
 
 if TYPE_CHECKING:

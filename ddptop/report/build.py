@@ -26,7 +26,8 @@ from ddptop.report.walk import Walk, look_every
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ddptop.frames.frame import Column, Frame
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import Frame
     from ddptop.protocol.messages import Received
     from ddptop.report.content import BucketSummary
     from ddptop.report.points import Points

@@ -14,7 +14,8 @@ from ddptop.report.content import BucketSummary, Communication, Culprit, RankSum
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ddptop.frames.frame import BucketFigures, Column, Frame, Group, Straggler
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import BucketFigures, Frame, Group, Straggler
     from ddptop.report.points import Points
     from ddptop.report.walk import Look
 

@@ -18,7 +18,7 @@ from ddptop.report.content import Span
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddptop.frames.frame import Column
+    from ddptop.frames.columns import Column
     from ddptop.report.content import Standstill
     from ddptop.report.walk import Look
 

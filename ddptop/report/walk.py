@@ -11,7 +11,8 @@ from ddptop.protocol.messages import Hello, Run, Steps
 from ddptop.report.incidents import Incidents
 
 if TYPE_CHECKING:
-    from ddptop.frames.frame import Column, Frame, History
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import Frame, History
     from ddptop.protocol.messages import Received
 
 NS = 1_000_000_000

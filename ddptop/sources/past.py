@@ -22,7 +22,7 @@ from ddptop.sources.player import Player
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ddptop.frames.frame import Column
+    from ddptop.frames.columns import Column
     from ddptop.recording.history import Found
     from ddptop.recording.reader import Recording
 

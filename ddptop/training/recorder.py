@@ -120,7 +120,7 @@ class Recorder:
         self.check_every = 16
         """A power of two."""
         self.marks: Any = None
-        """On a device: records an event at every border of a phase (`ddptop.runtime.device.PhaseMarks`)."""
+        """On a device: records an event at every border of a phase (`ddptop.training.device.PhaseMarks`)."""
         self.asides = 0
         """Batches fetched and DDP forwards without gradients since the last DDP forward with them."""
         self.handed: deque[int] = deque(maxlen=256)

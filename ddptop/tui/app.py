@@ -1,7 +1,4 @@
-"""The application: a timer, a place, and the keys that move it. Views draw, the source knows.
-
-All that the keys do: they move the place, or ask the source to move the recording.
-"""
+"""The application: a timer, a place, and the keys that move it. Views draw, the source knows."""
 
 from __future__ import annotations
 
@@ -22,13 +19,7 @@ from ddptop.frames.frame import Frame
 from ddptop.render.line import Line
 from ddptop.render.text import clean
 from ddptop.sources.base import Source
-from ddptop.tui.actions.lanes import LaneKeys
-from ddptop.tui.actions.pages import KeepKeys
-from ddptop.tui.actions.playback import PlaybackKeys
-from ddptop.tui.actions.prompts import PromptKeys
-from ddptop.tui.actions.ranks import RankKeys
-from ddptop.tui.actions.runs import RunKeys
-from ddptop.tui.actions.views import ViewKeys
+from ddptop.tui.actions import Steer
 from ddptop.tui.keys import KEYS
 from ddptop.tui.mouse import Mouse
 from ddptop.tui.painted import Painted
@@ -37,11 +28,6 @@ from ddptop.tui.scene import Place, Scene
 from ddptop.tui.terminal import ScreenDriver, ended_by_signals, terminal_is_there
 from ddptop.tui.theme import DEFAULT_THEME, THEMES, Palette, in_colours
 from ddptop.tui.views.picture import picture, wanted, without_frame
-
-
-class Steer(ViewKeys, LaneKeys, RankKeys, PlaybackKeys, PromptKeys, KeepKeys, RunKeys):
-    """Mixed into the application."""
-
 
 GONE_EVERY_S = 0.5
 """Between two looks at whether the terminal is still there: Textual reads a dead one in a tight loop."""
@@ -198,12 +184,12 @@ class DdptopApp(Mouse, Steer, App[None]):
         return Scene(
             self.shown,
             self.place,
-            self._ascii_only,
-            self.frozen,
-            newest,
-            self.source.status(),
-            self.source.failure(),
-            other() if other is not None else None,
+            ascii_only=self._ascii_only,
+            frozen=self.frozen,
+            newest=newest,
+            status=self.source.status(),
+            failure=self.source.failure(),
+            other=other() if other is not None else None,
         )
 
     def finish(self) -> None:

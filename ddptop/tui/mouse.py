@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from textual.events import Click, MouseDown, MouseMove, MouseScrollDown, MouseScrollUp, MouseUp
 
 from ddptop.render.line import Spot
-from ddptop.tui.app import Steer
+from ddptop.tui.actions import Steer
 from ddptop.tui.painted import Painted
 
 if TYPE_CHECKING:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ddptop.render.phases import Breakdown
-from ddptop.render.text import clean
+from ddptop.render.context import RenderContext
 from ddptop.tui.keys import VIEWS, ViewName
 from ddptop.tui.place import Place, Scroll
 
@@ -22,56 +19,25 @@ TO_STALL = -1
 
 
 @dataclass(frozen=True)
-class Scene:
+class Scene(RenderContext):
     """A frame, a place in it and how to draw. Made anew for every picture."""
 
-    frame: Frame
     place: Place
-    ascii_only: bool = False
-    frozen: bool = False
+    frozen: bool = field(default=False, kw_only=True)
     """The picture is held while newer frames come."""
-    newest: Frame | None = None
+    newest: Frame | None = field(default=None, kw_only=True)
     """The newest frame, while the picture is held."""
-    status: str | None = None
+    status: str | None = field(default=None, kw_only=True)
     """What the source has to say of itself."""
-    failure: str | None = None
+    failure: str | None = field(default=None, kw_only=True)
     """The internal error that stopped the source's thread."""
-    other: Frame | None = None
+    other: Frame | None = field(default=None, kw_only=True)
     """The same moment of a second recording, where two are looked at."""
 
-    @cached_property
-    def breakdown(self) -> Breakdown:
-        """The parts of every rank's step."""
-        return Breakdown(self.frame.ranks)
-
-    @cached_property
-    def culprits(self) -> tuple[int, ...]:
-        """The ranks that the others wait for."""
-        late = self.frame.straggler
-        return () if late is None else late.ranks or (late.rank,)
-
-    @cached_property
-    def blamed(self) -> frozenset[int]:
-        """Ranks that a stall is due to, and the one that died first: the others died of it."""
-        stall = self.frame.stall
-        dead = (death.rank for death in self.frame.deaths[:1])
-        return frozenset((*(stall.ranks if stall is not None else ()), *dead))
-
-    @cached_property
-    def folder(self) -> str:
-        """Where the script lies, with the slash, as the stacks of a stall or a death have it; else empty."""
-        script = re.split(r"[/\\]", self.frame.run.script)[-1]
-        stall = self.frame.stall
-        told = [*(stall.testimonies if stall else ()), *(death.testimony for death in self.frame.deaths)]
-        for call in (call for one in told for trace in one.traces for call in trace.calls):
-            parts = re.match(r"(.*[/\\])(.*)", call.file)
-            if script and parts is not None and parts[2] == script:
-                return parts[1]
-        return ""
-
-    def clean(self, text: str) -> str:
-        """Foreign text, safe to draw."""
-        return clean(text, self.ascii_only)
+    @property
+    def marked(self) -> int | None:
+        """The rank that is marked for a comparison."""
+        return self.place.marked
 
     def at(self, place: Place) -> Scene:
         """The same moment, seen from another place."""

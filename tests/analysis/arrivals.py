@@ -17,7 +17,7 @@ from ddptop.frames.frame import Straggler
 from ddptop.protocol.messages import Bucket
 
 if TYPE_CHECKING:
-    from ddptop.frames.frame import Column
+    from ddptop.frames.columns import Column
 
 STEP_MS, TRANSFER_MS = 20.0, 1.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ddptop.analysis.build.heat import fold, folds
 from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.columns import fold, folds
 from ddptop.frames.detail import Heat
 from ddptop.frames.requests import HEAT_FIGURES
 from tests.analysis.conftest import World

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ddptop.analysis.steps.detailed import Detailed
     from ddptop.analysis.straggler.naming import Named
-    from ddptop.frames.frame import Column
+    from ddptop.frames.columns import Column
 
     Load = Callable[[Generator, int, int], Column]
 

@@ -34,8 +34,8 @@ DEADLINE_S = 60
 MAIN = """
 import os, sys
 from pathlib import Path
-from ddptop.transport import roots
-roots.SHARED_TMP = Path(os.environ["HOME"])  # or this machine's own runs would be seen
+from ddptop.host import folders
+folders.SHARED_TMP = Path(os.environ["HOME"])  # or this machine's own runs would be seen
 from ddptop.cli.main import main
 sys.exit(main())
 """

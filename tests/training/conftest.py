@@ -18,7 +18,7 @@ from ddptop.transport.receiver import AckedReceiver
 from ddptop.transport.sockets import new_context
 from tests.processes import environment, free_port, started, until
 
-INJECT = Path(__file__).parents[2] / "ddptop" / "runtime" / "inject"
+INJECT = Path(__file__).parents[2] / "ddptop" / "training" / "inject"
 LOOK_S = 0.02
 
 Kind = TypeVar("Kind", bound=Message)

@@ -52,7 +52,13 @@ class Sketch(Steer):
         newest = self.source.latest()
         source = self.source
         return Scene(
-            self.shown, self.place, self.ascii_only, self.frozen, newest, source.status(), source.failure()
+            self.shown,
+            self.place,
+            ascii_only=self.ascii_only,
+            frozen=self.frozen,
+            newest=newest,
+            status=source.status(),
+            failure=source.failure(),
         )
 
     def press(self, *keys: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddptop.analysis.build.heat import fold, folds
+from ddptop.frames.columns import fold, folds
 from ddptop.frames.detail import Heat, Lane, Reduce, Span, Timeline
 from ddptop.frames.frame import Clocks
 from ddptop.frames.requests import WantsHeat, WantsTimeline, parse

@@ -14,7 +14,6 @@ from ddptop.analysis.health.exits import (
     own_call,
     reason,
 )
-from ddptop.analysis.health.happenings import ranks_phrase
 from ddptop.analysis.ranks import NS, SILENT_S
 from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.diagnosis import standstill
@@ -22,6 +21,7 @@ from ddptop.analysis.stall.fatal_mismatch import fatal_mismatch
 from ddptop.analysis.stall.testimony import operation_words, testimony
 from ddptop.frames.calls import place
 from ddptop.frames.frame import Alert
+from ddptop.frames.phrases import ranks_phrase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,16 +1,12 @@
-"""How a process ended, in words, and whether that can have been the cause of the others' end.
-
-Ranks whose processes ended as they should not.
-"""
+"""How a process ended, in words, and whether that can have been the cause of the others' end."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.stall.testimony import testimony
 from ddptop.frames.calls import place, user_call
-from ddptop.frames.stall import MAX_TESTIMONIES, Death
+from ddptop.frames.phrases import MEANINGS
 from ddptop.protocol.messages import WELL
 
 if TYPE_CHECKING:
@@ -29,15 +25,6 @@ _FOLLOWS = re.compile(
 )
 """What a rank says that ends because another one has ended: gloo's and NCCL's words for a lost peer."""
 
-MEANINGS = {
-    "SIGKILL": ("was killed by SIGKILL", " (out of memory?)"),
-    "SIGABRT": ("aborted (SIGABRT)", ""),
-    "SIGSEGV": ("crashed (SIGSEGV)", ""),
-    "SIGBUS": ("crashed (SIGBUS)", " (shared memory full?)"),
-    "SIGFPE": ("crashed (SIGFPE)", ""),
-    "SIGILL": ("crashed (SIGILL)", ""),
-}
-"""What is said of a signal, and what it often means."""
 
 _BUILD_PATH = re.compile(r"\[[^\]\s]*/[^\]\s]*:\d+\] ")
 """`[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] `: where torch was built."""
@@ -129,22 +116,3 @@ def ended_badly(members: list[Member]) -> list[int]:
     """
     ranks = [rank for rank, member in enumerate(members) if member.ended_badly]
     return sorted(ranks, key=lambda rank: (follows(members[rank]), ended_ns(members[rank]), rank))
-
-
-def deaths(reducer: Reducer, now_ns: int) -> tuple[Death, ...]:
-    """In order of time, the cause of the others first; at most MAX_TESTIMONIES."""
-    found = []
-    for i, rank in enumerate(ended_badly(reducer.members)[:MAX_TESTIMONIES]):
-        member = reducer.members[rank]
-        found.append(
-            Death(
-                rank=rank,
-                since_s=reducer.unix_s(ended_ns(member)),
-                step=ended_step(reducer, rank),
-                exit_code=member.exit_code,
-                signal=member.signal,
-                reason=reason(member),
-                testimony=testimony(reducer, rank, now_ns, all_threads=i == 0),
-            )
-        )
-    return tuple(found)

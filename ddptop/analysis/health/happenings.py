@@ -5,25 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ddptop.frames.frame import Happening
+from ddptop.frames.phrases import ranks_phrase
 
 KEPT = 100
 UNORDERED = frozenset({"warning"})
 """Kinds of which several happen at once on each rank, in whatever order."""
 TOGETHER_S = 30.0
 """Ranks of one run join, restart and end within seconds; what comes half a minute later is another story."""
-NAMED_RANKS = 4
-"""More than this many ranks are counted, not listed: the line must fit 80 columns."""
-
-
-def ranks_phrase(ranks: list[int], world: int) -> str:
-    """`rank 1`, `ranks 1 3`, `9 of 64 ranks`, `64 ranks`."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if len(ranks) == world:
-        return f"{world} ranks"
-    if len(ranks) <= NAMED_RANKS:
-        return "ranks " + " ".join(str(rank) for rank in sorted(ranks))
-    return f"{len(ranks)} of {world} ranks"
 
 
 @dataclass(slots=True)

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.analysis.health.happenings import ranks_phrase
 from ddptop.frames.frame import Alert
+from ddptop.frames.phrases import ranks_phrase
 
 if TYPE_CHECKING:
     from ddptop.analysis.health.happenings import Log
     from ddptop.analysis.steps.pairing import CompleteStep
-    from ddptop.frames.frame import Column
+    from ddptop.frames.columns import Column
 
 STEPS = 100
 """Complete steps that are compared."""

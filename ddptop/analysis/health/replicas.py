@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddptop.analysis.health.happenings import ranks_phrase
 from ddptop.frames.frame import Alert
+from ddptop.frames.phrases import ranks_phrase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Set

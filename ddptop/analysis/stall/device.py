@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.health.happenings import ranks_phrase
 from ddptop.frames.calls import is_users, main_stack, place, user_call
+from ddptop.frames.phrases import ranks_phrase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

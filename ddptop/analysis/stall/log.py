@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.health.happenings import ranks_phrase
 from ddptop.analysis.ranks import NS
 from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.diagnosis import standstill
 from ddptop.analysis.stall.rule import rank_states
+from ddptop.frames.phrases import ranks_phrase
 
 if TYPE_CHECKING:
     from ddptop.analysis.reducer import Reducer

@@ -6,10 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from ddptop.analysis.health.exits import ended_step, ending
-from ddptop.analysis.health.happenings import ranks_phrase
 from ddptop.analysis.stall.device import device_lines, stuck_words
 from ddptop.analysis.stall.testimony import answer_since, operation_name, operation_words, pending
 from ddptop.frames.calls import place
+from ddptop.frames.phrases import ranks_phrase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

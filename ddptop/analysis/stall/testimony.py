@@ -1,13 +1,13 @@
-"""What is known of one rank at a stall or at its end."""
+"""What is known of one rank at a stall or at its end, and the ranks that died."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.health.exits import ended_ns, own_call, process_words
+from ddptop.analysis.health.exits import ended_badly, ended_ns, ended_step, own_call, process_words, reason
 from ddptop.analysis.ranks import NS, STALE_S
 from ddptop.frames import calls
-from ddptop.frames.stall import Testimony
+from ddptop.frames.stall import MAX_TESTIMONIES, Death, Testimony
 
 if TYPE_CHECKING:
     from ddptop.analysis.ranks import Member
@@ -87,3 +87,22 @@ def testimony(
         traces=calls.traces(told.stacks, all_threads=all_threads) if told else (),
         at_s=reducer.unix_s(t_ns) if told is not None and t_ns is not None else None,
     )
+
+
+def deaths(reducer: Reducer, now_ns: int) -> tuple[Death, ...]:
+    """In order of time, the cause of the others first; at most MAX_TESTIMONIES."""
+    found = []
+    for i, rank in enumerate(ended_badly(reducer.members)[:MAX_TESTIMONIES]):
+        member = reducer.members[rank]
+        found.append(
+            Death(
+                rank=rank,
+                since_s=reducer.unix_s(ended_ns(member)),
+                step=ended_step(reducer, rank),
+                exit_code=member.exit_code,
+                signal=member.signal,
+                reason=reason(member),
+                testimony=testimony(reducer, rank, now_ns, all_threads=i == 0),
+            )
+        )
+    return tuple(found)

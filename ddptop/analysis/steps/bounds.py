@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.analysis.ranks import Member
-    from ddptop.frames.frame import Column
+    from ddptop.frames.columns import Column
     from ddptop.protocol.messages import Clock
 
 SAME_HOST_BOUND_MS = 0.1

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.analysis.steps.pairing import CompleteStep
-    from ddptop.frames.frame import Column
+    from ddptop.frames.columns import Column
 
 US_PER_MS = 1000.0
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.window import Ring
+from ddptop.frames.columns import median
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.bounds import Comparison
     from ddptop.analysis.steps.detail import StepFigures, Waits
     from ddptop.analysis.steps.groups import Scope
-    from ddptop.frames.frame import Column
+    from ddptop.frames.columns import Column
     from ddptop.protocol.messages import Bucket
 
 WAITS = ("collective", "wait", "transfer", "exposed", "exposed_wait")
@@ -98,7 +99,7 @@ class ScopeWindow:
         bound = np.stack([bounds[id(one)] for one in compared])
         late_end = np.stack([one.end_ms for one in compared])
         ranks = np.stack([found.lateness, found.arrival, bound, np.maximum(found.spread, late_end)])
-        scalars = [formulas.median(wall), found.last, found.recoverable, found.half, found.skew]
+        scalars = [median(wall), found.last, found.recoverable, found.half, found.skew]
         group = np.stack([*scalars, found.contradiction])
         bucket = self._per_bucket(numbers, found, free)
         spread = BUCKET_COLUMNS.index("spread")
@@ -132,8 +133,8 @@ class ScopeWindow:
         if not self.several_hosts or not len(slots):
             return
         bound = float(self.bound_ms(slots).max())
-        skew = float(formulas.median(self.group.of("skew", slots)))
-        early = float(formulas.median(self.group.of("contradiction", slots)))
+        skew = float(median(self.group.of("skew", slots)))
+        early = float(median(self.group.of("contradiction", slots)))
         self.contradicted = early > bound
         self.clock_free = self.contradicted or not skew > bound
 
@@ -247,7 +248,7 @@ class DetailWindow:
         free_busbw = busbw
         if free is not None:
             free_busbw = _busbw([(window, numbers, other or own) for window, numbers, own, other in parts])
-        scalars = [points, formulas.median(columns[0]), _overlap(found), busbw, free_busbw]
+        scalars = [points, median(columns[0]), _overlap(found), busbw, free_busbw]
         recoverable = _gained(columns[0], [(window, own.recoverable) for window, _, own, _ in parts])
         hidden = np.fmin.reduce(found.exposed, axis=-1)
         both = _gained(columns[0], [(window, own.both) for window, _, own, _ in parts])
@@ -260,7 +261,7 @@ def _gained(wall: Column, parts: Sequence[tuple[ScopeWindow, Column]]) -> Column
     less = np.zeros_like(wall)
     for window, gain in parts:
         less[:, window.members] = np.maximum(less[:, window.members], gain[:, None])
-    return formulas.median(wall) - formulas.median(wall - less)
+    return median(wall) - median(wall - less)
 
 
 def _overlap(found: Waits) -> Column:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.detail_window import DetailColumns, ScopeColumns, ScopeWindow
     from ddptop.analysis.steps.groups import Part, Scope
     from ddptop.analysis.steps.pairing import CompleteStep
-    from ddptop.frames.frame import Column
+    from ddptop.frames.columns import Column
 
 
 class Taken(NamedTuple):

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.detailed import Kind
     from ddptop.analysis.steps.groups import Groups, Scope
     from ddptop.analysis.steps.pairing import CompleteStep, Layouts
-    from ddptop.frames.frame import Column, Straggler
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import Straggler
     from ddptop.frames.history import HistoryStore
 
 BATCH_STEPS, BATCH_CELLS = 128, 2**18

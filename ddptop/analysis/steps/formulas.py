@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from ddptop.frames.frame import Column
+    from ddptop.frames.columns import Column
 
 GLOO_LANES = 2
 """gloo's process group runs its queue with two threads unless told otherwise (`ProcessGroupGloo` options)."""
@@ -166,20 +166,6 @@ def relative_scores(self_ms: Column) -> Column:
     if not known.size:
         return np.full_like(self_ms, np.nan)
     return np.divide(known.min(), self_ms, out=np.full_like(self_ms, np.nan), where=self_ms > 0)
-
-
-def median(values: Column) -> Column:
-    """Median along the last axis, NaN elements aside; NaN where nothing is left."""
-    ordered = np.sort(values, axis=-1)  # sorts NaN to the end
-    size = values.shape[-1]
-    if not size:
-        return np.full(values.shape[:-1], np.nan)
-    if not np.isnan(ordered[..., -1]).any():
-        return np.asarray((ordered[..., (size - 1) // 2] + ordered[..., size // 2]) / 2, dtype=np.float64)
-    known = size - np.isnan(ordered).sum(axis=-1, keepdims=True)
-    low = np.take_along_axis(ordered, np.maximum(known - 1, 0) // 2, axis=-1)
-    high = np.take_along_axis(ordered, np.minimum(known // 2, size - 1), axis=-1)
-    return np.where(known[..., 0] > 0, ((low + high) / 2)[..., 0], np.nan)
 
 
 def quantile(values: Column, share: float) -> Column:

@@ -9,12 +9,13 @@ import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.detail_window import FREE
+from ddptop.frames.columns import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ddptop.analysis.steps.detail_window import DetailWindow, ScopeWindow
-    from ddptop.frames.frame import Column
+    from ddptop.frames.columns import Column
 
 FEWEST_DETAILED = 3
 """Detailed steps below which ranks are not compared: what a window of 100 steps has of every 32nd."""
@@ -38,12 +39,12 @@ class DetailMedians:
     def ranks(self, name: str) -> Column:
         """(ranks,) median of one column."""
         values = self._of(name)
-        return self.unknown if values is None else formulas.median(values)
+        return self.unknown if values is None else median(values)
 
     def over_ranks(self, name: str) -> float | None:
         """Median over the steps of the mean over ranks."""
         values = self._of(name)
-        return None if values is None else known(formulas.median(formulas.mean(values.T)))
+        return None if values is None else known(median(formulas.mean(values.T)))
 
     def _of(self, name: str) -> Column | None:
         if self.window is None or not len(self.slots):
@@ -60,11 +61,11 @@ class DetailMedians:
         if self.window is None or not len(self.slots):
             return None
         name = "free_busbw" if self.clock_free and name == "busbw" else name
-        return known(formulas.median(self.window.group.of(name, self.slots)))
+        return known(median(self.window.group.of(name, self.slots)))
 
     def lateness(self) -> Column:
         """(ranks,) median lateness; of a rank in several process groups the one that is largest in size."""
-        return self._largest(lambda window, slots: formulas.median(window.ranks.of("lateness", slots)))
+        return self._largest(lambda window, slots: median(window.ranks.of("lateness", slots)))
 
     def lateness_of(self, rank: int, slots: Column) -> Column:
         """(n,) of one rank in single steps; of several process groups that in which it is largest in size."""
@@ -126,7 +127,7 @@ class DetailMedians:
 
 def transfer_bound(window: ScopeWindow, slots: Column) -> Column:
     """(members,) see `DetailMedians.transfer_bound`."""
-    spread = formulas.median(window.ranks.of("spread", slots))
+    spread = median(window.ranks.of("spread", slots))
     return np.asarray(spread + window.bound_ms(slots))
 
 

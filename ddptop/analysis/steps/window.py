@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.steps import formulas
+from ddptop.frames.columns import median
 
 if TYPE_CHECKING:
-    from ddptop.frames.frame import Column
+    from ddptop.frames.columns import Column
 
 PHASES = ("data", "forward", "backward", "optimizer", "other")
 STEP_COLUMNS = ("step", *PHASES)
@@ -72,8 +72,8 @@ class Ring:
     def medians(self, names: tuple[str, ...], slots: Column) -> dict[str, Column]:
         """Medians over the given slots, (*shape) for each column."""
         if len(slots) == self._size:
-            return {name: formulas.median(self._data[self._index[name]]) for name in names}
-        return {name: formulas.median(self.of(name, slots)) for name in names}
+            return {name: median(self._data[self._index[name]]) for name in names}
+        return {name: median(self.of(name, slots)) for name in names}
 
 
 class StepWindow:
@@ -93,7 +93,7 @@ class StepWindow:
 
         Returns (n,) the median over ranks of the wall time.
         """
-        wall = formulas.median(columns[0])
+        wall = median(columns[0])
         self.ranks.add(np.concatenate([columns, loss[None]]))
         self.group.add(np.stack([numbers, wall, end_s]))
         return wall

@@ -8,10 +8,11 @@ import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.detail_window import FEW_DETAILED, PARTS
+from ddptop.frames.columns import median
 
 if TYPE_CHECKING:
     from ddptop.analysis.steps.detail_window import DetailWindow, ScopeWindow
-    from ddptop.frames.frame import Column
+    from ddptop.frames.columns import Column
 
 EVERY, EVERY_STEPS = 16, 32
 """Between two looks lie at most so many detailed steps, and hardly more steps of any kind: where detail is
@@ -124,8 +125,8 @@ def look(window: ScopeWindow, slots: Column, rank: int | None = None) -> Look | 
         ranks = (rank,)
     is_last, gains = gain(window, slots, ranks)
     step = window.group.of("step", slots)
-    as_it_ran = float(formulas.median(step))
-    cost = as_it_ran - float(formulas.median(step - gains))
+    as_it_ran = float(median(step))
+    cost = as_it_ran - float(median(step - gains))
     return Look(
         ranks=ranks,
         share=float(is_last.mean()),
@@ -133,7 +134,7 @@ def look(window: ScopeWindow, slots: Column, rank: int | None = None) -> Look | 
         lateness_low_ms=float(late.low[rank]),
         certainty=certainty(window.ranks.of("lateness", slots)[rank] - late.bound[rank]),
         bound_ms=float(late.bound[rank]),
-        recoverable_ms=float(formulas.median(gains[is_last])) if is_last.any() else 0.0,
+        recoverable_ms=float(median(gains[is_last])) if is_last.any() else 0.0,
         cost_ms=cost,
         cost_pct=100 * cost / as_it_ran if as_it_ran > 0 else 0.0,
     )
@@ -213,7 +214,7 @@ def by_a_phase(detail: DetailWindow, window: ScopeWindow) -> Look | None:
     for size in (NEWEST, FEWER):
         slots = window.newest(size)
         bound = window.bound_ms(slots)
-        step = float(formulas.median(window.group.of("step", slots)))
+        step = float(median(window.group.of("step", slots)))
         for name in PARTS:
             over = formulas.lateness(detail.ranks.of(name, slots)[window.members].T).T
             low, middle, high = np.quantile(over, (CLEAR_QUARTILE, 0.5, 1 - CLEAR_QUARTILE), axis=-1)

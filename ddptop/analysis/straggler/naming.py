@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.detail_window import PARTS
 from ddptop.analysis.steps.window import PHASES
 from ddptop.analysis.straggler import judge, patterns
+from ddptop.frames.columns import median
 from ddptop.frames.frame import Straggler
 
 if TYPE_CHECKING:
     from ddptop.analysis.steps.detail_window import DetailWindow, ScopeWindow
     from ddptop.analysis.steps.groups import Scope
-    from ddptop.frames.frame import Column, Straggler
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import Straggler
 
 BORNE_SHARE = 0.5
 """Part of a rank's lateness that must be found in its own time before it is named."""
@@ -38,9 +39,9 @@ def excess(detail: DetailWindow, window: ScopeWindow, slots: Column, late: Colum
     parts = {}
     for phase, name in zip(PHASES, PARTS, strict=True):
         values = detail.ranks.of(name, slots)[window.members].T
-        others = formulas.median(np.where(late, np.nan, values))
+        others = median(np.where(late, np.nan, values))
         over = np.where(late, values - others[:, None], np.nan)
-        parts[phase] = float(formulas.median(over.ravel()))
+        parts[phase] = float(median(over.ravel()))
     return parts
 
 
@@ -58,8 +59,8 @@ def bears_out(
         return True
     moving = detail.ranks.of("exposed", slots) - detail.ranks.of("exposed_wait", slots)
     values = moving[window.members].T
-    over = values[:, rank] - formulas.median(np.delete(values, rank, axis=1))
-    return bool(formulas.median(over) >= least)
+    over = values[:, rank] - median(np.delete(values, rank, axis=1))
+    return bool(median(over) >= least)
 
 
 def cause(parts: dict[str, float]) -> str | None:
@@ -214,7 +215,7 @@ def _of_pattern(
     return Straggler(
         rank=named.global_rank,
         pattern=named.pattern,
-        lateness_ms=float(formulas.median(lateness)) if len(lateness) else found.recoverable_ms,
+        lateness_ms=float(median(lateness)) if len(lateness) else found.recoverable_ms,
         bound_ms=float(window.bound_ms(slots)[named.rank]),
         recoverable_ms=found.recoverable_ms,
         cost_pct=found.cost_pct,

@@ -10,10 +10,11 @@ import numpy as np
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.detail_window import LONG
 from ddptop.analysis.straggler.judge import ENOUGH, NAME_MS, NAME_PCT, STEADY, SURE, certainty
+from ddptop.frames.columns import median
 
 if TYPE_CHECKING:
     from ddptop.analysis.steps.detail_window import ScopeWindow
-    from ddptop.frames.frame import Column
+    from ddptop.frames.columns import Column
 
 OUTSTANDING = 6.0
 """A step is clearly late when it loses so many times what an ordinary one loses: of exponential noise one
@@ -67,7 +68,7 @@ def intermittent(window: ScopeWindow) -> Found | None:
     last, step, bound = (window.long.of(name, slots) for name in ("last", "step", "bound"))
     if np.isnan(bound).any():
         return None
-    usual = min(float(formulas.median(gain)), 3 * float(formulas.quantile(gain, 0.25)))
+    usual = min(float(median(gain)), 3 * float(formulas.quantile(gain, 0.25)))
     least = max(float(bound.max()), NAME_MS, OUTSTANDING * usual)
     clear = (gain > least) & (last >= 0)
     if clear.sum() < FEWEST:
@@ -86,7 +87,7 @@ def intermittent(window: ScopeWindow) -> Found | None:
     cost = float(np.where(own, gain, 0.0).mean())
     if cost < NAME_MS or mean <= 0 or 100 * cost / mean < NAME_PCT:
         return None
-    recoverable = float(formulas.median(gain[own]))
+    recoverable = float(median(gain[own]))
     return Found((rank,), float(own.mean()), recoverable, cost, 100 * cost / mean, least)
 
 
@@ -131,7 +132,7 @@ def rotating(window: ScopeWindow, held: int | None = None) -> Found | None:
     if low < max(NAME_MS, STEADY * high):
         return None
     bound = window.bound_ms(slots)
-    usual = float(formulas.median(skew - gain))  # how far the others are apart, where there are others
+    usual = float(median(skew - gain))  # how far the others are apart, where there are others
     least = max(float(bound.max()), NAME_MS, usual if len(window.members) > 2 else 0.0)
     if not low > least or certainty(gain - least) < SURE:
         return None
@@ -145,10 +146,10 @@ def rotating(window: ScopeWindow, held: int | None = None) -> Found | None:
         return None
     if held in order:
         order.sort(key=lambda one: one != held)
-    as_it_ran = float(formulas.median(step))
-    cost = as_it_ran - float(formulas.median(step - gain))
+    as_it_ran = float(median(step))
+    cost = as_it_ran - float(median(step - gain))
     if cost < NAME_MS or as_it_ran <= 0 or 100 * cost / as_it_ran < NAME_PCT:
         return None
     share = float(counts[order[0]] / len(slots))
-    recoverable = float(formulas.median(gain[clear]))
+    recoverable = float(median(gain[clear]))
     return Found(tuple(order), share, recoverable, cost, 100 * cost / as_it_ran, least)

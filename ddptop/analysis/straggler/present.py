@@ -15,12 +15,14 @@ import numpy as np
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import DetailMedians, known
 from ddptop.analysis.straggler import judge
+from ddptop.frames.columns import median
 from ddptop.frames.frame import Suspect
 
 if TYPE_CHECKING:
     from ddptop.analysis.steps.detail_window import DetailWindow, ScopeWindow
     from ddptop.analysis.steps.figures import Figures
-    from ddptop.frames.frame import Column, Straggler
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import Straggler
 
 RECENT = (4, 8, 12, 16)
 """Newest detailed steps in which a rank that is not flagged yet is looked for: of many ranks four tell, of
@@ -91,7 +93,7 @@ def onset(lateness: Column) -> int:
     0 where it was as late in all of them. The step from which on the sum of what it is later than half
     its present lateness is largest (CUSUM): single steps that do not fit change nothing.
     """
-    level = float(formulas.median(lateness[-LEVEL_STEPS:]))
+    level = float(median(lateness[-LEVEL_STEPS:]))
     if not level > 0:
         return 0
     over = np.clip(np.nan_to_num(lateness), 0.0, level) - level / 2
@@ -119,11 +121,11 @@ def _suspect_in(window: ScopeWindow, slots: Column) -> Suspect | None:
         if count < SUSPECT_SHARE * steps or _by_chance(count, steps, len(window.members)) > CHANCE:
             continue
         lateness = window.ranks.of("lateness", newest)[rank]
-        late_ms, low_ms = float(formulas.median(lateness)), float(formulas.quantile(lateness, 0.25))
+        late_ms, low_ms = float(median(lateness)), float(formulas.quantile(lateness, 0.25))
         bound_ms = float(window.bound_ms(newest)[rank])
         gain = np.where(last == rank, window.group.of("recoverable", newest), 0.0)
-        gain_ms = float(formulas.median(gain))
-        cost_pct = 100 * float(formulas.median(gain / window.group.of("step", newest)))
+        gain_ms = float(median(gain))
+        cost_pct = 100 * float(median(gain / window.group.of("step", newest)))
         worth = gain_ms >= judge.NAME_MS and cost_pct >= judge.NAME_PCT
         if worth and low_ms > max(bound_ms, judge.SPREAD_SHARE * late_ms):
             return Suspect(window.scope.ranks[rank], late_ms, bound_ms, count, steps)

@@ -1,1 +1,1 @@
-"""Timing on the GPU's own time line: CUDA events, their offset to the host's clock, what is read from them."""
+"""Timing on the GPU's own time line: CUDA events, and their offset to the host's clock."""

@@ -35,7 +35,7 @@ def keep_dynamo_out() -> None:
 
     Importing torch._dynamo takes over a second: this waits until the script does it.
     """
-    when_imported("torch._dynamo.trace_rules", lambda module: module.add("ddptop.runtime"))
+    when_imported("torch._dynamo.trace_rules", lambda module: module.add("ddptop.training"))
 
 
 def pause() -> Any:

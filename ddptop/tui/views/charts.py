@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.steps.formulas import median
+from ddptop.frames.columns import median
 from ddptop.render.chart import Axis, Mark, Scale, binned, joined, no_number, quantiles
 from ddptop.render.chart import cells as marked_cells
 from ddptop.render.curves import Canvas, area, rows
@@ -23,7 +23,8 @@ from ddptop.tui.scene import Scene
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ddptop.frames.frame import Column, History
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import History
 
 GUTTER = 3
 """Cells for the labels of a scale; more where they need them."""

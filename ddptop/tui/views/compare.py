@@ -21,7 +21,8 @@ from ddptop.tui.views.charts import Curve, chart
 from ddptop.tui.views.text_page import text_page
 
 if TYPE_CHECKING:
-    from ddptop.frames.frame import BucketFigures, Column, Frame, History
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import BucketFigures, Frame, History
 
 MOST_NAME, MOST_FIGURE = 22, 18
 

@@ -17,8 +17,8 @@ from ddptop.tui.views.heat_hosts import host_cells
 from ddptop.tui.views.heat_state import Grid
 
 if TYPE_CHECKING:
+    from ddptop.frames.columns import Column
     from ddptop.frames.detail import Heat
-    from ddptop.frames.frame import Column
     from ddptop.tui.scene import Scene
     from ddptop.tui.views.heat_state import HeatState
 

@@ -16,7 +16,8 @@ from ddptop.render.numbers import count, fixed, known, loss
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ddptop.frames.frame import Column, Frame
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import Frame
     from ddptop.tui.scene import Scene
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.build.heat import fold, folds
+from ddptop.frames.columns import fold, folds
 from ddptop.render.line import Line, gather
 from ddptop.render.shades import Shades
 from ddptop.render.text import cells, fit_tail

@@ -13,7 +13,8 @@ from ddptop.tui import match
 from ddptop.tui.scene import Scene
 
 if TYPE_CHECKING:
-    from ddptop.frames.frame import Column, Ranks
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import Ranks
 
 SORTS: dict[str, tuple[str, bool]] = {
     "step": ("step", False),

@@ -21,7 +21,8 @@ from ddptop.tui.scene import Scene
 from ddptop.tui.views.charts import TWO_ABREAST, Curve, chart
 
 if TYPE_CHECKING:
-    from ddptop.frames.frame import Column, GpuFacts, LoggedScalar, RankSteps
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import GpuFacts, LoggedScalar, RankSteps
 
 MOST_LOGGED = 4
 """Names on a rank's page: what was measured comes first there."""

@@ -19,7 +19,8 @@ from ddptop.tui.views.text_page import below, text_page
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ddptop.frames.frame import BucketFigures, Column
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import BucketFigures
     from ddptop.protocol.messages import Scalar
     from ddptop.render.line import Role
     from ddptop.tui.scene import Scene

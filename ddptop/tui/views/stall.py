@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ddptop.render.context import RenderContext
 from ddptop.render.evidence import evidence
 from ddptop.render.line import Line, rule
 from ddptop.render.numbers import count, counted
 from ddptop.render.stacks import place
 from ddptop.render.text import cells, wrap
 from ddptop.render.trouble import PAGE_KINDS, death_words, in_trouble
-from ddptop.tui.scene import Place, Scene
+from ddptop.tui.scene import Scene
 from ddptop.tui.views.events import happening
 from ddptop.tui.views.text_page import below, text_page
 
@@ -97,10 +98,10 @@ WIDTH = 110
 
 def evidence_text(frame: Frame) -> str | None:
     """All that is known of the stall and the deaths; None where nothing is stalled and nobody has died."""
-    scene = Scene(frame, Place())
-    lines = evidence(scene, WIDTH, every=True)
+    context = RenderContext(frame)
+    lines = evidence(context, WIDTH, every=True)
     if not lines:
         return None
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(frame.unix_s))
-    head = f"ddptop {scene.clean(frame.run.name)}, {moment}: {scene.clean(' '.join(frame.run.argv))}"
+    head = f"ddptop {context.clean(frame.run.name)}, {moment}: {context.clean(' '.join(frame.run.argv))}"
     return "\n".join([head, "", *(str(line).rstrip() for line in lines)]) + "\n"

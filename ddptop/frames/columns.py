@@ -1,0 +1,51 @@
+"""Columns of figures, NaN where unknown, and what analysis and drawing both do with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Column: TypeAlias = NDArray[np.float64]
+
+
+def median(values: Column) -> Column:
+    """Median along the last axis, NaN elements aside; NaN where nothing is left."""
+    ordered = np.sort(values, axis=-1)  # sorts NaN to the end
+    size = values.shape[-1]
+    if not size:
+        return np.full(values.shape[:-1], np.nan)
+    if not np.isnan(ordered[..., -1]).any():
+        return np.asarray((ordered[..., (size - 1) // 2] + ordered[..., size // 2]) / 2, dtype=np.float64)
+    known = size - np.isnan(ordered).sum(axis=-1, keepdims=True)
+    low = np.take_along_axis(ordered, np.maximum(known - 1, 0) // 2, axis=-1)
+    high = np.take_along_axis(ordered, np.minimum(known // 2, size - 1), axis=-1)
+    return np.where(known[..., 0] > 0, ((low + high) / 2)[..., 0], np.nan)
+
+
+def folds(count: int, rows: int) -> NDArray[np.int64]:
+    """Edges of `rows` folds of `count` things, as even as whole things allow; fewer where there are fewer."""
+    rows = min(rows, count)
+    return np.arange(rows + 1, dtype=np.int64) * count // max(1, rows)
+
+
+def fold(values: Column, edges: NDArray[np.int64], *, worst_is_least: bool = False) -> tuple[Column, Column]:
+    """(things, columns) to (folds, columns): the worst value of every fold, and whose it is; NaN unknown.
+
+    An infinite value is worse than any number, so it wins.
+    """
+    if not values.size:
+        empty = np.full((len(edges) - 1, values.shape[1]), np.nan)
+        return empty, empty
+    ranking = np.where(np.isnan(values), -np.inf, -values if worst_is_least else values)
+    # A block is as tall as the largest fold: folds differ by one, so at most one row is looked at twice.
+    height = int(np.diff(edges).max())
+    inside = np.minimum(edges[:-1, None] + np.arange(height), edges[1:, None] - 1)
+    place = ranking[inside].argmax(axis=1)
+    who = np.take_along_axis(inside, place, axis=1)
+    found = np.take_along_axis(values, who, axis=0)
+    unknown = np.isnan(found)
+    return found, np.where(unknown, np.nan, who)

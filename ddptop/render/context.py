@@ -1,0 +1,61 @@
+"""What lines are drawn from: a frame, and how to draw it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ddptop.render.phases import Breakdown
+from ddptop.render.text import clean
+
+if TYPE_CHECKING:
+    from ddptop.frames.frame import Frame
+
+
+@dataclass(frozen=True)
+class RenderContext:
+    """A frame and how to draw it. Made anew for every picture."""
+
+    frame: Frame
+    ascii_only: bool = field(default=False, kw_only=True)
+
+    @property
+    def marked(self) -> int | None:
+        """The rank that is marked for a comparison."""
+        return None
+
+    @cached_property
+    def breakdown(self) -> Breakdown:
+        """The parts of every rank's step."""
+        return Breakdown(self.frame.ranks)
+
+    @cached_property
+    def culprits(self) -> tuple[int, ...]:
+        """The ranks that the others wait for."""
+        late = self.frame.straggler
+        return () if late is None else late.ranks or (late.rank,)
+
+    @cached_property
+    def blamed(self) -> frozenset[int]:
+        """Ranks that a stall is due to, and the one that died first: the others died of it."""
+        stall = self.frame.stall
+        dead = (death.rank for death in self.frame.deaths[:1])
+        return frozenset((*(stall.ranks if stall is not None else ()), *dead))
+
+    @cached_property
+    def folder(self) -> str:
+        """Where the script lies, with the slash, as the stacks of a stall or a death have it; else empty."""
+        script = re.split(r"[/\\]", self.frame.run.script)[-1]
+        stall = self.frame.stall
+        told = [*(stall.testimonies if stall else ()), *(death.testimony for death in self.frame.deaths)]
+        for call in (call for one in told for trace in one.traces for call in trace.calls):
+            parts = re.match(r"(.*[/\\])(.*)", call.file)
+            if script and parts is not None and parts[2] == script:
+                return parts[1]
+        return ""
+
+    def clean(self, text: str) -> str:
+        """Foreign text, safe to draw."""
+        return clean(text, self.ascii_only)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis import logged
-from ddptop.analysis.build.frame import build, with_wanted
 from ddptop.analysis.events import on_event
 from ddptop.analysis.health.exits import ending
 from ddptop.analysis.health.happenings import Log
@@ -21,6 +20,7 @@ from ddptop.analysis.steps.bounds import HostClocks, Interruptions
 from ddptop.analysis.steps.figures import Figures
 from ddptop.analysis.steps.groups import Groups
 from ddptop.analysis.steps.pairing import Batch, Layouts, Pairing
+from ddptop.analysis.to_frame.frame import build, with_wanted
 from ddptop.frames.calls import compiling
 from ddptop.frames.history import KEPT_POINTS, HistoryStore
 from ddptop.protocol.evidence import Evidence

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddptop.analysis.build.timeline import MOST_LANES
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps import kept_steps
+from ddptop.analysis.to_frame.timeline import MOST_LANES
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.detail import Lane, Timeline
 from tests.analysis.conftest import World

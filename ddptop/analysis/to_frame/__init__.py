@@ -1,0 +1,1 @@
+"""Frames from the state: medians are taken here, when a viewer asks for a frame."""

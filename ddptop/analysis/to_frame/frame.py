@@ -1,0 +1,188 @@
+"""A frame from the reducer's state: medians are taken here, and only here.
+
+The parts of a frame that only some viewers want.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.analysis.health.alerts import alerts
+from ddptop.analysis.logged import logged
+from ddptop.analysis.ranks import group_state
+from ddptop.analysis.stall.diagnosis import stall
+from ddptop.analysis.stall.rule import rank_states
+from ddptop.analysis.stall.testimony import deaths
+from ddptop.analysis.steps.medians import known
+from ddptop.analysis.straggler.present import present
+from ddptop.analysis.to_frame.buckets import bucket_figures
+from ddptop.analysis.to_frame.heat import heat
+from ddptop.analysis.to_frame.ranks import gpu_facts, rank_columns, rank_steps, with_throttle
+from ddptop.analysis.to_frame.timeline import timeline
+from ddptop.frames.frame import Clocks, Frame, Group, Overhead, RunInfo
+from ddptop.frames.requests import WantsTimeline, parse
+from ddptop.protocol.limits import MUTE_AFTER
+
+if TYPE_CHECKING:
+    from ddptop.analysis.reducer import Reducer
+    from ddptop.analysis.straggler.present import Present
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import Frame
+    from ddptop.protocol.messages import Scalar
+
+CARD_OWN = ("torch", "script", "argv")
+"""Entries of a rank's card that have a place of their own in a frame."""
+
+GROUP_WAITS = ("collective", "wait", "transfer", "exposed")
+
+
+def build(
+    reducer: Reducer, now_ns: int, *, cursor: int, focus: int | None, source: str, recording: str | None
+) -> Frame:
+    """See `Reducer.frame`."""
+    figures = reducer.figures
+    made_of = present(figures, reducer.history.end)
+    detail, straggler = made_of.detail, made_of.straggler
+    run_state = reducer.run.state if reducer.run is not None else "live"
+    states = rank_states(reducer, now_ns)
+    stood = stall(reducer, states, now_ns)
+    simulated = reducer.run is not None and reducer.run.simulated
+    in_world = focus is not None and 0 <= focus < figures.world
+    return Frame(
+        source="simulated" if simulated else source,
+        unix_s=reducer.unix_s(now_ns),
+        run=_run(reducer, now_ns, group_state(states, run_state, stalled=stood is not None), recording),
+        group=_group(reducer, made_of),
+        ranks=rank_columns(reducer, states, made_of, now_ns),
+        buckets=bucket_figures(reducer, detail),
+        straggler=with_throttle(straggler, reducer.members),
+        suspect=made_of.suspect,
+        alerts=alerts(reducer, states, straggler, now_ns),
+        happenings=reducer.log.all(),
+        overhead=_overhead(reducer),
+        history=reducer.history.since(cursor),
+        focus=rank_steps(reducer, detail, focus) if in_world and focus is not None else None,
+        records=sum(member.records for member in reducer.members),
+        lost_records=sum(member.lost_records for member in reducer.members),
+        stall=stood,
+        deaths=deaths(reducer, now_ns),
+        logged=logged(reducer.members, focus),
+        gpus=gpu_facts(reducer.members),
+        clocks=_clocks(reducer),
+    )
+
+
+def _clocks(reducer: Reducer) -> tuple[Clocks, ...]:
+    """The ranks of one host share its clock; several are compared with the collector's."""
+    hosts = sorted({member.hello.host for member in reducer.members if member.hello is not None})
+    if len(hosts) == 1:
+        return (Clocks(hosts[0], 0.0, 0.0),)
+    found = []
+    for host in hosts:
+        clock = reducer.clocks.of(host)
+        known_clock = (None, None) if clock is None else (clock.offset_ns / 1e6, clock.bound_ns / 1e6)
+        found.append(Clocks(host, *known_clock))
+    return tuple(found)
+
+
+def _run(reducer: Reducer, now_ns: int, state: str, recording: str | None) -> RunInfo:
+    run = reducer.run
+    hellos = [member.hello for member in reducer.members if member.hello is not None]
+    card: dict[str, Scalar] = dict(reducer.cards[min(reducer.cards)]) if reducer.cards else {}
+    torch, script, argv = (card.pop(name, None) for name in CARD_OWN)
+    until_ns = now_ns if reducer.ended_ns is None else min(now_ns, reducer.ended_ns)
+    return RunInfo(
+        name=run.name if run else "",
+        id=run.run_id if run else hellos[0].run_id if hellos else "",
+        state=state,
+        started_at=reducer.started_s,
+        elapsed_s=max(0.0, reducer.unix_s(until_ns) - reducer.started_s),
+        world_size=len(reducer.members),
+        backend=hellos[0].backend if hellos else None,
+        nodes=len({hello.host for hello in hellos}),
+        script=run.script if run else str(script or ""),
+        argv=run.argv if run else tuple(str(argv or "").split()),
+        torch=None if torch is None else str(torch),
+        exit_code=run.exit_code if run else None,
+        recording=recording,
+        card=card,
+    )
+
+
+def _group(reducer: Reducer, made_of: Present) -> Group:
+    figures, slots, detail = reducer.figures, made_of.steps, made_of.detail
+    number, step, end = (figures.steps.group.of(name, slots) for name in ("number", "step", "end"))
+    p50 = known(np.median(step)) if len(step) else None
+    span = float(end[-1] - end[0]) if len(end) > 1 else 0.0
+    loss = np.where(figures.loss_told, figures.loss, np.nan)
+    finite = np.isfinite(loss).any()
+    collective, wait, transfer, exposed = (detail.over_ranks(name) for name in GROUP_WAITS)
+    return Group(
+        step=reducer.complete_step,
+        steps_per_s=float(number[-1] - number[0]) / span if span > 0 else None,
+        step_ms_p50=p50,
+        step_ms_p95=known(np.quantile(step, 0.95)) if len(step) else None,
+        loss_mean=known(figures.loss[figures.loss_told].mean()) if figures.loss_told.any() else None,
+        loss_min=known(np.nanmin(loss)) if finite else None,
+        loss_max=known(np.nanmax(loss)) if finite else None,
+        loss_min_rank=int(np.nanargmin(loss)) if finite else None,
+        loss_max_rank=int(np.nanargmax(loss)) if finite else None,
+        collective_ms=collective,
+        wait_ms=wait,
+        transfer_ms=transfer,
+        exposed_comm_ms=exposed,
+        overlap_pct=detail.group("overlap"),
+        busbw_gbps=detail.group("busbw"),
+        **made_of.what_if._asdict(),
+        bound_ms=_widest(detail.bound),
+        transfer_bound_ms=_widest(detail.transfer_bound),
+        clock_free=detail.clock_free,
+        incarnation=reducer.incarnation,
+        window_steps=len(slots),
+    )
+
+
+def _widest(bounds: Column) -> float | None:
+    """The bound that holds for every rank."""
+    return known(np.fmax.reduce(bounds)) if len(bounds) else None
+
+
+def _overhead(reducer: Reducer) -> Overhead:
+    present = [m for m in reducer.members if m.hello is not None]
+    beats = [m.progress for m in present if m.progress is not None]
+    found = Overhead(
+        budget_pct=max((m.hello.budget_pct for m in present if m.hello is not None), default=None),
+        measured_pct=max((beat.cost_pct for beat in beats), default=None),
+        us_per_step=max((beat.cost_us for beat in beats), default=None),
+        detail_every=max((beat.detail_every for beat in beats), default=None),
+        failures=sum(beat.failures for beat in beats),
+    )
+    if any(beat.failures >= MUTE_AFTER for beat in beats):
+        reason = f"a rank stopped to record it after {MUTE_AFTER} internal errors"
+        return replace(found, detail_every=None, detail_reason=reason)
+    simulated = reducer.run is not None and reducer.run.simulated
+    return found if simulated else replace(found, detail_reason=_detail_reason(found))
+
+
+def _detail_reason(found: Overhead) -> str | None:
+    """Why bucket detail is sampled: it is a budget, measured in the rank, that a rank samples for."""
+    every, budget, cost = found.detail_every, found.budget_pct, found.measured_pct
+    if every is None or every == 1 or budget is None or cost is None:
+        return None
+    if cost > budget:
+        return f"ddptop takes {cost:.2g}% of the step, its budget is {budget:g}%"
+    return f"more would exceed the {budget:g}% budget"
+
+
+def with_wanted(reducer: Reducer, frame: Frame, text: str) -> Frame:
+    """The frame with what `text` asks for; the same frame where that is nothing."""
+    want = parse(text)
+    if want is None or not reducer.members:
+        return frame
+    if isinstance(want, WantsTimeline):
+        late = frame.straggler
+        return replace(frame, timeline=timeline(reducer, want, late.rank if late is not None else None))
+    return replace(frame, heat=heat(reducer, want))

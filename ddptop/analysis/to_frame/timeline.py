@@ -1,0 +1,295 @@
+"""One step, rank by rank: what the training threads did and every all-reduce, on one axis of time.
+
+A rank's step as one row of pieces: phases, exposed communication, and the holes between.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ddptop.analysis.steps import detail, formulas
+from ddptop.analysis.steps.kept_steps import HEAD
+from ddptop.frames.detail import Lane, Reduce, Span, Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    from ddptop.analysis.reducer import Reducer
+    from ddptop.analysis.steps.detail import StepFigures, Timing
+    from ddptop.analysis.steps.kept_steps import Packed, PackedPart
+    from ddptop.frames.columns import Column
+    from ddptop.frames.requests import WantsTimeline
+
+LEAST_MS = 1e-3
+"""Times are whole microseconds: a hole that is shorter is rounding."""
+
+
+def spans(
+    head: Mapping[str, int], begin_ms: float, ready: Column, start: Column, arrival: Column, end: Column
+) -> tuple[Span, ...]:
+    """Pieces from the rank's begin to its end without holes or overlaps.
+
+    `head`: fields of its StepRow; columns: its all-reduces in ms on the same axis as `begin_ms`.
+    Of gradient accumulation only sums are known: the earlier passes are drawn as one forward, one backward.
+    """
+    done = begin_ms + head["wall_us"] / 1e3
+    found: list[Span] = []
+    at = begin_ms
+    for name, since, until in _phases(head):
+        left, right = (min(max(begin_ms + us / 1e3, at), done) for us in (since, until))
+        if left - at > LEAST_MS:
+            found.append(Span("other", at, left))
+            at = left
+        if right - at <= 0:
+            continue
+        if name == "backward":
+            found += _backward(at, right, ready, start, arrival, end)
+        else:
+            found.append(Span(name, at, right))
+        at = right
+    if done - at > LEAST_MS:
+        found.append(Span("other", at, done))
+    return tuple(found)
+
+
+def _phases(head: Mapping[str, int]) -> Iterable[tuple[str, int, int]]:
+    """Name, begin and end in us since the step's begin, in the order in which a step goes."""
+    data, forward, backward = head["data_us"], head["forward_us"], head["backward_us"]
+    forward_at, backward_at, optimizer_at = (
+        head[f"{name}_at_us"] for name in ("forward", "backward", "optimizer")
+    )
+    yield "data", 0, data
+    earlier = 0
+    if head["micro_steps"] > 1:
+        earlier = min(backward, max(0, backward_at - forward_at - forward))
+    yield "forward", forward_at, forward_at + forward
+    if earlier:
+        yield "backward", forward_at + forward, forward_at + forward + earlier
+    if backward_at >= 0:
+        yield "backward", backward_at, backward_at + backward - earlier
+    if optimizer_at >= 0:
+        yield "optimizer", optimizer_at, optimizer_at + head["optimizer_us"]
+
+
+def _backward(
+    since: float, until: float, ready: Column, start: Column, arrival: Column, end: Column
+) -> list[Span]:
+    """Backward compute until the last bucket was ready; after it, what was waited for and what moved."""
+    computed = min(max(float(ready.max()), since), until) if len(ready) else until
+    found = [Span("backward", since, computed)] if computed > since else []
+    edges = np.concatenate([start, arrival, end])
+    edges = edges[(edges > computed) & (edges < until)]
+    for left, right in itertools.pairwise((computed, *np.unique(edges).tolist(), until)):
+        middle = (left + right) / 2
+        if right - left <= 0:
+            continue
+        if ((start <= middle) & (middle < arrival)).any():
+            name = "waiting"
+        elif ((arrival <= middle) & (middle < end)).any():
+            name = "moving"
+        else:
+            name = "backward"
+        if found and found[-1].name == name:
+            found[-1] = Span(name, found[-1].begin_ms, right)
+        else:
+            found.append(Span(name, left, right))
+    return found
+
+
+MOST_LANES = 16
+"""Lanes of one frame: a screen holds no more at once, and a frame stays small."""
+
+MOST_CELLS = 4096
+"""All-reduces of all lanes of a frame: of a step with a thousand of them few lanes are sent."""
+
+US = 1e3
+
+
+class _Worked(NamedTuple):
+    """A process group's all-reduces, worked out. Microseconds on the ranks' common axis."""
+
+    part: PackedPart
+    timing: Timing
+    found: StepFigures
+    first: int
+    """Place of its first all-reduce among those of all groups."""
+
+
+def timeline(reducer: Reducer, want: WantsTimeline, straggler: int | None) -> Timeline | None:
+    """The step asked for, or the newest where that is not kept; None before the first complete step."""
+    kept = reducer.figures.kept
+    packed = kept.find(want.step)
+    picked = packed is not None and want.step is not None
+    if packed is None:
+        packed = kept.find(None)
+    if packed is None:
+        return None
+    shift = _shifts(reducer, packed)
+    worked = _work_out(reducer, packed, free=shift is None)
+    begins = np.zeros(packed.head.shape[1]) if shift is None else shift
+    waits = _waits(packed, worked)
+    decided = _decided(worked)
+    walls = packed.head[HEAD.index("wall_us")] / US
+    exposed = None if waits is None else _known(float(formulas.mean(waits.exposed[0])))
+    overlap = None if waits is None else _overlap(waits)
+    last = decided[0] if decided is not None else None
+    return Timeline(
+        step=packed.step,
+        kept=kept.numbers,
+        picked=picked,
+        detailed=bool(worked),
+        clock_free=shift is None,
+        micro_steps=int(packed.head[HEAD.index("micro_steps")].max()),
+        step_ms=float(np.median(walls)),
+        span_ms=float((begins + walls).max()),
+        exposed_ms=exposed,
+        overlap_pct=overlap,
+        bound_ms=_bound(packed) if shift is not None else None,
+        last=last,
+        skew_ms=None if decided is None else decided[1],
+        kept_every=reducer.kept_every,
+        reduces=tuple(_reduces(worked)),
+        lanes=tuple(_lanes(packed, worked, begins, _chosen(packed, worked, last, straggler, want.rank))),
+    )
+
+
+def _shifts(reducer: Reducer, packed: Packed) -> Column | None:
+    """(ranks,) each rank's begin after the first of all, in ms; None where clocks cannot tell."""
+    window = reducer.figures.detail
+    if window is not None and window.clock_free:
+        return None
+    hosts = {member.hello.host for member in reducer.members if member.hello is not None}
+    if len(hosts) > 1 and not all(how.comparable for _, how in packed.compared):
+        return None
+    begin_ns = packed.begin_ns.copy()
+    told: NDArray[np.bool_] = np.zeros(len(begin_ns), bool)
+    for scope, how in packed.compared:
+        members = np.array(scope.ranks)
+        fresh = ~told[members]  # a rank in several groups has one clock all the same
+        begin_ns[members[fresh]] += how.offset_ns[fresh]
+        told[members] = True
+    if len(hosts) > 1 and not told.all():
+        return None
+    return np.asarray((begin_ns - begin_ns.min()) / 1e6)
+
+
+def _work_out(reducer: Reducer, packed: Packed, *, free: bool) -> list[_Worked]:
+    worked: list[_Worked] = []
+    first = 0
+    hello = reducer.members[0].hello
+    backend = hello.backend if hello is not None else ""
+    for part in packed.parts:
+        lanes = formulas.lanes_of(part.backend or backend)
+        timing = _timing(packed, part, lanes, aligned=not free)
+        worked.append(_Worked(part, timing, detail.figures(timing), first))
+        first += len(part.numbers)
+    return worked
+
+
+def _timing(packed: Packed, part: PackedPart, lanes: int, *, aligned: bool) -> Timing:
+    """As `detail.timing`, of one step."""
+    ready = part.ready[:, None, :].astype(np.float64)
+    took = part.took[:, None, :]
+    shift = np.zeros((1, len(part.scope.ranks)))
+    if aligned:
+        begin_ns = packed.begin_ns[list(part.scope.ranks)] + part.compared.offset_ns
+        shift = (begin_ns - begin_ns.min())[None] / US
+        ready += shift
+    ready[..., part.joined] = np.nan
+    end = np.where(took >= 0, ready + took, np.nan)
+    return detail.Timing(part.numbers, ready, end, lanes, aligned, shift)
+
+
+def _waits(packed: Packed, worked: list[_Worked]) -> detail.Waits | None:
+    if not worked:
+        return None
+    if len(worked) == 1 and len(worked[0].part.scope.ranks) == packed.head.shape[1]:
+        return worked[0].found.waits
+    pieces = [(one.part.scope.ranks, one.timing, one.found.met) for one in worked]
+    return detail.together(packed.head.shape[1], pieces)
+
+
+def _decided(worked: list[_Worked]) -> tuple[int, float] | None:
+    """Who came last at the all-reduce of the largest skew, and that skew in ms."""
+    best: tuple[int, float] | None = None
+    for one in worked:
+        last, skew = int(one.found.last[0]), float(one.found.skew[0])
+        if last >= 0 and np.isfinite(skew) and (best is None or skew > best[1]):
+            best = (one.part.scope.ranks[last], skew)
+    return best
+
+
+def _bound(packed: Packed) -> float | None:
+    bounds = [how.bound_ms().max() for _, how in packed.compared]
+    return _known(max(bounds)) if bounds else None
+
+
+def _reduces(worked: list[_Worked]) -> list[Reduce]:
+    found = []
+    for one in worked:
+        for number in one.part.numbers:
+            bucket = one.part.buckets[number]
+            found.append(Reduce(bucket.model, bucket.index, bucket.wire_bytes, one.part.scope.group))
+    return found
+
+
+def _chosen(
+    packed: Packed, worked: list[_Worked], last: int | None, straggler: int | None, focus: int
+) -> list[int]:
+    """Ranks that get a lane: all where there are few, else who matters, then those about the focus."""
+    world = packed.head.shape[1]
+    launches = max(1, sum(len(one.part.numbers) for one in worked))
+    most = min(world, MOST_LANES, max(2, MOST_CELLS // launches))
+    if most == world:
+        return list(range(world))
+    focus = min(focus, world - 1)
+    lead = [rank for rank in dict.fromkeys((last, straggler)) if rank is not None and rank < world]
+    near = sorted(range(world), key=lambda rank: (abs(rank - focus), rank))
+    about: list[int] = []
+    for rank in near:
+        if len(about) + sum(one not in about for one in lead) >= most:
+            break
+        about.append(rank)
+    return [*(rank for rank in lead if rank not in about), *sorted(about)]
+
+
+def _lanes(packed: Packed, worked: list[_Worked], begins: Column, ranks: list[int]) -> list[Lane]:
+    lanes = []
+    for rank in ranks:
+        begin = float(begins[rank])
+        rows = [_row(one, rank, begin) for one in worked if rank in one.part.scope.ranks]
+        columns = np.concatenate([np.zeros((6, 0)), *(np.stack(row) for row in rows)], axis=1)
+        columns = columns[:, np.argsort(columns[1], kind="stable")]
+        head = dict(zip(HEAD, packed.head[:, rank].tolist(), strict=True))
+        lanes.append(Lane(rank, spans(head, begin, *columns[1:5]), *columns.astype(np.float32)))
+    return lanes
+
+
+def _row(one: _Worked, rank: int, begin: float) -> tuple[Column, ...]:
+    """A rank's launches in one group, in ms on the common axis: place, ready, start, arrival, end, last."""
+    at = one.part.scope.ranks.index(rank)
+    # The group counts from its own members' first begin.
+    move = begin - float(one.timing.shift[0, at]) / US
+    times = (one.timing.ready, one.found.met.start, one.found.met.arrival, one.timing.end)
+    ready, start, arrival, end = (column[:, 0, at] / US + move for column in times)
+    there = ~np.isnan(ready)
+    who = one.found.bucket_last[0]
+    # Nobody is called last where the clocks could have it the other way round.
+    told = (who >= 0) & (one.found.bucket_skew[0] > one.part.compared.bound_ms().max())
+    last = np.where(told, (who == at).astype(float), np.nan)
+    places: Column = one.first + np.arange(len(ready), dtype=np.float64)
+    return tuple(column[there] for column in (places, ready, start, arrival, end, last))
+
+
+def _overlap(waits: detail.Waits) -> float | None:
+    busy, bare = float(np.nansum(waits.collective)), float(np.nansum(waits.exposed))
+    return _known(100 * (1 - bare / busy)) if busy > 0 else None
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

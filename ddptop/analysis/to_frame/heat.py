@@ -12,8 +12,6 @@ from ddptop.frames.columns import fold, folds
 from ddptop.frames.detail import Heat
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ddptop.analysis.reducer import Reducer
     from ddptop.frames.columns import Column
     from ddptop.frames.requests import WantsHeat

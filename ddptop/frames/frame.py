@@ -364,7 +364,7 @@ class Frame:
     playback: Playback | None = None
     stall: Stall | None = None
     deaths: tuple[Death, ...] = ()
-    """In order of time, at most MAX_TESTIMONIES; the first is the cause of the others."""
+    """In order of time, at most MAX_POSITIONS; the first is the cause of the others."""
     clocks: tuple[Clocks, ...] = ()
     logged: tuple[LoggedScalar, ...] = ()
     """In order of name."""

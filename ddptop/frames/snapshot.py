@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Frame, GpuFacts
-    from ddptop.frames.stall import Testimony
+    from ddptop.frames.stall import RankPosition
     from ddptop.protocol.messages import Scalar
 
 SCHEMA = 1
@@ -57,7 +57,7 @@ STALL_FIELDS = ("kind", "since_s", "step", "sentence")
 
 DEATH_FIELDS = ("rank", "since_s", "step", "exit_code", "signal", "reason")
 
-TESTIMONY_FIELDS = (
+POSITION_FIELDS = (
     *("rank", "host", "pid", "process", "step", "bucket", "sequence", "group", "operation", "at_s"),
 )
 
@@ -96,8 +96,7 @@ def snapshot(frame: Frame) -> dict[str, object]:
         "logged": {scalar.name: _fields(scalar, LOGGED_FIELDS) for scalar in frame.logged},
         "stall": _stall(frame),
         "deaths": [
-            {**_fields(death, DEATH_FIELDS), "testimony": _testimony(death.testimony)}
-            for death in frame.deaths
+            {**_fields(death, DEATH_FIELDS), "testimony": _position(death.position)} for death in frame.deaths
         ],
     }
 
@@ -208,13 +207,13 @@ def _stall(frame: Frame) -> dict[str, object] | None:
         "ranks": list(found.ranks),
         "waiting": list(found.waiting),
         "detail": list(found.detail),
-        "testimonies": [_testimony(testimony) for testimony in found.testimonies],
+        "testimonies": [_position(position) for position in found.positions],
     }
 
 
-def _testimony(found: Testimony) -> dict[str, object]:
+def _position(found: RankPosition) -> dict[str, object]:
     return {
-        **_fields(found, TESTIMONY_FIELDS),
+        **_fields(found, POSITION_FIELDS),
         "user_call": None if found.user_call is None else _fields(found.user_call, CALL_FIELDS),
         "traces": [
             {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MAX_TESTIMONIES = 8
+MAX_POSITIONS = 8
 """Ranks shown with their stacks: a page holds no more, the recording has all."""
 
 
@@ -28,7 +28,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Testimony:
+class RankPosition:
     """What is known of one rank at a stall or at its end."""
 
     rank: int
@@ -70,8 +70,8 @@ class Stall:
     """`rank 1 is missing: it has not entered all_reduce 3 of step 12,480 (sequence 49,923)`."""
     detail: tuple[str, ...]
     """What more there is to say, a line each: who waits where, what the process does."""
-    testimonies: tuple[Testimony, ...]
-    """At most MAX_TESTIMONIES ranks: those to blame first, then one that waits, then others."""
+    positions: tuple[RankPosition, ...]
+    """At most MAX_POSITIONS ranks: those to blame first, then one that waits, then others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,5 +86,5 @@ class Death:
     """`SIGKILL`; None: no signal, or not known."""
     reason: str
     """`ValueError: no such file`; empty where it could not say."""
-    testimony: Testimony
+    position: RankPosition
     """Its `traces` hold the traceback, or the stacks at a fatal signal."""

@@ -49,7 +49,7 @@ class RenderContext:
         """Where the script lies, with the slash, as the stacks of a stall or a death have it; else empty."""
         script = re.split(r"[/\\]", self.frame.run.script)[-1]
         stall = self.frame.stall
-        told = [*(stall.testimonies if stall else ()), *(death.testimony for death in self.frame.deaths)]
+        told = [*(stall.positions if stall else ()), *(death.position for death in self.frame.deaths)]
         for call in (call for one in told for trace in one.traces for call in trace.calls):
             parts = re.match(r"(.*[/\\])(.*)", call.file)
             if script and parts is not None and parts[2] == script:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddptop.frames.phrases import ranks_phrase
-from ddptop.frames.stall import Call, Death, Stall, Testimony, Trace
+from ddptop.frames.stall import Call, Death, RankPosition, Stall, Trace
 from ddptop.render import table
 from ddptop.render.context import RenderContext
 from ddptop.render.line import Line, beside
@@ -18,9 +18,9 @@ from ddptop.render.text import cells, fit, wrap
 from ddptop.render.trouble import death_words, stalled_for
 
 
-def testimony_lines(
+def position_lines(
     context: RenderContext,
-    told: Testimony,
+    told: RankPosition,
     width: int,
     *,
     blamed: bool = False,
@@ -43,11 +43,11 @@ def testimony_lines(
     return lines
 
 
-def testimony_rows(context: RenderContext, testimonies: list[Testimony], width: int) -> list[Line]:
+def position_table(context: RenderContext, positions: list[RankPosition], width: int) -> list[Line]:
     """A title and a row per rank: where each of them stands."""
 
     def texts(cell: object) -> list[str]:
-        return [cell(told) for told in testimonies]  # type: ignore[operator]  # a function of one testimony
+        return [cell(told) for told in positions]  # type: ignore[operator]  # a function of one position
 
     columns = [
         table.measured("rank", texts(lambda told: str(told.rank)), 99),
@@ -60,7 +60,7 @@ def testimony_rows(context: RenderContext, testimonies: list[Testimony], width: 
         table.measured("called at", texts(lambda told: _called_at(context, told.user_call)), 85, right=False),
     ]
     columns = table.fitting(columns, width - 2, 2)
-    rows = [table.body(columns, at, 2) for at in range(len(testimonies))]
+    rows = [table.body(columns, at, 2) for at in range(len(positions))]
     return [Line("  ").extend(row) for row in (table.head(columns, 2), *rows)]
 
 
@@ -72,7 +72,7 @@ def _called_at(context: RenderContext, call: Call | None) -> str:
     ).rstrip()
 
 
-def _where_it_is(context: RenderContext, told: Testimony) -> list[str]:
+def _where_it_is(context: RenderContext, told: RankPosition) -> list[str]:
     """Its place in the sequence of collectives, in words, as far as it is known."""
     words = [f"step {count(told.step)}"] if told.step is not None else []
     words += [f"sequence {count(told.sequence)}"] if told.sequence is not None else []
@@ -80,7 +80,7 @@ def _where_it_is(context: RenderContext, told: Testimony) -> list[str]:
     return [*words, f"in {context.clean(told.operation)}"] if told.operation else words
 
 
-def _heading(context: RenderContext, told: Testimony, width: int, blamed: bool) -> list[Line]:
+def _heading(context: RenderContext, told: RankPosition, width: int, blamed: bool) -> list[Line]:
     name = f"rank {told.rank}"
     who = ", ".join([name, context.clean(told.host) or "host unknown", *_pid(told)])
     words = [who, context.clean(told.process), *_where_it_is(context, told)]
@@ -89,7 +89,7 @@ def _heading(context: RenderContext, told: Testimony, width: int, blamed: bool) 
     return lines + [Line("  ").add(text, "text") for text in rest]
 
 
-def _pid(told: Testimony) -> list[str]:
+def _pid(told: RankPosition) -> list[str]:
     return [f"pid {told.pid}"] if told.pid is not None else []
 
 
@@ -104,7 +104,7 @@ def _label(context: RenderContext, trace: Trace) -> Line:
     return Line(" " * (INDENT - 1)).add(name, "dim")
 
 
-def _silence(told: Testimony) -> str:
+def _silence(told: RankPosition) -> str:
     if told.process == "stopped":
         return "stopped by a signal (SIGSTOP) or a debugger: it cannot answer"
     if told.process == "alive":
@@ -140,16 +140,16 @@ class _Teller:
     def all(self) -> list[Line]:
         stall, deaths = self.context.frame.stall, self.context.frame.deaths
         lines = self.stall(stall) if stall is not None else []
-        told = {one.rank for one in stall.testimonies if one.traces} if stall is not None else set()
+        told = {one.rank for one in stall.positions if one.traces} if stall is not None else set()
         for at, death in enumerate(deaths):
             lines += [Line()] if lines and (self.most is None or at == 0) else []
             lines += self.death(death, first=at == 0)
             if death.rank not in told and (self.most is None or at == 0):
-                lines += self.one(death.testimony)
+                lines += self.one(death.position)
         return lines
 
-    def one(self, told: Testimony, *, blamed: bool = False, width: int | None = None) -> list[Line]:
-        return testimony_lines(
+    def one(self, told: RankPosition, *, blamed: bool = False, width: int | None = None) -> list[Line]:
+        return position_lines(
             self.context, told, width or self.width, blamed=blamed, every=self.every, most=self.most
         )
 
@@ -160,20 +160,20 @@ class _Teller:
             lines += headline("■", title, self.context.clean(stall.sentence), self.width)
         for text in stall.detail if self.most is None else ():
             lines += [Line("  ").add(part, "dim") for part in wrap(self.context.clean(text), self.width - 2)]
-        blamed = [told for told in stall.testimonies if told.rank in stall.ranks]
-        others = [told for told in stall.testimonies if told.rank not in stall.ranks]
+        blamed = [told for told in stall.positions if told.rank in stall.ranks]
+        others = [told for told in stall.positions if told.rank not in stall.ranks]
         if stall.kind == "mismatch" and blamed and others:
             return lines + self.sides(blamed, others)
         for told in blamed:
             lines += [*self.gap(lines), *self.one(told, blamed=True)]
         if others and not self.every:
-            lines += [*self.gap(lines), *testimony_rows(self.context, others, self.width)]
+            lines += [*self.gap(lines), *position_table(self.context, others, self.width)]
         return lines + self.others(others)
 
-    def others(self, others: list[Testimony]) -> list[Line]:
+    def others(self, others: list[RankPosition]) -> list[Line]:
         """One after the other; those whose main thread stands at the same place share its stack."""
         lines: list[Line] = []
-        alike: dict[tuple[Call, ...], list[Testimony]] = {}
+        alike: dict[tuple[Call, ...], list[RankPosition]] = {}
         for told in others if self.most is None else ():
             calls = told.traces[0].calls if told.traces and not self.every else ()
             alike.setdefault(calls or (Call("", told.rank, "", ""),), []).append(told)
@@ -185,9 +185,9 @@ class _Teller:
                 lines.append(Line(f"  {who} {verb} at the same place"))
         return lines
 
-    def sides(self, blamed: list[Testimony], others: list[Testimony]) -> list[Line]:
+    def sides(self, blamed: list[RankPosition], others: list[RankPosition]) -> list[Line]:
         """The two sides of a mismatch, beside or below each other; then who else there is."""
-        lines = testimony_rows(self.context, [*blamed, *others], self.width)
+        lines = position_table(self.context, [*blamed, *others], self.width)
         lines = [Line(), *lines, Line()] if self.most is None else [*lines, Line()]
         if self.width >= SIDE_BY_SIDE:
             half = self.width // 2

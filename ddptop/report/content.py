@@ -13,7 +13,7 @@ from ddptop.frames.snapshot import SCHEMA, tidy
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Alert, Happening, Overhead, RunInfo
-    from ddptop.frames.stall import Death, Testimony
+    from ddptop.frames.stall import Death, RankPosition
     from ddptop.protocol.messages import Scalar
 
 
@@ -203,7 +203,7 @@ class Standstill:
     detail: tuple[str, ...]
     ranks: tuple[int, ...]
     waiting: tuple[int, ...]
-    testimonies: tuple[Testimony, ...]
+    positions: tuple[RankPosition, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +259,9 @@ class Report:
     overhead: Overhead
 
 
+KEYS = {"positions": "testimonies", "position": "testimony"}
+"""Keys of the JSON that are not the names of their fields: they stay as programs know them."""
+
 MOMENTS = ("started_at", "since_s", "until_s", "at_s", "unix_s")
 """Unix seconds: six digits would be days."""
 
@@ -272,7 +275,10 @@ def as_data(report: Report) -> dict[str, object]:
 
 def _plain(name: str, value: object) -> object:
     if is_dataclass(value):
-        return {field.name: _plain(field.name, getattr(value, field.name)) for field in fields(value)}
+        return {
+            KEYS.get(field.name, field.name): _plain(field.name, getattr(value, field.name))
+            for field in fields(value)
+        }
     if isinstance(value, Mapping):
         return {key: _plain(key, own) for key, own in value.items()}
     if isinstance(value, (tuple, list)):

@@ -89,7 +89,7 @@ class Incidents:
     def see(self, frame: Frame) -> None:
         """Take note of what a frame tells."""
         for death in frame.deaths:
-            whose = (death.rank, death.testimony.pid)
+            whose = (death.rank, death.position.pid)
             self._deaths.pop(whose, None)  # the newest frame knows best in which order
             self._deaths[whose] = death
         for alert in frame.alerts:
@@ -161,7 +161,7 @@ def _standstill(frame: Frame) -> Standstill | None:
             detail=stall.detail,
             ranks=stall.ranks,
             waiting=stall.waiting,
-            testimonies=stall.testimonies,
+            positions=stall.positions,
         )
     alert = next((alert for alert in frame.alerts if alert.kind == "stall"), None)
     if alert is None:

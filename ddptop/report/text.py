@@ -18,7 +18,7 @@ from ddptop.report.tables import bucket_table, part_shares, rank_table, strips
 from ddptop.report.words import amount, and_more, by_kind
 
 if TYPE_CHECKING:
-    from ddptop.frames.stall import Call, Death, Testimony
+    from ddptop.frames.stall import Call, Death, RankPosition
     from ddptop.report.content import Finding, Report, Standstill, Suggestion
 
 MOST = 4
@@ -67,8 +67,8 @@ def _stall(stall: Standstill, width: int) -> list[str]:
     lines = _wrapped_below_indent(f"■ {clock(stall.since_s)} {lasted}: {stall.sentence}", width, 2)
     for detail in stall.detail[:DETAILS]:
         lines += _wrapped_below_indent(f"  {detail}", width, 4)
-    for witness in stall.testimonies[:WITNESSES]:
-        lines += _testimony(witness, width)
+    for witness in stall.positions[:WITNESSES]:
+        lines += _position(witness, width)
     return lines
 
 
@@ -77,10 +77,10 @@ def _death(death: Death, width: int) -> list[str]:
     lines = _wrapped_below_indent(f"✖ {clock(death.since_s)} rank {death.rank} {ending(death)}{at}", width, 2)
     if death.signal and death.reason:
         lines += _wrapped_below_indent(f"  {death.reason}", width, 4)[:REASON_LINES]
-    return [*lines, *_testimony(death.testimony, width)]
+    return [*lines, *_position(death.position, width)]
 
 
-def _testimony(said: Testimony, width: int) -> list[str]:
+def _position(said: RankPosition, width: int) -> list[str]:
     """`rank 1, node0, pid 4312, alive`, what it waits in, and its innermost calls from the user's code on."""
     calls = _calls(said)
     if not calls and not said.operation:
@@ -96,7 +96,7 @@ def _testimony(said: Testimony, width: int) -> list[str]:
     return lines
 
 
-def _calls(said: Testimony) -> tuple[Call, ...]:
+def _calls(said: RankPosition) -> tuple[Call, ...]:
     """The user's own call and those that led to it; else the innermost ones."""
     if not said.traces:
         return (said.user_call,) if said.user_call is not None else ()

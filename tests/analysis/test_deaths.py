@@ -34,8 +34,8 @@ def test_a_killed_rank_is_named_with_signal_and_step(stage) -> None:
     assert [(d.rank, d.signal, d.exit_code, d.step, d.reason) for d in found.deaths] == [
         (2, "SIGKILL", None, 40, "")
     ]
-    assert found.deaths[0].testimony.process == "killed by SIGKILL"
-    assert (found.deaths[0].testimony.host, found.deaths[0].testimony.pid) == ("node0", 4002)
+    assert found.deaths[0].position.process == "killed by SIGKILL"
+    assert (found.deaths[0].position.host, found.deaths[0].position.pid) == ("node0", 4002)
     assert verdict(found).line() == "■ LOST · rank 2 was killed by SIGKILL at step 40 (out of memory?)"
     assert stage.said("lost_rank") == ["rank 2 was killed by SIGKILL at step 40 (out of memory?)"]
     stage.feed(stage.world.run("failed", 1))
@@ -51,8 +51,8 @@ def test_an_exception_is_named_with_its_place(stage) -> None:
     assert verdict(found).line() == "■ FAILED · rank 1 failed: ValueError: bad batch (train.py:88 load)"
     death = found.deaths[0]
     assert (death.reason, death.exit_code, death.signal) == ("ValueError: bad batch", 1, None)
-    assert [call.function for call in death.testimony.traces[0].calls] == ["next", "load"]
-    assert death.testimony.user_call.line == 88
+    assert [call.function for call in death.position.traces[0].calls] == ["next", "load"]
+    assert death.position.user_call.line == 88
     alert = found.alerts[0]
     assert (alert.kind, alert.evidence["call"], alert.evidence["exit_code"]) == (
         "failed_rank",
@@ -121,7 +121,7 @@ def test_an_exit_code_after_a_good_goodbye_is_a_failure(stage) -> None:
     stage.tell("exit", 1, exit_code=3, signal=None)
     found = stage.frame()
     assert found.ranks.state[1] == "failed"
-    assert [(d.rank, d.exit_code, d.testimony.process) for d in found.deaths] == [(1, 3, "exit code 3")]
+    assert [(d.rank, d.exit_code, d.position.process) for d in found.deaths] == [(1, 3, "exit code 3")]
     assert stage.said("exit") == ["rank 1 exited with code 3"]
 
 
@@ -135,7 +135,7 @@ def test_an_exit_code_of_zero_is_not_worth_a_word(stage) -> None:
 def test_a_process_that_is_gone_without_any_word(stage) -> None:
     stage.tell("lost_rank", 2)
     assert verdict(stage.frame()).line() == "■ LOST · rank 2 lost: its process is gone"
-    assert stage.frame().deaths[0].testimony.process == "gone"
+    assert stage.frame().deaths[0].position.process == "gone"
 
 
 def test_words_about_an_earlier_process_of_the_rank_are_ignored(stage) -> None:

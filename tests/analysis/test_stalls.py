@@ -10,7 +10,7 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import encode_frame
 from ddptop.frames.snapshot import snapshot
-from ddptop.frames.stall import MAX_TESTIMONIES
+from ddptop.frames.stall import MAX_POSITIONS
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Stack, StackFrame
 from ddptop.protocol.messages import Event, Hello, Phase, Received
@@ -51,8 +51,8 @@ def test_the_missing_rank_is_named_with_what_it_lacks_and_where_it_is(stage) -> 
         "rank 1, node0, pid 4001, is in train.py:88 tokenize",
         "its process is alive, 3% CPU",
     )
-    assert [t.rank for t in stall.testimonies] == [1, 0, 2, 3]
-    first, second = stall.testimonies[:2]
+    assert [t.rank for t in stall.positions] == [1, 0, 2, 3]
+    first, second = stall.positions[:2]
     assert (first.process, first.sequence, first.operation) == ("alive", 82, "")
     assert (first.user_call.line, first.user_call.function) == (88, "tokenize")
     assert [trace.thread for trace in first.traces] == ["MainThread", "loader"]
@@ -162,7 +162,7 @@ def test_a_stopped_process_is_stale_and_missing(stage) -> None:
     found = stage.frame()
     assert found.ranks.state == ("stalled", "stale", "stalled", "stalled")
     assert (found.stall.kind, found.stall.ranks) == ("missing", (1,))
-    assert found.stall.testimonies[0].process == "stopped"
+    assert found.stall.positions[0].process == "stopped"
     assert "its process is stopped (SIGSTOP)" in found.stall.detail
     assert verdict(found).second() == "the process of rank 1 is stopped (SIGSTOP)"
     assert stage.said("process") == ["rank 1 was stopped (SIGSTOP)"]
@@ -175,7 +175,7 @@ def test_a_silent_rank_is_to_blame_where_nobody_is_behind(stage) -> None:
     for rank in (0, 1, 3):
         stage.answer(rank, waits(), groups={"0": 83}, operations=(op(83),))
     stall = stage.frame().stall
-    assert (stall.kind, stall.ranks, stall.testimonies[0].process) == ("missing", (2,), "silent")
+    assert (stall.kind, stall.ranks, stall.positions[0].process) == ("missing", (2,), "silent")
     assert stall.sentence == "rank 2 is missing: it does not answer"
 
 
@@ -220,7 +220,7 @@ def test_different_operations_are_a_mismatch_with_both_sides(stage) -> None:
     found = stage.frame()
     assert (found.stall.kind, found.stall.ranks, found.stall.waiting) == ("mismatch", (2,), (0, 1, 3))
     assert found.stall.sentence == "rank 2 calls broadcast where ranks 0 1 3 call all_reduce (sequence 83)"
-    assert [t.rank for t in found.stall.testimonies[:2]] == [2, 0]
+    assert [t.rank for t in found.stall.positions[:2]] == [2, 0]
     assert "rank 2, node0, pid 4002, is in train.py:70 step" in found.stall.detail
     assert "rank 0, node0, pid 4000, is in train.py:61 step" in found.stall.detail
     assert verdict(found).second() == "rank 2 is in train.py:70 step, rank 0 is in train.py:61 step"
@@ -307,14 +307,14 @@ def test_a_lone_rank_that_stands_still(make_world) -> None:
     assert "rank 0, node0, pid 4000, is in train.py:88 fetch" in stall.detail
 
 
-def test_thousands_of_ranks_carry_only_a_page_of_testimonies(make_world) -> None:
+def test_thousands_of_ranks_carry_only_a_page_of_positions(make_world) -> None:
     stage = Stage(make_world(1024), steps=1)
     stage.after_s = 14
     stage.beat(16, {rank: {"step": 1, "bucket": int(rank > 500), "sequence": 1} for rank in range(1024)})
     stall = stage.frame().stall
-    assert (len(stall.ranks), len(stall.testimonies)) == (501, MAX_TESTIMONIES)
+    assert (len(stall.ranks), len(stall.positions)) == (501, MAX_POSITIONS)
     assert stall.sentence.startswith("501 of 1024 ranks are missing")
-    assert stall.testimonies[-1].rank == 501, "one that waits is among them"
+    assert stall.positions[-1].rank == 501, "one that waits is among them"
 
 
 def test_evaluation_and_declared_phases_are_no_stalls(stage) -> None:
@@ -351,7 +351,7 @@ def test_an_answer_to_an_earlier_stall_counts_no_more(stage) -> None:
     stage.beat(33, {rank: {"step": 42, "bucket": 1, "sequence": 84} for rank in range(4)})
     found = stage.frame()
     assert found.stall.kind == "asking"
-    assert found.stall.testimonies[0].traces == ()
+    assert found.stall.positions[0].traces == ()
 
 
 def test_the_log_tells_when_it_began_and_how_long_it_lasted(stage) -> None:
@@ -398,7 +398,7 @@ def test_frames_carry_a_page_of_stacks_whatever_ranks_send(stage) -> None:
     stacks = tuple(Stack(f"thread {i}", i == 63, deep) for i in range(64))
     for rank in range(4):
         stage.answer(rank, stacks, groups={"0": 82 if rank == 1 else 83})
-    found = stage.frame().stall.testimonies
+    found = stage.frame().stall.positions
     assert [len(one.traces) for one in found] == [8, 8, 1, 1]
     assert all(one.traces[0].thread == "thread 63" for one in found)
     assert len(found[0].traces[0].calls) == 40

@@ -206,8 +206,8 @@ def test_a_deep_stack_is_cut_to_what_a_mail_bears() -> None:
     frame = missing()
     assert frame.stall is not None
     deep = tuple(Call("/home/ada/lm/train.py", line, "recurse", "recurse()") for line in range(1, 900))
-    told = replace(frame.stall.testimonies[0], traces=(Trace("MainThread", True, (*ASLEEP, *deep)),))
-    text = picture(replace(frame, stall=replace(frame.stall, testimonies=(told,))), 100)
+    told = replace(frame.stall.positions[0], traces=(Trace("MainThread", True, (*ASLEEP, *deep)),))
+    text = picture(replace(frame, stall=replace(frame.stall, positions=(told,))), 100)
     assert text.count("recurse()") == 12 - 1 - len(ASLEEP)
     assert "... and the calls around it" in text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddptop.frames.frame import Alert, Frame, Happening
-from ddptop.frames.stall import Call, Death, Stall, Testimony, Trace
+from ddptop.frames.stall import Call, Death, RankPosition, Stall, Trace
 from tests.tui.fake import NOW, column, live, replay
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
@@ -33,9 +33,9 @@ WAITING = (
 PIN = Trace("pin_memory", False, (Call("/usr/lib/python3.11/queue.py", 171, "get", "self.not_empty.wait()"),))
 
 
-def testimony(rank: int, calls: tuple[Call, ...], **changes: object) -> Testimony:
+def rank_position(rank: int, calls: tuple[Call, ...], **changes: object) -> RankPosition:
     """A rank that has answered."""
-    told = Testimony(
+    told = RankPosition(
         rank=rank,
         host=f"node{rank // 2}",
         pid=4_310 + rank,
@@ -49,7 +49,7 @@ def testimony(rank: int, calls: tuple[Call, ...], **changes: object) -> Testimon
         traces=(Trace("MainThread", True, calls), PIN) if calls else (),
         at_s=NOW - 1,
     )
-    return replace(told, **changes)  # type: ignore[arg-type]  # fields of Testimony
+    return replace(told, **changes)  # type: ignore[arg-type]  # fields of RankPosition
 
 
 def missing() -> Frame:
@@ -62,9 +62,9 @@ def missing() -> Frame:
         waiting=(0, 2, 3),
         sentence=SENTENCE,
         detail=("ranks 0 2 3 wait there since 12:30:50", "its process is alive, 0% CPU"),
-        testimonies=(
-            testimony(1, ASLEEP, sequence=49_922, operation=""),
-            *(testimony(rank, WAITING) for rank in (0, 2, 3)),
+        positions=(
+            rank_position(1, ASLEEP, sequence=49_922, operation=""),
+            *(rank_position(rank, WAITING) for rank in (0, 2, 3)),
         ),
     )
     return _stalled(stall)
@@ -82,9 +82,9 @@ def mismatch() -> Frame:
         sentence="ranks wait in different collectives at sequence 49,923: rank 2 in broadcast, "
         "ranks 0 1 3 in all_reduce",
         detail=(),
-        testimonies=(
-            testimony(2, odd, operation="broadcast of [[1000]] Float"),
-            *(testimony(rank, WAITING) for rank in (0, 1, 3)),
+        positions=(
+            rank_position(2, odd, operation="broadcast of [[1000]] Float"),
+            *(rank_position(rank, WAITING) for rank in (0, 1, 3)),
         ),
     )
     return _stalled(stall)
@@ -98,10 +98,10 @@ def died() -> Frame:
         Call(f"{TORCH}/utils/data/dataloader.py", 734, "__next__", "data = self._next_data()"),
         *ASLEEP[2:],
     )
-    first = testimony(
+    first = rank_position(
         2, raised, process="exit code 1", operation="", traces=(Trace("traceback", True, raised),)
     )
-    after = testimony(0, (), process="ended by SIGTERM", operation="", at_s=None)
+    after = rank_position(0, (), process="ended by SIGTERM", operation="", at_s=None)
     deaths = (
         Death(2, NOW - 12, 12_480, 1, None, "ValueError: shard 7 is empty", first),
         Death(0, NOW - 11, 12_480, None, "SIGTERM", "", after),
@@ -130,9 +130,9 @@ def hostile() -> Frame:
         Call("", 0, "", ""),
         Call("C:\\Users\\ada\\train.py", 7, "main", "x" * 500),
     )
-    told = testimony(1, evil, host="a\x1b[31mb", process="\x1b[5malive", operation="all\x1b[1m_reduce")
+    told = rank_position(1, evil, host="a\x1b[31mb", process="\x1b[5malive", operation="all\x1b[1m_reduce")
     stall = replace(
-        frame.stall, sentence="rank 1 \x1b[2Jis [b]missing[/b]", detail=("\x07 a",), testimonies=(told,)
+        frame.stall, sentence="rank 1 \x1b[2Jis [b]missing[/b]", detail=("\x07 a",), positions=(told,)
     )
     return replace(frame, stall=stall)
 
@@ -155,7 +155,7 @@ def drifting() -> Frame:
 
 def _stalled(stall: Stall) -> Frame:
     frame = live()
-    call = stall.testimonies[0].user_call
+    call = stall.positions[0].user_call
     assert call is not None
     evidence = {"call": f"train.py:{call.line} {call.function}"}
     return replace(

@@ -13,7 +13,7 @@ from ddptop.analysis.stall.positions import Found, Position, find
 from ddptop.analysis.stall.rule import COMPILE_GRACE_NS, patience_ns, stalled_since
 from ddptop.analysis.stall.testimony import DEFAULT_GROUP, answer_since, sequence_of, testimony
 from ddptop.frames.calls import in_collective
-from ddptop.frames.stall import MAX_TESTIMONIES, Stall
+from ddptop.frames.stall import MAX_POSITIONS, Stall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,7 +122,7 @@ def stall(reducer: Reducer, states: Sequence[str], now_ns: int) -> Stall | None:
             *sentences.detail(reducer, found, told, now_ns),
             *sentences.opinions(reducer, found.since_ns),
         ),
-        testimonies=told,
+        positions=told,
     )
 
 
@@ -131,6 +131,6 @@ def _shown(found: Standstill, world: int) -> list[int]:
     blamed, waiting = found.found.blamed, found.found.waiting
     if found.found.mismatch is not None:
         blamed = tuple(side.ranks[0] for side in found.found.mismatch.sides) + blamed
-    first = [*dict.fromkeys(blamed)][: MAX_TESTIMONIES - 1]
-    order = [*first, *waiting[:1], *blamed, *waiting[1:], *range(min(world, MAX_TESTIMONIES))]
-    return [*dict.fromkeys(order)][:MAX_TESTIMONIES]
+    first = [*dict.fromkeys(blamed)][: MAX_POSITIONS - 1]
+    order = [*first, *waiting[:1], *blamed, *waiting[1:], *range(min(world, MAX_POSITIONS))]
+    return [*dict.fromkeys(order)][:MAX_POSITIONS]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.reducer import Reducer
     from ddptop.analysis.stall.diagnosis import Standstill
     from ddptop.analysis.stall.mismatch import Mismatch
-    from ddptop.frames.stall import Testimony
+    from ddptop.frames.stall import RankPosition
 
 TOLD_APART = 3
 """Ranks to blame that get lines of their own."""
@@ -82,7 +82,7 @@ def short(reducer: Reducer, stall: Standstill) -> str:
     return f"{who} missing: {_silence(reducer, found.blamed[0])}"
 
 
-def detail(reducer: Reducer, stall: Standstill, told: Sequence[Testimony], now_ns: int) -> tuple[str, ...]:
+def detail(reducer: Reducer, stall: Standstill, told: Sequence[RankPosition], now_ns: int) -> tuple[str, ...]:
     """Who waits where, and where those are that they wait for: a line each."""
     found = stall.found
     lines = []
@@ -185,7 +185,7 @@ def _silence(reducer: Reducer, rank: int) -> str:
     return "its process is stopped (SIGSTOP)" if reducer.members[rank].stopped else "it does not answer"
 
 
-def _where(one: Testimony) -> str:
+def _where(one: RankPosition) -> str:
     """`rank 1, node0, pid 4312, is in train.py:88 tokenize`."""
     pid = f", pid {one.pid}" if one.pid is not None else ""
     name = f"rank {one.rank}, {one.host}{pid},"
@@ -198,7 +198,7 @@ def _where(one: Testimony) -> str:
     return f"{name} {one.process}"
 
 
-def _process(reducer: Reducer, one: Testimony) -> str:
+def _process(reducer: Reducer, one: RankPosition) -> str:
     member = reducer.members[one.rank]
     cpu = f", {member.cpu_pct:.0f}% CPU" if member.cpu_pct is not None else ""
     if one.process == "stopped":

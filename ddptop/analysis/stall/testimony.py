@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ddptop.analysis.health.exits import ended_badly, ended_ns, ended_step, own_call, process_words, reason
 from ddptop.analysis.ranks import NS, STALE_S
 from ddptop.frames import calls
-from ddptop.frames.stall import MAX_TESTIMONIES, Death, Testimony
+from ddptop.frames.stall import MAX_POSITIONS, Death, RankPosition
 
 if TYPE_CHECKING:
     from ddptop.analysis.ranks import Member
@@ -57,7 +57,7 @@ def testimony(
     since_ns: int = 0,
     group: str = DEFAULT_GROUP,
     all_threads: bool = True,
-) -> Testimony:
+) -> RankPosition:
     """`group`: the process group in question; `all_threads`: not the main thread's stack alone."""
     member = reducer.members[rank]
     told = answer_since(member, since_ns)
@@ -73,7 +73,7 @@ def testimony(
     else:
         silent_ns = reducer.interruptions.silence_ns(member.heard_ns, now_ns)
         process = "silent" if silent_ns > STALE_S * NS else "alive"
-    return Testimony(
+    return RankPosition(
         rank=rank,
         host=member.host,
         pid=member.hello.pid if member.hello else None,
@@ -90,9 +90,9 @@ def testimony(
 
 
 def deaths(reducer: Reducer, now_ns: int) -> tuple[Death, ...]:
-    """In order of time, the cause of the others first; at most MAX_TESTIMONIES."""
+    """In order of time, the cause of the others first; at most MAX_POSITIONS."""
     found = []
-    for i, rank in enumerate(ended_badly(reducer.members)[:MAX_TESTIMONIES]):
+    for i, rank in enumerate(ended_badly(reducer.members)[:MAX_POSITIONS]):
         member = reducer.members[rank]
         found.append(
             Death(
@@ -102,7 +102,7 @@ def deaths(reducer: Reducer, now_ns: int) -> tuple[Death, ...]:
                 exit_code=member.exit_code,
                 signal=member.signal,
                 reason=reason(member),
-                testimony=testimony(reducer, rank, now_ns, all_threads=i == 0),
+                position=testimony(reducer, rank, now_ns, all_threads=i == 0),
             )
         )
     return tuple(found)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.render import table
-from ddptop.render.evidence import testimony_lines
+from ddptop.render.evidence import position_lines
 from ddptop.render.line import Line, beside, gather, rule
 from ddptop.render.numbers import UNKNOWN, count, counted, fixed, known, loss, size
 from ddptop.render.phases import PARTS
@@ -96,7 +96,7 @@ def rank_page(scene: Scene, width: int, height: int) -> list[Line]:
     if rank >= len(scene.frame.ranks.state):
         return [rule(width, f"rank {rank}"), Line("  this rank has not reported yet", "dim")]
     lines = [rule(width, f"rank {rank}"), *_facts(scene, rank, width), *rank_extras(scene, rank, width)]
-    lines += _testimony(scene, rank, width, height - len(lines))
+    lines += _position(scene, rank, width, height - len(lines))
     lines += _phases(scene, rank, width)[: max(0, height - len(lines))]
     room = height - len(lines) - 1
     focus = scene.frame.focus
@@ -173,18 +173,18 @@ def _collectives(scene: Scene, rank: int) -> str:
     return f"{fixed(busy, 1, ' ms')}{hidden}"
 
 
-def _testimony(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
+def _position(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
     """Where it stands in a stall, or how it ended; with the key that shows all of it."""
     frame = scene.frame
-    told = [death.testimony for death in frame.deaths if death.rank == rank]
-    told += [one for one in (frame.stall.testimonies if frame.stall else ()) if one.rank == rank]
+    told = [death.position for death in frame.deaths if death.rank == rank]
+    told += [one for one in (frame.stall.positions if frame.stall else ()) if one.rank == rank]
     if not told or most < 3:
         return []
     said = next((death_words(death) for death in frame.deaths if death.rank == rank), "")
     title = said or ("no progress" if frame.stall else "")
     lines = [rule(width, fit(scene.clean(title), max(8, width - 20)).rstrip(), "7 shows all")]
     best = next((one for one in told if one.traces), told[0])
-    lines += testimony_lines(scene, best, width, blamed=rank in scene.blamed)
+    lines += position_lines(scene, best, width, blamed=rank in scene.blamed)
     return lines[:most]
 
 

@@ -50,10 +50,10 @@ def _small(scene: Scene, width: int) -> list[Line]:
     stall, deaths = scene.frame.stall, scene.frame.deaths
     if stall is not None:
         head = Line("■ ", "bad").add(scene.clean(stall.sentence), "strong")
-        told = stall.testimonies[:1]
+        told = stall.positions[:1]
     else:
         head = Line("✗ ", "bad").add(scene.clean(death_words(deaths[0])), "strong")
-        told = (deaths[0].testimony,)
+        told = (deaths[0].position,)
     calls = [one.user_call for one in told if one.user_call is not None]
     lines = [head.cut(width)]
     for call in calls:

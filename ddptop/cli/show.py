@@ -125,7 +125,7 @@ def emit(frame: Frame, mode: Mode, settings: Settings) -> int:
 
         print(json.dumps(snapshot(frame), indent=2, allow_nan=False))
     else:
-        from ddptop.cli.plain import picture
+        from ddptop.render.plain import picture
 
         width = shutil.get_terminal_size((PIPE_COLUMNS, 24)).columns
         print(picture(frame, width, settings.ascii, settings.color and sys.stdout.isatty()))
@@ -246,7 +246,7 @@ def _closed_on(until: threading.Event | None, app: DdptopApp) -> Iterator[None]:
 
 
 def _watch(source: Source, settings: Settings, until: threading.Event | None) -> int:
-    from ddptop.cli.plain import watch_line
+    from ddptop.render.plain import watch_line
     from ddptop.render.text import to_ascii
 
     frame = first_frame(source, until=until)

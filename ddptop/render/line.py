@@ -23,6 +23,15 @@ Ground: TypeAlias = Literal["", "cursor", "banner"]
 
 Piece: TypeAlias = "tuple[str, Role]"
 
+_ANSI = {"good": "32", "warn": "33", "bad": "1;31", "head": "1"}
+"""Colours of text output: the same three meanings as on the screen, and headings."""
+
+
+def paint(text: str, role: str, color: bool) -> str:
+    """The text in the ANSI colour of a role; unchanged without `color` and for a role that has none."""
+    return f"\x1b[{_ANSI[role]}m{text}\x1b[0m" if color and role in _ANSI else text
+
+
 Spot: TypeAlias = "tuple[int, int, str]"
 """First cell, the cell after the last, and the action of a click there. `{share}` in the action stands for
 how far between the two it was, 0 to 1; such a spot also follows the mouse while its button is held."""

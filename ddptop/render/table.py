@@ -1,6 +1,7 @@
-"""Tables whose columns line up and give way to the width, the least important first.
+"""Tables: columns that line up and are left out, the least important first, where the width does not suffice.
 
-Columns that line up, for a terminal, a mail or `awk`.
+On the screen a table is lines of pieces with roles (`head`, `body`); for `--once`, a report or `awk` it is
+lines of text (`text_lines`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from dataclasses import dataclass
 
 from ddptop.render.line import Line, Piece
 from ddptop.render.text import cells, clean, fit, fit_tail
+
+TEXT_GAP = 2
+"""Blanks between two columns of a table in text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +31,17 @@ class Column:
 
 
 def measured(
-    title: str, texts: Sequence[str], keep: int, *, right: bool = True, most: int = 40, tail: bool = False
+    title: str,
+    texts: Sequence[str],
+    keep: int,
+    *,
+    right: bool = True,
+    most: int | None = 40,
+    tail: bool = False,
 ) -> Column:
-    """A column of ready texts, as wide as the widest of them up to `most`."""
-    width = min(max([cells(title), *map(cells, texts)]), most)
+    """A column of ready texts, as wide as the widest of them, up to `most` (None: without a limit)."""
+    width = max([cells(title), *map(cells, texts)])
+    width = width if most is None else min(width, most)
     return Column(title, width, lambda row: (texts[row], "text"), keep, right, tail)
 
 
@@ -75,16 +86,19 @@ def body(columns: Sequence[Column], row: int, gap: int = 1) -> Line:
     return line
 
 
+def text_lines(columns: Sequence[Column], rows: int, width: int | None = None) -> list[str]:
+    """The title line and a line per row, as text, with the columns that fit into `width` (None: all)."""
+    chosen = columns if width is None else fitting(columns, width, TEXT_GAP)
+    lines = [head(chosen, TEXT_GAP), *(body(chosen, row, TEXT_GAP) for row in range(rows))]
+    return [str(line).rstrip() for line in lines]
+
+
 def aligned(
     titles: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[str] = frozenset()
 ) -> list[str]:
-    """The title line and a line per row, two spaces apart; the columns named in `right` end flush."""
-    lines = [list(titles), *([clean(cell) for cell in row] for row in rows)]
-    widths = [max(cells(line[column]) for line in lines) for column in range(len(titles))]
-    return [
-        "  ".join(
-            fit(cell, width, right=title in right)
-            for title, cell, width in zip(titles, line, widths, strict=True)
-        ).rstrip()
-        for line in lines
+    """The title line and a line per row of foreign texts; the columns named in `right` end flush."""
+    columns = [
+        measured(title, [clean(row[at]) for row in rows], 0, right=title in right, most=None)
+        for at, title in enumerate(titles)
     ]
+    return text_lines(columns, len(rows))

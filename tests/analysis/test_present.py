@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.straggler.present import onset
-from ddptop.cli.plain import picture, watch_line
 from ddptop.frames.requests import WantsTimeline
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
+from ddptop.render.plain import picture, watch_line
 from ddptop.report.build import report
 
 from .conftest import NS, START_NS, World

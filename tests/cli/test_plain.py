@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.cli.plain import picture, watch_line
-from ddptop.cli.plain_tables import MAX_RANK_ROWS, rank_table
 from ddptop.frames.frame import Alert, Frame, Playback, Ranks
 from ddptop.frames.stall import Call, Trace
 from ddptop.protocol.messages import Layout, Received, Steps
 from ddptop.render.phases import Breakdown
+from ddptop.render.plain import MAX_RANK_ROWS, picture, rank_table, watch_line
 from ddptop.sources.simulation.story import Story
 from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views.picture import picture as screen_of

@@ -12,7 +12,6 @@ from dataclasses import replace
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.cli.plain import watch_line
 from ddptop.collector.admission import Admission
 from ddptop.frames.snapshot import snapshot
 from ddptop.host import processes
@@ -21,6 +20,7 @@ from ddptop.protocol.codec import encode
 from ddptop.protocol.limits import MAX_SHOWN_WORLD
 from ddptop.protocol.messages import Event, Hello, Received, StepRow, Steps
 from ddptop.recording.reader import Recording
+from ddptop.render.plain import watch_line
 from ddptop.report.reading import read as report_of
 from ddptop.report.text import page as report_page
 from tests.collector.hostile import HOSTILE

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.cli.plain import picture
 from ddptop.frames.frame import Frame
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
@@ -19,6 +18,7 @@ from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Event, Received, Steps
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.recording.writer import Writer
+from ddptop.render.plain import picture
 from ddptop.sources.player import Player
 from ddptop.sources.replay import ReplaySource, frame_at
 from tests.analysis.conftest import World

@@ -15,7 +15,7 @@ from ddptop.render.chart import Axis, Scale, binned, joined, ladder
 from ddptop.render.highlight import highlight
 from ddptop.render.line import Line, gather, rule
 from ddptop.render.phases import PARTS, Breakdown, step_parts
-from ddptop.render.rank_columns import without_domain
+from ddptop.render.rank_table import without_domain
 from ddptop.render.text import ASCII, cells, clean, fit, fit_tail, to_ascii, wrap
 from ddptop.tui.scene import Scroll
 from tests.tui.fake import NAN, column, even_ranks, late_ranks

@@ -14,7 +14,7 @@ import numpy as np
 from ddptop.render.line import Line, Role, beside, gather, rule
 from ddptop.render.numbers import UNKNOWN, clock, count, fixed, known, loss, signed, size
 from ddptop.render.phases import PARTS
-from ddptop.render.rank_columns import state_piece
+from ddptop.render.rank_table import state_piece
 from ddptop.render.text import fit, fit_tail
 from ddptop.tui.scene import Scene
 from ddptop.tui.views.charts import Curve, chart

@@ -14,7 +14,7 @@ from ddptop.render.evidence import position_lines
 from ddptop.render.line import Line, beside, gather, rule
 from ddptop.render.numbers import UNKNOWN, count, counted, fixed, known, loss, size
 from ddptop.render.phases import PARTS
-from ddptop.render.rank_columns import silence, state_piece
+from ddptop.render.rank_table import silence, state_piece
 from ddptop.render.text import fit
 from ddptop.render.trouble import death_words
 from ddptop.tui.scene import Scene

@@ -8,7 +8,7 @@ from ddptop.render import table
 from ddptop.render.highlight import marked
 from ddptop.render.line import Line
 from ddptop.render.numbers import counted, fixed
-from ddptop.render.rank_columns import BOUND, mark, rank_columns
+from ddptop.render.rank_table import BOUND, mark, rank_columns
 from ddptop.render.text import cells, fit
 from ddptop.tui import match
 from ddptop.tui.scene import Place, Scene

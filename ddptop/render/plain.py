@@ -5,15 +5,20 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from ddptop.cli.plain_tables import bucket_table, rank_bars, rank_table
-from ddptop.render.numbers import UNKNOWN, age, clock, count, duration, fixed, loss
-from ddptop.render.phases import Breakdown
+from ddptop.render.bucket_table import bucket_columns
+from ddptop.render.context import RenderContext
+from ddptop.render.evidence import brief
+from ddptop.render.line import paint
+from ddptop.render.numbers import UNKNOWN, age, clock, count, duration, fixed, known, loss
+from ddptop.render.phases import Breakdown, legend
+from ddptop.render.rank_table import plain_rank_columns
 from ddptop.render.signs import GRAVE, of_severity, of_state
+from ddptop.render.table import text_lines
 from ddptop.render.text import clean, to_ascii
 from ddptop.render.trouble import death_words, kind_words, stalled_for, step_now
 
 if TYPE_CHECKING:
-    from ddptop.frames.frame import Frame
+    from ddptop.frames.frame import Frame, Ranks
 
 LAST_HAPPENINGS = 6
 """Of what happened; the recording has the rest."""
@@ -27,8 +32,27 @@ LEAST_WIDTH = 60
 STALLS = frozenset(("stall", "mismatch"))
 """Kinds whose message is the verdict's sentence while the stall lasts."""
 
-_ANSI = {"good": "32", "warn": "33", "bad": "1;31"}
-"""The same three meanings as on the screen; red for stalled, lost and failed alone."""
+MAX_RANK_ROWS = 64
+"""A picture of thousands of ranks is for no mail: beyond this the healthy ones are only counted."""
+
+MAX_BUCKET_ROWS = 32
+
+MAX_BARS = 16
+"""With more ranks a person reads the table, or looks at the screen."""
+
+MIN_BAR = 10
+MIN_LEGEND = 60
+"""A legend that leaves out signs explains nothing."""
+
+_LEGEND = (
+    "ms, medians over the last 100 complete steps; late: behind the other ranks;",
+    "data + fwd + bwd + wait + transfer + opt + other = ms/step: wait and transfer that nothing hides",
+)
+
+_CLOCK_FREE = (
+    "ms, medians over the last 100 complete steps; the clocks cannot tell who came late, so",
+    "~ the shortest collective of all ranks stands for the transfer, and the rest for the wait",
+)
 
 NOTHING_RECORDED = ("recording stopped", "not recorded", "nothing is recorded", "nothing more is recorded")
 """Words of a note on the recording that holds on."""
@@ -94,7 +118,7 @@ def _head(frame: Frame, color: bool) -> list[str]:
 
     run, group = frame.run, frame.group
     sign, role = of_state(run.state)
-    state = _paint(f"{sign} {run.state.upper()}", role, color)
+    state = paint(f"{sign} {run.state.upper()}", role, color)
     parts = [f"ddptop {clean(run.name)}", state]
     if frame.source != "live":
         parts.append(frame.source.upper())
@@ -113,18 +137,15 @@ def _verdict(frame: Frame, ascii_only: bool, color: bool) -> list[str]:
     said = verdict(frame)
     roles = {"good": "good", "warning": "warn", "doubt": "warn"}
     role = "bad" if said.kind in ("failed", "lost", "stalled") else roles.get(said.sign, "")
-    lines = [_paint(said.line(ascii_only=ascii_only), role, color)]
+    lines = [paint(said.line(ascii_only=ascii_only), role, color)]
     return [*lines, f"  {said.second(ascii_only=ascii_only)}"] if said.detail else lines
 
 
 def _evidence(frame: Frame, width: int, color: bool) -> list[str]:
     """Whom a stall is due to, where its main thread stands, and how ranks died."""
-    from ddptop.render.context import RenderContext
-    from ddptop.render.evidence import brief
-
     context = RenderContext(frame)
     lines = brief(context, max(LEAST_WIDTH, width), MOST_CALLS)
-    return ["".join(_paint(text, role, color) for text, role in line.pieces).rstrip() for line in lines]
+    return ["".join(paint(text, role, color) for text, role in line.pieces).rstrip() for line in lines]
 
 
 def _grave(frame: Frame) -> str:
@@ -166,7 +187,7 @@ def _alerts(frame: Frame, color: bool) -> list[str]:
             continue  # the verdict says it
         sign, role = of_severity(alert.severity, alert.kind)
         when = f"since {clock(alert.since_s)}, {age(frame.unix_s - alert.since_s)}"
-        lines.append(f"{_paint(sign, role, color)} {when}: {clean(alert.message)}")
+        lines.append(f"{paint(sign, role, color)} {when}: {clean(alert.message)}")
     return lines
 
 
@@ -176,7 +197,7 @@ def _happenings(frame: Frame, color: bool) -> list[str]:
         sign, role = of_severity(event.severity, event.kind)
         told = frame.stall is not None and event.kind in STALLS and event.unix_s >= frame.stall.since_s
         what = kind_words(event.kind) if told else clean(event.message)
-        lines.append(f"{_paint(sign, role, color)} {clock(event.unix_s)} {what}")
+        lines.append(f"{paint(sign, role, color)} {clock(event.unix_s)} {what}")
     return lines
 
 
@@ -201,5 +222,56 @@ def _footing(frame: Frame) -> list[str]:
     return lines
 
 
-def _paint(text: str, role: str, color: bool) -> str:
-    return f"\x1b[{_ANSI[role]}m{text}\x1b[0m" if color and role in _ANSI else text
+def rank_table(frame: Frame, width: int) -> list[str]:
+    """A line per rank, a legend, and how many ranks were left out."""
+    ranks = frame.ranks
+    total = len(ranks.host)
+    if not total:
+        return ["no rank has reported yet"]
+    shown = _worth_showing(ranks)
+    lines = text_lines(plain_rank_columns(RenderContext(frame), shown), len(shown), width)
+    if len(shown) < total:
+        hidden = set(range(total)) - set(shown)
+        unwell = sum(ranks.state[rank] != "live" for rank in hidden)
+        lines.append(f"and {len(hidden):,} more ranks, {unwell:,} of them not live (--json has all)")
+    return [*lines, *(_CLOCK_FREE if frame.group.clock_free else _LEGEND)]
+
+
+def rank_bars(frame: Frame, width: int, ascii_only: bool) -> list[str]:
+    """A stacked bar of its step for each rank, on one scale; nothing while no step is known."""
+    breakdown = Breakdown(frame.ranks)
+    total = len(breakdown.known)
+    if not breakdown.known.any() or total > MAX_BARS:
+        return []
+    waited_for = RenderContext(frame).culprits
+    room = max(MIN_BAR, width - len("rank "))
+    return [
+        f"where the step went, {fixed(breakdown.full_ms)} ms from edge to edge",
+        *(f"{rank:4} {breakdown.bar(rank, room, ascii_only)!s}" for rank in range(total)),
+        str(legend(ascii_only, waited_for, max(MIN_LEGEND, width))),
+    ]
+
+
+def bucket_table(frame: Frame, width: int) -> list[str]:
+    """A line per gradient bucket; nothing when none is known."""
+    buckets = frame.buckets
+    if not buckets:
+        return []
+    columns = bucket_columns(RenderContext(frame), plain=True, most=MAX_BUCKET_ROWS)
+    lines = text_lines(columns, min(len(buckets), MAX_BUCKET_ROWS), width)
+    if len(buckets) > MAX_BUCKET_ROWS:
+        lines.append(f"and {len(buckets) - MAX_BUCKET_ROWS:,} more buckets (--json has them)")
+    return lines
+
+
+def _worth_showing(ranks: Ranks) -> list[int]:
+    """All ranks; of very many those that are not live and those that come latest."""
+    total = len(ranks.host)
+    if total <= MAX_RANK_ROWS:
+        return list(range(total))
+
+    def badness(rank: int) -> tuple[bool, float]:
+        late = float(ranks.lateness_ms[rank])
+        return ranks.state[rank] != "live", late if known(late) else float("-inf")
+
+    return sorted(sorted(range(total), key=badness, reverse=True)[:MAX_RANK_ROWS])

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from ddptop.analysis.health.exits import ending, has_words, process_words, reason
 from ddptop.analysis.ranks import ABSENT
+from ddptop.analysis.sessions import count_unsent, return_to_session
 from ddptop.analysis.stall.device import device_word
 
 if TYPE_CHECKING:
-    from ddptop.analysis.ranks import Member
-    from ddptop.analysis.reducer import Reducer
+    from ddptop.analysis.ranks import RankState
+    from ddptop.analysis.state import RunState
     from ddptop.protocol.messages import Event, Scalar
 
 TOLD_ELSEWHERE = frozenset({"rebuild", "restart"})
@@ -20,84 +21,84 @@ PLAIN_FAILURE = 1
 """Python's exit code after an exception, which has been told already."""
 
 
-def on_event(reducer: Reducer, event: Event, t_ns: int) -> None:
+def on_event(state: RunState, event: Event, t_ns: int) -> None:
     """Take one event. What names a rank or a process that is not there is ignored."""
-    member = reducer.members[event.rank] if 0 <= event.rank < len(reducer.members) else None
+    member = state.ranks[event.rank] if 0 <= event.rank < len(state.ranks) else None
     if event.kind in _OF_RANKS:
         if (
             member is not None
             and member is not ABSENT
             and event.fields.get("session", member.session) == member.session
         ):
-            _OF_RANKS[event.kind](reducer, event, member, t_ns)
+            _OF_RANKS[event.kind](state, event, member, t_ns)
     elif event.kind in ("recording", "thinned"):
-        reducer.kept_every = _whole(event.fields.get("every")) or reducer.kept_every
+        state.kept_every = _whole(event.fields.get("every")) or state.kept_every
         beats_s = event.fields.get("beats_s")
         if isinstance(beats_s, (int, float)) and beats_s > 1:
-            reducer.interruptions.unkept_ns = int(beats_s * 1e9)
-        reducer.recording_trouble = (t_ns, _told(event) or "the recording is incomplete")
-        reducer.log.add(reducer.unix_s(t_ns), "recording", reducer.recording_trouble[1], severity="warning")
+            state.interruptions.unkept_ns = int(beats_s * 1e9)
+        state.recording_trouble = (t_ns, _told(event) or "the recording is incomplete")
+        state.log.add(state.unix_s(t_ns), "recording", state.recording_trouble[1], severity="warning")
     elif event.kind == "rank_returned":
-        reducer.take_back(_whole(event.fields.get("session")) or 0, t_ns)
-        _log(reducer, event, "reports again: the process that took its place has ended", t_ns)
+        return_to_session(state, _whole(event.fields.get("session")) or 0, t_ns)
+        _log(state, event, "reports again: the process that took its place has ended", t_ns)
     elif event.kind == "refused_messages":
-        _refused(reducer, event, t_ns)
+        _refused(state, event, t_ns)
     elif event.kind == "settings":
         stall_s = event.fields.get("stall_s")
         if isinstance(stall_s, (int, float)) and stall_s > 0:
-            reducer.stall_s = float(stall_s)
+            state.stall_s = float(stall_s)
     elif event.kind in ("analyser", "ras"):
         texts = [text for name, text in sorted(event.fields.items()) if name.startswith("text")]
-        reducer.opinions[event.kind] = (_whole(event.fields.get("asked_ns")) or 0, tuple(map(str, texts)))
+        state.opinions[event.kind] = (_whole(event.fields.get("asked_ns")) or 0, tuple(map(str, texts)))
     elif event.kind == "interruption":
-        reducer.interruptions.add(_whole(event.fields.get("from_ns")) or t_ns, t_ns)
-        reducer.log.add(reducer.unix_s(t_ns), event.kind, _told(event), severity="warning")
+        state.interruptions.add(_whole(event.fields.get("from_ns")) or t_ns, t_ns)
+        state.log.add(state.unix_s(t_ns), event.kind, _told(event), severity="warning")
     elif event.kind == "collector_restart":
-        reducer.interruptions.add(reducer.newest_ns, t_ns)
+        state.interruptions.add(state.newest_ns, t_ns)
         text = _told(event) or "collector restarted, the run went on"
-        reducer.log.add(reducer.unix_s(t_ns), event.kind, text, severity="warning")
+        state.log.add(state.unix_s(t_ns), event.kind, text, severity="warning")
     elif event.kind not in TOLD_ELSEWHERE:
         text = event.kind.replace("_", " ") + (f": {_told(event)}" if _told(event) else "")
         if member is not None:
-            _log(reducer, event, text, t_ns)
+            _log(state, event, text, t_ns)
         else:
             step = event.step if event.step >= 0 else None
-            reducer.log.add(reducer.unix_s(t_ns), event.kind, text, step=step)
+            state.log.add(state.unix_s(t_ns), event.kind, text, step=step)
 
 
-def _refused(reducer: Reducer, event: Event, t_ns: int) -> None:
-    first = reducer.refused_messages is None
-    since_ns = t_ns if reducer.refused_messages is None else reducer.refused_messages[0]
-    reducer.refused_messages = (since_ns, event)
+def _refused(state: RunState, event: Event, t_ns: int) -> None:
+    first = state.refused_messages is None
+    since_ns = t_ns if state.refused_messages is None else state.refused_messages[0]
+    state.refused_messages = (since_ns, event)
     if first:
         reason = event.fields.get("reason")
         text = "messages were refused" + (f": {reason}" if reason else "")
-        reducer.log.add(reducer.unix_s(t_ns), event.kind, text, severity="warning")
+        state.log.add(state.unix_s(t_ns), event.kind, text, severity="warning")
 
 
-def _lost(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
+def _lost(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
     if member.bye is not None:
         return
     member.gone_ns = t_ns
-    reducer.presence_changed()
+    state.presence_changed()
     _note_exit(event, member, t_ns)
     text = ending(member) if has_words(member) else "lost: no process any more"
-    _log(reducer, event, text, t_ns, severity="critical")
+    _log(state, event, text, t_ns, severity="critical")
 
 
-def _exited(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
+def _exited(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
     """The collector learnt the exit code: of a process that said goodbye, or later than its loss."""
     _note_exit(event, member, t_ns)
     if event.fields.get("left"):
         if member.signal is not None or member.exit_code:
-            _log(reducer, event, f"{process_words(member)}, after it had left its group", t_ns)
+            _log(state, event, f"{process_words(member)}, after it had left its group", t_ns)
     elif member.signal is not None:
-        _log(reducer, event, f"was ended by {member.signal}", t_ns, severity="critical")
+        _log(state, event, f"was ended by {member.signal}", t_ns, severity="critical")
     elif member.exit_code and (member.exit_code != PLAIN_FAILURE or not reason(member)):
-        _log(reducer, event, f"exited with code {member.exit_code}", t_ns, severity="critical")
+        _log(state, event, f"exited with code {member.exit_code}", t_ns, severity="critical")
 
 
-def _note_exit(event: Event, member: Member, t_ns: int) -> None:
+def _note_exit(event: Event, member: RankState, t_ns: int) -> None:
     code, signal = event.fields.get("exit_code"), event.fields.get("signal")
     if member.exit_ns is None and (code is not None or signal is not None):
         member.exit_ns = t_ns
@@ -107,43 +108,43 @@ def _note_exit(event: Event, member: Member, t_ns: int) -> None:
         member.signal = signal
 
 
-def _process(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
+def _process(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
     stopped = event.fields.get("state") == "stopped"
     if stopped != member.stopped:
         member.stopped = stopped
         text = "was stopped (SIGSTOP)" if stopped else "goes on: its process is running again"
-        _log(reducer, event, text, t_ns, severity="warning" if stopped else "info")
+        _log(state, event, text, t_ns, severity="warning" if stopped else "info")
 
 
-def _warned(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
-    _log(reducer, event, f"was warned: {_told(event)}", t_ns, severity="warning")
+def _warned(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
+    _log(state, event, f"was warned: {_told(event)}", t_ns, severity="warning")
 
 
-def _phase(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
+def _phase(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
     member.declare(event.kind == "phase_begins", t_ns)
-    reducer.excused_ns = t_ns
+    state.excused_ns = t_ns
 
 
-def _timer(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
+def _timer(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
     ready_us, end_us = event.fields.get("ready_us"), event.fields.get("end_us")
     if isinstance(ready_us, (int, float)) and isinstance(end_us, (int, float)):
-        reducer.figures.set_timer_bounds(event.rank, ready_us, end_us)
+        state.figures.set_timer_bounds(event.rank, ready_us, end_us)
 
 
-def _device(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
+def _device(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
     member.device = device_word(event, t_ns)
 
 
-def _unsent(reducer: Reducer, event: Event, member: Member, t_ns: int) -> None:
+def _unsent(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
     steps, exact = event.fields.get("steps"), event.fields.get("exact")
-    lost = reducer.miss_unsent(member, steps, t_ns) if type(steps) is int else 0
+    lost = count_unsent(state, member, steps, t_ns) if type(steps) is int else 0
     if exact and lost:
         text = f"ended before {lost:,} finished step{'' if lost == 1 else 's'} could be sent"
-        _log(reducer, event, text, t_ns, severity="warning")
+        _log(state, event, text, t_ns, severity="warning")
     elif not exact:
         least = f"{lost:,} of them at least" if lost else "how many is not known"
         text = f"ended without a word: its last steps may be missing, {least}"
-        _log(reducer, event, text, t_ns, severity="warning")
+        _log(state, event, text, t_ns, severity="warning")
 
 
 _OF_RANKS = {
@@ -159,9 +160,9 @@ _OF_RANKS = {
 }
 
 
-def _log(reducer: Reducer, event: Event, text: str, t_ns: int, *, severity: str = "info") -> None:
-    world = len(reducer.members)
-    reducer.log.add_rank(reducer.unix_s(t_ns), event.kind, text, event.rank, world, severity=severity)
+def _log(state: RunState, event: Event, text: str, t_ns: int, *, severity: str = "info") -> None:
+    world = len(state.ranks)
+    state.log.add_rank(state.unix_s(t_ns), event.kind, text, event.rank, world, severity=severity)
 
 
 def _told(event: Event) -> str:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ddptop.protocol.messages import FINISHED, LEFT, WELL, Phase
 
 if TYPE_CHECKING:
-    from ddptop.analysis.stall.device import DeviceWord
-    from ddptop.analysis.steps.bounds import Interruptions
+    from ddptop.analysis.clocks import Interruptions
     from ddptop.protocol.evidence import Evidence
     from ddptop.protocol.machine import Gpu, Memory
     from ddptop.protocol.messages import Bye, Hello, Progress
@@ -47,8 +46,25 @@ class PassedLoss(NamedTuple):
     finite_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceWord:
+    """What a rank's events say of its GPU, from its answer to the collector."""
+
+    t_ns: int
+    """When it came."""
+    state: str
+    """`idle`, `compute`, `collective`, `either` (a kernel or an all-reduce) or `error`."""
+    step: int
+    phase: str
+    """`forward`, `backward`, `optimizer`; empty: between them."""
+    bucket: int
+    """The all-reduce that it is in or has not reached; -1: none is known."""
+    error: str
+    """What CUDA reports instead."""
+
+
 @dataclass(slots=True)
-class Member:
+class RankState:
     """One rank. What belongs to its process starts again with each session, the counts do not."""
 
     records: int = 0
@@ -205,7 +221,7 @@ class Member:
         return "stale" if silent_ns > STALE_S * NS else "live"
 
 
-ABSENT = Member()
+ABSENT = RankState()
 """Stands for every rank that has not said HELLO; never changed."""
 
 

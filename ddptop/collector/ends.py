@@ -60,7 +60,7 @@ class Ends:
     def _tell_unsent(self, gone: Gone, now_ns: int) -> None:
         """How many steps the process had finished, where some of them have not arrived and never will."""
         process = gone.process
-        arrived, at_least = self._reducer.steps_of(process.session)
+        arrived, at_least = self._reducer.state.steps_of(process.session)
         counted = gone.steps if gone.steps is not None else _left_count(self._directory, process.session)
         steps = at_least if counted is None else counted
         if steps > arrived or (counted is None and not gone.said_bye):
@@ -75,7 +75,7 @@ class Ends:
         text = take_crash(crash_file(self._directory, process.session))
         if not text:
             return
-        members = self._reducer.members
+        members = self._reducer.state.ranks
         member = members[process.rank] if process.rank < len(members) else None
         known = member is not None and member.session == process.session
         evidence = crash_evidence(
@@ -105,7 +105,7 @@ def _left_count(directory: Path, session: int) -> int | None:
 
 def living_sessions(reducer: Reducer) -> list[int]:
     """Sessions of the ranks that run, as far as anybody knows: those that can be asked."""
-    return [member.session for member in reducer.members if member.running]
+    return [member.session for member in reducer.state.ranks if member.running]
 
 
 def _event(kind: str, gone: Gone) -> Event:

@@ -49,30 +49,30 @@ class PastPoints:
         """
         group = GROUP * min(coarser, MOST_COARSE)
         reducer = self._reducer
-        end = reducer.history_end
-        begin = reducer.history.since(0).start
+        end = reducer.state.history_end
+        begin = reducer.state.history.since(0).start
         first = begin if self._cursor is None else max(begin, self._cursor)
         stop = end if final else first + (end - first) // group * group
         if stop <= first:
             return None
         self._cursor = stop
-        points = reducer.history.since(first)
+        points = reducer.state.history.since(first)
         columns = {name: getattr(points, name)[: stop - first] for name in COLUMNS}
         groups = [
             picked({name: column[at : at + group] for name, column in columns.items()})
             for at in range(0, stop - first, group)
         ]
-        window = reducer.figures.detail
-        best = np.full(reducer.figures.world, np.nan) if window is None else window.best_self
+        window = reducer.state.figures.detail
+        best = np.full(reducer.state.figures.world, np.nan) if window is None else window.best_self
         marks = self._marks(float(columns["time_s"][-1]))
         return Past(joined(groups), np.asarray(best, np.float64), marks, self._found())
 
     def _found(self) -> tuple[Found, ...]:
         """What happened since the last time, in words."""
-        there = self._reducer.log.all()
+        there = self._reducer.state.log.all()
         fresh = [one for one in there if (one.unix_s, one.kind) not in self._told]
         self._told = {(one.unix_s, one.kind) for one in there}
-        start_s = self._reducer.started_s
+        start_s = self._reducer.state.started_s
         return tuple(
             Found(
                 one.unix_s - start_s,
@@ -88,15 +88,15 @@ class PastPoints:
 
     def _marks(self, now_s: float) -> tuple[tuple[float, str], ...]:
         """What the analysis found since the last time, and that records were lost."""
-        start_s = self._reducer.started_s
+        start_s = self._reducer.state.started_s
         found = [
             (one.unix_s - start_s, one.kind)
-            for one in self._reducer.log.all()
+            for one in self._reducer.state.log.all()
             if one.severity != "info" and one.unix_s - start_s > self._marked_s
         ]
         if found:
             self._marked_s = max(at for at, _ in found)
-        lost = sum(member.lost_records for member in self._reducer.members)
+        lost = sum(member.lost_records for member in self._reducer.state.ranks)
         if lost > self._lost:
             found.append((now_s, LOST))
         self._lost = lost
@@ -168,7 +168,7 @@ class Intake:
     def acknowledge(self, now_ns: int) -> None:
         """Let the recording write what is due, and ack what it has written."""
         self._record.tick(now_ns)
-        self._receiver.detail_every = self._reducer.detail_every
+        self._receiver.detail_every = self._reducer.state.detail_every
         self._receiver.acknowledge(safe=self._record.safe)
 
     def say(
@@ -184,7 +184,7 @@ class Intake:
 
     def bus_id_of(self, process: RankProcess) -> str:
         """PCI bus id of the GPU that a rank says it uses; empty where it has none."""
-        return str(self._reducer.cards.get(process.rank, {}).get("gpu.bus_id") or "")
+        return str(self._reducer.state.cards.get(process.rank, {}).get("gpu.bus_id") or "")
 
     def _take(self, received: Received, body: bytes, now_ns: int) -> None:
         rank, session = received.rank, received.session

@@ -176,7 +176,7 @@ class Collector:
         return Alone(self._directory, self._arguments.alone, self._ranks_well)
 
     def _ranks_well(self) -> bool:
-        members = self._reducer.members
+        members = self._reducer.state.ranks
         return bool(members) and all(member.finished and not member.ended_badly for member in members)
 
     def _take_up(self, before: Earlier) -> None:
@@ -186,7 +186,7 @@ class Collector:
             self._intake.recall(received, now_ns)
         self._reducer.end_recall()
         started_at = time.time() if before.started_at is None else before.started_at
-        if self._reducer.run is None:
+        if self._reducer.state.run is None:
             self._say_run("live", now_ns, started_at=started_at)
             # A replay must see a stall when this run saw it.
             settings = Event("settings", now_ns, -1, -1, {"stall_s": self._arguments.stall_s})
@@ -248,7 +248,7 @@ class Collector:
     def _tell_losses(self) -> None:
         """To the launcher, for a person who has no screen open: once that records are lost, and all that
         befalls the recording."""
-        lost = sum(member.lost_records for member in self._reducer.members) + self._record.unwritten
+        lost = sum(member.lost_records for member in self._reducer.state.ranks) + self._record.unwritten
         news = {"lost": f"{lost:,} records lost so far"} if lost else {}
         if self._record.note is not None:
             news[self._record.note] = self._record.note
@@ -294,7 +294,7 @@ class Collector:
 
     def _pids_under_nccl(self) -> set[int]:
         """Processes of this host's ranks that NCCL would answer for."""
-        members = self._reducer.members
+        members = self._reducer.state.ranks
         living = [process for process in self._watch.living() if process.rank < len(members)]
         hellos = [(process, members[process.rank].hello) for process in living]
         return {process.pid for process, hello in hellos if hello is not None and "nccl" in hello.backend}
@@ -330,7 +330,7 @@ class Collector:
 
     def _say_run(self, state: str, now_ns: int, *, started_at: float | None = None) -> None:
         arguments = self._arguments
-        first = self._reducer.run
+        first = self._reducer.state.run
         argv = arguments.argv or (first.argv if first is not None else ())  # the run's folder may be gone
         if first is not None:
             began = (first.unix_ns, first.monotonic_ns)
@@ -362,9 +362,9 @@ class Collector:
         )
 
     def _summary(self) -> dict[str, object]:
-        members = self._reducer.members
+        members = self._reducer.state.ranks
         return {
-            "steps": self._reducer.complete_step,
+            "steps": self._reducer.state.complete_step,
             "records": sum(member.records for member in members),
             "lost": sum(member.lost_records for member in members) + self._record.unwritten,
             "recording": self._record.existing,

@@ -59,7 +59,7 @@ def finish(
     state = "lost" if not growing and last.run.state in NOT_ENDED else last.run.state
     last = replace(last, run=replace(last.run, state=state, recording=recording))
     looks = walk.looks
-    found = without_stalls(points(looks), walk.incidents.stalls, walk.reducer.started_s)
+    found = without_stalls(points(looks), walk.incidents.stalls, walk.reducer.state.started_s)
     found = spread_skew(found)
     count = span_count(len(found.step))
     duration_s = max(last.run.elapsed_s, float(found.time_s[-1]) if len(found.time_s) else 0.0)

@@ -131,17 +131,17 @@ class Incidents:
         if self._standing_ns is None or not self.stalls:
             return
         last = self.stalls[-1]
-        running = [member for member in self._reducer.members if member.hello is not None]
+        running = [member for member in self._reducer.state.ranks if member.hello is not None]
         moved_ns = max((member.moved_ns for member in running), default=now_ns)
-        until_s = max(self._reducer.unix_s(min(now_ns, moved_ns)), last.since_s + last.lasted_s)
+        until_s = max(self._reducer.state.unix_s(min(now_ns, moved_ns)), last.since_s + last.lasted_s)
         self._standing_ns = None
-        if self._reducer.run is not None and self._reducer.run.state != "live":
+        if self._reducer.state.run is not None and self._reducer.state.run.state != "live":
             return  # it ended so
         self.stalls[-1] = replace(last, until_s=until_s, lasted_s=max(0.0, until_s - last.since_s))
 
     def _read_log(self) -> None:
         self._unseen = 0
-        newer = self._reducer.log.all()
+        newer = self._reducer.state.log.all()
         if len(newer) >= LOG_FULL:
             self._older += [one for one in self._newer if one.unix_s < newer[0].unix_s]
         self._newer = newer

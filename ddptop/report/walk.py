@@ -80,7 +80,7 @@ class Walk:
         self.last_ns = max(self.last_ns, t_ns)
         if self._blind:
             # Steps go by unseen: that none comes is no sign of a stall.
-            self.reducer.excused_ns = self.last_ns
+            self.reducer.state.excused_ns = self.last_ns
             self._blind = not isinstance(message, Steps)
         self.reducer.feed(received)
         if isinstance(message, Steps):
@@ -94,9 +94,9 @@ class Walk:
         self.look()
         self._stretch += 1
         self._looked_at = None
-        self.reducer.tail = True
-        for member in self.reducer.members:
-            session = self.reducer.session_of(member)
+        self.reducer.state.tail = True
+        for member in self.reducer.state.ranks:
+            session = self.reducer.state.session_of(member)
             if session is not None:
                 session.begun = False
         self.incidents.end_stall(self.last_ns)
@@ -106,7 +106,7 @@ class Walk:
         """Look at the group now."""
         frame = self.reducer.frame(self.last_ns, cursor=self._cursor)
         self._cursor += len(frame.history.step)
-        self._looked_at = self.reducer.complete_step
+        self._looked_at = self.reducer.state.complete_step
         if len(frame.history.step):
             self.looks.append(Look(frame, frame.history, self._recoverable(frame), self._stretch))
         self.incidents.see(frame)
@@ -115,7 +115,7 @@ class Walk:
     def _recoverable(self, frame: Frame) -> Column:
         count = len(frame.history.step)
         found = np.full(count, np.nan)
-        window = self.reducer.figures.detail
+        window = self.reducer.state.figures.detail
         if window is None or frame.group.clock_free or frame.group.no_straggler_ms is None:
             return found
         slots = window.group.recent(count)
@@ -126,12 +126,12 @@ class Walk:
 
     def replaces(self, hello: Hello) -> bool:
         """Whether this process takes over from another one."""
-        members = self.reducer.members
+        members = self.reducer.state.ranks
         known = hello.rank < len(members) and members[hello.rank].hello is not None
         return known and members[hello.rank].session != hello.session
 
     def _after_steps(self) -> None:
-        complete = self.reducer.complete_step
+        complete = self.reducer.state.complete_step
         if complete is None:
             return
         if self._looked_at is None or complete < self._looked_at:

@@ -88,7 +88,7 @@ class Backfill:
         Steps may have ended before the run's own first moment: clocks of ranks and collector are set by hand
         or by NTP, so a time of 0 means nothing here.
         """
-        read = player.reducer.history.since(0) if player.reducer.history_end else None
+        read = player.reducer.state.history.since(0) if player.reducer.state.history_end else None
         return read if read is not None and float(read.time_s[-1]) > end_s else None
 
 

@@ -125,7 +125,7 @@ class Player:
     @property
     def step(self) -> int | None:
         """The newest complete step."""
-        return self.reducer.complete_step
+        return self.reducer.state.complete_step
 
     # -- going somewhere -----------------------------------------------------------
 
@@ -210,7 +210,7 @@ class Player:
         for received in self.recording.tail(before_ns=t_ns + 1, steps=self._steps_before(t_ns)):
             self._feed(received)
         self._recall_best(t_ns)
-        self.reducer.tail = False
+        self.reducer.state.tail = False
         self._cursor = self.recording.cursor(from_ns=t_ns + 1)
         self.position_ns = max(self.position_ns, t_ns)
 
@@ -225,8 +225,8 @@ class Player:
         Of the time between that and the tail, a minute at most, they are not known.
         """
         told = [(end_ns, past) for end_ns, past in self.recording.pasts() if end_ns <= t_ns]
-        self.reducer.figures.settle()
-        window = self.reducer.figures.detail
+        self.reducer.state.figures.settle()
+        window = self.reducer.state.figures.detail
         if not told or window is None or len(told[-1][1].best_ms) != len(window.best_self):
             return
         end_ns, past = told[-1]
@@ -240,15 +240,15 @@ class Player:
             return
         begin_ns, end_ns = span
         incarnation = self._incarnation_of(step, end_ns)
-        at = (self.reducer.incarnation, -1 if self.step is None else self.step)
+        at = (self.reducer.state.incarnation, -1 if self.step is None else self.step)
         ahead = at < (incarnation, step) and self.position_ns <= end_ns
         if not ahead or self.step is None or begin_ns > self.position_ns + READ_ON_NS:
             self._start_over(begin_ns - 1)
         elif self.position_ns < begin_ns:
             self.read_on(begin_ns - 1)
-        if self.reducer.incarnation < incarnation:
+        if self.reducer.state.incarnation < incarnation:
             self._see_held(None)
-        while self.reducer.incarnation < incarnation and self._cursor.peek() is not None:
+        while self.reducer.state.incarnation < incarnation and self._cursor.peek() is not None:
             self._see_next(None)
         self._read_to_step(step, end_ns)
 
@@ -266,13 +266,15 @@ class Player:
 
     def _read_to_step(self, step: int, end_ns: int) -> None:
         self._see_held(step)
-        incarnation = self.reducer.incarnation
+        incarnation = self.reducer.state.incarnation
         while (received := self._cursor.peek()) is not None:
-            if self.reducer.incarnation > incarnation:  # it restarted first: stand at the first step after
-                step, incarnation = 0, self.reducer.incarnation
+            if (
+                self.reducer.state.incarnation > incarnation
+            ):  # it restarted first: stand at the first step after
+                step, incarnation = 0, self.reducer.state.incarnation
             complete = self.step is not None and self.step >= step
             # A step that some rank lost is never complete: enough when every rank is past it.
-            passed = self._held.sessions >= max(1, len(self.reducer.members))
+            passed = self._held.sessions >= max(1, len(self.reducer.state.ranks))
             if passed or (complete and (self._held or _goes_past(received, step))):
                 return
             if received.t_ns > end_ns and not complete and _goes_past(received, step):

@@ -184,9 +184,9 @@ class Showing:
         player, controls = self._player, self._controls
         frame = player.frame(focus=controls.focus, want=controls.want)
         # What the collector wrote down it had seen from the start; after a jump a reducer finds things anew.
-        told_s = player.reducer.unix_s(self._told_ns)
+        told_s = player.reducer.state.unix_s(self._told_ns)
         fresh = [happening for happening in frame.happenings if happening.unix_s > told_s]
-        self._marks.add_happenings(fresh, player.reducer.unix_s(self._recording.start_ns))
+        self._marks.add_happenings(fresh, player.reducer.state.unix_s(self._recording.start_ns))
         if not player.from_start:
             if self._backfill is None:
                 self._backfill = Backfill(self._recording)

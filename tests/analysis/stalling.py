@@ -94,7 +94,7 @@ class Stage:
     ) -> None:
         """A rank's evidence; `groups`: launched collectives by process group."""
         states = tuple(GroupState(name, "gloo", 4, n, -1) for name, n in (groups or {}).items())
-        step = self.reducer.members[rank].step
+        step = self.reducer.state.ranks[rank].step
         evidence = Evidence(self.now_ns, number, step, phase, 0, reason, states, stacks, operations)
         self.say(rank, evidence)
 

@@ -151,12 +151,12 @@ def test_the_collectives_give_a_wrong_clock_away(make_world) -> None:
     found, reducer = told(world, both_clocks(world, 0.1, wrong_ms=50.0))
     assert found.straggler is None
     assert found.group.clock_free
-    assert reducer.figures.contradicted
+    assert reducer.state.figures.contradicted
     assert [h.message for h in found.happenings if h.kind == "clocks"] == [
         "the hosts' clocks contradict the collectives by more than their bound: no rank is named"
     ]
     found, reducer = told(world, both_clocks(world, 0.1), 150, reducer)
-    assert not reducer.figures.contradicted
+    assert not reducer.state.figures.contradicted
     assert not found.group.clock_free or found.group.bound_ms == pytest.approx(0.2)
 
 
@@ -175,8 +175,8 @@ def test_what_timers_tell_replaces_the_stated_bound(make_world) -> None:
         reducer.feed(received)
     found, _ = told(world, [], 20, reducer)
     assert found.ranks.bound_ms.tolist() == pytest.approx([SAME_HOST_BOUND_MS] * 2)
-    reducer.figures.set_timer_bounds(0, 30.0, 0.0)
-    reducer.figures.set_timer_bounds(1, 250.0, 700.0)
+    reducer.state.figures.set_timer_bounds(0, 30.0, 0.0)
+    reducer.state.figures.set_timer_bounds(1, 250.0, 700.0)
     found, _ = told(world, [], 120, reducer)
     assert found.ranks.bound_ms.tolist() == pytest.approx([0.25, 0.25])
     assert found.ranks.transfer_bound_ms.tolist() == pytest.approx([0.25, 0.95])

@@ -56,7 +56,7 @@ def test_a_healthy_world(started) -> None:
     world, reducer = started
     feed(reducer, world.steps(120, loss=lambda rank, step: rank + step / 100))
     found = frame(reducer, world, focus=2)
-    assert reducer.complete_step == found.group.step == 119
+    assert reducer.state.complete_step == found.group.step == 119
     assert found.run.state == "live"
     assert found.run.torch == "2.13"
     assert found.run.card == {"ddp.static_graph": False}
@@ -131,7 +131,7 @@ def test_the_end_of_a_recording_is_no_loss(make_world) -> None:
     feed(reducer, world.run(), world.introduce(), late)
     found = frame(reducer, world)
     assert (found.records, found.lost_records) == (100, 0)
-    reducer.tail = False
+    reducer.state.tail = False
     feed(reducer, [r for r in world.steps(5) if r.message.first_step != 52])
     assert frame(reducer, world).lost_records == 2
 
@@ -187,7 +187,7 @@ def test_a_late_row_of_the_process_before_is_not_paired_with_the_new_one(make_wo
     again = make_world(2, session_base=200)
     feed(reducer, again.hello(0), again.layout(0))
     feed(reducer, [received for received in again.steps(3) if received.rank == 0])
-    assert reducer.complete_step is None
+    assert reducer.state.complete_step is None
 
 
 def test_a_restart_with_another_world_size(make_world) -> None:
@@ -338,20 +338,20 @@ def test_a_lone_rank(make_world) -> None:
 
 def test_only_the_largest_sampling_interval_counts(started) -> None:
     world, reducer = started
-    assert reducer.detail_every == 1
+    assert reducer.state.detail_every == 1
     world.detail_every = 8
     feed(reducer, world.progress(0))
     world.detail_every = 4
     feed(reducer, world.progress(1))
-    assert reducer.detail_every == 8
+    assert reducer.state.detail_every == 8
     feed(reducer, world.progress(0))
-    assert reducer.detail_every == 4
+    assert reducer.state.detail_every == 4
 
 
 def test_history_is_handed_out_from_a_cursor(started) -> None:
     world, reducer = started
     feed(reducer, world.steps(30))
-    assert reducer.history_end == 30
+    assert reducer.state.history_end == 30
     found = frame(reducer, world, cursor=25)
     assert (found.history.start, len(found.history.step)) == (25, 5)
 
@@ -365,7 +365,7 @@ def test_what_a_dead_rank_kept_is_counted_once(make_world) -> None:
     for _ in range(2):
         reducer.feed(world.event("unsent", 1, session=session, steps=48, exact=True))
     reducer.feed(world.event("unsent", 1, session=session + 50, steps=90, exact=True))
-    assert [member.lost_records for member in reducer.members] == [0, 8]
+    assert [member.lost_records for member in reducer.state.ranks] == [0, 8]
     frame = reducer.frame(START_NS + world.now_us * 1000)
     assert frame.lost_records == 8
     said = [one.message for one in frame.happenings if one.kind == "unsent"]
@@ -379,9 +379,9 @@ def test_a_tail_that_nobody_knows_is_said_to_be_unknown(make_world) -> None:
     reducer = Reducer()
     for received in [world.run(), *world.introduce(), *world.steps(40), world.progress(1, step=43)]:
         reducer.feed(received)
-    assert reducer.steps_of(world.session(1)) == (40, 43)
+    assert reducer.state.steps_of(world.session(1)) == (40, 43)
     reducer.feed(world.event("unsent", 1, session=world.session(1), steps=43, exact=False))
-    assert reducer.members[1].lost_records == 3
-    assert reducer.log.all()[-1].message == (
+    assert reducer.state.ranks[1].lost_records == 3
+    assert reducer.state.log.all()[-1].message == (
         "rank 1 ended without a word: its last steps may be missing, 3 of them at least"
     )

@@ -175,4 +175,4 @@ def test_nonsense_does_no_harm(seed) -> None:
             assert shown == json.dumps(snapshot(decode_frame(encode_frame(frame))), allow_nan=False)
             assert verdict(frame).sentence
             assert verdict(frame).line(ascii_only=True).isascii()
-    assert reducer.history_end > 0, "no step got complete: this proved nothing"
+    assert reducer.state.history_end > 0, "no step got complete: this proved nothing"

@@ -448,7 +448,7 @@ def test_a_stall_that_began_while_the_collector_was_held_up_is_found_at_once(sta
     interrupted(stage, (), (0, 1, 2, 3))
     found = stage.frame()
     assert found.run.state == "stalled"
-    assert found.stall.since_s == pytest.approx(stage.reducer.unix_s(stage.last_ns), abs=1.5)
+    assert found.stall.since_s == pytest.approx(stage.reducer.state.unix_s(stage.last_ns), abs=1.5)
 
 
 def test_nothing_counts_against_a_rank_that_could_not_report(stage) -> None:

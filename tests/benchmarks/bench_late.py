@@ -62,13 +62,13 @@ def read(path: Path, first: int) -> Seen:
     with Recording.open(path) as recording:
         for received in recording.records():
             reducer.feed(received)
-            reducer.figures.settle()
-            if reducer.complete_step is not None:
-                new = reducer.complete_step + 1 - len(seen.flagged)
-                seen.flagged.extend([reducer.figures.straggler] * new)
+            reducer.state.figures.settle()
+            if reducer.state.complete_step is not None:
+                new = reducer.state.complete_step + 1 - len(seen.flagged)
+                seen.flagged.extend([reducer.state.figures.straggler] * new)
                 if new:
-                    slots = reducer.figures.steps.slots()[-new:]
-                    seen.wall_ms.extend(reducer.figures.steps.group.of("step", slots).tolist())
+                    slots = reducer.state.figures.steps.slots()[-new:]
+                    seen.wall_ms.extend(reducer.state.figures.steps.group.of("step", slots).tolist())
             if isinstance(received.message, Progress) and received.message.step >= first:
                 seen.every.append(received.message.detail_every)
                 seen.cost_pct.append(received.message.cost_pct)

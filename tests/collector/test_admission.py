@@ -51,11 +51,11 @@ def test_hostile_messages_are_refused_counted_and_shown_and_the_rank_keeps_its_p
         for received in recording.records():
             reducer.feed(received)
         told = report_page(report_of(recording), 200)
-    last = reducer.frame(reducer.ended_ns or 0)
+    last = reducer.frame(reducer.state.ended_ns or 0)
     for shown in (told, watch_line(last), run_page(last, place_at("run"), (150, 60))):
         assert "messages to the collector: 6 refused" in shown
-    assert [member.hello.pid for member in reducer.members] == [rank.pid for rank in ranks]
-    counted = reducer.refused_messages
+    assert [member.hello.pid for member in reducer.state.ranks] == [rank.pid for rank in ranks]
+    counted = reducer.state.refused_messages
     assert counted is not None and counted[1].fields["refused"] == 6
 
 
@@ -216,7 +216,7 @@ def test_the_figures_go_on_with_the_process_that_has_its_rank_back():
     for at, (session, message) in enumerate(arriving):
         assert encode(message)
         reducer.feed(Received(at, 0 if session else -1, session, 0, message))
-    assert (reducer.members[0].session, reducer.complete_step) == (1, 2)
-    assert reducer.members[0].lost_records == 0
+    assert (reducer.state.ranks[0].session, reducer.state.complete_step) == (1, 2)
+    assert reducer.state.ranks[0].lost_records == 0
     reducer.feed(Received(9, -1, 0, 0, Event("rank_returned", 9, 0, -1, {"session": 77})))
-    assert replace(reducer.members[0]).session == 1
+    assert replace(reducer.state.ranks[0]).session == 1

@@ -35,7 +35,7 @@ def test_whole_groups_first_and_the_rest_at_the_end() -> None:
     assert np.isfinite(rest.best_ms).all()
     assert len(rest.best_ms) == 2
     assert ("straggler" in {kind for _, kind in (*told.marks, *rest.marks)}) is (
-        reducer.figures.straggler == 1
+        reducer.state.figures.straggler == 1
     )
     assert past.take(final=True) is None
 

@@ -30,7 +30,9 @@ def read(path: Path) -> Read:
             damage = recording.damage
     except (RecordingError, OSError):
         return Read(0, True)
-    return Read(reducer.history_end, damage is not None or any(m.lost_records for m in reducer.members))
+    return Read(
+        reducer.state.history_end, damage is not None or any(m.lost_records for m in reducer.state.ranks)
+    )
 
 
 def flipped(whole: bytes, path: Path, count: int, seed: int) -> Iterator[Read]:

@@ -273,7 +273,7 @@ def test_what_a_full_disk_cost_is_counted_and_the_rest_is_recorded(
     reducer = Reducer()
     for received in kept:
         reducer.feed(received)
-    assert sum(member.lost_records for member in reducer.members) == writer.unwritten
+    assert sum(member.lost_records for member in reducer.state.ranks) == writer.unwritten
     assert (kept[0], kept[-1]) == (records[0], records[-1])
 
 

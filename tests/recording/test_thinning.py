@@ -142,7 +142,7 @@ def test_no_run_however_long_exceeds_the_limit(tmp_path: Path, seed: int) -> Non
         thinned = [r.message.fields["every"] for r in recording.lasting()
                    if isinstance(r.message, Event) and r.message.kind == "thinned"]  # fmt: skip
     assert thinned == sorted(thinned) and len(thinned) <= len(set(thinned)) + 2
-    assert [one.message for one in reducer.log.all() if "stall" in one.kind] == []
+    assert [one.message for one in reducer.state.log.all() if "stall" in one.kind] == []
 
 
 def test_what_a_rank_says_again_to_a_new_collector_is_written_once(tmp_path: Path) -> None:

@@ -348,12 +348,14 @@ def test_restarts_and_losses(path: Path) -> None:
         assert player.position_ns < START_NS + 2 * NS, "on from here, not from the last time"
         player.go_to_step(99)
         player.go_by(1)
-        assert (player.reducer.incarnation, player.step) == (1, 0), "after the last step comes the restart"
+        assert (player.reducer.state.incarnation, player.step) == (1, 0), (
+            "after the last step comes the restart"
+        )
         player.go_to_step(5)
-        assert (player.reducer.incarnation, player.step) == (1, 5)
+        assert (player.reducer.state.incarnation, player.step) == (1, 5)
         assert player.frame().group.incarnation == 1
         player.go_to_step(80)
-        assert player.reducer.incarnation == 0
+        assert player.reducer.state.incarnation == 0
         assert player.step == 80, "only the first incarnation came that far"
         player.go_to(recording.end_ns)
         frame = player.frame()

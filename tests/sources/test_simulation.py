@@ -102,7 +102,7 @@ def test_everything_arrives_is_understood_and_the_dead_are_started_again(
             hear()
     finally:
         ranks.close()
-    while {member.bye is not None for member in reducer.members} != {True}:
+    while {member.bye is not None for member in reducer.state.ranks} != {True}:
         assert time.monotonic() < deadline
         hear()
     receiver.close()

@@ -10,8 +10,8 @@ from ddptop.frames.phrases import MEANINGS
 from ddptop.protocol.messages import WELL
 
 if TYPE_CHECKING:
-    from ddptop.analysis.ranks import Member
-    from ddptop.analysis.reducer import Reducer
+    from ddptop.analysis.ranks import RankState
+    from ddptop.analysis.state import RunState
     from ddptop.frames.stall import Call
 
 SENT_TO_ALL = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
@@ -33,7 +33,7 @@ LONGEST = 120
 """Characters of an exception's message: it may hold a whole tensor."""
 
 
-def reason(member: Member) -> str:
+def reason(member: RankState) -> str:
     """`ValueError: no such file`; empty where the rank could not say."""
     told = member.last_words.reason if member.last_words is not None else ""
     if not told and member.bye is not None and member.bye.reason not in WELL:
@@ -42,12 +42,12 @@ def reason(member: Member) -> str:
     return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
 
 
-def own_call(member: Member) -> Call | None:
+def own_call(member: RankState) -> Call | None:
     """Where in the user's code it ended."""
     return user_call(member.last_words.stacks) if member.last_words is not None else None
 
 
-def process_words(member: Member) -> str:
+def process_words(member: RankState) -> str:
     """`killed by SIGKILL`, `exit code 1`, `gone`; what the process did, not why."""
     if member.signal is not None:
         return f"killed by {member.signal}" if member.signal == "SIGKILL" else f"ended by {member.signal}"
@@ -58,7 +58,7 @@ def process_words(member: Member) -> str:
     return "finished" if member.finished else "ended"
 
 
-def ending(member: Member, step: int | None = None) -> str:
+def ending(member: RankState, step: int | None = None) -> str:
     """What to say after `rank 1`: `failed: ValueError: bad batch (train.py:88 load)`.
 
     `step`: where it ended, if that is known better than from its own last words.
@@ -78,24 +78,24 @@ def ending(member: Member, step: int | None = None) -> str:
     return "lost: its process is gone"
 
 
-def ended_step(reducer: Reducer, rank: int) -> int:
+def ended_step(state: RunState, rank: int) -> int:
     """The step in which a rank ended: its last word on that may be half a second old.
 
     Where all ranks share one process group, no other can be more than a step ahead of it.
     """
-    members = reducer.members
+    members = state.ranks
     step = members[rank].step
-    if reducer.groups.only(len(members)) is None:
+    if state.groups.only(len(members)) is None:
         return step
     return max(step, max(member.step for member in members) - 1)
 
 
-def has_words(member: Member) -> bool:
+def has_words(member: RankState) -> bool:
     """More is known of its end than that its process is gone."""
     return member.signal is not None or member.exit_code is not None or bool(reason(member))
 
 
-def follows(member: Member) -> bool:
+def follows(member: RankState) -> bool:
     """It ended as ranks do when another one is gone: no cause in itself."""
     told = reason(member)
     if member.signal is not None and not (told and member.signal in SENT_TO_ALL):
@@ -103,13 +103,13 @@ def follows(member: Member) -> bool:
     return bool(_FOLLOWS.search(told))
 
 
-def ended_ns(member: Member) -> int:
+def ended_ns(member: RankState) -> int:
     """When it is known to have ended, on the collector's clock."""
     times = (member.gone_ns, member.ended_ns, member.exit_ns)
     return min((t_ns for t_ns in times if t_ns is not None), default=0)
 
 
-def ended_badly(members: list[Member]) -> list[int]:
+def ended_badly(members: list[RankState]) -> list[int]:
     """Ranks whose processes ended as they should not: causes first, then what followed from them, by time.
 
     A peer may notice a death before the collector does, so that time alone does not tell the cause.

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ddptop.analysis.ranks import DeviceWord
 from ddptop.frames.calls import is_users, main_stack, place, user_call
 from ddptop.frames.phrases import ranks_phrase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ddptop.analysis.ranks import Member
+    from ddptop.analysis.ranks import RankState
     from ddptop.protocol.evidence import Stack
     from ddptop.protocol.messages import Event
 
@@ -25,23 +26,6 @@ _WAITS = re.compile(r"\.(item|tolist|cpu|numpy|nonzero|synchronize)\(|\bsynchron
 _SYNCHRONISE = re.compile(r"[/\\]torch[/\\]cuda[/\\](__init__|streams)\.py$")
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceWord:
-    """What a rank's events say of its GPU, from its answer to the collector."""
-
-    t_ns: int
-    """When it came."""
-    state: str
-    """`idle`, `compute`, `collective`, `either` (a kernel or an all-reduce) or `error`."""
-    step: int
-    phase: str
-    """`forward`, `backward`, `optimizer`; empty: between them."""
-    bucket: int
-    """The all-reduce that it is in or has not reached; -1: none is known."""
-    error: str
-    """What CUDA reports instead."""
-
-
 def device_word(event: Event, t_ns: int) -> DeviceWord:
     """Of an Event("device"); what does not fit is left empty."""
     state, phase, error = (str(event.fields.get(name) or "") for name in ("state", "phase", "error"))
@@ -49,7 +33,7 @@ def device_word(event: Event, t_ns: int) -> DeviceWord:
     return DeviceWord(t_ns, state, event.step, phase, bucket if isinstance(bucket, int) else -1, error)
 
 
-def device_since(member: Member, since_ns: int) -> DeviceWord | None:
+def device_since(member: RankState, since_ns: int) -> DeviceWord | None:
     """Its GPU's state, if it was told after `since_ns`: an older one is of another standstill.
 
     In a step whose buckets are not timed, the flight recorder may know that no all-reduce is under way.
@@ -84,14 +68,14 @@ def device_words(word: DeviceWord | None) -> str:
     return ""
 
 
-def device_lines(member: Member, since_ns: int) -> list[str]:
+def device_lines(member: RankState, since_ns: int) -> list[str]:
     """Whether a rank's host or its GPU stands still, as far as its events and its stack tell: a line each."""
     told = member.evidence if member.evidence_ns > since_ns else None
     words = (device_words(device_since(member, since_ns)), waits_for_device(told.stacks) if told else "")
     return [word for word in words if word]
 
 
-def stuck_words(members: Sequence[Member], ranks: Sequence[int], since_ns: int) -> str:
+def stuck_words(members: Sequence[RankState], ranks: Sequence[int], since_ns: int) -> str:
     """`the GPU of rank 2 does not get on in backward of step 30`: where the first of them stands."""
     one = len(ranks) == 1
     gpus = f"the GPU{'' if one else 's'} of {ranks_phrase([*ranks], len(members))}"

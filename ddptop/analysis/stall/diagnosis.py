@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddptop.analysis.health.exits import ended_badly
 from ddptop.analysis.ranks import NS, STALE_S
 from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.device import device_since
-from ddptop.analysis.stall.positions import Found, Position, find
+from ddptop.analysis.stall.positions import Found, Position, Standstill, find
 from ddptop.analysis.stall.rule import COMPILE_GRACE_NS, patience_ns, stalled_since
 from ddptop.analysis.stall.testimony import DEFAULT_GROUP, answer_since, sequence_of, testimony
 from ddptop.frames.calls import in_collective
@@ -18,7 +17,7 @@ from ddptop.frames.stall import MAX_POSITIONS, Stall
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddptop.analysis.reducer import Reducer
+    from ddptop.analysis.state import RunState
 
 ANSWER_NS = 5 * NS
 """How long the answers are waited for before their absence means something."""
@@ -30,38 +29,22 @@ ALL_THREADS = 2
 """Ranks shown with all of their threads: one to blame and one that waits, as a rule."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standstill:
-    """A stall as the screens, the alerts and the log tell of it."""
-
-    since_ns: int
-    found: Found
-    step: int
-    """The step that waits: the one of the ranks that are not to blame."""
-    patient: bool = False
-    """Answers may still come."""
-
-    def key(self) -> tuple[str, tuple[int, ...]]:
-        """What makes it another verdict."""
-        return self.found.kind, self.found.blamed
-
-
-def standstill(reducer: Reducer, states: Sequence[str], now_ns: int) -> Standstill | None:
+def standstill(state: RunState, states: Sequence[str], now_ns: int) -> Standstill | None:
     """What is known of the present stall; None where there is none. `states` are the ranks'.
 
     A frame asks twice, for the stall and for the alerts: the second time costs nothing.
     """
-    if reducer.stood is None or reducer.stood[:2] != (reducer.taken, now_ns):
-        reducer.stood = (reducer.taken, now_ns, _look(reducer, states, now_ns))
-    return reducer.stood[2]
+    if state.stood is None or state.stood[:2] != (state.taken, now_ns):
+        state.stood = (state.taken, now_ns, _look(state, states, now_ns))
+    return state.stood[2]
 
 
-def _look(reducer: Reducer, states: Sequence[str], now_ns: int) -> Standstill | None:
-    since_ns = stalled_since(reducer, now_ns, grace_ns=COMPILE_GRACE_NS)
+def _look(state: RunState, states: Sequence[str], now_ns: int) -> Standstill | None:
+    since_ns = stalled_since(state, now_ns, grace_ns=COMPILE_GRACE_NS)
     if since_ns is None:
         return None
-    members = reducer.members
-    patient = now_ns < since_ns + patience_ns(reducer) + ANSWER_NS
+    members = state.ranks
+    patient = now_ns < since_ns + patience_ns(state) + ANSWER_NS
     dead = ended_badly(members)
     dead += [rank for rank, state in enumerate(states) if state == "lost" and rank not in dead]
     there = [rank for rank, member in enumerate(members) if member.running and rank not in dead]
@@ -71,14 +54,14 @@ def _look(reducer: Reducer, states: Sequence[str], now_ns: int) -> Standstill | 
     elif finished:
         found = Found("missing", finished, tuple(there))
     else:
-        found = find([position(reducer, rank, since_ns, now_ns) for rank in there], patient=patient)
+        found = find([position(state, rank, since_ns, now_ns) for rank in there], patient=patient)
     steps = [members[rank].step for rank in found.waiting or found.blamed]
     return Standstill(since_ns, found, min(steps, default=0), patient)
 
 
-def position(reducer: Reducer, rank: int, since_ns: int, now_ns: int) -> Position:
+def position(state: RunState, rank: int, since_ns: int, now_ns: int) -> Position:
     """Where a rank stands, from its heartbeats and its answer."""
-    member = reducer.members[rank]
+    member = state.ranks[rank]
     told = answer_since(member, since_ns)
     names = {DEFAULT_GROUP} | ({group.name for group in told.groups} if told is not None else set())
     sequences = {name: sequence_of(member, name, told) for name in sorted(names)}
@@ -91,7 +74,7 @@ def position(reducer: Reducer, rank: int, since_ns: int, now_ns: int) -> Positio
         step=member.step,
         bucket=member.bucket,
         answered=told is not None,
-        silent=member.stopped or reducer.interruptions.silence_ns(member.heard_ns, now_ns) > STALE_S * NS,
+        silent=member.stopped or state.interruptions.silence_ns(member.heard_ns, now_ns) > STALE_S * NS,
         sequences={name: number for name, number in sequences.items() if number is not None},
         operations=told.operations[-NEWEST:] if told is not None else (),
         inside=inside,
@@ -100,27 +83,27 @@ def position(reducer: Reducer, rank: int, since_ns: int, now_ns: int) -> Positio
     )
 
 
-def stall(reducer: Reducer, states: Sequence[str], now_ns: int) -> Stall | None:
+def stall(state: RunState, states: Sequence[str], now_ns: int) -> Stall | None:
     """The verdict on the present stall, as frames carry it; None where there is none."""
-    found = standstill(reducer, states, now_ns)
+    found = standstill(state, states, now_ns)
     if found is None:
         return None
-    ranks = _shown(found, len(reducer.members))
+    ranks = _shown(found, len(state.ranks))
     group, since_ns = found.found.group, found.since_ns
     told = tuple(
-        testimony(reducer, rank, now_ns, since_ns=since_ns, group=group, all_threads=i < ALL_THREADS)
+        testimony(state, rank, now_ns, since_ns=since_ns, group=group, all_threads=i < ALL_THREADS)
         for i, rank in enumerate(ranks)
     )
     return Stall(
         kind=found.found.kind,
-        since_s=reducer.unix_s(found.since_ns),
+        since_s=state.unix_s(found.since_ns),
         step=found.step,
         ranks=found.found.blamed,
         waiting=found.found.waiting,
-        sentence=sentences.sentence(reducer, found),
+        sentence=sentences.sentence(state, found),
         detail=(
-            *sentences.detail(reducer, found, told, now_ns),
-            *sentences.opinions(reducer, found.since_ns),
+            *sentences.detail(state, found, told, now_ns),
+            *sentences.opinions(state, found.since_ns),
         ),
         positions=told,
     )

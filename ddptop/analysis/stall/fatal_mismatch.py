@@ -14,8 +14,8 @@ from ddptop.frames.calls import collective_called, in_collective, place, user_ca
 from ddptop.frames.frame import Alert
 
 if TYPE_CHECKING:
-    from ddptop.analysis.ranks import Member
-    from ddptop.analysis.reducer import Reducer
+    from ddptop.analysis.ranks import RankState
+    from ddptop.analysis.state import RunState
     from ddptop.protocol.evidence import Evidence
     from ddptop.protocol.messages import Scalar
 
@@ -30,14 +30,14 @@ class _Side(NamedTuple):
         return f"rank {self.rank} in {self.operation or 'a collective'}{at}"
 
 
-def fatal_mismatch(reducer: Reducer) -> Alert | None:
+def fatal_mismatch(state: RunState) -> Alert | None:
     """The alert with both sides, as far as they spoke; None where no rank was aborted in a collective."""
-    ranks = ended_badly(reducer.members)
-    if not ranks or not _aborted_in_collective(reducer.members[ranks[0]]):
+    ranks = ended_badly(state.ranks)
+    if not ranks or not _aborted_in_collective(state.ranks[ranks[0]]):
         return None
-    member = reducer.members[ranks[0]]
+    member = state.ranks[ranks[0]]
     own = _side(ranks[0], member)
-    other = next((side for side in _peers(reducer, ranks) if side is not None), None)
+    other = next((side for side in _peers(state, ranks) if side is not None), None)
     if own is None:
         return None
     sides = [own] if other is None else [own, other]
@@ -48,11 +48,11 @@ def fatal_mismatch(reducer: Reducer) -> Alert | None:
     evidence["cause"] = "gloo aborted: the tensors differ in size, or a call was left out"
     text = "mismatch: " + ", ".join(side.words() for side in sides)
     return Alert(
-        "mismatch", "critical", own.rank, member.step, reducer.unix_s(ended_ns(member)), text, evidence
+        "mismatch", "critical", own.rank, member.step, state.unix_s(ended_ns(member)), text, evidence
     )
 
 
-def _aborted_in_collective(member: Member) -> bool:
+def _aborted_in_collective(member: RankState) -> bool:
     words = member.last_words
     if words is None or member.hello is None or "gloo" not in member.hello.backend:
         return False
@@ -60,14 +60,14 @@ def _aborted_in_collective(member: Member) -> bool:
     return aborted and in_collective(words.stacks)
 
 
-def _peers(reducer: Reducer, ended: list[int]) -> list[_Side | None]:
+def _peers(state: RunState, ended: list[int]) -> list[_Side | None]:
     """What the others were in: those that failed on losing their peer, then those that answered."""
-    failed = [rank for rank in ended[1:] if follows(reducer.members[rank])]
-    rest = [rank for rank in range(len(reducer.members)) if rank not in ended]
-    return [_side(rank, reducer.members[rank]) for rank in (*failed, *rest)]
+    failed = [rank for rank in ended[1:] if follows(state.ranks[rank])]
+    rest = [rank for rank in range(len(state.ranks)) if rank not in ended]
+    return [_side(rank, state.ranks[rank]) for rank in (*failed, *rest)]
 
 
-def _side(rank: int, member: Member) -> _Side | None:
+def _side(rank: int, member: RankState) -> _Side | None:
     words = member.last_words or member.evidence
     if words is None:
         return None

@@ -54,6 +54,22 @@ class Found:
     """Of `transport`: every GPU is in the collective."""
 
 
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """A stall as the screens, the alerts and the log tell of it."""
+
+    since_ns: int
+    found: Found
+    step: int
+    """The step that waits: the one of the ranks that are not to blame."""
+    patient: bool = False
+    """Answers may still come."""
+
+    def key(self) -> tuple[str, tuple[int, ...]]:
+        """What makes it another verdict."""
+        return self.found.kind, self.found.blamed
+
+
 def find(positions: Sequence[Position], *, patient: bool) -> Found:
     """Who is missing, by step, then by the groups' sequence numbers, then by bucket; else what it is instead.
 

@@ -16,8 +16,8 @@ from ddptop.protocol.messages import Phase
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddptop.analysis.ranks import Member
-    from ddptop.analysis.reducer import Reducer
+    from ddptop.analysis.ranks import RankState
+    from ddptop.analysis.state import RunState
 
 STALL_STEPS = 10
 """A step may take this many median steps before it counts as a stall, however long they are."""
@@ -32,65 +32,65 @@ IN_STEP = (Phase.FORWARD, Phase.BACKWARD)
 """Once some ranks have finished, only here do the others still wait for them."""
 
 
-def stalled_since(reducer: Reducer, now_ns: int, *, grace_ns: int = 0) -> int | None:
+def stalled_since(state: RunState, now_ns: int, *, grace_ns: int = 0) -> int | None:
     """When the step last moved, on the collector's clock; None while there is no stall.
 
     `grace_ns`: how much longer than the usual a rank that was seen compiling may take.
     """
-    if reducer.run is not None and reducer.run.state != "live":
+    if state.run is not None and state.run.state != "live":
         return None
-    members = reducer.members
+    members = state.ranks
     if not members or any(member.hello is None for member in members):
         return None
     running = [member for member in members if member.running]
     if not running:
         return None
-    since_ns = max(min(member.moved_ns for member in running), reducer.excused_ns)
-    if now_ns - since_ns < reducer.stall_s * NS:  # the common case, at no cost
+    since_ns = max(min(member.moved_ns for member in running), state.excused_ns)
+    if now_ns - since_ns < state.stall_s * NS:  # the common case, at no cost
         return None
-    limit_ns = patience_ns(reducer)
-    standing = [member for member in running if _stood_ns(reducer, member, now_ns) >= limit_ns]
+    limit_ns = patience_ns(state)
+    standing = [member for member in running if _stood_ns(state, member, now_ns) >= limit_ns]
     if not standing or not _waited_for(members, running):
         return None
-    compiles = reducer.compiling_ns > 0 and now_ns - reducer.compiling_ns < limit_ns + grace_ns
-    return None if compiles else max(min(member.moved_ns for member in standing), reducer.excused_ns)
+    compiles = state.compiling_ns > 0 and now_ns - state.compiling_ns < limit_ns + grace_ns
+    return None if compiles else max(min(member.moved_ns for member in standing), state.excused_ns)
 
 
-def _stood_ns(reducer: Reducer, member: Member, now_ns: int) -> int:
+def _stood_ns(state: RunState, member: RankState, now_ns: int) -> int:
     """How long the step of a rank has stood, by its own clock and its silence since."""
-    silent_ns = reducer.interruptions.silence_ns(member.heard_ns, now_ns)
-    return min(member.stood_ns + silent_ns, now_ns - reducer.excused_ns)
+    silent_ns = state.interruptions.silence_ns(member.heard_ns, now_ns)
+    return min(member.stood_ns + silent_ns, now_ns - state.excused_ns)
 
 
-def patience_ns(reducer: Reducer) -> int:
+def patience_ns(state: RunState) -> int:
     """How long a step may stand: max(stall_s, 10 median steps), four times that before the first one."""
-    least_ns = reducer.stall_s * NS
-    if reducer.complete_step is None and min(member.step for member in reducer.members) == 0:
+    least_ns = state.stall_s * NS
+    if state.complete_step is None and min(member.step for member in state.ranks) == 0:
         return int(FIRST_STEP * least_ns)
-    reducer.figures.settle()
-    steps = reducer.figures.steps
+    state.figures.settle()
+    steps = state.figures.steps
     walls = steps.group.of("step", steps.slots())
     median_ms = float(np.median(walls)) if len(walls) else 0.0
     return int(max(least_ns, STALL_STEPS * median_ms * 1e6))
 
 
-def rank_states(reducer: Reducer, now_ns: int) -> list[str]:
+def rank_states(state: RunState, now_ns: int) -> list[str]:
     """waiting, live, stale, stalled, lost, finished or failed for each rank, by METRICS (Health)."""
-    stalled = stalled_since(reducer, now_ns, grace_ns=COMPILE_GRACE_NS) is not None
-    limit_ns = patience_ns(reducer) if stalled else 0
-    heard = heard_hosts(reducer.members)
-    run_state = reducer.run.state if reducer.run is not None else "live"
+    stalled = stalled_since(state, now_ns, grace_ns=COMPILE_GRACE_NS) is not None
+    limit_ns = patience_ns(state) if stalled else 0
+    heard = heard_hosts(state.ranks)
+    run_state = state.run.state if state.run is not None else "live"
     states = []
-    silence_ns = reducer.interruptions.silence_ns
-    for member in reducer.members:
+    silence_ns = state.interruptions.silence_ns
+    for member in state.ranks:
         host_gone = silence_ns(heard.get(member.host, 0), now_ns) >= SILENT_S * NS
-        state = member.state(silence_ns(member.heard_ns, now_ns), run_state, host_gone=host_gone)
-        still = stalled and _stood_ns(reducer, member, now_ns) >= limit_ns
-        states.append("stalled" if state == "live" and still else state)
+        own = member.state(silence_ns(member.heard_ns, now_ns), run_state, host_gone=host_gone)
+        still = stalled and _stood_ns(state, member, now_ns) >= limit_ns
+        states.append("stalled" if own == "live" and still else own)
     return states
 
 
-def heard_hosts(members: Sequence[Member]) -> dict[str, int]:
+def heard_hosts(members: Sequence[RankState]) -> dict[str, int]:
     """When each host last gave a sign of life: a message of any of its ranks, or its agent's reading."""
     heard: dict[str, int] = {}
     for member in members:
@@ -100,7 +100,7 @@ def heard_hosts(members: Sequence[Member]) -> dict[str, int]:
     return heard
 
 
-def _waited_for(members: Sequence[Member], running: Sequence[Member]) -> bool:
+def _waited_for(members: Sequence[RankState], running: Sequence[RankState]) -> bool:
     if len(running) == len(members) or not any(member.finished for member in members):
         return True
     return any(member.progress is not None and member.progress.phase in IN_STEP for member in running)

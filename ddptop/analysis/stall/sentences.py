@@ -14,57 +14,57 @@ from ddptop.frames.phrases import ranks_phrase
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddptop.analysis.reducer import Reducer
-    from ddptop.analysis.stall.diagnosis import Standstill
     from ddptop.analysis.stall.mismatch import Mismatch
+    from ddptop.analysis.stall.positions import Standstill
+    from ddptop.analysis.state import RunState
     from ddptop.frames.stall import RankPosition
 
 TOLD_APART = 3
 """Ranks to blame that get lines of their own."""
 
 
-def sentence(reducer: Reducer, stall: Standstill) -> str:
+def sentence(state: RunState, stall: Standstill) -> str:
     """`rank 1 is missing: it has not entered all_reduce 3 of step 12,480 (sequence 49,923)`."""
     found = stall.found
     if found.kind == "missing" and not found.alone and found.sequence is not None:
-        who, one = _who(reducer, found.blamed)
+        who, one = _who(state, found.blamed)
         has = "it has" if one else "they have"
         # Of a rank that has not answered only an old heartbeat's number is known.
-        answered = answer_since(reducer.members[found.blamed[0]], stall.since_ns) is not None
+        answered = answer_since(state.ranks[found.blamed[0]], stall.since_ns) is not None
         number = f" ({_number(stall)})" if answered else ""
-        return f"{who} missing: {has} not entered {_collective(reducer, stall)}{number}"
+        return f"{who} missing: {has} not entered {_collective(state, stall)}{number}"
     if found.kind == "mismatch" and found.mismatch is not None:
-        return f"{_sides(found.mismatch, len(reducer.members))} ({_number(stall)})"
+        return f"{_sides(found.mismatch, len(state.ranks))} ({_number(stall)})"
     if found.kind == "transport":
-        everyone = ranks_phrase([*found.waiting], len(reducer.members))
+        everyone = ranks_phrase([*found.waiting], len(state.ranks))
         number = f" ({_number(stall)})" if found.sequence is not None else ""
-        what = _collective(reducer, stall)
+        what = _collective(state, stall)
         why = "every GPU is in it: transport" if found.on_device else "transport or device"
         return f"{everyone} have all launched {what}{number} and none completes: {why}"
     if found.kind == "device":
-        launched = f": all hosts have launched {_collective(reducer, stall)}" if found.waiting else ""
-        return stuck_words(reducer.members, found.blamed, stall.since_ns) + launched
-    return short(reducer, stall)
+        launched = f": all hosts have launched {_collective(state, stall)}" if found.waiting else ""
+        return stuck_words(state.ranks, found.blamed, stall.since_ns) + launched
+    return short(state, stall)
 
 
-def short(reducer: Reducer, stall: Standstill) -> str:
+def short(state: RunState, stall: Standstill) -> str:
     """The same for the verdict line: `rank 1 is missing: not in all_reduce 3 of step 12,480`."""
-    found, members = stall.found, reducer.members
+    found, members = stall.found, state.ranks
     if found.kind == "asking":
         rest = ": the ranks are asked where they are" if stall.patient else ", and no rank says where it is"
         return f"nobody is behind in step {stall.step:,}{rest}"
     if found.kind == "dead":
-        return dead_words(reducer, found.blamed)
+        return dead_words(state, found.blamed)
     if found.kind == "transport":
         why = "transport" if found.on_device else "transport or device"
-        return f"all ranks are in {_collective(reducer, stall)}, none completes it: {why}"
+        return f"all ranks are in {_collective(state, stall)}, none completes it: {why}"
     if found.kind == "device":
-        return stuck_words(reducer.members, found.blamed, stall.since_ns)
+        return stuck_words(state.ranks, found.blamed, stall.since_ns)
     if found.kind == "mismatch":
         if found.mismatch is not None:
             return _sides(found.mismatch, len(members))
-        return _unlike(reducer, stall)
-    who, one = _who(reducer, found.blamed)
+        return _unlike(state, stall)
+    who, one = _who(state, found.blamed)
     if found.alone:
         stands = "stands" if one else "stand"
         name = ranks_phrase([*found.blamed], len(members))
@@ -75,64 +75,64 @@ def short(reducer: Reducer, stall: Standstill) -> str:
         name = ranks_phrase([*found.blamed], len(members))
         return f"{name} {has} finished: the others wait for {it} in step {stall.step:,}"
     if found.sequence is not None:
-        return f"{who} missing: not in {_collective(reducer, stall)}"
+        return f"{who} missing: not in {_collective(state, stall)}"
     behind = members[found.blamed[0]].step
     if behind < stall.step:
         return f"{who} missing: still in step {behind:,}, the others in {stall.step:,}"
-    return f"{who} missing: {_silence(reducer, found.blamed[0])}"
+    return f"{who} missing: {_silence(state, found.blamed[0])}"
 
 
-def detail(reducer: Reducer, stall: Standstill, told: Sequence[RankPosition], now_ns: int) -> tuple[str, ...]:
+def detail(state: RunState, stall: Standstill, told: Sequence[RankPosition], now_ns: int) -> tuple[str, ...]:
     """Who waits where, and where those are that they wait for: a line each."""
     found = stall.found
     lines = []
     if found.waiting and found.kind in ("missing", "dead", "device") and not found.alone:
-        who = ranks_phrase([*found.waiting], len(reducer.members))
-        since = time.strftime("%H:%M:%S", time.localtime(reducer.unix_s(stall.since_ns)))
+        who = ranks_phrase([*found.waiting], len(state.ranks))
+        since = time.strftime("%H:%M:%S", time.localtime(state.unix_s(stall.since_ns)))
         lines.append(f"{who} {'waits' if len(found.waiting) == 1 else 'wait'} there since {since}")
     named = [t for t in told if t.rank in found.blamed][:TOLD_APART]
     if found.kind in ("mismatch", "transport", "asking"):
         named = [*told][:TOLD_APART]
     for one in named:
         lines.append(_where(one))
-        if found.kind == "missing" and not reducer.members[one.rank].finished:
-            lines.append(_process(reducer, one))
+        if found.kind == "missing" and not state.ranks[one.rank].finished:
+            lines.append(_process(state, one))
             if one.operation and one.rank in found.blamed and not found.alone:
-                lines.append(f"rank {one.rank} itself waits in {_own_operation(reducer, stall, one.rank)}")
-        lines += device_lines(reducer.members[one.rank], stall.since_ns)
+                lines.append(f"rank {one.rank} itself waits in {_own_operation(state, stall, one.rank)}")
+        lines += device_lines(state.ranks[one.rank], stall.since_ns)
     more = len(found.blamed) - TOLD_APART
     if more > 0 and found.kind in ("missing", "dead", "device"):
         lines.append(f"and {more} more rank{'s' if more > 1 else ''}")
     return tuple(lines)
 
 
-def opinions(reducer: Reducer, since_ns: int) -> tuple[str, ...]:
+def opinions(state: RunState, since_ns: int) -> tuple[str, ...]:
     """What torch's own analyser found in the flight recorders' dumps of this stall, and NCCL: a line each."""
     said = []
     for kind, whose in (("analyser", "torch's analyser"), ("ras", "NCCL itself")):
-        asked_ns, lines = reducer.opinions.get(kind, (0, ()))
+        asked_ns, lines = state.opinions.get(kind, (0, ()))
         said += [f"{whose}: {line}" for line in lines if asked_ns >= since_ns]
     return tuple(said)
 
 
-def dead_words(reducer: Reducer, dead: Sequence[int]) -> str:
+def dead_words(state: RunState, dead: Sequence[int]) -> str:
     """`rank 2 was killed by SIGKILL at step 340 (out of memory?) and 3 more`."""
     if not dead:
         return "no rank is there any more"
-    member = reducer.members[dead[0]]
+    member = state.ranks[dead[0]]
     more = f" and {len(dead) - 1} more" if len(dead) > 1 else ""
     how = (
-        ending(member, ended_step(reducer, dead[0]))
+        ending(member, ended_step(state, dead[0]))
         if member.ended_badly
         else f"is silent, and so is its host {member.host}"
     )
     return f"rank {dead[0]} {how}{more}"
 
 
-def _who(reducer: Reducer, ranks: Sequence[int]) -> tuple[str, bool]:
+def _who(state: RunState, ranks: Sequence[int]) -> tuple[str, bool]:
     """`rank 1 is` and whether it is one."""
     one = len(ranks) == 1
-    return f"{ranks_phrase([*ranks], len(reducer.members))} {'is' if one else 'are'}", one
+    return f"{ranks_phrase([*ranks], len(state.ranks))} {'is' if one else 'are'}", one
 
 
 def _number(stall: Standstill) -> str:
@@ -141,20 +141,20 @@ def _number(stall: Standstill) -> str:
     return f"sequence {found.sequence or 0:,}{group}"
 
 
-def _collective(reducer: Reducer, stall: Standstill) -> str:
+def _collective(state: RunState, stall: Standstill) -> str:
     """`all_reduce 3 of step 12,480`, as far as known: the one that the waiting ranks are in."""
     found = stall.found
     operations = (
-        pending(answer_since(reducer.members[rank], stall.since_ns), found.group) for rank in found.waiting
+        pending(answer_since(state.ranks[rank], stall.since_ns), found.group) for rank in found.waiting
     )
     op = next((op for op in operations if op is not None), None)
-    phases = {reducer.members[rank].phase for rank in found.waiting}
+    phases = {state.ranks[rank].phase for rank in found.waiting}
     name = (
         operation_name(op) if op is not None else "all_reduce" if phases == {"backward"} else "a collective"
     )
     count = ""
     if name == "all_reduce" and found.blamed and found.kind != "device":
-        missing = reducer.members[found.blamed[0]]
+        missing = state.ranks[found.blamed[0]]
         if missing.bucket is not None and missing.step == stall.step:
             count = f" {missing.bucket + 1}"
     return f"{name}{count} of step {stall.step:,}"
@@ -171,8 +171,8 @@ def _sides(mismatch: Mismatch, world: int) -> str:
     return " where ".join(parts)
 
 
-def _unlike(reducer: Reducer, stall: Standstill) -> str:
-    found, members = stall.found, reducer.members
+def _unlike(state: RunState, stall: Standstill) -> str:
+    found, members = stall.found, state.ranks
     if not found.blamed:
         return "the ranks wait for each other in different process groups"
     who = ranks_phrase([*found.blamed], len(members))
@@ -181,8 +181,8 @@ def _unlike(reducer: Reducer, stall: Standstill) -> str:
     return f"{who} {waits} in a collective of step {own:,}, the others in one of step {stall.step:,}"
 
 
-def _silence(reducer: Reducer, rank: int) -> str:
-    return "its process is stopped (SIGSTOP)" if reducer.members[rank].stopped else "it does not answer"
+def _silence(state: RunState, rank: int) -> str:
+    return "its process is stopped (SIGSTOP)" if state.ranks[rank].stopped else "it does not answer"
 
 
 def _where(one: RankPosition) -> str:
@@ -198,8 +198,8 @@ def _where(one: RankPosition) -> str:
     return f"{name} {one.process}"
 
 
-def _process(reducer: Reducer, one: RankPosition) -> str:
-    member = reducer.members[one.rank]
+def _process(state: RunState, one: RankPosition) -> str:
+    member = state.ranks[one.rank]
     cpu = f", {member.cpu_pct:.0f}% CPU" if member.cpu_pct is not None else ""
     if one.process == "stopped":
         return "its process is stopped (SIGSTOP)"
@@ -210,8 +210,8 @@ def _process(reducer: Reducer, one: RankPosition) -> str:
     return f"its process is alive{cpu}"
 
 
-def _own_operation(reducer: Reducer, stall: Standstill, rank: int) -> str:
-    op = pending(answer_since(reducer.members[rank], stall.since_ns))
+def _own_operation(state: RunState, stall: Standstill, rank: int) -> str:
+    op = pending(answer_since(state.ranks[rank], stall.since_ns))
     if op is None:
         return "a collective"
     group = f" of group {op.group}" if op.group != "0" else ""

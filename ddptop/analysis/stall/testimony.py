@@ -10,19 +10,19 @@ from ddptop.frames import calls
 from ddptop.frames.stall import MAX_POSITIONS, Death, RankPosition
 
 if TYPE_CHECKING:
-    from ddptop.analysis.ranks import Member
-    from ddptop.analysis.reducer import Reducer
+    from ddptop.analysis.ranks import RankState
+    from ddptop.analysis.state import RunState
     from ddptop.protocol.evidence import Evidence, Operation
 
 DEFAULT_GROUP = "0"
 
 
-def answer_since(member: Member, since_ns: int) -> Evidence | None:
+def answer_since(member: RankState, since_ns: int) -> Evidence | None:
     """Its answer, if that is from after `since_ns`: an older one tells of another standstill."""
     return member.evidence if member.evidence is not None and member.evidence_ns > since_ns else None
 
 
-def sequence_of(member: Member, group: str, told: Evidence | None) -> int | None:
+def sequence_of(member: RankState, group: str, told: Evidence | None) -> int | None:
     """Collectives that it has launched in a group, as far as heard."""
     seen = [state.sequence for state in (told.groups if told else ()) if state.name == group]
     if group == DEFAULT_GROUP and member.sequence is not None:
@@ -50,7 +50,7 @@ def operation_name(op: Operation) -> str:
 
 
 def testimony(
-    reducer: Reducer,
+    state: RunState,
     rank: int,
     now_ns: int,
     *,
@@ -59,7 +59,7 @@ def testimony(
     all_threads: bool = True,
 ) -> RankPosition:
     """`group`: the process group in question; `all_threads`: not the main thread's stack alone."""
-    member = reducer.members[rank]
+    member = state.ranks[rank]
     told = answer_since(member, since_ns)
     ended = member.ended_badly or member.bye is not None
     if ended and member.last_words is not None:
@@ -71,7 +71,7 @@ def testimony(
     elif member.stopped:
         process = "stopped"
     else:
-        silent_ns = reducer.interruptions.silence_ns(member.heard_ns, now_ns)
+        silent_ns = state.interruptions.silence_ns(member.heard_ns, now_ns)
         process = "silent" if silent_ns > STALE_S * NS else "alive"
     return RankPosition(
         rank=rank,
@@ -85,24 +85,24 @@ def testimony(
         operation=operation_words(pending(told, group) or pending(told)),
         user_call=own_call(member) if ended else calls.user_call(told.stacks) if told else None,
         traces=calls.traces(told.stacks, all_threads=all_threads) if told else (),
-        at_s=reducer.unix_s(t_ns) if told is not None and t_ns is not None else None,
+        at_s=state.unix_s(t_ns) if told is not None and t_ns is not None else None,
     )
 
 
-def deaths(reducer: Reducer, now_ns: int) -> tuple[Death, ...]:
+def deaths(state: RunState, now_ns: int) -> tuple[Death, ...]:
     """In order of time, the cause of the others first; at most MAX_POSITIONS."""
     found = []
-    for i, rank in enumerate(ended_badly(reducer.members)[:MAX_POSITIONS]):
-        member = reducer.members[rank]
+    for i, rank in enumerate(ended_badly(state.ranks)[:MAX_POSITIONS]):
+        member = state.ranks[rank]
         found.append(
             Death(
                 rank=rank,
-                since_s=reducer.unix_s(ended_ns(member)),
-                step=ended_step(reducer, rank),
+                since_s=state.unix_s(ended_ns(member)),
+                step=ended_step(state, rank),
                 exit_code=member.exit_code,
                 signal=member.signal,
                 reason=reason(member),
-                position=testimony(reducer, rank, now_ns, all_threads=i == 0),
+                position=testimony(state, rank, now_ns, all_threads=i == 0),
             )
         )
     return tuple(found)

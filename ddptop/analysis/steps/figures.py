@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ddptop.analysis.clocks import HostClocks
     from ddptop.analysis.health.happenings import Log
-    from ddptop.analysis.ranks import Member
-    from ddptop.analysis.steps.bounds import Comparison, HostClocks
+    from ddptop.analysis.ranks import RankState
+    from ddptop.analysis.steps.bounds import Comparison
     from ddptop.analysis.steps.detail_window import DetailWindow
     from ddptop.analysis.steps.detailed import Kind
     from ddptop.analysis.steps.groups import Groups, Scope
@@ -42,7 +43,7 @@ class Figures:
 
     def __init__(
         self,
-        members: Sequence[Member],
+        members: Sequence[RankState],
         layouts: Layouts,
         history: HistoryStore,
         log: Log,

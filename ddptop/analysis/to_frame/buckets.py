@@ -14,7 +14,7 @@ from ddptop.frames.frame import BucketFigures
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ddptop.analysis.reducer import Reducer
+    from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.detail_window import ScopeWindow
     from ddptop.analysis.steps.medians import DetailMedians
     from ddptop.frames.columns import Column
@@ -25,26 +25,24 @@ FREE = ("wait", "transfer")
 """Of these the clock-free fallback is kept too."""
 
 
-def bucket_figures(reducer: Reducer, detail: DetailMedians) -> tuple[BucketFigures, ...]:
+def bucket_figures(state: RunState, detail: DetailMedians) -> tuple[BucketFigures, ...]:
     """Of the layouts that have detail, one process group after the other; before any has, the sizes of the
     layout told, without figures."""
     window = detail.window
     if window is not None and len(detail.slots):
-        return tuple(
-            bucket for scope in window.scopes.values() for bucket in _of_scope(reducer, detail, scope)
-        )
-    sessions = ((rank, reducer.session_of(member)) for rank, member in enumerate(reducer.members))
+        return tuple(bucket for scope in window.scopes.values() for bucket in _of_scope(state, detail, scope))
+    sessions = ((rank, state.session_of(member)) for rank, member in enumerate(state.ranks))
     found = next(((rank, s) for rank, s in sessions if s is not None and s.generation >= 0), None)
     if found is None:
         return ()
     rank, session = found
-    buckets = reducer.layouts.buckets(session.layouts.get(session.generation, -1)) or ()
-    groups = {bucket.model: reducer.groups.of(rank, bucket.model) for bucket in buckets}
+    buckets = state.layouts.buckets(session.layouts.get(session.generation, -1)) or ()
+    groups = {bucket.model: state.groups.of(rank, bucket.model) for bucket in buckets}
     names = {model: told.group if told is not None else "" for model, told in groups.items()}
     return tuple(_unmeasured(bucket, session.generation, names[bucket.model]) for bucket in buckets)
 
 
-def _of_scope(reducer: Reducer, detail: DetailMedians, window: ScopeWindow) -> Iterator[BucketFigures]:
+def _of_scope(state: RunState, detail: DetailMedians, window: ScopeWindow) -> Iterator[BucketFigures]:
     """The buckets of one process group."""
     slots = window.told(detail.slots)
     if not len(slots):
@@ -55,7 +53,7 @@ def _of_scope(reducer: Reducer, detail: DetailMedians, window: ScopeWindow) -> I
     last = window.bucket.of("last", slots)
     for i, bucket in enumerate(window.buckets):
         times = {name: known(medians[column][i]) for name, column in names.items()}
-        found = _measured(bucket, _generation(reducer, window), times, window, last[i])
+        found = _measured(bucket, _generation(state, window), times, window, last[i])
         spread = known(medians["spread"][i])
         of_transfer = None
         if bound is not None and spread is not None and not window.clock_free:
@@ -63,9 +61,9 @@ def _of_scope(reducer: Reducer, detail: DetailMedians, window: ScopeWindow) -> I
         yield replace(found, bound_ms=bound, transfer_bound_ms=of_transfer)
 
 
-def _generation(reducer: Reducer, window: ScopeWindow) -> int:
+def _generation(state: RunState, window: ScopeWindow) -> int:
     """The number that the group's first rank gave the layout; where it tells several apart, its newest."""
-    session = reducer.session_of(reducer.members[window.scope.ranks[0]])
+    session = state.session_of(state.ranks[window.scope.ranks[0]])
     if session is None:
         return 0
     same = (number for number, layout in session.layouts.items() if layout == window.layout)

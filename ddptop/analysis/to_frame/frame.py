@@ -27,7 +27,7 @@ from ddptop.frames.requests import WantsTimeline, parse
 from ddptop.protocol.limits import MUTE_AFTER
 
 if TYPE_CHECKING:
-    from ddptop.analysis.reducer import Reducer
+    from ddptop.analysis.state import RunState
     from ddptop.analysis.straggler.present import Present
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Frame
@@ -40,67 +40,67 @@ GROUP_WAITS = ("collective", "wait", "transfer", "exposed")
 
 
 def build(
-    reducer: Reducer, now_ns: int, *, cursor: int, focus: int | None, source: str, recording: str | None
+    state: RunState, now_ns: int, *, cursor: int, focus: int | None, source: str, recording: str | None
 ) -> Frame:
     """See `Reducer.frame`."""
-    figures = reducer.figures
-    made_of = present(figures, reducer.history.end)
+    figures = state.figures
+    made_of = present(figures, state.history.end)
     detail, straggler = made_of.detail, made_of.straggler
-    run_state = reducer.run.state if reducer.run is not None else "live"
-    states = rank_states(reducer, now_ns)
-    stood = stall(reducer, states, now_ns)
-    simulated = reducer.run is not None and reducer.run.simulated
+    run_state = state.run.state if state.run is not None else "live"
+    states = rank_states(state, now_ns)
+    stood = stall(state, states, now_ns)
+    simulated = state.run is not None and state.run.simulated
     in_world = focus is not None and 0 <= focus < figures.world
     return Frame(
         source="simulated" if simulated else source,
-        unix_s=reducer.unix_s(now_ns),
-        run=_run(reducer, now_ns, group_state(states, run_state, stalled=stood is not None), recording),
-        group=_group(reducer, made_of),
-        ranks=rank_columns(reducer, states, made_of, now_ns),
-        buckets=bucket_figures(reducer, detail),
-        straggler=with_throttle(straggler, reducer.members),
+        unix_s=state.unix_s(now_ns),
+        run=_run(state, now_ns, group_state(states, run_state, stalled=stood is not None), recording),
+        group=_group(state, made_of),
+        ranks=rank_columns(state, states, made_of, now_ns),
+        buckets=bucket_figures(state, detail),
+        straggler=with_throttle(straggler, state.ranks),
         suspect=made_of.suspect,
-        alerts=alerts(reducer, states, straggler, now_ns),
-        happenings=reducer.log.all(),
-        overhead=_overhead(reducer),
-        history=reducer.history.since(cursor),
-        focus=rank_steps(reducer, detail, focus) if in_world and focus is not None else None,
-        records=sum(member.records for member in reducer.members),
-        lost_records=sum(member.lost_records for member in reducer.members),
+        alerts=alerts(state, states, straggler, now_ns),
+        happenings=state.log.all(),
+        overhead=_overhead(state),
+        history=state.history.since(cursor),
+        focus=rank_steps(state, detail, focus) if in_world and focus is not None else None,
+        records=sum(member.records for member in state.ranks),
+        lost_records=sum(member.lost_records for member in state.ranks),
         stall=stood,
-        deaths=deaths(reducer, now_ns),
-        logged=logged(reducer.members, focus),
-        gpus=gpu_facts(reducer.members),
-        clocks=_clocks(reducer),
+        deaths=deaths(state, now_ns),
+        logged=logged(state.ranks, focus),
+        gpus=gpu_facts(state.ranks),
+        clocks=_clocks(state),
     )
 
 
-def _clocks(reducer: Reducer) -> tuple[Clocks, ...]:
+def _clocks(state: RunState) -> tuple[Clocks, ...]:
     """The ranks of one host share its clock; several are compared with the collector's."""
-    hosts = sorted({member.hello.host for member in reducer.members if member.hello is not None})
+    hosts = sorted({member.hello.host for member in state.ranks if member.hello is not None})
     if len(hosts) == 1:
         return (Clocks(hosts[0], 0.0, 0.0),)
     found = []
     for host in hosts:
-        clock = reducer.clocks.of(host)
+        clock = state.clocks.of(host)
         known_clock = (None, None) if clock is None else (clock.offset_ns / 1e6, clock.bound_ns / 1e6)
         found.append(Clocks(host, *known_clock))
     return tuple(found)
 
 
-def _run(reducer: Reducer, now_ns: int, state: str, recording: str | None) -> RunInfo:
-    run = reducer.run
-    hellos = [member.hello for member in reducer.members if member.hello is not None]
-    card: dict[str, Scalar] = dict(reducer.cards[min(reducer.cards)]) if reducer.cards else {}
+def _run(state: RunState, now_ns: int, shown: str, recording: str | None) -> RunInfo:
+    run = state.run
+    hellos = [member.hello for member in state.ranks if member.hello is not None]
+    card: dict[str, Scalar] = dict(state.cards[min(state.cards)]) if state.cards else {}
     torch, script, argv = (card.pop(name, None) for name in CARD_OWN)
-    until_ns = now_ns if reducer.ended_ns is None else min(now_ns, reducer.ended_ns)
+    until_ns = now_ns if state.ended_ns is None else min(now_ns, state.ended_ns)
     return RunInfo(
         name=run.name if run else "",
         id=run.run_id if run else hellos[0].run_id if hellos else "",
-        state=state,
-        started_at=reducer.started_s,
-        elapsed_s=max(0.0, reducer.unix_s(until_ns) - reducer.started_s),
-        world_size=len(reducer.members),
+        state=shown,
+        started_at=state.started_s,
+        elapsed_s=max(0.0, state.unix_s(until_ns) - state.started_s),
+        world_size=len(state.ranks),
         backend=hellos[0].backend if hellos else None,
         nodes=len({hello.host for hello in hellos}),
         script=run.script if run else str(script or ""),
@@ -112,8 +112,8 @@ def _run(reducer: Reducer, now_ns: int, state: str, recording: str | None) -> Ru
     )
 
 
-def _group(reducer: Reducer, made_of: Present) -> Group:
-    figures, slots, detail = reducer.figures, made_of.steps, made_of.detail
+def _group(state: RunState, made_of: Present) -> Group:
+    figures, slots, detail = state.figures, made_of.steps, made_of.detail
     number, step, end = (figures.steps.group.of(name, slots) for name in ("number", "step", "end"))
     p50 = known(np.median(step)) if len(step) else None
     span = float(end[-1] - end[0]) if len(end) > 1 else 0.0
@@ -121,7 +121,7 @@ def _group(reducer: Reducer, made_of: Present) -> Group:
     finite = np.isfinite(loss).any()
     collective, wait, transfer, exposed = (detail.over_ranks(name) for name in GROUP_WAITS)
     return Group(
-        step=reducer.complete_step,
+        step=state.complete_step,
         steps_per_s=float(number[-1] - number[0]) / span if span > 0 else None,
         step_ms_p50=p50,
         step_ms_p95=known(np.quantile(step, 0.95)) if len(step) else None,
@@ -140,7 +140,7 @@ def _group(reducer: Reducer, made_of: Present) -> Group:
         bound_ms=_widest(detail.bound),
         transfer_bound_ms=_widest(detail.transfer_bound),
         clock_free=detail.clock_free,
-        incarnation=reducer.incarnation,
+        incarnation=state.incarnation,
         window_steps=len(slots),
     )
 
@@ -150,8 +150,8 @@ def _widest(bounds: Column) -> float | None:
     return known(np.fmax.reduce(bounds)) if len(bounds) else None
 
 
-def _overhead(reducer: Reducer) -> Overhead:
-    present = [m for m in reducer.members if m.hello is not None]
+def _overhead(state: RunState) -> Overhead:
+    present = [m for m in state.ranks if m.hello is not None]
     beats = [m.progress for m in present if m.progress is not None]
     found = Overhead(
         budget_pct=max((m.hello.budget_pct for m in present if m.hello is not None), default=None),
@@ -163,7 +163,7 @@ def _overhead(reducer: Reducer) -> Overhead:
     if any(beat.failures >= MUTE_AFTER for beat in beats):
         reason = f"a rank stopped to record it after {MUTE_AFTER} internal errors"
         return replace(found, detail_every=None, detail_reason=reason)
-    simulated = reducer.run is not None and reducer.run.simulated
+    simulated = state.run is not None and state.run.simulated
     return found if simulated else replace(found, detail_reason=_detail_reason(found))
 
 
@@ -177,12 +177,12 @@ def _detail_reason(found: Overhead) -> str | None:
     return f"more would exceed the {budget:g}% budget"
 
 
-def with_wanted(reducer: Reducer, frame: Frame, text: str) -> Frame:
+def with_wanted(state: RunState, frame: Frame, text: str) -> Frame:
     """The frame with what `text` asks for; the same frame where that is nothing."""
     want = parse(text)
-    if want is None or not reducer.members:
+    if want is None or not state.ranks:
         return frame
     if isinstance(want, WantsTimeline):
         late = frame.straggler
-        return replace(frame, timeline=timeline(reducer, want, late.rank if late is not None else None))
-    return replace(frame, heat=heat(reducer, want))
+        return replace(frame, timeline=timeline(state, want, late.rank if late is not None else None))
+    return replace(frame, heat=heat(state, want))

@@ -12,18 +12,18 @@ from ddptop.frames.columns import fold, folds
 from ddptop.frames.detail import Heat
 
 if TYPE_CHECKING:
-    from ddptop.analysis.reducer import Reducer
+    from ddptop.analysis.state import RunState
     from ddptop.frames.columns import Column
     from ddptop.frames.requests import WantsHeat
 
 
-def heat(reducer: Reducer, want: WantsHeat) -> Heat | None:
+def heat(state: RunState, want: WantsHeat) -> Heat | None:
     """The last steps that are kept, at most `want.columns`; None where none of these ranks is there."""
-    world = reducer.figures.world
+    world = state.figures.world
     count = min(want.count or world, world - want.first)
     if count <= 0:
         return None
-    steps, values = _figure(reducer, want.figure, want.columns)
+    steps, values = _figure(state, want.figure, want.columns)
     part = values[want.first : want.first + count]
     edges = folds(count, want.rows)
     value, rank = fold(part, edges)
@@ -43,9 +43,9 @@ def heat(reducer: Reducer, want: WantsHeat) -> Heat | None:
     )
 
 
-def _figure(reducer: Reducer, figure: str, columns: int) -> tuple[Column, Column]:
+def _figure(state: RunState, figure: str, columns: int) -> tuple[Column, Column]:
     """(n,) step numbers and (ranks, n) values of the last steps, oldest first."""
-    figures = reducer.figures
+    figures = state.figures
     slots = figures.steps.ranks.recent(columns)
     numbers = figures.steps.group.of("number", slots)
     if figure in STEP_COLUMNS or figure == "loss":
@@ -55,7 +55,7 @@ def _figure(reducer: Reducer, figure: str, columns: int) -> tuple[Column, Column
         return numbers, np.full((figures.world, len(slots)), np.nan)
     # Buckets are timed in some steps only: the columns are those steps, however far back they lie.
     slots = window.group.recent(columns)
-    kept = reducer.history.since(0)
+    kept = state.history.since(0)
     points = window.group.of("point", slots).astype(np.int64) - kept.start
     slots, numbers = slots[points >= 0], kept.step[points[points >= 0]]
     detail = DetailMedians(window, slots, figures.world)

@@ -15,25 +15,25 @@ from ddptop.protocol.machine import GpuReading
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ddptop.analysis.ranks import Member
-    from ddptop.analysis.reducer import Reducer
+    from ddptop.analysis.ranks import RankState
+    from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.medians import DetailMedians
     from ddptop.analysis.straggler.present import Present
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Straggler
 
 
-def rank_columns(reducer: Reducer, states: Sequence[str], made_of: Present, now_ns: int) -> Ranks:
+def rank_columns(state: RunState, states: Sequence[str], made_of: Present, now_ns: int) -> Ranks:
     """All ranks. Of a rank in several process groups collective, wait, transfer and exposed communication are
     the unions over all of them, lateness and its bound those of the group in which it is largest."""
-    members = reducer.members
-    steps, slots, detail = reducer.figures.steps, made_of.steps, made_of.detail
+    members = state.ranks
+    steps, slots, detail = state.figures.steps, made_of.steps, made_of.detail
     walls = steps.ranks.medians(("step", *PHASES), slots) if len(slots) else {}
     unknown = detail.unknown
     own = detail.ranks("self")
-    window = reducer.figures.detail
+    window = state.figures.detail
 
-    def each(value: Callable[[Member], float | None]) -> Column:
+    def each(value: Callable[[RankState], float | None]) -> Column:
         """Exact: counts and ids."""
         return np.array([value(member) for member in members], np.float64)
 
@@ -57,7 +57,7 @@ def rank_columns(reducer: Reducer, states: Sequence[str], made_of: Present, now_
         step=each(lambda m: m.step if m.hello else None),
         bucket=each(lambda m: m.bucket),
         sequence=each(lambda m: m.sequence),
-        loss=narrow(reducer.figures.loss),
+        loss=narrow(state.figures.loss),
         **{f"{name}_ms": narrow(walls.get(name, unknown)) for name in ("step", *PHASES)},
         **{f"{name}_ms": narrow(detail.ranks(name)) for name in ("collective", "wait", "transfer")},
         exposed_comm_ms=narrow(detail.ranks("exposed")),
@@ -77,15 +77,15 @@ def rank_columns(reducer: Reducer, states: Sequence[str], made_of: Present, now_
     )
 
 
-def rank_steps(reducer: Reducer, detail: DetailMedians, rank: int) -> RankSteps:
+def rank_steps(state: RunState, detail: DetailMedians, rank: int) -> RankSteps:
     """The steps in the window of one rank; wait and transfer are what of them was not hidden."""
-    steps = reducer.figures.steps
+    steps = state.figures.steps
     slots = steps.slots()
-    points: Column = reducer.history.end - len(slots) + np.arange(len(slots))
+    points: Column = state.history.end - len(slots) + np.arange(len(slots))
     waits: dict[str, Column] = {
         name: np.full(len(slots), np.nan, np.float32) for name in ("wait", "transfer", "lateness")
     }
-    window = reducer.figures.detail
+    window = state.figures.detail
     if window is not None:
         theirs = window.group.recent(len(slots))
         at = window.group.of("point", theirs)
@@ -109,7 +109,7 @@ GPU = tuple(field.name for field in fields(GpuReading))
 MEMORY = ("allocated_bytes", "reserved_bytes", "peak_bytes", "retries")
 
 
-def gpu_facts(members: Sequence[Member]) -> tuple[GpuFacts, ...]:
+def gpu_facts(members: Sequence[RankState]) -> tuple[GpuFacts, ...]:
     """Of every rank that has told something of a GPU."""
     return tuple(
         GpuFacts(
@@ -122,7 +122,7 @@ def gpu_facts(members: Sequence[Member]) -> tuple[GpuFacts, ...]:
     )
 
 
-def with_throttle(straggler: Straggler | None, members: Sequence[Member]) -> Straggler | None:
+def with_throttle(straggler: Straggler | None, members: Sequence[RankState]) -> Straggler | None:
     """The straggler with why its GPU is slow, where that is known."""
     if straggler is None or straggler.rank >= len(members):
         return straggler

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ddptop.analysis.reducer import Reducer
+    from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.detail import StepFigures, Timing
     from ddptop.analysis.steps.kept_steps import Packed, PackedPart
     from ddptop.frames.columns import Column
@@ -120,17 +120,17 @@ class _Worked(NamedTuple):
     """Place of its first all-reduce among those of all groups."""
 
 
-def timeline(reducer: Reducer, want: WantsTimeline, straggler: int | None) -> Timeline | None:
+def timeline(state: RunState, want: WantsTimeline, straggler: int | None) -> Timeline | None:
     """The step asked for, or the newest where that is not kept; None before the first complete step."""
-    kept = reducer.figures.kept
+    kept = state.figures.kept
     packed = kept.find(want.step)
     picked = packed is not None and want.step is not None
     if packed is None:
         packed = kept.find(None)
     if packed is None:
         return None
-    shift = _shifts(reducer, packed)
-    worked = _work_out(reducer, packed, free=shift is None)
+    shift = _shifts(state, packed)
+    worked = _work_out(state, packed, free=shift is None)
     begins = np.zeros(packed.head.shape[1]) if shift is None else shift
     waits = _waits(packed, worked)
     decided = _decided(worked)
@@ -152,18 +152,18 @@ def timeline(reducer: Reducer, want: WantsTimeline, straggler: int | None) -> Ti
         bound_ms=_bound(packed) if shift is not None else None,
         last=last,
         skew_ms=None if decided is None else decided[1],
-        kept_every=reducer.kept_every,
+        kept_every=state.kept_every,
         reduces=tuple(_reduces(worked)),
         lanes=tuple(_lanes(packed, worked, begins, _chosen(packed, worked, last, straggler, want.rank))),
     )
 
 
-def _shifts(reducer: Reducer, packed: Packed) -> Column | None:
+def _shifts(state: RunState, packed: Packed) -> Column | None:
     """(ranks,) each rank's begin after the first of all, in ms; None where clocks cannot tell."""
-    window = reducer.figures.detail
+    window = state.figures.detail
     if window is not None and window.clock_free:
         return None
-    hosts = {member.hello.host for member in reducer.members if member.hello is not None}
+    hosts = {member.hello.host for member in state.ranks if member.hello is not None}
     if len(hosts) > 1 and not all(how.comparable for _, how in packed.compared):
         return None
     begin_ns = packed.begin_ns.copy()
@@ -178,10 +178,10 @@ def _shifts(reducer: Reducer, packed: Packed) -> Column | None:
     return np.asarray((begin_ns - begin_ns.min()) / 1e6)
 
 
-def _work_out(reducer: Reducer, packed: Packed, *, free: bool) -> list[_Worked]:
+def _work_out(state: RunState, packed: Packed, *, free: bool) -> list[_Worked]:
     worked: list[_Worked] = []
     first = 0
-    hello = reducer.members[0].hello
+    hello = state.ranks[0].hello
     backend = hello.backend if hello is not None else ""
     for part in packed.parts:
         lanes = formulas.lanes_of(part.backend or backend)

@@ -1,0 +1,150 @@
+"""The state of a run: everything that is known of it from the messages so far. Data, and questions to it.
+
+`Reducer` changes it with every message; alerts, stall diagnosis, exits and frames read it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddptop.analysis.clocks import HostClocks, Interruptions
+from ddptop.analysis.health.happenings import Log
+from ddptop.analysis.health.loss_spread import LossSpread
+from ddptop.analysis.health.replicas import Replicas
+from ddptop.analysis.ranks import NS
+from ddptop.analysis.steps.figures import Figures
+from ddptop.analysis.steps.groups import Groups
+from ddptop.analysis.steps.pairing import Layouts, Pairing
+from ddptop.frames.history import KEPT_POINTS, HistoryStore
+
+if TYPE_CHECKING:
+    from ddptop.analysis.ranks import RankState, Session
+    from ddptop.analysis.stall.positions import Standstill
+    from ddptop.protocol.messages import Event, Run, Scalar
+
+
+class RunState:
+    """What is known of one run. Not thread-safe."""
+
+    def __init__(
+        self,
+        *,
+        window: int = 100,
+        history_points: int = KEPT_POINTS,
+        stall_s: float = 15.0,
+        tail: bool = False,
+    ) -> None:
+        """`window`: complete steps that medians are taken over. `stall_s`: least time without a step,
+        until the run's own setting comes."""
+        self.stall_s = stall_s
+        self.tail = tail
+        """True while only the end of a recording is fed: rows before a session's first one then count as
+        received, not as lost. Set it to False when the messages go on without a hole."""
+        self.run: Run | None = None
+        self.ended_ns: int | None = None
+        self.clock: tuple[int, int] | None = None
+        """Unix nanoseconds of the run's first message, and the same moment on the collector's clock."""
+        self.newest_ns = 0
+        """When the newest message arrived."""
+        self.taken = 0
+        """Messages so far."""
+        self.incarnation = 0
+        """Elastic restarts so far."""
+
+        self.ranks: list[RankState] = []
+        """By rank. Ranks that have not sent HELLO share `ABSENT`: they take no memory."""
+        self.cards: dict[int, dict[str, Scalar]] = {}
+        self.sessions: dict[int, Session] = {}
+        self.sessions_of: dict[int, list[int]] = {}
+        """Of each rank its last two sessions, the present one last."""
+        self.groups = Groups()
+        self.layouts = Layouts()
+        self.clocks = HostClocks()
+        self.interruptions = Interruptions()
+
+        self.log = Log()
+        self.recording_trouble: tuple[int, str] | None = None
+        self.refused_messages: tuple[int, Event] | None = None
+        """When the collector first refused a message, and its newest count of them."""
+        self.lost_since_ns: int | None = None
+        self.kept_every = 1
+        """A thinned recording holds only the steps divisible by this."""
+
+        self.complete_step: int | None = None
+        """The newest step that every rank has reported, in the ranks' present incarnation."""
+        self.pairing = Pairing(0)
+        self.history = HistoryStore(history_points)
+        self.figures = Figures(
+            self.ranks, self.layouts, self.history, self.log, window, clocks=self.clocks, groups=self.groups
+        )
+        self.replicas = Replicas(self.log)
+        self.loss_spread = LossSpread(self.log)
+
+        self.excused_ns = 0
+        """When a rank was last in a declared phase or evaluating: there, steps may stop."""
+        self.compiling_ns = 0
+        """When a rank last gave evidence of compiling."""
+        self.stood: tuple[int, int, Standstill | None] | None = None
+        """The result of the last diagnosis of a stall, after how many messages and when."""
+        self.opinions: dict[str, tuple[int, tuple[str, ...]]] = {}
+        """What torch's flight recorder analyser (`analyser`) and NCCL itself (`ras`) last reported of it,
+        and when the ranks had been asked for it."""
+        self._present: frozenset[int] | None = None
+        self._detail_every: int | None = 1
+
+    @property
+    def detail_every(self) -> int:
+        """The largest sampling interval among the ranks."""
+        if self._detail_every is None:
+            self._detail_every = max((r.progress.detail_every for r in self.ranks if r.progress), default=1)
+        return self._detail_every
+
+    def sampling_changed(self) -> None:
+        """A rank may sample at another interval than before."""
+        self._detail_every = None
+
+    @property
+    def present(self) -> frozenset[int]:
+        """Ranks whose processes train: not ended, not out of inputs."""
+        if self._present is None:
+            there = (i for i, r in enumerate(self.ranks) if not (r.bye or r.gone_ns or r.joined))
+            self._present = frozenset(there)
+        return self._present
+
+    def presence_changed(self) -> None:
+        """A rank has come, gone, or run out of inputs."""
+        self._present = None
+
+    @property
+    def history_end(self) -> int:
+        """Number of the next history point."""
+        self.figures.settle()
+        return self.history.end
+
+    def set_clock(self, unix_ns: int, at_ns: int) -> None:
+        """The run's first message with a time of day."""
+        self.clock = (unix_ns, at_ns)
+        self.figures.start_ns = unix_ns
+
+    def unix_s(self, t_ns: int) -> float:
+        """A moment on the collector's clock as Unix seconds; 0 at the very first message if no RUN came."""
+        unix_ns, at_ns = self.clock or (0, t_ns)
+        return (unix_ns + t_ns - at_ns) / NS
+
+    @property
+    def started_s(self) -> float:
+        """Unix seconds of the run's first message."""
+        return self.clock[0] / NS if self.clock else 0.0
+
+    def session_of(self, rank_state: RankState) -> Session | None:
+        """The present process of a rank."""
+        return self.sessions.get(rank_state.session)
+
+    def steps_of(self, session: int) -> tuple[int, int]:
+        """Steps of a process whose rows have arrived or are known to be lost, and how many steps it has
+        finished at least, by its heartbeats."""
+        known = self.sessions.get(session)
+        if known is None or known.rank >= len(self.ranks):
+            return 0, 0
+        rank_state = self.ranks[known.rank]
+        return known.next_step, max(known.next_step, rank_state.step if rank_state.session == session else 0)

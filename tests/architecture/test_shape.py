@@ -1,0 +1,55 @@
+"""The package keeps a shape in which a newcomer finds the way. `python -m tests.architecture` prints it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.architecture.shape import ENTRY_POINTS, Shape, shape
+
+MOST_FILES = 240
+MOST_LINES = 40_650
+"""Of the package before its rooms were made."""
+LONGEST, SHORTEST = 400, 30
+MOST_WITH_ONE_IMPORTER = 60
+MOST_LEVELS = 8
+
+
+@pytest.fixture(scope="module")
+def package() -> Shape:
+    return shape()
+
+
+def test_no_module_imports_itself_by_way_of_others(package: Shape) -> None:
+    assert package.cycle() == []
+
+
+def test_files_are_few_and_of_a_size_to_read(package: Shape) -> None:
+    assert len(package.modules) < MOST_FILES
+    assert package.lines < MOST_LINES
+    outside = {
+        name: module.lines
+        for name, module in package.modules.items()
+        if module.path.name not in ENTRY_POINTS and not SHORTEST <= module.lines <= LONGEST
+    }
+    assert outside == {}
+
+
+def test_a_module_with_one_importer_is_the_exception(package: Shape) -> None:
+    assert len(package.with_one_importer()) <= MOST_WITH_ONE_IMPORTER, package.with_one_importer()
+
+
+def test_the_analysis_is_not_deep(package: Shape) -> None:
+    assert package.levels("ddptop.analysis") <= MOST_LEVELS
+
+
+def test_a_cycle_is_found_where_there_is_one(tmp_path) -> None:
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "__init__.py").touch()
+    (tmp_path / "p" / "a.py").write_text("from p import b\n")
+    (tmp_path / "p" / "b.py").write_text("def f():\n    from p.c import x\n")
+    (tmp_path / "p" / "c.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import p.a\n"
+    )
+    found = shape(tmp_path / "p")
+    assert set(found.cycle()) == {"p.a", "p.b", "p.c"}
+    assert found.with_one_importer() == ["p.a", "p.b", "p.c"]

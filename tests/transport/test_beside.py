@@ -20,7 +20,7 @@ def test_modules_of_the_current_folder_are_not_taken_for_pythons_own(tmp_path: P
 
 
 def test_it_is_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    inject = str(Path(__file__).parents[2] / "ddptop" / "runtime" / "inject")
+    inject = str(Path(__file__).parents[2] / "ddptop" / "training" / "inject")
     monkeypatch.setenv("PYTHONPATH", f"{inject}:/of/the/user")
     monkeypatch.setenv("DDPTOP_RUN_DIR", "/run")
     monkeypatch.setenv("DDPTOP_AGENT", "0:0")

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddptop.collector.stall_watch import living_sessions
 from ddptop.host.crash_file import crash_evidence, crash_file, take_crash
 from ddptop.protocol.limits import MAX_STEP
 from ddptop.protocol.messages import Event, Scalar
@@ -101,11 +102,6 @@ def _left_count(directory: Path, session: int) -> int | None:
         return None
     finally:
         os.close(descriptor)
-
-
-def living_sessions(reducer: Reducer) -> list[int]:
-    """Sessions of the ranks that run, as far as anybody knows: those that can be asked."""
-    return [member.session for member in reducer.state.ranks if member.running]
 
 
 def _event(kind: str, gone: Gone) -> Event:

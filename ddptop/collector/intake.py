@@ -11,7 +11,7 @@ import numpy as np
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.admission import Admission, Mishaps
-from ddptop.collector.ends import living_sessions
+from ddptop.collector.stall_watch import living_sessions
 from ddptop.collector.record import Record
 from ddptop.collector.stall_watch import StallWatch
 from ddptop.frames.frame import History

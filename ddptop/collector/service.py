@@ -15,7 +15,8 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.collector.admission import ARITHMETIC, Admission, Mishaps
 from ddptop.collector.arguments import Arguments
 from ddptop.collector.chores import Chores
-from ddptop.collector.ends import Ends, living_sessions
+from ddptop.collector.ends import Ends
+from ddptop.collector.stall_watch import living_sessions
 from ddptop.collector.flight_analyser import FlightAnalyser
 from ddptop.collector.intake import Intake
 from ddptop.collector.record import Earlier, Record, earlier

@@ -5,6 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ddptop.analysis.reducer import Reducer
 
 NS = 1_000_000_000
 
@@ -108,3 +112,8 @@ class StallWatch:
             if session not in current.answered and (asked_ns is None or now_ns - asked_ns >= AGAIN_NS):
                 current.asked_ns[session] = now_ns
                 self._ask(session, current.number)
+
+
+def living_sessions(reducer: Reducer) -> list[int]:
+    """Sessions of the ranks that run, as far as anybody knows: those that can be asked."""
+    return [member.session for member in reducer.state.ranks if member.running]

@@ -18,8 +18,8 @@ from ddptop.cli.errors import note
 from ddptop.cli.launch_options import LaunchOptions, add_options, run_name
 from ddptop.cli.watched_run import collector_arguments, recording_path
 from ddptop.host.collector_start import leave_word
-from ddptop.host.discovery import read_command, read_run_file
 from ddptop.host.folders import RunDirectoryError
+from ddptop.host.runs import read_command, read_run_file
 
 
 def main(argv: Sequence[str] | None = None) -> int:

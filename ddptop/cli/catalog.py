@@ -12,7 +12,7 @@ from ddptop.tui.runs import RunChoice as Entry
 
 if TYPE_CHECKING:
     from ddptop.cli.find import Recorded
-    from ddptop.host.run_folder import RunFile
+    from ddptop.host.runs import RunFile
 
 
 def of_live(run: RunFile) -> Entry:

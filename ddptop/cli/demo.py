@@ -21,10 +21,10 @@ from typing import IO, TYPE_CHECKING
 from ddptop.cli import find, show
 from ddptop.cli.errors import CliError, note
 from ddptop.cli.settings import Settings, load
-from ddptop.host.children import InputEnd
+from ddptop.host.processes import InputEnd
 
 if TYPE_CHECKING:
-    from ddptop.host.run_folder import RunFile
+    from ddptop.host.runs import RunFile
 
 SAY_EVERY_S = 10.0
 """How often a person who waits is told for what: on a busy machine with a cold disk, torch takes minutes."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ddptop.cli.errors import CliError, Exit, note
 
 if TYPE_CHECKING:
-    from ddptop.host.run_folder import RunFile
+    from ddptop.host.runs import RunFile
     from ddptop.recording.reader import Recording
 
 SUFFIX = ".ddptop"
@@ -43,7 +43,8 @@ class Recorded:
 
 def live() -> list[RunFile]:
     """Runs with a living collector, newest first. Raises CliError (4) where the run directory is not safe."""
-    from ddptop.host.run_folder import RunDirectoryError, live_runs
+    from ddptop.host.folders import RunDirectoryError
+    from ddptop.host.runs import live_runs
 
     try:
         return live_runs()
@@ -53,7 +54,7 @@ def live() -> list[RunFile]:
 
 def recorded(running: Iterable[RunFile]) -> list[Recorded]:
     """Recordings in the state directory, newest first, without those that the running ones still write."""
-    from ddptop.host.run_folder import RunDirectoryError, state_directory
+    from ddptop.host.folders import RunDirectoryError, state_directory
 
     try:
         folder = state_directory()
@@ -144,8 +145,8 @@ def wait_for_live(word: str | None, wait_s: float | None) -> list[RunFile]:
 def _run_is_starting(running: Sequence[RunFile]) -> bool:
     """Whether a launcher is about to begin a run, or has begun one whose collector is not there yet."""
     from ddptop.host.collector_start import has_members
-    from ddptop.host.discovery import launcher_is_starting
     from ddptop.host.folders import roots
+    from ddptop.host.runs import launcher_is_starting
 
     if launcher_is_starting():
         return True

@@ -34,8 +34,8 @@ from ddptop.cli.launch_options import (
     run_name,
     split_exec,
 )
-from ddptop.host.children import fill_standard_streams
-from ddptop.host.discovery import starting_run
+from ddptop.host.processes import fill_standard_streams
+from ddptop.host.runs import starting_run
 
 if TYPE_CHECKING:
     from ddptop.cli.watched_run import SharedRun, WatchedRun

@@ -13,7 +13,7 @@ from types import FrameType
 from ddptop.cli.commands import COMMANDS, LOOK, Command
 from ddptop.cli.commands.base import VALUE_OPTIONS
 from ddptop.cli.errors import CliError, Exit, note
-from ddptop.host.children import fill_standard_streams
+from ddptop.host.processes import fill_standard_streams
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,12 +15,8 @@ from ddptop.cli import demo, show
 from ddptop.cli.errors import CliError
 from ddptop.cli.settings import load
 from ddptop.collector.supervisor import CollectorSupervisor
-from ddptop.host.run_folder import (
-    RunDirectoryError,
-    create_run_directory,
-    remove_run_directory,
-    state_directory,
-)
+from ddptop.host.folders import RunDirectoryError, state_directory
+from ddptop.host.runs import create_run_directory, remove_run_directory
 
 RECORD_LIMIT = 256 << 20
 """Bytes after which the recording thins itself: nobody keeps a made-up run for its figures."""

@@ -18,15 +18,10 @@ from pathlib import Path
 from ddptop.cli.errors import note
 from ddptop.cli.launch_options import LaunchOptions, prepend_path
 from ddptop.collector.supervisor import FINISH_S, CollectorSupervisor, Summary, summary_in
-from ddptop.host import children, collector_start
-from ddptop.host.discovery import read_run_file, write_command
+from ddptop.host import collector_start, processes
+from ddptop.host.folders import RunDirectoryError, state_directory
 from ddptop.host.processes import need_threads, process_start
-from ddptop.host.run_folder import (
-    RunDirectoryError,
-    create_run_directory,
-    remove_run_directory,
-    state_directory,
-)
+from ddptop.host.runs import create_run_directory, read_run_file, remove_run_directory, write_command
 from ddptop.recording.disk import numbered
 
 INJECT = Path(__file__).parent.parent / "training" / "inject"
@@ -178,7 +173,7 @@ class SharedRun:
             write_command(folder, script, arguments=options.argv)
             command = [sys.executable, "-m", "ddptop.cli.agent", str(folder), run_id, "0:0"]
             begun = collector_start.start(
-                folder, command, children.environment() | options.as_environment(name)
+                folder, command, processes.environment() | options.as_environment(name)
             )
             prepare_ranks(options, folder, run_id)
             os.environ["DDPTOP_AGENT"] = "0:0"  # the ranks see to it that the collector is there

@@ -8,8 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from ddptop.collector.arguments import parse
-from ddptop.collector.run_end import say
+from ddptop.collector.launcher import parse, say
 
 NICENESS = 10
 """Where the ranks use every core they shall have it: ranks keep their records until this process has time."""
@@ -34,7 +33,7 @@ def main(words: Sequence[str] | None = None, tell: Callable[[Mapping[str, object
     import zmq
 
     from ddptop.collector.service import Collector
-    from ddptop.host.run_folder import RunDirectoryError
+    from ddptop.host.folders import RunDirectoryError
 
     try:
         collector = Collector(arguments, tell)

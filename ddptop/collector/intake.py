@@ -11,9 +11,8 @@ import numpy as np
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.admission import Admission, Mishaps
-from ddptop.collector.stall_watch import living_sessions
 from ddptop.collector.record import Record
-from ddptop.collector.stall_watch import StallWatch
+from ddptop.collector.stall_watch import StallWatch, living_sessions
 from ddptop.frames.frame import History
 from ddptop.host.rank_processes import ProcessWatch, RankProcess
 from ddptop.protocol.codec import encode

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddptop.host.discovery import read_run_file
+from ddptop.host.runs import read_run_file
 from ddptop.protocol.messages import Bye, Hello, Progress, Received
 from ddptop.recording.disk import numbered
 from ddptop.recording.format import RecordingError

@@ -13,22 +13,19 @@ import zmq
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.admission import ARITHMETIC, Admission, Mishaps
-from ddptop.collector.arguments import Arguments
-from ddptop.collector.chores import Chores
-from ddptop.collector.ends import Ends
-from ddptop.collector.stall_watch import living_sessions
 from ddptop.collector.flight_analyser import FlightAnalyser
 from ddptop.collector.intake import Intake
+from ddptop.collector.launcher import Alone, Arguments, LauncherPipe, ranks_started
 from ddptop.collector.record import Earlier, Record, earlier
-from ddptop.collector.run_end import Alone, LauncherPipe, ranks_started
-from ddptop.collector.stall_watch import StallWatch
+from ddptop.collector.stall_watch import StallWatch, living_sessions
 from ddptop.collector.viewers import Viewers
+from ddptop.collector.watch import Chores, Ends
 from ddptop.frames.frame import Frame
 from ddptop.host.gpus import GpuSampler
 from ddptop.host.nccl_ras import RasAsker
 from ddptop.host.processes import process_start
 from ddptop.host.rank_processes import ProcessWatch
-from ddptop.host.run_folder import (
+from ddptop.host.runs import (
     ensure_run_directory,
     flight_folder,
     hold_lock,

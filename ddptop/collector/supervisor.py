@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from ddptop.host import children
-from ddptop.host.run_folder import RunDirectoryError, ensure_run_directory
+from ddptop.host import processes
+from ddptop.host.folders import RunDirectoryError
+from ddptop.host.runs import ensure_run_directory
 
 RESTART_AFTER_S = 0.2
 MOST_PAUSE_S = 30.0
@@ -152,7 +153,7 @@ class CollectorSupervisor:
                 stderr=log,
                 text=True,
                 start_new_session=True,  # Ctrl-C is for the training, not for its recorder
-                env=children.environment(),
+                env=processes.environment(),
             )
 
     def _watch(self) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ddptop.host.folders import first_root, open_log, open_regular
 from ddptop.host.processes import boot_id
-from ddptop.host.run_folder import HELD, MAX_SOCKET_PATH, ensure_run_directory, remove_stale
+from ddptop.host.runs import HELD, MAX_SOCKET_PATH, ensure_run_directory, remove_stale
 
 AGENT, MEMBERS = HELD
 

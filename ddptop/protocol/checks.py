@@ -1,13 +1,37 @@
-"""Checks of single fields that came from outside: each returns the value, or raises ProtocolError."""
+"""What `decode` accepts: a check for each field of every message but STEPS, which the codec checks itself.
+
+A check returns the value of a field that came from outside, or raises ProtocolError.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from ddptop.protocol import limits
+from ddptop.protocol.evidence import Ask, Evidence, GroupState, Operation, Stack, StackFrame
 from ddptop.protocol.limits import MAX_CARD, MAX_TEXT
-from ddptop.protocol.messages import Scalar
+from ddptop.protocol.link import Ack, Credit, State
+from ddptop.protocol.machine import Gpu, Memory, Usage
+from ddptop.protocol.messages import (
+    Bucket,
+    Bye,
+    Card,
+    Clock,
+    Event,
+    Hello,
+    Layout,
+    Logged,
+    Membership,
+    Message,
+    Phase,
+    Progress,
+    Replica,
+    Run,
+    Scalar,
+    Type,
+)
 
 Check: TypeAlias = "Callable[[object], object]"
 
@@ -101,3 +125,111 @@ def _scalar(value: object) -> Scalar:
     if type(value) is float and math.isfinite(value):
         return value
     return text(value)
+
+
+count = integer(0, limits.MAX_STEP)
+"""Of steps, records, failures: anything that counts from 0."""
+ns = integer(0, limits.MAX_NS)
+"""A clock reading."""
+
+_count_or_none = integer(-1, limits.MAX_STEP)
+_every = integer(1, limits.MAX_STEP)
+_bytes = integer(0, limits.MAX_BYTES)
+_rank = integer(0, limits.MAX_WORLD - 1)
+_rank_or_group = integer(-1, limits.MAX_WORLD - 1)
+_world = integer(1, limits.MAX_WORLD)
+_number = integer(0, limits.MAX_BUCKETS - 1)
+_phase = integer(min(Phase), max(Phase))
+_identifier = integer(0, 2**63 - 1)
+_version = integer(0, 65_535)
+_pid = integer(0, 2**31 - 1)  # what the kernel takes for one
+_exit_code = integer(-(2**31), 2**32)
+_state = one_of("live", "finished", "failed")
+# Costs and loads have no natural ceiling; beyond this they are nonsense.
+_quantity = number(0.0, 1e12)
+
+
+def _frame(value: object) -> bytes:
+    if type(value) is not bytes:
+        raise ProtocolError("no bytes")
+    return value
+
+
+def _list_of(kind: Any, most: int, *checks: Check) -> Check:
+    """A list of at most `most` items, each with the fields of the NamedTuple `kind`."""
+
+    def check(value: object) -> tuple[Any, ...]:
+        if type(value) is not tuple or len(value) > most:
+            raise ProtocolError(f"no list of at most {most} items of {kind.__name__}")
+        return tuple(kind._make(checked(kind._fields, checks, item)) for item in value)
+
+    return check
+
+
+def _integers(most: int, one: Callable[[object], int]) -> Check:
+    """A list of at most `most` integers."""
+
+    def check(value: object) -> tuple[int, ...]:
+        if type(value) is not tuple or len(value) > most:
+            raise ProtocolError(f"no list of at most {most} integers")
+        return tuple(one(item) for item in value)
+
+    return check
+
+
+_buckets = _list_of(
+    Bucket, limits.MAX_BUCKETS, _number, _number, _bytes, optional(_bytes), optional(count), text, text
+)
+_groups = _list_of(GroupState, limits.MAX_OPERATIONS, text, text, count, _count_or_none, _count_or_none)
+_frames = _list_of(StackFrame, limits.MAX_DEPTH, text, count, text, text)
+_stacks = _list_of(Stack, limits.MAX_STACKS, text, flag, _frames)
+_operations = _list_of(Operation, limits.MAX_OPERATIONS, text, _count_or_none, text, text, text, flag, count)
+_members = _integers(limits.MAX_MEMBERS, _rank)
+_checksums = _integers(limits.MAX_CHECKSUMS, integer(-(2**63), 2**63 - 1))
+_offset = integer(-limits.MAX_NS, limits.MAX_NS)
+
+CHECKS: dict[type[Message], tuple[Check, ...]] = {
+    Hello: (
+        _version, text, _identifier, _rank, _world, _rank, count, text, _pid, text, text, text, ns, ns,
+        _quantity,
+    ),
+    Event: (text, ns, _rank_or_group, _count_or_none, scalars),
+    Ack: (_identifier, count, flag, _every),
+    Layout: (count, _buckets),
+    Card: (scalars,),
+    Progress: (ns, count, _phase, _count_or_none, _count_or_none, _every, _quantity, _quantity, count),
+    Bye: (ns, text),
+    Run: (_version, text, text, text, texts, ns, ns, _state, optional(_exit_code), flag),
+    Credit: (_identifier, count, _rank_or_group, text),
+    State: (_identifier, count, _frame),
+    Usage: (ns, _bytes, _quantity),
+    Ask: (_identifier,),
+    Evidence: (ns, _identifier, count, _phase, _count_or_none, text, _groups, _stacks, _operations),
+    Replica: (count, _number, count, count, _checksums),
+    Clock: (ns, text, _offset, ns),
+    Membership: (_number, text, text, _members),
+    Gpu: (
+        *(optional(check) for check in (_quantity, _bytes, _bytes, _quantity, _quantity, count, count)),
+        optional(text), *(optional(check) for check in (_bytes, _bytes, count, count)), ns,
+    ),
+    Memory: (ns, _bytes, _bytes, _bytes, count),
+    Logged: (count, scalars),
+}  # fmt: skip
+"""STEPS, which must be fast, is checked by the codec itself."""
+
+CODES: dict[type[Message], Type] = {kind: Type[kind.__name__.upper()] for kind in CHECKS}
+KINDS: dict[int, type[Message]] = {int(code): kind for kind, code in CODES.items()}
+NAMES: dict[type[Message], tuple[str, ...]] = {kind: tuple(kind.__dataclass_fields__) for kind in CHECKS}
+
+
+def checked(names: tuple[str, ...], checks: tuple[Check, ...], fields: object) -> list[Any]:
+    """The fields as the checks return them. Raises ProtocolError, naming the field that is wrong."""
+    if type(fields) is not tuple or len(fields) != len(checks):
+        raise ProtocolError(f"not {len(checks)} fields")
+    values = []
+    for name, check, field in zip(names, checks, fields, strict=True):
+        try:
+            values.append(check(field))
+        except ProtocolError as error:
+            raise ProtocolError(f"{name}: {error}") from None
+    return values

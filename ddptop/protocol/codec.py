@@ -13,10 +13,9 @@ from typing import Any, TypeVar, cast
 import msgpack
 
 from ddptop.protocol import limits
-from ddptop.protocol.checks import ProtocolError
+from ddptop.protocol.checks import CHECKS, CODES, KINDS, NAMES, ProtocolError, checked, count, ns
 from ddptop.protocol.link import State
 from ddptop.protocol.messages import Bucket, Hello, Message, StepRow, Steps, Type
-from ddptop.protocol.schema import CHECKS, CODES, KINDS, NAMES, checked, count, ns
 
 __all__ = ["ProtocolError", "UnknownType", "decode", "decode_steps", "encode"]
 

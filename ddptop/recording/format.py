@@ -1,4 +1,6 @@
-"""The file format, in one place. All numbers little-endian.
+"""The file format, and reading its frames from a file that may be damaged or still growing.
+
+All numbers are little-endian.
 
     file    = MAGIC (8 bytes, the last one is the version), then frames to the end
     frame   = header (20 bytes), payload
@@ -23,12 +25,19 @@ found by walking over the frames. What is damaged is skipped by searching for th
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from ddptop.protocol.limits import MAX_NS, MAX_ROWS, MAX_STEP
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 MAGIC = b"DDPTOP\x00\x01"
 
@@ -178,3 +187,193 @@ def footer_content(payload: bytes) -> int:
     if len(payload) != _OFFSET.size:
         raise RecordingError("a footer of a wrong length")
     return int(_OFFSET.unpack(payload)[0])
+
+
+READ_AHEAD = 8 * 1024
+"""One read gets the header and all of a small frame: a slow run flushes a few steps at a time."""
+SEARCH_BYTES = 1 << 20
+"""Piece of the file in which the next sync is searched."""
+SEARCHED_TIMES = 16
+"""Damage is searched for whole frames until so many times its size was read."""
+MAX_MENDED = 1 << 17
+"""Largest frame in which a wrong bit is looked for; a block has 64 kB before it is compressed."""
+
+
+class Frame(NamedTuple):
+    """A whole frame, its checksum verified."""
+
+    offset: int
+    kind: int
+    sequence: int
+    payload: bytes
+
+    @property
+    def end(self) -> int:
+        """Offset of what follows it."""
+        return self.offset + HEADER.size + len(self.payload)
+
+
+def read_frame(descriptor: int, offset: int) -> Frame | None:
+    """The frame at this offset; None where there is no whole one. Raises OSError."""
+    if not 0 <= offset < MAX_OFFSET:
+        return None
+    data = os.pread(descriptor, READ_AHEAD, offset)
+    if len(data) < HEADER.size:
+        return None
+    sync, kind, _flags, _reserved, length, sequence, crc = HEADER.unpack_from(data)
+    if sync != SYNC or length > MAX_PAYLOAD:
+        return None
+    end = HEADER.size + length
+    if end > len(data):
+        data += os.pread(descriptor, end - len(data), offset + len(data))
+    payload = data[HEADER.size : end]
+    if len(payload) < length or not is_whole(data[: HEADER.size], payload, crc):
+        return None
+    return Frame(offset, kind, sequence, payload)
+
+
+def walk(descriptor: int, offset: int, end: int) -> Iterator[Frame]:
+    """All whole frames that begin in offset..end, in order; what lies between them is no frame.
+
+    A block with a single wrong bit is put right. A caller finds other damage by comparing each frame's offset
+    with the end of the one before it.
+    """
+    left = SEARCHED_TIMES * (end - offset) + SEARCH_BYTES
+    while offset < end:
+        found = read_frame(descriptor, offset)
+        if found is None:
+            following, spent = _next_whole(descriptor, offset + 1, end, left)
+            left -= spent
+            found = mended(descriptor, offset, end if following is None else following.offset)
+            if found is not None:
+                yield found
+            if following is None:
+                return
+            found = following
+        yield found
+        offset = found.end
+
+
+def read_mended(descriptor: int, offset: int, size: int) -> Frame | None:
+    """The block at this offset of a file of so many bytes, where its frame has a single wrong bit."""
+    end = min(size, offset + HEADER.size + MAX_MENDED)
+    following, _ = _next_whole(descriptor, offset + 1, end, SEARCHED_TIMES * SEARCH_BYTES)
+    return mended(descriptor, offset, size if following is None else following.offset)
+
+
+def _next_whole(descriptor: int, offset: int, end: int, most: int) -> tuple[Frame | None, int]:
+    """The next whole frame that begins in offset..end, and how many bytes were read to find it.
+
+    None also after `most` bytes: a file that claims a large frame at every step must not take for ever.
+    """
+    spent = 0
+    while spent <= most:
+        at = _next_sync(descriptor, offset, end)
+        if at is None:
+            break
+        found = read_frame(descriptor, at)
+        if found is not None:
+            return found, spent
+        head = os.pread(descriptor, HEADER.size, at)
+        claimed = HEADER.unpack(head)[4] if len(head) == HEADER.size else 0
+        spent += READ_AHEAD + min(claimed, MAX_PAYLOAD)
+        offset = at + 1
+    return None, spent
+
+
+def mended(descriptor: int, offset: int, end: int) -> Frame | None:
+    """The BLOCK or COPY in offset..end with one bit put right; None where more is wrong with it.
+
+    A CRC-32 differs by another value for every single bit of a message of up to 2^32 bits, so the difference
+    says which bit it was. That this was all is then held against zlib's own checksum of the records.
+    """
+    length = end - offset - HEADER.size
+    if not 0 <= length <= MAX_MENDED - HEADER.size or not 0 <= offset < MAX_OFFSET:
+        return None
+    data = bytearray(os.pread(descriptor, end - offset, offset))
+    if len(data) != end - offset:
+        return None
+    sync, *_, claimed, _, crc = HEADER.unpack_from(data)
+    wrong = (int.from_bytes(sync, "little") ^ int.from_bytes(SYNC, "little")).bit_count() + (
+        claimed ^ length
+    ).bit_count()
+    # Where the frame begins and ends is known, and with it these two fields.
+    data[:4], data[8:12] = SYNC, length.to_bytes(4, "little")
+    difference = zlib.crc32(data[HEADER.size :], zlib.crc32(data[: HEADER.size - 4])) ^ crc
+    if wrong > 1 or (wrong and difference):
+        return None
+    if difference.bit_count() > 1:  # else it was the sync, the length or the crc itself
+        checked = len(data) - 4
+        places = np.flatnonzero(_differences()[: 8 * checked] == difference)
+        if not len(places):
+            return None
+        back, bit = divmod(int(places[0]), 8)
+        at = checked - 1 - back
+        data[at if at < HEADER.size - 4 else at + 4] ^= 1 << bit
+    _, kind, _, _, _, sequence, _ = HEADER.unpack_from(data)
+    payload = bytes(data[HEADER.size :])
+    try:
+        if kind == BLOCK:
+            block_records(payload)
+        elif kind == COPY:
+            copy_content(payload)
+        else:
+            return None
+    except RecordingError:
+        return None
+    return Frame(offset, kind, sequence, payload)
+
+
+@cache
+def _differences() -> NDArray[np.uint32]:
+    """By how much the CRC-32 of a message changes with each of its bits, the bits of its last byte first.
+
+    A byte that is followed by others changes it as its table entry does, shifted through so many zero bytes;
+    shifting is linear, so each round shifts all that is known so far.
+    """
+    table = [zlib.crc32(bytes([value])) ^ zlib.crc32(b"\0") for value in range(256)]
+    found = np.array([table[1 << bit] for bit in range(8)], np.uint32)
+    shift = np.array([((1 << bit) >> 8) ^ table[(1 << bit) & 255] for bit in range(32)], np.uint32)
+    while len(found) < 8 * MAX_MENDED:
+        found = np.concatenate([found, _shifted(found, shift)])
+        shift = _shifted(shift, shift)
+    return found
+
+
+def _shifted(values: NDArray[np.uint32], shift: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    total = np.zeros_like(values)
+    numbers = np.arange(256)
+    for first in (0, 8, 16, 24):
+        table: NDArray[np.uint32] = np.zeros(256, np.uint32)
+        for bit in range(8):
+            table[numbers >> bit & 1 == 1] ^= shift[first + bit]
+        total ^= table[values >> np.uint32(first) & np.uint32(255)]
+    return total
+
+
+def _next_sync(descriptor: int, offset: int, end: int) -> int | None:
+    while offset < end:
+        data = os.pread(descriptor, min(SEARCH_BYTES, end + len(SYNC) - 1 - offset), offset)
+        at = data.find(SYNC)
+        if at >= 0:
+            return offset + at
+        if len(data) < len(SYNC):
+            return None
+        offset += len(data) - len(SYNC) + 1
+    return None
+
+
+def last_of_kind(descriptor: int, kind: int, end: int) -> Frame | None:
+    """The last whole frame of a kind that begins before `end`, found backwards from there."""
+    pattern = SYNC + bytes([kind])
+    while end > len(MAGIC):
+        start = max(len(MAGIC), end - SEARCH_BYTES)
+        data = os.pread(descriptor, end - start + len(pattern) - 1, start)
+        at = data.rfind(pattern)
+        while at >= 0:
+            found = read_frame(descriptor, start + at)
+            if found is not None:
+                return found
+            at = data.rfind(pattern, 0, at + len(pattern) - 1)
+        end = start
+    return None

@@ -18,12 +18,9 @@ import msgpack
 import numpy as np
 
 from ddptop.protocol.limits import MAX_NS
-from ddptop.recording.format import HISTORY, MAX_RAW, RecordingError
-from ddptop.recording.framing import read_frame
+from ddptop.recording.format import HISTORY, MAX_RAW, RecordingError, read_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     Columns = Mapping[str, NDArray[np.float64]]

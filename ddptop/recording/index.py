@@ -29,6 +29,7 @@ from ddptop.recording.format import (
     NO_STEP,
     SUMMARY_BYTES,
     Entry,
+    Frame,
     RecordingError,
     Summary,
     block_summary,
@@ -37,8 +38,10 @@ from ddptop.recording.format import (
     footer_content,
     index_content,
     is_possible,
+    last_of_kind,
+    read_frame,
+    walk,
 )
-from ddptop.recording.framing import Frame, last_of_kind, read_frame, walk
 from ddptop.recording.records import COPY_WITHIN
 
 if TYPE_CHECKING:

@@ -15,23 +15,16 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ddptop.protocol.limits import VERSION
 from ddptop.protocol.messages import Hello, Progress, Received, Run, Type
 from ddptop.recording import index as lookup
-from ddptop.recording.format import MAGIC, RecordingError, Summary
-from ddptop.recording.framing import read_frame
+from ddptop.recording.format import MAGIC, RecordingError, Summary, read_frame
 from ddptop.recording.history import Histories, Past
 from ddptop.recording.index import Blocks, Extent
 from ddptop.recording.records import BlockReader, Wanted, everything, is_no_steps, only
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ddptop.protocol.messages import Received
 
 
 class Cursor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import msgpack
 
@@ -39,12 +39,10 @@ from ddptop.recording.format import (
     Summary,
     block_records,
     copy_content,
+    read_frame,
+    read_mended,
+    walk,
 )
-from ddptop.recording.framing import read_frame, read_mended, walk
-
-if TYPE_CHECKING:
-    from ddptop.protocol.messages import Received
-    from ddptop.recording.format import Entry
 
 PASSING = (Steps, Progress, Usage, Replica, Gpu, Memory, Logged)
 """Messages that only a moment cares for; all others matter for ever after."""

@@ -12,15 +12,14 @@ import zmq
 
 from ddptop.frames.codec import FrameDecoder, FrameError, has_more
 from ddptop.frames.history import HistoryStore
-from ddptop.host.discovery import is_alive, read_run_file
-from ddptop.host.run_folder import view_endpoint
+from ddptop.host.runs import is_alive, read_run_file, view_endpoint
 from ddptop.protocol.link import Credit
 from ddptop.sources.base import Source, error_line
 from ddptop.transport.credit import CreditClient
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
-    from ddptop.host.run_folder import RunFile
+    from ddptop.host.runs import RunFile
     from ddptop.protocol.link import State
 
 POLL_MS = 100

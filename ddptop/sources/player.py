@@ -20,7 +20,6 @@ from ddptop.protocol.messages import Hello, Layout, Membership, Received, Steps
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
-    from ddptop.protocol.messages import Received
     from ddptop.recording.reader import Recording
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.sources.base import Source, error_line
-from ddptop.sources.marks import Marks
+from ddptop.sources.past import Marks
 from ddptop.sources.player import Player, gc_paused
 from ddptop.sources.showing import Controls, Showing, moment, with_playback
 

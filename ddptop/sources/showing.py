@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from ddptop.frames.frame import Playback
-from ddptop.sources.marks import Marks
-from ddptop.sources.past import Backfill, Happened
+from ddptop.sources.past import Backfill, Happened, Marks
 from ddptop.sources.player import NS, Player
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddptop.host import children, collector_start
-from ddptop.host.discovery import read_command, write_command
+from ddptop.host import collector_start, processes
 from ddptop.host.processes import need_threads, process_start
-from ddptop.host.run_folder import ensure_run_directory
+from ddptop.host.runs import ensure_run_directory, read_command, write_command
 from ddptop.training.guard import guard
 
 STARTS_ANEW = "DDPTOP_AGENT"
@@ -36,7 +35,7 @@ def join_run(number: str) -> None:
     if os.environ.get("DDPTOP") == "0":
         return
     try:
-        children.fill_standard_streams()
+        processes.fill_standard_streams()
         if not os.environ.get("DDPTOP_RUN_DIR"):
             need_threads()
             _variables.update(_variables or _run_of(number))
@@ -101,7 +100,7 @@ class Tending:
             os.register_at_fork(after_in_child=self._leave)
         if not read_command(folder):
             write_command(folder, sys.argv, arguments=os.environ.get("DDPTOP_ARGV") != "off")
-        self._starts += collector_start.start(folder, _command(folder), children.environment())
+        self._starts += collector_start.start(folder, _command(folder), processes.environment())
 
     def after_silence(self, heard_s: float) -> None:
         """From the publisher, where the last ack came at `heard_s` (of `time.monotonic`)."""

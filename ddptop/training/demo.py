@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
 import ddptop
-from ddptop.host.children import InputEnd
+from ddptop.host.processes import InputEnd
 
 if __name__ == "__main__":
     # Before torch is imported: that can take longer than a process without its parent may stay.

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ddptop.host.children import fill_standard_streams
+from ddptop.host.processes import fill_standard_streams
 from ddptop.protocol.messages import Event, Logged, Membership, Message, Scalar
 from ddptop.protocol.redaction import redact
 from ddptop.training import exit, phases, warnings

@@ -26,7 +26,7 @@ from ddptop.frames.frame import (
     Straggler,
 )
 from ddptop.host.processes import current_process
-from ddptop.host.run_folder import RunFile, create_run_directory, write_run_file
+from ddptop.host.runs import RunFile, create_run_directory, write_run_file
 
 DEADLINE_S = 60
 """A hung command fails its test; two busy cores start Python in a second or three."""

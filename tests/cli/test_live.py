@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.host.run_folder import create_run_directory
+from ddptop.host.runs import create_run_directory
 
 from .recordings import write_recording
 

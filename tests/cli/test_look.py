@@ -20,8 +20,7 @@ from ddptop.cli.errors import CliError, Exit
 from ddptop.cli.main import main
 from ddptop.cli.runs import MachineRuns
 from ddptop.frames.frame import Frame
-from ddptop.host.discovery import starting_run
-from ddptop.host.run_folder import RunFile
+from ddptop.host.runs import RunFile, starting_run
 from ddptop.tui.app import DdptopApp
 from tests.cli.recordings import write_recording
 

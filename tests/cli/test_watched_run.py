@@ -11,10 +11,9 @@ import pytest
 
 from ddptop.cli import watched_run
 from ddptop.cli.launch_options import LaunchOptions, add_options
-from ddptop.collector.arguments import parse
-from ddptop.host.discovery import RunFile, write_run_file
+from ddptop.collector.launcher import parse
 from ddptop.host.processes import boot_id, pid_namespace
-from ddptop.host.run_folder import create_run_directory
+from ddptop.host.runs import RunFile, create_run_directory, write_run_file
 
 
 def test_no_other_run_takes_the_folder_away_before_a_dead_collector_is_replaced(

@@ -13,8 +13,7 @@ import pytest
 
 from ddptop.frames.frame import Frame
 from ddptop.host import folders
-from ddptop.host.discovery import read_run_file
-from ddptop.host.run_folder import create_run_directory
+from ddptop.host.runs import create_run_directory, read_run_file
 from ddptop.sources.live import LiveSource
 from ddptop.transport.sender import RESEND_S
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from ddptop.host.crash_file import MAX_MESSAGE_BYTES, crash_evidence, crash_file, take_crash
+from ddptop.host.exits import MAX_MESSAGE_BYTES, crash_evidence, crash_file, take_crash
 from ddptop.protocol.codec import encode
 from ddptop.protocol.limits import MAX_DEPTH, MAX_STACKS, MAX_TEXT
 from ddptop.protocol.messages import Phase, Progress

@@ -14,14 +14,13 @@ from types import SimpleNamespace
 import pytest
 
 from ddptop.collector import supervisor as supervisor_module
-from ddptop.collector.arguments import Arguments, parse
 from ddptop.collector.intake import Intake
-from ddptop.collector.run_end import LINGER_NS, LauncherPipe, ranks_started
+from ddptop.collector.launcher import LINGER_NS, Arguments, LauncherPipe, parse, ranks_started
 from ddptop.collector.supervisor import CollectorSupervisor, Summary
 from ddptop.host import rank_processes as watch_module
-from ddptop.host.discovery import write_command
 from ddptop.host.processes import Ending, process_status
 from ddptop.host.rank_processes import GRACE_NS, SILENCE_NS, Gone, ProcessWatch, RankProcess, UsageSampler
+from ddptop.host.runs import write_command
 from ddptop.protocol.messages import Event, Received
 from tests.collector.conftest import wait_for
 

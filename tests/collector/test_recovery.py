@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from ddptop.collector.__main__ import AGAIN
-from ddptop.host.discovery import read_run_file
+from ddptop.host.runs import read_run_file
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Bye, Event, Hello, Layout, Progress, Run, Steps
 from ddptop.recording.reader import Recording, RecordingError

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import zmq
 
-from ddptop.host.discovery import read_run_file
-from ddptop.host.run_folder import ingest_endpoint, view_endpoint
+from ddptop.host.runs import ingest_endpoint, read_run_file, view_endpoint
 from ddptop.protocol.link import Credit
 from ddptop.transport.credit import CreditClient
 
@@ -60,7 +59,7 @@ def test_a_stopped_viewer_gets_the_newest_state_when_it_goes_on(stage):
 from ddptop.sources.live import LiveSource
 from ddptop.protocol.messages import Credit
 from ddptop.transport.credit import CreditClient
-from ddptop.host.discovery import read_run_file
+from ddptop.host.runs import read_run_file
 from pathlib import Path
 source = LiveSource(read_run_file(Path({str(stage.directory)!r})))
 source.start()
@@ -210,7 +209,7 @@ def test_a_viewer_of_a_dead_collector_does_not_call_the_run_live(stage):
 def test_no_heavy_library_is_loaded(stage):
     code = """
 import sys
-import ddptop.collector.__main__, ddptop.collector.service, ddptop.sources.live, ddptop.host.run_folder
+import ddptop.collector.__main__, ddptop.collector.service, ddptop.sources.live, ddptop.host.runs
 print(sorted({"torch", "textual", "pandas"} & set(sys.modules)))
 """
     out, err = stage.spawn("-c", code).communicate(timeout=20)

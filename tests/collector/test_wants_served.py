@@ -9,7 +9,7 @@ from pathlib import Path
 from ddptop.collector.viewers import Viewers
 from ddptop.frames.frame import Frame
 from ddptop.host.processes import current_process
-from ddptop.host.run_folder import RunFile, view_endpoint, write_run_file
+from ddptop.host.runs import RunFile, view_endpoint, write_run_file
 from ddptop.sources.live import LiveSource
 from ddptop.transport.credit import CreditServer
 from ddptop.transport.sockets import new_context

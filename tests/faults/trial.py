@@ -21,7 +21,7 @@ from random import Random
 from unittest import mock
 
 from ddptop.collector.supervisor import CollectorSupervisor, Summary
-from ddptop.host.run_folder import create_run_directory
+from ddptop.host.runs import create_run_directory
 from ddptop.protocol.messages import Event, Received, Steps
 from ddptop.recording.reader import Recording, RecordingError
 from tests.faults.row import CannotTryError

@@ -29,8 +29,8 @@ from ddptop.recording.format import (
     footer_payload,
     frame,
     index_payload,
+    walk,
 )
-from ddptop.recording.framing import walk
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.recording.writer import Writer
 

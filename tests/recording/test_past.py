@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from ddptop.protocol.codec import encode
-from ddptop.recording.format import HEADER, HISTORY, RecordingError
-from ddptop.recording.framing import walk
+from ddptop.recording.format import HEADER, HISTORY, RecordingError, walk
 from ddptop.recording.history import (
     GROUP,
     NARROW,

@@ -12,7 +12,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import encode_frame
 from ddptop.frames.frame import History
 from ddptop.host.processes import current_process
-from ddptop.host.run_folder import RunFile, view_endpoint, write_run_file
+from ddptop.host.runs import RunFile, view_endpoint, write_run_file
 from ddptop.protocol.link import State
 from ddptop.protocol.messages import Hello, Received, Run
 from ddptop.sources import live as live_module

@@ -7,7 +7,7 @@ import pytest
 from ddptop.frames.frame import Happening
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.messages import Bye, Event, Hello, Message, Received, Run
-from ddptop.sources.marks import Marks
+from ddptop.sources.past import Marks
 
 S = 1_000_000_000
 

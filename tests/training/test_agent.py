@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from ddptop.host.discovery import RunFile, read_run_file
+from ddptop.host.runs import RunFile, read_run_file
 from ddptop.protocol.messages import Progress
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.sources.replay import frame_at

@@ -7,7 +7,7 @@ import stat
 import sys
 from pathlib import Path
 
-from ddptop.host.run_folder import flight_folder
+from ddptop.host.runs import flight_folder
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.messages import Bye, Hello, Membership, Phase, Progress, Replica
 from ddptop.training.evidence.flight_analysis import analysed, read

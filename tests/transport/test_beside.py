@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.host import children
+from ddptop.host import processes
 from tests.processes import run
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="PYTHONSAFEPATH came with Python 3.11")
 def test_modules_of_the_current_folder_are_not_taken_for_pythons_own(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("raise RuntimeError('of the user')")
-    done = run([sys.executable, "-m", "ddptop.collector", "--help"], children.environment(), tmp_path)
+    done = run([sys.executable, "-m", "ddptop.collector", "--help"], processes.environment(), tmp_path)
     assert done.returncode == 0, done.stderr
 
 
@@ -25,7 +25,7 @@ def test_it_is_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DDPTOP_RUN_DIR", "/run")
     monkeypatch.setenv("DDPTOP_AGENT", "0:0")
     monkeypatch.setenv("DDPTOP_STALL", "5")
-    found = children.environment()
+    found = processes.environment()
     assert {name for name in found if name.startswith("DDPTOP_")} == {"DDPTOP_STALL"}
     assert found["PYTHONPATH"].split(":")[0] == "/of/the/user"
     assert inject not in found["PYTHONPATH"]
@@ -33,7 +33,7 @@ def test_it_is_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 
 ENDS = """
 import os, time
-from ddptop.host.children import InputEnd
+from ddptop.host.processes import InputEnd
 InputEnd(lambda: os._exit(7))
 print("up", flush=True)
 time.sleep(60)
@@ -56,7 +56,7 @@ FILLED = """
 import os
 from ddptop.cli.errors import note
 from ddptop.training.guard import say
-from ddptop.host.children import fill_standard_streams
+from ddptop.host.processes import fill_standard_streams
 note("of the command")
 say("of a rank")
 fill_standard_streams()

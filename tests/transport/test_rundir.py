@@ -14,10 +14,9 @@ import pytest
 
 from ddptop.host import collector_start
 from ddptop.host import folders as roots_module
-from ddptop.host.folders import open_log, state_path
+from ddptop.host.folders import RunDirectoryError, open_log, roots, state_directory, state_path
 from ddptop.host.processes import current_process, process_start
-from ddptop.host.run_folder import (
-    RunDirectoryError,
+from ddptop.host.runs import (
     RunFile,
     create_run_directory,
     ensure_run_directory,
@@ -26,8 +25,6 @@ from ddptop.host.run_folder import (
     ingest_endpoint,
     live_runs,
     remove_run_directory,
-    roots,
-    state_directory,
     write_run_file,
 )
 

@@ -14,7 +14,7 @@ from ddptop.cli.errors import CliError, Exit
 
 if TYPE_CHECKING:
     from ddptop.cli.show import Mode
-    from ddptop.host.run_folder import RunFile
+    from ddptop.host.runs import RunFile
 
 
 MAX_WAIT_S = 86_400.0

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from ddptop.host.run_folder import ingest_endpoint
+from ddptop.host.runs import ingest_endpoint
 from ddptop.sources.simulation.ranks import Ranks
 from ddptop.sources.simulation.story import Story
 

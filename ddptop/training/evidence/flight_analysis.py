@@ -22,8 +22,8 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ddptop.host.children import InputEnd
 from ddptop.host.folders import check_private, open_private, open_regular, write_private
+from ddptop.host.processes import InputEnd
 
 NAMED = 8
 """Ranks that a line names one by one."""

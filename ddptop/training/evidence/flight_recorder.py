@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ddptop.host.folders import open_private, write_private
-from ddptop.host.run_folder import flight_folder
+from ddptop.host.runs import flight_folder
 from ddptop.protocol.evidence import Operation
 from ddptop.training.device.events import ignore_captures
 from ddptop.training.evidence.flight_analysis import MAX_BYTES, NUMBER, dump_name

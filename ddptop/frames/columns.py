@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Column: TypeAlias = NDArray[np.float64]
+    """Figures; in rings they are kept as float32."""
+    Indices: TypeAlias = NDArray[np.int64]
+    """Places in a column, slots of a ring, numbers of ranks."""
+    Mask: TypeAlias = NDArray[np.bool_]
 
 
 def median(values: Column) -> Column:
@@ -26,13 +30,13 @@ def median(values: Column) -> Column:
     return np.where(known[..., 0] > 0, ((low + high) / 2)[..., 0], np.nan)
 
 
-def folds(count: int, rows: int) -> NDArray[np.int64]:
+def folds(count: int, rows: int) -> Indices:
     """Edges of `rows` folds of `count` things, as even as whole things allow; fewer where there are fewer."""
     rows = min(rows, count)
     return np.arange(rows + 1, dtype=np.int64) * count // max(1, rows)
 
 
-def fold(values: Column, edges: NDArray[np.int64], *, worst_is_least: bool = False) -> tuple[Column, Column]:
+def fold(values: Column, edges: Indices, *, worst_is_least: bool = False) -> tuple[Column, Column]:
     """(things, columns) to (folds, columns): the worst value of every fold, and whose it is; NaN unknown.
 
     An infinite value is worse than any number, so it wins.

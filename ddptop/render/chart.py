@@ -16,9 +16,7 @@ from ddptop.frames.columns import median
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices, Mask
 
 FINEST_S = 0.05
 """Bins are this long, or a step of the ladder longer."""
@@ -45,7 +43,7 @@ class Axis:
         bin_s = ladder(span_s / max(1, columns - 1))
         return cls((math.floor(last_s / bin_s) - columns + 1) * bin_s, bin_s, columns)
 
-    def edges(self, time_s: Column) -> Column:
+    def edges(self, time_s: Column) -> Indices:
         """Index of the first point of every bin, and one more."""
         bounds = self.begin_s + self.bin_s * np.arange(self.columns + 1)
         bounds[-1] += self.bin_s * 1e-6
@@ -62,7 +60,7 @@ def ladder(at_least: float) -> float:
     return step
 
 
-def binned(values: Column, edges: Column, how: str) -> Column:
+def binned(values: Column, edges: Indices, how: str) -> Column:
     """One figure per bin (`mean`, `min`, `max`) of what is known in it; NaN where nothing is."""
     columns = len(edges) - 1
     result = np.full(columns, np.nan)
@@ -86,7 +84,7 @@ MOST_SORTED = 6_000
 """Quantiles are taken of at most so many points, evenly picked: a picture has some 300 bins of them."""
 
 
-def quantiles(values: Column, edges: Column, shares: tuple[float, ...]) -> list[Column]:
+def quantiles(values: Column, edges: Indices, shares: tuple[float, ...]) -> list[Column]:
     """For each share (0.5: the median) one figure per bin of what is known in it; NaN where nothing is."""
     columns = len(edges) - 1
     low, high = int(edges[0]), int(edges[-1])
@@ -206,9 +204,9 @@ def holes(step: Column, time_s: Column, cell_s: float) -> list[tuple[float, floa
     return found
 
 
-def thinned(step: Column) -> Column:
+def thinned(step: Column) -> Mask:
     """(points,) whether only every second, fourth, eighth ... step was kept around a point."""
-    there: NDArray[np.bool_] = np.zeros(len(step), bool)
+    there: Mask = np.zeros(len(step), bool)
     jump = np.diff(step)
     if len(jump) < RUN or not (jump > 1).any():
         return there
@@ -224,7 +222,7 @@ def thinned(step: Column) -> Column:
     return there
 
 
-def no_number(mean: Column, largest: Column) -> Column:
+def no_number(mean: Column, largest: Column) -> Mask:
     """(points,) whether some rank's loss was told and was no number: others' were, or it was infinite."""
     return np.asarray(np.isinf(mean) | (np.isnan(mean) & np.isfinite(largest)))
 

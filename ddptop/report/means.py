@@ -62,7 +62,7 @@ def _column_mean(looks: Sequence[Look], weights: Column, name: str, world: int) 
         told = np.isfinite(column)
         total[: len(column)][told] += own * column[told]
         weight[: len(column)][told] += own
-    return np.divide(total, weight, out=np.full(world, np.nan), where=weight > 0)
+    return np.asarray(np.divide(total, weight, out=np.full(world, np.nan), where=weight > 0))
 
 
 def phases_pct(ranks: Sequence[RankSummary]) -> dict[str, float]:
@@ -195,7 +195,8 @@ def _culprit(rank: int, looks: Sequence[Look], found: Points, last: Frame, total
     at = np.flatnonzero(found.rank == rank)
     if not len(at):
         return None
-    weights = np.bincount(found.judge[at], weights=found.steps[at], minlength=len(looks))
+    counts = np.bincount(found.judge[at], weights=found.steps[at], minlength=len(looks))
+    weights = np.asarray(counts, np.float64)
     places = [i for i in np.flatnonzero(weights).tolist() if looks[i].frame.straggler is not None]
     seen = [(late, float(weights[i])) for i in places if (late := looks[i].frame.straggler) is not None]
 

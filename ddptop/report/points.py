@@ -18,7 +18,7 @@ from ddptop.report.content import Span
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.report.content import Standstill
     from ddptop.report.walk import Look
 
@@ -40,11 +40,11 @@ class Points:
     transfer_ms: Column
     steps: Column
     """How many steps of the run it stands for: those not read, or lost, go with the next one that was."""
-    look: Column
+    look: Indices
     """Number of the look that it belongs to."""
-    judge: Column
+    judge: Indices
     """Number of the look whose window has the step in its middle, or nearly: it names."""
-    rank: Column
+    rank: Indices
     """The rank named then; NOBODY."""
     cost: Column
     """Share of the step that the named rank cost, 0 where nobody was named; NaN: not judged."""
@@ -65,10 +65,10 @@ def points(looks: Sequence[Look]) -> Points:
     """The steps of all looks."""
     step = _joined([look.points.step for look in looks])
     counts = [len(look.points.step) for look in looks]
-    number: Column = np.repeat(np.arange(len(looks)), counts).astype(np.int64)
-    stretch: Column = np.repeat(np.array([look.stretch for look in looks], np.int64), counts)
+    number: Indices = np.repeat(np.arange(len(looks)), counts).astype(np.int64)
+    stretch: Indices = np.repeat(np.array([look.stretch for look in looks], np.int64), counts)
     last = np.searchsorted(stretch, stretch, side="right") - 1
-    place: Column = np.arange(len(step))
+    place: Indices = np.arange(len(step))
     judge = number[np.minimum(place + HALF_WINDOW, last)]
     ends = np.cumsum(counts).astype(np.int64)
     begins = ends - np.array([look.frame.group.window_steps for look in looks], np.int64)
@@ -95,22 +95,22 @@ def points(looks: Sequence[Look]) -> Points:
     )
 
 
-def _stale(looks: Sequence[Look], wait_ms: Column) -> Column:
+def _stale(looks: Sequence[Look], wait_ms: Column) -> Mask:
     """(looks,) whether the last step with bucket detail is so far back that figures tell of another time."""
-    place: Column = np.arange(len(wait_ms))
+    place: Indices = np.arange(len(wait_ms))
     newest = np.maximum.accumulate(np.where(np.isnan(wait_ms), -np.inf, place))
     ends = np.cumsum([len(look.points.step) for look in looks]).astype(np.int64) - 1
     every = np.array([look.frame.overhead.detail_every or 1 for look in looks])
     return np.asarray(ends - newest[ends] > 2 * HALF_WINDOW + DETAILED_BACK * every)
 
 
-def _backdated(looks: Sequence[Look], told: Column) -> Column:
+def _backdated(looks: Sequence[Look], told: Column) -> Indices:
     """(looks,) the look that names for each.
 
     A rank is named only when it was late for a while: the looks just before, in which late arrivals already
     cost half as much or more, become its own in `told`.
     """
-    namers: Column = np.arange(len(looks))
+    namers: Indices = np.arange(len(looks))
     back = 0
     for i in range(len(looks) - 2, -1, -1):
         rank, cost, _ = told[i + 1]
@@ -146,7 +146,7 @@ def spread_skew(found: Points) -> Points:
     return replace(found, uneven=np.fmax(share, found.cost))
 
 
-def even_out(found: Points, span: Column) -> Points:
+def even_out(found: Points, span: Indices) -> Points:
     """Spread what was not read evenly over what was read of the same span, (points,) numbers of spans.
 
     A stretch is read out of each span; without this its first step would stand for all that was left out.
@@ -160,7 +160,7 @@ def even_out(found: Points, span: Column) -> Points:
 
 def weights(found: Points, looks: int) -> Column:
     """(looks,) steps of the run that each look stands for."""
-    return np.bincount(found.look, weights=found.steps, minlength=looks)
+    return np.asarray(np.bincount(found.look, weights=found.steps, minlength=looks), np.float64)
 
 
 def _told(look: Look) -> tuple[float, float, float]:
@@ -196,14 +196,14 @@ def span_count(steps: int) -> int:
     return max(1, min(MOST_SPANS, steps // LEAST_STEPS))
 
 
-def span_of(found: Points, duration_s: float, count: int) -> Column:
+def span_of(found: Points, duration_s: float, count: int) -> Indices:
     """(points,) number of the span in which each step ended."""
     share = found.time_s / duration_s if duration_s > 0 else np.zeros(len(found.time_s))
     return np.clip((share * count).astype(np.int64), 0, count - 1)
 
 
 def spans(
-    found: Points, where: Column, looks: Sequence[Look], duration_s: float, count: int
+    found: Points, where: Indices, looks: Sequence[Look], duration_s: float, count: int
 ) -> tuple[Span, ...]:
     """One Span for each piece, also for those in which no step ended."""
     edges = np.linspace(0.0, duration_s, count + 1)
@@ -213,7 +213,7 @@ def spans(
     )
 
 
-def _span(found: Points, at: Column, looks: Sequence[Look], begin_s: float, end_s: float) -> Span:
+def _span(found: Points, at: Indices, looks: Sequence[Look], begin_s: float, end_s: float) -> Span:
     step_ms, cost = found.step_ms[at], found.cost[at]
     rank, cause = _named(found, at, looks)
     lost_s = _sum(found.lost_s(found.cost)[at])
@@ -238,7 +238,7 @@ def _span(found: Points, at: Column, looks: Sequence[Look], begin_s: float, end_
     )
 
 
-def _named(found: Points, at: Column, looks: Sequence[Look]) -> tuple[int | None, str | None]:
+def _named(found: Points, at: Indices, looks: Sequence[Look]) -> tuple[int | None, str | None]:
     """Whoever was named for most of the span, if that was a third of it or more; and why."""
     named = at[found.rank[at] != NOBODY]
     if not len(named) or 3 * len(named) < len(at):

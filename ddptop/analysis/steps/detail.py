@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.analysis.steps.pairing import CompleteStep
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Mask
 
 US_PER_MS = 1000.0
 
@@ -167,7 +167,7 @@ def meet(t: Timing) -> Met:
 def waits(ready: Column, met: Met, end: Column) -> Waits:
     """What each rank lost to waiting and moving, over all its launches; those of others are NaN in it."""
     start, arrival = met
-    unknown = (np.isnan(end) & ~np.isnan(ready)).any(axis=0) | np.isnan(ready).all(axis=0)
+    unknown: Mask = np.any(np.isnan(end) & ~np.isnan(ready), axis=0) | np.isnan(ready).all(axis=0)
     return Waits(
         collective=_known(formulas.union(start, end), unknown),
         wait=_known(formulas.union(start, arrival), unknown),
@@ -228,7 +228,7 @@ def figures(t: Timing) -> StepFigures:
     )
 
 
-def _known(values_us: Column, unknown: Column) -> Column:
+def _known(values_us: Column, unknown: Mask) -> Column:
     """Milliseconds; NaN for a rank of which some end is unknown (or that had joined)."""
     return np.where(unknown, np.nan, values_us / US_PER_MS)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.bounds import Comparison
     from ddptop.analysis.steps.detail import StepFigures, Waits
     from ddptop.analysis.steps.groups import Scope
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices
     from ddptop.protocol.messages import Bucket
 
 WAITS = ("collective", "wait", "transfer", "exposed", "exposed_wait")
@@ -119,15 +119,15 @@ class ScopeWindow:
         for ring in (self.ranks, self.group, self.bucket):
             ring.pass_over(steps)
 
-    def told(self, slots: Column) -> Column:
+    def told(self, slots: Indices) -> Indices:
         """Those of the slots in which this group was judged."""
         return np.asarray(slots[~np.isnan(self.group.of("last", slots))])
 
-    def newest(self, steps: int) -> Column:
+    def newest(self, steps: int) -> Indices:
         """Slots of the newest steps in which it was judged, oldest first."""
         return self.told(self.group.recent(self.group.count))[-steps:]
 
-    def compare_clocks(self, slots: Column) -> None:
+    def compare_clocks(self, slots: Indices) -> None:
         """Decide over the judged steps whether the clocks can tell what is seen."""
         slots = self.told(slots)
         if not self.several_hosts or not len(slots):
@@ -138,7 +138,7 @@ class ScopeWindow:
         self.contradicted = early > bound
         self.clock_free = self.contradicted or not skew > bound
 
-    def bound_ms(self, slots: Column) -> Column:
+    def bound_ms(self, slots: Indices) -> Column:
         """(members,) the widest bound of the steps; NaN where clocks were not compared."""
         if not len(slots):
             return np.full(len(self.members), np.nan)
@@ -214,7 +214,7 @@ class DetailWindow:
             own = self.ranks.medians((name,), self.ranks.recent(DETAILED_BACK))[name]
             self.best_self = np.fmin(self.best_self, own)
 
-    def judged(self, end: int) -> Column:
+    def judged(self, end: int) -> Indices:
         """Slots of the steps that ranks are judged by, when the history has `end` points; oldest first.
 
         Where few of the window's steps have detail, older ones too: to flag a rank takes many steps.
@@ -222,7 +222,7 @@ class DetailWindow:
         within = self.since(end - self._size)
         return within if len(within) >= FEW_DETAILED else self.group.recent(DETAILED_BACK)
 
-    def since(self, point: int) -> Column:
+    def since(self, point: int) -> Indices:
         """Slots of the steps from a history point on, at most the window, oldest first."""
         slots = self.group.recent(self._size)
         return np.asarray(slots[self.group.of("point", slots) >= point])
@@ -268,7 +268,8 @@ def _overlap(found: Waits) -> Column:
     """1 - exposed / union of all collectives, over all ranks, in percent."""
     busy = np.nansum(found.collective, axis=-1)
     bare = np.nansum(found.exposed, axis=-1)
-    return 100 * (1 - np.divide(bare, busy, out=np.full_like(busy, np.nan), where=busy > 0))
+    hidden: Column = 100 * (1 - np.divide(bare, busy, out=np.full_like(busy, np.nan), where=busy > 0))
+    return hidden
 
 
 def _busbw(parts: Sequence[tuple[ScopeWindow, tuple[int, ...], StepFigures]]) -> Column:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.detailed import Kind
     from ddptop.analysis.steps.groups import Groups, Scope
     from ddptop.analysis.steps.pairing import CompleteStep, Layouts
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices
     from ddptop.frames.frame import Straggler
     from ddptop.frames.history import HistoryStore
 
@@ -98,11 +98,11 @@ class Figures:
         """A rank tells the bounds of its timers (EVENT `timer`), for the steps completed from now on."""
         self._timers.take(rank, ready_us, end_us)
 
-    def flagged(self, slots: Column) -> Straggler | None:
+    def flagged(self, slots: Indices) -> Straggler | None:
         """The flagged rank with its figures over these detailed steps; None: nobody, or no longer so."""
         return None if self.detail is None else self._detailed.naming.straggler(self.detail, slots)
 
-    def flagged_gain(self, straggler: Straggler, slots: Column) -> Column | None:
+    def flagged_gain(self, straggler: Straggler, slots: Indices) -> Column | None:
         """(n,) ms by which each detailed step had been shorter without the flagged ranks' lateness.
 
         None where their process group is not all ranks: its steps are not those of the others; and where

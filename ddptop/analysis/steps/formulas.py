@@ -47,7 +47,7 @@ def starts(ready: Column, end: Column, lanes: int) -> Column:
 
 def last_arrival(start: Column, end: Column) -> Column:
     """The moment the last rank has arrived, (launches, ...): never later than the first end seen of it."""
-    return np.fmin(np.fmax.reduce(start, axis=-1), np.fmin.reduce(end, axis=-1))
+    return np.asarray(np.fmin(np.fmax.reduce(start, axis=-1), np.fmin.reduce(end, axis=-1)))
 
 
 def clock_free_arrival(start: Column, end: Column) -> Column:
@@ -55,7 +55,7 @@ def clock_free_arrival(start: Column, end: Column) -> Column:
 
     X' = min over ranks of D: the transfer can have taken no longer than the shortest collective.
     """
-    return end - np.fmin.reduce(end - start, axis=-1)[..., None]
+    return np.asarray(end - np.fmin.reduce(end - start, axis=-1)[..., None])
 
 
 def wait(start: Column, arrival: Column) -> Column:
@@ -83,7 +83,7 @@ def exposed(ready: Column, end: Column) -> Column:
 
     On a host timer the compute has ended when the last bucket was ready.
     """
-    return np.maximum(np.fmax.reduce(end, axis=0) - np.fmax.reduce(ready, axis=0), 0.0)
+    return np.asarray(np.maximum(np.fmax.reduce(end, axis=0) - np.fmax.reduce(ready, axis=0), 0.0))
 
 
 def exposed_wait(ready: Column, start: Column, arrival: Column) -> Column:
@@ -136,7 +136,7 @@ def middle_latest(times: Column) -> Column:
 
 def recoverable(start: Column) -> Column:
     """A - second latest s of each all-reduce: what fixing only the last arriver would give back."""
-    return np.fmax.reduce(start, axis=-1) - second_latest(start)
+    return np.asarray(np.fmax.reduce(start, axis=-1) - second_latest(start))
 
 
 def replay(arrival: Column, transfer: Column, lanes: int) -> Column:
@@ -165,7 +165,8 @@ def relative_scores(self_ms: Column) -> Column:
     known = self_ms[np.isfinite(self_ms) & (self_ms > 0)]
     if not known.size:
         return np.full_like(self_ms, np.nan)
-    return np.divide(known.min(), self_ms, out=np.full_like(self_ms, np.nan), where=self_ms > 0)
+    unknown = np.full_like(self_ms, np.nan)
+    return np.asarray(np.divide(known.min(), self_ms, out=unknown, where=self_ms > 0))
 
 
 def quantile(values: Column, share: float) -> Column:
@@ -184,4 +185,4 @@ def mean(values: Column) -> Column:
     known = ~np.isnan(values)
     count = known.sum(axis=-1)
     total = np.where(known, values, 0.0).sum(axis=-1)
-    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+    return np.asarray(np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0))

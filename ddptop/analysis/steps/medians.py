@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ddptop.analysis.steps.detail_window import DetailWindow, ScopeWindow
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices
 
 FEWEST_DETAILED = 3
 """Detailed steps below which ranks are not compared: what a window of 100 steps has of every 32nd."""
@@ -28,13 +28,13 @@ class DetailMedians:
     arrivals is unknown.
     """
 
-    def __init__(self, window: DetailWindow | None, slots: Column, world: int) -> None:
+    def __init__(self, window: DetailWindow | None, slots: Indices, world: int) -> None:
         self.window = window
         self.slots = slots
         self.enough = len(slots) >= FEWEST_DETAILED
         """Whether they are enough to compare ranks."""
         self.clock_free = window is not None and window.clock_free
-        self.unknown = np.full(world, np.nan)
+        self.unknown: Column = np.full(world, np.nan)
 
     def ranks(self, name: str) -> Column:
         """(ranks,) median of one column."""
@@ -67,7 +67,7 @@ class DetailMedians:
         """(ranks,) median lateness; of a rank in several process groups the one that is largest in size."""
         return self._largest(lambda window, slots: median(window.ranks.of("lateness", slots)))
 
-    def lateness_of(self, rank: int, slots: Column) -> Column:
+    def lateness_of(self, rank: int, slots: Indices) -> Column:
         """(n,) of one rank in single steps; of several process groups that in which it is largest in size."""
         found = np.full(len(slots), np.nan)
         for window in self.window.scopes.values() if self.window is not None else ():
@@ -97,20 +97,21 @@ class DetailMedians:
     def last_pct(self) -> Column:
         """(ranks,) share of the judged steps in which each came last; the largest over its process groups."""
 
-        def share(window: ScopeWindow, slots: Column) -> Column:
+        def share(window: ScopeWindow, slots: Indices) -> Column:
             members = len(window.members)
             last = window.group.of("last", slots)
             if len(slots) < FEWEST_DETAILED:
                 return np.full(members, np.nan)
-            return 100.0 * np.bincount(last[last >= 0].astype(np.int64), minlength=members) / len(slots)
+            count = np.bincount(last[last >= 0].astype(np.int64), minlength=members)
+            return np.asarray(100.0 * count / len(slots))
 
         return self._largest(share)
 
     def _largest(
-        self, measure: Callable[[ScopeWindow, Column], Column], *, judged_only: bool = True
+        self, measure: Callable[[ScopeWindow, Indices], Column], *, judged_only: bool = True
     ) -> Column:
         """(ranks,) of each rank's process groups the value largest in size."""
-        found = self.unknown.copy()
+        found: Column = self.unknown.copy()
         if self.window is None or not len(self.slots):
             return found
         for window in self.window.scopes.values():
@@ -125,7 +126,7 @@ class DetailMedians:
         return found
 
 
-def transfer_bound(window: ScopeWindow, slots: Column) -> Column:
+def transfer_bound(window: ScopeWindow, slots: Indices) -> Column:
     """(members,) see `DetailMedians.transfer_bound`."""
     spread = median(window.ranks.of("spread", slots))
     return np.asarray(spread + window.bound_ms(slots))

@@ -9,7 +9,7 @@ import numpy as np
 from ddptop.frames.columns import median
 
 if TYPE_CHECKING:
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices
 
 PHASES = ("data", "forward", "backward", "optimizer", "other")
 STEP_COLUMNS = ("step", *PHASES)
@@ -60,16 +60,16 @@ class Ring:
         if not self.count:
             self._data = np.full((*self._shape, self._size), np.nan, self._dtype)
 
-    def recent(self, steps: int) -> Column:
+    def recent(self, steps: int) -> Indices:
         """Slots of the newest steps, oldest first."""
         kept = min(steps, self.count, self._size)
         return np.arange(self.count - kept, self.count) % self._size
 
-    def of(self, name: str, slots: Column) -> Column:
+    def of(self, name: str, slots: Indices) -> Column:
         """One column in the given slots, (*shape, n)."""
         return np.asarray(self._data[self._index[name]][..., slots])
 
-    def medians(self, names: tuple[str, ...], slots: Column) -> dict[str, Column]:
+    def medians(self, names: tuple[str, ...], slots: Indices) -> dict[str, Column]:
         """Medians over the given slots, (*shape) for each column."""
         if len(slots) == self._size:
             return {name: median(self._data[self._index[name]]) for name in names}
@@ -98,6 +98,6 @@ class StepWindow:
         self.group.add(np.stack([numbers, wall, end_s]))
         return wall
 
-    def slots(self) -> Column:
+    def slots(self) -> Indices:
         """All steps in the window, oldest first."""
         return self.ranks.recent(self._size)

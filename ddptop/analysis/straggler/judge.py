@@ -12,7 +12,7 @@ from ddptop.frames.columns import median
 
 if TYPE_CHECKING:
     from ddptop.analysis.steps.detail_window import DetailWindow, ScopeWindow
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices
 
 EVERY, EVERY_STEPS = 16, 32
 """Between two looks lie at most so many detailed steps, and hardly more steps of any kind: where detail is
@@ -91,7 +91,7 @@ class _Late(NamedTuple):
             return np.asarray(self.low > np.maximum(self.bound, SPREAD_SHARE * self.median))
 
 
-def _late(window: ScopeWindow, slots: Column) -> _Late:
+def _late(window: ScopeWindow, slots: Indices) -> _Late:
     values = np.sort(window.ranks.of("lateness", slots), axis=-1)  # sorts NaN to the end
     size = values.shape[-1]
     known = size - np.isnan(values).sum(axis=-1)
@@ -101,7 +101,7 @@ def _late(window: ScopeWindow, slots: Column) -> _Late:
     return _Late(middle.astype(np.float64), low.astype(np.float64), window.bound_ms(slots))
 
 
-def look(window: ScopeWindow, slots: Column, rank: int | None = None) -> Look | None:
+def look(window: ScopeWindow, slots: Indices, rank: int | None = None) -> Look | None:
     """Measure `rank` with those who are late beside it, or else whoever is clearly late and the latest.
 
     None: too few steps, or nobody can be told.
@@ -163,7 +163,7 @@ def certainty(values: Column) -> float:
     return mean / float(np.sqrt(variance / told)) / (1 + SURE_FEW / told)
 
 
-def gain(window: ScopeWindow, slots: Column, ranks: tuple[int, ...]) -> tuple[Column, Column]:
+def gain(window: ScopeWindow, slots: Indices, ranks: tuple[int, ...]) -> tuple[Column, Column]:
     """(n,) whether one of `ranks` came last, and what each step had been shorter by, had they come no later
     than the latest of the others.
 
@@ -180,7 +180,7 @@ def gain(window: ScopeWindow, slots: Column, ranks: tuple[int, ...]) -> tuple[Co
     return behind > 0, np.clip(behind, 0.0, window.group.of("half", slots))
 
 
-def persistent(window: ScopeWindow, slots: Column, held: int | None) -> Look | None:
+def persistent(window: ScopeWindow, slots: Indices, held: int | None) -> Look | None:
     """The ranks that hold the others up in most steps, given who was named so far; None: nobody.
 
     Whoever is named stays so while it is true, unless in the newest steps it is somebody else.
@@ -236,7 +236,7 @@ def _agrees(seen: Look, over_ms: float) -> bool:
     return late and seen.share > NAME_SHARE and seen.cost_pct >= NAME_PCT and still(seen)
 
 
-def over_the_same(window: ScopeWindow, slots: Column, rank: int) -> tuple[Look, Column] | None:
+def over_the_same(window: ScopeWindow, slots: Indices, rank: int) -> tuple[Look, Indices] | None:
     """A named rank over steps in which it is late alike, and those steps: it may only just have become slow,
     and a median over steps before and after is neither. None: it is not late any more."""
     seen = [

@@ -19,7 +19,7 @@ from ddptop.frames.frame import Straggler
 if TYPE_CHECKING:
     from ddptop.analysis.steps.detail_window import DetailWindow, ScopeWindow
     from ddptop.analysis.steps.groups import Scope
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Indices, Mask
     from ddptop.frames.frame import Straggler
 
 BORNE_SHARE = 0.5
@@ -29,7 +29,7 @@ CAUSE_SHARE = 0.8
 """A phase is the cause when it holds this much of the excess, else the cause is mixed."""
 
 
-def excess(detail: DetailWindow, window: ScopeWindow, slots: Column, late: Column) -> dict[str, float]:
+def excess(detail: DetailWindow, window: ScopeWindow, slots: Indices, late: Mask) -> dict[str, float]:
     """By phase, how much longer it takes the late rank than the median of the others of its process group:
     median over the steps, ms.
 
@@ -46,7 +46,7 @@ def excess(detail: DetailWindow, window: ScopeWindow, slots: Column, late: Colum
 
 
 def bears_out(
-    detail: DetailWindow, window: ScopeWindow, slots: Column, rank: int, straggler: Straggler
+    detail: DetailWindow, window: ScopeWindow, slots: Indices, rank: int, straggler: Straggler
 ) -> bool:
     """Whether the lateness of a rank (its place in the group) shows in its own time: in what it took longer
     over its phases, or over its share of the collectives (a slow link).
@@ -106,7 +106,7 @@ class Naming:
         self._moves: deque[int] = deque(maxlen=MOVES)
         """Detailed steps at which the name went from one rank to another."""
 
-    def look(self, detail: DetailWindow, slots: Column) -> None:
+    def look(self, detail: DetailWindow, slots: Indices) -> None:
         """Look at the judged steps and decide anew."""
         before = self.now
         found = [
@@ -123,7 +123,7 @@ class Naming:
             self._moves.append(detail.count)
         self._last = self.now
 
-    def _in(self, detail: DetailWindow, window: ScopeWindow, slots: Column) -> Named | None:
+    def _in(self, detail: DetailWindow, window: ScopeWindow, slots: Indices) -> Named | None:
         """The rank to name in one process group."""
         if window.clock_free:
             return None
@@ -146,7 +146,7 @@ class Naming:
                 return Named(window.scope, found.ranks[0], pattern, found.cost_ms, found.recoverable_ms)
         return None
 
-    def _borne_out(self, detail: DetailWindow, slots: Column) -> bool:
+    def _borne_out(self, detail: DetailWindow, slots: Indices) -> bool:
         """Whether what is or stays named can be seen in the rank's own time as well."""
         named = self.now
         assert named is not None
@@ -157,7 +157,7 @@ class Naming:
                 return True
         return False
 
-    def straggler(self, detail: DetailWindow, slots: Column) -> Straggler | None:
+    def straggler(self, detail: DetailWindow, slots: Indices) -> Straggler | None:
         """The figures of the named rank over the judged steps, with the cause; None when they no longer bear
         the name out, or nobody is named."""
         named = self.now
@@ -173,7 +173,7 @@ class Naming:
         return None if found is None else _of_pattern(detail, window, slots, named, found)
 
     def _persistent(
-        self, detail: DetailWindow, window: ScopeWindow, slots: Column, named: Named
+        self, detail: DetailWindow, window: ScopeWindow, slots: Indices, named: Named
     ) -> Straggler | None:
         judged = judge.over_the_same(window, slots, named.rank)
         if judged is None:
@@ -181,7 +181,7 @@ class Naming:
         seen, slots = judged
         slots = window.told(slots)
         # Of one rank all steps count, of several those in which each is late.
-        late: Column = np.zeros((len(slots), len(window.members)), bool)
+        late: Mask = np.zeros((len(slots), len(window.members)), bool)
         late[:, list(seen.ranks)] = True
         if len(seen.ranks) > 1:
             lateness = window.ranks.of("lateness", slots).T[:, list(seen.ranks)]
@@ -203,7 +203,7 @@ class Naming:
 
 
 def _of_pattern(
-    detail: DetailWindow, window: ScopeWindow, slots: Column, named: Named, found: patterns.Found
+    detail: DetailWindow, window: ScopeWindow, slots: Indices, named: Named, found: patterns.Found
 ) -> Straggler:
     """Lateness and cause over the late steps only."""
     last = window.group.of("last", slots)

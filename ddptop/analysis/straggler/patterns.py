@@ -14,7 +14,7 @@ from ddptop.frames.columns import median
 
 if TYPE_CHECKING:
     from ddptop.analysis.steps.detail_window import ScopeWindow
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices, Mask
 
 OUTSTANDING = 6.0
 """A step is clearly late when it loses so many times what an ordinary one loses: of exponential noise one
@@ -91,10 +91,10 @@ def intermittent(window: ScopeWindow) -> Found | None:
     return Found((rank,), float(own.mean()), recoverable, cost, 100 * cost / mean, least)
 
 
-def _onsets(found: Column, ranks: Column) -> Column:
+def _onsets(found: Indices, ranks: Column) -> Mask:
     """Which late steps begin an occurrence of their rank: not right after another, nor within APART steps of
     the occurrence before."""
-    fresh: Column = np.zeros(len(found), bool)
+    fresh: Mask = np.zeros(len(found), bool)
     seen: dict[float, int] = {}
     counted: dict[float, int] = {}
     for i, (at, rank) in enumerate(zip(found.tolist(), ranks.tolist(), strict=True)):
@@ -110,7 +110,7 @@ def _by_chance(count: int, total: int, members: int) -> float:
     return sum(comb(total, k) * p**k * (1 - p) ** (total - k) for k in range(count, total + 1))
 
 
-def _lasting(begins: Column, steps: int) -> bool:
+def _lasting(begins: Indices, steps: int) -> bool:
     """Neither one bad stretch nor a thing of the past."""
     half = (begins < steps // 2).mean()
     recent = (begins >= steps - RECENT).sum()

@@ -21,7 +21,7 @@ from ddptop.frames.frame import Suspect
 if TYPE_CHECKING:
     from ddptop.analysis.steps.detail_window import DetailWindow, ScopeWindow
     from ddptop.analysis.steps.figures import Figures
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices
     from ddptop.frames.frame import Straggler
 
 RECENT = (4, 8, 12, 16)
@@ -53,7 +53,7 @@ class WhatIf(NamedTuple):
 class Present(NamedTuple):
     """What a frame is made of. Slots are oldest first."""
 
-    steps: Column
+    steps: Indices
     """Slots of the StepWindow."""
     detail: DetailMedians
     """Over the detailed ones among these steps."""
@@ -103,13 +103,13 @@ def onset(lateness: Column) -> int:
     return first if clear and len(late) - first >= RECENT[0] else 0
 
 
-def _suspect(window: DetailWindow, slots: Column) -> Suspect | None:
+def _suspect(window: DetailWindow, slots: Indices) -> Suspect | None:
     """The rank that is clearly the last to arrive in the newest detailed steps, too few to flag it."""
     found = [_suspect_in(scope, slots) for scope in window.scopes.values() if not scope.clock_free]
     return max((one for one in found if one is not None), key=lambda one: one.lateness_ms, default=None)
 
 
-def _suspect_in(window: ScopeWindow, slots: Column) -> Suspect | None:
+def _suspect_in(window: ScopeWindow, slots: Indices) -> Suspect | None:
     told = window.told(slots)
     for steps in RECENT:
         newest = told[-steps:]
@@ -171,7 +171,7 @@ def _with_cost(figures: Figures, found: Present, end: int) -> Present:
     return found._replace(straggler=straggler, what_if=what_if)
 
 
-def _nearest(at: Column, points: Column) -> Column:
+def _nearest(at: Column, points: Indices) -> Indices:
     """(points,) for each the index of the nearest of `at`, both ascending."""
     after = np.minimum(np.searchsorted(at, points), len(at) - 1)
     before = np.maximum(after - 1, 0)

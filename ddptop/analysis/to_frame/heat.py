@@ -13,7 +13,7 @@ from ddptop.frames.detail import Heat
 
 if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices
     from ddptop.frames.requests import WantsHeat
 
 
@@ -69,7 +69,7 @@ def _figure(state: RunState, figure: str, columns: int) -> tuple[Column, Column]
     return numbers, window.ranks.of(figure, slots)
 
 
-def _lateness(detail: DetailMedians, world: int, slots: Column) -> Column:
+def _lateness(detail: DetailMedians, world: int, slots: Indices) -> Column:
     """(ranks, n); of a rank in several process groups that in which it is largest in size."""
     found = np.full((world, len(slots)), np.nan)
     window = detail.window

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.medians import DetailMedians
     from ddptop.analysis.straggler.present import Present
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices
     from ddptop.frames.frame import Straggler
 
 
@@ -81,7 +81,7 @@ def rank_steps(state: RunState, detail: DetailMedians, rank: int) -> RankSteps:
     """The steps in the window of one rank; wait and transfer are what of them was not hidden."""
     steps = state.figures.steps
     slots = steps.slots()
-    points: Column = state.history.end - len(slots) + np.arange(len(slots))
+    points: Indices = state.history.end - len(slots) + np.arange(len(slots))
     waits: dict[str, Column] = {
         name: np.full(len(slots), np.nan, np.float32) for name in ("wait", "transfer", "lateness")
     }

@@ -23,7 +23,7 @@ from ddptop.tui.scene import Scene
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices
     from ddptop.frames.frame import History
 
 GUTTER = 3
@@ -228,7 +228,7 @@ def _reading(curve: Curve, cross: Cross, axis: Axis, column: int, cell_s: float)
     if first == last:
         return [Line("┊ no step here", "dim")]
     at = first + int(np.argmin(np.abs(curve.x[first:last] - cross.at_s)))
-    told: Column = np.flatnonzero(np.isfinite(curve.main[first:last])) + first
+    told: Indices = np.flatnonzero(np.isfinite(curve.main[first:last])) + first
     if not np.isfinite(curve.main[at]) and len(told):
         at = int(told[np.argmin(np.abs(curve.x[told] - cross.at_s))])
     value = curve.read(at) if curve.read is not None else ""

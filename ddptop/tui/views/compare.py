@@ -21,7 +21,7 @@ from ddptop.tui.views.charts import Curve, chart
 from ddptop.tui.views.text_page import text_page
 
 if TYPE_CHECKING:
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices
     from ddptop.frames.frame import BucketFigures, Frame, History
 
 MOST_NAME, MOST_FIGURE = 22, 18
@@ -314,5 +314,5 @@ def _curve(name: str, a: tuple[History, slice], b: tuple[History, slice], field:
 
 def _last_life(history: History) -> tuple[History, slice]:
     """From the last restart on: there the step number rises."""
-    falls: Column = np.flatnonzero(np.diff(history.step) < 0)
+    falls: Indices = np.flatnonzero(np.diff(history.step) < 0)
     return history, slice(int(falls[-1]) + 1 if len(falls) else 0, len(history.step))

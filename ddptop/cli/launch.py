@@ -3,27 +3,19 @@
 It *is* torchrun: torch's own argument parser and `torch.distributed.run`, in this process. ddptop adds a
 collector process beside it and an import hook in every Python that it starts. Where ddptop cannot work it
 says so in one line and is torchrun alone.
-
-How the ranks ended, from the one who reaps them: torch's launcher, which runs in this process.
-
-Private parts of torch, as in 2.6 to 2.13: in torch.distributed.elastic.multiprocessing.api,
-`SubprocessContext` holds each rank's `Popen` in `subprocess_handlers[local_rank].proc`, and its `close` ends
-the ranks that are left when one has failed. Where that is otherwise, nobody is told and nothing else changes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ddptop.cli.errors import Exit, note
 from ddptop.cli.launch_options import (
@@ -43,34 +35,6 @@ if TYPE_CHECKING:
     Run: TypeAlias = WatchedRun | SharedRun
 
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
-
-Tell: TypeAlias = "Callable[[Sequence[tuple[int, int]]], None]"
-"""Takes pids with exit codes, negative for a signal, as `subprocess` gives them."""
-
-
-@contextmanager
-def told(tell: Tell) -> Iterator[None]:
-    """Inside the block, tell how ranks ended: the first before the launcher ends the others."""
-    try:
-        from torch.distributed.elastic.multiprocessing.api import SubprocessContext
-    except ImportError:
-        yield
-        return
-    original = SubprocessContext.close
-
-    @functools.wraps(original)
-    def close(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _tell_ended(self, tell)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            _tell_ended(self, tell)
-
-    SubprocessContext.close = close
-    try:
-        yield
-    finally:
-        SubprocessContext.close = original
 
 
 def hide_our_frames(error: BaseException) -> None:
@@ -94,23 +58,6 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
     return entries[0] if entries else None
 
 
-def _tell_ended(context: Any, tell: Tell) -> None:
-    """Tell of each process once. No broad `except`: the launcher's signal handlers raise exceptions."""
-    try:
-        known = context.__dict__.setdefault("_ddptop_told", set())
-        processes = [handler.proc for handler in context.subprocess_handlers.values()]
-        ended = [
-            (process.pid, process.returncode)
-            for process in processes
-            if process.returncode is not None and process.pid not in known
-        ]
-        if ended:
-            known.update(pid for pid, _ in ended)
-            tell(ended)
-    except (AttributeError, TypeError, OSError):
-        return
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Launch and return the exit code of the training."""
     fill_standard_streams()
@@ -130,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _torchrun(words: list[str], starting: contextlib.ExitStack) -> int:
     import torch.distributed.run as torchrun
 
+    from ddptop.training.torch_compat.launcher import reporting_exits
+
     parser = torchrun.get_args_parser()
     parser.prog = "ddptop-run"
     add_options(parser)
@@ -140,7 +89,7 @@ def _torchrun(words: list[str], starting: contextlib.ExitStack) -> int:
     def launch(run_of_ours: Run | None) -> int:
         note_exits = getattr(run_of_ours, "note_exits", None)
         try:
-            with told(note_exits) if note_exits is not None else contextlib.nullcontext():
+            with reporting_exits(note_exits) if note_exits is not None else contextlib.nullcontext():
                 # Its own `main`, so that a traceback has its frames; the options have been parsed.
                 torchrun.parse_args = lambda _: parsed
                 torchrun.main()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ddptop.host import collector_start, processes
@@ -27,10 +27,11 @@ MOST_STARTS = 20
 """A collector that dies more often than this has a reason that starting it again will not mend."""
 
 
-def join_run(number: str) -> None:
+def join_run(number: str, listen_for_models: Callable[[], None]) -> None:
     """Have this process recorded: by the run that its launcher has begun, or by one of the script's own.
 
-    `number` is the same on all ranks of the group, and no other group has had it. Never raises.
+    `number` is the same on all ranks of the group, and no other group has had it. `listen_for_models` makes
+    the models of this process recorded. Never raises.
     """
     if os.environ.get("DDPTOP") == "0":
         return
@@ -43,7 +44,7 @@ def join_run(number: str) -> None:
             tending.look()
         elif os.environ.get(STARTS_ANEW):
             tending.look()
-        _listen_for_models()
+        listen_for_models()
     except Exception as error:  # noqa: BLE001 - the training boundary
         guard.caught(error)
 
@@ -71,13 +72,6 @@ def _run_of(number: str) -> dict[str, str]:
         "DDPTOP_RUN_ID": run_id,
         STARTS_ANEW: f"{parent}:{started}" if under_torchrun else "0:0",
     }
-
-
-def _listen_for_models() -> None:
-    from ddptop.training import attach
-    from ddptop.training.import_hook import when_imported
-
-    when_imported("torch.nn.parallel.distributed", attach.patch)
 
 
 class Tending:

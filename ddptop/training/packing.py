@@ -1,13 +1,25 @@
-"""From the training thread's step records to messages: layouts, microseconds, batches."""
+"""From the training thread's step records to messages: layouts, microseconds, batches.
+
+Who this rank is: what its HELLO says.
+"""
 
 from __future__ import annotations
 
+import os
+import secrets
+import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from ddptop.protocol.limits import MAX_ROWS
-from ddptop.protocol.messages import Bucket, Layout, StepRow, Steps
+import torch
+import torch.distributed as dist
+
+from ddptop.protocol.limits import MAX_ROWS, VERSION
+from ddptop.protocol.messages import Bucket, Hello, Layout, StepRow, Steps
+from ddptop.training.bucket_timing import BucketKey
 from ddptop.training.recorder import BucketCall, StepRecord
-from ddptop.training.timed_group import BucketKey
+from ddptop.training.torch_compat.process_groups import backend_of
 
 CELLS_PER_MESSAGE = 6_000
 """Integers of bucket detail in one message: five bytes each at most keep it under the 64 KiB limit."""
@@ -129,3 +141,63 @@ def _cells(record: StepRecord, numbers: Sequence[int]) -> tuple[int, ...]:
         end = min(end, latest) if latest >= ready else end
         cells += (number, max(0, ready - begin) // 1000, max(0, end - ready) // 1000 if end else -1)
     return tuple(cells)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What does not change while the process lives."""
+
+    run_id: str
+    session: int
+    rank: int
+    world_size: int
+    local_rank: int
+    incarnation: int
+    host: str
+    device: str
+    backend: str
+    budget_pct: float
+
+    @classmethod
+    def of_this_process(cls, device: torch.device, budget_pct: float) -> Identity:
+        """Read rank and world size from the default process group, which DDP has required to exist."""
+        rank = dist.get_rank()
+        local = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID")
+        return cls(
+            run_id=os.environ.get("DDPTOP_RUN_ID", ""),
+            session=secrets.randbits(62) + 1,
+            rank=rank,
+            world_size=dist.get_world_size(),
+            # Without a launcher's word (mp.spawn) the ranks of one machine are numbered like the world.
+            local_rank=int(local) if local and local.isdecimal() else rank,
+            incarnation=_number("TORCHELASTIC_RESTART_COUNT"),
+            host=socket.gethostname(),
+            device=str(device),
+            backend=backend_of(dist.group.WORLD),
+            budget_pct=budget_pct,
+        )
+
+    def hello(self, timing_path: str) -> Hello:
+        """The HELLO of this moment, with both clocks read together."""
+        return Hello(
+            version=VERSION,
+            run_id=self.run_id,
+            session=self.session,
+            rank=self.rank,
+            world_size=self.world_size,
+            local_rank=self.local_rank,
+            incarnation=self.incarnation,
+            host=self.host,
+            pid=os.getpid(),
+            device=self.device,
+            backend=self.backend,
+            road=timing_path,
+            monotonic_ns=time.monotonic_ns(),
+            unix_ns=time.time_ns(),
+            budget_pct=self.budget_pct,
+        )
+
+
+def _number(variable: str) -> int:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() else 0

@@ -1,8 +1,8 @@
-"""Where a training thread spends its step: forward, backward, optimizer and data, with no change to its code.
+"""The phases of a training thread's steps, forward, backward, optimizer and data, with no change to its code.
 
-The wrappers stay out of sight: their frames are taken out of tracebacks, torch.compile sees through them
-(`compiled.py`), and where torch warns with a stack level (`DistributedDataParallel.__init__`, a loader's
-`__next__`) an inner function is wrapped instead.
+torch's own functions are wrapped. The wrappers do not show: their frames are taken out of tracebacks, and
+torch.compile traces the originals (`torch_compat/dynamo.py`). Where torch warns with a stack level
+(`DistributedDataParallel.__init__`, a loader's `__next__`) an inner function is wrapped instead.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from threading import get_ident
 from typing import Any
 
 import torch
-from torch.amp.grad_scaler import GradScaler
-from torch.nn.parallel import distributed
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils.data import dataloader
 
 from ddptop.training.guard import guard, hide_frame
 from ddptop.training.recorder import Recorder, now
+from ddptop.training.torch_compat.ddp import Function, step_functions
 from ddptop.training.torch_compat.dynamo import pause, resume, seen_through
 
 Patched = Callable[..., Any]
@@ -33,14 +31,14 @@ Patched = Callable[..., Any]
 def install(recorder: Recorder, read_later: Callable[[Any], Any] | None = None) -> None:
     """Wrap torch's own functions, once per process. `read_later` takes a loss that is on a GPU."""
     scaled = _ScaledLoss(read_later)
-    # Not `forward`: where that is another's, torch.compile of a DDP model begins at another frame.
-    _wrap(distributed.DistributedDataParallel, "_pre_forward", partial(_pre_forward, recorder))
-    _wrap(distributed.DistributedDataParallel, "_post_forward", partial(_post_forward, recorder))
-    _wrap(torch.autograd, "backward", partial(_backward, recorder, scaled))
-    for iterator in (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter):
-        _wrap(iterator, "_next_data", partial(_data, recorder, get_ident()))
-    _wrap(GradScaler, "scale", scaled.wrap)
-    _wrap(distributed._DDPJoinHook, "main_hook", partial(_shadow_step, recorder))
+    functions = step_functions()
+    _wrap(functions.pre_forward, partial(_pre_forward, recorder))
+    _wrap(functions.post_forward, partial(_post_forward, recorder))
+    _wrap(functions.backward, partial(_backward, recorder, scaled))
+    for next_data in functions.next_data:
+        _wrap(next_data, partial(_data, recorder, get_ident()))
+    _wrap(functions.scale, scaled.wrap)
+    _wrap(functions.join_step, partial(_shadow_step, recorder))
     _hook_optimizers(recorder)
 
 
@@ -55,9 +53,9 @@ def optimizer_exists() -> bool:
     return False
 
 
-def _wrap(owner: Any, name: str, make: Callable[[Patched], Patched]) -> None:
-    original = getattr(owner, name)
-    setattr(owner, name, seen_through(make(original), original))
+def _wrap(function: Function, make: Callable[[Patched], Patched]) -> None:
+    original = getattr(*function)
+    setattr(*function, seen_through(make(original), original))
 
 
 def _pre_forward(recorder: Recorder, original: Patched) -> Patched:

@@ -6,34 +6,84 @@ Whether this rank evaluates: batches or forwards without gradients go on while i
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from ddptop.protocol.codec import encode
 from ddptop.protocol.link import Ack
-from ddptop.protocol.messages import LEFT, Bye, Card, Message, Phase, Progress
+from ddptop.protocol.messages import LEFT, Bye, Card, Logged, Membership, Message, Phase, Progress, Scalar
+from ddptop.training.bucket_timing import TimerBounds
 from ddptop.training.budget import Budget
 from ddptop.training.collector_start import tending
 from ddptop.training.device.timing import DeviceTiming, memory_of
-from ddptop.training.evidence.stacks import OWN
-from ddptop.training.evidence.witness import Witness
+from ddptop.training.evidence.reporter import OWN, Witness
 from ddptop.training.exit import FINISHED, Ending
 from ddptop.training.guard import guard, say_once
-from ddptop.training.identity import Identity
-from ddptop.training.packing import LayoutTracker, pack
-from ddptop.training.process_groups import stop_asking
+from ddptop.training.packing import Identity, LayoutTracker, pack
 from ddptop.training.recorder import Recorder, StepRecord
-from ddptop.training.replica import SHARE
-from ddptop.training.timers import TimerBounds
+from ddptop.training.replica import SHARE, ReplicaCheck
+from ddptop.training.torch_compat.process_groups import stop_asking
 from ddptop.transport.sender import AckedSender
 
-if TYPE_CHECKING:
-    from ddptop.training.session import Session
+MAX_NAMES = 64
+"""Names in flight: a script that makes a new one in every step must not grow."""
+
+
+class LoggedScalars:
+    """The newest value of each name that a script logs, until the publisher takes it.
+
+    Written by the training thread. A name is written whole: no lock is needed.
+    """
+
+    def __init__(self) -> None:
+        self._newest: dict[str, tuple[int, Any]] = {}
+
+    def note(self, name: str, value: Any, step: int) -> None:
+        """A float, or on a GPU a value that is still on its way."""
+        if name in self._newest or len(self._newest) < MAX_NAMES:
+            self._newest[name] = (step, value)
+
+    def take(self, read: Callable[[Any], float | None] | None) -> Logged | None:
+        """What was logged since the last call. `read` gives a GPU's value, None while it is not there yet."""
+        values: dict[str, Scalar] = {}
+        newest = 0
+        for name in list(self._newest):
+            step, value = self._newest.pop(name)
+            if not isinstance(value, float):
+                found = read(value) if read is not None else None
+                if found is None:
+                    self._newest.setdefault(name, (step, value))
+                    continue
+                value = found
+            values[name] = value if math.isfinite(value) else None
+            newest = max(newest, step)
+        return Logged(newest, values) if values else None
+
+
+class Published(Protocol):
+    """What a publisher sends, filled in by the session on the training thread (`ddptop.training.session`)."""
+
+    recorder: Recorder
+    device: DeviceTiming | None
+    card: dict[str, Scalar]
+    parameters: dict[tuple[int, int], int]
+    memberships: dict[int, Membership]
+    replicas: ReplicaCheck
+    scalars: LoggedScalars
+    timing_path: str
+
+    def device_bound_ns(self) -> int | None:
+        """How far a moment on the GPU may be wrong; None where none is known."""
+
+    def ask_for_description(self) -> None:
+        """Have the training thread describe the models again."""
+
 
 LEAST = 2
 """Batches or forwards since the last training forward: one batch is what the next step begins with."""
@@ -92,7 +142,7 @@ class Publisher(threading.Thread):
     """Takes finished steps from the recorder, packs them, and keeps the acked link to the collector going."""
 
     def __init__(
-        self, session: Session, identity: Identity, budget: Budget, *, sequence: Callable[[], int]
+        self, session: Published, identity: Identity, budget: Budget, *, sequence: Callable[[], int]
     ) -> None:
         super().__init__(name="ddptop-publisher", daemon=True)
         self.card_changed = True
@@ -163,7 +213,9 @@ class Publisher(threading.Thread):
             if self._session.device is not None:
                 self._session.device.enter_thread()
             before = _zeromq_threads()
-            sender = AckedSender(self._endpoint, lambda: encode(self._identity.hello(self._session.road)))
+            sender = AckedSender(
+                self._endpoint, lambda: encode(self._identity.hello(self._session.timing_path))
+            )
             self._publish(sender, _zeromq_threads() - before)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)

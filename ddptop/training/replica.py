@@ -21,6 +21,7 @@ from ddptop.protocol.limits import MAX_CHECKSUMS
 from ddptop.protocol.messages import Replica
 from ddptop.training.guard import guard
 from ddptop.training.recorder import Recorder, cpu_now
+from ddptop.training.torch_compat.dynamo import no_torch_function
 
 PIECE_BYTES = 128 * 1024
 """A checksum of so much takes 32 us (crc32, 4 GB/s): the least that a check can cost on short steps."""
@@ -163,7 +164,7 @@ class ReplicaCheck:
         room = self.allowance_ns * self._recorder.check_every / len(self._models)
         most = min(MAX_CHECKSUMS, int(room / self._piece_ns)) if self._piece_ns else 1
         done = 0
-        with torch._C.DisableTorchFunction():
+        with no_torch_function():
             for number, model in list(self._models.items()):
                 count = model.pieces.count
                 first = first_piece(step, count)

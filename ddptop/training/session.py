@@ -1,72 +1,37 @@
-"""The recording of one training process: its recorder, its timers, and its publisher thread.
-
-Scalars that a script logs: the newest of each name, until the publisher takes them.
-"""
+"""The recording of one training process: its recorder, its timers, and its publisher thread."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import math
 import mmap
 import multiprocessing.util
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ddptop.host.processes import fill_standard_streams
-from ddptop.protocol.messages import Event, Logged, Membership, Message, Scalar
+from ddptop.protocol.messages import Event, Membership, Message, Scalar
 from ddptop.protocol.redaction import redact
 from ddptop.training import exit, phases, warnings
+from ddptop.training.bucket_timing import BucketTimer, HostTimer, TimedModel, timed_hook
 from ddptop.training.budget import Budget
 from ddptop.training.device.timing import DeviceTiming, device_card
-from ddptop.training.evidence.crash_file import CrashFile
-from ddptop.training.exit import FINISHED, ending
+from ddptop.training.exit import FINISHED, CrashFile, ending
 from ddptop.training.guard import guard
-from ddptop.training.identity import Identity
-from ddptop.training.process_groups import backend_of, default_sequence, membership_of
-from ddptop.training.publisher import Publisher
+from ddptop.training.packing import Identity
+from ddptop.training.publisher import LoggedScalars, Publisher
 from ddptop.training.recorder import Recorder, now
 from ddptop.training.replica import ReplicaCheck
-from ddptop.training.timers import BucketTimer, HostTimer
 from ddptop.training.torch_compat import dynamo
-
-MAX_NAMES = 64
-"""Names in flight: a script that makes a new one in every step must not grow."""
-
-
-class LoggedScalars:
-    """Written by the training thread, taken by the publisher. A name is written whole: no lock is needed."""
-
-    def __init__(self) -> None:
-        self._newest: dict[str, tuple[int, Any]] = {}
-
-    def note(self, name: str, value: Any, step: int) -> None:
-        """A float, or on a GPU a value that is still on its way."""
-        if name in self._newest or len(self._newest) < MAX_NAMES:
-            self._newest[name] = (step, value)
-
-    def take(self, read: Callable[[Any], float | None] | None) -> Logged | None:
-        """What was logged since the last call. `read` gives a GPU's value, None while it is not there yet."""
-        values: dict[str, Scalar] = {}
-        newest = 0
-        for name in list(self._newest):
-            step, value = self._newest.pop(name)
-            if not isinstance(value, float):
-                found = read(value) if read is not None else None
-                if found is None:
-                    self._newest.setdefault(name, (step, value))
-                    continue
-                value = found
-            values[name] = value if math.isfinite(value) else None
-            newest = max(newest, step)
-        return Logged(newest, values) if values else None
-
+from ddptop.training.torch_compat.ddp import logging_data
+from ddptop.training.torch_compat.process_groups import backend_of, default_sequence, membership_of
 
 _NO_OPTIONS = frozenset(
     {"iteration", "num_buckets_reduced", "rank", "prev_iteration_grad_ready_order_indices"}
@@ -85,12 +50,10 @@ class Session:
 
     def __init__(self, device: torch.device | None) -> None:
         """Install the phases; `device`: of the first model, the CPU where that is not known."""
-        from ddptop.training.attach import switch_models
-
         fill_standard_streams()
         self.recorder = Recorder(optimizer_exists=phases.optimizer_exists)
-        self.recorder.on_detail.append(switch_models)
-        self.road = "reducer"
+        self.recorder.on_detail.append(self.switch_models)
+        self.timing_path = "reducer"
         self.card: dict[str, Scalar] = _card_of_process()
         self.parameters: dict[tuple[int, int], int] = {}
         """Parameters in each bucket, by (model, bucket index), where torch's logger tells."""
@@ -98,7 +61,9 @@ class Session:
         """The process group of each DDP model, by its number."""
         self.replicas = ReplicaCheck(self.recorder, self.say)
         self.scalars = LoggedScalars()
-        self._models = 0
+        self._models: weakref.WeakKeyDictionary[Any, TimedModel] = weakref.WeakKeyDictionary()
+        """Kept beside the models and not in them: a DDP model can be pickled, a process group cannot."""
+        self._next_model = 0
         self.device: DeviceTiming | None = None
         """Timing on the GPU, where the models are on one."""
         self._timers: dict[str, BucketTimer | None] = {}
@@ -162,14 +127,42 @@ class Session:
         """How far a moment on the GPU may be wrong; None where none is known."""
         return None if self.device is None else self.device.clock.bound_ns
 
-    def number_of_next_model(self) -> int:
-        """DDP models are numbered from 0 in order of construction, the same on every rank."""
-        self._models += 1
-        return self._models - 1
+    def attach_model(self, ddp: Any) -> None:
+        """Time and describe a DDP model; again where it has another process group.
+
+        Models are numbered from 0 in order of construction, the same on every rank.
+        """
+        known = self._models.get(ddp)
+        number = self._next_model if known is None else known.number
+        if known is None:
+            self._next_model += 1
+        timer = self.timer_for(ddp)
+        self._models[ddp] = TimedModel(ddp, number, self.recorder, timer)
+        self.replicas.watch(ddp, number)
+        # Noted while it exists: a script may destroy the group.
+        self.memberships[number] = membership_of(ddp.process_group, number)
+        self.describe_model(ddp, number)
+
+    def switch_models(self, detail: bool) -> None:
+        """Put the recorder between reducers and process groups of all models, or take it out."""
+        for model in list(self._models.values()):
+            model.switch(detail)
+
+    def timed_hook(self, reducer: Any, hook: Any) -> Any:
+        """`hook` as it is registered with the reducer of one of our models: timed."""
+        model = next((model for model in self._models.values() if model.owns(reducer)), None)
+        if model is None:
+            return hook
+        self.replicas.leave_out(model.number, getattr(hook, "__name__", ""))
+        if model.timer is None:
+            return hook
+        timed = timed_hook(hook, model.number, self.recorder, model.timer)
+        self.timing_path = "hook"
+        return timed
 
     def describe_model(self, ddp: Any, number: int) -> None:
         """Read the options of a DDP model, and its buckets' parameters, from torch's own logger."""
-        facts = ddp._get_ddp_logging_data()
+        facts = logging_data(ddp)
         warnings.hear_reducer(facts)
         prefix = "ddp." if number == 0 else f"ddp{number}."
         for name, value in facts.items():
@@ -184,15 +177,13 @@ class Session:
         if self._publisher is not None:
             self._publisher.card_changed = True
 
-    def note_group(self, ddp: Any, number: int) -> None:
-        """Note the process group of a DDP model while it exists: a script may destroy it."""
-        self.memberships[number] = membership_of(ddp.process_group, number)
-
     def ask_for_description(self) -> None:
         """Have the training thread read torch's logger again between two steps: no other may."""
-        from ddptop.training.attach import each_model
+        self.recorder.errand = self._describe_models
 
-        self.recorder.errand = lambda: each_model(self.describe_model)
+    def _describe_models(self) -> None:
+        for ddp, model in list(self._models.items()):
+            self.describe_model(ddp, model.number)
 
     def log(self, name: str, value: Any) -> None:
         """Take a scalar of the script's own; on the training thread. Raises for what is no number."""

@@ -23,7 +23,7 @@ def stack(*files: str) -> tuple[Stack, ...]:
         ("<stdin>", True),
         ("/srv/ddptop/experiments/train.py", True),
         ("/home/me/src/ddptop/training/demo.py", True),
-        ("/home/me/src/ddptop/training/timed_hook.py", False),
+        ("/home/me/src/ddptop/training/bucket_timing.py", False),
         ("/usr/lib/python3.11/threading.py", False),
         ("/usr/lib/python3/dist-packages/numpy/core.py", False),
         ("/venv/lib64/python3.10/site-packages/datasets/load.py", False),

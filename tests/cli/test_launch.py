@@ -175,11 +175,11 @@ def test_how_ranks_ended_is_told_before_the_others_are_ended(home: Path) -> None
     script = """
 import sys
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_processes
-from ddptop.cli.launch import told
+from ddptop.training.torch_compat.launcher import reporting_exits
 def tell(ended):
     print([(context.pids()[0] == pid, code) for pid, code in ended], context._failures == {}, flush=True)
 from torch.distributed.elastic.multiprocessing.api import PContext, SubprocessContext
-with told(tell):
+with reporting_exits(tell):
     arguments = {0: ("-c", "exit 3"), 1: ("-c", "sleep 60")}
     context = start_processes("x", "/bin/sh", arguments, {0: {}, 1: {}}, DefaultLogsSpecs())
     result = context.wait(60, 0.05)

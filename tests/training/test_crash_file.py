@@ -12,7 +12,7 @@ import pytest
 START = """
 import faulthandler, os, sys
 from pathlib import Path
-from ddptop.training.evidence.crash_file import CrashFile
+from ddptop.training.exit import CrashFile
 path = Path(sys.argv[1])
 """
 

@@ -11,8 +11,8 @@ from ddptop.protocol.codec import decode, encode
 from ddptop.protocol.evidence import Evidence, GroupState, Operation, Stack, StackFrame
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
 from ddptop.training.evidence import flight_recorder
-from ddptop.training.evidence import witness as module
-from ddptop.training.evidence.witness import Witness, fitted
+from ddptop.training.evidence import reporter as module
+from ddptop.training.evidence.reporter import Witness, fitted
 from ddptop.training.guard import Guard
 from tests.processes import until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch.distributed as dist
 
-from ddptop.training.process_groups import backend_of
+from ddptop.training.torch_compat.process_groups import backend_of
 
 
 class Group:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop.training.session import MAX_NAMES, LoggedScalars
+from ddptop.training.publisher import MAX_NAMES, LoggedScalars
 
 
 def test_the_newest_of_each_name_goes_out_once() -> None:

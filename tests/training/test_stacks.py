@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ddptop.protocol.evidence import Stack
-from ddptop.training.evidence.stacks import (
+from ddptop.training.evidence.reporter import (
     CODE_CHARACTERS,
     MAIN_FRAMES,
     MAX_THREADS,

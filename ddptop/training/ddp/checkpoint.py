@@ -1,25 +1,32 @@
-"""Checkpoints: written once and whole, read by any number of ranks on any device."""
+"""Checkpoints: written once and whole, read by any number of ranks on any device, in any wrapper.
+
+DDP and DataParallel put `module.` into every name below them, torch.compile `_orig_mod.`, wherever a wrapper
+is, also deep inside a model. Where the model is known, its wrappers are recognised by their type and nothing
+is guessed: a real submodule called `module` keeps its name, and so does `submodule.x`. Only for a file
+whose model is unknown are the names themselves compared, component by component.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickle
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import torch
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from ddptop.training.ddp.collectives import _all_objects, broadcast_object
+from ddptop.training.ddp.collectives import _all_objects, broadcast_object, first
+from ddptop.training.ddp.group_info import GroupInfo
 from ddptop.training.ddp.logging import phase
-from ddptop.training.ddp.turns import first
-from ddptop.training.torch_compat import parameter_names
+from ddptop.training.torch_compat.dynamo import ORIGINAL, is_compiled
 
-if TYPE_CHECKING:
-    from ddptop.training.ddp.group import Group
+T = TypeVar("T")
 
 MODEL_KEYS = ("model", "state_dict", "model_state_dict")
 """Where the weights are in files of ours, and in those of most others."""
@@ -41,7 +48,7 @@ class Checkpoint:
 
 
 def save(
-    group: Group,
+    group: GroupInfo,
     path: str | os.PathLike[str],
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
@@ -80,7 +87,7 @@ def save(
         with first(group):
             if group.rank == 0:
                 state = {
-                    "model": parameter_names.unwrapped(model, model.state_dict()),
+                    "model": unwrapped_names(model, model.state_dict()),
                     "optimizer": None if optimizer is None else optimizer.state_dict(),
                     "epoch": epoch,
                     "step": step,
@@ -91,7 +98,7 @@ def save(
 
 
 def load(
-    group: Group,
+    group: GroupInfo,
     path: str | os.PathLike[str],
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
@@ -145,7 +152,7 @@ def latest(folder: str | os.PathLike[str]) -> Path | None:
 
 
 def resume(
-    group: Group,
+    group: GroupInfo,
     folder: str | os.PathLike[str],
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
@@ -177,7 +184,7 @@ def _load(
             f"load it with weights_only=False ({error})"
         ) from error
     weights = next((stored[key] for key in MODEL_KEYS if isinstance(stored.get(key), Mapping)), stored)
-    model.load_state_dict(parameter_names.fitted(model, weights), strict=strict)
+    model.load_state_dict(fitted_names(model, weights), strict=strict)
     if optimizer is not None and weights is not stored and stored.get("optimizer") is not None:
         optimizer.load_state_dict(stored["optimizer"])
     if weights is stored:
@@ -210,3 +217,83 @@ def write_whole(path: Path, write: Callable[[Any], object]) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+WRAPPERS = ("module", ORIGINAL)
+"""The components that wrappers add."""
+
+MAX_REMOVED = 6
+"""Wrapper-like components of one name that are tried in all combinations."""
+
+
+def unwrapped_names(model: torch.nn.Module, state: Mapping[str, T]) -> dict[str, T]:
+    """The state of `model` under the names that it would have without any wrapper."""
+    paths = wrapper_paths(model)
+    return {without_wrappers(name, paths): value for name, value in state.items()}
+
+
+def without_wrappers(name: str, paths: Collection[str]) -> str:
+    """`name` less the last component of each of `paths` that it goes through."""
+    parts = name.split(".")
+    kept = [part for i, part in enumerate(parts) if ".".join(parts[: i + 1]) not in paths]
+    return ".".join(kept)
+
+
+def wrapper_paths(model: torch.nn.Module) -> set[str]:
+    """Where the wrapped modules stand: {"module"} for a DDP model, {"backbone.module"} for one inside."""
+    paths = set()
+    for path, module in model.named_modules():
+        inner = "module" if isinstance(module, (DistributedDataParallel, DataParallel)) else None
+        if is_compiled(module):
+            inner = ORIGINAL
+        if inner is not None:
+            paths.add(f"{path}.{inner}" if path else inner)
+    return paths
+
+
+def fitted_names(model: torch.nn.Module, state: Mapping[str, T]) -> dict[str, T]:
+    """`state`, of whatever wrappers, under the names of `model` in its own.
+
+    A name that fits nothing is kept as it is, for `load_state_dict` to complain of in its own words.
+    """
+    paths = wrapper_paths(model)
+    own = {without_wrappers(name, paths): name for name in model.state_dict()}
+    found = match(list(state), own)
+    return {own.get(found[name], found[name]): value for name, value in state.items()}
+
+
+def match(names: Collection[str], wanted: Collection[str]) -> dict[str, str]:
+    """Each of `names` to the one of `wanted` (names without wrappers) that it means, or to itself.
+
+    First the same wrappers before all names are tried, from none up, and the one that fits most is taken:
+    so `module.weight` and `module.module.weight` of a wrapped model keep apart. What is left is compared name
+    by name, with as few components taken out as can be, and only where no two names come to mean the same.
+    """
+    best: dict[str, str] = {}
+    for length in itertools.count():
+        leading = [name.split(".")[:length] for name in names]
+        if any(len(parts) < length or set(parts) - set(WRAPPERS) for parts in leading):
+            break
+        cut = {name: ".".join(name.split(".")[length:]) for name in names}
+        fits = {name: short for name, short in cut.items() if short in wanted}
+        if len(fits) > len(best) and len(set(fits.values())) == len(fits):
+            best = fits
+        if not names or len(best) == len(names):
+            break
+    taken = set(best.values())
+    for name in names:
+        if name not in best:
+            meant = next((short for short in _shorter(name) if short in wanted), name)
+            if meant not in taken:
+                best[name] = meant
+                taken.add(meant)
+    return {name: best.get(name, name) for name in names}
+
+
+def _shorter(name: str) -> Iterator[str]:
+    """`name` with fewer and fewer of its wrapper-like components, as many as possible kept first."""
+    parts = name.split(".")
+    places = [i for i, part in enumerate(parts[:-1]) if part in WRAPPERS][:MAX_REMOVED]
+    for count in range(len(places) + 1):
+        for removed in itertools.combinations(places, count):
+            yield ".".join(part for i, part in enumerate(parts) if i not in removed)

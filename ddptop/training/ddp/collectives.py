@@ -1,22 +1,25 @@
-"""Collectives for people: one call each, shapes checked first, on the CPU and on GPUs, in a world of one too.
+"""Collectives, one call each: shapes are checked first; on the CPU and on GPUs, in a world of one too.
 
-NCCL moves tensors on GPUs only and gloo is fed from the CPU, so tensors are brought there and back.
-Every function here is a collective: all ranks call it, in the same order.
-
-Averages over all samples of the group, not over its ranks.
+Every function here is a collective: all ranks call it, in the same order. NCCL transfers tensors on GPUs
+only and gloo reads them from the CPU, so they are copied there and back. `mean` is over all samples of the
+group, not over its ranks. `first` and `print_in_order` have the ranks run one after another.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar, overload
 
 import torch
 import torch.distributed as dist
 
-if TYPE_CHECKING:
-    from ddptop.training.ddp.group import Group
+from ddptop.training.ddp import rendezvous
+from ddptop.training.ddp.group_info import GroupInfo
+from ddptop.training.ddp.logging import phase
+from ddptop.training.torch_compat import process_groups
 
 T = TypeVar("T")
 
@@ -24,10 +27,10 @@ Layout = tuple[tuple[int, ...], torch.dtype]
 
 
 @overload
-def gather(group: Group, tensor: torch.Tensor, *, dst: None = None) -> torch.Tensor: ...
+def gather(group: GroupInfo, tensor: torch.Tensor, *, dst: None = None) -> torch.Tensor: ...
 @overload
-def gather(group: Group, tensor: torch.Tensor, *, dst: int) -> torch.Tensor | None: ...
-def gather(group: Group, tensor: torch.Tensor, *, dst: int | None = None) -> torch.Tensor | None:
+def gather(group: GroupInfo, tensor: torch.Tensor, *, dst: int) -> torch.Tensor | None: ...
+def gather(group: GroupInfo, tensor: torch.Tensor, *, dst: int | None = None) -> torch.Tensor | None:
     """The tensors of all ranks, stacked in rank order: shape (world size, *tensor.shape), where `tensor` is.
 
     Args:
@@ -51,14 +54,14 @@ def gather(group: Group, tensor: torch.Tensor, *, dst: int | None = None) -> tor
 
 @overload
 def gather_list(
-    group: Group, tensors: Sequence[torch.Tensor], *, dst: None = None
+    group: GroupInfo, tensors: Sequence[torch.Tensor], *, dst: None = None
 ) -> list[list[torch.Tensor]]: ...
 @overload
 def gather_list(
-    group: Group, tensors: Sequence[torch.Tensor], *, dst: int
+    group: GroupInfo, tensors: Sequence[torch.Tensor], *, dst: int
 ) -> list[list[torch.Tensor]] | None: ...
 def gather_list(
-    group: Group, tensors: Sequence[torch.Tensor], *, dst: int | None = None
+    group: GroupInfo, tensors: Sequence[torch.Tensor], *, dst: int | None = None
 ) -> list[list[torch.Tensor]] | None:
     """The lists of all ranks, in rank order, on `group.device`; lengths, shapes and dtypes may all differ.
 
@@ -87,10 +90,10 @@ def gather_list(
 
 
 @overload
-def gather_object(group: Group, value: T, *, dst: None = None) -> list[T]: ...
+def gather_object(group: GroupInfo, value: T, *, dst: None = None) -> list[T]: ...
 @overload
-def gather_object(group: Group, value: T, *, dst: int) -> list[T] | None: ...
-def gather_object(group: Group, value: T, *, dst: int | None = None) -> list[T] | None:
+def gather_object(group: GroupInfo, value: T, *, dst: int) -> list[T] | None: ...
+def gather_object(group: GroupInfo, value: T, *, dst: int | None = None) -> list[T] | None:
     """The values of all ranks in rank order, pickled on the way; None on ranks other than `dst`."""
     if dst is None or not _many(group):
         return _all_objects(group, value)
@@ -99,7 +102,7 @@ def gather_object(group: Group, value: T, *, dst: int | None = None) -> list[T] 
     return values
 
 
-def broadcast_object(group: Group, value: T, *, src: int = 0) -> T:
+def broadcast_object(group: GroupInfo, value: T, *, src: int = 0) -> T:
     """The value of rank `src`, on all ranks; what the others pass is not looked at."""
     if not _many(group):
         return value
@@ -108,7 +111,7 @@ def broadcast_object(group: Group, value: T, *, src: int = 0) -> T:
     return values[0]
 
 
-def barrier(group: Group) -> None:
+def barrier(group: GroupInfo) -> None:
     """Wait until all ranks are here."""
     if not _many(group):
         return
@@ -118,11 +121,11 @@ def barrier(group: Group) -> None:
         dist.barrier()
 
 
-def _many(group: Group) -> bool:
+def _many(group: GroupInfo) -> bool:
     return group.world_size > 1 and bool(dist.is_initialized())
 
 
-def _all_objects(group: Group, value: T) -> list[T]:
+def _all_objects(group: GroupInfo, value: T) -> list[T]:
     if not _many(group):
         return [value]
     values: list[Any] = [None] * group.world_size
@@ -130,7 +133,7 @@ def _all_objects(group: Group, value: T) -> list[T]:
     return values
 
 
-def _gather_bytes(group: Group, block: torch.Tensor, dst: int | None) -> list[torch.Tensor] | None:
+def _gather_bytes(group: GroupInfo, block: torch.Tensor, dst: int | None) -> list[torch.Tensor] | None:
     """Blocks of one size, in rank order; bytes, because not every backend knows every dtype."""
     wanted = dst is None or group.rank == dst
     if not _many(group) or block.numel() == 0:
@@ -171,11 +174,11 @@ Number: TypeAlias = "float | torch.Tensor"
 
 
 @overload
-def mean(group: Group, metrics: Mapping[str, Number], *, weight: float = 1) -> dict[str, float]: ...
+def mean(group: GroupInfo, metrics: Mapping[str, Number], *, weight: float = 1) -> dict[str, float]: ...
 @overload
-def mean(group: Group, metrics: Number, *, weight: float = 1) -> float: ...
+def mean(group: GroupInfo, metrics: Number, *, weight: float = 1) -> float: ...
 def mean(
-    group: Group, metrics: Mapping[str, Number] | Number, *, weight: float = 1
+    group: GroupInfo, metrics: Mapping[str, Number] | Number, *, weight: float = 1
 ) -> dict[str, float] | float:
     """The mean over all ranks, each counting with its `weight`: sum(weight * value) / sum(weight).
 
@@ -206,3 +209,49 @@ def mean(
         total = math.fsum(each for _, each in pairs)
         means[name] = math.fsum(value * each for value, each in pairs) / total if total else math.nan
     return means[""] if single else means
+
+
+_turns = itertools.count()
+
+
+@contextlib.contextmanager
+def first(group: GroupInfo, *, local: bool = False) -> Iterator[None]:
+    """Rank 0 runs the block first; the others wait and run it when it is done (download once, then read).
+
+    Args:
+        group: the process group; all ranks enter.
+        local: the first rank of every host runs it first, for what each host keeps for itself.
+
+    Raises:
+        RuntimeError: on the ranks that wait, where the first one raised, in its words.
+    """
+    number = next(_turns)
+    if not dist.is_initialized() or group.world_size == 1:
+        yield
+        return
+    store = process_groups.default_store()
+    key = f"first/{number}/{rendezvous.host()}" if local else f"first/{number}"
+    if (group.local_rank if local else group.rank) != 0:
+        with phase("waiting for rank 0"):
+            rendezvous.wait_for_keys(
+                store, [key]
+            )  # through the store: a download may outlast a collective's timeout
+            said = bytes(store.get(key)).decode()
+        if said:
+            raise RuntimeError(f"rank {said.replace(' ', ' failed while this rank waited for it: ', 1)}")
+        yield
+        return
+    try:
+        yield
+    except BaseException as error:
+        store.set(key, f"{group.rank} {type(error).__name__}: {error}")
+        raise
+    store.set(key, "")
+
+
+def print_in_order(group: GroupInfo, *values: object, sep: str = " ") -> None:
+    """As `print`, from all ranks: rank 0 prints what each has to say, in rank order, with its number."""
+    texts = gather_object(group, sep.join(str(value) for value in values), dst=0)
+    if group.rank == 0 and texts is not None:
+        for rank, text in enumerate(texts):
+            print(f"[rank {rank}] {text}", flush=True)

@@ -1,11 +1,7 @@
-"""`Group`: the process group as one rank sees it, and the list of all that can be asked of it.
-
-Log on rank 0 only.
-"""
+"""`Group`: the process group as one rank sees it, with everything that can be done with it as methods."""
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from dataclasses import dataclass
@@ -14,45 +10,15 @@ from types import TracebackType
 import torch
 import torch.distributed as dist
 
-from ddptop.training.ddp import checkpoint, collectives, failure, turns
-from ddptop.training.ddp import collectives as metrics
+from ddptop.training.ddp import checkpoint, collectives, logging, teardown
 from ddptop.training.ddp import loader as loaders
 from ddptop.training.ddp import wrap as wrapping
-
-
-class RankZero(logging.Filter):
-    """Lets records pass on rank 0 only."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__()
-        self.rank = rank
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether this is rank 0."""
-        return self.rank == 0
-
-
-def rank_logger(group: Group, name: str | None = None) -> logging.Logger:
-    """`logging.getLogger(name)`, silent on all ranks but 0; level and handlers are the script's to set."""
-    found = logging.getLogger(name or "train")
-    for known in [known for known in found.filters if isinstance(known, RankZero)]:
-        found.removeFilter(known)
-    found.addFilter(RankZero(group.rank))
-    return found
+from ddptop.training.ddp.group_info import GroupInfo
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class Group(GroupInfo):
     """The process group of this run, as one rank sees it. Leaving the `with` block destroys it."""
-
-    rank: int
-    world_size: int
-    local_rank: int
-    device: torch.device
-    backend: str
-    local_world_size: int = 1
-    seed: int | None = None
-    """As given to `setup`: of the weights. Each rank's own random numbers come from seed + 1 + rank."""
 
     @classmethod
     def current(cls) -> Group:
@@ -78,16 +44,15 @@ class Group:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        from ddptop.training.ddp.setup import end
 
-        if error is None or failure.exit_code(error) == 0:
-            end(failed=False)
+        if error is None or teardown.exit_code(error) == 0:
+            teardown.end(failed=False)
             return
-        failure.note(error)
-        first = failure.is_first_of_group()
-        end(failed=True)
+        teardown.note_failure(error)
+        first = teardown.is_first_failure()
+        teardown.end(failed=True)
         if not first and not isinstance(error, KeyboardInterrupt):
-            time.sleep(failure.STAY_S)
+            time.sleep(teardown.STAY_S)
 
     @property
     def restarts(self) -> int:
@@ -105,11 +70,10 @@ class Group:
     gather_object = collectives.gather_object
     broadcast_object = collectives.broadcast_object
     barrier = collectives.barrier
-    mean = metrics.mean
-
-    first = turns.first
-    print = turns.print_in_order
-    logger = rank_logger
+    mean = collectives.mean
+    first = collectives.first
+    print = collectives.print_in_order
+    logger = logging.rank_logger
 
     save = checkpoint.save
     load = checkpoint.load

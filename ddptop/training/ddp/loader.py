@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from ddptop.training.ddp import seeding
-
-if TYPE_CHECKING:
-    from ddptop.training.ddp.group import Group
+from ddptop.training.ddp.group_info import GroupInfo, seed_of_rank
 
 MAX_WORKERS = 4
 """Workers by default and rank: beyond a few, what limits a loader is seldom their number."""
@@ -70,7 +67,7 @@ class Loader(DataLoader[Any]):  # type: ignore[misc]  # torch is not followed
 
 
 def loader(
-    group: Group,
+    group: GroupInfo,
     dataset: Dataset[Any],
     *,
     batch_size: int = 1,
@@ -115,7 +112,7 @@ def loader(
             options.setdefault("multiprocessing_context", "forkserver")
     seed = group.seed or 0
     options.setdefault(
-        "generator", torch.Generator().manual_seed(seeding.seed_of_rank(seed, group.rank))
+        "generator", torch.Generator().manual_seed(seed_of_rank(seed, group.rank))
     )  # seeds the workers
     sampler: DistributedSampler[Any] = DistributedSampler(
         dataset, group.world_size, group.rank, shuffle=shuffle, seed=seed, drop_last=drop_last
@@ -131,7 +128,7 @@ def loader(
     )
 
 
-def _workers(group: Group, dataset: Dataset[Any]) -> int:
+def _workers(group: GroupInfo, dataset: Dataset[Any]) -> int:
     if group.device.type != "cuda" or isinstance(dataset, TensorDataset):
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

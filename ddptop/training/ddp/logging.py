@@ -1,13 +1,15 @@
-"""What a script says of its own accord to those who watch: `ddptop.log` and `ddptop.phase`."""
+"""What a script reports itself: `ddptop.log` and `ddptop.phase`, and a logger that prints on rank 0 only."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 
 import torch
 
 from ddptop.training import attach
+from ddptop.training.ddp.group_info import GroupInfo
 from ddptop.training.guard import guard
 
 
@@ -50,3 +52,24 @@ def tell_card(name: str, value: str | int | float | bool) -> None:
         session.ask_for_description()  # which also sends the card again
     except Exception as error:  # noqa: BLE001 - the training boundary
         guard.caught(error)
+
+
+class RankZero(logging.Filter):
+    """Lets records pass on rank 0 only."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.rank = rank
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
+
+
+def rank_logger(group: GroupInfo, name: str | None = None) -> logging.Logger:
+    """`logging.getLogger(name)`, silent on all ranks but 0; level and handlers are the script's to set."""
+    found = logging.getLogger(name or "train")
+    for known in [known for known in found.filters if isinstance(known, RankZero)]:
+        found.removeFilter(known)
+    found.addFilter(RankZero(group.rank))
+    return found

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 import torch.multiprocessing as mp
 
-from ddptop.training.ddp import bootstrap, failure
-from ddptop.training.ddp.place import Place
+from ddptop.training.ddp import teardown
+from ddptop.training.ddp.placement import Placement, refuse_while_importing
 
 GRACE_S = 5.0
 """After the first failure the other ranks have this long to end by themselves, before they are terminated."""
@@ -25,10 +25,10 @@ GRACE_S = 5.0
 class Ranks:
     """The processes that `spawn(join=False)` has started."""
 
-    def __init__(self, context: Any, reserved: contextlib.ExitStack, notes: Path) -> None:
+    def __init__(self, context: Any, reserved: contextlib.ExitStack, failures: Path) -> None:
         self._context = context
         self._reserved = reserved
-        self._notes = notes
+        self._failures = failures
 
     def pids(self) -> list[int]:
         """Their process ids, in rank order."""
@@ -44,10 +44,10 @@ class Ranks:
         try:
             done = bool(self._context.join(timeout, GRACE_S))
         except mp.ProcessRaisedException as error:
-            # Of several ends the one that torch has found need not be the first.
-            began = self._killed() or self._failed_first()
+            # Of several failures the one that torch reports need not be the first.
+            first = self._killed() or self._failed_first()
             self._reserved.close()
-            raise began or error from None
+            raise first or error from None
         except mp.ProcessExitedException:
             self._reserved.close()
             raise
@@ -56,7 +56,7 @@ class Ranks:
         return done
 
     def _killed(self) -> Exception | None:
-        """A rank that a signal has ended, other than the SIGTERM that ends the rest."""
+        """The error of a rank ended by a signal, other than the SIGTERM that ends the remaining ranks."""
         for rank, process in enumerate(self._context.processes):
             code = process.exitcode
             if code is not None and code < 0 and code != -signal.SIGTERM:
@@ -68,17 +68,19 @@ class Ranks:
         return None
 
     def _failed_first(self) -> Exception | None:
-        """The rank that has noted its failure before the others."""
-        notes = [(failure.read(self._notes / str(rank)), rank) for rank in range(len(self.pids()))]
-        failed = [(note, rank) for note, rank in notes if note is not None]
+        """The error of the rank that failed first, by the times of their failures."""
+        failures = [
+            (teardown.read_failure(self._failures / str(rank)), rank) for rank in range(len(self.pids()))
+        ]
+        failed = [(failure, rank) for failure, rank in failures if failure is not None]
         if not failed:
             return None
-        note, rank = min(failed)
-        if note.exit_code is not None:
-            words = f"process {rank} terminated with exit code {note.exit_code}"
-            left: Exception = mp.ProcessExitedException(words, rank, self.pids()[rank], note.exit_code)
+        failure, rank = min(failed)
+        if failure.exit_code is not None:
+            words = f"process {rank} terminated with exit code {failure.exit_code}"
+            left: Exception = mp.ProcessExitedException(words, rank, self.pids()[rank], failure.exit_code)
             return left
-        words = f"\n\n-- Process {rank} terminated with the following error:\n{note.traceback}"
+        words = f"\n\n-- Process {rank} terminated with the following error:\n{failure.traceback}"
         raised: Exception = mp.ProcessRaisedException(words, rank, self.pids()[rank])
         return raised
 
@@ -115,7 +117,7 @@ def spawn(
     """
     if world_size < 1:
         raise ValueError(f"world_size must be at least 1, not {world_size}")
-    bootstrap.refuse("ddptop.spawn()")
+    refuse_while_importing("ddptop.spawn()")
     if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
         raise RuntimeError(
             f"torchrun has started {os.environ['WORLD_SIZE']} processes of this script, and each would spawn "
@@ -123,17 +125,17 @@ def spawn(
         )
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(contextlib.closing(_reserve_port())).getsockname()[1]
-        notes = Path(tempfile.mkdtemp(prefix="ddptop-spawn-"))
-        stack.callback(shutil.rmtree, notes, ignore_errors=True)
+        failures = Path(tempfile.mkdtemp(prefix="ddptop-spawn-"))
+        stack.callback(shutil.rmtree, failures, ignore_errors=True)
         context = mp.start_processes(
             _rank,
-            args=(fn, world_size, port, notes, args),
+            args=(fn, world_size, port, failures, args),
             nprocs=world_size,
             join=False,
             daemon=daemon,
             start_method=start_method,
         )
-        ranks = Ranks(context, stack.pop_all(), notes)
+        ranks = Ranks(context, stack.pop_all(), failures)
     if not join:
         return ranks
     while not ranks.join():
@@ -142,19 +144,19 @@ def spawn(
 
 
 def _rank(
-    rank: int, fn: Callable[..., object], world_size: int, port: int, notes: Path, args: tuple[Any, ...]
+    rank: int, fn: Callable[..., object], world_size: int, port: int, failures: Path, args: tuple[Any, ...]
 ) -> None:
     """In the child."""
     os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # of a launcher above: it does not serve this group
-    place = Place(rank, world_size, rank, world_size, "127.0.0.1", port, "torchrun")
-    os.environ.update(place.variables())
+    placement = Placement(rank, world_size, rank, world_size, "127.0.0.1", port, "torchrun")
+    os.environ.update(placement.variables())
     if not os.environ.get("OMP_NUM_THREADS"):
         torch.set_num_threads(max(1, torch.get_num_threads() // world_size))
-    failure.write_to(notes / str(rank))
+    teardown.write_failure_to(failures / str(rank))
     try:
         fn(rank, *args)
     except (Exception, SystemExit) as error:
-        failure.note(error)
+        teardown.note_failure(error)
         raise
 
 

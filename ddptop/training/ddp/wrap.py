@@ -9,21 +9,18 @@ import contextlib
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks, powerSGD_hook
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel import distributed as ddp_module
 
 from ddptop.training import attach
-from ddptop.training.ddp import seeding
+from ddptop.training.ddp.group_info import GroupInfo, seed_generators, seed_of_rank
 from ddptop.training.ddp.logging import tell_card
-
-if TYPE_CHECKING:
-    from ddptop.training.ddp.group import Group
+from ddptop.training.torch_compat import ddp as torch_ddp
 
 Hook = Callable[[Any, Any], Any]
 
@@ -70,12 +67,12 @@ def one_bucket(model: torch.nn.Module, process_group: Any) -> dict[str, float]:
 
 Batch = TypeVar("Batch")
 
-_seeded: weakref.WeakSet[Group] = weakref.WeakSet()
+_seeded: weakref.WeakSet[GroupInfo] = weakref.WeakSet()
 """Groups whose ranks draw their own random numbers already."""
 
 
 def wrap_in_group(
-    group: Group,
+    group: GroupInfo,
     model: torch.nn.Module,
     *,
     sync_batchnorm: bool = False,
@@ -119,7 +116,7 @@ def wrap_in_group(
         tell_card("seed", group.seed)
         if group not in _seeded:
             _seeded.add(group)
-            seeding.seed_alike(seeding.seed_of_rank(group.seed, group.rank))
+            seed_generators(seed_of_rank(group.seed, group.rank))
     return ddp
 
 
@@ -148,7 +145,7 @@ def wrap(
         model = _with_sync_batchnorm(model, devices, process_group)
     names = _all_below(model, ignore)
     if names:
-        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
+        torch_ddp.ignore_parameters(model, names)
     if len(devices) == 1 and next(iter(devices)).type == "cuda":
         options.setdefault("device_ids", [next(iter(devices)).index])
     if named_powersgd:
@@ -171,7 +168,7 @@ def devices_of(model: torch.nn.Module) -> set[torch.device]:
 
 
 def accumulate(
-    group: Group, model: DistributedDataParallel, batches: Iterable[Batch], *, every: int
+    group: GroupInfo, model: DistributedDataParallel, batches: Iterable[Batch], *, every: int
 ) -> Iterator[tuple[Batch, bool]]:
     """Yield (batch, steps): gradients are summed over `every` batches and only then all-reduced.
 
@@ -203,7 +200,7 @@ def _accumulate(
 
 
 def join(
-    group: Group,
+    group: GroupInfo,
     model: DistributedDataParallel,
     *,
     divide_by_initial_world_size: bool = True,
@@ -216,7 +213,7 @@ def join(
         ValueError: for `divide_by_initial_world_size=False` with a communication hook: hooks divide by the
             world size, so the gradients would be too small by the share of ranks that have joined.
     """
-    if not divide_by_initial_world_size and getattr(model, "_comm_hooks", None):
+    if not divide_by_initial_world_size and torch_ddp.has_comm_hook(model):
         raise ValueError(
             "a communication hook divides by the whole world size: with one, "
             "join(divide_by_initial_world_size=False) would be wrong; wrap the model without comm_hook"
@@ -233,7 +230,7 @@ def _with_sync_batchnorm(
     model: torch.nn.Module, devices: set[torch.device], process_group: Any
 ) -> torch.nn.Module:
     if any(device.type == "cpu" for device in devices):
-        if _is_rank_0() and any(isinstance(part, _BatchNorm) for part in model.modules()):
+        if _is_rank_0() and torch_ddp.has_batchnorm(model):
             warnings.warn(
                 "torch has no SyncBatchNorm on the CPU: BatchNorm layers stay as they are, "
                 "and each rank's statistics are of its own batch",

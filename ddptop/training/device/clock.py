@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ddptop.training.device.events import Device, Event, EventPool, NoEvent
+from ddptop.training.device.events import CudaEvent, Device, EventPool, NoEvent
 
 RENEW_NS = 4_000_000_000
 """Age at which a reference is replaced: float32 milliseconds resolve 0.5 us there."""
@@ -36,7 +36,7 @@ PAUSE_NS = 1_000_000_000
 class Reference(NamedTuple):
     """An event and the moment at which it happened."""
 
-    event: Event
+    event: CudaEvent
     at_ns: int
     """CLOCK_MONOTONIC."""
     bound_ns: int
@@ -86,7 +86,7 @@ class DeviceClock:
             self._not_before_ns = self._now() + PAUSE_NS
         return bool(self._references)
 
-    def host_ns(self, event: Event) -> int | None:
+    def host_ns(self, event: CudaEvent) -> int | None:
         """The moment of an event that has happened; None while there is no reference."""
         if not self._references:
             return None
@@ -116,5 +116,5 @@ class DeviceClock:
             before = looked  # it was still to come: the moment is not earlier than this look
 
 
-def _moment(reference: Reference, event: Event) -> int:
+def _moment(reference: Reference, event: CudaEvent) -> int:
     return reference.at_ns + round(reference.event.elapsed_time(event) * 1e6)

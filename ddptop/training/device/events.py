@@ -2,6 +2,11 @@
 
 Nothing in this package ever synchronises: an event is recorded, later asked whether it has happened
 (`query`), and only then read.
+
+Bucket all-reduces timed by CUDA events: `ready` on the compute stream, `end` after the collective.
+
+A host clock at the hand-over says when a collective was enqueued, not when it ran. So a call's two stamps
+are events here, which the publisher turns into nanoseconds when they have happened (`StepResolver`).
 """
 
 from __future__ import annotations
@@ -10,7 +15,11 @@ import contextlib
 import ctypes
 import weakref
 from collections import deque
+from functools import partial
 from typing import Any, Protocol
+
+from ddptop.training.guard import guard
+from ddptop.training.recorder import BucketCall, now
 
 MAX_EVENTS = 8192
 """Events of one process, under way or idle: 60 buckets over 64 steps. Where the publisher is starved or dead
@@ -28,7 +37,7 @@ _THREAD_LOCAL = 1
 """CU_STREAM_CAPTURE_MODE_THREAD_LOCAL of the CUDA driver's interface."""
 
 
-class Event(Protocol):
+class CudaEvent(Protocol):
     """The part of `torch.cuda.Event` that is used here."""
 
     def record(self, stream: Any = None) -> None:
@@ -44,7 +53,7 @@ class Event(Protocol):
 class Device(Protocol):
     """What the timers need of a CUDA device."""
 
-    def new_event(self) -> Event:
+    def new_event(self) -> CudaEvent:
         """An event with timing."""
 
     def make_current(self) -> None:
@@ -72,8 +81,8 @@ class CudaDevice:
         self._cuda = torch.cuda
         self._index = index
 
-    def new_event(self) -> Event:
-        event: Event = self._cuda.Event(enable_timing=True)
+    def new_event(self) -> CudaEvent:
+        event: CudaEvent = self._cuda.Event(enable_timing=True)
         return event
 
     def make_current(self) -> None:
@@ -98,7 +107,7 @@ class EventPool:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._idle: deque[Event] = deque()
+        self._idle: deque[CudaEvent] = deque()
         self._all: weakref.WeakSet[Any] = weakref.WeakSet()
         """Also those that a dropped step takes along: they are gone when nobody holds them."""
         self.refused = 0
@@ -114,7 +123,7 @@ class EventPool:
         """Whether there is none to be had now."""
         return not self._idle and len(self._all) >= MAX_EVENTS
 
-    def take(self) -> Event:
+    def take(self) -> CudaEvent:
         """An event that nobody else has. Raises NoEvent where too many are under way."""
         with contextlib.suppress(IndexError):
             return self._idle.popleft()
@@ -125,7 +134,7 @@ class EventPool:
         self._all.add(event)
         return event
 
-    def mark(self, stream: Any = None) -> Event:
+    def mark(self, stream: Any = None) -> CudaEvent:
         """An event recorded now, on `stream` or the current one. Raises NoEvent, or what CUDA says."""
         event = self.take()
         try:
@@ -138,7 +147,7 @@ class EventPool:
             raise
         return event
 
-    def give(self, *events: Event) -> None:
+    def give(self, *events: CudaEvent) -> None:
         """Take back events that have happened and have been read."""
         self._idle.extend(events)
 
@@ -163,3 +172,84 @@ def ignore_captures() -> None:
         ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(
             ctypes.byref(ctypes.c_int(_THREAD_LOCAL))
         )
+
+
+UNTIMED = -1
+"""Stands for the end of a call of which nothing will be known."""
+
+
+class CudaTimer:
+    """For NCCL: its future is complete, on the host, as soon as the collective is enqueued.
+
+    `future.wait()` then makes only the current stream wait, which is an own side stream of high priority:
+    neither the compute stream nor the host is held up. (`work.wait()` would take the tensors out of the
+    group's care.)
+    """
+
+    def __init__(self, device: Device, pool: EventPool) -> None:
+        self._device = device
+        self._pool = pool
+        self._side: Any = None
+
+    def ready(self) -> CudaEvent | None:
+        """An event on the compute stream; None while a graph is captured, where nothing may be recorded."""
+        return _marked(self._device, self._pool)
+
+    def watch(self, call: BucketCall, future: Any) -> None:
+        """Record the end on the side stream."""
+        if future.done():
+            self._mark_end(call, future)
+        else:  # a hook of the user's that works on the host: to wait here would hold up the next bucket
+            future.add_done_callback(partial(self._ended, call))
+
+    def _ended(self, call: BucketCall, future: Any) -> None:
+        try:
+            self._mark_end(call, future)
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+
+    def _mark_end(self, call: BucketCall, future: Any) -> None:
+        end: Any = UNTIMED
+        try:
+            if self._side is None:
+                self._side = self._device.side_stream()
+            with self._device.on(self._side):
+                future.wait()
+                end = self._pool.mark(self._side)
+        except NoEvent:
+            pass
+        finally:  # whatever CUDA or the hook says: a call without an end would hold up its step
+            call[2] = end
+
+
+class GlooCudaTimer:
+    """For gloo with CUDA tensors: the host moves the bytes, so the end is the host's moment.
+
+    `ready` is still the device's: gloo waits for the gradient before it copies it.
+    """
+
+    def __init__(self, device: Device, pool: EventPool) -> None:
+        self._device = device
+        self._pool = pool
+
+    def ready(self) -> CudaEvent | None:
+        """As `CudaTimer.ready`."""
+        return _marked(self._device, self._pool)
+
+    def watch(self, call: BucketCall, future: Any) -> None:
+        """Note the end in the future's callback, on a gloo thread."""
+        future.add_done_callback(partial(self._ended, call))
+
+    def _ended(self, call: BucketCall, _future: Any) -> None:
+        call[2] = now()
+
+
+def _marked(device: Device, pool: EventPool) -> CudaEvent | None:
+    """An event on the compute stream, or None: whatever CUDA says, the collective must be launched."""
+    try:
+        return None if device.capturing() else pool.mark()
+    except NoEvent:
+        return None
+    except Exception as error:  # noqa: BLE001 - the training boundary
+        guard.caught(error)
+        return None

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from ddptop.training import recorder
-from ddptop.training.device.events import Device, Event, EventPool, NoEvent
+from ddptop.training.device.events import CudaEvent, Device, EventPool, NoEvent
 from ddptop.training.guard import guard
 
 
@@ -32,7 +32,7 @@ class PhaseMarks:
     def __init__(self, device: Device, pool: EventPool) -> None:
         self._device = device
         self._pool = pool
-        self._marks: list[tuple[int, Event]] = []
+        self._marks: list[tuple[int, CudaEvent]] = []
         self._refused = False
         self.captured = 0
         """Borders that were captured into a graph instead: nothing may be recorded there."""
@@ -49,13 +49,13 @@ class PhaseMarks:
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
 
-    def take(self) -> list[tuple[int, Event]]:
+    def take(self) -> list[tuple[int, CudaEvent]]:
         """The marks since the last call; none where one of them could not be had."""
         marks, self._marks = self._marks, []
         refused, self._refused = self._refused, False
         return [] if refused else marks
 
-    def pending(self) -> list[tuple[int, Event]]:
+    def pending(self) -> list[tuple[int, CudaEvent]]:
         """A copy of the marks so far, for another thread."""
         return list(self._marks)
 

@@ -1,12 +1,7 @@
-"""torch's flight recorder: the newest collectives of this process, as the process itself remembers them.
+"""torch's flight recorder: the newest collectives of this process, and its dumps as files in the run folder.
 
-Private interfaces of torch (2.6 to 2.13): `_dump_nccl_trace` for NCCL, `_dump_fr_trace` for gloo from 2.13
-on. Both give a pickle of torch's own making. With stack traces the first dump takes over a second, so it is
-taken without; a full buffer of 2000 collectives takes 25 to 70 ms on two busy cores, and holds the GIL.
-
-The flight recorder's dump as a file of the run's folder, such as torch's own analyser reads.
-
-`flight/ddptop_<backend>_rank_<rank>`, a pickle; each ASK's replaces the one before. By hand, on the copies
+torch's own analyser reads the files, `flight/ddptop_<backend>_rank_<rank>`; those of an ASK replace those of
+the one before. By hand, on the copies
 that are kept beside the recording (`collector/flight_analyser.py`): `torchfrtrace --allow-incomplete-ranks
 FOLDER`, and where there are dumps of gloo and of NCCL, one after the other with `--prefix ddptop_gloo_rank_`
 and `--prefix ddptop_nccl_rank_`. It unpickles what it finds, and a pickle can run any code: give it a folder
@@ -16,27 +11,25 @@ only where nobody else can have written in it.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from ddptop.host.folders import open_private, write_private
 from ddptop.host.runs import flight_folder
 from ddptop.protocol.evidence import Operation
 from ddptop.training.device.events import ignore_captures
 from ddptop.training.evidence.flight_analysis import MAX_BYTES, NUMBER, dump_name
+from ddptop.training.torch_compat.process_groups import flight_dumps, group_configs
 
 NEWEST = 128
 """Operations told: a rank runs ahead of another by the buckets of one backward, or by some broadcasts."""
 
 SIZES_CHARACTERS = 200
 """Of the sizes of one operation's inputs: a coalesced one may have hundreds."""
-
-_DUMPS = ("_dump_fr_trace", "_dump_nccl_trace")
 
 
 class Flight(NamedTuple):
@@ -60,17 +53,11 @@ def read(now_unix_ns: int) -> Flight:
     dumps: list[dict[str, Any]] = []
     if torch.cuda.is_initialized():
         ignore_captures()  # a dump of NCCL's asks its events, in this thread
-    for dump in _dumps():
-        told = pickle.loads(dump(includeCollectives=True, includeStackTraces=False, onlyActive=False))
-        dumps.append(told)
-        entries += told.get("entries", ())
-        completed |= _completed(told)
+    for dump in flight_dumps():
+        dumps.append(dump)
+        entries += dump.get("entries", ())
+        completed |= _completed(dump)
     return Flight(completed, _newest(entries, now_unix_ns), tuple(dumps))
-
-
-def _dumps() -> Iterable[Callable[..., bytes]]:
-    module = torch._C._distributed_c10d
-    return [getattr(module, name) for name in _DUMPS if hasattr(module, name)]
 
 
 def _completed(told: dict[str, Any]) -> dict[str, int]:
@@ -128,9 +115,7 @@ def readable(dump: Dump, entries: list[Dump], number: int) -> Dump:
     """
     config = dict(dump.get("pg_config", {}))
     config.pop("", None)
-    for group, name in list(distributed_c10d._world.pg_names.items()):
-        ranks = sorted(distributed_c10d._world.pg_group_ranks[group])
-        config[str(name)] = {"name": str(name), "desc": group.group_desc, "ranks": str(ranks)}
+    config |= group_configs()
     entries = [entry for entry in entries if entry["process_group"][0] in config]
     return {**dump, "pg_config": config, "entries": entries, NUMBER: number}
 

@@ -27,11 +27,11 @@ def _step_aside() -> bool:
 
 def _watch_for_ddp() -> None:
     try:
-        from ddptop.training import attach, import_hook
+        from ddptop.training import attach
     except ImportError:  # another Python than ddptop's own: the launcher says that no rank reported
         return
     if attach.enabled():
-        import_hook.when_imported("torch.nn.parallel.distributed", attach.patch)
+        attach.attach_when_imported()
 
 
 try:

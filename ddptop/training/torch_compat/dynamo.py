@@ -1,19 +1,27 @@
 """torch.compile: Dynamo compiles a training as without the wrappers, with the same graphs and graph breaks.
 
-Dynamo meets a wrapper in two ways. Where it traces a caller and would inline the wrapper, it takes instead
-what the function names as `_torchdynamo_inline` (torch's own mark for compiled functions; torch 2.6 to
-2.13): the original, so that it traces, or gives up, at torch's own line. Where Python runs the wrapper, its
-frame is one that Dynamo skips, and the next frame, the original's, is compiled as ever. What the recorder
-itself calls in torch is not: `pause` and `resume` stand around it.
+Dynamo meets a wrapper in two ways. Where it traces a caller and would inline the wrapper, it takes what the
+function names as `_torchdynamo_inline` (torch's own mark for compiled functions) instead: the original, so
+that it traces, or gives up, at torch's own line. Where Python runs the wrapper, its frame is one that Dynamo
+skips, and the next frame, the original's, is compiled as ever. What the recorder itself calls in torch is
+not compiled: it is between `pause` and `resume`.
+
+Checked on torch 2.6, 2.13 and 2.15.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from ddptop.training.import_hook import when_imported
+
+ORIGINAL = "_orig_mod"
+"""Under this name torch.compile keeps the module that it compiles."""
 
 try:  # without importing torch._dynamo; 25 ns for a pair of calls
     from torch._C._dynamo.eval_frame import set_eval_frame as _set_eval_frame
@@ -36,6 +44,17 @@ def keep_dynamo_out() -> None:
     Importing torch._dynamo takes over a second: this waits until the script does it.
     """
     when_imported("torch._dynamo.trace_rules", lambda module: module.add("ddptop.training"))
+
+
+def is_compiled(module: Any) -> bool:
+    """Whether a module is what torch.compile returns: it puts `_orig_mod.` into the names of parameters."""
+    frame = sys.modules.get("torch._dynamo.eval_frame")  # importing it takes a second
+    return frame is not None and isinstance(module, frame.OptimizedModule)
+
+
+def no_torch_function() -> Any:
+    """A context in which no `__torch_function__` of a subclass or mode is called."""
+    return torch._C.DisableTorchFunction()
 
 
 def pause() -> Any:

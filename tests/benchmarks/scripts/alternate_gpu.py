@@ -19,7 +19,7 @@ from alternate import Recorder
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ddptop.training.attach import current_session, switch_models
+from ddptop.training.attach import current_session
 
 CUDA = torch.cuda.is_available()
 WIDTH, LAYERS, FIRST_BATCH, LARGEST_BATCH = 2048, 8, 64, 1 << 20
@@ -35,12 +35,13 @@ class DeviceRecorder(Recorder):
         session = current_session()
         assert session is not None
         self._recorder = session.recorder
+        self._switch_models = session.switch_models
         self._marks = session.recorder.marks
 
     def use(self, yes: bool) -> None:
         super().use(yes)
         self._recorder.marks = self._marks if yes else None
-        switch_models(yes and self._recorder.detail)
+        self._switch_models(yes and self._recorder.detail)
 
 
 class Training:

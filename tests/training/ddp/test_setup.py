@@ -14,9 +14,9 @@ from torch import nn
 
 import ddptop
 from ddptop.training import attach
-from ddptop.training.ddp import failure, setup, wrap
+from ddptop.training.ddp import setup, teardown, wrap
 from ddptop.training.ddp.logging import tell_card
-from ddptop.training.ddp.place import Place
+from ddptop.training.ddp.placement import Placement
 from tests.processes import TORCHRUN, environment, run
 
 SCRIPT = """
@@ -110,7 +110,9 @@ def test_nccl_is_told_its_device_and_a_timeout_only_where_the_user_set_one(
 ) -> None:
     told: dict[str, object] = {}
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **words: told.update(words))
-    setup._begin_group(backend, None, Place(1, 2, 1, 2, "h", 1, "torchrun"), torch.device("cuda:1"), timeout)
+    setup._begin_group(
+        backend, None, Placement(1, 2, 1, 2, "h", 1, "torchrun"), torch.device("cuda:1"), timeout
+    )
     assert told == {"store": None, "rank": 1, "world_size": 2, **expected}
 
 
@@ -158,5 +160,5 @@ def test_the_seed_is_written_on_the_runs_card(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(("code", "expected"), [(None, 0), (0, 0), (3, 3), ("no such file", 1)])
 def test_exit_codes_are_those_that_python_makes_of_them(code: object, expected: int) -> None:
-    assert failure.exit_code(SystemExit(code)) == expected
-    assert failure.exit_code(ValueError()) is None
+    assert teardown.exit_code(SystemExit(code)) == expected
+    assert teardown.exit_code(ValueError()) is None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddptop.training.ddp.place import hosts, tasks_per_node
+from ddptop.training.ddp.placement import hosts, tasks_per_node
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,9 @@ import pytest
 from ddptop.protocol.messages import Flag
 from ddptop.training.device import events, resolver
 from ddptop.training.device.clock import RENEW_NS, DeviceClock
-from ddptop.training.device.cuda_timer import UNTIMED
-from ddptop.training.device.events import EventPool
+from ddptop.training.device.events import UNTIMED, EventPool
 from ddptop.training.device.marks import Mark, PhaseMarks
-from ddptop.training.device.resolver import GIVE_UP_NS, MAX_HELD, StepResolver
-from ddptop.training.device.scalars import DeviceScalars
+from ddptop.training.device.resolver import GIVE_UP_NS, MAX_HELD, DeviceScalars, StepResolver
 from ddptop.training.guard import Guard
 from ddptop.training.recorder import StepRecord
 from tests.training.device.fake import FakeDevice

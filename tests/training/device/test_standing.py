@@ -10,8 +10,17 @@ import pytest
 from ddptop.protocol.codec import decode, encode
 from ddptop.training.device.events import EventPool
 from ddptop.training.device.marks import Mark, PhaseMarks
-from ddptop.training.device.standing import COLLECTIVE, COMPUTE, EITHER, IDLE, Standing, standing
-from ddptop.training.device.timing import NAME, DeviceTiming, GraphWatch
+from ddptop.training.device.timing import (
+    COLLECTIVE,
+    COMPUTE,
+    EITHER,
+    IDLE,
+    NAME,
+    DeviceTiming,
+    GraphWatch,
+    Standing,
+    standing,
+)
 from ddptop.training.recorder import Recorder, StepRecord
 from tests.training.device.fake import FakeDevice, FakeEvent
 from tests.training.device.test_timers import MS, FakeSlots

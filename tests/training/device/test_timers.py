@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from ddptop.training.device import cuda_timer, events, marks
-from ddptop.training.device.cuda_timer import UNTIMED, CudaTimer, GlooCudaTimer
-from ddptop.training.device.events import MAX_EVENTS, EventPool, NoEvent
+from ddptop.training.device import events, marks
+from ddptop.training.device import events as cuda_timer
+from ddptop.training.device.events import MAX_EVENTS, UNTIMED, CudaTimer, EventPool, GlooCudaTimer, NoEvent
 from ddptop.training.device.marks import MAX_MARKS, Mark, PhaseMarks, phases
-from ddptop.training.device.scalars import SLOTS, DeviceScalars
+from ddptop.training.device.resolver import SLOTS, DeviceScalars
 from ddptop.training.device.timing import DeviceTiming
 from ddptop.training.guard import Guard
 from ddptop.training.recorder import MAX_LOSSES, Recorder

@@ -26,7 +26,7 @@ def main() -> None:
     train(model)
 
     from ddptop.training.attach import current_session
-    from ddptop.training.evidence.witness import Findings
+    from ddptop.training.evidence.reporter import Findings
     from ddptop.training.guard import guard
 
     session = current_session()

@@ -6,8 +6,8 @@ from collections import deque
 
 import pytest
 
+from ddptop.training.bucket_timing import FIRST, HOOK_READY_US, TimerBounds, quantile_us
 from ddptop.training.recorder import Recorder, StepRecord
-from ddptop.training.timers import FIRST, HOOK_READY_US, TimerBounds, quantile_us
 
 US = 1_000
 

@@ -11,10 +11,9 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from ddptop.training.ddp import meeting
-from ddptop.training.ddp.meeting import Card, meet, verdict
-from ddptop.training.ddp.place import Place
-from ddptop.training.ddp.stores import store_of
+from ddptop.training.ddp import rendezvous
+from ddptop.training.ddp.placement import Placement
+from ddptop.training.ddp.rendezvous import Card, meet, store_of, verdict
 from tests.processes import free_port, until
 
 SOON = timedelta(seconds=0.2)
@@ -108,18 +107,18 @@ def test_two_processes_of_one_rank_are_named() -> None:
 def test_a_rank_that_waits_for_rank_0_in_vain_says_where() -> None:
     port = free_port()
     with pytest.raises(RuntimeError, match=f"rank 1 found nobody at 127.0.0.1:{port} within 0.2 s"):
-        store_of(Place(1, 2, 1, 2, "127.0.0.1", port, "explicit"), SOON)
+        store_of(Placement(1, 2, 1, 2, "127.0.0.1", port, "explicit"), SOON)
 
 
 def test_a_long_wait_says_what_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(meeting, "TELL_S", 0.0)
+    monkeypatch.setattr(rendezvous, "TELL_S", 0.0)
     with pytest.raises(RuntimeError):
         meet(dist.HashStore(), card(0), SOON)
     assert capsys.readouterr().err == "ddptop: still waiting: 1 of 2 ranks have not come: 1\n"
     with pytest.raises(RuntimeError):
-        store_of(Place(1, 2, 1, 2, "127.0.0.1", free_port(), "explicit"), SOON)
+        store_of(Placement(1, 2, 1, 2, "127.0.0.1", free_port(), "explicit"), SOON)
     assert capsys.readouterr().err.startswith(
         "ddptop: still waiting for rank 0: nobody answers at 127.0.0.1:"
     )
@@ -129,4 +128,4 @@ def test_a_port_in_use_is_told_with_what_to_do() -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(RuntimeError, match=f"127.0.0.1:{port}: the port is in use.*Set MASTER_PORT"):
-            store_of(Place(0, 2, 0, 2, "127.0.0.1", port, "explicit"), SOON)
+            store_of(Placement(0, 2, 0, 2, "127.0.0.1", port, "explicit"), SOON)

@@ -1,13 +1,13 @@
-"""Where this process stands in its group: rank, world size and meeting point, as its launcher tells.
+"""`Placement`: rank, world size and rendezvous address of this process, from its launcher's environment.
 
-Slurm's own shorthand: lists of hosts and of tasks per node.
-
-Formats as in Slurm's `hostlist` and in the output environment of `srun(1)`.
+Slurm writes lists of hosts and of tasks per node in a shorthand: formats as in Slurm's `hostlist` and in the
+output environment of `srun(1)`.
 """
 
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import re
 from collections.abc import Mapping
@@ -91,8 +91,8 @@ SLURM_PORTS = range(10000, 30000)
 
 
 @dataclass(frozen=True)
-class Place:
-    """One rank, before there is a process group."""
+class Placement:
+    """Of one rank, before there is a process group."""
 
     rank: int
     world_size: int
@@ -109,25 +109,25 @@ class Place:
         rank: int | None = None,
         world_size: int | None = None,
         environment: Mapping[str, str] = os.environ,
-    ) -> Place:
+    ) -> Placement:
         """From the arguments, torchrun's variables, or Slurm's, in this order; with none of them, alone.
 
         Raises:
             ValueError: where some of them are set and others missing, naming both.
         """
         if rank is not None or world_size is not None:
-            place = _explicit(rank, world_size, environment)
+            placement = _explicit(rank, world_size, environment)
         elif any(name in environment for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")):
-            place = _torchrun(environment)
+            placement = _torchrun(environment)
         elif "SLURM_PROCID" in environment:
-            place = _slurm(environment)
+            placement = _slurm(environment)
         else:
             return cls(0, 1, 0, 1, "127.0.0.1", DEFAULT_PORT, "alone")
-        if not 0 <= place.rank < place.world_size:
+        if not 0 <= placement.rank < placement.world_size:
             raise ValueError(
-                f"rank {place.rank} is not in a world of {place.world_size} (ranks count from 0)"
+                f"rank {placement.rank} is not in a world of {placement.world_size} (ranks count from 0)"
             )
-        return place
+        return placement
 
     def variables(self) -> dict[str, str]:
         """What torchrun would have set: other libraries read it."""
@@ -141,11 +141,11 @@ class Place:
         }
 
 
-def _explicit(rank: int | None, world_size: int | None, environment: Mapping[str, str]) -> Place:
+def _explicit(rank: int | None, world_size: int | None, environment: Mapping[str, str]) -> Placement:
     if rank is None or world_size is None:
         given, missing = ("rank", "world_size") if world_size is None else ("world_size", "rank")
         raise ValueError(f"ddptop.setup({given}=...) needs {missing}= as well")
-    return Place(
+    return Placement(
         rank,
         world_size,
         _number(environment, "LOCAL_RANK", rank),
@@ -156,12 +156,12 @@ def _explicit(rank: int | None, world_size: int | None, environment: Mapping[str
     )
 
 
-def _torchrun(environment: Mapping[str, str]) -> Place:
+def _torchrun(environment: Mapping[str, str]) -> Placement:
     needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     _all_there(environment, needed, "torchrun or ddptop-run sets all of them")
     rank = _number(environment, "RANK")
     world_size = _number(environment, "WORLD_SIZE")
-    return Place(
+    return Placement(
         rank,
         world_size,
         _number(environment, "LOCAL_RANK", rank),
@@ -172,10 +172,10 @@ def _torchrun(environment: Mapping[str, str]) -> Place:
     )
 
 
-def _slurm(environment: Mapping[str, str]) -> Place:
+def _slurm(environment: Mapping[str, str]) -> Placement:
     _all_there(environment, ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"), "srun sets all of them")
     world_size = _number(environment, "SLURM_NTASKS")
-    return Place(
+    return Placement(
         _number(environment, "SLURM_PROCID"),
         world_size,
         _number(environment, "SLURM_LOCALID"),
@@ -229,3 +229,12 @@ def _number(environment: Mapping[str, str], name: str, default: int | None = Non
     if default is None or (text and not name.startswith("SLURM_")):
         raise ValueError(f"{name} must be a whole number, not {text!r}")
     return default
+
+
+def refuse_while_importing(call: str) -> None:
+    """Raise RuntimeError where a child of multiprocessing reaches `call` while it imports its script."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise RuntimeError(
+            f"{call} was reached while a process that this script has started imports it: "
+            "put what the script does below `if __name__ == '__main__':`"
+        )

@@ -3,24 +3,98 @@
 Stacks, sequence numbers and the flight recorder are read in a short-lived thread of their own: each takes
 milliseconds, but the reading may block (a mutex of torch's, a source file on a dead network drive), and
 heartbeats must go on. What has been found by the deadline is sent.
+
+Python stacks as messages carry them: of every thread of the process, and of an exception.
 """
 
 from __future__ import annotations
 
+import linecache
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from types import FrameType, TracebackType
 
 from ddptop.protocol.codec import encode
-from ddptop.protocol.evidence import Evidence, GroupState, Stack
-from ddptop.training.evidence import flight_recorder, stacks
+from ddptop.protocol.evidence import Evidence, GroupState, Stack, StackFrame
+from ddptop.training.evidence import flight_recorder
 from ddptop.training.evidence import flight_recorder as flight_dump
 from ddptop.training.evidence.flight_recorder import Flight
 from ddptop.training.guard import guard
-from ddptop.training.process_groups import group_states
+from ddptop.training.torch_compat.process_groups import group_states
+
+MAIN_FRAMES = 48
+"""Innermost calls told of the training thread: under a framework the user's own call lies some 30 deep."""
+
+OTHER_FRAMES = 16
+"""Of every other thread: enough to tell what it waits for."""
+
+MAX_THREADS = 12
+"""The training thread, torch's autograd threads and a loader's; an application with more shows the first."""
+
+CODE_CHARACTERS = 120
+"""Of a line of source."""
+
+OWN = "ddptop-"
+"""Names of our own threads begin with this; what they do is no evidence."""
+
+
+def thread_stacks(training_thread: int) -> tuple[Stack, ...]:
+    """What every thread but our own does now, the training thread (its `get_ident()`) first.
+
+    Without source lines, so that no file is read: `with_source` adds them.
+    """
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = sys._current_frames()
+    others = [ident for ident in sorted(frames) if ident != training_thread]
+    found: list[Stack] = []
+    for ident in [training_thread, *others]:
+        frame, name = frames.get(ident), names.get(ident, f"thread {ident}")
+        if frame is None or name.startswith(OWN):
+            continue
+        main = ident == training_thread
+        most = MAIN_FRAMES if main else OTHER_FRAMES
+        found.append(Stack(name, main, tuple(islice(_outwards(frame), most))))
+        if len(found) == MAX_THREADS:
+            break
+    return tuple(found)
+
+
+def traceback_stack(trace: TracebackType | None) -> Stack:
+    """Where an exception came from."""
+    frames = [(entry, line) for entry, line in traceback.walk_tb(trace)]
+    told = (_frame(entry, line) for entry, line in reversed(frames[-MAIN_FRAMES:]))
+    return Stack("traceback", True, tuple(told))
+
+
+def with_source(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
+    """The same with the line of source of every call. Reads files: on a dead network drive it may block."""
+    return tuple(
+        stack._replace(frames=tuple(call._replace(code=_code(call)) for call in stack.frames))
+        for stack in stacks
+    )
+
+
+def _outwards(frame: FrameType | None) -> Iterator[StackFrame]:
+    while frame is not None:
+        yield _frame(frame, frame.f_lineno)
+        frame = frame.f_back
+
+
+def _frame(frame: FrameType, line: int | None) -> StackFrame:
+    code = frame.f_code
+    return StackFrame(code.co_filename, line or 0, code.co_name, "")
+
+
+def _code(call: StackFrame) -> str:
+    return linecache.getline(call.file, call.line).strip()[:CODE_CHARACTERS]
+
 
 DEADLINE_S = 1.5
 """How long an answer is waited for. The collector asks silent ranks again every 5 s."""
@@ -69,7 +143,7 @@ class Findings:
             guard.caught(error)
 
     def _look_at_threads(self) -> None:
-        self.stacks = stacks.thread_stacks(self._training_thread)
+        self.stacks = thread_stacks(self._training_thread)
 
     def _look_at_groups(self) -> None:
         self.groups = group_states(self.flight.completed)
@@ -78,7 +152,7 @@ class Findings:
         self.flight = flight_recorder.read(time.time_ns())
 
     def _add_source(self) -> None:
-        self.stacks = stacks.with_source(self.stacks)
+        self.stacks = with_source(self.stacks)
 
     def _write_dumps(self) -> None:
         """Before the answer goes out: who has it may read them."""

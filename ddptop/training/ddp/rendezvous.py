@@ -5,11 +5,16 @@ wrong), and writes that down for the others. So a mistake is told on every rank 
 a collective could hang on it.
 
 Waiting on a store in small looks, not in one blocking call, so that Ctrl-C gets through.
+
+The store through which the ranks meet.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
+import os
 import secrets
 import socket
 import time
@@ -20,6 +25,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
+from ddptop.training.ddp.placement import Placement
 from ddptop.training.guard import say
 
 FIRST_S, LONGEST_S = 0.005, 0.5
@@ -29,7 +35,7 @@ TELL_S = 15.0
 """Ranks of one job start within seconds of one another; who waits longer should know what for."""
 
 
-class Note:
+class WaitNotice:
     """Tells the user once, on stderr, what a long wait is for: nobody should sit before a silent screen."""
 
     def __init__(self) -> None:
@@ -54,7 +60,7 @@ def pauses(within_s: float | None = None) -> Iterator[None]:
         pause = min(LONGEST_S, pause * 1.5)
 
 
-def for_keys(store: Any, keys: Sequence[str], within_s: float | None = None) -> bool:
+def wait_for_keys(store: Any, keys: Sequence[str], within_s: float | None = None) -> bool:
     """Wait until a store has all keys; False when `within_s` seconds were not enough."""
     return any(store.check(list(keys)) for _ in pauses(within_s))
 
@@ -122,7 +128,7 @@ def _call_the_roll(store: Any, own: Card, timeout: timedelta) -> dict[str, Any]:
     """Rank 0's part: a verdict is made anew until all have acknowledged one."""
     ranks = range(own.world_size)
     number, nonces, acknowledged = "", [""], [0]
-    note = Note()
+    note = WaitNotice()
     for _ in pauses(timeout.total_seconds()):
         cards = _cards_here(store, ranks)
         _refuse_a_second(cards.get(own.rank, own), own)
@@ -256,3 +262,65 @@ def _words(timeout: timedelta) -> str:
 def host() -> str:
     """This machine's name, as it is told in messages."""
     return socket.gethostname()
+
+
+CONNECT_S = 5.0
+"""One attempt to reach rank 0's host; a silently dropped packet must not cost the whole time."""
+
+_stores: dict[tuple[str, int], Any] = {}
+"""One store per meeting point and process: its server may not go while others still read from it."""
+
+_setups = itertools.count()
+
+
+def store_of(placement: Placement, timeout: timedelta) -> Any:
+    """The store of this group: torchrun's own, one that rank 0 serves, or, alone, one in memory.
+
+    Raises:
+        RuntimeError: when the port is in use, or when rank 0 does not answer within `timeout`.
+    """
+    if placement.launcher == "alone":
+        store = dist.HashStore()
+    elif os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        store = next(dist.rendezvous("env://", placement.rank, placement.world_size, timeout=timeout))[0]
+    else:
+        store = _served_by_rank_0(placement, timeout)
+    return dist.PrefixStore(f"ddptop/{next(_setups)}", store)
+
+
+def _served_by_rank_0(placement: Placement, timeout: timedelta) -> Any:
+    point = (placement.master_addr, placement.master_port)
+    if point in _stores:
+        return _stores[point]
+    serves = placement.rank == 0
+    if not serves and not _answers(point, timeout):
+        raise RuntimeError(
+            f"rank {placement.rank} found nobody at {point[0]}:{point[1]} within "
+            f"{timeout.total_seconds():g} s: rank 0 has not come. Start all ranks, with MASTER_ADDR the host "
+            "of rank 0 on each of them"
+        )
+    try:
+        _stores[point] = dist.TCPStore(
+            *point, is_master=serves, timeout=timeout, wait_for_workers=False, multi_tenant=True
+        )
+    except RuntimeError as error:  # torch 2.6 has no class of its own for a port in use
+        if not serves:
+            raise RuntimeError(
+                f"what answers rank {placement.rank} at {point[0]}:{point[1]} is no rank 0 ({error})"
+            ) from error
+        raise RuntimeError(
+            f"rank 0 cannot serve at {point[0]}:{point[1]}: the port is in use or the host is another. "
+            "Set MASTER_PORT to a free port on all ranks, end the training that holds it, or start by "
+            f"ddptop.spawn or torchrun --standalone, which find one ({error})"
+        ) from error
+    return _stores[point]
+
+
+def _answers(point: tuple[str, int], timeout: timedelta) -> bool:
+    """Whether somebody listens at rank 0's address before the time is up."""
+    note = WaitNotice()
+    for _ in pauses(timeout.total_seconds()):
+        note.when_long(f"still waiting for rank 0: nobody answers at {point[0]}:{point[1]}")
+        with contextlib.suppress(OSError), socket.create_connection(point, timeout=CONNECT_S):
+            return True
+    return False

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.parallel import DataParallel
 
-from ddptop.training.torch_compat.parameter_names import fitted, match, unwrapped, wrapper_paths
+from ddptop.training.ddp.checkpoint import fitted_names, match, unwrapped_names, wrapper_paths
 
 COMPONENTS = ("module", "submodule", "module2", "_orig_mod", "a", "b")
 
@@ -41,22 +41,22 @@ def test_a_wrapped_model_has_the_names_of_the_bare_one(tree: dict[str, Any], wra
     bare = Node(tree, [])
     model: nn.Module = Node(tree, list(wrapped))
     for outer in (model, DataParallel(model), DataParallel(DataParallel(model))):
-        assert set(unwrapped(outer, outer.state_dict())) == names_of(bare)
+        assert set(unwrapped_names(outer, outer.state_dict())) == names_of(bare)
 
 
 @given(trees, st.lists(st.booleans(), max_size=6))
 def test_bare_names_find_their_place_in_any_wrapping(tree: dict[str, Any], wrapped: list[bool]) -> None:
     state = {name: torch.tensor(float(i)) for i, name in enumerate(Node(tree, []).state_dict())}
     model = DataParallel(Node(tree, list(wrapped)))
-    model.load_state_dict(fitted(model, state))
-    assert unwrapped(model, model.state_dict()) == state
+    model.load_state_dict(fitted_names(model, state))
+    assert unwrapped_names(model, model.state_dict()) == state
 
 
 @given(trees)
 def test_a_wrapped_state_of_others_finds_its_place_in_the_bare_model(tree: dict[str, Any]) -> None:
     bare = Node(tree, [])
     state = {f"module.{name}": torch.tensor(float(i)) for i, name in enumerate(bare.state_dict())}
-    bare.load_state_dict(fitted(bare, state))
+    bare.load_state_dict(fitted_names(bare, state))
     assert {f"module.{name}": value for name, value in bare.state_dict().items()} == state
 
 
@@ -103,4 +103,4 @@ def test_compiled_models_are_known_by_their_type() -> None:
     assert wrapper_paths(Inner()) == set()
     compiled = torch.compile(Inner(), backend="eager")
     assert wrapper_paths(compiled) == {"_orig_mod"}
-    assert set(unwrapped(compiled, compiled.state_dict())) == {"_orig_mod.weight", "_orig_mod.bias"}
+    assert set(unwrapped_names(compiled, compiled.state_dict())) == {"_orig_mod.weight", "_orig_mod.bias"}

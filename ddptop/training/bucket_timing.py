@@ -1,0 +1,330 @@
+"""Where a bucket's all-reduce is timed: in a process group below DDP's reducer, or in a communication hook.
+
+`TimedProcessGroup` times each bucket's all-reduce and forwards it. Only the C++ reducer of one DDP model is
+given this group; everything else keeps the real one. Without a communication hook the reducer scales
+gradients in ways that depend on the world size, on bucket views, on sparsity and on `join()`; a Python hook
+cannot repeat all of them to the last bit. Below the reducer nothing of that changes: the same tensor goes to
+the same group.
+
+`timed_hook` times whatever communication hook it carries, and returns that hook's own future.
+
+When a bucket was ready and when its all-reduce ended is the matter of a `BucketTimer`, one for each kind of
+device: `HostTimer` here, those of CUDA in `device/events.py`. `TimerBounds` measures, from the timestamps
+themselves, how far they may be wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
+
+from ddptop.protocol.messages import Event
+from ddptop.training.guard import guard, hide_frame
+from ddptop.training.recorder import BucketCall, Recorder, StepRecord, now
+from ddptop.training.torch_compat.ddp import set_reducer_group
+from ddptop.training.torch_compat.dynamo import pause, resume
+from ddptop.training.torch_compat.process_groups import adopt_backends, bytes_of
+
+
+class BucketTimer(Protocol):
+    """Stamps a bucket all-reduce. Called between the reducer and the collective: it must never block."""
+
+    def ready(self) -> Any:
+        """The moment the bucket is handed over, in ns of the host's CLOCK_MONOTONIC or as an event of the
+        device; None where it must not be timed."""
+
+    def watch(self, call: BucketCall, future: Any) -> None:
+        """Fill in `call[2]`, the end, in ns when the collective behind `future` has completed, or at once
+        as an event that will happen then."""
+
+
+class HostTimer:
+    """Host clock at the hand-over and in the future's completion callback: gloo, CPU tensors.
+
+    The callback runs on a gloo thread that must first get the GIL, so the end is an upper bound: some 40 us
+    late on an idle interpreter. The publisher clamps it to the end of backward, which waits for every bucket.
+    """
+
+    def ready(self) -> int:
+        return now()
+
+    def watch(self, call: BucketCall, future: Any) -> None:
+        future.add_done_callback(partial(self._ended, call))
+
+    def _ended(self, call: BucketCall, _future: Any) -> None:
+        call[2] = now()
+
+
+class BucketKey(NamedTuple):
+    """What identifies a bucket in a rank's layout; the publisher gives each key its number."""
+
+    model: int
+    index: int  # type: ignore[assignment]  # as in the message `Bucket`
+    bytes: int
+    wire_bytes: int | None
+    parameters: int | None
+    dtype: Any
+    hook: str
+
+
+class TimedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch is not followed by mypy
+    """Forwards what a reducer calls to `group`, and notes each gradient all-reduce in `recorder`."""
+
+    def __init__(self, group: Any, model: int, recorder: Recorder, timer: BucketTimer) -> None:
+        super().__init__(group.rank(), group.size())
+        self._group = group
+        self._model = model
+        self._recorder = recorder
+        self._timer = timer
+        self._passes = -1
+        self._index = 0
+        self._keys: dict[int, tuple[int, BucketKey]] = {}
+        """By index: elements and key of the dense buckets. To ask a tensor for its bytes and make a key takes
+        15 us where caches are cold."""
+        adopt_backends(self, group)
+
+    # The reducer and its logger ask these of their group.
+
+    def getSize(self) -> int:
+        """World size."""
+        return int(self._group.size())
+
+    def getRank(self) -> int:
+        """This process's rank in the group."""
+        return int(self._group.rank())
+
+    def getBackendName(self) -> str:
+        """Name of the backend, as the real group gives it."""
+        return str(self._group.name())
+
+    def getGroupName(self) -> str:
+        """Name of the group, as the real group gives it."""
+        return str(self._group.group_name)
+
+    def broadcast(self, tensors: Any, opts: Any) -> Any:
+        """Forwarded untimed."""
+        return self._group.broadcast(tensors, opts)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any) -> Any:
+        """Forwarded untimed."""
+        return self._group.allgather(outputs, inputs, opts)
+
+    def allreduce(self, tensors: Any, opts: Any) -> Any:
+        """All-reduce of one bucket: stamped, launched, and its end watched."""
+        cpu = self._recorder.cost_clock
+        began = cpu()
+        ready = self._timer.ready()
+        spent = cpu() - began
+        work = self._group.allreduce(tensors, opts)
+        if self._recorder.detail and ready is not None:
+            launched = now()
+            began = cpu()
+            paused = pause()  # a compiled training may be above the reducer
+            try:
+                self._note(tensors[0], ready, launched, work)
+                self._recorder.add_cost(spent + cpu() - began)
+            except Exception as error:  # noqa: BLE001 - the training boundary
+                guard.caught(error)
+            finally:
+                resume(paused)
+        return work
+
+    def _note(self, tensor: torch.Tensor, ready: Any, launched: int, work: Any) -> None:
+        if tensor.dtype is torch.int32:  # the reducer's map of used parameters: no gradient has this type
+            return
+        recorder = self._recorder
+        if recorder.passes != self._passes:
+            self._passes, self._index = recorder.passes, 0
+        call = recorder.note(self._key_of(self._index, tensor), ready, launched)
+        self._index += 1
+        if call is not None:
+            self._timer.watch(call, work.get_future())
+
+    def _key_of(self, index: int, tensor: torch.Tensor) -> BucketKey:
+        elements, dtype = tensor.numel(), tensor.dtype
+        known = self._keys.get(index)
+        if known is not None and known[0] == elements and known[1].dtype is dtype:
+            return known[1]
+        size = bytes_of(tensor)
+        key = BucketKey(self._model, index, size, size, None, dtype, "")
+        if not tensor.is_sparse:  # of a sparse one the bytes are others in every step
+            self._keys[index] = elements, key
+        return key
+
+
+Hook = Callable[[Any, Any], Any]
+
+_WIRE_BITS: list[tuple[Any, int | None]] = [
+    (default_hooks.allreduce_hook, None),
+    (default_hooks.fp16_compress_hook, 16),
+    (default_hooks.bf16_compress_hook, 16),
+    (debugging_hooks.noop_hook, 0),
+]
+"""Bits that torch's own hooks send per gradient element; None: the gradient as it is."""
+
+
+def timed_hook(hook: Hook, model: int, recorder: Recorder, timer: BucketTimer) -> Hook:
+    """Wrap a DDP communication hook so that each of its buckets is timed.
+
+    `ready` is the call of the hook, `end` the completion of the future that it returns: for a compressing
+    hook this includes compressing and decompressing. Use it for any hook; the result is not touched.
+    """
+    keys = _BucketKeys(hook, model)
+
+    @functools.wraps(hook, updated=())
+    def timed(state: Any, bucket: Any) -> Any:
+        cpu = recorder.cost_clock
+        began = cpu()
+        ready = timer.ready()
+        spent = cpu() - began
+        try:
+            future = hook(state, bucket)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        if recorder.detail and ready is not None:
+            try:
+                began = cpu()
+                call = recorder.note(keys.of(bucket), ready)
+                if call is not None:
+                    timer.watch(call, future)
+                recorder.add_cost(spent + cpu() - began)
+            except Exception as error:  # noqa: BLE001 - the training boundary
+                guard.caught(error)
+        return future
+
+    return timed
+
+
+class _BucketKeys:
+    """The keys of one model's buckets, made once each: listing a bucket's parameters takes time."""
+
+    def __init__(self, hook: Hook, model: int) -> None:
+        self._name = getattr(hook, "__name__", type(hook).__name__)
+        self._model = model
+        self._bits = next((bits for known, bits in _WIRE_BITS if known is hook), -1)
+        self._keys: dict[tuple[int, int], BucketKey] = {}
+
+    def of(self, bucket: Any) -> BucketKey:
+        """The key of a `GradBucket`."""
+        buffer = bucket.buffer()
+        place = (bucket.index(), buffer.nbytes)
+        key = self._keys.get(place)
+        if key is None:
+            key = self._keys[place] = BucketKey(
+                self._model,
+                *place,
+                self._wire_bytes(buffer),
+                len(bucket.parameters()),
+                buffer.dtype,
+                self._name,
+            )
+        return key
+
+    def _wire_bytes(self, buffer: Any) -> int | None:
+        if self._bits is None:
+            return int(buffer.nbytes)
+        return None if self._bits < 0 else buffer.numel() * self._bits // 8
+
+
+class TimedModel:
+    """One DDP model: its number in the process, and its process group as the reducer sees it."""
+
+    def __init__(self, ddp: Any, number: int, recorder: Recorder, timer: BucketTimer | None) -> None:
+        """`timer`: None where no timer of its device and backend is right."""
+        self.number = number
+        self.timer = timer
+        self._reducer = weakref.ref(ddp.reducer)
+        self._plain = ddp.process_group
+        self._timed: TimedProcessGroup | None = None
+        if timer is not None:
+            self._timed = TimedProcessGroup(self._plain, number, recorder, timer)
+            self.switch(recorder.detail)
+
+    def owns(self, reducer: Any) -> bool:
+        """Whether this is the model of `reducer`."""
+        return self._reducer() is reducer
+
+    def switch(self, detail: bool) -> None:
+        """Put the recorder between reducer and group, or take it out."""
+        reducer = self._reducer()
+        if reducer is not None and self._timed is not None:
+            set_reducer_group(reducer, self._timed if detail else self._plain)
+
+
+RECENT = 256
+"""Stamps that are looked at: some ten steps of 25 buckets."""
+
+FIRST = 32
+"""Stamps after which the bounds are told for the first time; DDP's rebuild lies behind them."""
+
+QUANTILE = 0.5
+"""Figures are medians over steps, and what shifts every stamp by at most its own delay shifts a median by no
+more than about the median delay. The tail (ms, when a busy machine takes the core away) is not in them."""
+
+HOOK_READY_US = 100.0
+"""Where a communication hook is timed there is no second stamp before the collective to hold the first one
+against: what the hook does comes between. This is what analysis assumes of a rank that has told nothing."""
+
+LEAST_US = 5.0
+"""Changes below this are noise."""
+
+
+class TimerBounds:
+    """Follows the stamps of detailed steps and tells when their bounds have changed. On one thread."""
+
+    def __init__(self, handed: deque[int], device_bound_ns: Callable[[], int | None] = lambda: None) -> None:
+        """`handed`: how long after their ready stamps the last buckets were handed on, in ns.
+        `device_bound_ns`: how far a device's moments may be wrong on the host's clock; None: no device."""
+        self._handed = handed
+        self._device_bound_ns = device_bound_ns
+        self._late: deque[int] = deque(maxlen=RECENT)
+        self._seen = 0
+        self._told: tuple[float, float] | None = None
+
+    def take(self, records: Iterable[StepRecord]) -> None:
+        """Look at the completion stamps of finished steps."""
+        for record in records:
+            latest = record.backward_end
+            for _key, ready, end in record.calls:
+                if type(end) is int and end and latest >= ready:  # a device's stamps are no host times
+                    self._seen += 1
+                    self._late.append(max(0, end - latest))
+
+    def news(self, rank: int, step: int) -> Event | None:
+        """The bounds as an event, when they are first known and whenever one has doubled or halved."""
+        if self._seen < FIRST:
+            return None
+        handed = list(self._handed)
+        found = (quantile_us(handed) if handed else HOOK_READY_US, quantile_us(list(self._late)))
+        device_ns = self._device_bound_ns()
+        if device_ns is not None:  # an event happens with what it marks: all that is unsure is the clock
+            found = (device_ns / 1e3, max(device_ns / 1e3, found[1]))
+        told = self._told
+        if told is not None and not any(_moved(old, new) for old, new in zip(told, found, strict=True)):
+            return None
+        self._told = found
+        return Event("timer", now(), rank, step, {"ready_us": found[0], "end_us": found[1]})
+
+    def forget_told(self) -> None:
+        """Have `news` tell the bounds again: the collector is another one."""
+        self._told = None
+
+
+def quantile_us(values_ns: Sequence[int]) -> float:
+    """The QUANTILE in microseconds; 0 of nothing."""
+    ordered = sorted(values_ns)
+    return round(ordered[min(len(ordered) - 1, int(len(ordered) * QUANTILE))] / 1e3, 1) if ordered else 0.0
+
+
+def _moved(old: float, new: float) -> bool:
+    low, high = sorted((old, new))
+    return high - low > LEAST_US and high >= 2 * low

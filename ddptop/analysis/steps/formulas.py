@@ -2,7 +2,7 @@
 
 Shapes: `launches` are the all-reduces of a step in order of launch, so an array is
 (launches, ..., ranks) with the rank axis last, or (..., ranks) where one value per step is meant.
-Times are in one unit on one clock (a host's), NaN where a rank has none. Words as in the README.
+Times are in one unit on one clock (a host's), NaN where a rank has none. Words as in METRICS.md.
 """
 
 from __future__ import annotations

@@ -66,10 +66,11 @@ def recorded(running: Iterable[RunFile]) -> list[Recorded]:
     return [Recorded(path.name.removesuffix(SUFFIX), path) for path in paths]
 
 
-def find(word: str) -> RunFile | Recorded:
+def find(word: str, commands: Iterable[str] = ()) -> RunFile | Recorded:
     """The run of this name or id, or of the beginning of one; a live run comes before a recording.
 
-    Where several match it is the newest, which a line on stderr says. Raises CliError (3) where none does.
+    Where several match it is the newest, which a line on stderr says. Raises CliError (3) where none does:
+    its message names the run, recording or one of `commands` whose name is nearest.
     """
     running = live()
     kept = recorded(running)
@@ -79,7 +80,7 @@ def find(word: str) -> RunFile | Recorded:
                 note(f"{len(matches)} {kind} match {word!r}; this is the newest, {matches[0].name}")
             return matches[0]
     names = [run.name for run in running] + [item.name for item in kept]
-    raise CliError(_no_such(word, names), Exit.NOT_FOUND)
+    raise CliError(_no_such(word, [*names, *commands]), Exit.NOT_FOUND)
 
 
 def newest_recording() -> Path:
@@ -87,8 +88,6 @@ def newest_recording() -> Path:
 
     Files that cannot be read are passed over. Raises CliError (3) where there is none.
     """
-    from ddptop.cli.catalog import is_readable
-
     running = live()
     being_written = [Path(run.recording) for run in running if run.recording is not None]
     paths = sorted(being_written, key=modified, reverse=True) + [item.path for item in recorded(running)]
@@ -171,8 +170,6 @@ def _rounds(
     yield "recordings", [item for item in kept if item.name == word]
     yield "live runs", [run for run in running if _begins(run, word)]
     yield "recordings", [item for item in kept if item.name.startswith(word)]
-    from ddptop.cli.catalog import recorded_id
-
     yield "recordings", [item for item in kept if recorded_id(item.path).startswith(word)]
 
 
@@ -184,9 +181,7 @@ def _no_such(word: str, names: Sequence[str]) -> str:
     if Path(word).is_file():
         ways = f"ddptop replay {word} plays it, ddptop report {word} sums it up"
         return f"no run is called {word!r}, but it is a file: {ways}"
-    from ddptop.cli.commands import COMMANDS
-
-    near = get_close_matches(word, [*names, *(command.name for command in COMMANDS)], n=1)
+    near = get_close_matches(word, names, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"no run is called {word!r}; {hint}ddptop ls lists live runs and recordings"
 
@@ -235,3 +230,25 @@ def opened(path: Path) -> Recording:
         raise CliError(f"{path}: permission denied; it belongs to another user?", Exit.REFUSED) from None
     except RecordingError as error:
         raise CliError(f"{error}; ddptop ls lists the recordings", Exit.NOT_FOUND) from None
+
+
+def recorded_id(path: Path) -> str:
+    """Id of the run that a recording is of; empty for what cannot be read."""
+    from ddptop.recording.reader import Recording, RecordingError
+
+    try:
+        with Recording.open(path) as recording:
+            return recording.run.run_id
+    except (RecordingError, OSError):
+        return ""
+
+
+def is_readable(path: Path) -> bool:
+    """Whether the file is a recording that can be opened."""
+    from ddptop.recording.reader import Recording, RecordingError
+
+    try:
+        Recording.open(path).close()
+    except (RecordingError, OSError):
+        return False
+    return True

@@ -1,17 +1,87 @@
-"""The runs of this machine for the screen's picker."""
+"""The runs of this machine: as `ddptop ls` lists them, and as the screen offers and opens them."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddptop.cli.errors import CliError
+from ddptop.cli.find import Recorded, live, recorded
+from ddptop.render.table import aligned
+from ddptop.tui.runs import RunChoice
 
 if TYPE_CHECKING:
-    from ddptop.cli.find import Recorded
+    from ddptop.host.runs import RunFile
     from ddptop.sources.base import Source
-    from ddptop.tui.runs import RunChoice
+
+
+def of_live(run: RunFile) -> RunChoice:
+    """The entry of a live run."""
+    path = str(run.recording) if run.recording is not None else None
+    return RunChoice(
+        run.name, run.run_id, True, "live", run.world_size or None, run.script, run.started_at, path
+    )
+
+
+def of_recording(item: Recorded) -> RunChoice:
+    """The entry of a recording. One that cannot be read is listed too, with the reason."""
+    from ddptop.recording.reader import Recording, RecordingError
+
+    path = str(item.path)
+    try:
+        with Recording.open(item.path) as recording:
+            run, state = recording.run, recording.latest_run.state
+            if state == "live" and not recording.growing:
+                state = "lost"
+            ranks, damage = recording.world_size, recording.damage
+    except (RecordingError, OSError) as error:
+        note = error.strerror if isinstance(error, OSError) else str(error)
+        return RunChoice(item.name, "", False, "unreadable", None, "", None, path, note)
+    return RunChoice(item.name, run.run_id, False, state, ranks, run.script, run.unix_ns / 1e9, path, damage)
+
+
+def table(entries: Sequence[RunChoice]) -> list[str]:
+    """A title line and a line per entry."""
+    now = time.time()
+    rows = [
+        [
+            entry.state,
+            entry.name,
+            "-" if entry.ranks is None else str(entry.ranks),
+            Path(entry.script).name or "-",
+            "-" if entry.started_at is None else age(now - entry.started_at),
+            entry.path or "-",
+        ]
+        for entry in entries
+    ]
+    titles = ["STATE", "NAME", "RANKS", "SCRIPT", "AGE", "RECORDING"]
+    return aligned(titles, rows, frozenset({"RANKS", "AGE"}))
+
+
+def as_json(entry: RunChoice) -> dict[str, object]:
+    """The entry as `ddptop ls --json` gives it."""
+    return {
+        "name": entry.name,
+        "id": entry.id or None,
+        "live": entry.live,
+        "state": entry.state,
+        "world_size": entry.ranks,
+        "script": entry.script or None,
+        "started_at": entry.started_at,
+        "recording": entry.path,
+        "note": entry.note,
+    }
+
+
+def age(seconds: float) -> str:
+    """How long ago, in one unit: 45s, 12m, 3h, 9d."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds // size:.0f}{unit}"
+    return f"{max(0.0, seconds):.0f}s"
+
 
 MOST_RECORDINGS = 200
 """Newest first: each is opened to tell its state."""
@@ -26,9 +96,6 @@ class MachineRuns:
 
     def choices(self) -> Sequence[RunChoice]:
         """Live runs, then recordings, newest first. Raises ValueError where they cannot be looked up."""
-        from ddptop.cli.catalog import of_live
-        from ddptop.cli.find import live, recorded
-
         try:
             running = live()
             kept = recorded(running)[:MOST_RECORDINGS]
@@ -37,8 +104,6 @@ class MachineRuns:
         return [*map(of_live, running), *map(self._recording, kept)]
 
     def _recording(self, item: Recorded) -> RunChoice:
-        from ddptop.cli.catalog import of_recording
-
         try:
             facts = item.path.stat()
         except OSError:
@@ -51,7 +116,6 @@ class MachineRuns:
 
     def open(self, choice: RunChoice) -> Source:
         """A live run, or the end of a recording. Raises ValueError where it is neither any more."""
-        from ddptop.cli.find import live
         from ddptop.recording.reader import Recording, RecordingError
         from ddptop.sources.live import LiveSource
         from ddptop.sources.replay import ReplaySource

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.cli.catalog import age
+from ddptop.cli.runs import age
 
 from .recordings import write_recording
 

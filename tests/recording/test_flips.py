@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.cli.catalog import of_recording, recorded_id
-from ddptop.cli.find import Recorded
+from ddptop.cli.find import Recorded, recorded_id
+from ddptop.cli.runs import of_recording
 from ddptop.protocol.messages import Hello
 from ddptop.recording.format import (
     BLOCK,

@@ -7,14 +7,15 @@ from ddptop.cli.commands.completion import Completion
 from ddptop.cli.commands.config import Config
 from ddptop.cli.commands.demo import Demo
 from ddptop.cli.commands.look import Look
-from ddptop.cli.commands.ls import Ls
-from ddptop.cli.commands.remove import Prune, Rm
+from ddptop.cli.commands.recordings import Ls, Prune, Rm
 from ddptop.cli.commands.replay import Replay
 from ddptop.cli.commands.report import Report
 
 __all__ = ["COMMANDS", "LOOK", "Command"]
 
-COMMANDS: tuple[Command, ...] = (Ls(), Replay(), Report(), Demo(), Rm(), Prune(), Config(), Completion())
+_OTHERS = (Ls(), Replay(), Report(), Demo(), Rm(), Prune(), Config())
+
+COMMANDS: tuple[Command, ...] = (*_OTHERS, Completion(_OTHERS))
 """In the order in which `ddptop --help` lists them."""
 
 LOOK = Look(COMMANDS)

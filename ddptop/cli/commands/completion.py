@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Sequence
 
 from ddptop.cli.commands.base import OWN_THEMES, VALUE_OPTIONS, Command
+from ddptop.cli.commands.look import Look
 from ddptop.cli.errors import CliError, Exit
 
 
@@ -20,6 +21,9 @@ class Completion(Command):
     summary = "Print a script that lets bash, zsh or fish complete ddptop."
     examples = ('eval "$(ddptop completion bash)"',)
 
+    def __init__(self, others: Sequence[Command]) -> None:
+        self.others = others
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The shell. `names` is what the scripts ask for."""
         parser.add_argument("shell", choices=("bash", "zsh", "fish", "names"), metavar="bash|zsh|fish")
@@ -28,9 +32,8 @@ class Completion(Command):
         """Print the script, or the names of the runs that there are."""
         if options.shell == "names":
             return _names()
-        from ddptop.cli.commands import COMMANDS, LOOK
-
-        print(script(options.shell, LOOK, COMMANDS), end="")
+        commands = (*self.others, self)
+        print(script(options.shell, Look(commands), commands), end="")
         return Exit.DONE
 
 

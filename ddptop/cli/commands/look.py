@@ -59,7 +59,7 @@ class Look(Command):
         mode = choose_mode(options, live=True)  # contradicting options are refused before anything else
         running = wait_for_live(options.run, options.wait)
         if options.run is not None:
-            target = find(options.run)
+            target = find(options.run, [command.name for command in self.others])
         elif not running:
             return _show_end(newest_recording(), options)
         elif len(running) > 1 and mode is Mode.SCREEN:
@@ -107,7 +107,7 @@ def show_picker(options: argparse.Namespace) -> int:
 
 def pick(running: Sequence[RunFile]) -> RunFile:
     """Let the person choose by number. Without a terminal raises CliError (3) with the list."""
-    from ddptop.cli.catalog import of_live, table
+    from ddptop.cli.runs import of_live, table
     from ddptop.cli.show import has_terminal
 
     lines = table([of_live(run) for run in running])

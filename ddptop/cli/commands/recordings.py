@@ -1,8 +1,9 @@
-"""`ddptop rm` and `ddptop prune`: remove recordings, with what lies beside them."""
+"""`ddptop ls`, `rm` and `prune`: list the runs and recordings of this machine, and remove recordings."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import stat
@@ -18,6 +19,37 @@ _DUMP = re.compile(r"ddptop_\w+_rank_\d+")
 """Of the files that `ddptop.training.evidence.flight_analysis` keeps."""
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+
+
+class Ls(Command):
+    """Lists live runs, then recordings, newest first."""
+
+    name = "ls"
+    summary = "List live runs and recordings on this machine."
+    examples = (
+        "ddptop ls",
+        "ddptop ls --json",
+    )
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """`--json`."""
+        parser.add_argument("--json", action="store_true", help="print the list as JSON")
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Print a line per run."""
+        from ddptop.cli.find import live, recorded
+        from ddptop.cli.runs import as_json, of_live, of_recording, table
+
+        running = live()
+        entries = [of_live(run) for run in running]
+        entries += [of_recording(item) for item in recorded(running)]
+        if options.json:
+            print(json.dumps({"schema": 1, "runs": [as_json(entry) for entry in entries]}, indent=2))
+        elif entries:
+            print("\n".join(table(entries)))
+        else:
+            note("no runs and no recordings yet; start one with ddptop-run SCRIPT")
+        return 0
 
 
 class Rm(Command):

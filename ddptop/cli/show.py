@@ -169,7 +169,7 @@ def _screen(source: Source, settings: Settings, until: threading.Event | None, v
         from ddptop.cli import settings as remembered
         from ddptop.cli.runs import MachineRuns
         from ddptop.tui.app import DdptopApp
-        from ddptop.tui.place import Place
+        from ddptop.tui.scene import Place
         from ddptop.tui.terminal import letters_in_their_cells
 
     place = Place(view or cast("ViewName", settings.view))

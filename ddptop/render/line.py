@@ -1,13 +1,20 @@
-"""A line of text in pieces, each with a role that the theme turns into a colour."""
+"""A line of text in pieces, each with a role that the theme turns into a colour.
+
+The signs of states and severities, so that no state is told by colour alone; matches of a search, marked.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rich.cells import set_cell_size
 
 from ddptop.render.text import cells
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Role: TypeAlias = Literal[
     "text", "dim", "faint", "strong", "accent", "good", "warn", "bad", "badge", "match", "rule",
@@ -164,3 +171,83 @@ def beside(left: list[Line], right: list[Line], column: int) -> list[Line]:
             line.pad(column).extend(right[index])
         rows.append(line)
     return rows
+
+
+def marked(piece: Piece, pattern: re.Pattern[str]) -> list[Piece]:
+    """A piece, cut where it matches."""
+    text, role = piece
+    pieces: list[Piece] = []
+    at = 0
+    for found in pattern.finditer(text):
+        if found.end() > found.start():
+            pieces += [(text[at : found.start()], role), (found[0], "match")]
+            at = found.end()
+    return [part for part in (*pieces, (text[at:], role)) if part[0]]
+
+
+def highlight(line: Line, pattern: re.Pattern[str] | None) -> Line:
+    """The line with what matches in it marked, also across pieces. As wide as before."""
+    text = str(line)
+    if pattern is None or not pattern.search(text):
+        return line
+    inside = bytearray(len(text))
+    for found in pattern.finditer(text):
+        inside[found.start() : found.end()] = b"\1" * (found.end() - found.start())
+    result = Line(ground=line.ground)
+    result.target, result.spots, result.width = line.target, line.spots, line.width
+    at = 0
+    for piece, role in line.pieces:
+        begin = at
+        for here in range(at, at + len(piece)):
+            last = here + 1 == at + len(piece)
+            if last or inside[here + 1] != inside[here]:
+                result.pieces.append((text[begin : here + 1], "match" if inside[here] else role))
+                begin = here + 1
+        at += len(piece)
+    return result
+
+
+_STATES: dict[str, tuple[str, Role]] = {
+    "waiting": ("○", "dim"),
+    "live": ("●", "good"),
+    "stale": ("◌", "warn"),
+    "stalled": ("■", "bad"),
+    "lost": ("✖", "bad"),
+    "finished": ("✓", "good"),
+    "failed": ("✗", "bad"),
+}
+
+_SEVERITIES: dict[str, tuple[str, Role]] = {
+    "info": ("●", "dim"),
+    "warning": ("▲", "warn"),
+    "critical": ("■", "warn"),
+}
+
+GRAVE = ("failed", "lost", "stalled")
+"""States of a rank that are red."""
+
+UNWELL = (*GRAVE, "stale")
+"""States that want a look, the worst first."""
+
+_GRAVE_KINDS = frozenset(
+    {"stall", "stalled", "mismatch", "lost_rank", "failed_rank", "exit", "lost", "failed"}
+)
+"""Kinds that are red: something stalled, was lost or failed."""
+
+
+def of_state(state: str) -> tuple[str, Role]:
+    """Sign and role of a run's or a rank's state."""
+    return _STATES.get(state, ("?", "warn"))
+
+
+def of_severity(severity: str, kind: str = "") -> tuple[str, Role]:
+    """Sign and role of an alert or a happening."""
+    sign, role = _SEVERITIES.get(severity, ("●", "dim"))
+    return ("■", "bad") if kind in _GRAVE_KINDS and severity != "info" else (sign, role)
+
+
+def worst_sign(states: Sequence[str]) -> tuple[str, Role]:
+    """Sign and role of the worst state among some ranks; a blank while all are well."""
+    there = set(states)
+    worst = next((state for state in UNWELL if state in there), None)
+    return (" ", "text") if worst is None else of_state(worst)

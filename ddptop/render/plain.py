@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from ddptop.render.bucket_table import bucket_columns
 from ddptop.render.context import RenderContext
 from ddptop.render.evidence import brief
-from ddptop.render.line import paint
+from ddptop.render.line import GRAVE, of_severity, of_state, paint
 from ddptop.render.numbers import UNKNOWN, age, clock, count, duration, fixed, known, loss
 from ddptop.render.phases import Breakdown, legend
 from ddptop.render.rank_table import plain_rank_columns
-from ddptop.render.signs import GRAVE, of_severity, of_state
 from ddptop.render.table import text_lines
 from ddptop.render.text import clean, to_ascii
 from ddptop.render.trouble import death_words, kind_words, stalled_for, step_now

@@ -14,9 +14,8 @@ import numpy as np
 
 from ddptop.render import table
 from ddptop.render.context import RenderContext
-from ddptop.render.line import Piece, Role
+from ddptop.render.line import Piece, Role, of_state
 from ddptop.render.numbers import UNKNOWN, count, duration, fixed, known, loss, size
-from ddptop.render.signs import of_state
 from ddptop.render.text import cells, clean
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from ddptop.frames.verdict import SIGNS
+from ddptop.render.line import of_state
 from ddptop.render.numbers import UNKNOWN, clock, count, counted, duration, fixed
-from ddptop.render.signs import of_state
 from ddptop.render.text import clean, to_ascii, wrap
 from ddptop.report.findings import HEALTH, ending
 from ddptop.report.tables import bucket_table, part_shares, rank_table, strips

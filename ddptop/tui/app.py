@@ -12,22 +12,35 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
-from textual.events import Event, Key, Paste
+from textual.events import (
+    Click,
+    Event,
+    Key,
+    MouseDown,
+    MouseMove,
+    MouseScrollDown,
+    MouseScrollUp,
+    MouseUp,
+    Paste,
+)
 from textual.theme import Theme
 
 from ddptop.frames.frame import Frame
-from ddptop.render.line import Line
+from ddptop.render.line import Line, Spot
 from ddptop.render.text import clean
 from ddptop.sources.base import Source
 from ddptop.tui.actions import Steer
 from ddptop.tui.keys import KEYS
-from ddptop.tui.mouse import Mouse
 from ddptop.tui.painted import Painted
 from ddptop.tui.runs import Runs
 from ddptop.tui.scene import Place, Scene
 from ddptop.tui.terminal import ScreenDriver, ended_by_signals, terminal_is_there
 from ddptop.tui.theme import DEFAULT_THEME, THEMES, Palette, in_colours
 from ddptop.tui.views.picture import picture, wanted, without_frame
+
+WHEEL_LINES = 3
+
+SHARE = "{share}"
 
 GONE_EVERY_S = 0.5
 """Between two looks at whether the terminal is still there: Textual reads a dead one in a tight loop."""
@@ -36,7 +49,7 @@ FIRST_LOOK_S, FIRST_LOOKS = 0.05, 40
 """For two seconds the first frame is looked for this often, not 4 times a second: a person waits for it."""
 
 
-class DdptopApp(Mouse, Steer, App[None]):
+class DdptopApp(Steer, App[None]):
     """The dashboard over a source of frames.
 
     `rate_hz`: pictures a second. `theme`: one of ours (`ddptop-dark`, `ddptop-light`, `ddptop-cvd`) or of
@@ -71,6 +84,7 @@ class DdptopApp(Mouse, Steer, App[None]):
         self.source = source
         self.runs = runs
         self.save_to = save_to
+        self._dragged: Spot | None = None
         self.threads = []
         self.failures = []
         self.place = Place() if place is None else place
@@ -231,3 +245,56 @@ class DdptopApp(Mouse, Steer, App[None]):
 
     def _palette_of(self, theme: Theme) -> Palette:
         return Palette(theme, self._basic, plain=self.no_color)
+
+    def on_mouse_down(self, event: MouseDown) -> None:
+        """A bar is taken hold of."""
+        spot = self.query_one(Painted).spot_at(event.screen_x, event.screen_y)
+        if spot is not None and SHARE in spot[2]:
+            self._dragged = spot
+            self._drag(event.screen_x)
+
+    def on_mouse_move(self, event: MouseMove) -> None:
+        """The bar that is held follows; so does the crosshair of the charts."""
+        if self._dragged is not None:
+            self._drag(event.screen_x)
+        elif event.button and self._on_charts() and self.place.charts.hover(event.screen_x, event.screen_y):
+            self.repaint()
+
+    def on_mouse_up(self, event: MouseUp) -> None:
+        """The bar is let go."""
+        self._dragged = None
+
+    def on_click(self, event: Click) -> None:
+        """A spot, a cell of a chart or of the heat map, or a row; a second click on a row opens it."""
+        x, y = event.screen_x, event.screen_y
+        painted = self.query_one(Painted)
+        spot, target = painted.spot_at(x, y), painted.target_at(y)
+        if spot is not None:
+            if SHARE not in spot[2]:
+                self.place.note = ""
+                self.act(spot[2])
+        elif self.place.prompt is not None:
+            return
+        elif self._on_charts() and self.place.charts.hover(x, y):
+            self.repaint()
+        elif self.place.view == "heat" and self.place.heat.click(x, y - 1):
+            self.act("open") if event.chain > 1 else self.repaint()
+        elif target is not None:
+            self.choose(target, event.chain > 1)
+
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        """The wheel moves the cursor."""
+        self.action_move(WHEEL_LINES)
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        """The wheel moves the cursor."""
+        self.action_move(-WHEEL_LINES)
+
+    def _on_charts(self) -> bool:
+        return self.place.view == "overview"
+
+    def _drag(self, x: int) -> None:
+        assert self._dragged is not None
+        begin, end, action = self._dragged
+        share = (x - begin + 0.5) / max(1, end - begin)
+        self.act(action.replace(SHARE, f"{min(1.0, max(0.0, share)):.6f}"))

@@ -1,4 +1,7 @@
-"""What a view paints from: a frame, and where the person is in it."""
+"""What a view draws: a frame, and the place of the person in it (view, cursors, filters).
+
+The place is changed by keys and the mouse; what it shows is drawn anew with every frame.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,156 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ddptop.render.context import RenderContext
+from ddptop.tui import match
 from ddptop.tui.keys import VIEWS, ViewName
-from ddptop.tui.place import Place, Scroll
+from ddptop.tui.prompt import Prompt
+from ddptop.tui.views.heat_state import HeatState
+from ddptop.tui.views.timeline_state import TimelineState
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
+    from ddptop.tui.runs import RunChoice
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Where a chart was painted last: cells of its curve within the charts, and its time axis."""
+
+    top: int
+    """First line of the curve, counted from the first line of the charts."""
+    left: int
+    width: int
+    height: int
+    begin_s: float
+    """Time at the left edge, in seconds since the run began."""
+    cell_s: float
+    """Seconds that one cell is wide."""
+    end_s: float
+    """Time of the newest point."""
+
+    def holds(self, x: int, y: int) -> bool:
+        """Whether a cell of the charts lies on this curve."""
+        return self.left <= x < self.left + self.width and self.top <= y < self.top + self.height
+
+
+@dataclass
+class ChartState:
+    """The charts as the person wants them. Views fill in `top` and `plots` when they paint."""
+
+    log_loss: bool = False
+    """The loss on a logarithmic axis."""
+    at_s: float | None = None
+    """Where the crosshair stands, in seconds since the run began; None: there is none."""
+    top: int = 0
+    """Line of the screen on which the charts begin; set by the view that places them."""
+    plots: list[Plot] = field(default_factory=list)
+    """Every chart that was painted last."""
+
+    def toggle_log(self) -> None:
+        """Loss on a logarithmic axis, or on a plain one."""
+        self.log_loss = not self.log_loss
+
+    def toggle(self) -> None:
+        """The crosshair at the newest point, or none."""
+        self.at_s = None if self.at_s is not None or not self.plots else self.plots[0].end_s
+
+    def off(self) -> bool:
+        """No crosshair; False where there was none."""
+        there, self.at_s = self.at_s is not None, None
+        return there
+
+    def move(self, cells: int) -> bool:
+        """The crosshair some cells of the chart with the shortest span to the right; False: there is none."""
+        if self.at_s is None or not self.plots:
+            return False
+        finest = min(self.plots, key=lambda plot: plot.cell_s)
+        begin_s = min(plot.begin_s for plot in self.plots)
+        self.at_s = min(max(self.at_s + cells * finest.cell_s, begin_s), finest.end_s)
+        return True
+
+    def hover(self, x: int, y: int) -> bool:
+        """The crosshair to a cell of the screen; True where that lies on a chart: the picture has changed."""
+        for plot in self.plots:
+            if plot.holds(x, y - self.top):
+                self.at_s = min(plot.begin_s + (x - plot.left + 0.5) * plot.cell_s, plot.end_s)
+                return True
+        return False
+
+
+@dataclass
+class Scroll:
+    """A cursor in a list, and the first line of it that is on the screen."""
+
+    cursor: int = 0
+    top: int = 0
+    page: int = 1
+    """Lines that were on the screen when it was last painted."""
+    hit: int | None = None
+    """The line of a page of text on which a search stands."""
+
+    def window(self, total: int, height: int) -> range:
+        """The lines to show: as before where possible, and the cursor always among them."""
+        self.page = max(1, height)
+        self.cursor = min(max(self.cursor, 0), max(0, total - 1))
+        self.top = min(max(self.top, self.cursor - self.page + 1), self.cursor)
+        self.top = max(0, min(self.top, total - self.page))
+        return range(self.top, min(total, self.top + height))
+
+
+@dataclass
+class Place:
+    """Where the person is."""
+
+    view: ViewName = "overview"
+    before: ViewName = "overview"
+    """The view to go back to."""
+    rank: int = 0
+    """The rank under the cursor: the cursor stays on it when the order changes."""
+    prompt: Prompt | None = None
+    """Open, it takes the keys."""
+    sort: str = "rank"
+    inverted: bool = False
+    """The order is turned round."""
+    follow: bool = False
+    """The rank is kept in view whatever the filter says."""
+    marked: int | None = None
+    """The rank that another one is to be compared with."""
+    filter: str = ""
+    """Of ranks."""
+    event_filter: str = ""
+    run_filter: str = ""
+    """Of the picker."""
+    searched: str = ""
+    """What was looked for last: marked on the screen, and what the keys for matches go through."""
+    seek: int = 0
+    """On a page of text: go to the next (1) or the last (-1) line that matches, when it is painted."""
+    scrolls: dict[ViewName, Scroll] = field(default_factory=dict)
+    sortable: tuple[str, ...] = ()
+    """Columns of the rank table that were on the screen when it was last painted."""
+    order: tuple[int, ...] = ()
+    """Ranks in the order in which they were last painted."""
+    every: bool = False
+    """The stall page shows all threads and every call."""
+    note: str = ""
+    """What the last key came to, where that is not to be seen; until the next key."""
+    charts: ChartState = field(default_factory=ChartState)
+    timeline: TimelineState = field(default_factory=TimelineState)
+    heat: HeatState = field(default_factory=HeatState)
+    choices: tuple[RunChoice, ...] | None = None
+    """Runs to choose from; None: they are being looked up."""
+
+    @property
+    def listed(self) -> tuple[RunChoice, ...]:
+        """The runs that the picker's filter lets through, as it lists them."""
+        choices = self.choices or ()
+        texts = [f"{one.name} {one.state} {one.script} {one.path or ''}".lower() for one in choices]
+        return tuple(choices[at] for at in match.chosen(self.run_filter, texts))
+
+    @property
+    def scroll(self) -> Scroll:
+        """Of the view that is open."""
+        return self.scrolls.setdefault(self.view, Scroll())
+
 
 __all__ = ["TO_STALL", "VIEWS", "Place", "Scene", "Scroll", "ViewName"]
 

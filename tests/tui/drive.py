@@ -10,8 +10,7 @@ from textual.pilot import Pilot
 
 from ddptop.render.text import ASCII
 from ddptop.tui.app import DdptopApp, Steer
-from ddptop.tui.place import Place
-from ddptop.tui.scene import Scene
+from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views.picture import picture, wanted, without_frame
 from tests.tui.fake import FakeSource
 from tests.tui.screens import text_of

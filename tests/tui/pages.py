@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ddptop.render.text import ASCII
-from ddptop.tui.place import Place
-from ddptop.tui.scene import Scene
+from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views.picture import picture, wanted
 from tests.tui.fake_views import with_wanted
 

@@ -9,8 +9,7 @@ import pytest
 
 from ddptop.frames.frame import Frame, Happening
 from ddptop.render.chart import Axis, Scale, holes, no_number, quantiles, thinned
-from ddptop.tui.place import ChartState, Place
-from ddptop.tui.scene import Scene
+from ddptop.tui.scene import ChartState, Place, Scene
 from ddptop.tui.views.charts import charts
 from tests.tui.drive import Sketch, Stage, on_stage, screen
 from tests.tui.fake import NOW, FakeSource, column, history, live

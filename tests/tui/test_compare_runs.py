@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddptop.frames.frame import Frame
-from ddptop.tui.place import Place
-from ddptop.tui.scene import Scene
+from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views.compare import compare_runs_page
 from tests.tui.drive import screen
 from tests.tui.fake import FakeSource, replay, unknowns

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ddptop.frames.frame import GpuFacts
-from ddptop.render.shades import Shades
+from ddptop.tui.views.heat_figures import Shades
 from ddptop.tui.views.heat_state import FIGURES, HeatState
 from tests.tui import fake_views
 from tests.tui.drive import Stage, on_stage

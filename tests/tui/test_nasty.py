@@ -11,9 +11,8 @@ import pytest
 from rich.cells import cell_len
 
 from ddptop.frames.frame import Alert, Frame, Happening
-from ddptop.tui.place import Place
 from ddptop.tui.runs import RunChoice
-from ddptop.tui.scene import Scene
+from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views.compare import compare_runs_page
 from ddptop.tui.views.picker import picker
 from tests.tui.drive import Sketch, Stage, on_stage

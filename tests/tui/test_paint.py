@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from ddptop.render import numbers
 from ddptop.render.chart import Axis, Scale, binned, joined, ladder
-from ddptop.render.highlight import highlight
-from ddptop.render.line import Line, gather, rule
+from ddptop.render.line import Line, gather, highlight, rule
 from ddptop.render.phases import PARTS, Breakdown, step_parts
 from ddptop.render.rank_table import without_domain
 from ddptop.render.text import ASCII, cells, clean, fit, fit_tail, to_ascii, wrap

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from ddptop.tui.place import Place
 from ddptop.tui.runs import NoSource, RunChoice
+from ddptop.tui.scene import Place
 from ddptop.tui.views.picker import picker
 from tests.processes import until
 from tests.tui.drive import Sketch, Stage, on_stage

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddptop.tui.keys import ViewName, meaning
-from ddptop.tui.place import Place
+from ddptop.tui.scene import Place
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame, Playback

@@ -12,7 +12,7 @@ from ddptop.tui.actions.playback import where
 from ddptop.tui.prompt import Prompt
 from ddptop.tui.scene import Scene
 from ddptop.tui.views.events import listed, texts_of
-from ddptop.tui.views.rank_order import ordered, passing
+from ddptop.tui.views.rank_table import ordered, passing
 
 
 def next_rank(scene: Scene, by: int) -> int | None:

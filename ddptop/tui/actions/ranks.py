@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddptop.tui.actions.host import Host
-from ddptop.tui.views.rank_order import COLUMNS
+from ddptop.tui.views.rank_table import COLUMNS
 
 
 class RankKeys(Host):

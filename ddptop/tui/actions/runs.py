@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from ddptop.sources.base import error_line
 from ddptop.tui.actions.host import Host
 from ddptop.tui.palette import Entry, entries
-from ddptop.tui.place import Place
 from ddptop.tui.prompt import Prompt
+from ddptop.tui.scene import Place
 
 if TYPE_CHECKING:
     from ddptop.sources.base import Source

@@ -17,8 +17,7 @@ from ddptop.render.curves import Canvas, area, rows
 from ddptop.render.line import Line, Role, beside, gather
 from ddptop.render.numbers import clock, count, fixed, known, loss
 from ddptop.render.text import cells
-from ddptop.tui.place import Plot
-from ddptop.tui.scene import Scene
+from ddptop.tui.scene import Plot, Scene
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddptop.frames.frame import Alert, Frame, Happening
-from ddptop.render.highlight import highlight
-from ddptop.render.line import Line, rule
+from ddptop.render.line import Line, highlight, of_severity, rule
 from ddptop.render.numbers import age, clock, count, counted
-from ddptop.render.signs import of_severity
 from ddptop.render.text import fit, wrap
 from ddptop.render.trouble import kind_words
 from ddptop.tui import match

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddptop.frames.frame import Playback
-from ddptop.render.line import Line, Role, gather
+from ddptop.render.line import Line, Role, gather, of_state
 from ddptop.render.numbers import clock, count, duration
-from ddptop.render.signs import of_state
 from ddptop.render.text import cells, fit, wrap
 from ddptop.render.trouble import in_trouble
 from ddptop.tui.actions.playback import speed_word

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.verdict import restart_words
-from ddptop.render.line import Line, gather
+from ddptop.render.line import Line, gather, of_state
 from ddptop.render.numbers import UNKNOWN, age, count, counted, duration, fixed, known, loss
-from ddptop.render.signs import of_state
 from ddptop.render.text import cells
 from ddptop.render.trouble import step_now
 from ddptop.tui.scene import Scene

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from ddptop.render import table
-from ddptop.render.line import Line, rule
+from ddptop.render.line import Line, of_state, rule
 from ddptop.render.numbers import UNKNOWN, age, count, counted
-from ddptop.render.signs import of_state
 from ddptop.render.text import cells, clean
 from ddptop.tui.palette import Entry
-from ddptop.tui.place import Place
 from ddptop.tui.prompt import Prompt
 from ddptop.tui.runs import RunChoice
+from ddptop.tui.scene import Place
 
 LONGEST_NAME = 32
 

@@ -21,12 +21,12 @@ from ddptop.tui.views.events import events
 from ddptop.tui.views.footer import banner, footer, key_line
 from ddptop.tui.views.header import header
 from ddptop.tui.views.heat import heat_page
-from ddptop.tui.views.help import help_page
 from ddptop.tui.views.overview import overview
 from ddptop.tui.views.picker import palette_list, picker
 from ddptop.tui.views.rank_page import rank_page
 from ddptop.tui.views.run_page import run_page
 from ddptop.tui.views.stall import stall_page
+from ddptop.tui.views.text_page import help_page
 from ddptop.tui.views.timeline import timeline_page
 
 if TYPE_CHECKING:

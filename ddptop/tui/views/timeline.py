@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.render.line import Line, gather, rule
+from ddptop.render.line import Line, gather, rule, worst_sign
 from ddptop.render.numbers import age, count, counted, fixed, known
 from ddptop.render.phases import PARTS, legend
-from ddptop.render.signs import worst_sign
 from ddptop.render.text import cells, wrap
 from ddptop.tui.views.timeline_lanes import MOVE, QUEUED, READY, WAIT, Plan, lane_lines
 

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.render.line import Line
+from ddptop.render.chart import TimeAxis, Track
+from ddptop.render.line import Line, worst_sign
 from ddptop.render.numbers import fixed, size
 from ddptop.render.phases import PARTS, Part
-from ddptop.render.signs import worst_sign
 from ddptop.render.text import fit
-from ddptop.render.timeaxis import TimeAxis, Track
 
 if TYPE_CHECKING:
     from ddptop.frames.detail import Lane, Timeline

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop.tui.actions.pages import KeepKeys
-from ddptop.tui.actions.playback import PlaybackKeys
+from ddptop.tui.actions.playback import KeepKeys, PlaybackKeys
 from ddptop.tui.actions.prompts import PromptKeys
 from ddptop.tui.actions.ranks import RankKeys
 from ddptop.tui.actions.runs import RunKeys

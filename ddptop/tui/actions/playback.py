@@ -1,7 +1,4 @@
-"""Moving about in a recording, and holding the picture of a live run.
-
-What a person may ask of a recording that plays: a speed, a place, the next mark.
-"""
+"""Keys of a recording (a speed, a place in it, the next mark), to freeze the picture, and to save or copy it."""
 
 from __future__ import annotations
 
@@ -11,8 +8,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ddptop.sources.saving import save_page
 from ddptop.tui.actions.host import Host
 from ddptop.tui.prompt import Prompt
+from ddptop.tui.views.stall import evidence_text
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame, Playback
@@ -147,3 +146,31 @@ class PlaybackKeys(Host):
         if self.playback is not None:
             self.place.prompt = Prompt("go to", "a step, 50%, a time of day 12:31, or 1h20m from the start")
             self.repaint()
+
+
+class KeepKeys(Host):
+    """Actions that keep something."""
+
+    def action_save(self) -> None:
+        """Write the screen into a text file and an SVG, on the stall page all that is known of it."""
+        if self.shown is None:
+            return
+        run, view, moment = self.shown.run.name, self.place.view, self.shown.unix_s
+        evidence = evidence_text(self.shown) if view == "stall" else None
+        try:
+            path = save_page(run, view, moment, evidence or self.picture_text(), folder=self.save_to)
+            save_page(run, view, moment, self.picture_svg(), suffix=".svg", folder=self.save_to)
+        except OSError as error:
+            self.tell(f"not saved: {error}")
+        else:
+            self.tell(f"saved to {path} and .svg")
+
+    def action_copy(self) -> None:
+        """The screen's text to the clipboard, by the terminal (OSC 52): that works through ssh too."""
+        self.to_clipboard(self.picture_text())
+        self.tell("the screen's text was handed to the terminal's clipboard")
+
+    def action_theme(self, name: str) -> None:
+        """Draw with this theme from now on, also next time."""
+        self.use_theme(name)
+        self.tell(f"theme {name}")

@@ -71,7 +71,7 @@ DDP_OPTION = re.compile(r"ddp\d*\.")
 
 
 def snapshot(frame: Frame) -> dict[str, object]:
-    """The snapshot of INTERFACE: plain dicts, lists and scalars that `json.dumps` takes. Unknown is None."""
+    """The snapshot (cli/README.md): dicts, lists and scalars that `json.dumps` takes. Unknown is None."""
     return {
         "schema": SCHEMA,
         "source": frame.source,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
     from ddptop.protocol.messages import Event, Scalar
+    from ddptop.protocol.vocabulary import Severity
 
 TOLD_ELSEWHERE = frozenset({"rebuild", "restart"})
 """LAYOUT and HELLO tell these better."""
@@ -160,7 +161,7 @@ _OF_RANKS = {
 }
 
 
-def _log(state: RunState, event: Event, text: str, t_ns: int, *, severity: str = "info") -> None:
+def _log(state: RunState, event: Event, text: str, t_ns: int, *, severity: Severity = "info") -> None:
     world = len(state.ranks)
     state.log.add_rank(state.unix_s(t_ns), event.kind, text, event.rank, world, severity=severity)
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ddptop.protocol.messages import FINISHED, LEFT, WELL, Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from ddptop.analysis.clocks import Interruptions
     from ddptop.protocol.evidence import Evidence
     from ddptop.protocol.machine import Gpu, Memory
     from ddptop.protocol.messages import Bye, Hello, Progress
+    from ddptop.protocol.vocabulary import DeviceState, RankPhase, RankStatus, RunOutcome
 
 HEARTBEAT_S = 0.5
 """Period of PROGRESS. A loaded machine may be late with one or two; three in a row are worth saying."""
 STALE_S = 3 * HEARTBEAT_S
 SILENT_S = 10.0
 """After this the host is taken for gone."""
-PHASE_NAMES = {phase.value: phase.name.lower() for phase in Phase}
+PHASE_NAMES: Mapping[int, RankPhase] = {phase.value: cast("RankPhase", phase.name.lower()) for phase in Phase}
 NS = 1_000_000_000
 
 
@@ -52,10 +55,9 @@ class DeviceWord:
 
     t_ns: int
     """When it came."""
-    state: str
-    """`idle`, `compute`, `collective`, `either` (a kernel or an all-reduce) or `error`."""
+    state: DeviceState
     step: int
-    phase: str
+    phase: RankPhase
     """`forward`, `backward`, `optimizer`; empty: between them."""
     bucket: int
     """The all-reduce that it is in or has not reached; -1: none is known."""
@@ -160,7 +162,7 @@ class RankState:
         self.stood_ns = 0
 
     @property
-    def phase(self) -> str:
+    def phase(self) -> RankPhase:
         """Name of the phase at the last heartbeat; empty when unknown."""
         return PHASE_NAMES.get(self.progress.phase, "") if self.progress else ""
 
@@ -202,7 +204,7 @@ class RankState:
         """It has introduced itself, and neither said goodbye nor been seen to be gone."""
         return self.hello is not None and self.bye is None and self.gone_ns is None
 
-    def state(self, silent_ns: int, run_state: str, *, host_gone: bool) -> str:
+    def state(self, silent_ns: int, run_state: RunOutcome, *, host_gone: bool) -> RankStatus:
         """waiting, live, stale, lost, finished or failed; whether it stalls is for the group to say.
 
         `silent_ns`: for how long nothing came of it. `host_gone`: nothing came from its host for SILENT_S,
@@ -225,7 +227,7 @@ ABSENT = RankState()
 """Stands for every rank that has not said HELLO; never changed."""
 
 
-def group_state(states: list[str], run_state: str, *, stalled: bool = False) -> str:
+def group_state(states: Sequence[RankStatus], run_state: RunOutcome, *, stalled: bool = False) -> RankStatus:
     """The worst that matters. A late heartbeat shows on its rank; the run is stale when nobody is heard.
 
     `stalled`: by the rule of the whole group, also where every rank that stands is silent.
@@ -233,9 +235,10 @@ def group_state(states: list[str], run_state: str, *, stalled: bool = False) -> 
     if run_state in ("finished", "failed"):
         return run_state
     present = set(states)
-    for worst in ("failed", "lost"):
-        if worst in present:
-            return worst
+    if "failed" in present:
+        return "failed"
+    if "lost" in present:
+        return "lost"
     if stalled or "stalled" in present:
         return "stalled"
     if not present or "waiting" in present:

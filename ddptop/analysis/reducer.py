@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.ranks import RankState, Session
     from ddptop.frames.frame import Frame
     from ddptop.protocol.messages import Message, Received, StepRow
+    from ddptop.protocol.vocabulary import FrameSource, Severity
 
 
 class Reducer:
@@ -73,7 +74,7 @@ class Reducer:
         *,
         cursor: int = 0,
         focus: int | None = None,
-        source: str = "live",
+        source: FrameSource = "live",
         recording: str | None = None,
         want: str = "",
     ) -> Frame:
@@ -127,7 +128,7 @@ class Reducer:
         if run.state != "live" and state.ended_ns is None:
             state.ended_ns = t_ns
             code = "" if run.exit_code is None else f", exit code {run.exit_code}"
-            severity = "info" if run.state == "finished" else "critical"
+            severity: Severity = "info" if run.state == "finished" else "critical"
             state.log.add(state.unix_s(t_ns), run.state, f"run {run.state}{code}", severity=severity)
 
     def _on_session(self, message: Message, session: Session, number: int, t_ns: int) -> None:
@@ -253,10 +254,12 @@ class Reducer:
         failed = not rank_state.finished
         if known and not failed:
             return
-        text, severity, kind = "finished", "info", "finished"
+        at_s, world = state.unix_s(t_ns), len(state.ranks)
         if failed:
-            text, severity, kind = ending(rank_state), "critical", "failed_rank"
-        state.log.add_rank(state.unix_s(t_ns), kind, text, rank, len(state.ranks), severity=severity)
+            text = ending(rank_state)
+            state.log.add_rank(at_s, "failed_rank", text, rank, world, severity="critical")
+        else:
+            state.log.add_rank(at_s, "finished", "finished", rank, world)
 
     def _on_evidence(self, evidence: Evidence, rank_state: RankState, t_ns: int) -> None:
         if evidence.number == 0:

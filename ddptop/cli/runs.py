@@ -32,7 +32,8 @@ def of_recording(item: Recorded) -> RunChoice:
     path = str(item.path)
     try:
         with Recording.open(item.path) as recording:
-            run, state = recording.run, recording.latest_run.state
+            run = recording.run
+            state: str = recording.latest_run.state
             if state == "live" and not recording.growing:
                 state = "lost"
             ranks, damage = recording.world_size, recording.damage

@@ -36,6 +36,7 @@ from ddptop.host.runs import (
 )
 from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, VERSION
 from ddptop.protocol.messages import Event, Run, Scalar
+from ddptop.protocol.vocabulary import RunOutcome
 from ddptop.transport.credit import CreditServer
 from ddptop.transport.receiver import AckedReceiver
 from ddptop.transport.sockets import new_context
@@ -326,7 +327,7 @@ class Collector:
             self._server.socket.poll(TICK_MS)
         remove_run_directory(self._directory)
 
-    def _say_run(self, state: str, now_ns: int, *, started_at: float | None = None) -> None:
+    def _say_run(self, state: RunOutcome, now_ns: int, *, started_at: float | None = None) -> None:
         arguments = self._arguments
         first = self._reducer.state.run
         argv = arguments.argv or (first.argv if first is not None else ())  # the run's folder may be gone

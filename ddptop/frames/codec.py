@@ -17,7 +17,7 @@ import numpy as np
 from ddptop.frames import detail, frame, stall
 from ddptop.frames import frame as frames
 from ddptop.frames.history import WIDE as HISTORY_WIDE
-from ddptop.protocol import limits
+from ddptop.protocol import limits, vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,7 +59,7 @@ def _scalar(value: Any) -> bool:
     return value is None or isinstance(value, (int, float, str, bool))
 
 
-TEXTS = "tuple[str, ...]"
+TEXTS = frozenset({"tuple[str, ...]", "tuple[RankStatus, ...]", "tuple[RankPhase, ...]"})
 """Among columns: a text for each of their elements."""
 
 CHECKS: Mapping[str, Callable[[Any], bool]] = {
@@ -70,11 +70,13 @@ CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "float": _number,
     "float | None": _or_none(_number),
     "bool": lambda value: isinstance(value, bool),
-    TEXTS: _all(str),
+    **dict.fromkeys(TEXTS, _all(str)),
+    **dict.fromkeys(vocabulary.NAMES, _text),
+    **{f"{name} | None": _or_none(_text) for name in vocabulary.NAMES},
     "tuple[int, ...]": lambda value: isinstance(value, list) and all(map(_integer, value)),
     "tuple[tuple[float, str], ...]": _marks,
     "Mapping[str, Scalar]": _mapping(_scalar),
-    "Mapping[str, float]": _mapping(_number),
+    "Mapping[StepPhase, float]": _mapping(_number),
 }
 """Whether a value is what the annotation says; it is taken as it is."""
 
@@ -291,7 +293,7 @@ def _write(kind: Any, value: Any) -> Any:
 def _write_field(name: str, kind: Any, value: Any) -> Any:
     if kind == "Column":
         return _column(name, value)
-    if kind == TEXTS:
+    if kind in TEXTS:
         places = {text: place for place, text in enumerate(dict.fromkeys(value))}
         most = max(1, TEXT_CHARACTERS // max(1, len(places)))
         return [
@@ -334,7 +336,7 @@ def _read_columns(part: Any, value: Any) -> Any:
         if kind == "Column":
             found[name] = _floats(name, item)
             lengths.add(len(found[name]))
-        elif kind == TEXTS:
+        elif kind in TEXTS:
             found[name] = _texts(item)
             lengths.add(len(found[name]))
         else:

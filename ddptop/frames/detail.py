@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
+    from ddptop.protocol.vocabulary import SpanName
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """A piece of a rank's step, in ms since the first of all ranks began it."""
 
-    name: str
-    """data, forward, backward, waiting, moving, optimizer or other; waiting and moving: not hidden."""
+    name: SpanName
     begin_ms: float
     end_ms: float
 

@@ -18,15 +18,25 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column
     from ddptop.frames.detail import Heat, Timeline
     from ddptop.frames.stall import Death, Stall
+    from ddptop.protocol.vocabulary import (
+        AlertKind,
+        Cause,
+        FrameSource,
+        Pattern,
+        RankPhase,
+        RankStatus,
+        Severity,
+        StepPhase,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """The run as a whole. `state`: waiting, live, stale, stalled, lost, finished or failed."""
+    """The run as a whole."""
 
     name: str
     id: str
-    state: str
+    state: RankStatus
     started_at: float
     """Unix seconds."""
     elapsed_s: float
@@ -84,10 +94,8 @@ class Ranks:
 
     host: tuple[str, ...]
     device: tuple[str, ...]
-    state: tuple[str, ...]
-    """waiting, live, stale, stalled, lost, finished or failed."""
-    phase: tuple[str, ...]
-    """What the rank was in at its last heartbeat: data, forward, backward, optimizer, other; '' unknown."""
+    state: tuple[RankStatus, ...]
+    phase: tuple[RankPhase, ...]
     local_rank: Column
     pid: Column
     incarnation: Column
@@ -162,17 +170,15 @@ class Straggler:
     """The rank that the others wait for."""
 
     rank: int
-    pattern: str | None
-    """persistent, intermittent or rotating."""
+    pattern: Pattern | None
     lateness_ms: float
     bound_ms: float
     recoverable_ms: float
     cost_pct: float
     last_pct: float
     """Share of the judged steps in which it, or one of `ranks`, came last."""
-    cause: str | None
-    """data, forward, backward, optimizer, other or mixed."""
-    parts_ms: Mapping[str, float]
+    cause: Cause | None
+    parts_ms: Mapping[StepPhase, float]
     ranks: tuple[int, ...] = ()
     """All ranks that hold the others up together, `rank` first; empty: `rank` alone."""
     throttle: str = ""
@@ -230,10 +236,10 @@ class LoggedScalar:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A condition that holds now. `severity`: info, warning or critical."""
+    """A condition that holds now."""
 
-    kind: str
-    severity: str
+    kind: AlertKind
+    severity: Severity
     rank: int | None
     step: int | None
     since_s: float
@@ -248,7 +254,7 @@ class Happening:
 
     unix_s: float
     kind: str
-    severity: str
+    severity: Severity
     rank: int | None
     step: int | None
     message: str
@@ -344,8 +350,7 @@ class Playback:
 class Frame:
     """The group at one moment."""
 
-    source: str
-    """live, replay or simulated."""
+    source: FrameSource
     unix_s: float
     """The moment the frame shows."""
     run: RunInfo

@@ -61,7 +61,7 @@ class Verdict:
 
 def verdict(frame: Frame) -> Verdict:
     """The worst that holds, in the order in which a person wants to know it."""
-    found = {alert.kind: alert for alert in frame.alerts}
+    found: dict[str, Alert] = {alert.kind: alert for alert in frame.alerts}
     by_state = {
         "failed": _failed,
         "lost": _lost,

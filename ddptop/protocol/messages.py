@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ddptop.protocol.evidence import Ask, Evidence
 from ddptop.protocol.link import Ack, Credit, State
 from ddptop.protocol.machine import Gpu, Memory, Usage
+
+if TYPE_CHECKING:
+    from ddptop.protocol.vocabulary import RunOutcome
 
 Scalar: TypeAlias = "int | float | str | bool | None"
 
@@ -267,8 +270,7 @@ class Run:
     argv: tuple[str, ...]
     unix_ns: int
     monotonic_ns: int
-    state: str
-    """`live`, `finished` or `failed`."""
+    state: RunOutcome
     exit_code: int | None
     simulated: bool
 

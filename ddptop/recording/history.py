@@ -12,7 +12,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgpack
 import numpy as np
@@ -22,6 +22,8 @@ from ddptop.recording.format import HISTORY, MAX_RAW, RecordingError, read_frame
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from ddptop.protocol.vocabulary import Severity
 
     Columns = Mapping[str, NDArray[np.float64]]
 
@@ -44,7 +46,7 @@ class Found(NamedTuple):
     at_s: float
     """Since the run began."""
     kind: str
-    severity: str
+    severity: Severity
     rank: int | None
     step: int | None
     message: str
@@ -110,7 +112,9 @@ def _found(
     """`incarnation`: earlier versions did not write it."""
     where, when = (None if number is None else int(number) for number in (rank, step))
     message = str(message)[:MOST_CHARACTERS]
-    return Found(float(at_s), str(kind), str(severity), where, when, message, int(incarnation))
+    return Found(
+        float(at_s), str(kind), cast("Severity", str(severity)), where, when, message, int(incarnation)
+    )
 
 
 def picked(points: Columns) -> dict[str, NDArray[np.float64]]:

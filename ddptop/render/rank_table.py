@@ -153,8 +153,8 @@ def _gpu_values(context: RenderContext) -> tuple[Column, Column]:
 def _plain_state(frame: Frame, rank: int) -> str:
     """The word alone; a rank that does not report also shows for how long."""
     ranks, age_ms = frame.ranks, silent_or_stuck_ms(frame, rank)
-    word = ranks.state[rank]
-    word = "joined" if word == "live" and ranks.joined[rank] > 0 else word
+    state = ranks.state[rank]
+    word = "joined" if state == "live" and ranks.joined[rank] > 0 else state
     return f"{word} {age_ms / 1e3:.0f}s" if word in ("stale", "stalled") and known(age_ms) else word
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ddptop.frames.frame import Alert
 from ddptop.protocol.evidence import Evidence
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import Frame, Happening
     from ddptop.frames.stall import Death
     from ddptop.protocol.messages import Received
+    from ddptop.protocol.vocabulary import AlertKind
 
 NS = 1_000_000_000
 
@@ -61,12 +62,15 @@ class Incidents:
     def troubles(self) -> tuple[Alert, ...]:
         """Alerts that held at some time, in order of time; also such as came and went between two looks."""
         found = [*self._troubles.values()]
-        known = {(alert.kind, alert.since_s if alert.step is None else alert.step) for alert in found}
+        known: set[tuple[str, float]] = {
+            (alert.kind, alert.since_s if alert.step is None else alert.step) for alert in found
+        }
         for one in self.happenings:
             key = (one.kind, one.unix_s if one.step is None else one.step)
             if one.kind in PASSING and key not in known:
                 known.add(key)
-                found.append(Alert(one.kind, one.severity, one.rank, one.step, one.unix_s, one.message))
+                kind = cast("AlertKind", one.kind)
+                found.append(Alert(kind, one.severity, one.rank, one.step, one.unix_s, one.message))
         return tuple(sorted(found, key=lambda alert: alert.since_s))
 
     @property

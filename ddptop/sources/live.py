@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
     from ddptop.host.runs import RunFile
     from ddptop.protocol.link import State
+    from ddptop.protocol.vocabulary import RankStatus
 
 POLL_MS = 100
 
@@ -210,7 +211,7 @@ class LiveSource(Source):
         return run is not None and is_alive(run)
 
 
-def aged(frame: Frame, silent_s: float, state: str) -> Frame:
+def aged(frame: Frame, silent_s: float, state: RankStatus) -> Frame:
     """The frame as it looks when nothing was heard for `silent_s` seconds: nobody in it is live any more."""
     run = replace(frame.run, state=state, elapsed_s=frame.run.elapsed_s + silent_s)
     ranks = replace(

@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
     from ddptop.frames.frame import Straggler
     from ddptop.protocol.messages import Scalar
+    from ddptop.protocol.vocabulary import AlertKind, RankStatus
 
 PASSED_LOSS_NS = 600 * NS
 """A loss that was no number for a moment is told so long: whoever looks now and then has seen it."""
 
 
 def alerts(
-    state: RunState, states: Sequence[str], straggler: Straggler | None, now_ns: int
+    state: RunState, states: Sequence[RankStatus], straggler: Straggler | None, now_ns: int
 ) -> tuple[Alert, ...]:
     """The worst first; of ranks that failed and ranks that are lost, those that were the cause."""
     stood = standstill(state, states, now_ns)
@@ -58,16 +59,16 @@ def alerts(
     return tuple(alert for alert in found if alert is not None)
 
 
-def _having(states: Sequence[str], state: str) -> list[int]:
+def _having(states: Sequence[RankStatus], state: RankStatus) -> list[int]:
     return [rank for rank, own in enumerate(states) if own == state]
 
 
-def _first_lost(state: RunState, states: Sequence[str]) -> bool:
+def _first_lost(state: RunState, states: Sequence[RankStatus]) -> bool:
     ended = [rank for rank in ended_badly(state.ranks) if states[rank] in ("lost", "failed")]
     return bool(ended) and states[ended[0]] == "lost"
 
 
-def _failed(state: RunState, states: Sequence[str]) -> Alert | None:
+def _failed(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
     ranks = [rank for rank in ended_badly(state.ranks) if states[rank] == "failed"]
     if not ranks:
         return None
@@ -78,7 +79,9 @@ def _failed(state: RunState, states: Sequence[str]) -> Alert | None:
     return _of_death("failed_rank", state, ranks[0], message, evidence)
 
 
-def _of_death(kind: str, state: RunState, rank: int, message: str, evidence: dict[str, Scalar]) -> Alert:
+def _of_death(
+    kind: AlertKind, state: RunState, rank: int, message: str, evidence: dict[str, Scalar]
+) -> Alert:
     member = state.ranks[rank]
     call = own_call(member)
     evidence |= {"exit_code": member.exit_code, "signal": member.signal}
@@ -87,7 +90,7 @@ def _of_death(kind: str, state: RunState, rank: int, message: str, evidence: dic
     return Alert(kind, "critical", rank, ended_step(state, rank), since_s, message, evidence)
 
 
-def _lost(state: RunState, states: Sequence[str]) -> Alert | None:
+def _lost(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
     ranks = _having(states, "lost")
     if not ranks:
         return None

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ddptop.frames.frame import Happening
 from ddptop.frames.phrases import ranks_phrase
+
+if TYPE_CHECKING:
+    from ddptop.protocol.vocabulary import Severity
 
 KEPT = 100
 UNORDERED = frozenset({"warning"})
@@ -18,7 +22,7 @@ TOGETHER_S = 30.0
 class _Entry:
     unix_s: float
     kind: str
-    severity: str
+    severity: Severity
     ranks: list[int]
     step: int | None
     text: str
@@ -41,7 +45,7 @@ class Log:
         kind: str,
         message: str,
         *,
-        severity: str = "info",
+        severity: Severity = "info",
         rank: int | None = None,
         step: int | None = None,
     ) -> None:
@@ -57,7 +61,7 @@ class Log:
         rank: int,
         world: int,
         *,
-        severity: str = "info",
+        severity: Severity = "info",
         step: int | None = None,
     ) -> None:
         """The same `text` (`joined`) of many ranks shares a line that says which or how many."""

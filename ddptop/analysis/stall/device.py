@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ddptop.analysis.ranks import DeviceWord
 from ddptop.frames.calls import is_users, main_stack, place, user_call
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.ranks import RankState
     from ddptop.protocol.evidence import Stack
     from ddptop.protocol.messages import Event
+    from ddptop.protocol.vocabulary import DeviceState, RankPhase
 
 STUCK = ("compute", "error")
 """States in which the GPU has not reached the collective that its host has launched."""
@@ -30,7 +31,8 @@ def device_word(event: Event, t_ns: int) -> DeviceWord:
     """Of an Event("device"); what does not fit is left empty."""
     state, phase, error = (str(event.fields.get(name) or "") for name in ("state", "phase", "error"))
     bucket = event.fields.get("bucket")
-    return DeviceWord(t_ns, state, event.step, phase, bucket if isinstance(bucket, int) else -1, error)
+    known = cast("DeviceState", state), event.step, cast("RankPhase", phase)
+    return DeviceWord(t_ns, *known, bucket if isinstance(bucket, int) else -1, error)
 
 
 def device_since(member: RankState, since_ns: int) -> DeviceWord | None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddptop.analysis.state import RunState
+    from ddptop.protocol.vocabulary import RankStatus
 
 ANSWER_NS = 5 * NS
 """How long the answers are waited for before their absence means something."""
@@ -29,7 +30,7 @@ ALL_THREADS = 2
 """Ranks shown with all of their threads: one to blame and one that waits, as a rule."""
 
 
-def standstill(state: RunState, states: Sequence[str], now_ns: int) -> Standstill | None:
+def standstill(state: RunState, states: Sequence[RankStatus], now_ns: int) -> Standstill | None:
     """What is known of the present stall; None where there is none. `states` are the ranks'.
 
     A frame asks twice, for the stall and for the alerts: the second time costs nothing.
@@ -39,7 +40,7 @@ def standstill(state: RunState, states: Sequence[str], now_ns: int) -> Standstil
     return state.stood[2]
 
 
-def _look(state: RunState, states: Sequence[str], now_ns: int) -> Standstill | None:
+def _look(state: RunState, states: Sequence[RankStatus], now_ns: int) -> Standstill | None:
     since_ns = stalled_since(state, now_ns, grace_ns=COMPILE_GRACE_NS)
     if since_ns is None:
         return None
@@ -83,7 +84,7 @@ def position(state: RunState, rank: int, since_ns: int, now_ns: int) -> Position
     )
 
 
-def stall(state: RunState, states: Sequence[str], now_ns: int) -> Stall | None:
+def stall(state: RunState, states: Sequence[RankStatus], now_ns: int) -> Stall | None:
     """The verdict on the present stall, as frames carry it; None where there is none."""
     found = standstill(state, states, now_ns)
     if found is None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
+    from ddptop.protocol.vocabulary import RankStatus, RunOutcome
 
 STALL_STEPS = 10
 """A step may take this many median steps before it counts as a stall, however long they are."""
@@ -74,17 +75,17 @@ def patience_ns(state: RunState) -> int:
     return int(max(least_ns, STALL_STEPS * median_ms * 1e6))
 
 
-def rank_states(state: RunState, now_ns: int) -> list[str]:
+def rank_states(state: RunState, now_ns: int) -> list[RankStatus]:
     """waiting, live, stale, stalled, lost, finished or failed for each rank, by METRICS (Health)."""
     stalled = stalled_since(state, now_ns, grace_ns=COMPILE_GRACE_NS) is not None
     limit_ns = patience_ns(state) if stalled else 0
     heard = heard_hosts(state.ranks)
-    run_state = state.run.state if state.run is not None else "live"
-    states = []
+    outcome: RunOutcome = state.run.state if state.run is not None else "live"
+    states: list[RankStatus] = []
     silence_ns = state.interruptions.silence_ns
     for member in state.ranks:
         host_gone = silence_ns(heard.get(member.host, 0), now_ns) >= SILENT_S * NS
-        own = member.state(silence_ns(member.heard_ns, now_ns), run_state, host_gone=host_gone)
+        own = member.state(silence_ns(member.heard_ns, now_ns), outcome, host_gone=host_gone)
         still = stalled and _stood_ns(state, member, now_ns) >= limit_ns
         states.append("stalled" if own == "live" and still else own)
     return states

@@ -10,8 +10,9 @@ from ddptop.frames.columns import median
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Indices
+    from ddptop.protocol.vocabulary import StepPhase
 
-PHASES = ("data", "forward", "backward", "optimizer", "other")
+PHASES: tuple[StepPhase, ...] = ("data", "forward", "backward", "optimizer", "other")
 STEP_COLUMNS = ("step", *PHASES)
 
 MAP_STEPS, MAP_CELLS = 256, 1 << 17

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.groups import Scope
     from ddptop.frames.columns import Indices, Mask
     from ddptop.frames.frame import Straggler
+    from ddptop.protocol.vocabulary import Cause, Pattern, StepPhase
 
 BORNE_SHARE = 0.5
 """Part of a rank's lateness that must be found in its own time before it is named."""
@@ -29,14 +30,14 @@ CAUSE_SHARE = 0.8
 """A phase is the cause when it holds this much of the excess, else the cause is mixed."""
 
 
-def excess(detail: DetailWindow, window: ScopeWindow, slots: Indices, late: Mask) -> dict[str, float]:
+def excess(detail: DetailWindow, window: ScopeWindow, slots: Indices, late: Mask) -> dict[StepPhase, float]:
     """By phase, how much longer it takes the late rank than the median of the others of its process group:
     median over the steps, ms.
 
     `late`: (n, ranks) in which steps which ranks count as late. In a step with several of them each is set
     against those who are not.
     """
-    parts = {}
+    parts: dict[StepPhase, float] = {}
     for phase, name in zip(PHASES, PARTS, strict=True):
         values = detail.ranks.of(name, slots)[window.members].T
         others = median(np.where(late, np.nan, values))
@@ -63,7 +64,7 @@ def bears_out(
     return bool(median(over) >= least)
 
 
-def cause(parts: dict[str, float]) -> str | None:
+def cause(parts: dict[StepPhase, float]) -> Cause | None:
     """The phase that holds 80 % of the excess, else `mixed`; None where there is no excess to explain."""
     over = {phase: ms for phase, ms in parts.items() if ms > 0}
     if not over:
@@ -86,7 +87,7 @@ class Named(NamedTuple):
     scope: Scope
     rank: int
     """Its place in the process group."""
-    pattern: str
+    pattern: Pattern
     cost_ms: float
     lateness_ms: float
     """When it was named."""
@@ -138,10 +139,11 @@ class Naming:
             if first or not faded:
                 named_with = seen.lateness_ms if held is None or first else held.lateness_ms
                 return Named(window.scope, seen.ranks[0], "persistent", seen.cost_ms, named_with)
-        for pattern, found in (
+        others: tuple[tuple[Pattern, patterns.Found | None], ...] = (
             ("intermittent", patterns.intermittent(window)),
             ("rotating", patterns.rotating(window, rank)),
-        ):
+        )
+        for pattern, found in others:
             if found is not None:
                 return Named(window.scope, found.ranks[0], pattern, found.cost_ms, found.recoverable_ms)
         return None

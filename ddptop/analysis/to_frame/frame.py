@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Frame
     from ddptop.protocol.messages import Scalar
+    from ddptop.protocol.vocabulary import FrameSource, RankStatus, RunOutcome
 
 CARD_OWN = ("torch", "script", "argv")
 """Entries of a rank's card that have a place of their own in a frame."""
@@ -40,13 +41,19 @@ GROUP_WAITS = ("collective", "wait", "transfer", "exposed")
 
 
 def build(
-    state: RunState, now_ns: int, *, cursor: int, focus: int | None, source: str, recording: str | None
+    state: RunState,
+    now_ns: int,
+    *,
+    cursor: int,
+    focus: int | None,
+    source: FrameSource,
+    recording: str | None,
 ) -> Frame:
     """See `Reducer.frame`."""
     figures = state.figures
     made_of = present(figures, state.history.end)
     detail, straggler = made_of.detail, made_of.straggler
-    run_state = state.run.state if state.run is not None else "live"
+    outcome: RunOutcome = state.run.state if state.run is not None else "live"
     states = rank_states(state, now_ns)
     stood = stall(state, states, now_ns)
     simulated = state.run is not None and state.run.simulated
@@ -54,7 +61,7 @@ def build(
     return Frame(
         source="simulated" if simulated else source,
         unix_s=state.unix_s(now_ns),
-        run=_run(state, now_ns, group_state(states, run_state, stalled=stood is not None), recording),
+        run=_run(state, now_ns, group_state(states, outcome, stalled=stood is not None), recording),
         group=_group(state, made_of),
         ranks=rank_columns(state, states, made_of, now_ns),
         buckets=bucket_figures(state, detail),
@@ -88,7 +95,7 @@ def _clocks(state: RunState) -> tuple[Clocks, ...]:
     return tuple(found)
 
 
-def _run(state: RunState, now_ns: int, shown: str, recording: str | None) -> RunInfo:
+def _run(state: RunState, now_ns: int, shown: RankStatus, recording: str | None) -> RunInfo:
     run = state.run
     hellos = [member.hello for member in state.ranks if member.hello is not None]
     card: dict[str, Scalar] = dict(state.cards[min(state.cards)]) if state.cards else {}

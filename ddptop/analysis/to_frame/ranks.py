@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from ddptop.analysis.straggler.present import Present
     from ddptop.frames.columns import Column, Indices
     from ddptop.frames.frame import Straggler
+    from ddptop.protocol.vocabulary import RankStatus
 
 
-def rank_columns(state: RunState, states: Sequence[str], made_of: Present, now_ns: int) -> Ranks:
+def rank_columns(state: RunState, states: Sequence[RankStatus], made_of: Present, now_ns: int) -> Ranks:
     """All ranks. Of a rank in several process groups collective, wait, transfer and exposed communication are
     the unions over all of them, lateness and its bound those of the group in which it is largest."""
     members = state.ranks

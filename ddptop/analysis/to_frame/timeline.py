@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.kept_steps import Packed, PackedPart
     from ddptop.frames.columns import Column
     from ddptop.frames.requests import WantsTimeline
+    from ddptop.protocol.vocabulary import SpanName, StepPhase
 
 LEAST_MS = 1e-3
 """Times are whole microseconds: a hole that is shorter is rounding."""
@@ -57,7 +58,7 @@ def spans(
     return tuple(found)
 
 
-def _phases(head: Mapping[str, int]) -> Iterable[tuple[str, int, int]]:
+def _phases(head: Mapping[str, int]) -> Iterable[tuple[StepPhase, int, int]]:
     """Name, begin and end in us since the step's begin, in the order in which a step goes."""
     data, forward, backward = head["data_us"], head["forward_us"], head["backward_us"]
     forward_at, backward_at, optimizer_at = (
@@ -88,12 +89,11 @@ def _backward(
         middle = (left + right) / 2
         if right - left <= 0:
             continue
+        name: SpanName = "backward"
         if ((start <= middle) & (middle < arrival)).any():
             name = "waiting"
         elif ((arrival <= middle) & (middle < end)).any():
             name = "moving"
-        else:
-            name = "backward"
         if found and found[-1].name == name:
             found[-1] = Span(name, found[-1].begin_ms, right)
         else:

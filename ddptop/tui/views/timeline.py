@@ -95,7 +95,7 @@ def _where(scene: Scene, stall: Stall, rank: int) -> str:
     """`backward, 3 buckets sent, waits`; with its own step, where that is another one."""
     ranks = scene.frame.ranks
     own, sent = float(ranks.step[rank]), float(ranks.bucket[rank])
-    parts = [ranks.phase[rank]]
+    parts: list[str] = [ranks.phase[rank]]
     if known(own) and own != stall.step:
         parts.insert(0, f"step {count(own)}")
     elif known(sent) and sent >= 0:

@@ -1,0 +1,64 @@
+"""The closed sets of values in messages, frames and JSON, each spelled once.
+
+They travel as the plain texts that they are; what arrives from another version may hold a value that is not
+among these.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+RunOutcome: TypeAlias = Literal["live", "finished", "failed"]
+"""`Run.state`: how the collector or the launcher sees the run as a whole."""
+
+RankStatus: TypeAlias = Literal["waiting", "live", "stale", "stalled", "lost", "finished", "failed"]
+"""State of a rank, and of the run on the screen. `waiting`: it has not reported yet."""
+
+RankPhase: TypeAlias = Literal["", "other", "data", "forward", "backward", "optimizer", "evaluate"]
+"""What a rank was in at its last heartbeat, the names of `messages.Phase`; empty: unknown."""
+
+StepPhase: TypeAlias = Literal["data", "forward", "backward", "optimizer", "other"]
+"""The parts that a step's time is divided into."""
+
+Cause: TypeAlias = Literal["data", "forward", "backward", "optimizer", "other", "mixed"]
+"""The phase that holds a straggler's excess; `mixed`: no phase holds enough of it."""
+
+Pattern: TypeAlias = Literal["persistent", "intermittent", "rotating"]
+"""How a straggler is late: in most steps, now and then, or ranks in turn."""
+
+Severity: TypeAlias = Literal["info", "warning", "critical"]
+"""Of alerts and events."""
+
+AlertKind: TypeAlias = Literal[
+    "failed_rank",
+    "lost_rank",
+    "stall",
+    "mismatch",
+    "nan",
+    "replica_drift",
+    "straggler",
+    "loss_spread",
+    "lost_records",
+    "recording",
+    "refused_messages",
+    "interruption",
+]
+"""Conditions that hold now; `interruption` in reports only. Kinds of events are an open set."""
+
+StallKind: TypeAlias = Literal["dead", "missing", "mismatch", "device", "transport", "asking"]
+"""Why a run is stalled: a rank's process is gone; a rank has not entered the collective; ranks are in
+different collectives; a GPU makes no progress; all are in the same collective; no answers have come yet."""
+
+DeviceState: TypeAlias = Literal["", "idle", "compute", "collective", "either", "error"]
+"""What a rank's GPU is at. `either`: a kernel or an all-reduce; empty: unknown."""
+
+FrameSource: TypeAlias = Literal["live", "replay", "simulated"]
+"""Where a frame comes from."""
+
+SpanName: TypeAlias = Literal["data", "forward", "backward", "waiting", "moving", "optimizer", "other"]
+"""Pieces of a rank's step on the timeline; `waiting` and `moving` are exposed wait and exposed transfer."""
+
+NAMES = frozenset(
+    ("RunOutcome", "RankStatus", "RankPhase", "StepPhase", "Cause", "Pattern", "Severity", "AlertKind")
+) | {"StallKind", "DeviceState", "FrameSource", "SpanName"}
+"""The sets by name, as annotations of dataclasses have them."""

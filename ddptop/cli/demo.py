@@ -22,6 +22,7 @@ from ddptop.cli import find, show
 from ddptop.cli.errors import CliError, note
 from ddptop.cli.settings import Settings, load
 from ddptop.host.processes import InputEnd
+from ddptop.training.torch_compat import installed_version, why_unusable
 
 if TYPE_CHECKING:
     from ddptop.host.runs import RunFile
@@ -47,6 +48,9 @@ HEADLESS_STEPS = 600
 
 def main(options: argparse.Namespace) -> int:
     """Start the training, show it until the person or the steps end it, and clean up."""
+    problem = why_unusable("ddptop demo", installed_version())
+    if problem is not None:
+        raise CliError(problem)
     settings = load(vars(options)).settings
     mode = show.Mode.WATCH if options.headless else show.choose_mode(options, live=True)
     steps = options.steps or (0 if mode is show.Mode.SCREEN else HEADLESS_STEPS)

@@ -75,15 +75,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _torchrun(words: list[str], starting: contextlib.ExitStack) -> int:
-    import torch.distributed.run as torchrun
-
+    from ddptop.training.torch_compat import why_unusable
     from ddptop.training.torch_compat.launcher import reporting_exits
+
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        note(str(why_unusable("ddptop-run", None)))
+        return Exit.FAILED
+    import torch.distributed.run as torchrun
 
     parser = torchrun.get_args_parser()
     parser.prog = "ddptop-run"
     add_options(parser)
     abbreviate_others_only(parser)
     parsed = parser.parse_args(words)
+    problem = None if parsed.ddptop_off else why_unusable("ddptop-run", torch.__version__)
+    if problem is not None:
+        note(problem)
+        return Exit.FAILED
     script = [parsed.training_script, *parsed.training_script_args]
 
     def launch(run_of_ours: Run | None) -> int:

@@ -3,3 +3,36 @@
 Checked on torch 2.6, 2.13 and 2.15. Where a later torch lacks one, ddptop says so once and training runs as
 under torchrun.
 """
+
+from __future__ import annotations
+
+import re
+from importlib import metadata, util
+
+OLDEST = (2, 6)
+
+COMMAND = "pip install 'ddptop[torch]'"
+
+
+def installed_version() -> str | None:
+    """Version of torch, which is not imported; empty where it is not known, None where torch is missing."""
+    if util.find_spec("torch") is None:
+        return None
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:  # on the path, but not installed
+        return ""
+
+
+def why_unusable(what: str, version: str | None) -> str | None:
+    """Why `what` cannot work with this version of torch, in one line; None where it can.
+
+    Versions are compared by their release: `2.6.0a0+git`, a container's build, is 2.6. `version` None: torch
+    is not installed.
+    """
+    if version is None:
+        return f"{what} needs torch, which is not installed: {COMMAND}"
+    release = re.match(r"(\d+)\.(\d+)", version)
+    if release is not None and (int(release[1]), int(release[2])) < OLDEST:
+        return f"{what} needs torch {OLDEST[0]}.{OLDEST[1]} or newer, not {version}: {COMMAND}"
+    return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.health.exits import ending, has_words, process_words, reason
+from ddptop.analysis.health.exits import describe_exit, has_words, process_words, reason
 from ddptop.analysis.ranks import ABSENT
 from ddptop.analysis.sessions import count_unsent, return_to_session
 from ddptop.analysis.stall.device import device_word
@@ -83,7 +83,7 @@ def _lost(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
     member.gone_ns = t_ns
     state.presence_changed()
     _note_exit(event, member, t_ns)
-    text = ending(member) if has_words(member) else "lost: no process any more"
+    text = describe_exit(member) if has_words(member) else "lost: no process any more"
     _log(state, event, text, t_ns, severity="critical")
 
 

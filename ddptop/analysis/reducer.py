@@ -9,7 +9,7 @@ import numpy as np
 
 from ddptop.analysis import logged
 from ddptop.analysis.events import on_event
-from ddptop.analysis.health.exits import ending
+from ddptop.analysis.health.exits import describe_exit
 from ddptop.analysis.ranks import ABSENT, PassedLoss
 from ddptop.analysis.sessions import begin_session, count_lost
 from ddptop.analysis.stall.log import StallLog
@@ -256,7 +256,7 @@ class Reducer:
             return
         at_s, world = state.unix_s(t_ns), len(state.ranks)
         if failed:
-            text = ending(rank_state)
+            text = describe_exit(rank_state)
             state.log.add_rank(at_s, "failed_rank", text, rank, world, severity="critical")
         else:
             state.log.add_rank(at_s, "finished", "finished", rank, world)

@@ -1,4 +1,4 @@
-"""The verdict: the one sentence a person reads first, and the line below it."""
+"""The verdict: the state of the run in one sentence, and a second line with details."""
 
 from __future__ import annotations
 
@@ -27,27 +27,28 @@ CAUSES = {
 }
 
 UNEVEN_PCT = 5.0
-"""From here on a person wants to know that no straggler is behind it."""
+"""Share of step time lost to skew from which the verdict is about it, though no straggler is flagged."""
 
 WINDOW = 100
-"""Steps that figures are made of: what has just ended is still in them."""
+"""Steps that figures are medians over."""
 
 RANKS_APPEAR = "ranks appear when they construct DistributedDataParallel"
 
-SECONDS_LONG = 100
-"""Longer than this, a duration is told in minutes."""
+ONE_RANK = "one rank: no other rank to wait for"
+
+MAX_SECONDS = 100
+"""From so many seconds on a duration is in minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`kind` tells which verdict; `sign` is good, busy, doubt, warning or critical (a key of SIGNS)."""
+    """The state of the run in words. `sign`: a key of SIGNS."""
 
     kind: str
     sign: str
     sentence: str
-    """Without the sign."""
     detail: str
-    """The second line; may be empty."""
+    """The second line, possibly empty."""
 
     def line(self, *, ascii_only: bool = False) -> str:
         """Sign and sentence."""
@@ -60,8 +61,8 @@ class Verdict:
 
 
 def verdict(frame: Frame) -> Verdict:
-    """The worst that holds, in the order in which a person wants to know it."""
-    found: dict[str, Alert] = {alert.kind: alert for alert in frame.alerts}
+    """The most severe condition of the frame."""
+    alerts: dict[str, Alert] = {alert.kind: alert for alert in frame.alerts}
     by_state = {
         "failed": _failed,
         "lost": _lost,
@@ -72,19 +73,19 @@ def verdict(frame: Frame) -> Verdict:
     }
     state = by_state.get(frame.run.state)
     if state is not None:
-        return state(frame, found)
+        return state(frame, alerts)
     for kind in ("nan", "replica_drift"):
-        if kind in found:
-            return _unhealthy(frame, found[kind])
+        if kind in alerts:
+            return _unhealthy(frame, alerts[kind])
     if frame.straggler is not None:
         return Verdict("straggler", "warning", straggler_words(frame.straggler), step_line(frame))
-    if "loss_spread" in found:
-        return Verdict("loss_spread", "warning", found["loss_spread"].message, step_line(frame))
-    return _unnamed(frame)
+    if "loss_spread" in alerts:
+        return Verdict("loss_spread", "warning", alerts["loss_spread"].message, step_line(frame))
+    return _no_straggler(frame)
 
 
 def _unhealthy(frame: Frame, alert: Alert) -> Verdict:
-    """What is wrong with the numbers, or was a while ago."""
+    """Wrong numbers, now or some time ago."""
     if alert.severity == "critical":
         return Verdict(alert.kind, "critical", alert.message, step_line(frame))
     ago = duration(max(0.0, frame.unix_s - alert.since_s))
@@ -94,7 +95,7 @@ def _unhealthy(frame: Frame, alert: Alert) -> Verdict:
 def straggler_words(s: Straggler) -> str:
     """`rank 1 arrives 20.3 ±0.1 ms late in 96% of steps · data loading · costs 43%`.
 
-    Several ranks, one that is late now and then, and a lateness that moves are each said as such.
+    Several ranks, an intermittent and a rotating straggler have sentences of their own.
     """
     many = len(s.ranks) > 1
     who = f"ranks {_listed(s.ranks)}" if many else f"rank {s.rank}"
@@ -103,19 +104,19 @@ def straggler_words(s: Straggler) -> str:
     cause = f" · {CAUSES.get(s.cause, s.cause)}" if s.cause else ""
     if s.throttle:
         cause += f" · its GPU is throttled: {s.throttle}"
-    said = f"{who} {'arrive' if many else 'arrives'} {late} {often}"
+    sentence = f"{who} {'arrive' if many else 'arrives'} {late} {often}"
     if s.pattern == "intermittent":
-        said = f"{who} {'are' if many else 'is'} now and then {late}, {often}"
-        return f"{said}{cause} · costs {s.cost_pct:.0f}% on average"
+        sentence = f"{who} {'are' if many else 'is'} now and then {late}, {often}"
+        return f"{sentence}{cause} · costs {s.cost_pct:.0f}% on average"
     if s.pattern == "rotating":
-        said = f"one rank is {late}, a different one over time, now rank {s.rank}"
-    return f"{said}{cause} · costs {s.cost_pct:.0f}%"
+        sentence = f"one rank is {late}, a different one over time, now rank {s.rank}"
+    return f"{sentence}{cause} · costs {s.cost_pct:.0f}%"
 
 
 def step_line(frame: Frame) -> str:
     """`median step 46.8 ms · 26.6 without the straggler · 24.9 with communication fully overlapped`.
 
-    Says over how many steps where that is less than the window; empty before the first step.
+    With the number of steps where that is less than the window; empty before the first step.
     """
     group = frame.group
     if group.step is None or group.step_ms_p50 is None:
@@ -133,7 +134,7 @@ def step_line(frame: Frame) -> str:
 def duration(seconds: float) -> str:
     """`17 s`, `9 min 40 s`, `3 h 12 min`."""
     whole = max(0, int(seconds))
-    if whole < SECONDS_LONG:
+    if whole < MAX_SECONDS:
         return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
@@ -141,12 +142,12 @@ def duration(seconds: float) -> str:
 
 
 def _plain(text: str) -> str:
-    """Signs have their own ASCII; what else a script's messages hold becomes a question mark."""
+    """Signs in ASCII; any other character that is not ASCII becomes a question mark."""
     return text.translate(ASCII).encode("ascii", "replace").decode()
 
 
-def _unnamed(frame: Frame) -> Verdict:
-    """Live, and nobody to name: because all is even, or because it cannot be told."""
+def _no_straggler(frame: Frame) -> Verdict:
+    """No straggler: the ranks are even, or their arrivals cannot be compared."""
     group, run = frame.group, frame.run
     if group.step is None or group.step_ms_p50 is None:
         since = duration(run.elapsed_s)
@@ -155,9 +156,9 @@ def _unnamed(frame: Frame) -> Verdict:
             sentence = f"the rank is here, no step finished yet · {since}"
         return Verdict("starting", "busy", sentence, "first steps take longer: compilation, first batches")
     if run.world_size == 1:
-        return Verdict("alone", "good", "one rank: nobody to wait for", step_line(frame))
+        return Verdict("alone", "good", ONE_RANK, step_line(frame))
     if run.nodes > 1 and (not frame.clocks or any(clock.offset_ms is None for clock in frame.clocks)):
-        sentence = f"{run.nodes} hosts: their clocks are not compared yet, so no rank is named"
+        sentence = f"{run.nodes} hosts: their clocks are not compared yet, so no rank is flagged"
         return Verdict("clocks", "doubt", sentence, step_line(frame))
     if group.clock_free:
         return Verdict("clocks", "doubt", _unclear(frame), step_line(frame))
@@ -171,7 +172,7 @@ def _unnamed(frame: Frame) -> Verdict:
 
 
 def _skewed(frame: Frame) -> Verdict:
-    """Nobody is flagged: what late arrivals cost is a figure, not a warning."""
+    """No rank is flagged: the cost of late arrivals is a figure, not a warning."""
     cost = skew_pct(frame) or 0.0
     lost, detail = f"{cost:.{0 if cost >= UNEVEN_PCT else 1}f}% of step time lost to skew", step_line(frame)
     late = frame.suspect
@@ -190,7 +191,7 @@ def _skewed(frame: Frame) -> Verdict:
 
 
 def skew_pct(frame: Frame) -> float | None:
-    """What late arrivals cost, in percent of the median step; None where it cannot be told."""
+    """The cost of late arrivals in percent of the median step; None: unknown."""
     step_ms, even_ms = frame.group.step_ms_p50, frame.group.no_straggler_ms
     return 100 * (1 - even_ms / step_ms) if step_ms and even_ms is not None else None
 
@@ -198,15 +199,15 @@ def skew_pct(frame: Frame) -> float | None:
 def _recovered(frame: Frame) -> Happening | None:
     """A straggler that has recovered within the last steps, and none since."""
     group = frame.group
-    told = [one for one in frame.happenings if one.kind in ("straggler", "straggler_end")]
-    last = told[-1] if told else None
+    events = [event for event in frame.happenings if event.kind in ("straggler", "straggler_end")]
+    last = events[-1] if events else None
     if last is None or last.kind != "straggler_end" or last.incarnation != group.incarnation:
         return None
     return last if (group.step or 0) - (last.step or 0) < WINDOW else None
 
 
 def slowest(frame: Frame) -> str | None:
-    """Whom the verdict is about: `rank 1 +20.3 ms data`, or `none`; None where it cannot be told."""
+    """The flagged or suspected rank: `rank 1 +20.3 ms data`, or `none`; None: unknown."""
     late, kind = frame.straggler, verdict(frame).kind
     if late is not None:
         return f"rank {late.rank} {late.lateness_ms:+,.1f} ms{f' {late.cause}' if late.cause else ''}"
@@ -217,43 +218,43 @@ def slowest(frame: Frame) -> str | None:
 
 
 def _unclear(frame: Frame) -> str:
-    """`the skew of 1.2 ms is below what the clocks can tell (±3.0 ms): no rank is named`."""
+    """`the skew of 1.2 ms is below the clock error (±3.0 ms): no rank is flagged`."""
     skews = [bucket.skew_ms for bucket in frame.buckets if bucket.skew_ms is not None]
     bound = "" if frame.group.bound_ms is None else f" (±{frame.group.bound_ms:.1f} ms)"
     skew = f"the skew of {max(skews):.1f} ms" if skews else "the skew"
-    return f"{skew} is below what the clocks can tell{bound}: no rank is named"
+    return f"{skew} is below the clock error{bound}: no rank is flagged"
 
 
-def _failed(frame: Frame, found: dict[str, Alert]) -> Verdict:
+def _failed(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     alert = _ended(frame)
     who = alert.message if alert is not None else "the launcher reports a failure"
     code = frame.run.exit_code
     at_end = "" if code is None else f"exit code {code} · "
-    detail = found["mismatch"].message if "mismatch" in found else at_end + _last_step(frame)
+    detail = alerts["mismatch"].message if "mismatch" in alerts else at_end + _last_step(frame)
     return Verdict("failed", "critical", f"FAILED · {who}", detail)
 
 
-def _lost(frame: Frame, found: dict[str, Alert]) -> Verdict:
+def _lost(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     alert = _ended(frame)
     if alert is None:
         return Verdict("lost", "critical", "LOST · the run sends no updates any more", _last_step(frame))
-    detail = found["mismatch"].message if "mismatch" in found else _last_step(frame)
+    detail = alerts["mismatch"].message if "mismatch" in alerts else _last_step(frame)
     return Verdict("lost", "critical", f"LOST · {alert.message}", detail)
 
 
 def _ended(frame: Frame) -> Alert | None:
-    """Of the ranks that failed and those that are lost: the alert that holds the cause comes first."""
+    """The alert of failed or lost ranks; the one with the cause comes first."""
     return next((alert for alert in frame.alerts if alert.kind in ("failed_rank", "lost_rank")), None)
 
 
-def _stalled(frame: Frame, found: dict[str, Alert]) -> Verdict:
-    alert = found.get("stall")
+def _stalled(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
+    alert = alerts.get("stall")
     if alert is None:
         return Verdict("stalled", "critical", "STALLED · no progress", _last_step(frame))
     since = duration(frame.unix_s - alert.since_s)
     detail = _last_step(frame)
     call, phase = alert.evidence.get("call"), alert.evidence.get("phase")
-    sides = found["mismatch"].evidence if "mismatch" in found else {}
+    sides = alerts["mismatch"].evidence if "mismatch" in alerts else {}
     if sides.get("side0_call") and sides.get("side1_call"):
         first, second = (f"rank {sides[f'side{i}_rank']} is in {sides[f'side{i}_call']}" for i in (0, 1))
         detail = f"{first}, {second}"
@@ -278,17 +279,17 @@ def _waiting(frame: Frame, _: dict[str, Alert]) -> Verdict:
     missing = [rank for rank, state in enumerate(states) if state == "waiting"]
     if len(missing) == len(states):
         return Verdict("waiting", "busy", "waiting for ranks: none has reported yet", RANKS_APPEAR)
-    heard = len(states) - len(missing)
+    reporting = len(states) - len(missing)
     who = "rank" if len(missing) == 1 else "ranks"
-    sentence = f"waiting for {who} {_listed(missing)}: {heard} of {len(states)} are here"
+    sentence = f"waiting for {who} {_listed(missing)}: {reporting} of {len(states)} are here"
     return Verdict("waiting", "busy", sentence, RANKS_APPEAR)
 
 
-def _finished(frame: Frame, found: dict[str, Alert]) -> Verdict:
+def _finished(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     step = frame.group.step
-    steps = "no step was reported by all ranks" if step is None else f"{step + 1:,} steps"
+    steps = "no step reported by all ranks" if step is None else f"{step + 1:,} steps"
     detail = step_line(frame)
-    wrong = next((found[kind] for kind in ("nan", "replica_drift") if kind in found), None)
+    wrong = next((alerts[kind] for kind in ("nan", "replica_drift") if kind in alerts), None)
     if wrong is not None:
         detail = wrong.message
     elif frame.straggler is not None:
@@ -299,20 +300,20 @@ def _finished(frame: Frame, found: dict[str, Alert]) -> Verdict:
 
 def _stale(frame: Frame, _: dict[str, Alert]) -> Verdict:
     ages = frame.ranks.age_ms
-    heard = ages[np.isfinite(ages)] if len(ages) else ages
-    silent = float(heard.min()) / 1e3 if len(heard) else 0.0
-    # When the viewer itself gets nothing any more, the ages in its last frame are young and prove nothing.
+    known = ages[np.isfinite(ages)] if len(ages) else ages
+    silent = float(known.min()) / 1e3 if len(known) else 0.0
+    # Where the viewer gets no frames any more, the ages in its last frame are those at that time.
     since = f"last update {silent:.1f} s ago" if silent >= 1.5 else "no fresh data"
-    return Verdict("stale", "doubt", f"STALE · {since}: what is shown may be old", _last_step(frame))
+    return Verdict("stale", "doubt", f"STALE · {since}: the figures may be outdated", _last_step(frame))
 
 
 def _last_step(frame: Frame) -> str:
     step = frame.group.step
     if step is None:
-        return "no step was finished by all ranks"
+        return "no step finished by all ranks"
     return f"last complete step {step:,}{restart_words(frame.group.incarnation)}"
 
 
 def restart_words(incarnation: int) -> str:
-    """` (restart 1)` behind a step number; empty before the first restart."""
+    """` (restart 1)` after a step number; empty before the first restart."""
     return f" (restart {incarnation})" if incarnation else ""

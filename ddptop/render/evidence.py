@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddptop.frames.phrases import ranks_phrase
+from ddptop.frames.phrases import death_phrase, ranks_phrase
 from ddptop.frames.stall import Call, Death, RankPosition, Stall, Trace
 from ddptop.render import table
 from ddptop.render.context import RenderContext
@@ -15,7 +15,7 @@ from ddptop.render.line import Line, beside
 from ddptop.render.numbers import UNKNOWN, clock, count, counted
 from ddptop.render.stacks import INDENT, place, stack_lines
 from ddptop.render.text import cells, fit, wrap
-from ddptop.render.trouble import death_words, stalled_for
+from ddptop.render.trouble import stalled_for
 
 
 def position_lines(
@@ -200,7 +200,7 @@ class _Teller:
         return lines + self.others(others[1:])
 
     def death(self, death: Death, *, first: bool) -> list[Line]:
-        sentence = self.context.clean(death_words(death))
+        sentence = self.context.clean(death_phrase(death))
         lines = headline("✗", "DIED" if first else "died", sentence, self.width)
         where = f"at {clock(death.since_s)}"
         where += f", in step {count(death.step)}" if death.step is not None else ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.phrases import NAMED_RANKS, ranks_phrase
+from ddptop.frames.phrases import MAX_LISTED_RANKS, ranks_phrase
 from ddptop.render.line import Line, Role, gather
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _backward_parts(backward: Column, exposed: Column, waited: Column) -> tuple[
 
 def legend(ascii_only: bool, waited_for: Sequence[int], width: int) -> Line:
     """Sign and name of every part on one line; the whom of the wait gives way first."""
-    whom = ranks_phrase(list(waited_for), 0 if len(waited_for) <= NAMED_RANKS else len(waited_for))
+    whom = ranks_phrase(list(waited_for), 0 if len(waited_for) <= MAX_LISTED_RANKS else len(waited_for))
     named = {"wait": f"wait for {whom}"} if waited_for else {}
     for names, gap in ((named, 2), (named, 1), ({}, 2), ({}, 1), (SHORT, 1)):
         parts = [_entry(part, names.get(part.name, part.name), ascii_only) for part in PARTS]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ddptop.frames.phrases import death_phrase
 from ddptop.render.bucket_table import bucket_columns
 from ddptop.render.context import RenderContext
 from ddptop.render.evidence import brief
@@ -14,7 +15,7 @@ from ddptop.render.phases import Breakdown, legend
 from ddptop.render.rank_table import plain_rank_columns
 from ddptop.render.table import text_lines
 from ddptop.render.text import clean, to_ascii
-from ddptop.render.trouble import death_words, kind_words, stalled_for, step_now
+from ddptop.render.trouble import kind_words, stalled_for, step_now
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame, Ranks
@@ -153,7 +154,7 @@ def _grave(frame: Frame) -> str:
         # The alert says the same in fewer words; a dead rank's stall has none.
         short = next((alert.message for alert in frame.alerts if alert.kind == "stall"), frame.stall.sentence)
         return f"{stalled_for(frame.stall, frame.unix_s)}: {clean(short)}"
-    return f"DIED: {clean(death_words(frame.deaths[0]))}" if frame.deaths else _recording_trouble(frame)
+    return f"DIED: {clean(death_phrase(frame.deaths[0]))}" if frame.deaths else _recording_trouble(frame)
 
 
 def _run(frame: Frame) -> list[str]:

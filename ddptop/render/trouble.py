@@ -1,15 +1,14 @@
-"""Stalls and deaths in words, for screen and plain text alike."""
+"""The words for a stall and for kinds of alerts, on the screen and in plain text."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.frames.phrases import MEANINGS
 from ddptop.render.numbers import age
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
-    from ddptop.frames.stall import Death, Stall
+    from ddptop.frames.stall import Stall
 
 _KINDS = {
     "stall": "no progress",
@@ -18,7 +17,7 @@ _KINDS = {
     "failed_rank": "rank failed",
     "exit": "process ended",
     "process": "process stopped or running again",
-    "nan": "loss is no number",
+    "nan": "loss is not a number",
     "loss_spread": "losses far apart",
     "replica_drift": "replicas differ",
     "straggler": "straggler",
@@ -26,14 +25,14 @@ _KINDS = {
     "recording": "recording incomplete",
     "refused_messages": "messages refused",
 }
-"""What a kind of alert or happening means."""
+"""Kinds of alerts and logged events in words."""
 
 PAGE_KINDS = frozenset(("stall", "stalled", "mismatch", "lost_rank", "failed_rank", "exit"))
-"""Kinds of which the stall page shows more."""
+"""Kinds of alerts and logged events that the stall page shows more about."""
 
 
 def kind_words(kind: str) -> str:
-    """A kind of alert or happening for a person."""
+    """A kind of alert or logged event in words."""
     return _KINDS.get(kind, kind.replace("_", " "))
 
 
@@ -51,18 +50,3 @@ def step_now(frame: Frame) -> int | None:
 def stalled_for(stall: Stall, now_s: float) -> str:
     """`STALLED 17 s`."""
     return f"STALLED {age(now_s - stall.since_s)}"
-
-
-def death_words(death: Death) -> str:
-    """`rank 2 was killed by SIGKILL (out of memory?)`, `rank 2 failed: ValueError: no such file`."""
-    who = f"rank {death.rank}"
-    said = f": {death.reason}" if death.reason else ""
-    if death.signal is not None:
-        what, often = MEANINGS.get(death.signal, (f"was ended by {death.signal}", ""))
-        return f"{who} {what}{said or often}"
-    if death.reason:
-        code = f" (exit code {death.exit_code})" if death.exit_code else ""
-        return f"{who} failed{said}{code}"
-    if death.exit_code is not None:
-        return f"{who} ended with exit code {death.exit_code}"
-    return f"{who} is gone: its process has ended"

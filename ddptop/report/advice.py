@@ -1,49 +1,51 @@
-"""What to try. Every suggestion rests on a figure that it names; without the figure there is none.
+"""What to try. Every suggestion is based on a measured figure, which it contains; without one there is none.
 
-What to try about the all-reduces: their number, their size, and what hides them.
+Suggestions are about wrong numbers, stragglers, data loading, communication (the number, size and overlap of
+the all-reduces) and ddptop's own overhead.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ddptop.render.numbers import size
 from ddptop.report.content import Suggestion
-from ddptop.report.words import amount, and_more, by_kind, listed, megabytes
+from ddptop.report.findings import amount, and_more, by_kind, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ddptop.protocol.messages import Scalar
-    from ddptop.report.content import BucketSummary, Culprit, Report
+    from ddptop.report.content import BucketSummary, Report, StragglerSummary
 
 EXPOSED_PCT = 5.0
-"""Exposed transfer below this share of the step: there is nothing to gain."""
+"""Exposed transfer as a share of the step from which suggestions about it are made."""
 
 HEAVY_PCT = 15.0
-"""From here on, sending less or less often is worth its price in accuracy."""
+"""From here on, sending less or less often can be worth the loss of accuracy."""
 
 MANY_BUCKETS = 3
 
 TINY_BYTES = 1_000_000
-"""Moved in less than a ms by anything faster than 1 GB/s: what such buckets take is latency."""
+"""Transferred in less than 1 ms at 1 GB/s or more: such buckets take mostly latency."""
 
 WORTH_BYTES = 1_000_000
-"""Below, halving the bytes halves nothing that takes time."""
+"""Gradients below this are not worth compressing."""
 
 SMALL_BYTES = 4_000_000
 """Below, an all-reduce is mostly its latency: a tenth of a ms against the ms that 25 MB take at 25 GB/s."""
 
 RISES = 2.0
-"""The large buckets' busbw over the small ones': below, size is not what limits them."""
+"""Least ratio of the large buckets' busbw to the small ones' at which a larger size helps."""
 
 FEW_BUCKETS = 2
 LARGE_BYTES = 2_000_000
-"""Two halves of a bucket of this size are still worth sending."""
+"""A bucket of this size can be divided into two of useful size."""
 
 LOW_OVERLAP_PCT = 50.0
 
 VIEW_BYTES = 100_000_000
-"""Gradients below this are not what fills a device."""
+"""Gradients below this take too little memory to matter."""
 
 UNCOMPRESSED = frozenset({"", "allreduce_hook"})
 """Communication hooks that send gradients as they are."""
@@ -52,14 +54,14 @@ FULL_PRECISION = frozenset({"float", "float32", "torch.float32"})
 
 
 def communication(report: Report) -> Iterator[Suggestion]:
-    """Suggestions about traffic, in no order."""
-    moving = report.communication.exposed_transfer_pct
-    if moving is not None and moving >= EXPOSED_PCT:
-        yield from _larger_buckets(report, moving)
-        yield from _smaller_buckets(report, moving)
-        if moving >= HEAVY_PCT:
-            yield from _compress(report, moving)
-            yield from _accumulate(report, moving)
+    """Suggestions about communication, unordered."""
+    transfer_pct = report.communication.exposed_transfer_pct
+    if transfer_pct is not None and transfer_pct >= EXPOSED_PCT:
+        yield from _larger_buckets(report, transfer_pct)
+        yield from _smaller_buckets(report, transfer_pct)
+        if transfer_pct >= HEAVY_PCT:
+            yield from _compress(report, transfer_pct)
+            yield from _accumulate(report, transfer_pct)
     yield from _options(report)
 
 
@@ -75,14 +77,14 @@ def small_and_large(buckets: Sequence[BucketSummary]) -> tuple[float, float] | N
 
 
 def _of_one_model(buckets: Sequence[BucketSummary]) -> list[BucketSummary]:
-    """The buckets of the model that has most: those of several models can never become one."""
+    """The buckets of the model with the most: buckets of different models cannot be merged."""
     models: dict[tuple[str, int], list[BucketSummary]] = {}
     for bucket in buckets:
         models.setdefault((bucket.group, bucket.model), []).append(bucket)
     return max(models.values(), key=len, default=[])
 
 
-def _moving(report: Report) -> str:
+def _transfer_phrase(report: Report) -> str:
     ms, pct = report.communication.exposed_transfer_ms, report.communication.exposed_transfer_pct
     return f"transfer adds {ms or 0:,.1f} ms to each step, {pct or 0:.0f}%"
 
@@ -92,14 +94,14 @@ def _cap(report: Report) -> str:
     return f" (now {cap / 2**20:g})" if isinstance(cap, (int, float)) and cap > 0 else ""
 
 
-def _larger_buckets(report: Report, moving: float) -> Iterator[Suggestion]:
+def _larger_buckets(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
     buckets = _of_one_model(report.buckets)
     sizes = sorted(bucket.bytes for bucket in buckets if bucket.bytes)
     halves = small_and_large(buckets)
     if len(sizes) < MANY_BUCKETS or sizes[len(sizes) // 2] > SMALL_BYTES:
         return
     if halves is None:
-        yield from _tiny_buckets(report, sizes, moving)
+        yield from _tiny_buckets(report, sizes, transfer_pct)
         return
     small, large = halves
     if large < RISES * small:
@@ -108,25 +110,25 @@ def _larger_buckets(report: Report, moving: float) -> Iterator[Suggestion]:
         "larger_buckets",
         f"A larger bucket_cap_mb{_cap(report)}: fewer all-reduces, each mostly latency now.",
         f"busbw {small:,.2f} GB/s in the smaller half of {len(sizes)} buckets, {large:,.2f} in the larger; "
-        f"{_moving(report)}",
-        moving * (1 - small / large),
+        f"{_transfer_phrase(report)}",
+        transfer_pct * (1 - small / large),
         {"buckets": len(sizes), "small_busbw_gbps": small, "large_busbw_gbps": large},
     )
 
 
-def _tiny_buckets(report: Report, sizes: Sequence[int], moving: float) -> Iterator[Suggestion]:
+def _tiny_buckets(report: Report, sizes: Sequence[int], transfer_pct: float) -> Iterator[Suggestion]:
     if sizes[-1] > TINY_BYTES:
         return
     yield Suggestion(
         "larger_buckets",
         f"A larger bucket_cap_mb{_cap(report)}: fewer all-reduces, each mostly latency now.",
-        f"{len(sizes)} buckets of {megabytes(sizes[-1])} or less; {_moving(report)}",
-        moving * (1 - 1 / len(sizes)),
-        {"buckets": len(sizes), "bytes": sizes[-1], "exposed_transfer_pct": moving},
+        f"{len(sizes)} buckets of {size(sizes[-1])} or less; {_transfer_phrase(report)}",
+        transfer_pct * (1 - 1 / len(sizes)),
+        {"buckets": len(sizes), "bytes": sizes[-1], "exposed_transfer_pct": transfer_pct},
     )
 
 
-def _smaller_buckets(report: Report, moving: float) -> Iterator[Suggestion]:
+def _smaller_buckets(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
     sizes = [bucket.bytes for bucket in report.buckets if bucket.bytes]
     overlap = report.communication.overlap_pct
     if not sizes or len(sizes) > FEW_BUCKETS or max(sizes) < LARGE_BYTES:
@@ -138,13 +140,13 @@ def _smaller_buckets(report: Report, moving: float) -> Iterator[Suggestion]:
         "smaller_buckets",
         f"A smaller bucket_cap_mb{_cap(report)}: the first all-reduce then begins while backward still "
         "computes.",
-        f"{count} of up to {megabytes(max(sizes))}, overlap {overlap:.0f}%; {_moving(report)}",
-        moving / 2,
+        f"{count} of up to {size(max(sizes))}, overlap {overlap:.0f}%; {_transfer_phrase(report)}",
+        transfer_pct / 2,
         {"buckets": len(sizes), "bytes": max(sizes), "overlap_pct": overlap},
     )
 
 
-def _compress(report: Report, moving: float) -> Iterator[Suggestion]:
+def _compress(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
     plain = [b for b in report.buckets if b.dtype in FULL_PRECISION and b.hook in UNCOMPRESSED]
     total = sum(bucket.bytes or 0 for bucket in plain)
     if total < WORTH_BYTES:
@@ -153,32 +155,32 @@ def _compress(report: Report, moving: float) -> Iterator[Suggestion]:
         "compress",
         "Halve the bytes with the fp16 or bf16 compression hook (torch's ddp_comm_hooks, or "
         'ddptop.wrap(..., comm_hook="fp16")).',
-        f"{megabytes(total)} of float32 gradients in each step; {_moving(report)}",
-        moving / 2,
-        {"bytes": total, "exposed_transfer_pct": moving},
+        f"{size(total)} of float32 gradients in each step; {_transfer_phrase(report)}",
+        transfer_pct / 2,
+        {"bytes": total, "exposed_transfer_pct": transfer_pct},
     )
 
 
-def _accumulate(report: Report, moving: float) -> Iterator[Suggestion]:
+def _accumulate(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
     yield Suggestion(
         "accumulate",
         "Accumulate gradients over two batches (no_sync() around the first): half as many all-reduces, at "
         "twice the batch.",
-        _moving(report),
-        moving / 2,
-        {"exposed_transfer_pct": moving},
+        _transfer_phrase(report),
+        transfer_pct / 2,
+        {"exposed_transfer_pct": transfer_pct},
     )
 
 
 def _options(report: Report) -> Iterator[Suggestion]:
-    """DDP's own options, as far as it told them."""
+    """Suggestions about DDP's options, as far as DDP reports them."""
     card = report.run.card
     total = card.get("ddp.total_parameter_size_bytes")
     if _off(card.get("ddp.gradient_as_bucket_view")) and isinstance(total, int) and total >= VIEW_BYTES:
         yield Suggestion(
             "gradient_as_bucket_view",
             "gradient_as_bucket_view=True: gradients live in the buckets instead of being copied there.",
-            f"it is off, and there are {megabytes(total)} of gradients on each rank, held twice",
+            f"it is off, and there are {size(total)} of gradients on each rank, held twice",
             None,
             {"bytes": total},
         )
@@ -191,7 +193,7 @@ def _options(report: Report) -> Iterator[Suggestion]:
             "find_unused_parameters=False if every step uses all parameters, or static_graph=True if it is "
             "always the same ones: DDP then need not walk the graph in each step, and can put its buckets "
             "in the order in which gradients come.",
-            f"it is on, and no unused parameter was told in {report.reading.steps:,} steps",
+            f"it is on, and no unused parameter was reported in {report.reading.steps:,} steps",
             None,
             {"find_unused_parameters": True, "steps": report.reading.steps},
         )
@@ -206,31 +208,31 @@ def _off(value: Scalar) -> bool:
 
 
 DATA_PCT = 10.0
-"""Time blocked on the next batch on every rank, as share of the step, from which more workers pay."""
+"""Least time blocked on the next batch on every rank, as a share of the step, for more workers to help."""
 
 SLOW_SCORE = 0.75
-"""Relative score below which a rank is flagged (METRICS)."""
+"""Relative score below which a rank is flagged."""
 
 WORTH_PCT = 1.0
-"""A rank that cost less of the run than this is not worth anybody's evening."""
+"""Least cost of a rank, in percent of the run, for a suggestion about it."""
 
 FIRST = 1000.0
-"""Order of what is wrong, as against what is slow."""
+"""Sort key of wrong numbers: before everything that is slow."""
 
 OVER_BUDGET = 1.5
-"""Own cost is measured over seconds and wavers about the budget."""
+"""Overhead is measured over seconds and varies around the budget."""
 
 
 def advice(report: Report) -> tuple[Suggestion, ...]:
-    """What is wrong first, then by what it may gain, then what is not a matter of time."""
-    found = [*_health(report), *_slow(report), *communication(report), *_recorder(report)]
-    return tuple(sorted(found, key=lambda one: -_order(one)))
+    """Suggestions: wrong numbers first, then by gain, then those that save no time."""
+    suggestions = [*_health(report), *_slow(report), *communication(report), *_recorder(report)]
+    return tuple(sorted(suggestions, key=lambda suggestion: -_order(suggestion)))
 
 
-def _order(one: Suggestion) -> float:
-    if one.kind in ("nan", "replica_drift"):
+def _order(suggestion: Suggestion) -> float:
+    if suggestion.kind in ("nan", "replica_drift"):
         return FIRST
-    return -1.0 if one.gain_pct is None else one.gain_pct
+    return -1.0 if suggestion.gain_pct is None else suggestion.gain_pct
 
 
 def _health(report: Report) -> Iterator[Suggestion]:
@@ -257,15 +259,15 @@ def _health(report: Report) -> Iterator[Suggestion]:
 
 
 def _slow(report: Report) -> Iterator[Suggestion]:
-    for one in report.culprits:
-        gain = 100 * one.lost_s / report.cost.step_s if report.cost.step_s > 0 else 0.0
-        # Of ranks late in turn, only work that grows with the batch has a remedy that is known.
-        known = one.cause in _OF_BATCH if one.pattern == "rotating" else one.cause is not None
+    for slow in report.stragglers:
+        gain = 100 * slow.lost_s / report.cost.step_s if report.cost.step_s > 0 else 0.0
+        # Of a rotating slow, only the phases that depend on the batch have a known remedy.
+        known = slow.cause in _OF_BATCH if slow.pattern == "rotating" else slow.cause is not None
         if gain >= WORTH_PCT and known:
-            yield _for_culprit(one, gain)
+            yield _for_straggler(slow, gain)
     pct = report.phases_pct.get("data")
-    everybody = [rank.data_ms for rank in report.ranks if rank.data_ms is not None]
-    least_ms, step_ms = min(everybody, default=0.0), report.communication.step_ms
+    data_ms = [rank.data_ms for rank in report.ranks if rank.data_ms is not None]
+    least_ms, step_ms = min(data_ms, default=0.0), report.communication.step_ms
     if pct is not None and step_ms and 100 * least_ms / step_ms >= DATA_PCT:
         yield Suggestion(
             "data_workers",
@@ -277,37 +279,37 @@ def _slow(report: Report) -> Iterator[Suggestion]:
         )
 
 
-def _for_culprit(one: Culprit, gain: float) -> Suggestion:
-    cost = f"cost {amount(one.lost_s)}, {gain:.0f}% of the time in steps"
+def _for_straggler(slow: StragglerSummary, gain: float) -> Suggestion:
+    cost = f"cost {amount(slow.lost_s)}, {gain:.0f}% of the time in steps"
     figures = {
-        "rank": one.rank,
+        "rank": slow.rank,
         "cost_pct": gain,
-        "lost_s": one.lost_s,
-        "relative_score": one.relative_score,
-        **{f"{phase}_ms": ms for phase, ms in one.parts_ms.items()},
+        "lost_s": slow.lost_s,
+        "relative_score": slow.relative_score,
+        **{f"{phase}_ms": ms for phase, ms in slow.parts_ms.items()},
     }
-    excess = one.parts_ms.get(one.cause or "")
+    excess = slow.parts_ms.get(slow.cause or "")
     more = (
-        "" if excess is None else f"{excess:,.1f} ms more than the others in {_PLACE.get(one.cause or '')}; "
+        "" if excess is None else f"{excess:,.1f} ms more than the others in {_WHERE.get(slow.cause or '')}; "
     )
     score = ""
-    if one.cause in ("forward", "backward") and one.relative_score is not None:
-        score = f"relative score {one.relative_score:.2f}; "
-    kind, action = _ACTIONS.get(one.cause or "", _ACTIONS[""])
-    place = f"{one.host}, {one.device}" if one.host and one.device else one.host or "its host"
-    action = action.format(ranks=listed(one.ranks), place=place)
-    if one.relative_score is not None and one.relative_score >= SLOW_SCORE and kind == "slow_device":
+    if slow.cause in ("forward", "backward") and slow.relative_score is not None:
+        score = f"relative score {slow.relative_score:.2f}; "
+    kind, action = _ACTIONS.get(slow.cause or "", _ACTIONS[""])
+    place = f"{slow.host}, {slow.device}" if slow.host and slow.device else slow.host or "its host"
+    action = action.format(ranks=listed(slow.ranks), place=place)
+    if slow.relative_score is not None and slow.relative_score >= SLOW_SCORE and kind == "slow_device":
         action += " Its inputs may also be larger."
-    if one.pattern == "rotating":
-        kind, action = "even_batches", _EVEN.format(phase=_PLACE.get(one.cause or "", "their steps"))
-        return Suggestion(kind, action, f"{listed(one.ranks)}, one after the other: {cost}", gain, figures)
-    return Suggestion(kind, action, f"{listed(one.ranks)}: {more}{score}{cost}", gain, figures)
+    if slow.pattern == "rotating":
+        kind, action = "even_batches", _BALANCE.format(phase=_WHERE.get(slow.cause or "", "their steps"))
+        return Suggestion(kind, action, f"{listed(slow.ranks)}, one after the other: {cost}", gain, figures)
+    return Suggestion(kind, action, f"{listed(slow.ranks)}: {more}{score}{cost}", gain, figures)
 
 
 _OF_BATCH = ("data", "forward", "backward")
-"""Phases that take as long as the batch is large."""
+"""Phases whose time depends on the size of the batch."""
 
-_PLACE = {
+_WHERE = {
     "data": "waiting for its next batch",
     "forward": "forward",
     "backward": "computing backward",
@@ -315,7 +317,7 @@ _PLACE = {
     "other": "the time outside all phases",
 }
 
-_EVEN = (
+_BALANCE = (
     "Make the ranks' batches alike (sort or bucket samples by length, drop_last), and look for work that the "
     "ranks do in turn: the time is lost in {phase}."
 )

@@ -1,4 +1,4 @@
-"""From a walk to the report."""
+"""Builds a report: from a recording, all of it or of a long one evenly spread stretches, or from messages."""
 
 from __future__ import annotations
 
@@ -7,44 +7,82 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.report import means
+from ddptop.protocol.evidence import Evidence
+from ddptop.recording.format import NO_STEP
+from ddptop.report import summaries
 from ddptop.report.advice import advice
 from ddptop.report.content import Cost, Reading, Report
 from ddptop.report.findings import findings
-from ddptop.report.points import (
-    even_out,
-    points,
+from ddptop.report.sampling import SAMPLE_STEPS, RunSampler, sample_interval
+from ddptop.report.step_table import (
+    MOST_SPANS,
+    exclude_stalls,
     span_count,
     span_of,
     spans,
     spread_skew,
+    spread_unread_steps,
+    step_table,
     weights,
-    without_stalls,
 )
-from ddptop.report.walk import Walk, look_every
+from ddptop.sources.player import FEED_FAILURES, gc_paused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from ddptop.frames.columns import Column
-    from ddptop.frames.frame import Frame
     from ddptop.protocol.messages import Received
-    from ddptop.report.content import BucketSummary
-    from ddptop.report.points import Points
+    from ddptop.recording.reader import Recording
+    from ddptop.report.step_table import StepTable
 
 NOT_ENDED = frozenset(("live", "stale", "stalled", "waiting"))
 
+WHOLE_ROWS = 200_000
+"""Rows of steps up to which a recording is read whole: at 30 to 50 us a row, eight seconds on a busy core."""
+
+STRETCH_ROWS = 3_000
+"""Rows of a stretch, for few ranks: 60 of them are 180,000."""
+
+MIN_STRETCH = SAMPLE_STEPS + 20
+"""Steps of a stretch, for any number of ranks: one sample with its 100 steps, and some before."""
+
+AFTER_STALL = 4
+"""Blocks read from the first one with a step after a stall: every rank has reported it in them."""
+
+BEFORE_STALL = 8
+"""Blocks read before the one with the last step before a stall: every rank has reported it in them."""
+
+
+def read(recording: Recording) -> Report:
+    """The report of a recording, as far as it is written."""
+    world = recording.world_size or 1
+    steps = 0
+    if recording.first_step is not None and recording.last_step is not None:
+        steps = recording.last_step - recording.first_step + 1
+    whole = steps * world <= WHOLE_ROWS
+    reader = _Reader(recording, whole, steps, max(MIN_STRETCH, STRETCH_ROWS // world))
+    with gc_paused():
+        reader.read()
+    return finish(
+        reader.sampler,
+        growing=recording.growing,
+        whole=whole,
+        damage=recording.damage,
+        recording=str(recording.path),
+        refused=reader.refused,
+    )
+
 
 def report(messages: Iterable[Received], *, steps: int, growing: bool = False) -> Report:
-    """The report of a run whose messages are all at hand; `steps` is about how many steps it has."""
-    walk = Walk(look_every(steps))
+    """The report of a run from its messages; `steps` is about how many steps it has."""
+    sampler = RunSampler(sample_interval(steps))
     for received in messages:
-        walk.feed(received)
-    return finish(walk, growing=growing)
+        sampler.feed(received)
+    return finish(sampler, growing=growing)
 
 
 def finish(
-    walk: Walk,
+    sampler: RunSampler,
     *,
     growing: bool = False,
     whole: bool = True,
@@ -52,35 +90,36 @@ def finish(
     recording: str | None = None,
     refused: int = 0,
 ) -> Report:
-    """The report of what was walked through. `growing`: the recording is still being written."""
-    last = walk.look()
-    if walk.reducer.stalled_since(walk.last_ns) is not None:
-        walk.incidents.see_stall(last)
+    """The report of what was sampled. `growing`: the recording is still being written."""
+    last = sampler.take_sample()
+    if sampler.reducer.stalled_since(sampler.last_ns) is not None:
+        sampler.incidents.note_stall(last)
     state = "lost" if not growing and last.run.state in NOT_ENDED else last.run.state
     last = replace(last, run=replace(last.run, state=state, recording=recording))
-    looks = walk.looks
-    found = without_stalls(points(looks), walk.incidents.stalls, walk.reducer.state.started_s)
-    found = spread_skew(found)
-    count = span_count(len(found.step))
-    duration_s = max(last.run.elapsed_s, float(found.time_s[-1]) if len(found.time_s) else 0.0)
-    where = span_of(found, duration_s, count)
-    found = even_out(found, where)
-    per_look = weights(found, len(looks))
-    ranks = means.rank_summaries(looks, per_look, last)
-    incidents = walk.incidents
-    cost = _cost(found, sum(stall.lasted_s for stall in incidents.stalls))
-    made = Report(
+    samples = sampler.samples
+    table = exclude_stalls(step_table(samples), sampler.incidents.stalls, sampler.reducer.state.started_s)
+    table = spread_skew(table)
+    count = span_count(len(table.step))
+    duration_s = max(last.run.elapsed_s, float(table.time_s[-1]) if len(table.time_s) else 0.0)
+    where = span_of(table, duration_s, count)
+    table = spread_unread_steps(table, where)
+    per_sample = weights(table, len(samples))
+    ranks = summaries.rank_summaries(samples, per_sample, last)
+    incidents = sampler.incidents
+    cost = _cost(table, sum(stall.lasted_s for stall in incidents.stalls))
+    report = Report(
         source="simulated" if last.source == "simulated" else "recording",
         run=last.run,
-        reading=_reading(found, per_look, walk, whole=whole, damage=damage, refused=refused),
+        reading=_reading(table, per_sample, sampler, whole=whole, damage=damage, refused=refused),
         verdict=(),
         cost=cost,
-        culprits=means.culprits(looks, found, last),
-        spans=spans(found, where, looks, duration_s, count),
+        stragglers=summaries.stragglers(samples, table, last),
+        spans=spans(table, where, samples, duration_s, count),
         ranks=ranks,
-        phases_pct=means.phases_pct(ranks),
-        communication=means.communication(looks, per_look, found, ranks, cost.uneven_pct),
-        buckets=means.bucket_summaries(looks, per_look) or _told_buckets(last),
+        phases_pct=summaries.phases_pct(ranks),
+        communication=summaries.communication(samples, per_sample, table, ranks, cost.uneven_pct),
+        buckets=summaries.bucket_summaries(samples, per_sample)
+        or tuple(summaries.unmeasured_bucket(b) for b in last.buckets),
         stalls=tuple(incidents.stalls),
         deaths=incidents.deaths,
         troubles=incidents.troubles,
@@ -88,46 +127,177 @@ def finish(
         advice=(),
         overhead=last.overhead,
     )
-    made = replace(made, advice=advice(made))
-    return replace(made, verdict=findings(made))
-
-
-def _told_buckets(last: Frame) -> tuple[BucketSummary, ...]:
-    return tuple(means.one_bucket(bucket) for bucket in last.buckets)
+    report = replace(report, advice=advice(report))
+    return replace(report, verdict=findings(report))
 
 
 def _reading(
-    found: Points, per_look: Column, walk: Walk, *, whole: bool, damage: str | None, refused: int
+    table: StepTable,
+    per_sample: Column,
+    sampler: RunSampler,
+    *,
+    whole: bool,
+    damage: str | None,
+    refused: int,
 ) -> Reading:
-    seconds = float(found.seconds.sum())
-    judged = ~np.isnan(found.cost)
-    free = np.array([look.frame.group.clock_free for look in walk.looks], bool)
-    total = float(per_look.sum())
+    seconds = float(table.seconds.sum())
+    measured = ~np.isnan(table.cost)
+    free = np.array([sample.frame.group.clock_free for sample in sampler.samples], bool)
+    total = float(per_sample.sum())
     return Reading(
-        steps=round(float(found.steps.sum())),
-        read_steps=len(found.step),
-        judged_pct=100 * float(found.seconds[judged].sum()) / seconds if seconds > 0 else None,
+        steps=round(float(table.steps.sum())),
+        read_steps=len(table.step),
+        judged_pct=100 * float(table.seconds[measured].sum()) / seconds if seconds > 0 else None,
         whole=whole,
-        clock_free=bool(total > 0 and per_look[free].sum() > total / 2),
+        clock_free=bool(total > 0 and per_sample[free].sum() > total / 2),
         refused=refused,
         damage=damage,
     )
 
 
-def _cost(found: Points, stalled_s: float) -> Cost:
-    step_s = float(found.seconds.sum())
-    named_s = _lost(found, found.cost)
-    uneven_s = _lost(found, found.uneven)
+def _cost(table: StepTable, stalled_s: float) -> Cost:
+    step_s = float(table.seconds.sum())
+    flagged_s = _lost(table, table.cost)
+    uneven_s = _lost(table, table.uneven)
     return Cost(
         step_s=step_s,
-        named_s=named_s,
-        named_pct=100 * named_s / step_s if named_s is not None and step_s > 0 else None,
+        flagged_s=flagged_s,
+        flagged_pct=100 * flagged_s / step_s if flagged_s is not None and step_s > 0 else None,
         uneven_s=uneven_s,
         uneven_pct=100 * uneven_s / step_s if uneven_s is not None and step_s > 0 else None,
         stalled_s=stalled_s,
     )
 
 
-def _lost(found: Points, share: Column) -> float | None:
-    told = ~np.isnan(share)
-    return float(found.lost_s(share)[told].sum()) if told.any() else None
+def _lost(table: StepTable, share: Column) -> float | None:
+    measured = ~np.isnan(share)
+    return float(table.lost_s(share)[measured].sum()) if measured.any() else None
+
+
+class _Reader:
+    """Feeds a RunSampler with a recording."""
+
+    def __init__(self, recording: Recording, whole: bool, steps: int, stretch: int) -> None:
+        self._recording = recording
+        self._whole = whole
+        self._stretch = stretch
+        self.sampler = RunSampler(sample_interval(steps))
+        self.refused = 0
+
+    def read(self) -> None:
+        """Read all of it, or stretches."""
+        if self._whole:
+            for received in self._recording.records():
+                self._feed(received)
+            return
+        others = _OtherMessages(self._recording)
+        reached = 0
+        for blocks in stretches(self._recording, self._stretch):
+            if blocks.start > reached:
+                self.sampler.gap()
+            reached = blocks.stop
+            for received in others.until(self._recording.summary(blocks.start).first_ns):
+                self._feed(received)
+            for index in blocks:
+                for received in self._recording.block(index) or []:
+                    self._feed(received)
+                    others.mark_fed(received)
+        for received in others.until(self._recording.end_ns + 1):
+            self._feed(received)
+
+    def _feed(self, received: Received) -> None:
+        try:
+            self.sampler.feed(received)
+        except FEED_FAILURES:
+            self.refused += 1
+
+
+class _OtherMessages:
+    """The messages between two stretches that are not about single steps, in order."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._messages = recording.lasting()
+        self._next = next(self._messages, None)
+        self._fed_ns = -1
+        self._fed: list[Received] = []
+        """Messages that arrived at that time."""
+
+    def mark_fed(self, received: Received) -> None:
+        """This message was fed as part of a stretch."""
+        if received.t_ns > self._fed_ns:
+            self._fed_ns, self._fed = received.t_ns, []
+        if received.t_ns == self._fed_ns:
+            self._fed.append(received)
+
+    def until(self, t_ns: int) -> Iterator[Received]:
+        """Those that arrived before `t_ns` and were not fed."""
+        while self._next is not None and self._next.t_ns < t_ns:
+            received, self._next = self._next, next(self._messages, None)
+            known = received.t_ns == self._fed_ns and received in self._fed
+            if received.t_ns >= self._fed_ns and not known:
+                yield received
+
+
+def stretches(recording: Recording, steps: int) -> Iterator[range]:
+    """Ranges of blocks to read, in order, none twice.
+
+    About `steps` steps at the end of each of 60 equal spans of the time, and the blocks around every stall,
+    which is where the ranks were asked for evidence.
+    """
+    stalls = _evidence(recording)
+    done = 0
+    length_ns = recording.end_ns - recording.start_ns
+    for piece in range(1, MOST_SPANS + 1):
+        until_ns = recording.start_ns + length_ns * piece // MOST_SPANS
+        stop = recording.block_at(until_ns) + 1
+        while stalls and stalls[0] <= until_ns:
+            blocks = _around(recording, stalls.pop(0), done)
+            if blocks:
+                yield blocks
+                done = blocks.stop
+        begin = _back(recording, stop, done, steps)
+        if begin < stop:
+            done = stop if _has_steps(recording, stop - 1) else _next_step(recording, stop)
+            yield range(begin, done)
+
+
+def _evidence(recording: Recording) -> list[int]:
+    return [r.t_ns for r in recording.lasting() if isinstance(r.message, Evidence)]
+
+
+def _back(recording: Recording, stop: int, floor: int, steps: int) -> int:
+    """The first of the blocks before `stop` that together hold about so many steps; not below `floor`."""
+    high = low = None
+    index = stop
+    while index > floor:
+        index -= 1
+        if _has_steps(recording, index):
+            summary = recording.summary(index)
+            high = max(summary.last_step + 1, high or 0)
+            low = summary.first_step if low is None else min(summary.first_step, low)
+        if high is not None and low is not None and high - low >= steps:
+            break
+    return index
+
+
+def _around(recording: Recording, t_ns: int, floor: int) -> range | None:
+    """The blocks from the last step before this time to the next step after it."""
+    at = recording.block_at(t_ns)
+    if at < floor:
+        return None
+    begin = at
+    while begin > floor and not _has_steps(recording, begin):
+        begin -= 1
+    return range(max(floor, begin - BEFORE_STALL), _next_step(recording, at + 1))
+
+
+def _next_step(recording: Recording, index: int) -> int:
+    """The block AFTER_STALL behind the first one that holds steps, counted from `index`; at most the end."""
+    stop = recording.block_at(recording.end_ns) + 1
+    while index < stop and not _has_steps(recording, index):
+        index += 1
+    return min(index + AFTER_STALL, stop)
+
+
+def _has_steps(recording: Recording, index: int) -> bool:
+    return recording.summary(index).first_step != NO_STEP

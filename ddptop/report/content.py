@@ -1,7 +1,4 @@
-"""What a report says, as frozen data: the page and `--json` show the same.
-
-A report as plain data, for `--json`.
-"""
+"""The report as frozen data, which the page of text and `--json` both show, and its JSON form."""
 
 from __future__ import annotations
 
@@ -10,31 +7,32 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING
 
 from ddptop.frames.snapshot import SCHEMA, tidy
+from ddptop.frames.stall import Stall
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Alert, Happening, Overhead, RunInfo
-    from ddptop.frames.stall import Death, RankPosition
+    from ddptop.frames.stall import Death
     from ddptop.protocol.messages import Scalar
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How much of the run the figures rest on."""
+    """How much of the run was read."""
 
     steps: int
-    """Steps that the group finished, by their numbers; those of all incarnations added up."""
+    """Steps that the group finished, by their numbers, summed over all incarnations."""
     read_steps: int
     """Complete steps that were read."""
     judged_pct: float | None
-    """Share of the step time in which arrivals could be compared: bucket detail was there, clocks agreed."""
+    """Share of the step time in which arrivals could be compared: with bucket detail and accurate clocks."""
     whole: bool
-    """Every message was read; else evenly spread stretches of steps, and all that is no step."""
+    """Every message was read; otherwise evenly spread ranges of steps, and every message of another kind."""
     clock_free: bool
-    """For most of the time the hosts' clocks could not tell who came last."""
+    """For most of the time the hosts' clocks were not accurate enough to tell which rank arrived last."""
     refused: int
-    """Messages that could not be taken."""
+    """Messages that could not be used."""
     damage: str | None
-    """What of the file could not be read, in words."""
+    """Which part of the file could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,43 +48,43 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the run spent. Seconds of wall time of the group, not of all ranks added up."""
+    """Time spent by the run, in seconds of wall time of the group (not summed over ranks)."""
 
     step_s: float
     """Time inside steps."""
-    named_s: float | None
-    """Lost to ranks while they were named: cost x time, added up. None: nothing could be judged."""
-    named_pct: float | None
+    flagged_s: float | None
+    """Lost to ranks while they were flagged as stragglers: the sum of cost x time. None: not measured."""
+    flagged_pct: float | None
     """Of the time inside steps."""
     uneven_s: float | None
-    """Lost to late arrivals of any rank, named or not."""
+    """Lost to late arrivals of any rank, flagged or not."""
     uneven_pct: float | None
     stalled_s: float
-    """Time in which the step did not move for so long that it counts as a stall."""
+    """Total length of the stalls."""
 
 
 @dataclass(frozen=True, slots=True)
-class Culprit:
-    """A rank that was named as straggler for some of the run; means over that time, in ms."""
+class StragglerSummary:
+    """A rank that was flagged as straggler for a part of the run; means over that time, in ms."""
 
     rank: int
     ranks: tuple[int, ...]
-    """All that held the others up together with it, itself first."""
+    """All ranks that were flagged together with it, itself first."""
     cause: str | None
     pattern: str | None
     lateness_ms: float
     bound_ms: float
     last_pct: float
     cost_pct: float
-    """Of every step while it was named."""
+    """Of every step while it was flagged."""
     lost_s: float
     """Over the run."""
-    named_pct: float
-    """Share of the step time in which it was named."""
+    flagged_pct: float
+    """Share of the step time in which it was flagged."""
     first_step: int
     last_step: int
     parts_ms: Mapping[str, float]
-    """What it takes longer than the others, by phase."""
+    """How much longer than the others it takes, by phase."""
     relative_score: float | None
     host: str
     device: str
@@ -94,7 +92,7 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One piece of the run's time. Seconds count from its start."""
+    """One of the equal intervals into which the run's time is divided. Seconds count from its start."""
 
     begin_s: float
     end_s: float
@@ -105,16 +103,16 @@ class Span:
     step_ms: float | None
     """Median wall time of its steps."""
     wait_pct: float | None
-    """Exposed waiting for slower ranks, as share of the step; mean over ranks."""
+    """Exposed wait as a share of the step, mean over ranks."""
     transfer_pct: float | None
-    """The same of exposed transfer."""
+    """Exposed transfer, likewise."""
     no_straggler_ms: float | None
     rank: int | None
-    """The rank that was named for the largest part of it."""
+    """The rank that was flagged for the largest part of it."""
     cause: str | None
     cost_pct: float | None
     lost_s: float | None
-    """Of the named ranks."""
+    """By the flagged ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +155,7 @@ class Communication:
     exposed_comm_ms: float | None
     exposed_wait_ms: float | None
     exposed_transfer_ms: float | None
-    """Exposed communication less the waiting in it: what moving bytes adds to the step."""
+    """Exposed communication without the wait in it: what transfer adds to the step."""
     exposed_pct: float | None
     exposed_transfer_pct: float | None
     overlap_pct: float | None
@@ -188,56 +186,50 @@ class BucketSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Standstill:
-    """A stall, as it was understood when it was understood best."""
+class StallPeriod(Stall):
+    """A stall with its length, and the diagnosis made when most was known of it.
 
-    kind: str
-    """As `Stall.kind`; empty where nothing more than the standing still is known."""
-    since_s: float
-    """Unix seconds at which the step last moved."""
+    `kind` is empty where there was only the alert of the stall.
+    """
+
     until_s: float | None
-    """When it moved again; None: it did not within the recording."""
+    """Unix seconds at which the run went on; None: it did not within the recording."""
     lasted_s: float
-    step: int | None
-    sentence: str
-    detail: tuple[str, ...]
-    ranks: tuple[int, ...]
-    waiting: tuple[int, ...]
-    positions: tuple[RankPosition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """Something to try, and the figure that it rests on."""
+    """Something to try, and the figure that it is based on."""
 
     kind: str
     action: str
     because: str
     """The figure, in words."""
     gain_pct: float | None
-    """At most so much of the step time; None: not a matter of time, or not to be told."""
+    """Upper bound in percent of the step time; None: saves no time, or the time is not known."""
     figures: Mapping[str, Scalar]
     """The same figures as data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A run from its beginning to its end, or to this moment.
+    """A run from its beginning to its end, or to now.
 
-    `--json` prints `schema` (1) and then these fields under their own names, with every name inside as in
-    the classes of this file and of `ddptop.frames.frame`. Units stand in the names (`_ms`, `_s`, `_pct`,
-    `_gbps`, `bytes`), `*_s` of a moment are Unix seconds but for those of `spans`, what is not known is null.
+    `--json` prints `schema` (1) and then these fields under their own names (but for those in `KEYS`), with
+    every name inside as in the classes of this file and of `ddptop.frames`. Units are part of the names
+    (`_ms`, `_s`, `_pct`, `_gbps`, `bytes`); a point in time is in Unix seconds, except in `spans`; unknown
+    is null.
 
     - `source`: `recording` or `simulated`
     - `run`: RunInfo. `state` is live, finished, failed, lost, or stalled and stale for one still running;
       `card` has DDP's options under `ddp.*`
     - `reading`: Reading, `verdict`: list of Finding (the worst first), `cost`: Cost
-    - `culprits`: list of Culprit (the dearest first), `spans`: list of Span (in order of time)
+    - `stragglers`: list of StragglerSummary (the most costly first), `spans`: list of Span (in order of time)
     - `ranks`: list of RankSummary (by rank), `phases_pct`: share of the step by phase, mean over ranks
     - `communication`: Communication, `buckets`: list of BucketSummary
-    - `stalls`: list of Standstill, `deaths`: list of Death, `troubles`: list of Alert that held at some time
-      (NaN, replicas that drift apart, lost records, recording), `happenings`: list of Happening
-    - `advice`: list of Suggestion (the most valuable first), `overhead`: Overhead at the end
+    - `stalls`: list of StallPeriod, `deaths`: list of Death, `troubles`: list of Alert, those that were
+      active at any time (NaN, replica drift, lost records, recording), `happenings`: list of Happening
+    - `advice`: list of Suggestion (the largest gain first), `overhead`: Overhead at the end
     """
 
     source: str
@@ -245,13 +237,13 @@ class Report:
     reading: Reading
     verdict: tuple[Finding, ...]
     cost: Cost
-    culprits: tuple[Culprit, ...]
+    stragglers: tuple[StragglerSummary, ...]
     spans: tuple[Span, ...]
     ranks: tuple[RankSummary, ...]
     phases_pct: Mapping[str, float]
     communication: Communication
     buckets: tuple[BucketSummary, ...]
-    stalls: tuple[Standstill, ...]
+    stalls: tuple[StallPeriod, ...]
     deaths: tuple[Death, ...]
     troubles: tuple[Alert, ...]
     happenings: tuple[Happening, ...]
@@ -259,15 +251,21 @@ class Report:
     overhead: Overhead
 
 
-KEYS = {"positions": "testimonies", "position": "testimony"}
-"""Keys of the JSON that are not the names of their fields: they stay as programs know them."""
+KEYS = {
+    "positions": "testimonies",
+    "position": "testimony",
+    "stragglers": "culprits",
+    "flagged_s": "named_s",
+    "flagged_pct": "named_pct",
+}
+"""Field to JSON key where the two differ: the keys of schema 1 do not change."""
 
 MOMENTS = ("started_at", "since_s", "until_s", "at_s", "unix_s")
-"""Unix seconds: six digits would be days."""
+"""Fields in Unix seconds, which `tidy` would round to six significant digits."""
 
 
 def as_data(report: Report) -> dict[str, object]:
-    """Dicts, lists and scalars that `json.dumps` takes, as Report documents. Unknown is None."""
+    """The report as dicts, lists and scalars for `json.dumps`, in the form that Report documents."""
     data = _plain("", report)
     assert isinstance(data, dict)
     return {"schema": SCHEMA, **data}

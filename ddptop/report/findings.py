@@ -1,53 +1,86 @@
-"""The verdict over the whole run, in sentences: how it ended, where it stood, who was slow, what it cost."""
+"""The verdict on the whole run in sentences: how it ended, its stalls, its stragglers and their cost.
+
+Also the phrases that the report's sentences share: amounts of time, ranks, several alerts of one kind.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.frames.verdict import CAUSES, UNEVEN_PCT
+from ddptop.frames.phrases import death_phrase
+from ddptop.frames.verdict import CAUSES, ONE_RANK, UNEVEN_PCT
 from ddptop.report.content import Finding
-from ddptop.report.words import amount, and_more, by_kind, listed
 
 if TYPE_CHECKING:
-    from ddptop.frames.stall import Death
-    from ddptop.report.content import Culprit, Report, Standstill
+    from collections.abc import Sequence
 
-NAMED = 3
-"""Culprits told in full; the others are in the line of blocks and in the table."""
+    from ddptop.frames.frame import Alert
+    from ddptop.report.content import Report, StallPeriod, StragglerSummary
 
-LITTLE_JUDGED_PCT = 50.0
-"""Below, the figures speak for less than half of the run, and the page says so."""
+MAX_IN_UNIT = 100.0
+"""From so many seconds on an amount is in minutes, from so many minutes on in hours."""
 
-MOST_OF_IT_PCT = 80.0
-"""A rank that is named for less of the run is not persistently slow, however even it was meanwhile."""
+MAX_LISTED_RANKS = 6
+
+
+def amount(seconds: float) -> str:
+    """An amount of time: `4.2 s`, `14 min`, `3.4 h`."""
+    if seconds < MAX_IN_UNIT:
+        return f"{seconds:.{2 if seconds < 1 else 1 if seconds < 10 else 0}f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < MAX_IN_UNIT else f"{minutes / 60:,.1f} h"
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """`rank 1`, `ranks 1 3`, `9 ranks`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > MAX_LISTED_RANKS:
+        return f"{len(ranks)} ranks"
+    return "ranks " + " ".join(str(rank) for rank in ranks)
+
+
+def by_kind(alerts: Sequence[Alert]) -> list[tuple[Alert, int]]:
+    """The first alert of each kind, and how many there are of it; in order of time."""
+    kinds: dict[str, tuple[Alert, int]] = {}
+    for alert in alerts:
+        first, count = kinds.get(alert.kind, (alert, 0))
+        kinds[alert.kind] = first, count + 1
+    return [*kinds.values()]
+
+
+def and_more(count: int) -> str:
+    """` (the first of 7)`; empty for one."""
+    return f" (the first of {count:,})" if count > 1 else ""
+
+
+MAX_STRAGGLERS = 3
+"""Stragglers with a finding of their own; the others are in the strip of stragglers and in the table."""
+
+MIN_COMPARED_PCT = 50.0
+"""Where ranks could be compared in less of the time, a finding says so."""
+
+PERSISTENT_PCT = 80.0
+"""A rank that is flagged for less of the run is not called persistent."""
 
 HEALTH = ("nan", "replica_drift", "loss_spread", "mismatch")
-"""Alerts that tell of wrong numbers, the worst first."""
+"""Alerts about wrong numbers, the worst first."""
 
 
 def findings(report: Report) -> tuple[Finding, ...]:
     """The worst first; at least one."""
-    found = [*_ending(report), *_stalls(report), *_health(report), *_slow(report)]
-    if not report.culprits:
-        found.append(_nobody(report))
-    return (*found, *_doubts(report))
+    result = [*_end_of_run(report), *_stalls(report), *_health(report), *_stragglers(report)]
+    if not report.stragglers:
+        result.append(_no_straggler(report))
+    return (*result, *_doubts(report))
 
 
-def ending(death: Death) -> str:
-    """`killed by SIGKILL`, `ended with ValueError: no such file`, `exit code 1`; as much as is known."""
-    if death.signal:
-        return f"killed by {death.signal}"
-    if death.reason:
-        return f"ended with {death.reason}"
-    return "its process is gone" if death.exit_code is None else f"exit code {death.exit_code}"
-
-
-def _ending(report: Report) -> list[Finding]:
+def _end_of_run(report: Report) -> list[Finding]:
     run, deaths = report.run, report.deaths
     if run.state == "lost" and not deaths:
         alert = next((alert for alert in report.troubles if alert.kind == "lost_rank"), None)
         how = alert.message if alert else "the recording stops in the middle of the run"
-        return [Finding("lost", "critical", f"nobody saw how it ended: {how}")]
+        return [Finding("lost", "critical", f"how the run ended is unknown: {how}")]
     if not deaths:
         alert = next((a for a in report.troubles if a.kind in ("failed_rank", "lost_rank")), None)
         if run.state == "failed":
@@ -56,9 +89,9 @@ def _ending(report: Report) -> list[Finding]:
             return [Finding("failed", "critical", f"the run failed{code}{who}")]
         return []
     first = deaths[0]
-    at = "" if first.step is None else f" in step {first.step:,}"
     others = f"; {listed([d.rank for d in deaths[1:]])} followed" if len(deaths) > 1 else ""
-    sentence = f"rank {first.rank} {ending(first)}{at}{others}"
+    at = "" if first.step is None else f", in step {first.step:,}"
+    sentence = f"{death_phrase(first)}{at}{others}"
     if run.state not in ("failed", "lost"):
         return [Finding("death", "warning", sentence + ", the run went on")]
     return [Finding(run.state, "critical", sentence)]
@@ -69,88 +102,89 @@ def _stalls(report: Report) -> list[Finding]:
     if not stalls:
         return []
     longest = max(stalls, key=lambda stall: stall.lasted_s)
-    still = " (it still is)" if _standing(longest, report) else ""
+    still = " (still stalled)" if _is_last(longest, report) else ""
     sentence = f"stalled for {amount(report.cost.stalled_s)}{still}: {longest.sentence}"
     if len(stalls) > 1:
-        in_all = amount(report.cost.stalled_s)
         sentence = (
-            f"stalled {len(stalls)} times, {in_all} in all{still}; "
-            f"the longest {amount(longest.lasted_s)}: {longest.sentence}"
+            f"stalled {len(stalls)} times, {amount(report.cost.stalled_s)} in total{still}; "
+            f"the longest for {amount(longest.lasted_s)}: {longest.sentence}"
         )
     return [Finding("stall", "critical", sentence)]
 
 
-def _standing(stall: Standstill, report: Report) -> bool:
+def _is_last(stall: StallPeriod, report: Report) -> bool:
     return stall.until_s is None and report.run.state == "stalled"
 
 
 def _health(report: Report) -> list[Finding]:
-    found = [(alert, count) for alert, count in by_kind(report.troubles) if alert.kind in HEALTH]
+    alerts = [(alert, count) for alert, count in by_kind(report.troubles) if alert.kind in HEALTH]
     return [
         Finding(
             alert.kind,
             "critical" if alert.severity == "critical" else "warning",
             alert.message + and_more(count),
         )
-        for alert, count in sorted(found, key=lambda one: HEALTH.index(one[0].kind))
+        for alert, count in sorted(alerts, key=lambda entry: HEALTH.index(entry[0].kind))
     ]
 
 
-def _slow(report: Report) -> list[Finding]:
-    found = [_culprit(one, report) for one in report.culprits[:NAMED]]
-    rest = report.culprits[NAMED:]
-    if rest:
-        lost = amount(sum(one.lost_s for one in rest))
-        found.append(
-            Finding("stragglers", "warning", f"{listed([one.rank for one in rest])} now and then: {lost}")
-        )
-    return [*found, *_rest(report)] if found else found
+def _stragglers(report: Report) -> list[Finding]:
+    result = [_straggler(straggler, report) for straggler in report.stragglers[:MAX_STRAGGLERS]]
+    others = report.stragglers[MAX_STRAGGLERS:]
+    if others:
+        lost = amount(sum(straggler.lost_s for straggler in others))
+        who = listed([straggler.rank for straggler in others])
+        result.append(Finding("stragglers", "warning", f"{who} now and then: {lost}"))
+    return [*result, *_other_skew(report)] if result else result
 
 
-def _rest(report: Report) -> list[Finding]:
-    """What late arrivals cost beside the ranks that were named, if that is worth a line."""
-    cost, found = report.cost, report.communication
-    if cost.uneven_s is None or cost.uneven_pct is None or found.step_ms is None:
+def _other_skew(report: Report) -> list[Finding]:
+    """The cost of late arrivals without that of the flagged ranks, where it is large enough."""
+    cost, comm = report.cost, report.communication
+    if cost.uneven_s is None or cost.uneven_pct is None or comm.step_ms is None:
         return []
-    rest_pct = cost.uneven_pct - (cost.named_pct or 0.0)
-    if rest_pct < UNEVEN_PCT or rest_pct / 100 * found.step_ms <= (found.bound_ms or 0.0):
+    rest_pct = cost.uneven_pct - (cost.flagged_pct or 0.0)
+    if rest_pct < UNEVEN_PCT or rest_pct / 100 * comm.step_ms <= (comm.bound_ms or 0.0):
         return []
-    lost = (
-        f"another {rest_pct:.0f}% of step time lost to skew, {amount(cost.uneven_s - (cost.named_s or 0.0))}"
+    lost = amount(cost.uneven_s - (cost.flagged_s or 0.0))
+    sentence = f"another {rest_pct:.0f}% of step time lost to skew, {lost}; no consistent straggler"
+    return [Finding("uneven", "busy", sentence)]
+
+
+def _straggler(slow: StragglerSummary, report: Report) -> Finding:
+    who = listed(list(slow.ranks)) if len(slow.ranks) > 1 else f"rank {slow.rank}"
+    why = f": {CAUSES.get(slow.cause, slow.cause)}" if slow.cause else ""
+    when = f"steps {slow.first_step:,} to {slow.last_step:,}, {slow.flagged_pct:.0f}% of the time"
+    share = 100 * slow.lost_s / report.cost.step_s if report.cost.step_s > 0 else 0.0
+    cost = f"cost {amount(slow.lost_s)}, {share:.0f}% of the time in steps"
+    late = (
+        f"{slow.lateness_ms:,.1f} ±{slow.bound_ms:.1f} ms late, last in {slow.last_pct:.0f}% of those steps"
     )
-    return [Finding("uneven", "busy", f"{lost}; no consistent straggler")]
-
-
-def _culprit(one: Culprit, report: Report) -> Finding:
-    who = listed(list(one.ranks)) if len(one.ranks) > 1 else f"rank {one.rank}"
-    why = f": {CAUSES.get(one.cause, one.cause)}" if one.cause else ""
-    when = f"steps {one.first_step:,} to {one.last_step:,}, {one.named_pct:.0f}% of the time"
-    share = 100 * one.lost_s / report.cost.step_s if report.cost.step_s > 0 else 0.0
-    cost = f"cost {amount(one.lost_s)}, {share:.0f}% of the time in steps"
-    late = f"{one.lateness_ms:,.1f} ±{one.bound_ms:.1f} ms late, last in {one.last_pct:.0f}% of those steps"
-    if one.pattern and (one.pattern != "persistent" or one.named_pct >= MOST_OF_IT_PCT):
-        late += f", {one.pattern}"
-    verb = "were" if len(one.ranks) > 1 else "was"
-    turns = " in turn" if one.pattern == "rotating" else ""
+    if slow.pattern and (slow.pattern != "persistent" or slow.flagged_pct >= PERSISTENT_PCT):
+        late += f", {slow.pattern}"
+    verb = "were" if len(slow.ranks) > 1 else "was"
+    turns = " in turn" if slow.pattern == "rotating" else ""
     return Finding("straggler", "warning", f"{who} {verb} slow{turns}{why} · {cost}", (when, late))
 
 
-def _nobody(report: Report) -> Finding:
+def _no_straggler(report: Report) -> Finding:
     reading, cost, run = report.reading, report.cost, report.run
     if reading.steps == 0:
         ranks = "the rank" if run.world_size == 1 else f"all {run.world_size} ranks"
         return Finding("no_step", "doubt", f"no step was finished by {ranks}: nothing can be measured")
     if run.world_size == 1:
-        return Finding("alone", "good", "one rank: nobody to wait for")
+        return Finding("alone", "good", ONE_RANK)
     if reading.clock_free:
         bound = report.communication.bound_ms
-        within = "" if bound is None else f" (they are known to ±{bound:,.1f} ms)"
+        within = "" if bound is None else f" (bound ±{bound:,.1f} ms)"
         return Finding(
-            "clocks", "doubt", f"the hosts' clocks cannot tell who comes last{within}: nobody is named"
+            "clocks",
+            "doubt",
+            f"the hosts' clocks cannot tell which rank arrives last{within}: no rank is flagged",
         )
     if cost.uneven_s is None or cost.uneven_pct is None:
         return Finding("no_detail", "doubt", "ranks cannot be compared: there is too little bucket detail")
-    lost = f"{cost.uneven_pct:.1f}% of step time lost to skew, {amount(cost.uneven_s)} in all"
+    lost = f"{cost.uneven_pct:.1f}% of step time lost to skew, {amount(cost.uneven_s)} in total"
     if cost.uneven_pct >= UNEVEN_PCT and _unclear(report):
         bound = report.communication.bound_ms or 0.0
         return Finding("even", "good", f"no straggler as far as clocks can tell (±{bound:.1f} ms) · {lost}")
@@ -160,30 +194,25 @@ def _nobody(report: Report) -> Finding:
 
 
 def _unclear(report: Report) -> bool:
-    """What late arrivals cost a step is less than what stamps of two ranks may differ by for nothing."""
-    found, bound = report.communication, report.communication.bound_ms
+    """The cost of late arrivals per step is below the error bound of a comparison of two clocks."""
+    comm, bound = report.communication, report.communication.bound_ms
     pct = report.cost.uneven_pct
-    if pct is None or found.step_ms is None or bound is None:
+    if pct is None or comm.step_ms is None or bound is None:
         return False
-    return pct / 100 * found.step_ms <= bound
+    return pct / 100 * comm.step_ms <= bound
 
 
 def _doubts(report: Report) -> list[Finding]:
-    """What the figures do not tell."""
+    """The limits of the figures."""
     judged = report.reading.judged_pct
-    if (
-        report.run.world_size < 2
-        or judged is None
-        or judged >= LITTLE_JUDGED_PCT
-        or report.reading.clock_free
-    ):
+    if report.run.world_size < 2 or judged is None or judged >= MIN_COMPARED_PCT or report.reading.clock_free:
         return []
-    if report.cost.uneven_s is None and not report.culprits:
+    if report.cost.uneven_s is None and not report.stragglers:
         return []
     return [
         Finding(
             "little_judged",
             "doubt",
-            f"ranks could be compared in {judged:.0f}% of the time only: no detail else",
+            f"ranks could be compared in {judged:.0f}% of the time only: no bucket detail in the rest",
         )
     ]

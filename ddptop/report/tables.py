@@ -1,7 +1,4 @@
-"""The tables of a report: the worst ranks, and the buckets by size.
-
-A run's time as lines of blocks, one column for each piece of it.
-"""
+"""The report's tables (the worst ranks, the buckets) and its strips: the run's time as lines of blocks."""
 
 from __future__ import annotations
 
@@ -11,9 +8,9 @@ import numpy as np
 
 from ddptop.render.numbers import UNKNOWN, clock, fixed, size
 from ddptop.render.phases import PARTS, PHASES, SHORT, step_parts
-from ddptop.render.table import aligned
-from ddptop.render.text import cells, fit_tail
-from ddptop.report.means import weighted
+from ddptop.render.table import measured, text_lines
+from ddptop.render.text import clean, fit_tail
+from ddptop.report.summaries import weighted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,38 +18,42 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column
     from ddptop.report.content import BucketSummary, RankSummary, Report
 
-MOST_RANKS = 5
-"""The worst; a person who wants them all takes `--json`."""
+MAX_RANKS = 5
+"""Rows of the table of ranks; `--json` has all."""
 
-MOST_ROWS = 8
+MAX_BUCKETS = 8
 """More buckets than this are grouped by size."""
 
-HOST = 12
+HOST_WIDTH = 12
+
+BUCKET_FIGURES = (
+    ("transfer ms", "transfer_ms", 60),
+    ("wait ms", "wait_ms", 50),
+    ("algbw GB/s", "algbw_gbps", 40),
+    ("busbw GB/s", "busbw_gbps", 30),
+)
+"""Title, field of BucketSummary, and which columns are kept longest on a narrow page."""
 
 PART_TITLES = tuple(SHORT.get(part.name, part.name) for part in PARTS)
-
-LAST_TO_GO = ("rank", "late ms", "ms/step", "data", "fwd", "bwd", "wait", "transfer", "opt", "other")
-"""Where the width does not suffice, other columns go first, and from the right."""
 
 
 def rank_table(report: Report, width: int) -> list[str]:
     """The worst ranks: means over the run, in ms. The parts of the step add up to `ms/step`."""
-    shown = worst(report)
+    shown = worst_ranks(report)
     parts = _parts(shown)
-    titles = ["rank", "host", "late ms", "ms/step", *PART_TITLES, "last %", "score"]
-    rows = [
-        [
-            str(rank.rank),
-            fit_tail(rank.host, HOST).strip() or UNKNOWN,
-            _bounded(rank),
-            fixed(rank.step_ms),
-            *(fixed(float(ms)) for ms in parts[:, at]),
-            fixed(rank.last_pct, 0),
-            fixed(rank.relative_score, 2),
-        ]
-        for at, rank in enumerate(shown)
+    columns = [
+        measured("rank", [str(rank.rank) for rank in shown], 99),
+        measured("host", [_host(rank) for rank in shown], 20, right=False),
+        measured("late ms", [_with_bound(rank) for rank in shown], 90),
+        measured("ms/step", [fixed(rank.step_ms) for rank in shown], 89),
+        *(
+            measured(title, [fixed(float(ms)) for ms in row], 80 - at)
+            for at, (title, row) in enumerate(zip(PART_TITLES, parts, strict=True))
+        ),
+        measured("last %", [fixed(rank.last_pct, 0) for rank in shown], 15),
+        measured("score", [fixed(rank.relative_score, 2) for rank in shown], 10),
     ]
-    lines = _fit(titles, rows, width)
+    lines = text_lines(columns, len(shown), width)
     hidden = len(report.ranks) - len(shown)
     return [*lines, f"and {hidden:,} more ranks, less late (--json has all)"] if hidden > 0 else lines
 
@@ -77,15 +78,15 @@ def _parts(ranks: Sequence[RankSummary]) -> Column:
     return step_parts(column("step"), phases, column("exposed_comm"), column("exposed_wait"))[: len(PARTS)]
 
 
-def worst(report: Report) -> list[RankSummary]:
-    """Those that were named, the dearest first, then the latest of the others; at most MOST_RANKS."""
-    place = {one.rank: i for i, one in enumerate(report.culprits)}
+def worst_ranks(report: Report) -> list[RankSummary]:
+    """The flagged ranks, the most costly first, then the others by lateness; at most MAX_RANKS."""
+    order = {straggler.rank: i for i, straggler in enumerate(report.stragglers)}
 
     def badness(rank: RankSummary) -> tuple[int, float, int]:
         late = rank.lateness_ms if rank.lateness_ms is not None else float("-inf")
-        return place.get(rank.rank, len(place)), -late, rank.rank
+        return order.get(rank.rank, len(order)), -late, rank.rank
 
-    return sorted(report.ranks, key=badness)[:MOST_RANKS]
+    return sorted(report.ranks, key=badness)[:MAX_RANKS]
 
 
 def bucket_table(buckets: Sequence[BucketSummary], width: int) -> list[str]:
@@ -93,25 +94,21 @@ def bucket_table(buckets: Sequence[BucketSummary], width: int) -> list[str]:
     if not buckets:
         return []
     groups = [[bucket] for bucket in buckets]
-    if len(buckets) > MOST_ROWS:
+    if len(buckets) > MAX_BUCKETS:
         by_size: dict[int, list[BucketSummary]] = {}
         for bucket in buckets:
             by_size.setdefault((bucket.bytes or 0).bit_length(), []).append(bucket)
         groups = [by_size[key] for key in sorted(by_size, reverse=True)]
-    titles = ["bucket", "size", "type", "transfer ms", "wait ms", "algbw GB/s", "busbw GB/s"]
-    rows = [
-        [
-            _which(group),
-            size(_mean([bucket.bytes for bucket in group])),
-            group[0].dtype or UNKNOWN,
-            fixed(_mean([bucket.transfer_ms for bucket in group]), 2),
-            fixed(_mean([bucket.wait_ms for bucket in group]), 2),
-            fixed(_mean([bucket.algbw_gbps for bucket in group]), 2),
-            fixed(_mean([bucket.busbw_gbps for bucket in group]), 2),
-        ]
-        for group in groups
+    columns = [
+        measured("bucket", [_which(group) for group in groups], 99, right=False),
+        measured("size", [size(_mean(group, "bytes")) for group in groups], 98),
+        measured("type", [clean(group[0].dtype) or UNKNOWN for group in groups], 70, right=False),
+        *(
+            measured(title, [fixed(_mean(group, name), 2) for group in groups], keep)
+            for title, name, keep in BUCKET_FIGURES
+        ),
     ]
-    return _fit(titles, rows, width)
+    return text_lines(columns, len(groups), width)
 
 
 def _which(group: Sequence[BucketSummary]) -> str:
@@ -121,43 +118,33 @@ def _which(group: Sequence[BucketSummary]) -> str:
     return f"{bucket.model}.{bucket.index}" if bucket.model else str(bucket.index)
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    return weighted(values, np.ones(len(values)))
+def _mean(group: Sequence[BucketSummary], name: str) -> float | None:
+    return weighted([getattr(bucket, name) for bucket in group], np.ones(len(group)))
 
 
-def _bounded(rank: RankSummary) -> str:
+def _host(rank: RankSummary) -> str:
+    return clean(fit_tail(rank.host, HOST_WIDTH).strip()) or UNKNOWN
+
+
+def _with_bound(rank: RankSummary) -> str:
     text = fixed(rank.lateness_ms)
     return f"{text} ±{rank.bound_ms:.1f}" if rank.bound_ms is not None and text != UNKNOWN else text
 
 
-def _fit(titles: list[str], rows: list[list[str]], width: int) -> list[str]:
-    """The table without as many columns as it takes."""
-    titles, rows = list(titles), [list(row) for row in rows]
-    left = {"host", "type", "bucket"}
-    while True:
-        lines = aligned(titles, rows, frozenset(title for title in titles if title not in left))
-        spare = [title for title in titles if title not in LAST_TO_GO] or titles[1:]
-        if max(map(cells, lines)) <= width or len(titles) == 1:
-            return lines
-        gone = titles.index(spare[-1])
-        for row in (titles, *rows):
-            del row[gone]
-
-
 BLOCKS, PLAIN = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 
-LABEL = 10
+LABEL_WIDTH = 10
 """Cells before a strip."""
 
-RANGE = 9
+RANGE_WIDTH = 9
 """Cells after it, for the lowest and the highest value."""
 
 SPIKE = 4.0
-"""Drawn no higher than so many times the usual piece: a compilation must not flatten all else."""
+"""The scale ends at so many times the median span, so that a compilation does not flatten the rest."""
 
-NOBODY, UNJUDGED = "·", " "
+NO_RANK, UNKNOWN_RANK = "·", " "
 
-EVENTS = {
+EVENT_SIGNS = {
     "stall": "S",
     "death": "X",
     "nan": "N",
@@ -167,9 +154,9 @@ EVENTS = {
     "lost_records": "!",
     "recording": "!",
 }
-"""Later ones give way to earlier ones in the same column."""
+"""Kind to sign; in one column the kind listed first is shown."""
 
-MEANINGS = {
+LEGEND = {
     "S": "stall",
     "X": "death",
     "N": "NaN",
@@ -181,8 +168,8 @@ MEANINGS = {
 
 
 def strips(report: Report, width: int, ascii_only: bool) -> list[str]:
-    """Step time, waiting, who was named, what happened, and the time of day below."""
-    room = max(1, width - LABEL - RANGE - 1)
+    """The run's time as lines of blocks: step time, waiting, flagged rank, events, and the time of day."""
+    room = max(1, width - LABEL_WIDTH - RANGE_WIDTH - 1)
     spans = report.spans[:room] if len(report.spans) > room else report.spans
     if not any(span.step_ms is not None for span in report.spans):
         return []
@@ -193,34 +180,32 @@ def strips(report: Report, width: int, ascii_only: bool) -> list[str]:
         ("step ms", [span.step_ms for span in spans], 1),
         ("waiting %", [span.wait_pct for span in spans], 0),
     ):
-        told = [value for value in values if value is not None]
-        if told:
-            # Shares are drawn on their own scale of 0 to 100, so that little waiting looks little.
-            top = 100.0 if "%" in label else _top(told)
+        known = [value for value in values if value is not None]
+        if known:
+            # Shares have a scale of 0 to 100, so that a little waiting is drawn as little.
+            top = 100.0 if "%" in label else _top(known)
             text = "".join(_block(value, top, levels) * wide for value in values)
-            span_text = f"{fixed(min(told), digits)}-{fixed(max(told), digits)}"
-            lines.append(f"{label:<{LABEL}}{text} {span_text}".rstrip())
+            span_text = f"{fixed(min(known), digits)}-{fixed(max(known), digits)}"
+            lines.append(f"{label:<{LABEL_WIDTH}}{text} {span_text}".rstrip())
     letters, legend = _letters(report)
     if any(span.cost_pct is not None for span in spans) and report.run.world_size > 1:
-        who = [
-            UNJUDGED if s.cost_pct is None else NOBODY if s.rank is None else letters.get(s.rank, NOBODY)
-            for s in spans
+        flagged = [
+            UNKNOWN_RANK if span.cost_pct is None else letters.get(span.rank, NO_RANK) for span in spans
         ]
-        lines.append(f"{'slow rank':<{LABEL}}{''.join(letter * wide for letter in who)}".rstrip())
-    marks, told_marks = _events(report, len(spans))
-    if told_marks:
+        lines.append(f"{'slow rank':<{LABEL_WIDTH}}{''.join(letter * wide for letter in flagged)}".rstrip())
+    marks, used = _events(report, len(spans))
+    if used:
         placed = "".join(mark + (" " if mark != "S" else "S") * (wide - 1) for mark in marks)
-        lines.append(f"{'events':<{LABEL}}{placed}".rstrip())
-        legend = [*legend, *(f"{mark} {MEANINGS[mark]}" for mark in told_marks)]
+        lines.append(f"{'events':<{LABEL_WIDTH}}{placed}".rstrip())
+        legend = [*legend, *(f"{mark} {LEGEND[mark]}" for mark in used)]
     lines.append(_axis(report, len(spans) * wide))
     if legend:
-        lines.append(" " * LABEL + "   ".join(legend))
+        lines.append(" " * LABEL_WIDTH + "   ".join(legend))
     return lines
 
 
-def _top(told: Sequence[float]) -> float:
-    usual = sorted(told)[len(told) // 2]
-    return min(max(told), SPIKE * usual)
+def _top(values: Sequence[float]) -> float:
+    return min(max(values), SPIKE * sorted(values)[len(values) // 2])
 
 
 def _block(value: float | None, top: float, levels: str) -> str:
@@ -230,12 +215,14 @@ def _block(value: float | None, top: float, levels: str) -> str:
     return levels[min(len(levels) - 1, max(0, int(share * len(levels) - 1e-9)))]
 
 
-def _letters(report: Report) -> tuple[dict[int, str], list[str]]:
-    """A letter per named rank: its number where all have one digit. And what the letters mean."""
-    ranks = [one.rank for one in report.culprits]
+def _letters(report: Report) -> tuple[dict[int | None, str], list[str]]:
+    """A letter for each flagged rank, its number where all have one digit; and the legend of the letters."""
+    ranks = [straggler.rank for straggler in report.stragglers]
     if all(rank < 10 for rank in ranks):
         return {rank: str(rank) for rank in ranks}, []
-    letters = {rank: chr(ord("a") + i) if i < 26 else "+" for i, rank in enumerate(ranks)}
+    letters: dict[int | None, str] = {
+        rank: chr(ord("a") + i) if i < 26 else "+" for i, rank in enumerate(ranks)
+    }
     return letters, [f"{letters[rank]} rank {rank}" for rank in ranks[:4]]
 
 
@@ -249,10 +236,10 @@ def _events(report: Report, count: int) -> tuple[list[str], list[str]]:
         return min(count - 1, max(0, int((unix_s - start) / end_s * count)))
 
     def place(kind: str, first: float, last: float) -> None:
-        order = list(EVENTS.values())
+        order = list(EVENT_SIGNS.values())
         for i in range(column(first), column(last) + 1):
-            if marks[i] == " " or order.index(EVENTS[kind]) < order.index(marks[i]):
-                marks[i] = EVENTS[kind]
+            if marks[i] == " " or order.index(EVENT_SIGNS[kind]) < order.index(marks[i]):
+                marks[i] = EVENT_SIGNS[kind]
 
     for stall in report.stalls:
         place("stall", stall.since_s, stall.since_s + stall.lasted_s)
@@ -260,16 +247,16 @@ def _events(report: Report, count: int) -> tuple[list[str], list[str]]:
         place("death", death.since_s, death.since_s)
     for alert in report.troubles:
         kind = "death" if alert.kind in ("lost_rank", "failed_rank") and not report.deaths else alert.kind
-        if kind in EVENTS:
+        if kind in EVENT_SIGNS:
             place(kind, alert.since_s, alert.since_s)
     for happening in report.happenings:
         if happening.kind in ("restart", "collector_restart", "nan"):
             place(happening.kind, happening.unix_s, happening.unix_s)
-    used = [mark for mark in dict.fromkeys(EVENTS.values()) if mark in marks]
+    used = [mark for mark in dict.fromkeys(EVENT_SIGNS.values()) if mark in marks]
     return marks, used
 
 
 def _axis(report: Report, room: int) -> str:
     first = clock(report.run.started_at)
     last = clock(report.run.started_at + report.spans[-1].end_s)
-    return " " * LABEL + first + last.rjust(max(len(last) + 1, room - len(first)))
+    return " " * LABEL_WIDTH + first + last.rjust(max(len(last) + 1, room - len(first)))

@@ -1,7 +1,4 @@
-"""A report as a page of text that a tired person reads in a minute.
-
-Stalls, deaths and wrong numbers on a page, each with its evidence.
-"""
+"""The report as a page of text: verdict, strips, tables, stalls and deaths, and advice."""
 
 from __future__ import annotations
 
@@ -9,47 +6,45 @@ import time
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from ddptop.frames.phrases import death_phrase
 from ddptop.frames.verdict import SIGNS
 from ddptop.render.line import of_state
 from ddptop.render.numbers import UNKNOWN, clock, count, counted, duration, fixed
 from ddptop.render.text import clean, to_ascii, wrap
-from ddptop.report.findings import HEALTH, ending
+from ddptop.report.findings import HEALTH, amount, and_more, by_kind
 from ddptop.report.tables import bucket_table, part_shares, rank_table, strips
-from ddptop.report.words import amount, and_more, by_kind
 
 if TYPE_CHECKING:
     from ddptop.frames.stall import Call, Death, RankPosition
-    from ddptop.report.content import Finding, Report, Standstill, Suggestion
+    from ddptop.report.content import Finding, Report, StallPeriod, Suggestion
 
-MOST = 4
-"""Of a kind; the rest is counted. A page is read in a minute."""
+MAX_INCIDENTS = 4
+"""Stalls and deaths that are shown; the others are counted."""
 
-CALLS = 3
+MAX_CALLS = 3
 """Innermost calls of a stack."""
 
-DETAILS = 3
-REASON_LINES = 2
-"""Of an exception's message: torch's own go on for half a page."""
+MAX_DETAILS = 3
 
-WITNESSES = 2
-"""Ranks whose stacks are shown: the one to blame, and one that waits."""
+MAX_POSITIONS = 2
+"""Ranks of a stall whose stacks are shown: a missing one, and one that waits."""
 
-SHOWN_ELSEWHERE = frozenset({"lost_rank", "failed_rank"})
-"""Alerts that a death tells better."""
+OF_DEATHS = frozenset({"lost_rank", "failed_rank"})
+"""Alerts that are left out where deaths are known."""
 
 
 def incidents(report: Report, width: int) -> list[str]:
-    """All of it, in order of time within each kind; nothing where nothing happened."""
+    """Stalls, deaths and alerts, each in order of time; empty where there were none."""
     lines: list[str] = []
-    for stall in report.stalls[:MOST]:
+    for stall in report.stalls[:MAX_INCIDENTS]:
         lines += _stall(stall, width)
     lines += _more(len(report.stalls), "stalls")
-    for death in report.deaths[:MOST]:
+    for death in report.deaths[:MAX_INCIDENTS]:
         lines += _death(death, width)
     lines += _more(len(report.deaths), "deaths")
     for alert, number in by_kind(report.troubles):
-        if not (report.deaths and alert.kind in SHOWN_ELSEWHERE):
-            sign = "■" if alert.kind in (*HEALTH, *SHOWN_ELSEWHERE) else "▲"
+        if not (report.deaths and alert.kind in OF_DEATHS):
+            sign = "■" if alert.kind in (*HEALTH, *OF_DEATHS) else "▲"
             lines += _wrapped_below_indent(
                 f"{sign} {clock(alert.since_s)} {alert.message}{and_more(number)}", width, 2
             )
@@ -57,38 +52,37 @@ def incidents(report: Report, width: int) -> list[str]:
 
 
 def _more(count: int, what: str) -> list[str]:
-    return [f"  and {count - MOST:,} more {what} (--json has all)"] if count > MOST else []
+    return [f"  and {count - MAX_INCIDENTS:,} more {what} (--json has all)"] if count > MAX_INCIDENTS else []
 
 
-def _stall(stall: Standstill, width: int) -> list[str]:
+def _stall(stall: StallPeriod, width: int) -> list[str]:
     lasted = f"stalled for {amount(stall.lasted_s)}"
     if stall.until_s is None:
         lasted += ", to the end"
     lines = _wrapped_below_indent(f"■ {clock(stall.since_s)} {lasted}: {stall.sentence}", width, 2)
-    for detail in stall.detail[:DETAILS]:
+    for detail in stall.detail[:MAX_DETAILS]:
         lines += _wrapped_below_indent(f"  {detail}", width, 4)
-    for witness in stall.positions[:WITNESSES]:
-        lines += _position(witness, width)
+    for position in stall.positions[:MAX_POSITIONS]:
+        lines += _position(position, width)
     return lines
 
 
 def _death(death: Death, width: int) -> list[str]:
-    at = "" if death.step is None else f" in step {death.step:,}"
-    lines = _wrapped_below_indent(f"✖ {clock(death.since_s)} rank {death.rank} {ending(death)}{at}", width, 2)
-    if death.signal and death.reason:
-        lines += _wrapped_below_indent(f"  {death.reason}", width, 4)[:REASON_LINES]
+    at = "" if death.step is None else f", in step {death.step:,}"
+    lines = _wrapped_below_indent(f"✖ {clock(death.since_s)} {death_phrase(death)}{at}", width, 2)
     return [*lines, *_position(death.position, width)]
 
 
-def _position(said: RankPosition, width: int) -> list[str]:
+def _position(position: RankPosition, width: int) -> list[str]:
     """`rank 1, node0, pid 4312, alive`, what it waits in, and its innermost calls from the user's code on."""
-    calls = _calls(said)
-    if not calls and not said.operation:
+    calls = _calls(position)
+    if not calls and not position.operation:
         return []
-    facts = [f"rank {said.rank}", said.host, "" if said.pid is None else f"pid {said.pid}", said.process]
+    pid = "" if position.pid is None else f"pid {position.pid}"
+    facts = [f"rank {position.rank}", position.host, pid, position.process]
     text = "  " + ", ".join(fact for fact in facts if fact)
-    if said.operation:
-        text += f", in {said.operation}"
+    if position.operation:
+        text += f", in {position.operation}"
     lines = _wrapped_below_indent(text, width, 4)
     for call in calls:
         place = f"{PurePath(call.file).name}:{call.line}" if call.line else PurePath(call.file).name
@@ -96,13 +90,13 @@ def _position(said: RankPosition, width: int) -> list[str]:
     return lines
 
 
-def _calls(said: RankPosition) -> tuple[Call, ...]:
+def _calls(position: RankPosition) -> tuple[Call, ...]:
     """The user's own call and those that led to it; else the innermost ones."""
-    if not said.traces:
-        return (said.user_call,) if said.user_call is not None else ()
-    calls = said.traces[0].calls
-    first = calls.index(said.user_call) if said.user_call in calls else 0
-    return calls[first : first + CALLS]
+    if not position.traces:
+        return (position.user_call,) if position.user_call is not None else ()
+    calls = position.traces[0].calls
+    first = calls.index(position.user_call) if position.user_call in calls else 0
+    return calls[first : first + MAX_CALLS]
 
 
 def _wrapped_below_indent(text: str, width: int, indent: int) -> list[str]:
@@ -113,19 +107,19 @@ def _wrapped_below_indent(text: str, width: int, indent: int) -> list[str]:
 
 
 _ANSI = {"good": "32", "warn": "33", "bad": "1;31", "head": "1"}
-"""As in the plain picture; red for stalled, lost and failed alone."""
+"""ANSI codes; red for stalled, lost and failed alone."""
 
 _BAD = frozenset({"failed", "lost", "stall"})
 
-MOST_ADVICE = 5
-"""More than a person tries; `--json` has all."""
+MAX_ADVICE = 5
+"""Suggestions on the page; `--json` has all."""
 
-LEAST_WIDTH = 40
+MIN_WIDTH = 40
 
 
 def page(report: Report, width: int, ascii_only: bool = False, color: bool = False) -> str:
-    """The whole page. `color` adds ANSI colours, `ascii_only` leaves nothing else. Ends without a newline."""
-    width = max(LEAST_WIDTH, width)
+    """The whole page without a final newline. `color` adds ANSI colours; `ascii_only` leaves ASCII only."""
+    width = max(MIN_WIDTH, width)
     blocks = [
         _head(report, width, color),
         _verdict(report, width, color),
@@ -168,19 +162,19 @@ def _head(report: Report, width: int, color: bool) -> list[str]:
 
 def _verdict(report: Report, width: int, color: bool) -> list[str]:
     lines = []
-    for one in report.verdict:
-        first, *rest = _wrapped(f"{SIGNS[one.sign]} {one.sentence}", width, 2)
-        role = _role(one)
+    for finding in report.verdict:
+        first, *rest = _wrapped(f"{SIGNS[finding.sign]} {finding.sentence}", width, 2)
+        role = _role(finding)
         lines += [_paint(first, role, color), *(_paint(line, role, color) for line in rest)]
-        for detail in one.detail:
+        for detail in finding.detail:
             lines += ["  " + line for line in wrap(clean(detail), width - 2)]
     return lines
 
 
-def _role(one: Finding) -> str:
-    if one.kind in _BAD:
+def _role(finding: Finding) -> str:
+    if finding.kind in _BAD:
         return "bad"
-    return {"good": "good", "warning": "warn", "doubt": "warn", "critical": "warn"}.get(one.sign, "")
+    return {"good": "good", "warning": "warn", "doubt": "warn", "critical": "warn"}.get(finding.sign, "")
 
 
 def _ranks(report: Report, width: int) -> list[str]:
@@ -194,22 +188,22 @@ def _ranks(report: Report, width: int) -> list[str]:
 
 
 def _communication(report: Report, width: int) -> list[str]:
-    found = report.communication
-    if found.step_ms is None:
+    comm = report.communication
+    if comm.step_ms is None:
         return []
-    longest = f", longest {fixed(found.step_ms_max)} at step {count(found.step_of_max)}"
-    step = f"step {fixed(found.step_ms_p50)} ms (p95 {fixed(found.step_ms_p95)}{longest})"
-    if found.no_straggler_ms is not None and report.run.world_size > 1:
+    longest = f", longest {fixed(comm.step_ms_max)} at step {count(comm.step_of_max)}"
+    step = f"step {fixed(comm.step_ms_p50)} ms (p95 {fixed(comm.step_ms_p95)}{longest})"
+    if comm.no_straggler_ms is not None and report.run.world_size > 1:
         step += (
-            f" · mean {fixed(found.step_ms)}, {fixed(found.no_straggler_ms)} without skew, "
-            f"{fixed(found.both_ms)} with communication fully overlapped as well"
+            f" · mean {fixed(comm.step_ms)}, {fixed(comm.no_straggler_ms)} without skew, "
+            f"{fixed(comm.both_ms)} with communication fully overlapped as well"
         )
     lines = _wrapped(step, width)
-    if found.exposed_comm_ms is not None:
-        parts = f"wait {fixed(found.exposed_wait_ms)}, transfer {fixed(found.exposed_transfer_ms)}"
+    if comm.exposed_comm_ms is not None:
+        parts = f"wait {fixed(comm.exposed_wait_ms)}, transfer {fixed(comm.exposed_transfer_ms)}"
         lines += _wrapped(
-            f"exposed {fixed(found.exposed_comm_ms)} ms, {fixed(found.exposed_pct, 0)}% of the step "
-            f"({parts}) · overlap {fixed(found.overlap_pct, 0)}% · busbw {fixed(found.busbw_gbps, 2)} GB/s",
+            f"exposed {fixed(comm.exposed_comm_ms)} ms, {fixed(comm.exposed_pct, 0)}% of the step "
+            f"({parts}) · overlap {fixed(comm.overlap_pct, 0)}% · busbw {fixed(comm.busbw_gbps, 2)} GB/s",
             width,
         )
         lines += bucket_table(report.buckets, width)
@@ -222,29 +216,31 @@ def _advice(report: Report, width: int) -> list[str]:
     if not report.advice:
         return _wrapped(_nothing_to_try(report), width)
     lines = []
-    for number, one in enumerate(report.advice[:MOST_ADVICE], start=1):
-        lines += _wrapped(f"{number} {one.action}", width, 2)
-        lines += ["  " + line for line in wrap(clean(f"because {one.because}{_gain(one)}"), width - 2)]
-    rest = len(report.advice) - MOST_ADVICE
+    for number, suggestion in enumerate(report.advice[:MAX_ADVICE], start=1):
+        lines += _wrapped(f"{number} {suggestion.action}", width, 2)
+        lines += [
+            "  " + line for line in wrap(clean(f"because {suggestion.because}{_gain(suggestion)}"), width - 2)
+        ]
+    rest = len(report.advice) - MAX_ADVICE
     return [*lines, f"and {rest} more (--json has all)"] if rest > 0 else lines
 
 
-def _gain(one: Suggestion) -> str:
-    return "" if one.gain_pct is None else f" · gains at most {one.gain_pct:.0f}%"
+def _gain(suggestion: Suggestion) -> str:
+    return "" if suggestion.gain_pct is None else f" · gains at most {suggestion.gain_pct:.0f}%"
 
 
 def _nothing_to_try(report: Report) -> str:
-    """Healthy, and by which figure; or that nothing can be told."""
-    cost, found = report.cost, report.communication
+    """Why there is no suggestion."""
+    cost, comm = report.cost, report.communication
     if report.stalls or report.deaths or report.run.state in ("failed", "lost"):
-        return "See to what stopped it (above); no figure calls for anything else."
-    if found.step_ms is None:
-        return "Nothing can be said before a step is finished."
-    if cost.uneven_pct is None or found.exposed_transfer_pct is None:
-        return f"Nothing that a figure calls for: a step takes {fixed(found.step_ms_p50)} ms."
+        return "Fix what stopped the run (above); no figure gives reason for anything else."
+    if comm.step_ms is None:
+        return "No suggestion before the first step is finished."
+    if cost.uneven_pct is None or comm.exposed_transfer_pct is None:
+        return f"No figure gives reason for a suggestion: a step takes {fixed(comm.step_ms_p50)} ms."
     return (
-        f"Nothing: {cost.uneven_pct:.1f}% of step time is lost to skew, and exposed transfer adds "
-        f"{found.exposed_transfer_pct:.1f}% to each step."
+        f"No suggestion: {cost.uneven_pct:.1f}% of step time is lost to skew, and exposed transfer adds "
+        f"{comm.exposed_transfer_pct:.1f}% to each step."
     )
 
 

@@ -91,7 +91,7 @@ def test_every_outlet_has_one_verdict_over_onset_episode_and_end(size: int, rank
     assert during.index("suspect") <= needs * every // look
     if size < 100:
         told = report([*fed, world.run("finished", 0)], steps=world.step)
-        assert [one.rank for one in told.culprits] == [rank]
+        assert [one.rank for one in told.stragglers] == [rank]
         assert told.verdict[0].sentence.startswith(f"rank {rank} was slow: data loading")
 
 
@@ -235,12 +235,12 @@ def _explained(frame: Frame, walls: list[int], skews: list[float]) -> None:
 def _adds_up(found: object, walls: list[int]) -> None:
     cost, communication = found.cost, found.communication  # type: ignore[attr-defined]  # a Report
     assert cost.step_s == pytest.approx(sum(walls) / 1e6, rel=0.02)
-    assert sum(span.lost_s or 0.0 for span in found.spans) == pytest.approx(cost.named_s or 0.0)  # type: ignore[attr-defined]
-    assert sum(one.lost_s for one in found.culprits) == pytest.approx(cost.named_s or 0.0)  # type: ignore[attr-defined]
+    assert sum(span.lost_s or 0.0 for span in found.spans) == pytest.approx(cost.flagged_s or 0.0)  # type: ignore[attr-defined]
+    assert sum(one.lost_s for one in found.stragglers) == pytest.approx(cost.flagged_s or 0.0)  # type: ignore[attr-defined]
     if cost.uneven_pct is None:
         assert communication.no_straggler_ms is None
         return
-    assert 0 <= (cost.named_s or 0.0) <= cost.uneven_s + 1e-9 <= cost.step_s
+    assert 0 <= (cost.flagged_s or 0.0) <= cost.uneven_s + 1e-9 <= cost.step_s
     gain_pct = 100 * (1 - communication.no_straggler_ms / communication.step_ms)
     assert gain_pct == pytest.approx(cost.uneven_pct, abs=1e-6)
     assert 0 < communication.both_ms <= communication.no_straggler_ms + 1e-9

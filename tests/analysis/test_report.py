@@ -13,7 +13,7 @@ import pytest
 from ddptop.protocol.messages import Received, Steps
 from ddptop.report.build import finish, report
 from ddptop.report.content import as_data
-from ddptop.report.walk import Walk
+from ddptop.report.sampling import RunSampler
 
 if TYPE_CHECKING:
     from ddptop.report.content import Report
@@ -51,9 +51,9 @@ def kinds(found: Report) -> list[str]:
 
 def test_the_cost_is_the_delay_times_the_steps(slow: Report) -> None:
     truth_s = SLOW * LATE_MS / 1e3
-    assert slow.cost.named_s == pytest.approx(truth_s, rel=0.1)
-    assert slow.culprits[0].lost_s == slow.cost.named_s
-    assert slow.cost.named_pct == pytest.approx(100 * truth_s / slow.cost.step_s, rel=0.1)
+    assert slow.cost.flagged_s == pytest.approx(truth_s, rel=0.1)
+    assert slow.stragglers[0].lost_s == slow.cost.flagged_s
+    assert slow.cost.flagged_pct == pytest.approx(100 * truth_s / slow.cost.step_s, rel=0.1)
     assert slow.cost.uneven_s == pytest.approx(truth_s, rel=0.1)
 
 
@@ -69,8 +69,8 @@ def test_what_happens_now_and_then_is_added_up(make_world: type[World]) -> None:
     assert kinds(found)[0] in ("uneven", "straggler")
 
 
-def test_the_culprit_is_named_with_cause_and_steps(slow: Report) -> None:
-    (one,) = slow.culprits
+def test_the_straggler_is_shown_with_cause_and_steps(slow: Report) -> None:
+    (one,) = slow.stragglers
     assert (one.rank, one.cause) == (1, "data")
     assert one.lateness_ms == pytest.approx(LATE_MS, rel=0.05)
     assert one.parts_ms["data"] == pytest.approx(LATE_MS, rel=0.05)
@@ -82,7 +82,7 @@ def test_the_culprit_is_named_with_cause_and_steps(slow: Report) -> None:
 
 def test_spans_add_up_to_the_whole(slow: Report) -> None:
     assert sum(span.steps for span in slow.spans) == slow.reading.steps == 2 * EVEN + SLOW
-    assert sum(span.lost_s or 0 for span in slow.spans) == pytest.approx(slow.cost.named_s)
+    assert sum(span.lost_s or 0 for span in slow.spans) == pytest.approx(slow.cost.flagged_s)
     who = [span.rank for span in slow.spans]
     assert who[0] is None
     assert who[len(who) // 2] == 1
@@ -96,7 +96,7 @@ def test_the_first_suggestion_rests_on_what_the_data_costs(slow: Report) -> None
     first = slow.advice[0]
     assert first.kind == "data_workers"
     assert first.figures["rank"] == 1
-    assert first.gain_pct == pytest.approx(slow.cost.named_pct)
+    assert first.gain_pct == pytest.approx(slow.cost.flagged_pct)
     assert "10.0 ms more than the others in waiting for its next batch" in first.because
 
 
@@ -115,7 +115,7 @@ def test_buckets_have_their_bandwidth(slow: Report) -> None:
 def test_another_cause_is_another_suggestion(make_world: type[World], phase: str, kind: str) -> None:
     world = make_world(delays={(2, phase): 10_000})
     found = report(chain(begun(world), world.steps(150)), steps=150)
-    assert found.culprits[0].cause == phase
+    assert found.stragglers[0].cause == phase
     assert kind in [one.kind for one in found.advice]
     assert "data_workers" not in [one.kind for one in found.advice if one.figures.get("rank") == 2]
 
@@ -124,28 +124,28 @@ def test_equal_ranks_are_healthy(make_world: type[World]) -> None:
     world = make_world()
     found = report(chain(begun(world), world.steps(200), [world.run("finished", 0)]), steps=200)
     assert kinds(found) == ["even"]
-    assert found.cost.named_s == 0.0
+    assert found.cost.flagged_s == 0.0
     assert "no straggler · 0.0% of step time lost to skew" in found.verdict[0].sentence
     assert not [one for one in found.advice if one.kind in ("data_workers", "slow_device", "even_batches")]
 
 
 def test_steps_left_out_are_counted_and_are_neither_lost_nor_a_stall(make_world: type[World]) -> None:
     whole = report(slow_for_a_while(make_world()), steps=2 * EVEN + SLOW)
-    walk = Walk(20)
+    sampler = RunSampler(20)
     skipping = False
     for received in slow_for_a_while(make_world()):
         if isinstance(received.message, Steps):
             leave_out = received.message.first_step % 200 < 60
             if leave_out and not skipping:
-                walk.gap()
+                sampler.gap()
             skipping = leave_out
             if leave_out:
                 continue
-        walk.feed(received)
-    part = finish(walk, whole=False)
+        sampler.feed(received)
+    part = finish(sampler, whole=False)
     assert part.reading.steps == whole.reading.steps
     assert part.reading.read_steps < whole.reading.read_steps
-    assert part.cost.named_s == pytest.approx(whole.cost.named_s, rel=0.2)
+    assert part.cost.flagged_s == pytest.approx(whole.cost.flagged_s, rel=0.2)
     assert all(rank.lost_records == 0 for rank in part.ranks)
     assert not part.stalls
     assert not [one for one in part.happenings if one.kind.startswith("stall")]
@@ -202,7 +202,7 @@ def test_a_run_that_stands_at_the_end(make_world: type[World]) -> None:
     found = report(chain(begun(world), world.steps(100), standing(world, 40)), steps=100, growing=True)
     assert found.run.state == "stalled"
     assert found.stalls[-1].until_s is None
-    assert "(it still is)" in found.verdict[0].sentence
+    assert "(still stalled)" in found.verdict[0].sentence
 
 
 def test_a_restart_keeps_what_was_before(make_world: type[World]) -> None:
@@ -216,7 +216,7 @@ def test_a_restart_keeps_what_was_before(make_world: type[World]) -> None:
     messages += [*again.introduce(), *again.steps(80), again.run("finished", 0)]
     found = report(messages, steps=200)
     assert found.reading.steps == 200
-    assert found.culprits[0].lost_s == pytest.approx(2.0, rel=0.2)
+    assert found.stragglers[0].lost_s == pytest.approx(2.0, rel=0.2)
     assert [death.rank for death in found.deaths][:1] == [1]
     assert found.run.state == "finished"
 
@@ -225,7 +225,7 @@ def test_nothing_measured_is_said_plainly(make_world: type[World]) -> None:
     world = make_world()
     found = report(begun(world), steps=0)
     assert kinds(found)[-1] == "no_step"
-    assert found.cost.named_s is None
+    assert found.cost.flagged_s is None
     assert found.communication.step_ms is None
     assert [bucket.bytes for bucket in found.buckets] == [8_000_000, 8_000_000]
     assert json.loads(json.dumps(as_data(found), allow_nan=False))["cost"]["named_s"] is None

@@ -14,7 +14,7 @@ from ddptop.frames.stall import MAX_POSITIONS
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Stack, StackFrame
 from ddptop.protocol.messages import Event, Hello, Phase, Received
-from ddptop.report.incidents import Incidents
+from ddptop.report.sampling import Incidents
 from tests.analysis.stalling import ALL_REDUCE, NS, START_NS, Stage, op, users, waits
 
 IN_41 = {"step": 41, "bucket": 3, "sequence": 83}

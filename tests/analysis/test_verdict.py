@@ -78,9 +78,9 @@ def test_too_little_detail_to_compare(scene) -> None:
 
 
 def test_a_lone_rank_and_several_hosts(scene) -> None:
-    assert both(scene(30, size=1))[0] == "● one rank: nobody to wait for"
+    assert both(scene(30, size=1))[0] == "● one rank: no other rank to wait for"
     line, _ = both(scene(60, size=4, hosts=("a", "b"), delays={(1, "data"): 20_000}))
-    assert line == "◌ 2 hosts: their clocks are not compared yet, so no rank is named"
+    assert line == "◌ 2 hosts: their clocks are not compared yet, so no rank is flagged"
 
 
 def test_hosts_whose_clocks_are_compared(scene) -> None:
@@ -91,15 +91,13 @@ def test_hosts_whose_clocks_are_compared(scene) -> None:
     )
     group = replace(frame.group, clock_free=True, bound_ms=3.0)
     unclear = replace(frame, clocks=clocks, group=group, buckets=buckets)
-    assert both(unclear)[0] == (
-        "◌ the skew of 1.2 ms is below what the clocks can tell (±3.0 ms): no rank is named"
-    )
+    assert both(unclear)[0] == ("◌ the skew of 1.2 ms is below the clock error (±3.0 ms): no rank is flagged")
     nothing = replace(unclear, buckets=(), group=replace(group, bound_ms=None))
-    assert both(nothing)[0] == "◌ the skew is below what the clocks can tell: no rank is named"
+    assert both(nothing)[0] == "◌ the skew is below the clock error: no rank is flagged"
     clear = replace(unclear, group=replace(frame.group, no_straggler_ms=14.0, clock_free=False))
     assert both(clear)[0] == "● no straggler · 0.0% of step time lost to skew"
     unknown = replace(unclear, clocks=(*clocks[:1], Clocks("b", None, None)))
-    assert both(unknown)[0] == "◌ 2 hosts: their clocks are not compared yet, so no rank is named"
+    assert both(unknown)[0] == "◌ 2 hosts: their clocks are not compared yet, so no rank is flagged"
 
 
 def test_several_stragglers_and_patterns(scene) -> None:
@@ -182,10 +180,10 @@ def test_failed_and_finished(scene) -> None:
 
 def test_stale_and_unreachable(scene) -> None:
     line, _ = both(scene(30, size=2, after_s=4.2))
-    assert line == "◌ STALE · last update 4.2 s ago: what is shown may be old"
+    assert line == "◌ STALE · last update 4.2 s ago: the figures may be outdated"
     frame = scene(30, size=2)
     held = replace(frame, run=replace(frame.run, state="stale"))
-    assert both(held)[0] == "◌ STALE · no fresh data: what is shown may be old"
+    assert both(held)[0] == "◌ STALE · no fresh data: the figures may be outdated"
     gone = replace(frame, run=replace(frame.run, state="lost"))
     assert both(gone)[0] == "■ LOST · the run sends no updates any more"
 

@@ -12,7 +12,7 @@ from ddptop.collector.stall_watch import AGAIN_NS, ANEW_NS, NS, StallWatch
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.messages import Event, Progress, Steps
 from ddptop.recording.reader import Recording, RecordingError
-from ddptop.report.reading import read
+from ddptop.report.build import read
 from ddptop.sources.replay import frame_at
 
 BEGAN = 1_000 * NS

@@ -6,10 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ddptop.analysis.health.exits import (
+    describe_exit,
     ended_badly,
     ended_ns,
     ended_step,
-    ending,
     has_words,
     own_call,
     reason,
@@ -73,8 +73,8 @@ def _failed(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
     if not ranks:
         return None
     first = state.ranks[ranks[0]]
-    alike = [rank for rank in ranks if ending(state.ranks[rank]) == ending(first)]
-    message = f"{ranks_phrase(alike, len(states))} {ending(first, ended_step(state, ranks[0]))}"
+    alike = [rank for rank in ranks if describe_exit(state.ranks[rank]) == describe_exit(first)]
+    message = f"{ranks_phrase(alike, len(states))} {describe_exit(first, ended_step(state, ranks[0]))}"
     evidence: dict[str, Scalar] = {"ranks": len(ranks), "reason": reason(first)}
     return _of_death("failed_rank", state, ranks[0], message, evidence)
 
@@ -98,7 +98,7 @@ def _lost(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
     if gone:
         first = state.ranks[gone[0]]
         evidence: dict[str, Scalar] = {"ranks": len(ranks), "last_step": first.step}
-        message = f"{ranks_phrase(gone[:1], len(states))} {ending(first, ended_step(state, gone[0]))}"
+        message = f"{ranks_phrase(gone[:1], len(states))} {describe_exit(first, ended_step(state, gone[0]))}"
         if not has_words(first):
             many = "its process is gone" if len(gone) == 1 else "their processes are gone"
             message = f"{ranks_phrase(gone, len(states))} lost: {many}"

@@ -6,16 +6,13 @@ import re
 from typing import TYPE_CHECKING
 
 from ddptop.frames.calls import place, user_call
-from ddptop.frames.phrases import MEANINGS
+from ddptop.frames.phrases import SENT_TO_ALL, ended_by_signal, exit_phrase
 from ddptop.protocol.messages import WELL
 
 if TYPE_CHECKING:
     from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
     from ddptop.frames.stall import Call
-
-SENT_TO_ALL = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
-"""torchrun ends the others with SIGTERM after the first failure; a terminal reaches all ranks at once."""
 
 _FOLLOWS = re.compile(
     r"connection (reset|closed|refused|was closed)|read error|broken pipe|closed by peer"
@@ -58,24 +55,15 @@ def process_words(member: RankState) -> str:
     return "finished" if member.finished else "ended"
 
 
-def ending(member: RankState, step: int | None = None) -> str:
-    """What to say after `rank 1`: `failed: ValueError: bad batch (train.py:88 load)`.
+def describe_exit(member: RankState, step: int | None = None) -> str:
+    """The words after `rank 1`: `failed: ValueError: bad batch (train.py:88 load)`.
 
-    `step`: where it ended, if that is known better than from its own last words.
+    `step`: where it ended, if that is known better than from its own last message.
     """
-    told, call = reason(member), own_call(member)
+    call = own_call(member)
     where = f" ({place(call)})" if call is not None else ""
     at = f" at step {member.step if step is None else step:,}"
-    if member.signal is not None and not (told and member.signal in SENT_TO_ALL):
-        what, often = MEANINGS.get(member.signal, (f"was ended by {member.signal}", ""))
-        return f"{what}{at}{often or where}"
-    if told:
-        return f"failed: {told}{where}"
-    if member.exit_code:
-        return f"exited with code {member.exit_code}{at}"
-    if member.exit_code == 0:
-        return f"exited without a word{at}"
-    return "lost: its process is gone"
+    return exit_phrase(member.signal, member.exit_code, reason(member), at=at, detail=where)
 
 
 def ended_step(state: RunState, rank: int) -> int:
@@ -97,10 +85,9 @@ def has_words(member: RankState) -> bool:
 
 def follows(member: RankState) -> bool:
     """It ended as ranks do when another one is gone: no cause in itself."""
-    told = reason(member)
-    if member.signal is not None and not (told and member.signal in SENT_TO_ALL):
+    if ended_by_signal(member.signal, reason(member)):
         return member.signal in SENT_TO_ALL
-    return bool(_FOLLOWS.search(told))
+    return bool(_FOLLOWS.search(reason(member)))
 
 
 def ended_ns(member: RankState) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.health.exits import ended_step, ending
+from ddptop.analysis.health.exits import describe_exit, ended_step
 from ddptop.analysis.stall.device import device_lines, stuck_words
 from ddptop.analysis.stall.testimony import answer_since, operation_name, operation_words, pending
 from ddptop.frames.calls import place
@@ -122,7 +122,7 @@ def dead_words(state: RunState, dead: Sequence[int]) -> str:
     member = state.ranks[dead[0]]
     more = f" and {len(dead) - 1} more" if len(dead) > 1 else ""
     how = (
-        ending(member, ended_step(state, dead[0]))
+        describe_exit(member, ended_step(state, dead[0]))
         if member.ended_badly
         else f"is silent, and so is its host {member.host}"
     )

@@ -42,7 +42,7 @@ class Report(Command):
 
         settings = load(vars(options)).settings
         with opened(recording_of(options.run)) as recording:
-            from ddptop.report.reading import read
+            from ddptop.report.build import read
 
             with progress_shown(recording):
                 found = read(recording)

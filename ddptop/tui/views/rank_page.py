@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.phrases import death_phrase
 from ddptop.render import table
 from ddptop.render.evidence import position_lines
 from ddptop.render.line import Line, beside, gather, rule
@@ -16,7 +17,6 @@ from ddptop.render.numbers import UNKNOWN, count, counted, fixed, known, loss, s
 from ddptop.render.phases import PARTS
 from ddptop.render.rank_table import silence, state_piece
 from ddptop.render.text import fit
-from ddptop.render.trouble import death_words
 from ddptop.tui.scene import Scene
 from ddptop.tui.views.charts import TWO_ABREAST, Curve, chart
 
@@ -180,7 +180,7 @@ def _position(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
     told += [one for one in (frame.stall.positions if frame.stall else ()) if one.rank == rank]
     if not told or most < 3:
         return []
-    said = next((death_words(death) for death in frame.deaths if death.rank == rank), "")
+    said = next((death_phrase(death) for death in frame.deaths if death.rank == rank), "")
     title = said or ("no progress" if frame.stall else "")
     lines = [rule(width, fit(scene.clean(title), max(8, width - 20)).rstrip(), "7 shows all")]
     best = next((one for one in told if one.traces), told[0])

@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ddptop.frames.phrases import death_phrase
 from ddptop.render.context import RenderContext
 from ddptop.render.evidence import evidence
 from ddptop.render.line import Line, rule
 from ddptop.render.numbers import count, counted
 from ddptop.render.stacks import place
 from ddptop.render.text import cells, wrap
-from ddptop.render.trouble import PAGE_KINDS, death_words, in_trouble
+from ddptop.render.trouble import PAGE_KINDS, in_trouble
 from ddptop.tui.scene import Scene
 from ddptop.tui.views.events import happening
 from ddptop.tui.views.text_page import below, text_page
@@ -52,7 +53,7 @@ def _small(scene: Scene, width: int) -> list[Line]:
         head = Line("■ ", "bad").add(scene.clean(stall.sentence), "strong")
         told = stall.positions[:1]
     else:
-        head = Line("✗ ", "bad").add(scene.clean(death_words(deaths[0])), "strong")
+        head = Line("✗ ", "bad").add(scene.clean(death_phrase(deaths[0])), "strong")
         told = (deaths[0].position,)
     calls = [one.user_call for one in told if one.user_call is not None]
     lines = [head.cut(width)]

@@ -1,0 +1,296 @@
+"""Runs the messages of a recording through the analysis, and keeps samples of the group and all incidents.
+
+A `Sample` is a frame every so many steps. Incidents (stalls, deaths, alerts) are noted when they occur, since
+the last frame of a run shows only some of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import numpy as np
+
+from ddptop.analysis.reducer import Reducer
+from ddptop.frames.frame import Alert
+from ddptop.frames.stall import Stall
+from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.messages import Hello, Run, Steps
+from ddptop.report.content import StallPeriod
+
+if TYPE_CHECKING:
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import Frame, Happening, History
+    from ddptop.frames.stall import Death
+    from ddptop.protocol.messages import Received
+    from ddptop.protocol.vocabulary import AlertKind
+
+NS = 1_000_000_000
+
+SAMPLE_STEPS = 100
+"""The analysis takes medians over as many steps: every step is then in one sample or little more."""
+
+MIN_SAMPLE_STEPS = 10
+"""In a short run: how precisely the begin and end of a straggler are known, in steps."""
+
+MIN_SAMPLES = 60
+"""Samples of a short run."""
+
+MAX_SAMPLES = 400
+"""A sample of 8 ranks takes a few ms: in total a second or two."""
+
+MAX_POINTS = 2**20
+"""History kept: more steps than a report ever reads."""
+
+STALL_CHECK_NS = NS
+"""Interval between two checks for a stall."""
+
+STALL_AGE_SHARE = 10
+"""A stall is diagnosed again after a tenth of its age, but at least every minute."""
+
+MAX_STALL_INTERVAL_NS = 60 * NS
+
+IN_OWN_SECTION = frozenset({"straggler", "stall"})
+"""Kinds of alerts that the report shows in a section of their own."""
+
+PASSING = frozenset({"nan", "replica_drift", "interruption"})
+"""Kinds of logged events that belong to an alert which may end before the next sample."""
+
+LOG_FULL = 100
+"""The log of the analysis drops its oldest entry when it holds more than this."""
+
+SAME_STALL_S = 1.0
+"""Two stalls of a group begin further apart than this."""
+
+
+def sample_interval(steps: int) -> int:
+    """Steps from one sample to the next, in a run of which so many steps are read."""
+    return max(MIN_SAMPLE_STEPS, min(SAMPLE_STEPS, steps // MIN_SAMPLES), steps // MAX_SAMPLES)
+
+
+class Sample(NamedTuple):
+    """The group at one step, and the steps since the sample before."""
+
+    frame: Frame
+    points: History
+    """The steps since the sample before."""
+    recoverable: Column
+    """Milliseconds that each of these steps would be shorter without skew; NaN without bucket detail."""
+    stretch: int
+    """Samples of the same number are of steps that were read without a gap."""
+
+
+class RunSampler:
+    """Takes messages in order and samples the group. Call `gap` where rows of steps are skipped."""
+
+    def __init__(self, every: int = MIN_SAMPLE_STEPS) -> None:
+        """`every`: complete steps from one sample to the next."""
+        self.reducer = Reducer(history_points=MAX_POINTS)
+        self.samples: list[Sample] = []
+        self.incidents = Incidents(self.reducer)
+        self.first_ns: int | None = None
+        self.last_ns = 0
+        self._every = every
+        self._cursor = self._stretch = 0
+        self._sampled_step: int | None = None
+        """The complete step at the last sample."""
+        self._in_gap = False
+        """Rows of steps are being skipped."""
+
+    def feed(self, received: Received) -> None:
+        """Take the next message. Raises what `Reducer.feed` raises."""
+        message, t_ns = received.message, received.t_ns
+        if self.first_ns is None:
+            self.first_ns = t_ns
+        if isinstance(message, Hello) and self._replaces_process(message):
+            # The state of the processes that ended is discarded with this message.
+            self.take_sample()
+            self._stretch += 1
+        # A batch that arrives late must not set the clock back.
+        self.last_ns = max(self.last_ns, t_ns)
+        if self._in_gap:
+            # Steps are skipped: a time without one is no stall.
+            self.reducer.state.excused_ns = self.last_ns
+            self._in_gap = not isinstance(message, Steps)
+        self.reducer.feed(received)
+        if isinstance(message, Steps):
+            self._after_steps()
+        elif isinstance(message, Run) and message.state != "live":
+            self.take_sample()
+        self.incidents.after_message(received, self.last_ns)
+
+    def gap(self) -> None:
+        """Rows are skipped from here on: count none of them as lost, and their time as no stall."""
+        self.take_sample()
+        self._stretch += 1
+        self._sampled_step = None
+        self.reducer.state.tail = True
+        for member in self.reducer.state.ranks:
+            session = self.reducer.state.session_of(member)
+            if session is not None:
+                session.begun = False
+        self.incidents.end_stall(self.last_ns)
+        self._in_gap = True
+
+    def take_sample(self) -> Frame:
+        """Sample the group now."""
+        frame = self.reducer.frame(self.last_ns, cursor=self._cursor)
+        self._cursor += len(frame.history.step)
+        self._sampled_step = self.reducer.state.complete_step
+        if len(frame.history.step):
+            self.samples.append(Sample(frame, frame.history, self._recoverable(frame), self._stretch))
+        self.incidents.note(frame)
+        return frame
+
+    def _recoverable(self, frame: Frame) -> Column:
+        count = len(frame.history.step)
+        recoverable = np.full(count, np.nan)
+        window = self.reducer.state.figures.detail
+        if window is None or frame.group.clock_free or frame.group.no_straggler_ms is None:
+            return recoverable
+        slots = window.group.recent(count)
+        place = window.group.of("point", slots) - frame.history.start
+        new = place >= 0
+        recoverable[place[new].astype(np.int64)] = window.group.of("recoverable", slots)[new]
+        return recoverable
+
+    def _replaces_process(self, hello: Hello) -> bool:
+        """Whether the rank had another process before."""
+        ranks = self.reducer.state.ranks
+        known = hello.rank < len(ranks) and ranks[hello.rank].hello is not None
+        return known and ranks[hello.rank].session != hello.session
+
+    def _after_steps(self) -> None:
+        complete = self.reducer.state.complete_step
+        if complete is None:
+            return
+        if self._sampled_step is None or complete < self._sampled_step:
+            self._sampled_step = complete
+        elif complete - self._sampled_step >= self._every:
+            self.take_sample()
+
+
+class Incidents:
+    """Stalls, deaths and alerts of a run, noted while its messages are fed to the analysis."""
+
+    def __init__(self, reducer: Reducer) -> None:
+        self._reducer = reducer
+        self.stalls: list[StallPeriod] = []
+        self._deaths: dict[tuple[int, int | None], Death] = {}
+        self._troubles: dict[tuple[str, int | None, int | None], Alert] = {}
+        self._older: list[Happening] = []
+        self._newer: tuple[Happening, ...] = ()
+        self._since_log_read = 0
+        """Messages."""
+        self._checked_ns = self._diagnosed_ns = 0
+        self._stalled_ns: int | None = None
+
+    @property
+    def deaths(self) -> tuple[Death, ...]:
+        """In order of time; a death that caused others comes before them."""
+        return tuple(self._deaths.values())
+
+    @property
+    def troubles(self) -> tuple[Alert, ...]:
+        """Alerts that were active at any time, in order of time, with those that no sample contains."""
+        alerts = [*self._troubles.values()]
+        known: set[tuple[str, float]] = {
+            (alert.kind, alert.since_s if alert.step is None else alert.step) for alert in alerts
+        }
+        for entry in self.happenings:
+            key = (entry.kind, entry.unix_s if entry.step is None else entry.step)
+            if entry.kind in PASSING and key not in known:
+                known.add(key)
+                kind = cast("AlertKind", entry.kind)
+                alert = Alert(kind, entry.severity, entry.rank, entry.step, entry.unix_s, entry.message)
+                alerts.append(alert)
+        return tuple(sorted(alerts, key=lambda alert: alert.since_s))
+
+    @property
+    def happenings(self) -> tuple[Happening, ...]:
+        """All entries of the log, oldest first."""
+        self._read_log()
+        return (*self._older, *self._newer)
+
+    def after_message(self, received: Received, now_ns: int) -> None:
+        """Call after every message."""
+        self._since_log_read += 1
+        if self._since_log_read >= LOG_FULL // 2:
+            self._read_log()
+        if isinstance(received.message, Evidence):
+            self._diagnosed_ns = 0
+        if now_ns - self._checked_ns >= STALL_CHECK_NS:
+            self._checked_ns = now_ns
+            self._check_for_stall(now_ns)
+
+    def note(self, frame: Frame) -> None:
+        """Note the deaths and alerts of a frame."""
+        for death in frame.deaths:
+            process = (death.rank, death.position.pid)
+            self._deaths.pop(process, None)  # the order of the newest frame is the most accurate
+            self._deaths[process] = death
+        for alert in frame.alerts:
+            if alert.kind in IN_OWN_SECTION:
+                continue
+            key = (alert.kind, alert.rank, alert.step) if alert.kind == "nan" else (alert.kind, None, None)
+            known = self._troubles.get(key)
+            if known is not None and alert.kind in PASSING:
+                continue  # the first message of these says most
+            since_s = alert.since_s if known is None else min(known.since_s, alert.since_s)
+            self._troubles[key] = replace(alert, since_s=since_s)
+
+    def _check_for_stall(self, now_ns: int) -> None:
+        since_ns = self._reducer.stalled_since(now_ns)
+        if since_ns is None:
+            self.end_stall(now_ns)
+            return
+        self._stalled_ns = since_ns
+        if now_ns - self._diagnosed_ns >= min(MAX_STALL_INTERVAL_NS, (now_ns - since_ns) // STALL_AGE_SHARE):
+            self._diagnosed_ns = now_ns
+            self.note_stall(self._reducer.frame(now_ns))
+
+    def note_stall(self, frame: Frame) -> None:
+        """Note the stall of a frame: the newest diagnosis, unless only an earlier one is conclusive."""
+        self.note(frame)
+        newest = _stall_period(frame)
+        if newest is None:
+            return
+        before = self.stalls[-1] if self.stalls else None
+        if before is None or abs(before.since_s - newest.since_s) > SAME_STALL_S:
+            self.stalls.append(newest)
+        elif newest.kind not in ("", "asking") or before.kind in ("", "asking"):
+            self.stalls[-1] = newest
+        else:
+            self.stalls[-1] = replace(before, lasted_s=newest.lasted_s)
+
+    def end_stall(self, now_ns: int) -> None:
+        """The run goes on, or rows are skipped."""
+        if self._stalled_ns is None or not self.stalls:
+            return
+        last = self.stalls[-1]
+        running = [rank for rank in self._reducer.state.ranks if rank.hello is not None]
+        moved_ns = max((rank.moved_ns for rank in running), default=now_ns)
+        until_s = max(self._reducer.state.unix_s(min(now_ns, moved_ns)), last.since_s + last.lasted_s)
+        self._stalled_ns = None
+        if self._reducer.state.run is not None and self._reducer.state.run.state != "live":
+            return  # the run ended while it was stalled
+        self.stalls[-1] = replace(last, until_s=until_s, lasted_s=max(0.0, until_s - last.since_s))
+
+    def _read_log(self) -> None:
+        self._since_log_read = 0
+        newer = self._reducer.state.log.all()
+        if len(newer) >= LOG_FULL:
+            self._older += [entry for entry in self._newer if entry.unix_s < newer[0].unix_s]
+        self._newer = newer
+
+
+def _stall_period(frame: Frame) -> StallPeriod | None:
+    """The stall of a frame; where it has none, what its alert of a stall says."""
+    stall = frame.stall
+    if stall is None:
+        alert = next((alert for alert in frame.alerts if alert.kind == "stall"), None)
+        if alert is None:
+            return None
+        stall = Stall("", alert.since_s, alert.step, (), (), alert.message, (), ())
+    values = {field.name: getattr(stall, field.name) for field in fields(stall)}
+    return StallPeriod(**values, until_s=None, lasted_s=max(0.0, frame.unix_s - stall.since_s))

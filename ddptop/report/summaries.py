@@ -1,0 +1,256 @@
+"""Means over the samples of a run: ranks, phases, communication, buckets and stragglers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.analysis.steps import formulas
+from ddptop.analysis.steps.medians import known
+from ddptop.report.content import BucketSummary, Communication, RankSummary, StragglerSummary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import BucketFigures, Frame, Group, Straggler
+    from ddptop.report.sampling import Sample
+    from ddptop.report.step_table import StepTable
+
+RANK_COLUMNS = (
+    *("step_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms", "other_ms"),
+    *("wait_ms", "exposed_wait_ms", "exposed_comm_ms", "lateness_ms", "bound_ms", "last_pct"),
+    "relative_score",
+)
+
+PHASES = ("data", "forward", "backward", "optimizer", "other")
+
+
+def weighted(values: Sequence[float | None], weights: Column) -> float | None:
+    """Mean over the known values; None where none is known."""
+    numbers = np.array([np.nan if value is None else value for value in values], np.float64)
+    is_known = np.isfinite(numbers) & (weights > 0)
+    total = float(weights[is_known].sum())
+    return float((numbers[is_known] * weights[is_known]).sum()) / total if total > 0 else None
+
+
+def rank_summaries(samples: Sequence[Sample], weights: Column, last: Frame) -> tuple[RankSummary, ...]:
+    """One for each rank of the group at the end of the run."""
+    world = len(last.ranks.state)
+    means = {name: _column_mean(samples, weights, name, world) for name in RANK_COLUMNS}
+    ranks = last.ranks
+    return tuple(
+        RankSummary(
+            rank=rank,
+            host=ranks.host[rank],
+            device=ranks.device[rank],
+            state=ranks.state[rank],
+            **{name: known(means[name][rank]) for name in RANK_COLUMNS},
+            lost_records=None if np.isnan(ranks.lost_records[rank]) else int(ranks.lost_records[rank]),
+        )
+        for rank in range(world)
+    )
+
+
+def _column_mean(samples: Sequence[Sample], weights: Column, name: str, world: int) -> Column:
+    """(world,) after an elastic restart the group may be larger or smaller: a rank counts where it exists."""
+    total, weight = np.zeros(world), np.zeros(world)
+    for sample, own in zip(samples, weights, strict=True):
+        column = getattr(sample.frame.ranks, name)[:world]
+        is_known = np.isfinite(column)
+        total[: len(column)][is_known] += own * column[is_known]
+        weight[: len(column)][is_known] += own
+    return np.asarray(np.divide(total, weight, out=np.full(world, np.nan), where=weight > 0))
+
+
+def phases_pct(ranks: Sequence[RankSummary]) -> dict[str, float]:
+    """Share of the step by phase, mean over ranks; empty where no step is known."""
+    shares = {}
+    for phase in PHASES:
+        parts = [
+            (getattr(rank, f"{phase}_ms"), rank.step_ms)
+            for rank in ranks
+            if rank.step_ms and getattr(rank, f"{phase}_ms") is not None
+        ]
+        if parts:
+            shares[phase] = 100 * sum(part for part, _ in parts) / sum(whole for _, whole in parts)
+    return shares
+
+
+def communication(
+    samples: Sequence[Sample],
+    weights: Column,
+    table: StepTable,
+    ranks: Sequence[RankSummary],
+    uneven_pct: float | None,
+) -> Communication:
+    """The whole group's communication. `uneven_pct`: share of step time lost to straggler arrivals."""
+
+    def mean(get: Callable[[Group], float | None]) -> float | None:
+        return weighted([get(sample.frame.group) for sample in samples], weights)
+
+    def mean_share(get: Callable[[Group], float | None]) -> float | None:
+        """Mean of a what-if step time as a share of the step."""
+        shares = [
+            None if (part := get(sample.frame.group)) is None else part / sample.frame.group.step_ms_p50
+            for sample in samples
+            if sample.frame.group.step_ms_p50
+        ]
+        known_weights = np.array([sample.frame.group.step_ms_p50 or 0.0 for sample in samples]) * weights
+        return weighted(shares, known_weights[known_weights > 0]) if len(shares) else None
+
+    total = float(table.steps.sum())
+    step_ms = 1e3 * float(table.seconds.sum()) / total if total > 0 else None
+    exposed = mean(lambda group: group.exposed_comm_ms)
+    longest = int(table.step_ms.argmax()) if len(table.step_ms) else None
+    waits = [rank.exposed_wait_ms for rank in ranks if rank.exposed_wait_ms is not None]
+    wait_ms = float(np.mean(waits)) if waits else None
+    transfer_ms = None if exposed is None or wait_ms is None else max(0.0, exposed - wait_ms)
+    no_straggler = None if uneven_pct is None or step_ms is None else step_ms * (1 - uneven_pct / 100)
+    hidden, both = (
+        None if step_ms is None or (share := mean_share(get)) is None else step_ms * share
+        for get in (lambda group: group.no_exposed_comm_ms, lambda group: group.both_ms)
+    )
+    both = None if both is None else min(ms for ms in (both, hidden, no_straggler) if ms is not None)
+    return Communication(
+        step_ms=step_ms,
+        step_ms_p50=known(np.median(table.step_ms)) if len(table.step_ms) else None,
+        step_ms_p95=known(np.quantile(table.step_ms, 0.95)) if len(table.step_ms) else None,
+        step_ms_max=None if longest is None else float(table.step_ms[longest]),
+        step_of_max=None if longest is None else int(table.step[longest]),
+        collective_ms=mean(lambda group: group.collective_ms),
+        wait_ms=mean(lambda group: group.wait_ms),
+        transfer_ms=mean(lambda group: group.transfer_ms),
+        exposed_comm_ms=exposed,
+        exposed_wait_ms=wait_ms,
+        exposed_transfer_ms=transfer_ms,
+        exposed_pct=100 * exposed / step_ms if exposed is not None and step_ms else None,
+        exposed_transfer_pct=100 * transfer_ms / step_ms if transfer_ms is not None and step_ms else None,
+        overlap_pct=mean(lambda group: group.overlap_pct),
+        busbw_gbps=mean(lambda group: group.busbw_gbps),
+        no_straggler_ms=no_straggler,
+        no_exposed_comm_ms=hidden,
+        both_ms=both,
+        bound_ms=mean(lambda group: group.bound_ms),
+    )
+
+
+def bucket_summaries(samples: Sequence[Sample], weights: Column) -> tuple[BucketSummary, ...]:
+    """The buckets of the layout in use for most steps; of the last layout where none was measured."""
+    used: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for i, sample in enumerate(samples):
+        if any(bucket.transfer_ms is not None for bucket in sample.frame.buckets):
+            used[tuple((b.model, b.index, b.bytes, b.hook) for b in sample.frame.buckets)].append(i)
+    if not used:
+        newest = samples[-1].frame.buckets if samples else ()
+        return tuple(unmeasured_bucket(bucket) for bucket in newest)
+    places = max(used.values(), key=lambda places: float(weights[places].sum()))
+    columns = zip(*(samples[i].frame.buckets for i in places), strict=True)
+    return tuple(_bucket(list(column), weights[places]) for column in columns)
+
+
+def unmeasured_bucket(bucket: BucketFigures) -> BucketSummary:
+    """The summary of a bucket that is known from its layout alone."""
+    return _bucket([bucket], np.ones(1))
+
+
+def _bucket(seen: Sequence[BucketFigures], weights: Column) -> BucketSummary:
+    """Bandwidths are bytes over the mean transfer; the bus factor is taken from the samples' figures."""
+    newest = seen[-1]
+    transfer = weighted([bucket.transfer_ms for bucket in seen], weights)
+    algbw = busbw = None
+    if newest.bytes is not None and transfer is not None:
+        algbw = known(formulas.bandwidth_gbps(float(newest.bytes), np.float64(transfer)))
+    factors = [b.busbw_gbps / b.algbw_gbps for b in seen if b.algbw_gbps and b.busbw_gbps is not None]
+    if algbw is not None and factors:
+        busbw = algbw * factors[-1]
+    return BucketSummary(
+        index=newest.index,
+        model=newest.model,
+        group=newest.group,
+        bytes=newest.bytes,
+        parameters=newest.parameters,
+        dtype=newest.dtype,
+        hook=newest.hook,
+        collective_ms=weighted([bucket.collective_ms for bucket in seen], weights),
+        wait_ms=weighted([bucket.wait_ms for bucket in seen], weights),
+        transfer_ms=transfer,
+        algbw_gbps=algbw,
+        busbw_gbps=busbw,
+        skew_ms=weighted([bucket.skew_ms for bucket in seen], weights),
+    )
+
+
+def stragglers(samples: Sequence[Sample], table: StepTable, last: Frame) -> tuple[StragglerSummary, ...]:
+    """Every rank that was flagged at any time, the most costly first."""
+    total_s = float(table.seconds.sum())
+    flagged = sorted(
+        {sample.frame.straggler.rank for sample in samples if sample.frame.straggler is not None}
+    )
+    summaries = [_straggler(rank, samples, table, last, total_s) for rank in flagged]
+    return tuple(sorted((s for s in summaries if s is not None), key=lambda s: -s.lost_s))
+
+
+def _straggler(
+    rank: int, samples: Sequence[Sample], table: StepTable, last: Frame, total_s: float
+) -> StragglerSummary | None:
+    at = np.flatnonzero(table.rank == rank)
+    if not len(at):
+        return None
+    counts = np.bincount(table.flagged_by[at], weights=table.steps[at], minlength=len(samples))
+    weights = np.asarray(counts, np.float64)
+    places = [i for i in np.flatnonzero(weights).tolist() if samples[i].frame.straggler is not None]
+    seen = [
+        (straggler, float(weights[i]))
+        for i in places
+        if (straggler := samples[i].frame.straggler) is not None
+    ]
+
+    def mean(get: Callable[[Straggler], float | None]) -> float:
+        return weighted([get(straggler) for straggler, _ in seen], np.array([own for _, own in seen])) or 0.0
+
+    def usual(get: Callable[[Straggler], str | tuple[int, ...] | None]) -> object:
+        votes: dict[object, float] = defaultdict(float)
+        for straggler, own in seen:
+            votes[get(straggler)] += own * straggler.cost_pct
+        return max(votes, key=lambda value: votes[value])
+
+    phases = {phase for straggler, _ in seen for phase in straggler.parts_ms}
+    scores = [_at(samples[i].frame.ranks.relative_score, rank) for i in places]
+    cause, pattern = usual(lambda straggler: straggler.cause), usual(lambda straggler: straggler.pattern)
+    together = usual(lambda straggler: straggler.ranks or (straggler.rank,))
+    flagged_s, lost_s = float(table.seconds[at].sum()), float(table.lost_s(table.cost)[at].sum())
+    return StragglerSummary(
+        rank=rank,
+        ranks=together if isinstance(together, tuple) else (rank,),
+        cause=cause if isinstance(cause, str) else None,
+        pattern=pattern if isinstance(pattern, str) else None,
+        lateness_ms=mean(lambda straggler: straggler.lateness_ms),
+        bound_ms=mean(lambda straggler: straggler.bound_ms),
+        last_pct=mean(lambda straggler: straggler.last_pct),
+        cost_pct=100 * lost_s / flagged_s if flagged_s else 0.0,
+        lost_s=lost_s,
+        flagged_pct=100 * flagged_s / total_s if total_s > 0 else 0.0,
+        first_step=_first(table.step, int(at[0])),
+        last_step=int(table.step[at[-1]]),
+        parts_ms={
+            phase: mean(lambda straggler, phase=phase: straggler.parts_ms.get(phase))  # type: ignore[misc]
+            for phase in PHASES
+            if phase in phases
+        },
+        relative_score=weighted(scores, weights[places]),
+        host=last.ranks.host[rank] if rank < len(last.ranks.host) else "",
+        device=last.ranks.device[rank] if rank < len(last.ranks.device) else "",
+    )
+
+
+def _first(step: Column, place: int) -> int:
+    """The first of the steps that this element of the table represents."""
+    before = int(step[place - 1]) if place else -1
+    return before + 1 if before < step[place] else 0
+
+
+def _at(column: Column, rank: int) -> float | None:
+    return known(column[rank]) if rank < len(column) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -10,11 +11,14 @@ from ddptop.protocol.messages import FINISHED, LEFT, WELL, Phase
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ddptop.analysis.clocks import Interruptions
+    from ddptop.analysis.steps.clocks import Interruptions
     from ddptop.protocol.evidence import Evidence
     from ddptop.protocol.machine import Gpu, Memory
-    from ddptop.protocol.messages import Bye, Hello, Progress
+    from ddptop.protocol.messages import Bye, Hello, Progress, Scalar
     from ddptop.protocol.vocabulary import DeviceState, RankPhase, RankStatus, RunOutcome
+
+MAX_LOGGED = 64
+"""Names of logged values: a script that makes a new one in every step must not fill the memory."""
 
 HEARTBEAT_S = 0.5
 """Period of PROGRESS. A loaded machine may be late with one or two; three in a row are worth saying."""
@@ -122,6 +126,12 @@ class RankState:
     """First step of an unbroken row of NaN or Inf losses, and when it arrived."""
     bad_loss_before: PassedLoss | None = None
     """The newest such row that has ended."""
+
+    def take_logged(self, values: Mapping[str, Scalar]) -> None:
+        """The newest values of what its script logs."""
+        for name, value in values.items():
+            if name in self.logged or len(self.logged) < MAX_LOGGED:
+                self.logged[name] = float(value) if isinstance(value, (int, float)) else math.nan
 
     def begin(self, hello: Hello, session: int, t_ns: int) -> None:
         """A new process takes the rank over."""

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis import logged
-from ddptop.analysis.events import on_event
+from ddptop.analysis.events import begin_session, count_lost, on_event
 from ddptop.analysis.health.exits import describe_exit
 from ddptop.analysis.ranks import ABSENT, PassedLoss
-from ddptop.analysis.sessions import begin_session, count_lost
 from ddptop.analysis.stall.log import StallLog
 from ddptop.analysis.stall.rule import stalled_since
 from ddptop.analysis.state import RunState
@@ -80,7 +78,7 @@ class Reducer:
     ) -> Frame:
         """The group at `now_ns` (collector's clock), with the history from point `cursor` on.
 
-        `want`: one more part of it (`ddptop.frames.requests`).
+        `want`: one more part of it (`ddptop.frames.detail`).
         """
         state = self.state
         state.figures.settle()
@@ -156,7 +154,7 @@ class Reducer:
         elif current and isinstance(message, Memory):
             rank_state.memory = message
         elif current and isinstance(message, Logged):
-            logged.take(rank_state, message)
+            rank_state.take_logged(message.values)
         elif current:
             self._on_state(message, session.rank, rank_state, t_ns)
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.clocks import HostClocks, Interruptions
 from ddptop.analysis.health.happenings import Log
 from ddptop.analysis.health.loss_spread import LossSpread
 from ddptop.analysis.health.replicas import Replicas
 from ddptop.analysis.ranks import NS
-from ddptop.analysis.steps.figures import Figures
-from ddptop.analysis.steps.groups import Groups
-from ddptop.analysis.steps.pairing import Layouts, Pairing
+from ddptop.analysis.steps.clocks import HostClocks, Interruptions
+from ddptop.analysis.steps.evaluate import Figures
+from ddptop.analysis.steps.pairing import Groups, Layouts, Pairing
 from ddptop.frames.history import KEPT_POINTS, HistoryStore
 
 if TYPE_CHECKING:

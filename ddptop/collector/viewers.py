@@ -20,7 +20,7 @@ class FrameMaker(Protocol):
     """Gives the group as it is now, with the history from point `cursor` on."""
 
     def __call__(self, *, cursor: int, focus: int | None, want: str) -> Frame:
-        """`focus`: the rank whose single steps are wanted; `want`: see `ddptop.frames.requests`."""
+        """`focus`: the rank whose single steps are wanted; `want`: see `ddptop.frames.detail`."""
 
 
 class Viewers:

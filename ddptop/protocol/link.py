@@ -23,7 +23,7 @@ class Credit:
 
     `cursor` is the number of history points the viewer already has, `epoch` whose history that is;
     `focus` is the rank whose single steps it wants as well, -1 for none. `want` asks for one more part of
-    the frame (`ddptop.frames.requests`), empty: none.
+    the frame (`ddptop.frames.detail`), empty: none.
     """
 
     epoch: int

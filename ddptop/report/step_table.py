@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.steps.detail_window import DETAILED_BACK
 from ddptop.analysis.steps.medians import known
+from ddptop.analysis.steps.windows import DETAILED_BACK
 from ddptop.frames.verdict import skew_pct
 from ddptop.report.content import Span
 

@@ -34,7 +34,7 @@ class Source(Protocol):
         """Ask for the single steps of this rank in coming frames."""
 
     def want(self, text: str) -> None:
-        """Ask for one more part of coming frames, by a text of `ddptop.frames.requests`; empty: none."""
+        """Ask for one more part of coming frames, by a text of `ddptop.frames.detail`; empty: none."""
 
     def play(self, playing: bool | None = None) -> None:
         """Run or hold the recording; None toggles. Live: nothing."""

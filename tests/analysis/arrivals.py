@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.steps.bounds import SAME_HOST_BOUND_MS, Comparison
-from ddptop.analysis.steps.detail import Timing, figures
-from ddptop.analysis.steps.detail_window import DetailWindow
-from ddptop.analysis.steps.detailed import Detailed, Prepared
-from ddptop.analysis.steps.groups import Scope
-from ddptop.analysis.straggler.naming import Named
+from ddptop.analysis.steps.bucket_times import Timing, figures
+from ddptop.analysis.steps.clocks import SAME_HOST_BOUND_MS, Comparison
+from ddptop.analysis.steps.evaluate_buckets import Detailed, Prepared
+from ddptop.analysis.steps.pairing import Scope
+from ddptop.analysis.steps.windows import DetailWindow
+from ddptop.analysis.straggler.flagged import Named
 from ddptop.frames.frame import Straggler
 from ddptop.protocol.messages import Bucket
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddptop.analysis.steps.detail import figures, launched, timing
+from ddptop.analysis.steps.bucket_times import figures, launched, timing
 from ddptop.analysis.steps.pairing import Batch, CompleteStep
 from ddptop.protocol.messages import Flag, StepRow
 

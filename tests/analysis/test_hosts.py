@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.steps.bounds import SAME_HOST_BOUND_MS
+from ddptop.analysis.steps.clocks import SAME_HOST_BOUND_MS
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 

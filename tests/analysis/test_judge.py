@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.straggler.naming import cause
+from ddptop.analysis.straggler.flagged import cause
 from tests.analysis.arrivals import looks
 from tests.analysis.conftest import bucket
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop.analysis.logged import MAX_NAMES
+from ddptop.analysis.ranks import MAX_LOGGED
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.snapshot import snapshot
@@ -41,4 +41,4 @@ def test_the_newest_value_counts_and_nan_is_unknown(make_world) -> None:
 
 def test_names_without_end_are_not_followed(make_world) -> None:
     words = [(0, {f"name {i} {j}": 1.0 for j in range(100)}) for i in range(5)]
-    assert len(told(make_world(2), *words).logged) == MAX_NAMES
+    assert len(told(make_world(2), *words).logged) == MAX_LOGGED

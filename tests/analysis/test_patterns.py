@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.straggler.judge import certainty
+from ddptop.analysis.steps.formulas import certainty
 from tests.analysis.arrivals import looks, straggler
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from ddptop.analysis.steps.detailed import Detailed
-    from ddptop.analysis.straggler.naming import Named
+    from ddptop.analysis.steps.evaluate_buckets import Detailed
+    from ddptop.analysis.straggler.flagged import Named
     from ddptop.frames.columns import Column
 
     Load = Callable[[Generator, int, int], Column]

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.straggler.present import onset
-from ddptop.frames.requests import WantsTimeline
+from ddptop.analysis.straggler.cost import onset
+from ddptop.frames.detail import TimelineRequest
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.render.plain import picture, watch_line
@@ -77,7 +77,7 @@ def test_every_outlet_has_one_verdict_over_onset_episode_and_end(size: int, rank
             fed += (messages := [*world.steps(look)])
             for received in messages:
                 reducer.feed(received)
-            found = frame_of(reducer, world, str(WantsTimeline()))
+            found = frame_of(reducer, world, str(TimelineRequest()))
             agree(found)
             if late and (found.straggler or found.suspect):
                 assert found.timeline is not None
@@ -104,7 +104,7 @@ def test_the_window_follows_the_onset() -> None:
     world.delays = {(21, "data"): LATE}
     for received in world.steps(12):
         reducer.feed(received)
-    found = frame_of(reducer, world, str(WantsTimeline()))
+    found = frame_of(reducer, world, str(TimelineRequest()))
     assert found.suspect is not None
     assert (found.suspect.rank, found.group.window_steps) == (21, 12)
     assert found.group.step_ms_p50 == pytest.approx(188.0)

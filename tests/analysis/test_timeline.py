@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.steps import kept_steps
-from ddptop.analysis.to_frame.timeline import MOST_LANES
+from ddptop.analysis.steps import kept
+from ddptop.analysis.to_frame.on_request import MOST_LANES
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.detail import Lane, Timeline
 from tests.analysis.conftest import World
@@ -75,7 +75,7 @@ def test_pieces_of_a_lane_have_neither_holes_nor_overlaps() -> None:
 def test_a_step_can_be_picked_while_it_is_kept() -> None:
     reducer = fed(World(2, detail_every=4), 400)
     newest = shown(reducer)
-    assert newest.step == 396 and len(newest.kept) == kept_steps.KEPT_STEPS and not newest.picked
+    assert newest.step == 396 and len(newest.kept) == kept.KEPT_STEPS and not newest.picked
     picked = shown(reducer, "timeline 344")
     assert picked.step == 344 and picked.picked
     gone = shown(reducer, "timeline 4")
@@ -146,8 +146,8 @@ def test_of_many_ranks_the_last_arriver_and_those_about_the_focus_have_lanes() -
 
 def test_large_steps_are_packed_and_memory_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = shown(fed(World(4, delays={(1, "data"): 20_000}), 60), "timeline 50")
-    monkeypatch.setattr(kept_steps, "RAW_INTEGERS", 300)
-    monkeypatch.setattr(kept_steps, "PACKED_BYTES", 5_000)
+    monkeypatch.setattr(kept, "RAW_INTEGERS", 300)
+    monkeypatch.setattr(kept, "PACKED_BYTES", 5_000)
     reducer = fed(World(4, delays={(1, "data"): 20_000}), 60)
     packed = shown(reducer, "timeline 50")
     assert packed.picked and 10 < len(packed.kept) < 40

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.frames.requests import MOST_COLUMNS, MOST_ROWS, WantsHeat, WantsTimeline, parse
+from ddptop.frames.detail import MOST_COLUMNS, MOST_ROWS, HeatRequest, TimelineRequest, parse
 
 
 @pytest.mark.parametrize(
     "want",
     [
-        WantsTimeline(),
-        WantsTimeline(12_480, 7),
-        WantsHeat("data", 18, 66),
-        WantsHeat("lateness", MOST_ROWS, MOST_COLUMNS, 128, 64),
+        TimelineRequest(),
+        TimelineRequest(12_480, 7),
+        HeatRequest("data", 18, 66),
+        HeatRequest("lateness", MOST_ROWS, MOST_COLUMNS, 128, 64),
     ],
 )
-def test_a_want_survives_its_words(want: WantsTimeline | WantsHeat) -> None:
+def test_a_want_survives_its_words(want: TimelineRequest | HeatRequest) -> None:
     assert parse(str(want)) == want
 
 
 def test_what_is_left_out_has_a_meaning() -> None:
-    assert parse("timeline") == WantsTimeline(None, 0)
-    assert parse("timeline 5") == WantsTimeline(5, 0)
-    assert parse("heat loss 4 9 2") == WantsHeat("loss", 4, 9, 2, 0)
+    assert parse("timeline") == TimelineRequest(None, 0)
+    assert parse("timeline 5") == TimelineRequest(5, 0)
+    assert parse("heat loss 4 9 2") == HeatRequest("loss", 4, 9, 2, 0)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ddptop.frames.columns import fold, folds
-from ddptop.frames.detail import Heat, Lane, Reduce, Span, Timeline
+from ddptop.frames.detail import Heat, HeatRequest, Lane, Reduce, Span, Timeline, TimelineRequest, parse
 from ddptop.frames.frame import Clocks
-from ddptop.frames.requests import WantsHeat, WantsTimeline, parse
 from tests.tui.fake import FakeSource, several
 
 if TYPE_CHECKING:
@@ -33,16 +32,18 @@ def with_wanted(frame: Frame, text: str) -> Frame:
     want = parse(text)
     if frame.group.step is None:
         return frame
-    if isinstance(want, WantsTimeline):
+    if isinstance(want, TimelineRequest):
         return replace(frame, timeline=timeline(len(frame.ranks.state), want))
-    if isinstance(want, WantsHeat):
+    if isinstance(want, HeatRequest):
         return replace(frame, heat=heat(len(frame.ranks.state), want))
     return frame
 
 
-def timeline(world: int = 4, want: WantsTimeline | None = None, buckets: int = 2, **changes: Any) -> Timeline:
+def timeline(
+    world: int = 4, want: TimelineRequest | None = None, buckets: int = 2, **changes: Any
+) -> Timeline:
     """A step in which rank 1 comes 20 ms late with its data."""
-    want = want or WantsTimeline()
+    want = want or TimelineRequest()
     kept = tuple(range(12_228, 12_481, 4))
     step = want.step if want.step in kept else kept[-1]
     first = max(0, min(want.rank - 7, world - 15)) if world > 16 else 0
@@ -122,7 +123,7 @@ def values(world: int, figure: str, steps: int) -> Any:
     return np.where((rank == world - 1) & (step < steps // 3), NAN, found)
 
 
-def heat(world: int, want: WantsHeat) -> Heat:
+def heat(world: int, want: HeatRequest) -> Heat:
     """As the reducer makes it."""
     count = min(want.count or world, world - want.first)
     steps = min(want.columns, 100)

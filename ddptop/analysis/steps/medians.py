@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.steps import formulas
-from ddptop.analysis.steps.detail_window import FREE
+from ddptop.analysis.steps.windows import FREE
 from ddptop.frames.columns import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ddptop.analysis.steps.detail_window import DetailWindow, ScopeWindow
+    from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow
     from ddptop.frames.columns import Column, Indices
 
 FEWEST_DETAILED = 3

@@ -11,24 +11,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.health.alerts import alerts
-from ddptop.analysis.logged import logged
 from ddptop.analysis.ranks import group_state
 from ddptop.analysis.stall.diagnosis import stall
 from ddptop.analysis.stall.rule import rank_states
 from ddptop.analysis.stall.testimony import deaths
 from ddptop.analysis.steps.medians import known
-from ddptop.analysis.straggler.present import present
-from ddptop.analysis.to_frame.buckets import bucket_figures
-from ddptop.analysis.to_frame.heat import heat
-from ddptop.analysis.to_frame.ranks import gpu_facts, rank_columns, rank_steps, with_throttle
-from ddptop.analysis.to_frame.timeline import timeline
+from ddptop.analysis.straggler.cost import present
+from ddptop.analysis.to_frame.on_request import heat, timeline
+from ddptop.analysis.to_frame.tables import (
+    bucket_figures,
+    gpu_facts,
+    logged,
+    rank_columns,
+    rank_steps,
+    with_throttle,
+)
+from ddptop.frames.detail import TimelineRequest, parse
 from ddptop.frames.frame import Clocks, Frame, Group, Overhead, RunInfo
-from ddptop.frames.requests import WantsTimeline, parse
 from ddptop.protocol.limits import MUTE_AFTER
 
 if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
-    from ddptop.analysis.straggler.present import Present
+    from ddptop.analysis.straggler.cost import Present
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Frame
     from ddptop.protocol.messages import Scalar
@@ -189,7 +193,7 @@ def with_wanted(state: RunState, frame: Frame, text: str) -> Frame:
     want = parse(text)
     if want is None or not state.ranks:
         return frame
-    if isinstance(want, WantsTimeline):
+    if isinstance(want, TimelineRequest):
         late = frame.straggler
         return replace(frame, timeline=timeline(state, want, late.rank if late is not None else None))
     return replace(frame, heat=heat(state, want))

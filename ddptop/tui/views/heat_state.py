@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ddptop.frames.requests import HEAT_FIGURES, MOST_COLUMNS, MOST_ROWS, WantsHeat
+from ddptop.frames.detail import HEAT_FIGURES, MOST_COLUMNS, MOST_ROWS, HeatRequest
 
 FIGURES = HEAT_FIGURES
 """Of ranks x steps, in the order of the key."""
@@ -175,4 +175,4 @@ class HeatState:
         if self.hosts or self.height < 1 or self.width < 1:
             return ""
         rows, columns = min(self.height, MOST_ROWS), min(self.width, MOST_COLUMNS)
-        return str(WantsHeat(self.figure, rows, columns, self.first, self.count))
+        return str(HeatRequest(self.figure, rows, columns, self.first, self.count))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ddptop.frames.requests import WantsTimeline
+from ddptop.frames.detail import TimelineRequest
 
 if TYPE_CHECKING:
     from ddptop.frames.detail import Timeline
@@ -102,7 +102,7 @@ class TimelineState:
 
     def want(self) -> str:
         """What frames should carry for this view."""
-        return str(WantsTimeline(self.step, self.rank))
+        return str(TimelineRequest(self.step, self.rank))
 
     def _show_from(self, begin: float) -> None:
         self.begin = min(max(begin, 0.0), 1.0 - self.share)

@@ -9,26 +9,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.ranks import NS
-from ddptop.analysis.steps.bounds import TimerBounds
-from ddptop.analysis.steps.detailed import Detailed, Taken, kind_of
-from ddptop.analysis.steps.groups import Splitter
-from ddptop.analysis.steps.kept_steps import KeptSteps
-from ddptop.analysis.steps.window import StepWindow
-from ddptop.analysis.straggler import judge
+from ddptop.analysis.steps.clocks import TimerBounds
+from ddptop.analysis.steps.evaluate_buckets import Detailed, Taken, kind_of
+from ddptop.analysis.steps.kept import KeptSteps
+from ddptop.analysis.steps.pairing import Splitter
+from ddptop.analysis.steps.windows import StepWindow
+from ddptop.analysis.straggler import rules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from ddptop.analysis.clocks import HostClocks
     from ddptop.analysis.health.happenings import Log
     from ddptop.analysis.ranks import RankState
-    from ddptop.analysis.steps.bounds import Comparison
-    from ddptop.analysis.steps.detail_window import DetailWindow
-    from ddptop.analysis.steps.detailed import Kind
-    from ddptop.analysis.steps.groups import Groups, Scope
-    from ddptop.analysis.steps.pairing import CompleteStep, Layouts
+    from ddptop.analysis.steps.clocks import Comparison, HostClocks
+    from ddptop.analysis.steps.evaluate_buckets import Kind
+    from ddptop.analysis.steps.pairing import CompleteStep, Groups, Layouts, Scope
+    from ddptop.analysis.steps.windows import DetailWindow
     from ddptop.frames.columns import Column, Indices
     from ddptop.frames.frame import Straggler
     from ddptop.frames.history import HistoryStore
@@ -113,7 +111,7 @@ class Figures:
         ranks = tuple(named.scope.ranks.index(rank) for rank in straggler.ranks or (straggler.rank,))
         if len(named.scope.ranks) < self.world or len(set(ranks)) >= self.world:
             return None
-        return judge.gain(self.detail.scopes[named.scope], slots, ranks)[1]
+        return rules.gain(self.detail.scopes[named.scope], slots, ranks)[1]
 
     def take(self, step: CompleteStep) -> None:
         """Add the next complete step."""
@@ -220,7 +218,7 @@ class Figures:
             self._log.add(now_s, "straggler_end", text, rank=self.straggler, step=int(step))
         self.straggler, self.straggler_since_s = rank, now_s
         if rank is not None and self.detail is not None:
-            found = self.flagged(self.detail.group.recent(judge.ENOUGH))
+            found = self.flagged(self.detail.group.recent(rules.ENOUGH))
             cause = f", {found.cause}" if found is not None and found.cause else ""
             text = f"straggler: rank {rank}{cause}, seen at step {int(step):,}"
             self._log.add(now_s, "straggler", text, severity="warning", rank=rank, step=int(step))

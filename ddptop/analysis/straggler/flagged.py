@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.analysis.steps.detail_window import PARTS
-from ddptop.analysis.steps.window import PHASES
-from ddptop.analysis.straggler import judge, patterns
+from ddptop.analysis.steps.windows import PARTS, PHASES
+from ddptop.analysis.straggler import rules
 from ddptop.frames.columns import median
 from ddptop.frames.frame import Straggler
 
 if TYPE_CHECKING:
-    from ddptop.analysis.steps.detail_window import DetailWindow, ScopeWindow
-    from ddptop.analysis.steps.groups import Scope
+    from ddptop.analysis.steps.pairing import Scope
+    from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow
     from ddptop.frames.columns import Indices, Mask
     from ddptop.frames.frame import Straggler
     from ddptop.protocol.vocabulary import Cause, Pattern, StepPhase
@@ -130,18 +129,18 @@ class Naming:
             return None
         held = self.now if self.now is not None and self.now.scope == window.scope else None
         rank = None if held is None else held.rank
-        seen = judge.persistent(window, slots, rank if held is None or held.pattern == "persistent" else None)
+        seen = rules.persistent(window, slots, rank if held is None or held.pattern == "persistent" else None)
         if seen is None:
-            seen = judge.by_a_phase(detail, window)
+            seen = rules.by_a_phase(detail, window)
         if seen is not None:
             faded = held is not None and seen.lateness_ms < FADED * held.lateness_ms
-            first = held is None or held.rank != seen.ranks[0] or judge.clearly(seen)
+            first = held is None or held.rank != seen.ranks[0] or rules.clearly(seen)
             if first or not faded:
                 named_with = seen.lateness_ms if held is None or first else held.lateness_ms
                 return Named(window.scope, seen.ranks[0], "persistent", seen.cost_ms, named_with)
-        others: tuple[tuple[Pattern, patterns.Found | None], ...] = (
-            ("intermittent", patterns.intermittent(window)),
-            ("rotating", patterns.rotating(window, rank)),
+        others: tuple[tuple[Pattern, rules.Found | None], ...] = (
+            ("intermittent", rules.intermittent(window)),
+            ("rotating", rules.rotating(window, rank)),
         )
         for pattern, found in others:
             if found is not None:
@@ -152,7 +151,7 @@ class Naming:
         """Whether what is or stays named can be seen in the rank's own time as well."""
         named = self.now
         assert named is not None
-        window, newest = detail.scopes[named.scope], detail.group.recent(judge.NEWEST)
+        window, newest = detail.scopes[named.scope], detail.group.recent(rules.NEWEST)
         for judged in (newest, slots):
             found = self.straggler(detail, judged)
             if found is not None and bears_out(detail, window, judged, named.rank, found):
@@ -169,15 +168,15 @@ class Naming:
         if named.pattern == "persistent":
             return self._persistent(detail, window, slots, named)
         if named.pattern == "intermittent":
-            found = patterns.intermittent(window)
+            found = rules.intermittent(window)
         else:
-            found = patterns.rotating(window, named.rank)
+            found = rules.rotating(window, named.rank)
         return None if found is None else _of_pattern(detail, window, slots, named, found)
 
     def _persistent(
         self, detail: DetailWindow, window: ScopeWindow, slots: Indices, named: Named
     ) -> Straggler | None:
-        judged = judge.over_the_same(window, slots, named.rank)
+        judged = rules.over_the_same(window, slots, named.rank)
         if judged is None:
             return None
         seen, slots = judged
@@ -205,7 +204,7 @@ class Naming:
 
 
 def _of_pattern(
-    detail: DetailWindow, window: ScopeWindow, slots: Indices, named: Named, found: patterns.Found
+    detail: DetailWindow, window: ScopeWindow, slots: Indices, named: Named, found: rules.Found
 ) -> Straggler:
     """Lateness and cause over the late steps only."""
     last = window.group.of("last", slots)

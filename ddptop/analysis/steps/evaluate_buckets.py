@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.analysis.steps import detail, formulas
-from ddptop.analysis.steps.detail_window import DETAIL_SCALARS, DETAILED_BACK, DetailWindow
-from ddptop.analysis.straggler import judge
-from ddptop.analysis.straggler.naming import Naming
+from ddptop.analysis.steps import bucket_times, formulas
+from ddptop.analysis.steps.windows import DETAIL_SCALARS, DETAILED_BACK, DetailWindow
+from ddptop.analysis.straggler import rules
+from ddptop.analysis.straggler.flagged import Naming
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddptop.analysis.steps.bounds import Comparison
-    from ddptop.analysis.steps.detail import StepFigures, Waits
-    from ddptop.analysis.steps.detail_window import DetailColumns, ScopeColumns, ScopeWindow
-    from ddptop.analysis.steps.groups import Part, Scope
-    from ddptop.analysis.steps.pairing import CompleteStep
+    from ddptop.analysis.steps.bucket_times import StepFigures, Waits
+    from ddptop.analysis.steps.clocks import Comparison
+    from ddptop.analysis.steps.pairing import CompleteStep, Part, Scope
+    from ddptop.analysis.steps.windows import DetailColumns, ScopeColumns, ScopeWindow
     from ddptop.frames.columns import Column
 
 
@@ -46,7 +45,7 @@ def kind_of(taken: Taken) -> Kind:
     """With nothing launched where no process group can be judged."""
     found = []
     for i, (part, compared) in enumerate(zip(taken.parts, taken.compared, strict=True)):
-        numbers = detail.launched(part.step)
+        numbers = bucket_times.launched(part.step)
         if numbers is not None and min(numbers) >= 0 and max(numbers) < len(part.buckets):
             found.append((i, numbers, part.layout, id(part.buckets), compared.comparable))
     return Kind(taken.version, tuple(found))
@@ -57,7 +56,7 @@ class Judged(NamedTuple):
 
     window: ScopeWindow
     numbers: tuple[int, ...]
-    timing: detail.Timing
+    timing: bucket_times.Timing
     found: StepFigures
     free: StepFigures | None
     """Without comparing clocks; None where all is on one host."""
@@ -130,10 +129,10 @@ class Detailed:
             free = None if judged[0].free is None else judged[0].free.waits
         else:
             united = [(one.window.scope.ranks, one.timing, one.found.met) for one in judged]
-            waits, free = detail.together(self._world, united), None
+            waits, free = bucket_times.together(self._world, united), None
             if any(one.free is not None for one in judged):
                 apart = [(one.window.scope.ranks, one.timing, (one.free or one.found).met) for one in judged]
-                free = detail.together(self._world, apart)
+                free = bucket_times.together(self._world, apart)
         parts = [(one.window, one.numbers, one.found, one.free) for one in judged]
         added = window.columns_of(points, columns, waits, free, parts)
         of_scopes = {one.window.scope: one.columns for one in judged}
@@ -150,11 +149,13 @@ class Detailed:
         offsets = np.stack([taken.compared[i].offset_ns for taken in run]) if several else None
         steps = [taken.parts[i].step for taken in run]
         lanes = formulas.lanes_of(part.backend or backend)
-        timing = detail.timing(steps, numbers, lanes=lanes, aligned=compared.comparable, offset_ns=offsets)
-        found = detail.figures(timing)
+        timing = bucket_times.timing(
+            steps, numbers, lanes=lanes, aligned=compared.comparable, offset_ns=offsets
+        )
+        found = bucket_times.figures(timing)
         free = None
         if several:
-            free = detail.figures(detail.apart(timing)) if compared.comparable else found
+            free = bucket_times.figures(bucket_times.apart(timing)) if compared.comparable else found
         wall = columns[0] if len(window.members) == self._world else columns[0][:, window.members]
         compared_each = [taken.compared[i] for taken in run]
         added = window.columns_of(wall, numbers, found, free, compared_each)
@@ -190,5 +191,5 @@ def _look_is_due(steps: Column, before: int) -> Column:
     By step number, not by how many were read: the looks are the same however a moment was reached.
     """
     previous = np.concatenate([[before], steps[:-1]])
-    every = steps // np.maximum(steps - previous, 1) % judge.EVERY == judge.EVERY - 1
-    return np.asarray(every | (steps // judge.EVERY_STEPS > previous // judge.EVERY_STEPS))
+    every = steps // np.maximum(steps - previous, 1) % rules.EVERY == rules.EVERY - 1
+    return np.asarray(every | (steps // rules.EVERY_STEPS > previous // rules.EVERY_STEPS))

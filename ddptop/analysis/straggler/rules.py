@@ -1,18 +1,23 @@
-"""Who the others of a process group wait for in most of its steps, and whether that is worth a name."""
+"""The rules that flag a straggler, each with its thresholds and their reasons.
+
+Persistent: the others of its process group wait for the rank in most steps. By phase: one of its phases takes
+longer, and its arrivals agree. Intermittent: it is late now and then, clearly. Rotating: ranks late in turn.
+"""
 
 from __future__ import annotations
 
+from math import comb
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ddptop.analysis.steps import formulas
-from ddptop.analysis.steps.detail_window import FEW_DETAILED, PARTS
+from ddptop.analysis.steps.windows import FEW_DETAILED, LONG, PARTS
 from ddptop.frames.columns import median
 
 if TYPE_CHECKING:
-    from ddptop.analysis.steps.detail_window import DetailWindow, ScopeWindow
-    from ddptop.frames.columns import Column, Indices
+    from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow
+    from ddptop.frames.columns import Column, Indices, Mask
 
 EVERY, EVERY_STEPS = 16, 32
 """Between two looks lie at most so many detailed steps, and hardly more steps of any kind: where detail is
@@ -38,10 +43,9 @@ SPREAD_SHARE = 1 / 3
 """And that quartile must be this share of the median: a delay that varies, not noise around nothing. Delays
 that are themselves random (exponential) reach 0.4."""
 
-SURE, SURE_FEW = 5.0, 15.0
-"""The mean lateness must be so many standard errors above the bound, and more where it rests on few steps
-that do not merely resemble the one before: (1 + SURE_FEW / n) times as many, about what Student's t asks of
-n. Load that comes and goes over dozens of steps is nobody's fault."""
+SURE = 5.0
+"""The mean lateness must be so many standard errors above the bound (`formulas.certainty`): load that comes
+and goes over dozens of steps is no straggler."""
 
 NEWEST = 64
 """Newest steps in which a rank that has just become slow is found."""
@@ -132,35 +136,12 @@ def look(window: ScopeWindow, slots: Indices, rank: int | None = None) -> Look |
         share=float(is_last.mean()),
         lateness_ms=float(late.median[rank]),
         lateness_low_ms=float(late.low[rank]),
-        certainty=certainty(window.ranks.of("lateness", slots)[rank] - late.bound[rank]),
+        certainty=formulas.certainty(window.ranks.of("lateness", slots)[rank] - late.bound[rank]),
         bound_ms=float(late.bound[rank]),
         recoverable_ms=float(median(gains[is_last])) if is_last.any() else 0.0,
         cost_ms=cost,
         cost_pct=100 * cost / as_it_ran if as_it_ran > 0 else 0.0,
     )
-
-
-def certainty(values: Column) -> float:
-    """Mean over standard error of a series in time, less where it rests on few steps (SURE_FEW).
-
-    n steps that resemble their neighbours with correlation r tell as much as n (1 - r) / (1 + r) that do not
-    (Bartlett). r is corrected for being read from few steps (Kendall); outliers count as far as the quartiles
-    let them.
-    """
-    values = values[~np.isnan(values)].astype(np.float64)
-    if len(values) < 2:
-        return 0.0
-    low, high = (float(formulas.quantile(values, share)) for share in (0.25, 0.75))
-    values = np.clip(values, low - 2 * (high - low), high + 2 * (high - low))
-    mean = float(values.mean())
-    around = values - mean
-    variance = float(np.mean(around**2))
-    if variance <= 0:
-        return float(np.sign(mean)) * np.inf if mean else 0.0
-    r = float(np.mean(around[1:] * around[:-1])) / variance
-    r = min(max(r + (1 + 4 * r) / len(values), 0.0), 0.99)
-    told = len(values) * (1 - r) / (1 + r)
-    return mean / float(np.sqrt(variance / told)) / (1 + SURE_FEW / told)
 
 
 def gain(window: ScopeWindow, slots: Indices, ranks: tuple[int, ...]) -> tuple[Column, Column]:
@@ -222,7 +203,7 @@ def by_a_phase(detail: DetailWindow, window: ScopeWindow) -> Look | None:
                 steady = (low > bound) & (low >= STEADY * high)
                 steady &= (middle >= NAME_MS) & (100 * middle >= NAME_PCT * step)
             for rank in np.flatnonzero(steady).tolist():
-                if certainty(over[rank] - bound[rank]) < SURE:
+                if formulas.certainty(over[rank] - bound[rank]) < SURE:
                     continue
                 seen = look(window, slots, rank)
                 if seen is not None and _agrees(seen, float(middle[rank])):
@@ -259,3 +240,142 @@ def still(seen: Look) -> bool:
     """What it takes to keep the name: less, but never a figure that would make the sentence untrue."""
     late = seen.lateness_ms > seen.bound_ms and seen.lateness_low_ms > -seen.lateness_ms
     return late and seen.share > KEEP_SHARE and seen.cost_pct >= KEEP_PCT
+
+
+OUTSTANDING = 6.0
+"""A step is clearly late when it loses so many times what an ordinary one loses: of exponential noise one
+step in seventy does, of normal noise none."""
+
+APART = 4
+"""Occurrences within so many steps are one: a busy machine stays busy for some steps."""
+
+ODDS, DOUBT = 3.0, 1e-5
+"""A rank is behind the late steps when even one of three times the odds of its equals would come last so
+often by chance less than once in 100,000 looks: noise is never quite alike on two ranks."""
+
+FEWEST = 12
+"""Occurrences to speak of a habit, however many ranks it could have been."""
+
+RECENT = 64
+"""It is over when there were not half as many occurrences as usual in so many steps."""
+
+MANY = 96
+"""Newest steps that lateness in turns is read from."""
+
+MOST = 0.7
+"""Share of the steps that one rank may be late in: of two that take turns by chance each is in half."""
+
+
+class Found(NamedTuple):
+    """A pattern over steps of a process group; ranks count within it."""
+
+    ranks: tuple[int, ...]
+    """The one to name first."""
+    share: float
+    """Of the steps, in which the first comes last, clearly."""
+    recoverable_ms: float
+    """Median over the steps in which one of them is last, clearly."""
+    cost_ms: float
+    cost_pct: float
+    clear_ms: float
+    """From here on a step counts as clearly late."""
+
+
+def intermittent(window: ScopeWindow) -> Found | None:
+    """One rank behind most of the clearly late steps, though late in the smaller part of all.
+
+    Its cost is a mean over the steps, not a median, which would be 0: the mean step less what the steps
+    lose in which it came last, clearly.
+    """
+    slots = window.long.recent(LONG)
+    gain = window.long.of("recoverable", slots)
+    if len(slots) < ENOUGH or np.isnan(gain).any() or (gain > NAME_MS).sum() < FEWEST:
+        return None
+    last, step, bound = (window.long.of(name, slots) for name in ("last", "step", "bound"))
+    if np.isnan(bound).any():
+        return None
+    usual = min(float(median(gain)), 3 * float(formulas.quantile(gain, 0.25)))
+    least = max(float(bound.max()), NAME_MS, OUTSTANDING * usual)
+    clear = (gain > least) & (last >= 0)
+    if clear.sum() < FEWEST:
+        return None
+    found = np.flatnonzero(clear)
+    begins = found[_onsets(found, last[found])]
+    counts = np.bincount(last[begins].astype(np.int64), minlength=len(window.members))
+    rank, count = int(counts.argmax()), int(counts.max())
+    mine = begins[last[begins] == rank]
+    if count < FEWEST or _by_chance(count, len(begins), len(window.members)) > DOUBT:
+        return None
+    if not _lasting(mine, len(slots)):
+        return None
+    own = clear & (last == rank)
+    mean = float(step.mean())
+    cost = float(np.where(own, gain, 0.0).mean())
+    if cost < NAME_MS or mean <= 0 or 100 * cost / mean < NAME_PCT:
+        return None
+    recoverable = float(median(gain[own]))
+    return Found((rank,), float(own.mean()), recoverable, cost, 100 * cost / mean, least)
+
+
+def _onsets(found: Indices, ranks: Column) -> Mask:
+    """Which late steps begin an occurrence of their rank: not right after another, nor within APART steps of
+    the occurrence before."""
+    fresh: Mask = np.zeros(len(found), bool)
+    seen: dict[float, int] = {}
+    counted: dict[float, int] = {}
+    for i, (at, rank) in enumerate(zip(found.tolist(), ranks.tolist(), strict=True)):
+        if at - seen.get(rank, -APART) > 1 and at - counted.get(rank, -APART) >= APART:
+            fresh[i], counted[rank] = True, at
+        seen[rank] = at
+    return fresh
+
+
+def _by_chance(count: int, total: int, members: int) -> float:
+    """How likely one rank of ODDS times its equals' odds is behind `count` or more of `total` late steps."""
+    p = ODDS / (ODDS + members - 1)
+    return sum(comb(total, k) * p**k * (1 - p) ** (total - k) for k in range(count, total + 1))
+
+
+def _lasting(begins: Indices, steps: int) -> bool:
+    """Neither one bad stretch nor a thing of the past."""
+    half = (begins < steps // 2).mean()
+    recent = (begins >= steps - RECENT).sum()
+    return bool(0.25 <= half <= 0.75 and recent >= max(1, len(begins) * RECENT / steps / 2))
+
+
+def rotating(window: ScopeWindow, held: int | None = None) -> Found | None:
+    """Somebody is clearly late in most steps, by much the same, and it is not always the same rank.
+
+    The first of the ranks is the one named so far while it takes part, else the most frequent.
+    """
+    slots = window.newest(MANY)
+    last, gain, skew, step = (
+        window.group.of(name, slots) for name in ("last", "recoverable", "skew", "step")
+    )
+    if len(slots) < MANY or np.isnan(gain).any():
+        return None
+    low, high = (float(formulas.quantile(gain, share)) for share in (0.25, 0.75))
+    if low < max(NAME_MS, STEADY * high):
+        return None
+    bound = window.bound_ms(slots)
+    usual = float(median(skew - gain))  # how far the others are apart, where there are others
+    least = max(float(bound.max()), NAME_MS, usual if len(window.members) > 2 else 0.0)
+    if not low > least or formulas.certainty(gain - least) < SURE:
+        return None
+    clear = (gain > least) & (last >= 0)
+    counts = np.bincount(last[clear].astype(np.int64), minlength=len(window.members))
+    if counts.max() > MOST * len(slots):
+        return None
+    part = max(1.0, len(slots) / (2 * len(counts)))  # half of what each would have, did all take turns
+    order = [int(one) for one in np.argsort(-counts, kind="stable") if counts[one] >= part]
+    if len(order) < 2:
+        return None
+    if held in order:
+        order.sort(key=lambda one: one != held)
+    as_it_ran = float(median(step))
+    cost = as_it_ran - float(median(step - gain))
+    if cost < NAME_MS or as_it_ran <= 0 or 100 * cost / as_it_ran < NAME_PCT:
+        return None
+    share = float(counts[order[0]] / len(slots))
+    recoverable = float(median(gain[clear]))
+    return Found(tuple(order), share, recoverable, cost, 100 * cost / as_it_ran, least)

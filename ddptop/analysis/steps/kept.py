@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ddptop.analysis.steps.bounds import Comparison
-    from ddptop.analysis.steps.detailed import Kind, Taken
-    from ddptop.analysis.steps.groups import Scope
+    from ddptop.analysis.steps.clocks import Comparison
+    from ddptop.analysis.steps.evaluate_buckets import Kind, Taken
+    from ddptop.analysis.steps.pairing import Scope
     from ddptop.protocol.messages import Bucket
 
 KEPT_STEPS = 64

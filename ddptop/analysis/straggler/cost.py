@@ -14,13 +14,13 @@ import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import DetailMedians, known
-from ddptop.analysis.straggler import judge
+from ddptop.analysis.straggler import rules
 from ddptop.frames.columns import median
 from ddptop.frames.frame import Suspect
 
 if TYPE_CHECKING:
-    from ddptop.analysis.steps.detail_window import DetailWindow, ScopeWindow
-    from ddptop.analysis.steps.figures import Figures
+    from ddptop.analysis.steps.evaluate import Figures
+    from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow
     from ddptop.frames.columns import Column, Indices
     from ddptop.frames.frame import Straggler
 
@@ -126,8 +126,8 @@ def _suspect_in(window: ScopeWindow, slots: Indices) -> Suspect | None:
         gain = np.where(last == rank, window.group.of("recoverable", newest), 0.0)
         gain_ms = float(median(gain))
         cost_pct = 100 * float(median(gain / window.group.of("step", newest)))
-        worth = gain_ms >= judge.NAME_MS and cost_pct >= judge.NAME_PCT
-        if worth and low_ms > max(bound_ms, judge.SPREAD_SHARE * late_ms):
+        worth = gain_ms >= rules.NAME_MS and cost_pct >= rules.NAME_PCT
+        if worth and low_ms > max(bound_ms, rules.SPREAD_SHARE * late_ms):
             return Suspect(window.scope.ranks[rank], late_ms, bound_ms, count, steps)
     return None
 
@@ -167,7 +167,7 @@ def _with_cost(figures: Figures, found: Present, end: int) -> Present:
     steady = straggler is not None and own_gain is not None and straggler.pattern != "intermittent"
     if straggler is not None and steady and p50 and even_ms is not None:
         cost_pct = 100 * (1 - even_ms / p50)
-        straggler = replace(straggler, cost_pct=cost_pct) if cost_pct >= judge.KEEP_PCT else None
+        straggler = replace(straggler, cost_pct=cost_pct) if cost_pct >= rules.KEEP_PCT else None
     return found._replace(straggler=straggler, what_if=what_if)
 
 

@@ -1,6 +1,7 @@
-"""One step, rank by rank: what the training threads did and every all-reduce, on one axis of time.
+"""What a frame holds on request: the timeline of one step, and heat maps.
 
-A rank's step as one row of pieces: phases, exposed communication, and the holes between.
+Timeline: what each training thread did and every all-reduce, on one axis of time. Heat map: a figure of all
+ranks over the recent steps, folded to any size; the worst value of a fold is shown.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.analysis.steps import detail, formulas
-from ddptop.analysis.steps.kept_steps import HEAD
-from ddptop.frames.detail import Lane, Reduce, Span, Timeline
+from ddptop.analysis.steps import bucket_times, formulas
+from ddptop.analysis.steps.kept import HEAD
+from ddptop.analysis.steps.medians import DetailMedians
+from ddptop.analysis.steps.windows import STEP_COLUMNS
+from ddptop.frames.columns import fold, folds
+from ddptop.frames.detail import Heat, Lane, Reduce, Span, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,10 +24,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.analysis.state import RunState
-    from ddptop.analysis.steps.detail import StepFigures, Timing
-    from ddptop.analysis.steps.kept_steps import Packed, PackedPart
-    from ddptop.frames.columns import Column
-    from ddptop.frames.requests import WantsTimeline
+    from ddptop.analysis.steps.bucket_times import StepFigures, Timing
+    from ddptop.analysis.steps.kept import Packed, PackedPart
+    from ddptop.frames.columns import Column, Indices
+    from ddptop.frames.detail import HeatRequest, TimelineRequest
     from ddptop.protocol.vocabulary import SpanName, StepPhase
 
 LEAST_MS = 1e-3
@@ -120,7 +124,7 @@ class _Worked(NamedTuple):
     """Place of its first all-reduce among those of all groups."""
 
 
-def timeline(state: RunState, want: WantsTimeline, straggler: int | None) -> Timeline | None:
+def timeline(state: RunState, want: TimelineRequest, straggler: int | None) -> Timeline | None:
     """The step asked for, or the newest where that is not kept; None before the first complete step."""
     kept = state.figures.kept
     packed = kept.find(want.step)
@@ -186,7 +190,7 @@ def _work_out(state: RunState, packed: Packed, *, free: bool) -> list[_Worked]:
     for part in packed.parts:
         lanes = formulas.lanes_of(part.backend or backend)
         timing = _timing(packed, part, lanes, aligned=not free)
-        worked.append(_Worked(part, timing, detail.figures(timing), first))
+        worked.append(_Worked(part, timing, bucket_times.figures(timing), first))
         first += len(part.numbers)
     return worked
 
@@ -202,16 +206,16 @@ def _timing(packed: Packed, part: PackedPart, lanes: int, *, aligned: bool) -> T
         ready += shift
     ready[..., part.joined] = np.nan
     end = np.where(took >= 0, ready + took, np.nan)
-    return detail.Timing(part.numbers, ready, end, lanes, aligned, shift)
+    return bucket_times.Timing(part.numbers, ready, end, lanes, aligned, shift)
 
 
-def _waits(packed: Packed, worked: list[_Worked]) -> detail.Waits | None:
+def _waits(packed: Packed, worked: list[_Worked]) -> bucket_times.Waits | None:
     if not worked:
         return None
     if len(worked) == 1 and len(worked[0].part.scope.ranks) == packed.head.shape[1]:
         return worked[0].found.waits
     pieces = [(one.part.scope.ranks, one.timing, one.found.met) for one in worked]
-    return detail.together(packed.head.shape[1], pieces)
+    return bucket_times.together(packed.head.shape[1], pieces)
 
 
 def _decided(worked: list[_Worked]) -> tuple[int, float] | None:
@@ -286,10 +290,78 @@ def _row(one: _Worked, rank: int, begin: float) -> tuple[Column, ...]:
     return tuple(column[there] for column in (places, ready, start, arrival, end, last))
 
 
-def _overlap(waits: detail.Waits) -> float | None:
+def _overlap(waits: bucket_times.Waits) -> float | None:
     busy, bare = float(np.nansum(waits.collective)), float(np.nansum(waits.exposed))
     return _known(100 * (1 - bare / busy)) if busy > 0 else None
 
 
 def _known(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
+
+
+def heat(state: RunState, want: HeatRequest) -> Heat | None:
+    """The last steps that are kept, at most `want.columns`; None where none of these ranks is there."""
+    world = state.figures.world
+    count = min(want.count or world, world - want.first)
+    if count <= 0:
+        return None
+    steps, values = _figure(state, want.figure, want.columns)
+    part = values[want.first : want.first + count]
+    edges = folds(count, want.rows)
+    value, rank = fold(part, edges)
+    known = part[np.isfinite(part)]
+    spread = [float(f(known)) for f in (np.min, np.median, np.max)] if len(known) else [None, None, None]
+    return Heat(
+        figure=want.figure,
+        first=want.first,
+        count=count,
+        rows=tuple((edges + want.first).tolist()),
+        steps=tuple(int(step) for step in steps.tolist()),
+        low=spread[0],
+        middle=spread[1],
+        high=spread[2],
+        value=value.ravel().astype(np.float32),
+        rank=(rank + want.first).ravel().astype(np.float32),
+    )
+
+
+def _figure(state: RunState, figure: str, columns: int) -> tuple[Column, Column]:
+    """(n,) step numbers and (ranks, n) values of the last steps, oldest first."""
+    figures = state.figures
+    slots = figures.steps.ranks.recent(columns)
+    numbers = figures.steps.group.of("number", slots)
+    if figure in STEP_COLUMNS or figure == "loss":
+        return numbers, figures.steps.ranks.of(figure, slots)
+    window = figures.detail
+    if window is None:
+        return numbers, np.full((figures.world, len(slots)), np.nan)
+    # Buckets are timed in some steps only: the columns are those steps, however far back they lie.
+    slots = window.group.recent(columns)
+    kept = state.history.since(0)
+    points = window.group.of("point", slots).astype(np.int64) - kept.start
+    slots, numbers = slots[points >= 0], kept.step[points[points >= 0]]
+    detail = DetailMedians(window, slots, figures.world)
+    if figure == "lateness":
+        return numbers, _lateness(detail, figures.world, slots)
+    waited = window.ranks.of(detail.name("exposed_wait"), slots)
+    if figure == "wait":
+        return numbers, waited
+    if figure == "transfer":
+        return numbers, window.ranks.of("exposed", slots) - waited
+    return numbers, window.ranks.of(figure, slots)
+
+
+def _lateness(detail: DetailMedians, world: int, slots: Indices) -> Column:
+    """(ranks, n); of a rank in several process groups that in which it is largest in size."""
+    found = np.full((world, len(slots)), np.nan)
+    window = detail.window
+    assert window is not None
+    for scope in window.scopes.values():
+        if scope.clock_free:
+            continue
+        values = scope.ranks.of("lateness", slots)
+        before = found[scope.members]
+        with np.errstate(invalid="ignore"):
+            larger = np.abs(values) > np.fmax(np.abs(before), -1.0)
+        found[scope.members] = np.where(larger, values, before)
+    return found

@@ -1,0 +1,267 @@
+"""The tables of a frame: ranks, the single steps of one rank, buckets, GPUs, logged values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.analysis.ranks import MAX_LOGGED
+from ddptop.analysis.steps import formulas
+from ddptop.analysis.steps.medians import known
+from ddptop.analysis.steps.windows import PHASES
+from ddptop.frames.frame import BucketFigures, GpuFacts, LoggedScalar, Ranks, RankSteps
+from ddptop.protocol.machine import GpuReading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ddptop.analysis.ranks import RankState
+    from ddptop.analysis.state import RunState
+    from ddptop.analysis.steps.medians import DetailMedians
+    from ddptop.analysis.steps.windows import ScopeWindow
+    from ddptop.analysis.straggler.cost import Present
+    from ddptop.frames.columns import Column, Indices
+    from ddptop.frames.frame import Straggler
+    from ddptop.protocol.messages import Bucket
+    from ddptop.protocol.vocabulary import RankStatus
+
+
+def rank_columns(state: RunState, states: Sequence[RankStatus], made_of: Present, now_ns: int) -> Ranks:
+    """All ranks. Of a rank in several process groups collective, wait, transfer and exposed communication are
+    the unions over all of them, lateness and its bound those of the group in which it is largest."""
+    members = state.ranks
+    steps, slots, detail = state.figures.steps, made_of.steps, made_of.detail
+    walls = steps.ranks.medians(("step", *PHASES), slots) if len(slots) else {}
+    unknown = detail.unknown
+    own = detail.ranks("self")
+    window = state.figures.detail
+
+    def each(value: Callable[[RankState], float | None]) -> Column:
+        """Exact: counts and ids."""
+        return np.array([value(member) for member in members], np.float64)
+
+    def narrow(column: Column) -> Column:
+        """float32, as it also travels: a frame is the same before and after the credit link."""
+        return column.astype(np.float32)
+
+    best = unknown if window is None else np.fmin(window.best_self, own)
+    individual = np.divide(best, own, out=np.full_like(own, np.nan), where=own > 0)
+    if window is None or np.isnan(window.best_self).all():
+        individual = unknown
+    return Ranks(
+        host=tuple(m.hello.host if m.hello else "" for m in members),
+        device=tuple(m.hello.device if m.hello else "" for m in members),
+        state=tuple(states),
+        phase=tuple(m.phase for m in members),
+        local_rank=each(lambda m: m.hello.local_rank if m.hello else None),
+        pid=each(lambda m: m.hello.pid if m.hello else None),
+        incarnation=each(lambda m: m.hello.incarnation if m.hello else None),
+        age_ms=each(lambda m: max(0, now_ns - m.heard_ns) / 1e6 if m.hello else None),
+        step=each(lambda m: m.step if m.hello else None),
+        bucket=each(lambda m: m.bucket),
+        sequence=each(lambda m: m.sequence),
+        loss=narrow(state.figures.loss),
+        **{f"{name}_ms": narrow(walls.get(name, unknown)) for name in ("step", *PHASES)},
+        **{f"{name}_ms": narrow(detail.ranks(name)) for name in ("collective", "wait", "transfer")},
+        exposed_comm_ms=narrow(detail.ranks("exposed")),
+        exposed_wait_ms=narrow(detail.ranks("exposed_wait")),
+        lateness_ms=narrow(detail.lateness()),
+        bound_ms=narrow(detail.bound),
+        transfer_bound_ms=narrow(detail.transfer_bound),
+        last_pct=narrow(detail.last_pct()),
+        relative_score=narrow(formulas.relative_scores(own)),
+        individual_score=narrow(individual),
+        records=each(lambda m: m.records),
+        lost_records=each(lambda m: m.lost_records),
+        rss_bytes=each(lambda m: m.rss_bytes),
+        cpu_pct=narrow(each(lambda m: m.cpu_pct)),
+        joined=narrow(each(lambda m: m.joined if m.hello else None)),
+        micro_steps=narrow(each(lambda m: m.micro_steps)),
+    )
+
+
+def rank_steps(state: RunState, detail: DetailMedians, rank: int) -> RankSteps:
+    """The steps in the window of one rank; wait and transfer are what of them was not hidden."""
+    steps = state.figures.steps
+    slots = steps.slots()
+    points: Indices = state.history.end - len(slots) + np.arange(len(slots))
+    waits: dict[str, Column] = {
+        name: np.full(len(slots), np.nan, np.float32) for name in ("wait", "transfer", "lateness")
+    }
+    window = state.figures.detail
+    if window is not None:
+        theirs = window.group.recent(len(slots))
+        at = window.group.of("point", theirs)
+        _, here, there = np.intersect1d(points, at, return_indices=True)
+        waited = window.ranks.of(detail.name("exposed_wait"), theirs[there])[rank]
+        waits["wait"][here] = waited
+        waits["transfer"][here] = window.ranks.of("exposed", theirs[there])[rank] - waited
+        waits["lateness"][here] = detail.lateness_of(rank, theirs[there])
+    return RankSteps(
+        rank=rank,
+        step=steps.group.of("number", slots),
+        loss=steps.ranks.of("loss", slots)[rank],
+        **{f"{name}_ms": steps.ranks.of(name, slots)[rank] for name in ("step", *PHASES)},
+        **{f"{name}_ms": column for name, column in waits.items()},
+    )
+
+
+GPU = tuple(field.name for field in fields(GpuReading))
+
+
+MEMORY = ("allocated_bytes", "reserved_bytes", "peak_bytes", "retries")
+
+
+def gpu_facts(members: Sequence[RankState]) -> tuple[GpuFacts, ...]:
+    """Of every rank that has told something of a GPU."""
+    return tuple(
+        GpuFacts(
+            rank=rank,
+            **{name: getattr(member.gpu, name, None) for name in GPU},
+            **{name: getattr(member.memory, name, None) for name in MEMORY},
+        )
+        for rank, member in enumerate(members)
+        if member.gpu is not None or member.memory is not None
+    )
+
+
+def with_throttle(straggler: Straggler | None, members: Sequence[RankState]) -> Straggler | None:
+    """The straggler with why its GPU is slow, where that is known."""
+    if straggler is None or straggler.rank >= len(members):
+        return straggler
+    gpu = members[straggler.rank].gpu
+    return replace(straggler, throttle=gpu.throttle) if gpu is not None and gpu.throttle else straggler
+
+
+TIMES = ("collective", "wait", "transfer", "skew")
+FREE = ("wait", "transfer")
+"""Of these the clock-free fallback is kept too."""
+
+
+def bucket_figures(state: RunState, detail: DetailMedians) -> tuple[BucketFigures, ...]:
+    """Of the layouts that have detail, one process group after the other; before any has, the sizes of the
+    layout told, without figures."""
+    window = detail.window
+    if window is not None and len(detail.slots):
+        return tuple(bucket for scope in window.scopes.values() for bucket in _of_scope(state, detail, scope))
+    sessions = ((rank, state.session_of(member)) for rank, member in enumerate(state.ranks))
+    found = next(((rank, s) for rank, s in sessions if s is not None and s.generation >= 0), None)
+    if found is None:
+        return ()
+    rank, session = found
+    buckets = state.layouts.buckets(session.layouts.get(session.generation, -1)) or ()
+    groups = {bucket.model: state.groups.of(rank, bucket.model) for bucket in buckets}
+    names = {model: told.group if told is not None else "" for model, told in groups.items()}
+    return tuple(_unmeasured(bucket, session.generation, names[bucket.model]) for bucket in buckets)
+
+
+def _of_scope(state: RunState, detail: DetailMedians, window: ScopeWindow) -> Iterator[BucketFigures]:
+    """The buckets of one process group."""
+    slots = window.told(detail.slots)
+    if not len(slots):
+        return
+    names = {name: f"free_{name}" if window.clock_free and name in FREE else name for name in TIMES}
+    medians = window.bucket.medians((*names.values(), "spread"), slots)
+    bound = known(np.fmax.reduce(window.bound_ms(slots)))
+    last = window.bucket.of("last", slots)
+    for i, bucket in enumerate(window.buckets):
+        times = {name: known(medians[column][i]) for name, column in names.items()}
+        found = _measured(bucket, _generation(state, window), times, window, last[i])
+        spread = known(medians["spread"][i])
+        of_transfer = None
+        if bound is not None and spread is not None and not window.clock_free:
+            of_transfer = bound + spread
+        yield replace(found, bound_ms=bound, transfer_bound_ms=of_transfer)
+
+
+def _generation(state: RunState, window: ScopeWindow) -> int:
+    """The number that the group's first rank gave the layout; where it tells several apart, its newest."""
+    session = state.session_of(state.ranks[window.scope.ranks[0]])
+    if session is None:
+        return 0
+    same = (number for number, layout in session.layouts.items() if layout == window.layout)
+    return max(same, default=session.generation)
+
+
+def _unmeasured(bucket: Bucket, generation: int, group: str) -> BucketFigures:
+    return BucketFigures(
+        index=bucket.index,
+        generation=generation,
+        model=bucket.model,
+        bytes=bucket.wire_bytes,
+        parameters=bucket.parameters,
+        dtype=bucket.dtype,
+        hook=bucket.hook,
+        collective_ms=None,
+        wait_ms=None,
+        transfer_ms=None,
+        algbw_gbps=None,
+        busbw_gbps=None,
+        effective_busbw_gbps=None,
+        skew_ms=None,
+        last_arriver=None,
+        last_arriver_pct=None,
+        group=group,
+    )
+
+
+def _measured(
+    bucket: Bucket, generation: int, times: dict[str, float | None], window: ScopeWindow, last: Column
+) -> BucketFigures:
+    """With the medians of its times and, step by step, who came last."""
+    if window.clock_free:  # the clocks cannot tell
+        times, last = {**times, "skew": None}, last[:0]
+    factor = window.factor
+    algbw = _bandwidth(bucket.wire_bytes, times["transfer"])
+    effective = _bandwidth(bucket.wire_bytes, times["collective"])
+    arriver, share = _usual(last)
+    if arriver is not None:
+        arriver = window.scope.ranks[arriver]
+    return replace(
+        _unmeasured(bucket, generation, window.scope.group),
+        collective_ms=times["collective"],
+        wait_ms=times["wait"],
+        transfer_ms=times["transfer"],
+        skew_ms=times["skew"],
+        algbw_gbps=algbw,
+        busbw_gbps=None if algbw is None else algbw * factor,
+        effective_busbw_gbps=None if effective is None else effective * factor,
+        last_arriver=arriver,
+        last_arriver_pct=share,
+    )
+
+
+def _bandwidth(size: int | None, time_ms: float | None) -> float | None:
+    if size is None or time_ms is None:
+        return None
+    return known(formulas.bandwidth_gbps(float(size), np.float64(time_ms)))
+
+
+def _usual(last: Column) -> tuple[int | None, float | None]:
+    """The rank that comes last most often, and in how many percent of the steps."""
+    last = last[~np.isnan(last)]
+    told = last[last >= 0].astype(np.int64)
+    if not len(told):
+        return None, None
+    counts = np.bincount(told)
+    return int(counts.argmax()), 100.0 * float(counts.max()) / len(last)
+
+
+def logged(ranks: Sequence[RankState], focus: int | None) -> tuple[LoggedScalar, ...]:
+    """One entry for every name that some rank logged."""
+    names = sorted({name for r in ranks for name in r.logged})[:MAX_LOGGED]
+    return tuple(_logged_scalar(name, ranks, focus) for name in names)
+
+
+def _logged_scalar(name: str, ranks: Sequence[RankState], focus: int | None) -> LoggedScalar:
+    values = {rank: r.logged[name] for rank, r in enumerate(ranks) if name in r.logged}
+    finite = {rank: value for rank, value in values.items() if math.isfinite(value)}
+    own = finite.get(focus) if focus is not None else None
+    if not finite:
+        return LoggedScalar(name, len(values), None, None, None, None, None, own)
+    low, high = min(finite, key=finite.__getitem__), max(finite, key=finite.__getitem__)
+    mean = math.fsum(finite.values()) / len(finite)
+    return LoggedScalar(name, len(values), mean, finite[low], finite[high], low, high, own)

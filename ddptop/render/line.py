@@ -39,9 +39,8 @@ def paint(text: str, role: str, color: bool) -> str:
     return f"\x1b[{_ANSI[role]}m{text}\x1b[0m" if color and role in _ANSI else text
 
 
-Spot: TypeAlias = "tuple[int, int, str]"
-"""First cell, the cell after the last, and the action of a click there. `{share}` in the action stands for
-how far between the two it was, 0 to 1; such a spot also follows the mouse while its button is held."""
+Spot: TypeAlias = "tuple[int, int, object]"
+"""First cell, the cell after the last, and what a click there does: the application knows what that is."""
 
 
 class Line:
@@ -77,8 +76,8 @@ class Line:
         self.width += other.width
         return self
 
-    def spot(self, begin: int, end: int, action: str) -> Line:
-        """Let a click on the cells from `begin` up to `end` run an action such as `view('events')`."""
+    def spot(self, begin: int, end: int, action: object) -> Line:
+        """Let a click on the cells from `begin` up to `end` do something."""
         self.spots = (*self.spots, (begin, end, action))
         return self
 

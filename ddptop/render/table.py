@@ -58,14 +58,19 @@ def total(columns: Sequence[Column], gap: int = 1) -> int:
     return sum(column.width + gap for column in columns) - gap
 
 
-def head(columns: Sequence[Column], gap: int = 1, sorted_by: str | None = None, sign: str = "▾") -> Line:
-    """The titles; the sorted column wears a sign where its width allows."""
+def head(
+    columns: Sequence[Column],
+    gap: int = 1,
+    sorted_by: str | None = None,
+    sign: str = "▾",
+    on_click: Callable[[str], object] | None = None,
+) -> Line:
+    """The titles, the sorted one with a sign where its width allows; `on_click`: what a click on one does."""
     line = Line()
     for column in columns:
         begin = line.width + (gap if line.width else 0)
-        line.spot(
-            begin, begin + column.width, f"sort_by({column.title!r})"
-        ) if sorted_by is not None else None
+        if on_click is not None:
+            line.spot(begin, begin + column.width, on_click(column.title))
         chosen = column.title == sorted_by
         title = f"{column.title}{sign}" if chosen and cells(column.title) < column.width else column.title
         line.add(" " * gap if line.width else "")

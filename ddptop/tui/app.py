@@ -30,7 +30,7 @@ from ddptop.render.line import Line, Spot
 from ddptop.render.text import clean
 from ddptop.sources.base import Source
 from ddptop.tui.actions import Steer
-from ddptop.tui.keys import KEYS
+from ddptop.tui.keys import KEYS, Action, Do
 from ddptop.tui.painted import Painted
 from ddptop.tui.runs import Runs
 from ddptop.tui.scene import Place, Scene
@@ -39,8 +39,6 @@ from ddptop.tui.theme import DEFAULT_THEME, THEMES, Palette, in_colours
 from ddptop.tui.views.picture import picture, wanted, without_frame
 
 WHEEL_LINES = 3
-
-SHARE = "{share}"
 
 GONE_EVERY_S = 0.5
 """Between two looks at whether the terminal is still there: Textual reads a dead one in a tight loop."""
@@ -247,9 +245,9 @@ class DdptopApp(Steer, App[None]):
         return Palette(theme, self._basic, plain=self.no_color)
 
     def on_mouse_down(self, event: MouseDown) -> None:
-        """A bar is taken hold of."""
+        """A click on the bar of a recording goes to a place in it; the bar follows the mouse from then on."""
         spot = self.query_one(Painted).spot_at(event.screen_x, event.screen_y)
-        if spot is not None and SHARE in spot[2]:
+        if spot is not None and spot[2] == Do.SCRUB():
             self._dragged = spot
             self._drag(event.screen_x)
 
@@ -270,15 +268,16 @@ class DdptopApp(Steer, App[None]):
         painted = self.query_one(Painted)
         spot, target = painted.spot_at(x, y), painted.target_at(y)
         if spot is not None:
-            if SHARE not in spot[2]:
+            action = spot[2]
+            if isinstance(action, Action) and action.do is not Do.SCRUB:
                 self.place.note = ""
-                self.act(spot[2])
+                self.act(action)
         elif self.place.prompt is not None:
             return
         elif self._on_charts() and self.place.charts.hover(x, y):
             self.repaint()
         elif self.place.view == "heat" and self.place.heat.click(x, y - 1):
-            self.act("open") if event.chain > 1 else self.repaint()
+            self.act(Do.OPEN()) if event.chain > 1 else self.repaint()
         elif target is not None:
             self.choose(target, event.chain > 1)
 
@@ -295,6 +294,6 @@ class DdptopApp(Steer, App[None]):
 
     def _drag(self, x: int) -> None:
         assert self._dragged is not None
-        begin, end, action = self._dragged
+        begin, end, _ = self._dragged
         share = (x - begin + 0.5) / max(1, end - begin)
-        self.act(action.replace(SHARE, f"{min(1.0, max(0.0, share)):.6f}"))
+        self.act(Do.SCRUB(min(1.0, max(0.0, share))))

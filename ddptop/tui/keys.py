@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from enum import Enum
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 ViewName: TypeAlias = Literal[
     "overview", "timeline", "buckets", "heat", "events", "run", "stall",
@@ -33,13 +34,77 @@ TEXTS: tuple[ViewName, ...] = ("help", "run", "stall")
 """Pages of text: there `/` searches, where it filters in the lists."""
 
 
+class Do(Enum):
+    """What a key, a click or a line of the palette can do: the method `action_VALUE` of the application."""
+
+    VIEW = "view"
+    HELP = "help"
+    NEXT_VIEW = "next_view"
+    OPEN = "open"
+    LEAVE = "leave"
+    OTHER = "other"
+    PICK = "pick"
+    SWITCH = "switch"
+    PALETTE = "palette"
+    RUN_PALETTE = "run_palette"
+    RANK = "rank"
+    MOVE = "move"
+    PAGE = "page"
+    ASIDE = "aside"
+    END = "end"
+    THREADS = "threads"
+    LOG = "log"
+    CROSS = "cross"
+    CROSS_BY = "cross_by"
+    ZOOM = "zoom"
+    FIT = "fit"
+    PAN = "pan"
+    PICK_STEP = "pick_step"
+    NEWEST = "newest"
+    ALL_LANES = "all_lanes"
+    ACROSS = "across"
+    FIGURE = "figure"
+    CHOOSE_FIGURE = "choose_figure"
+    SHAPE = "shape"
+    FILTER = "filter"
+    SEARCH = "search"
+    MATCH = "match"
+    SORT = "sort"
+    SORT_BY = "sort_by"
+    INVERT = "invert"
+    FOLLOW = "follow"
+    COMPARE = "compare"
+    COMPARE_WITH = "compare_with"
+    PAUSE = "pause"
+    STEP = "step"
+    MARK = "mark"
+    FASTER = "faster"
+    SCRUB = "scrub"
+    GO = "go"
+    SAVE = "save"
+    COPY = "copy"
+    THEME = "theme"
+    FINISH = "finish"
+
+    def __call__(self, *arguments: object) -> Action:
+        """This, with arguments for the method."""
+        return Action(self, arguments)
+
+
+class Action(NamedTuple):
+    """What is to be done, and its arguments."""
+
+    do: Do
+    arguments: tuple[object, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """What a key does. `keys` are Textual's names, `shown` is what stands on the keyboard."""
 
     keys: str
     shown: str
-    action: str
+    action: Action
     short: str
     """For the key line; empty: only in the help."""
     help: str
@@ -49,93 +114,93 @@ class Key:
     """Only of use where a recording is played."""
 
 
-_Row: TypeAlias = "tuple[str, str, str, str, str]"
+_Row: TypeAlias = "tuple[str, str, Action, str, str]"
 
 _LANES: tuple[_Row, ...] = (
-    ("left", "←", "pan(-1)", "", "to the left, by a quarter of what is seen"),
-    ("right", "→", "pan(1)", "", "to the right"),
-    ("z", "z", "zoom(1)", "", "nearer"),
-    ("Z", "Z", "zoom(-1)", "zoom", "farther"),
-    ("0", "0", "fit", "", "the whole step"),
-    ("comma", ",", "pick_step(-1)", "", "the step before, of those told in full"),
-    ("full_stop", ".", "pick_step(1)", "pick", "the step after; f: the newest again"),
-    ("f", "f", "newest", "", "follow the newest step again"),
-    ("t", "t", "all_lanes", "all", "the all-reduces of every lane, or of one"),
+    ("left", "←", Do.PAN(-1), "", "to the left, by a quarter of what is seen"),
+    ("right", "→", Do.PAN(1), "", "to the right"),
+    ("z", "z", Do.ZOOM(1), "", "nearer"),
+    ("Z", "Z", Do.ZOOM(-1), "zoom", "farther"),
+    ("0", "0", Do.FIT(), "", "the whole step"),
+    ("comma", ",", Do.PICK_STEP(-1), "", "the step before, of those told in full"),
+    ("full_stop", ".", Do.PICK_STEP(1), "pick", "the step after; f: the newest again"),
+    ("f", "f", Do.NEWEST(), "", "follow the newest step again"),
+    ("t", "t", Do.ALL_LANES(), "all", "the all-reduces of every lane, or of one"),
 )
 
 _CELLS: tuple[_Row, ...] = (
-    ("left", "←", "across(-1)", "", "the cell before"),
-    ("right", "→", "across(1)", "", "the cell after"),
-    ("m", "m", "figure(1)", "figure", "the next figure"),
-    ("M", "M", "figure(-1)", "", "the figure before"),
-    ("v", "v", "shape", "shape", "ranks by steps, or hosts by local ranks"),
+    ("left", "←", Do.ACROSS(-1), "", "the cell before"),
+    ("right", "→", Do.ACROSS(1), "", "the cell after"),
+    ("m", "m", Do.FIGURE(1), "figure", "the next figure"),
+    ("M", "M", Do.FIGURE(-1), "", "the figure before"),
+    ("v", "v", Do.SHAPE(), "shape", "ranks by steps, or hosts by local ranks"),
 )
 
 _CHARTS: tuple[_Row, ...] = (
-    ("l", "l", "log", "", "loss on a logarithmic axis, or not"),
-    ("x", "x", "cross", "", "crosshair on the charts: arrows move it"),
-    ("shift+left", "Shift ←", "cross_by(-10)", "", "crosshair ten columns to the left"),
-    ("shift+right", "Shift →", "cross_by(10)", "", "crosshair ten columns to the right"),
+    ("l", "l", Do.LOG(), "", "loss on a logarithmic axis, or not"),
+    ("x", "x", Do.CROSS(), "", "crosshair on the charts: arrows move it"),
+    ("shift+left", "Shift ←", Do.CROSS_BY(-10), "", "crosshair ten columns to the left"),
+    ("shift+right", "Shift →", Do.CROSS_BY(10), "", "crosshair ten columns to the right"),
 )
 
 _PLAYING: tuple[_Row, ...] = (
-    ("left_square_bracket", "[", "step(-1)", "", "one step back"),
-    ("right_square_bracket", "]", "step(1)", "step", "one step on"),
-    ("left_parenthesis", "(", "step(-10)", "", "ten steps back"),
-    ("right_parenthesis", ")", "step(10)", "", "ten steps on"),
-    ("left_curly_bracket", "{", "mark(-1)", "", "to the event before"),
-    ("right_curly_bracket", "}", "mark(1)", "event", "to the next event"),
-    ("plus", "+", "faster(1)", "", "play at twice the speed; past 64x: as fast as it goes"),
-    ("minus", "-", "faster(-1)", "speed", "play at half the speed, down to 0.25x"),
-    ("g", "g", "go", "go to", "go to a step, a time or a share such as 50%"),
+    ("left_square_bracket", "[", Do.STEP(-1), "", "one step back"),
+    ("right_square_bracket", "]", Do.STEP(1), "step", "one step on"),
+    ("left_parenthesis", "(", Do.STEP(-10), "", "ten steps back"),
+    ("right_parenthesis", ")", Do.STEP(10), "", "ten steps on"),
+    ("left_curly_bracket", "{", Do.MARK(-1), "", "to the event before"),
+    ("right_curly_bracket", "}", Do.MARK(1), "event", "to the next event"),
+    ("plus", "+", Do.FASTER(1), "", "play at twice the speed; past 64x: as fast as it goes"),
+    ("minus", "-", Do.FASTER(-1), "speed", "play at half the speed, down to 0.25x"),
+    ("g", "g", Do.GO(), "go to", "go to a step, a time or a share such as 50%"),
 )
 
 KEYS = (
     *(
-        Key(str(at), str(at), f"view('{name}')", name, f"{name}: {ANSWERS[name]}")
+        Key(str(at), str(at), Do.VIEW(name), name, f"{name}: {ANSWERS[name]}")
         for at, name in enumerate(VIEWS, 1)
     ),
-    Key("enter", "Enter", "open", "", "the rank, what an event is about, the run"),
-    Key("escape", "Esc", "leave", "", "back; closes a prompt, clears the filter"),
+    Key("enter", "Enter", Do.OPEN(), "", "the rank, what an event is about, the run"),
+    Key("escape", "Esc", Do.LEAVE(), "", "back; closes a prompt, clears the filter"),
     *(Key(*row, views=("timeline",)) for row in _LANES),
     *(Key(*row, views=("heat",)) for row in _CELLS),
-    Key("up", "↑", "move(-1)", "", "up"),
-    Key("down", "↓", "move(1)", "", "down"),
-    Key("k", "k", "move(-1)", "", "up"),
-    Key("j", "j", "move(1)", "", "down"),
-    Key("pageup", "PgUp", "page(-1)", "", "a page up"),
-    Key("pagedown", "PgDn", "page(1)", "", "a page down"),
-    Key("left", "←", "aside(-1)", "", "the view, or the rank, before"),
-    Key("right", "→", "aside(1)", "", "the view, or the rank, after"),
-    Key("home", "Home", "end(0)", "", "top; of a recording: its start"),
-    Key("end", "End", "end(1)", "", "bottom; of a recording: its end"),
-    Key("g", "g", "end(0)", "", "top; in a recording: go to"),
-    Key("G", "G", "end(1)", "", "bottom; of a recording: its end"),
-    Key("tab", "Tab", "next_view(1)", "", "the next view"),
-    Key("shift+tab", "S-Tab", "next_view(-1)", "", "the view before"),
-    Key("slash", "/", "search", "search", "search the page", views=TEXTS),
-    Key("slash", "/", "filter", "filter", "filter: 3, 8-15, node1, !live, /gpu[01]$/"),
-    Key("n", "n", "match(1)", "", "the next match of the filter or search"),
-    Key("N", "N", "match(-1)", "", "the match before"),
-    Key("less_than_sign", "<", "sort(-1)", "", "sort by the column to the left"),
-    Key("greater_than_sign", ">", "sort(1)", "", "sort by the column to the right"),
-    Key("I", "I", "invert", "", "turn the order round"),
-    Key("F", "F", "follow", "follow", "follow the rank: always chosen and in view"),
-    Key("c", "c", "compare", "compare", "mark a rank; on another one: compare the two"),
+    Key("up", "↑", Do.MOVE(-1), "", "up"),
+    Key("down", "↓", Do.MOVE(1), "", "down"),
+    Key("k", "k", Do.MOVE(-1), "", "up"),
+    Key("j", "j", Do.MOVE(1), "", "down"),
+    Key("pageup", "PgUp", Do.PAGE(-1), "", "a page up"),
+    Key("pagedown", "PgDn", Do.PAGE(1), "", "a page down"),
+    Key("left", "←", Do.ASIDE(-1), "", "the view, or the rank, before"),
+    Key("right", "→", Do.ASIDE(1), "", "the view, or the rank, after"),
+    Key("home", "Home", Do.END(0), "", "top; of a recording: its start"),
+    Key("end", "End", Do.END(1), "", "bottom; of a recording: its end"),
+    Key("g", "g", Do.END(0), "", "top; in a recording: go to"),
+    Key("G", "G", Do.END(1), "", "bottom; of a recording: its end"),
+    Key("tab", "Tab", Do.NEXT_VIEW(1), "", "the next view"),
+    Key("shift+tab", "S-Tab", Do.NEXT_VIEW(-1), "", "the view before"),
+    Key("slash", "/", Do.SEARCH(), "search", "search the page", views=TEXTS),
+    Key("slash", "/", Do.FILTER(), "filter", "filter: 3, 8-15, node1, !live, /gpu[01]$/"),
+    Key("n", "n", Do.MATCH(1), "", "the next match of the filter or search"),
+    Key("N", "N", Do.MATCH(-1), "", "the match before"),
+    Key("less_than_sign", "<", Do.SORT(-1), "", "sort by the column to the left"),
+    Key("greater_than_sign", ">", Do.SORT(1), "", "sort by the column to the right"),
+    Key("I", "I", Do.INVERT(), "", "turn the order round"),
+    Key("F", "F", Do.FOLLOW(), "follow", "follow the rank: always chosen and in view"),
+    Key("c", "c", Do.COMPARE(), "compare", "mark a rank; on another one: compare the two"),
     *(Key(*row, views=("overview",)) for row in _CHARTS),
-    Key("s", "s", "save", "save", "save the screen as text and SVG"),
-    Key("y", "y", "copy", "", "copy the screen's text to the clipboard"),
-    Key("t", "t", "threads", "threads", "all threads, every call", views=("stall",)),
-    Key("r", "r", "pick", "runs", "the runs and recordings to choose from"),
-    Key("o", "o", "other", "", "the two recordings side by side, where two were opened"),
-    Key("colon", ":", "palette", "all", "the palette: any view, rank, theme, run, key by name"),
-    Key("ctrl+p", "Ctrl P", "palette", "", "the same"),
-    Key("space", "space", "pause", "pause", "freeze the screen, or pause the recording"),
+    Key("s", "s", Do.SAVE(), "save", "save the screen as text and SVG"),
+    Key("y", "y", Do.COPY(), "", "copy the screen's text to the clipboard"),
+    Key("t", "t", Do.THREADS(), "threads", "all threads, every call", views=("stall",)),
+    Key("r", "r", Do.PICK(), "runs", "the runs and recordings to choose from"),
+    Key("o", "o", Do.OTHER(), "", "the two recordings side by side, where two were opened"),
+    Key("colon", ":", Do.PALETTE(), "all", "the palette: any view, rank, theme, run, key by name"),
+    Key("ctrl+p", "Ctrl P", Do.PALETTE(), "", "the same"),
+    Key("space", "space", Do.PAUSE(), "pause", "freeze the screen, or pause the recording"),
     *(Key(*row, replay=True) for row in _PLAYING),
-    Key("question_mark", "?", "help", "help", "this page"),
-    Key("f1", "F1", "help", "", "this page"),
-    Key("q", "q", "finish", "quit", "leave; the training goes on"),
-    Key("f10", "F10", "finish", "", "leave; the training goes on"),
+    Key("question_mark", "?", Do.HELP(), "help", "this page"),
+    Key("f1", "F1", Do.HELP(), "", "this page"),
+    Key("q", "q", Do.FINISH(), "quit", "leave; the training goes on"),
+    Key("f10", "F10", Do.FINISH(), "", "leave; the training goes on"),
 )
 
 PAIRS = {"Z": "z Z", ".": ", .", "]": "[ ]", "}": "{ }", "-": "+ -"}

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from ddptop.tui.keys import Do
 from ddptop.tui.match import chosen, problem, shown, words
 from tests.tui.drive import Sketch, Stage, on_stage
 from tests.tui.fake import FakeSource, live, many, straggler
@@ -131,7 +132,7 @@ def test_every_column_sorts_both_ways_and_the_unknown_comes_last() -> None:
     for column in sketch.place.sortable:
         orders = []
         for _ in range(2):
-            sketch.act(f"sort_by({column!r})")
+            sketch.act(Do.SORT_BY(column))
             orders.append(sketch.place.order)
         if column == "rank":  # it was sorted by that already
             orders.reverse()
@@ -140,12 +141,12 @@ def test_every_column_sorts_both_ways_and_the_unknown_comes_last() -> None:
             assert orders[0][-1] == orders[1][-1] == 2
         if column in ("rank", "host", "late", "score", "loss"):
             assert orders[0] != orders[1], column
-        sketch.act("sort_by('rank')") if sketch.place.sort != "rank" else None
+        sketch.act(Do.SORT_BY("rank")) if sketch.place.sort != "rank" else None
 
 
 def test_a_bound_is_nothing_to_sort_by() -> None:
     sketch = Sketch(FakeSource(straggler()), (200, 30))
-    sketch.act("sort_by('±')")
+    sketch.act(Do.SORT_BY("±"))
     assert sketch.place.sort == "rank"
 
 
@@ -159,7 +160,7 @@ def test_the_order_is_turned_round_and_its_sign_with_it() -> None:
 
 def test_a_followed_rank_stays_whatever_the_filter() -> None:
     sketch = Sketch(FakeSource(many()), SIZE)
-    sketch.act("rank(77)")
+    sketch.act(Do.RANK(77))
     sketch.press("escape")
     assert "following rank 77" in sketch.press("F")
     page = sketch.press("slash", *"lost", "enter")

@@ -11,7 +11,7 @@ from textual.theme import BUILTIN_THEMES
 
 from ddptop.render.line import Role
 from ddptop.tui.app import DdptopApp
-from ddptop.tui.keys import KEYS, VIEWS, ViewName
+from ddptop.tui.keys import KEYS, VIEWS, Do, ViewName
 from ddptop.tui.theme import THEMES
 from tests.tui.drive import Sketch, Stage, on_stage, screen, sketch
 from tests.tui.fake import FakeSource, live, lost, many, nobody, replay, straggler
@@ -251,7 +251,9 @@ def test_keys_of_vim_and_of_other_programs() -> None:
 
 def test_every_key_does_something_that_there_is() -> None:
     for key in KEYS:
-        assert hasattr(Sketch, f"action_{key.action.partition('(')[0]}"), key
+        assert callable(getattr(Sketch, f"action_{key.action.do.value}")), key
+    for do in Do:
+        assert callable(getattr(Sketch, f"action_{do.value}")), do
 
 
 def test_q_leaves() -> None:

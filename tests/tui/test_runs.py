@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from ddptop.tui.keys import Do
 from ddptop.tui.runs import NoSource, RunChoice
 from ddptop.tui.scene import Place
 from ddptop.tui.views.picker import picker
@@ -150,7 +151,7 @@ def test_a_run_that_was_opened_while_the_person_left_is_closed() -> None:
     sketch = with_runs(FakeSource(live()))
     sketch.later = lambda do: None  # type: ignore[method-assign]  # the screen has ended
     sketch.place.choices = CHOICES
-    sketch.act("switch(0)")
+    sketch.act(Do.SWITCH(0))
     sketch.wait_for_threads()
     opened = sketch.runs.opened["train-k7qf"]
     assert opened.started

@@ -1,4 +1,4 @@
-"""What the keys do: small classes of actions, mixed into the application. None of them imports Textual."""
+"""What the keys do: small classes of actions, mixed into the application. They work without its widgets."""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
-"""What the actions need of the application, and how one is called by its text."""
+"""What the actions need of the application, and how one of them is called."""
 
 from __future__ import annotations
 
-import ast
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddptop.tui.keys import ViewName, meaning
+from ddptop.tui.keys import Action, ViewName, meaning
 from ddptop.tui.scene import Place
 
 if TYPE_CHECKING:
@@ -15,8 +13,6 @@ if TYPE_CHECKING:
     from ddptop.sources.base import Source
     from ddptop.tui.runs import Runs
     from ddptop.tui.scene import Scene
-
-_ACTION = re.compile(r"(\w+)(?:\((.*)\))?", re.DOTALL)
 
 
 class Host:
@@ -68,13 +64,9 @@ class Host:
         """Where the recording stands, where there is one."""
         return self.shown.playback if self.shown is not None else None
 
-    def act(self, action: str) -> None:
-        """Do what a text such as `view('events')` says. ValueError for one that there is not."""
-        found = _ACTION.fullmatch(action)
-        doing = getattr(self, f"action_{found[1]}", None) if found else None
-        if found is None or doing is None:
-            raise ValueError(f"no action {action!r}")
-        doing(*(ast.literal_eval(f"({found[2]},)") if found[2] else ()))
+    def act(self, action: Action) -> None:
+        """Do what a key, a click or a line of the palette stands for."""
+        getattr(self, f"action_{action.do.value}")(*action.arguments)
 
     def action_key(self, name: str) -> None:
         """A key, by Textual's name, in the view that is open."""

@@ -9,6 +9,7 @@ from ddptop.render.text import clean
 from ddptop.tui import match
 from ddptop.tui.actions.host import Host
 from ddptop.tui.actions.playback import where
+from ddptop.tui.keys import Do
 from ddptop.tui.prompt import Prompt
 from ddptop.tui.scene import Scene
 from ddptop.tui.views.events import listed, texts_of
@@ -122,7 +123,7 @@ class PromptKeys(Host):
     def _answer(self, prompt: Prompt) -> None:
         """Enter. A prompt that cannot be read stays open and says what it wants."""
         if prompt.purpose == "palette":
-            self.act(f"run_palette({prompt.text!r}, {prompt.at})")
+            self.act(Do.RUN_PALETTE(prompt.text, prompt.at))
             return
         goal, wrong = None, None
         if prompt.purpose == "go to" and prompt.text.strip():

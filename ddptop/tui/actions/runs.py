@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.sources.base import error_line
 from ddptop.tui.actions.host import Host
+from ddptop.tui.keys import Do
 from ddptop.tui.palette import Entry, entries
 from ddptop.tui.prompt import Prompt
 from ddptop.tui.scene import Place
@@ -36,7 +37,7 @@ class RunKeys(Host):
     def action_pick(self) -> None:
         """Show the runs that there are."""
         if self.place.view == "picker":
-            self.act("leave")
+            self.act(Do.LEAVE())
             return
         if self.runs is None:
             self.tell("no other runs can be looked at from here")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddptop.frames.frame import Alert, Happening
 from ddptop.render.trouble import PAGE_KINDS
 from ddptop.tui.actions.host import Host
-from ddptop.tui.keys import VIEWS, ViewName
+from ddptop.tui.keys import VIEWS, Do, ViewName
 from ddptop.tui.scene import TO_STALL
 from ddptop.tui.views.events import listed
 
@@ -42,7 +42,7 @@ class ViewKeys(Host):
             if found:
                 self._open_event(found[min(place.scroll.cursor, len(found) - 1)])
         elif place.view == "picker":
-            self.act("switch")
+            self.act(Do.SWITCH())
         elif place.view == "timeline":
             self.action_rank(place.timeline.rank)
         elif place.view == "heat":

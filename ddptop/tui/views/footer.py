@@ -13,7 +13,7 @@ from ddptop.render.numbers import clock, count, duration
 from ddptop.render.text import cells, fit, wrap
 from ddptop.render.trouble import in_trouble
 from ddptop.tui.actions.playback import speed_word
-from ddptop.tui.keys import KEYS, PAIRS, VIEWS, Key, ViewName
+from ddptop.tui.keys import KEYS, PAIRS, VIEWS, Do, Key, ViewName
 from ddptop.tui.prompt import prompt_line
 from ddptop.tui.scene import Scene
 
@@ -158,7 +158,7 @@ def replay_bar(scene: Scene, played: Playback, width: int) -> Line:
 def _buttons(sign: str, speed: str) -> Line:
     """A click on the sign plays or holds, one on the speed doubles it."""
     line = Line(f"{sign} {speed} ", "accent")
-    return line.spot(0, 2, "pause").spot(2, line.width - 1, "faster(1)")
+    return line.spot(0, 2, Do.PAUSE()).spot(2, line.width - 1, Do.FASTER(1))
 
 
 def _begin(scene: Scene, played: Playback) -> float:
@@ -175,7 +175,7 @@ def _track(played: Playback, width: int) -> Line:
     line = Line("├", "rule")
     for at, (sign, role) in enumerate(cells):
         line.add("●" if at == here else sign, "accent" if at == here else role)
-    return line.add("┤", "rule").spot(1, 1 + inside, "scrub({share})")
+    return line.add("┤", "rule").spot(1, 1 + inside, Do.SCRUB())
 
 
 def _mark(kind: str) -> tuple[str, Role]:

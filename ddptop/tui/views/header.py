@@ -12,6 +12,7 @@ from ddptop.render.line import Line, gather, of_state
 from ddptop.render.numbers import UNKNOWN, age, count, counted, duration, fixed, known, loss
 from ddptop.render.text import cells
 from ddptop.render.trouble import step_now
+from ddptop.tui.keys import Do
 from ddptop.tui.scene import Scene
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def header(scene: Scene, width: int) -> Line:
         room = width - badge.width - (GAP if width - badge.width >= SHORTEST_NAME + GAP else 1)
     if room >= LEAST_NAME:
         title = Line(name, "strong").cut(room)
-        head.extend(title.spot(0, title.width, "pick"))
+        head.extend(title.spot(0, title.width, Do.PICK()))
     parts = [head, badge, *_figures(scene)]
     return gather(parts, width, _widest_gap(parts[:MAIN_PARTS], width))
 

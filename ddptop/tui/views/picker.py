@@ -13,6 +13,7 @@ from ddptop.render import table
 from ddptop.render.line import Line, of_state, rule
 from ddptop.render.numbers import UNKNOWN, age, count, counted
 from ddptop.render.text import cells, clean
+from ddptop.tui.keys import Do
 from ddptop.tui.palette import Entry
 from ddptop.tui.prompt import Prompt
 from ddptop.tui.runs import RunChoice
@@ -96,6 +97,6 @@ def palette_list(
         if entry.help and line.width + cells(entry.help) + 12 <= width:
             line.add(f"  {clean(entry.help, ascii_only)}", "dim")
         line.pad(width - cells(entry.key) - 1).add(entry.key, "accent")
-        line.spot(0, width, f"run_palette({prompt.text!r}, {at})")
+        line.spot(0, width, Do.RUN_PALETTE(prompt.text, at))
         lines.append(line)
     return lines if offered else [*lines, Line("  no match", "dim")]

@@ -15,6 +15,7 @@ from ddptop.render.phases import PARTS, SHORT
 from ddptop.render.rank_table import BOUND, mark, rank_columns
 from ddptop.render.text import cells, fit
 from ddptop.tui import match
+from ddptop.tui.keys import Do
 from ddptop.tui.scene import Place, Scene
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _note(place: Place, columns: list[table.Column], order: list[int]) -> None:
 
 
 def _titles(scene: Scene, columns: list[table.Column], bar: int) -> Line:
-    line = Line(" " * GUTTER).extend(table.head(columns, 1, scene.place.sort, _sign(scene.place)))
+    line = Line(" " * GUTTER).extend(table.head(columns, 1, scene.place.sort, _sign(scene.place), Do.SORT_BY))
     if bar:
         scale = f"{fixed(scene.breakdown.full_ms)} ms" if scene.breakdown.full_ms else ""
         title = "where the step went" if bar >= 32 else "its step"

@@ -26,14 +26,14 @@ from textual.events import (
 from textual.theme import Theme
 
 from ddptop.frames.frame import Frame
-from ddptop.render.line import Line, Spot
+from ddptop.render.line import Spot
 from ddptop.render.text import clean
 from ddptop.sources.base import Source
 from ddptop.tui.actions import Steer
 from ddptop.tui.keys import KEYS, Action, Do
 from ddptop.tui.painted import Painted
 from ddptop.tui.runs import Runs
-from ddptop.tui.scene import Place, Scene
+from ddptop.tui.scene import Page, Place, Scene
 from ddptop.tui.terminal import ScreenDriver, ended_by_signals, terminal_is_there
 from ddptop.tui.theme import DEFAULT_THEME, THEMES, Palette, in_colours
 from ddptop.tui.views.picture import picture, wanted, without_frame
@@ -172,13 +172,17 @@ class DdptopApp(Steer, App[None]):
         """Draw the lines that differ from those on the screen; returns how many these were."""
         canvas = self.query_one(Painted)
         width, height = canvas.size
-        drawn = canvas.show_lines(self._lines(width, height), self._palette) if width and height else 0
-        if (want := wanted(self.place)) != self._wanted:  # only now: views note how much they have room for
+        drawn = 0
+        if width and height:
+            page = self._page(width, height)
+            self.place.settle(page.layout)
+            drawn = canvas.show_lines(page.lines, self._palette)
+        if (want := wanted(self.place)) != self._wanted:
             self._wanted = want
             self.source.want(want)
         return drawn
 
-    def _lines(self, width: int, height: int) -> list[Line]:
+    def _page(self, width: int, height: int) -> Page:
         newest = self.source.latest()
         if not self.frozen or self.shown is None:
             self.shown = newest

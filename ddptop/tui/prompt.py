@@ -37,9 +37,9 @@ class Prompt:
         elif character is not None:
             self.paste(character)
 
-    def move(self, lines: int) -> None:
-        """Choose another line of the palette; how many there are is known where they are drawn."""
-        self.at = max(0, self.at + lines)
+    def move(self, lines: int, offered: int) -> None:
+        """Choose another one of the lines that the palette offers."""
+        self.at = min(max(0, self.at + lines), max(0, offered - 1))
 
     def paste(self, text: str) -> None:
         """Append what can be shown of a text."""

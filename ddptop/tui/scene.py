@@ -6,9 +6,10 @@ The place is changed by keys and the mouse; what it shows is drawn anew with eve
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from ddptop.render.context import RenderContext
+from ddptop.render.line import Line
 from ddptop.tui import match
 from ddptop.tui.keys import VIEWS, ViewName
 from ddptop.tui.prompt import Prompt
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Where a chart was painted last: cells of its curve within the charts, and its time axis."""
+    """Where a chart is: the cells of its curve on the screen, and its time axis."""
 
     top: int
-    """First line of the curve, counted from the first line of the charts."""
+    """First line of the curve."""
     left: int
     width: int
     height: int
@@ -37,22 +38,20 @@ class Plot:
     """Time of the newest point."""
 
     def holds(self, x: int, y: int) -> bool:
-        """Whether a cell of the charts lies on this curve."""
+        """Whether a cell of the screen lies on this curve."""
         return self.left <= x < self.left + self.width and self.top <= y < self.top + self.height
 
 
 @dataclass
 class ChartState:
-    """The charts as the person wants them. Views fill in `top` and `plots` when they paint."""
+    """The charts: how the loss is drawn, where the crosshair is, and where the charts are."""
 
     log_loss: bool = False
     """The loss on a logarithmic axis."""
     at_s: float | None = None
     """Where the crosshair stands, in seconds since the run began; None: there is none."""
-    top: int = 0
-    """Line of the screen on which the charts begin; set by the view that places them."""
-    plots: list[Plot] = field(default_factory=list)
-    """Every chart that was painted last."""
+    plots: tuple[Plot, ...] = ()
+    """Every chart on the screen."""
 
     def toggle_log(self) -> None:
         """Loss on a logarithmic axis, or on a plain one."""
@@ -79,7 +78,7 @@ class ChartState:
     def hover(self, x: int, y: int) -> bool:
         """The crosshair to a cell of the screen; True where that lies on a chart: the picture has changed."""
         for plot in self.plots:
-            if plot.holds(x, y - self.top):
+            if plot.holds(x, y):
                 self.at_s = min(plot.begin_s + (x - plot.left + 0.5) * plot.cell_s, plot.end_s)
                 return True
         return False
@@ -92,17 +91,45 @@ class Scroll:
     cursor: int = 0
     top: int = 0
     page: int = 1
-    """Lines that were on the screen when it was last painted."""
+    """Lines that are on the screen."""
     hit: int | None = None
     """The line of a page of text on which a search stands."""
 
-    def window(self, total: int, height: int) -> range:
-        """The lines to show: as before where possible, and the cursor always among them."""
-        self.page = max(1, height)
-        self.cursor = min(max(self.cursor, 0), max(0, total - 1))
-        self.top = min(max(self.top, self.cursor - self.page + 1), self.cursor)
-        self.top = max(0, min(self.top, total - self.page))
-        return range(self.top, min(total, self.top + height))
+    def fitted(self, total: int, height: int) -> tuple[Scroll, range]:
+        """For `total` lines of which `height` can be shown: cursor and first line, and the lines to show.
+
+        The lines are as before where possible, and the cursor is always among them.
+        """
+        page = max(1, height)
+        cursor = min(max(self.cursor, 0), max(0, total - 1))
+        top = min(max(self.top, cursor - page + 1), cursor)
+        top = max(0, min(top, total - page))
+        return replace(self, page=page, cursor=cursor, top=top), range(top, min(total, top + height))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where things are in a picture, as keys and mouse need it: computed from the frame and the size.
+
+    None: as it was.
+    """
+
+    scroll: Scroll | None = None
+    """Of the list or the page of text."""
+    order: tuple[int, ...] | None = None
+    """Ranks in the order in which they are shown."""
+    sortable: tuple[str, ...] | None = None
+    """Columns of the rank table that fit."""
+    plots: tuple[Plot, ...] | None = None
+    timeline: TimelineState | None = None
+    heat: HeatState | None = None
+
+
+class Page(NamedTuple):
+    """The lines of a view, and where things are in them."""
+
+    lines: list[Line]
+    layout: Layout = Layout()
 
 
 @dataclass
@@ -131,12 +158,14 @@ class Place:
     searched: str = ""
     """What was looked for last: marked on the screen, and what the keys for matches go through."""
     seek: int = 0
-    """On a page of text: go to the next (1) or the last (-1) line that matches, when it is painted."""
-    scrolls: dict[ViewName, Scroll] = field(default_factory=dict)
+    """On a page of text: the next picture goes to the next (1) or the last (-1) line that matches."""
+    scrolls: dict[ViewName, Scroll] = field(
+        default_factory=lambda: {view: Scroll() for view in get_args(ViewName)}
+    )
     sortable: tuple[str, ...] = ()
-    """Columns of the rank table that were on the screen when it was last painted."""
+    """Columns of the rank table that are on the screen."""
     order: tuple[int, ...] = ()
-    """Ranks in the order in which they were last painted."""
+    """Ranks in the order in which the table shows them."""
     every: bool = False
     """The stall page shows all threads and every call."""
     note: str = ""
@@ -157,7 +186,21 @@ class Place:
     @property
     def scroll(self) -> Scroll:
         """Of the view that is open."""
-        return self.scrolls.setdefault(self.view, Scroll())
+        return self.scrolls[self.view]
+
+    def settle(self, layout: Layout) -> None:
+        """Take over where things are in the picture that is shown from now on."""
+        self.seek = 0
+        if layout.scroll is not None:
+            self.scrolls[self.view] = layout.scroll
+        if layout.order is not None:
+            self.order = layout.order
+        if layout.sortable is not None:
+            self.sortable = layout.sortable
+        if layout.plots is not None:
+            self.charts.plots = layout.plots
+        self.timeline = layout.timeline or self.timeline
+        self.heat = layout.heat or self.heat
 
 
 __all__ = ["TO_STALL", "VIEWS", "Place", "Scene", "Scroll", "ViewName"]

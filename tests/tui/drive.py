@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from textual.pilot import Pilot
@@ -31,15 +32,19 @@ class Sketch(Steer):
         self.repaint()
 
     def repaint(self) -> int:
-        """Paint; views note in the place what is on the screen."""
+        """Draw the picture; the place takes over its layout."""
         width, height = self.size
         self.shown = self.shown if self.frozen else self.source.latest()
         prompt = self.place.prompt
         if self.shown is None:
-            self.lines = without_frame(self.place, self.source.status(), width, height, self.ascii_only)
+            page = without_frame(self.place, self.source.status(), width, height, self.ascii_only)
         else:
             offered = self.palette(prompt.text) if prompt is not None and prompt.purpose == "palette" else ()
-            self.lines = picture(self.scene(), width, height, offered)
+            before = repr(replace(self.place, choices=None))
+            page = picture(self.scene(), width, height, offered)
+            assert repr(replace(self.place, choices=None)) == before, "a picture changes nothing"
+        self.lines = page.lines
+        self.place.settle(page.layout)
         if (want := wanted(self.place)) != self._wanted:
             self._wanted = want
             self.source.want(want)

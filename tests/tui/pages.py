@@ -29,10 +29,11 @@ def page(
     """The picture once the frame has what the view wants, if it has not. Fails where a line is too wide."""
     width, height = size
     scene = Scene(frame, place, ascii_only=plain, frozen=frozen)
-    picture(scene, width, height)  # the view notes how much it has room for
+    place.settle(picture(scene, width, height).layout)
     if frame.timeline is None and frame.heat is None:
         frame = with_wanted(frame, wanted(place))
-    lines = picture(Scene(frame, place, ascii_only=plain, frozen=frozen), width, height)
+    lines, layout = picture(Scene(frame, place, ascii_only=plain, frozen=frozen), width, height)
+    place.settle(layout)
     assert len(lines) == height
     assert max(line.width for line in lines) <= width
     texts = [str(line).translate(ASCII) if plain else str(line) for line in lines]

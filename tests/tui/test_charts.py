@@ -48,11 +48,11 @@ def test_the_crosshair_says_where_there_is_no_step() -> None:
     frame, place = with_losses(), Place()
     kept = frame.history
     place.charts.at_s = float(kept.time_s[kept.step == 3999][0]) + 10.0
-    lines = [str(line) for line in charts(Scene(frame, place), 160, 26)]
+    lines = [str(line) for line in charts(Scene(frame, place), 160, 26)[0]]
     assert lines[0].count("┊ no step here") == 2
     assert "NaN" not in lines[0], "the reading takes the title's place"
     place.charts.at_s = float(kept.time_s[kept.step == 3500][0])
-    lines = [str(line) for line in charts(Scene(frame, place), 160, 26)]
+    lines = [str(line) for line in charts(Scene(frame, place), 160, 26)[0]]
     assert lines[0].count("step 3,5") == 2
 
 
@@ -67,7 +67,7 @@ def test_the_mouse_puts_the_crosshair_where_it_points() -> None:
         await stage.text()
         state = stage.app.place.charts
         plot = state.plots[-1]
-        x, y = plot.left + plot.width // 2, state.top + plot.top + 1
+        x, y = plot.left + plot.width // 2, plot.top + 1
         await stage.pilot.click(offset=(x, y))
         text = await stage.text()
         middle = plot.begin_s + (plot.width // 2 + 0.5) * plot.cell_s
@@ -91,7 +91,7 @@ def test_arrows_on_a_rank_s_page_go_to_the_next_rank_though_a_crosshair_was_left
 
 def test_the_crosshair_stays_on_the_charts() -> None:
     place = Place()
-    charts(Scene(live(), place), 160, 26)
+    _, place.charts.plots = charts(Scene(live(), place), 160, 26)
     state: ChartState = place.charts
     assert not state.move(1)
     state.toggle()

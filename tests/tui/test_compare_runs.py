@@ -57,11 +57,11 @@ def test_tiny_terminals_survive(size: tuple[int, int]) -> None:
 def test_what_is_not_known_is_a_dash_and_so_is_its_difference() -> None:
     other = unknowns()
     scene = Scene(replay(), Place(), other=replace(other, group=replace(other.group, exposed_comm_ms=None)))
-    lines = [str(line) for line in compare_runs_page(scene, 80, 22)]
+    lines = [str(line) for line in compare_runs_page(scene, 80, 22).lines]
     [exposed] = [line for line in lines if line.startswith("exposed ms")]
     assert exposed.split()[3:] == ["–", "–", "–"]
 
 
 def test_while_the_second_one_is_being_read() -> None:
-    [line] = compare_runs_page(Scene(replay(), Place()), 80, 22)
+    [line] = compare_runs_page(Scene(replay(), Place()), 80, 22).lines
     assert "waiting for the second recording" in str(line)

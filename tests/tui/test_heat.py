@@ -90,28 +90,27 @@ def test_of_a_score_the_small_values_are_loud() -> None:
 
 def test_entering_unfolds_until_there_is_one_rank_and_leaving_folds_again() -> None:
     frame, place = straggler(4096), place_at("heat", heat=HeatState(figure="data"))
-    state = place.heat
     page(frame, place, (80, 24))
-    assert state.rank() == 1
+    assert place.heat.rank() == 1
     seen = []
     for _ in range(4):
-        rank = state.enter()
+        rank = place.heat.enter()
         if rank is not None:
             break
-        seen.append((state.first, state.count))
+        seen.append((place.heat.first, place.heat.count))
         page(frame, place, (80, 24))
-        assert state.rank() == 1
+        assert place.heat.rank() == 1
     assert rank == 1 and seen[0][1] > seen[-1][1]
-    while state.leave():
+    while place.heat.leave():
         page(frame, place, (80, 24))
-    assert state.count == 0
+    assert place.heat.count == 0
 
 
 def test_the_cursor_goes_along_the_blocks_of_hosts() -> None:
     frame = fake_views.on_hosts(straggler(4096), of=8)
     place = place_at("heat", heat=HeatState(hosts=True, column=0))
-    state = place.heat
     page(frame, place, (80, 24))
+    state = place.heat
     assert state.grid is not None and state.grid.lines < state.grid.rows
     state.move(0, 7)
     assert (state.row, state.column) == (0, 7)
@@ -126,9 +125,9 @@ def test_the_cursor_goes_along_the_blocks_of_hosts() -> None:
 
 
 def test_at_the_newest_step_the_cursor_stays_with_it() -> None:
-    state = HeatState()
-    place = place_at("heat", heat=state)
+    place = place_at("heat")
     page(straggler(), place, (80, 24))
+    state = place.heat
     state.move(0, -1)
     assert state.column == state.grid.columns - 2  # type: ignore[union-attr]  # painted
     state.move(0, 1)

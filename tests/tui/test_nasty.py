@@ -69,9 +69,9 @@ def test_no_text_moves_the_cursor_or_widens_a_line(
 @pytest.mark.parametrize("size", [(80, 24), (33, 9)])
 def test_nor_does_it_in_the_picker_and_beside_another_run(size: tuple[int, int]) -> None:
     choice = RunChoice(NASTY, NASTY, True, NASTY, 2, NASTY, NOW, NASTY, NASTY)
-    pages = [picker(Place("picker", choices=(choice,)), *size, ascii_only=False)]
+    pages = [picker(Place("picker", choices=(choice,)), *size, ascii_only=False).lines]
     scene = Scene(nasty(replay()), Place("runs"), other=nasty(replay()))
-    pages.append(compare_runs_page(scene, *size))
+    pages.append(compare_runs_page(scene, *size).lines)
     for lines in pages:
         assert not bad_letters("".join(map(str, lines)))
         assert all(line.cut(size[0]).width <= size[0] for line in lines)

@@ -159,13 +159,16 @@ def test_scales_are_round_and_clip_lone_peaks() -> None:
 
 
 def test_a_list_scrolls_only_as_far_as_the_cursor_asks() -> None:
-    scroll = Scroll()
-    assert scroll.window(100, 10) == range(10)
+    scroll, shown = Scroll().fitted(100, 10)
+    assert shown == range(10)
     scroll.cursor = 10
-    assert scroll.window(100, 10) == range(1, 11)
+    scroll, shown = scroll.fitted(100, 10)
+    assert shown == range(1, 11)
     scroll.cursor = 5
-    assert scroll.window(100, 10) == range(1, 11)
-    assert scroll.window(3, 10) == range(3)
+    scroll, shown = scroll.fitted(100, 10)
+    assert shown == range(1, 11)
+    scroll, shown = scroll.fitted(3, 10)
+    assert shown == range(3)
     assert scroll.cursor == 2
 
 

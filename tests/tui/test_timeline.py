@@ -98,28 +98,14 @@ def test_picking_goes_along_the_kept_steps_and_holds_until_released() -> None:
 
 
 def test_a_picked_step_stays_when_the_collector_has_given_it_up() -> None:
-    state = TimelineState(step=12_000)
+    place = place_at("timeline", timeline=TimelineState(step=12_000))
     picked = fake_views.timeline(step=12_000, kept=(12_000, 12_004), step_ms=99.5)
     newest = fake_views.timeline(step=13_000, kept=(12_900, 13_000))
-    texts = [
-        page(replace(straggler(), timeline=one), place_at("timeline", timeline=state), (80, 24))
-        for one in (picked, newest)
-    ]
+    texts = [page(replace(straggler(), timeline=one), place, (80, 24)) for one in (picked, newest)]
     assert all("step 12,000 ▸  99.5 ms   held" in text for text in texts)
-    state.release()
-    last = page(replace(straggler(), timeline=newest), place_at("timeline", timeline=state), (80, 24))
+    place.timeline.release()
+    last = page(replace(straggler(), timeline=newest), place, (80, 24))
     assert "step 13,000  46.8 ms  newest" in last
-
-
-def test_a_lane_of_more_buckets_than_lines_can_be_scrolled_to_its_last() -> None:
-    state = TimelineState()
-    frame = replace(straggler(), timeline=fake_views.timeline(buckets=40))
-    assert "b39" not in page(frame, place_at("timeline", timeline=state), (80, 24))
-    state.scroll(25)
-    assert "b39" in page(frame, place_at("timeline", timeline=state), (80, 24))
-    state.scroll(10_000)
-    last = page(frame, place_at("timeline", timeline=state), (80, 24))
-    assert " r3 ph" in last
 
 
 def test_the_app_asks_for_the_step_and_follows_the_keys() -> None:

@@ -11,6 +11,7 @@ from ddptop.tui.scene import Place
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame, Playback
     from ddptop.sources.base import Source
+    from ddptop.tui.palette import Entry
     from ddptop.tui.runs import Runs
     from ddptop.tui.scene import Scene
 
@@ -57,6 +58,10 @@ class Host:
 
     def use_theme(self, name: str) -> None:
         """Draw with this theme from now on."""
+        raise NotImplementedError
+
+    def palette(self, typed: str) -> list[Entry]:
+        """What the palette offers for some letters."""
         raise NotImplementedError
 
     @property

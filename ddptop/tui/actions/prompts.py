@@ -93,7 +93,8 @@ class PromptKeys(Host):
         elif key == "enter":
             self._answer(prompt)
         elif prompt.purpose == "palette" and key in ("up", "down", "pageup", "pagedown"):
-            prompt.move({"up": -1, "down": 1, "pageup": -8, "pagedown": 8}[key])
+            lines = {"up": -1, "down": 1, "pageup": -8, "pagedown": 8}[key]
+            prompt.move(lines, len(self.palette(prompt.text)))
             self.repaint()
         else:
             prompt.edit(key, character)

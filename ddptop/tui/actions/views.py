@@ -6,7 +6,7 @@ from ddptop.frames.frame import Alert, Happening
 from ddptop.render.trouble import PAGE_KINDS
 from ddptop.tui.actions.host import Host
 from ddptop.tui.keys import VIEWS, Do, ViewName
-from ddptop.tui.scene import TO_STALL
+from ddptop.tui.scene import TO_STALL, Scroll
 from ddptop.tui.views.events import listed
 
 LANES_A_PAGE = 4
@@ -29,7 +29,7 @@ class ViewKeys(Host):
             self.open_view(self.place.before)
             return
         self.place.before = self.place.view
-        self.place.scrolls.pop("help", None)
+        self.place.scrolls["help"] = Scroll()
         self.open_view("help")
 
     def action_open(self) -> None:

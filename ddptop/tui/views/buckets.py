@@ -9,7 +9,7 @@ from ddptop.render.bucket_table import bucket_columns, shares_of_best, with_sign
 from ddptop.render.line import Line, rule
 from ddptop.render.numbers import counted, known, size
 from ddptop.render.text import cells, wrap
-from ddptop.tui.scene import Scene
+from ddptop.tui.scene import Layout, Page, Scene
 
 LEAST_BAR, MOST_BAR = 16, 40
 """Cells beside the table from which a bar is worth drawing, and more than which none needs."""
@@ -22,12 +22,13 @@ _LEGEND = (
 _CLOCK_FREE = "~ clock-free: the shortest collective of all ranks is transfer, the rest wait"
 
 
-def buckets(scene: Scene, width: int, height: int) -> list[Line]:
+def buckets(scene: Scene, width: int, height: int) -> Page:
     """A row per bucket; a legend where there is room."""
     figures = scene.frame.buckets
     lines = [rule(width, _tally(scene, width))]
     if not figures:
-        return [*lines, Line(), *(Line("  ").add(text, "dim") for text in wrap(_nothing(scene), width - 4))]
+        words = wrap(_nothing(scene), width - 4)
+        return Page([*lines, Line(), *(Line("  ").add(text, "dim") for text in words)])
     columns = table.fitting(bucket_columns(scene), width - 1)
     gap = 2 if table.total(columns, 2) < width else 1
     first = _CLOCK_FREE if scene.frame.group.clock_free else _LEGEND[0]
@@ -35,8 +36,9 @@ def buckets(scene: Scene, width: int, height: int) -> list[Line]:
     legend = [Line(part, "faint") for text in texts for part in wrap(text, width)] if height > 9 else []
     lines.append(Line(" ").extend(table.head(columns, gap)))
     room = height - len(lines) - len(legend)
-    scroll, shares = scene.place.scroll, shares_of_best(scene)
-    for at in scroll.window(len(figures), room):
+    shares = shares_of_best(scene)
+    scroll, shown = scene.place.scroll.fitted(len(figures), room)
+    for at in shown:
         chosen = at == scroll.cursor
         line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
         line.extend(table.body(columns, at, gap))
@@ -46,7 +48,7 @@ def buckets(scene: Scene, width: int, height: int) -> list[Line]:
         line.target = at
         lines.append(line)
     lines += [Line()] * (height - len(lines) - len(legend))
-    return lines + legend
+    return Page(lines + legend, Layout(scroll))
 
 
 def _tally(scene: Scene, width: int) -> str:

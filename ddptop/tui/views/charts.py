@@ -81,23 +81,15 @@ class Cross:
 
 
 def chart(
-    curve: Curve,
-    width: int,
-    height: int,
-    ascii_only: bool,
-    cross: Cross | None = None,
-    painted: list[Plot] | None = None,
-) -> list[Line]:
-    """A title and `height - 1` rows of curve, its scale on the left.
-
-    `painted` takes note of where the curve was painted; its line 0 is the title.
-    """
+    curve: Curve, width: int, height: int, ascii_only: bool, cross: Cross | None = None
+) -> tuple[list[Line], Plot | None]:
+    """A title and `height - 1` rows of curve, its scale on the left; where the curve is, line 0 the title."""
     values = curve.main
     if curve.log:
         with np.errstate(divide="ignore", invalid="ignore"):
             values = np.where(values > 0, np.log10(values), np.nan)
     if not len(curve.x) or not np.isfinite(values).any():
-        return [gather(curve.title[:1], width), Line("  nothing to draw yet", "faint")]
+        return [gather(curve.title[:1], width), Line("  nothing to draw yet", "faint")], None
     across = 1 if ascii_only or curve.filled else 2
     drawn = _Drawn.of(curve, values, width, across)
     axis, gutter = drawn.axis, drawn.gutter
@@ -107,8 +99,7 @@ def chart(
         pictures[-1] = _with_marks(pictures[-1], marks)
     cell_s = axis.bin_s * across
     room = max(1, width - gutter - 1)
-    if painted is not None:
-        painted.append(Plot(1, gutter + 1, room, height - 1, axis.begin_s, cell_s, float(curve.x[-1])))
+    plot = Plot(1, gutter + 1, room, height - 1, axis.begin_s, cell_s, float(curve.x[-1]))
     title = [*curve.title, *(Line(_MARKS[mark][2], _MARKS[mark][1]) for mark in sorted(set(marks.values())))]
     if cross is not None:
         column = int((cross.at_s - axis.begin_s) / cell_s)
@@ -119,7 +110,7 @@ def chart(
     labels = {0: drawn.scale.label(drawn.scale.high), height - 2: drawn.scale.label(drawn.scale.low)}
     for at, picture in enumerate(pictures):
         lines.append(Line(labels.get(at, "").rjust(gutter), "faint").add("│", "rule").extend(picture))
-    return lines
+    return lines, plot
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,31 +243,32 @@ NEWEST = 100
 """Points of the median in a title, as of the figures elsewhere."""
 
 
-def charts(scene: Scene, width: int, height: int) -> list[Line]:
-    """As many charts as are legible in the room, the most important first."""
-    state = scene.place.charts
-    state.plots.clear()
+def charts(scene: Scene, width: int, height: int, top: int = 0) -> tuple[list[Line], tuple[Plot, ...]]:
+    """As many charts as are legible in the room, the most important first, and where they are.
+
+    `top`: line of the screen on which they begin.
+    """
     if height < 3:
-        return []
+        return [], ()
     columns = 2 if width >= TWO_ABREAST else 1
     bands = 2 if height >= 2 * LEAST_ROWS and columns == 2 else 1
     curves = _curves(scene)[: columns * bands]
-    cross = None if state.at_s is None else Cross(state.at_s, _moment(scene))
+    at_s = scene.place.charts.at_s
+    cross = None if at_s is None else Cross(at_s, _moment(scene))
     each, right = height // bands, (width + 1) // 2
     lines: list[Line] = []
+    plots: list[Plot] = []
     for band in range(bands):
-        painted = []
+        blocks = []
         for column, curve in enumerate(curves[band * 2 : band * 2 + columns]):
-            begun = len(state.plots)
             room = right - 1 if columns == 2 else width
-            painted.append(chart(curve, room, each, scene.ascii_only, cross, state.plots))
-            for at in range(begun, len(state.plots)):
-                plot = state.plots[at]
-                left = plot.left + column * right
-                state.plots[at] = replace(plot, top=plot.top + band * each, left=left)
-        block = beside(painted[0], painted[1], right) if len(painted) == 2 else painted[0]
-        lines += block + [Line()] * (each - len(block) if band < bands - 1 else 0)
-    return lines
+            block, plot = chart(curve, room, each, scene.ascii_only, cross)
+            blocks.append(block)
+            if plot is not None:
+                plots.append(replace(plot, top=plot.top + top + band * each, left=plot.left + column * right))
+        both = beside(blocks[0], blocks[1], right) if len(blocks) == 2 else blocks[0]
+        lines += both + [Line()] * (each - len(both) if band < bands - 1 else 0)
+    return lines, tuple(plots)
 
 
 def _curves(scene: Scene) -> list[Curve]:

@@ -16,7 +16,7 @@ from ddptop.render.numbers import UNKNOWN, clock, count, fixed, known, loss, sig
 from ddptop.render.phases import PARTS
 from ddptop.render.rank_table import state_piece
 from ddptop.render.text import fit, fit_tail
-from ddptop.tui.scene import Scene
+from ddptop.tui.scene import Layout, Page, Scene
 from ddptop.tui.views.charts import Curve, chart
 from ddptop.tui.views.text_page import text_page
 
@@ -46,14 +46,12 @@ class Figure:
     worse: int = 0
 
 
-def compare(scene: Scene, width: int, height: int) -> list[Line]:
+def compare(scene: Scene, width: int, height: int) -> Page:
     """The marked rank on the left, the one under the cursor on the right, and right minus left."""
     place, total = scene.place, len(scene.frame.ranks.state)
     if place.marked is None or place.marked >= total or place.rank >= total:
-        return [
-            rule(width, "compare"),
-            Line("  c on the overview marks a rank; then c on another one", "dim"),
-        ]
+        hint = Line("  c on the overview marks a rank; then c on another one", "dim")
+        return Page([rule(width, "compare"), hint])
     left, right = place.marked, place.rank
     lines = [rule(width, f"rank {left} and rank {right}", "c changes sides" if width >= 60 else "")]
     name = min(MOST_NAME, width // 3)
@@ -64,7 +62,8 @@ def compare(scene: Scene, width: int, height: int) -> list[Line]:
     lines.append(head.add(fit("difference" if width >= BARS_BESIDE else "more", cell + SIGNED, True), "dim"))
     body = [*_words(scene, name, left, right, cell), *_figures(scene, name, left, right, cell, width), Line()]
     body += _buckets(scene, left, right)
-    return [*lines, *text_page(scene, body, height - len(lines))]
+    shown, scroll = text_page(scene, body, height - len(lines))
+    return Page([*lines, *shown], Layout(scroll))
 
 
 def _words(scene: Scene, wide: int, left: int, right: int, cell: int) -> list[Line]:
@@ -184,11 +183,11 @@ SAME = 0.01
 """A difference below this share is none worth a colour."""
 
 
-def compare_runs_page(scene: Scene, width: int, height: int) -> list[Line]:
+def compare_runs_page(scene: Scene, width: int, height: int) -> Page:
     """Complete in any size: figures first, then the curves, then the buckets as far as there is room."""
     first, second = scene.frame, scene.other
     if second is None:
-        return [Line("waiting for the second recording (ddptop replay A --compare B)", "dim")]
+        return Page([Line("waiting for the second recording (ddptop replay A --compare B)", "dim")])
     lines = [_head(scene, "A", first, width), _head(scene, "B", second, width), rule(width)]
     table = _figures_of_runs(first, second, width)
     room = height - len(lines)
@@ -201,7 +200,7 @@ def compare_runs_page(scene: Scene, width: int, height: int) -> list[Line]:
         room -= charted + 1
     if room > 2 and len(buckets) > 1:
         lines += buckets[:room]
-    return lines[:height]
+    return Page(lines[:height])
 
 
 def _head(scene: Scene, letter: str, frame: Frame, width: int) -> Line:
@@ -299,7 +298,7 @@ def _charts(scene: Scene, a: History, b: History, width: int, height: int) -> li
         _curve("step ms", _last_life(a), _last_life(b), "step_ms", zero=True),
     ]
     half = (width + 1) // 2
-    left, right = (chart(curve, half - 1, height, scene.ascii_only) for curve in both)
+    left, right = (chart(curve, half - 1, height, scene.ascii_only)[0] for curve in both)
     return beside(left, right, half)
 
 

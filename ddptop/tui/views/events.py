@@ -6,6 +6,7 @@ What happened, newest first, on as many lines as there is room for.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ddptop.frames.frame import Alert, Frame, Happening
 from ddptop.render.line import Line, highlight, of_severity, rule
@@ -13,7 +14,7 @@ from ddptop.render.numbers import age, clock, count, counted
 from ddptop.render.text import fit, wrap
 from ddptop.render.trouble import kind_words
 from ddptop.tui import match
-from ddptop.tui.scene import Scene
+from ddptop.tui.scene import Layout, Page, Scene
 
 ASIDE = 4
 """Cells between two events on one line."""
@@ -82,18 +83,17 @@ NARROW = 70
 """Cells below which alerts are told shortly."""
 
 
-def events(scene: Scene, width: int, height: int) -> list[Line]:
+def events(scene: Scene, width: int, height: int) -> Page:
     """Alerts above, happenings below, one cursor for both; what is under it in full at the foot."""
-    scroll = scene.place.scroll
     alerts, happened = _passing(scene.frame, scene.place.event_filter)
     total = len(alerts) + len(happened)
-    scroll.cursor = min(max(scroll.cursor, 0), max(0, total - 1))
+    cursor = min(max(scene.place.scroll.cursor, 0), max(0, total - 1))
     pattern = match.shown(scene.place.searched)
     held = alerts[: max(1, (height - 2) // 3)]
     lines = [rule(width, f"{counted(len(alerts), 'alert')} now", _filtered(scene, width))]
     for at, one in enumerate(held):
         line = highlight(alert(scene, one, width < NARROW), pattern)
-        lines.append(_chosen(at == scroll.cursor, line, at, width))
+        lines.append(_chosen(at == cursor, line, at, width))
     if not held:
         none = "no alert matches" if scene.frame.alerts else "nothing is wrong now"
         lines.append(Line("  " if scene.frame.alerts else "✓ ", "good").add(none, "dim"))
@@ -105,16 +105,16 @@ def events(scene: Scene, width: int, height: int) -> list[Line]:
         lines.append(Line(f"  {none}", "dim"))
     full = IN_FULL + 1 if height >= ROOM_FOR_IT and total else 0
     before = len(alerts)
-    for at in _window(scene, before, len(happened), height - len(lines) - full):
+    # The list stays where it is while the cursor is among the alerts.
+    scroll = replace(scene.place.scroll, cursor=max(0, cursor - before))
+    scroll, shown = scroll.fitted(len(happened), height - len(lines) - full)
+    for at in shown:
         line = highlight(happening(scene, happened[at]), pattern)
-        lines.append(_chosen(before + at == scroll.cursor, line, before + at, width))
+        lines.append(_chosen(before + at == cursor, line, before + at, width))
     if full:
         lines += [Line()] * (height - full - len(lines))
-        lines += [
-            rule(width),
-            *_in_full(scene, listed(scene.frame, scene.place.event_filter)[scroll.cursor], width),
-        ]
-    return lines
+        lines += [rule(width), *_in_full(scene, listed(scene.frame, scene.place.event_filter)[cursor], width)]
+    return Page(lines, Layout(replace(scroll, cursor=cursor)))
 
 
 def listed(frame: Frame, typed: str = "") -> list[Alert | Happening]:
@@ -142,16 +142,6 @@ def _chosen(chosen: bool, line: Line, at: int, width: int) -> Line:
     whole = Line("▸ " if chosen else "  ", "accent", ground="cursor" if chosen else "").extend(line)
     whole.target = at
     return whole.cut(width)
-
-
-def _window(scene: Scene, before: int, total: int, height: int) -> range:
-    """The happenings to show: the list stays where it is while the cursor is among the alerts."""
-    scroll = scene.place.scroll
-    cursor = scroll.cursor
-    scroll.cursor = max(0, cursor - before)
-    shown = scroll.window(total, height)
-    scroll.cursor = cursor
-    return shown
 
 
 def _in_full(scene: Scene, chosen: Alert | Happening, width: int) -> list[Line]:

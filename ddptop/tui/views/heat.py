@@ -13,6 +13,7 @@ from ddptop.frames.columns import fold, folds
 from ddptop.render.line import Line, gather, worst_sign
 from ddptop.render.numbers import UNKNOWN, counted, fixed
 from ddptop.render.text import cells, fit, fit_tail, wrap
+from ddptop.tui.scene import Layout, Page
 from ddptop.tui.views import heat_figures
 from ddptop.tui.views.heat_figures import Shades, digits, under_cursor
 from ddptop.tui.views.heat_state import Grid
@@ -159,17 +160,15 @@ TALLEST = 6
 """Lines that a row takes at most, where there are few ranks."""
 
 
-def heat_page(scene: Scene, width: int, height: int) -> list[Line]:
+def heat_page(scene: Scene, width: int, height: int) -> Page:
     """Map, what is under the cursor, and what the shades mean."""
-    state = scene.place.heat
     world = len(scene.frame.ranks.state)
-    if not state.hosts and state.first >= world:
-        state.inside.clear()
+    state = scene.place.heat.fitted_to(world)
     extra = 2 + (height >= LEAST_FOR_LEGEND) + (height >= LEAST_FOR_AXIS)
     room = max(1, height - extra)
     if state.hosts:
         shades, body, under = host_cells(scene, state, width, room)
-        return _whole(scene, state, shades, body, under, width, height)
+        return Page(_whole(scene, state, shades, body, under, width, height), Layout(heat=state))
     label = max(5, 2 * len(str(max(0, world - 1))) + 1)
     side = 0 if width < 60 else WORST if width < 110 else WORST_AND_HOST
     state.height, state.width = room, max(1, width - label - 4 - side)
@@ -182,10 +181,12 @@ def heat_page(scene: Scene, width: int, height: int) -> list[Line]:
         if scene.frame.group.step is None or (heat is not None and not heat.steps):
             text = "No step is there to be shown yet: the map begins with the first one."
         head = _head(scene, state, state.figure, "", width)
-        return [head, Line(), *(Line("  ").add(row, "dim") for row in wrap(text, width - 4))][:height]
+        lines = [head, Line(), *(Line("  ").add(row, "dim") for row in wrap(text, width - 4))][:height]
+        return Page(lines, Layout(heat=state))
     shades = _shades(scene, heat)
     body = _steps(scene, state, heat, shades, label, side, room, axis=height >= LEAST_FOR_AXIS)
-    return _whole(scene, state, shades, body, _under(scene, state, heat, width), width, height)
+    under = _under(scene, state, heat, width)
+    return Page(_whole(scene, state, shades, body, under, width, height), Layout(heat=state))
 
 
 def _whole(

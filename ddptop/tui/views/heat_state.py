@@ -1,8 +1,8 @@
-"""What the heat map shows and where its cursor is. Changed by keys and mouse; the view notes its size."""
+"""What the heat map shows, where its cursor is, and which cells it has on the screen."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ddptop.frames.detail import HEAT_FIGURES, MOST_COLUMNS, MOST_ROWS, HeatRequest
 
@@ -19,7 +19,7 @@ NOW_FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Where the map was painted last, in cells of the body, and which ranks each cell stands for."""
+    """Where the map is, in cells of the page, and which ranks each cell stands for."""
 
     top: int
     left: int
@@ -53,7 +53,7 @@ class HeatState:
     """Ranks (first, count) that were unfolded, one within the other."""
     height: int = 16
     width: int = 64
-    """Rows and columns that there is room for; noted by the view."""
+    """Rows and columns that there is room for."""
     grid: Grid | None = None
 
     @property
@@ -75,6 +75,11 @@ class HeatState:
     def figures(self) -> tuple[str, ...]:
         """Those of the present shape."""
         return NOW_FIGURES if self.hosts else FIGURES
+
+    def fitted_to(self, world: int) -> HeatState:
+        """A copy of its own for a picture of `world` ranks: of fewer than were unfolded all are shown."""
+        inside = [] if not self.hosts and self.first >= world else list(self.inside)
+        return replace(self, inside=inside)
 
     def next_figure(self, by: int) -> None:
         """The figure after this one, or before it."""

@@ -13,10 +13,10 @@ from ddptop.render.numbers import counted
 from ddptop.render.phases import legend
 from ddptop.render.text import cells, wrap
 from ddptop.render.trouble import in_trouble
-from ddptop.tui.scene import TO_STALL, Scene
+from ddptop.tui.scene import TO_STALL, Layout, Page, Scene
 from ddptop.tui.views.charts import charts
 from ddptop.tui.views.events import event_lines
-from ddptop.tui.views.rank_table import rank_table, tally
+from ddptop.tui.views.rank_table import RankRows, rank_rows, rank_table, tally
 
 INDENT = 2
 
@@ -116,30 +116,32 @@ def heights(height: int, ranks: int, verdict: int, happened: int) -> Heights:
     return Heights(verdict, 2, table, 1, chart + spare - more, events + more)
 
 
-def overview(scene: Scene, width: int, height: int) -> list[Line]:
+def overview(scene: Scene, width: int, height: int) -> Page:
     """All of the group on one screen."""
     grave = in_trouble(scene.frame)
     most = 1 if height < ONE_LINE_VERDICT else 4 if width < 70 or grave else 3
     said = verdict_lines(scene, width, most)
     room = heights(height, len(scene.frame.ranks.state), len(said), len(scene.frame.happenings))
+    rows = rank_rows(scene, width, room.table)
     lines = said[: room.verdict]
-    table = rank_table(scene, width, room.table)
     if room.rules:
-        lines.append(rule(width, tally(scene), _alerts(scene, width)))
+        lines.append(rule(width, tally(scene, rows), _alerts(scene, rows, width)))
+    table = rank_table(scene, rows)
     lines += table
     lines += [Line()] * (room.table - len(table))
     if room.legend:
         lines.append(legend(scene.ascii_only, scene.culprits, width))
     if room.rules > 1:
         lines.append(rule(width))
-    scene.place.charts.top = 1 + len(lines)  # the header of the picture is above
-    lines += charts(scene, width, room.chart)
+    drawn, plots = charts(scene, width, room.chart, top=1 + len(lines))  # the header is above
+    lines += drawn
     lines += [Line()] * (height - room.events - len(lines))
-    return lines + event_lines(scene, width, room.events) if room.events else lines
+    lines += event_lines(scene, width, room.events) if room.events else []
+    return Page(lines, Layout(rows.scroll, tuple(rows.order), rows.sortable, plots))
 
 
-def _alerts(scene: Scene, width: int) -> str:
+def _alerts(scene: Scene, rows: RankRows, width: int) -> str:
     """That more is wrong than the verdict can say; nothing where the rule has no room for it."""
     held = len(scene.frame.alerts)
     words = f"{counted(held, 'alert')}: key 5"
-    return words if held > 1 and cells(tally(scene)) + cells(words) + 12 <= width else ""
+    return words if held > 1 and cells(tally(scene, rows)) + cells(words) + 12 <= width else ""

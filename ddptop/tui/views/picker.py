@@ -17,15 +17,15 @@ from ddptop.tui.keys import Do
 from ddptop.tui.palette import Entry
 from ddptop.tui.prompt import Prompt
 from ddptop.tui.runs import RunChoice
-from ddptop.tui.scene import Place
+from ddptop.tui.scene import Layout, Page, Place
 
 LONGEST_NAME = 32
 
 
-def picker(place: Place, width: int, height: int, ascii_only: bool, now_s: float | None = None) -> list[Line]:
+def picker(place: Place, width: int, height: int, ascii_only: bool, now_s: float | None = None) -> Page:
     """A row per run: state, name, ranks, script, age, recording; `now_s` in Unix seconds, by default now."""
     if place.choices is None:
-        return [rule(width, "runs"), Line("  looking for runs and recordings", "dim")]
+        return Page([rule(width, "runs"), Line("  looking for runs and recordings", "dim")])
     listed = place.listed
     live = sum(choice.live for choice in listed)
     words = f"{counted(live, 'live run')}, {counted(len(listed) - live, 'recording')}"
@@ -39,11 +39,11 @@ def picker(place: Place, width: int, height: int, ascii_only: bool, now_s: float
             if place.choices
             else "none yet: start one with ddptop-run SCRIPT"
         )
-        return [*lines, Line(f"  {why}", "dim")]
+        return Page([*lines, Line(f"  {why}", "dim")])
     columns = table.fitting(_columns(listed, time.time() if now_s is None else now_s, ascii_only), width - 2)
     lines.append(Line("  ").extend(table.head(columns, 2)))
-    scroll = place.scroll
-    for at in scroll.window(len(listed), height - len(lines) - 1):
+    scroll, shown = place.scroll.fitted(len(listed), height - len(lines) - 1)
+    for at in shown:
         chosen = at == scroll.cursor
         line = Line("▸ " if chosen else "  ", "accent", ground="cursor" if chosen else "")
         line.extend(table.body(columns, at, 2))
@@ -51,7 +51,8 @@ def picker(place: Place, width: int, height: int, ascii_only: bool, now_s: float
         lines.append(line)
     note = listed[scroll.cursor].note
     lines += [Line()] * (height - len(lines) - 1)
-    return [*lines, Line("▲ ", "warn").add(clean(note, ascii_only)) if note else Line()]
+    lines.append(Line("▲ ", "warn").add(clean(note, ascii_only)) if note else Line())
+    return Page(lines, Layout(scroll))
 
 
 def _columns(choices: tuple[RunChoice, ...], now_s: float, ascii_only: bool) -> list[table.Column]:
@@ -87,11 +88,11 @@ def palette_list(
     room = min(MOST, height - 1, max(1, len(offered)))
     if room < 1:
         return []
-    prompt.at = min(prompt.at, max(0, len(offered) - 1))
-    top = max(0, min(prompt.at - room // 2, len(offered) - room))
+    cursor = min(prompt.at, max(0, len(offered) - 1))
+    top = max(0, min(cursor - room // 2, len(offered) - room))
     lines = [rule(width, "palette", counted(len(offered), "match").replace("matchs", "matches"))]
     for at, entry in enumerate(offered[top : top + room], top):
-        chosen = at == prompt.at
+        chosen = at == cursor
         line = Line("▸ " if chosen else "  ", "accent", ground="cursor" if chosen else "")
         line.add(clean(entry.name, ascii_only), "strong" if chosen else "text")
         if entry.help and line.width + cells(entry.help) + 12 <= width:

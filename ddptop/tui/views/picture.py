@@ -8,13 +8,12 @@ Which part of coming frames the open view needs beyond what every frame has.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from ddptop.render.line import Line
 from ddptop.render.text import clean, wrap
 from ddptop.tui.palette import Entry
 from ddptop.tui.prompt import prompt_line
-from ddptop.tui.scene import Place, Scene, ViewName
+from ddptop.tui.scene import Page, Place, Scene, ViewName
 from ddptop.tui.views.buckets import buckets
 from ddptop.tui.views.compare import compare, compare_runs_page
 from ddptop.tui.views.events import events
@@ -28,9 +27,6 @@ from ddptop.tui.views.run_page import run_page
 from ddptop.tui.views.stall import stall_page
 from ddptop.tui.views.text_page import help_page
 from ddptop.tui.views.timeline import timeline_page
-
-if TYPE_CHECKING:
-    from ddptop.tui.scene import Place
 
 
 def empty(status: str | None, width: int, height: int, ascii_only: bool) -> list[Line]:
@@ -47,10 +43,10 @@ def empty(status: str | None, width: int, height: int, ascii_only: bool) -> list
     return lines[:height]
 
 
-View = Callable[[Scene, int, int], "list[Line]"]
+View = Callable[[Scene, int, int], Page]
 
 
-def _picker(scene: Scene, width: int, height: int) -> list[Line]:
+def _picker(scene: Scene, width: int, height: int) -> Page:
     return picker(scene.place, width, height, scene.ascii_only)
 
 
@@ -73,35 +69,41 @@ LEAST_FOR_KEYS = 5
 """Lines from which the key line is worth one of them."""
 
 
-def picture(scene: Scene, width: int, height: int, offered: Sequence[Entry] = ()) -> list[Line]:
-    """Exactly `height` lines of at most `width` cells, whatever the size; `offered`: what the palette has."""
+def picture(scene: Scene, width: int, height: int, offered: Sequence[Entry] = ()) -> Page:
+    """Exactly `height` lines of at most `width` cells, whatever the size; `offered`: what the palette has.
+
+    Changes nothing: whoever shows the picture has the place take over its layout, for keys and the mouse.
+    """
     place = scene.place
     bar = banner(scene, width)
     foot = [bar] if bar is not None else []
     if height - len(foot) >= LEAST_FOR_KEYS or place.prompt is not None or place.note:
         foot.extend(footer(scene, width, max(1, height // 2)))
     room = max(0, height - 1 - len(foot))
-    body = BODIES[place.view](scene, width, room)[:room] if room else []
+    page = BODIES[place.view](scene, width, room) if room else Page([])
+    body = page.lines[:room]
     lines = [header(scene, width), *body, *(Line() for _ in range(room - len(body))), *foot]
     if place.prompt is not None and place.prompt.purpose == "palette":
         over = palette_list(place.prompt, offered, width, room, scene.ascii_only)
         lines[1 + room - len(over) : 1 + room] = over
-    return [line.cut(width) for line in lines[:height]]
+    return Page([line.cut(width) for line in lines[:height]], page.layout)
 
 
-def without_frame(place: Place, status: str | None, width: int, height: int, ascii_only: bool) -> list[Line]:
+def without_frame(place: Place, status: str | None, width: int, height: int, ascii_only: bool) -> Page:
     """Before the first frame: the runs to choose from where they were asked for, else what is waited for."""
     room = max(0, height - 1)
     if place.view == "picker":
-        lines = picker(place, width, room, ascii_only)[:room]
+        page = picker(place, width, room, ascii_only)
     else:
-        lines = empty(status, width, room, ascii_only)
+        page = Page(empty(status, width, room, ascii_only))
+    lines = page.lines[:room]
     foot = key_line(None, width)
     if place.prompt is not None:
         foot = prompt_line(place.prompt, width, ascii_only)
     elif place.note:
         foot = Line(f" {clean(place.note, ascii_only)}", "strong", ground="cursor")
-    return [line.cut(width) for line in [*lines, *(Line() for _ in range(room - len(lines))), foot]]
+    lines = [*lines, *(Line() for _ in range(room - len(lines))), foot]
+    return Page([line.cut(width) for line in lines], page.layout)
 
 
 def wanted(place: Place) -> str:

@@ -17,7 +17,7 @@ from ddptop.render.numbers import UNKNOWN, count, counted, fixed, known, loss, s
 from ddptop.render.phases import PARTS
 from ddptop.render.rank_table import silence, state_piece
 from ddptop.render.text import fit
-from ddptop.tui.scene import Scene
+from ddptop.tui.scene import Page, Scene
 from ddptop.tui.views.charts import TWO_ABREAST, Curve, chart
 
 if TYPE_CHECKING:
@@ -90,23 +90,24 @@ PART_BAR = 40
 """No wider: the figures say it, the bar only shows it."""
 
 
-def rank_page(scene: Scene, width: int, height: int) -> list[Line]:
+def rank_page(scene: Scene, width: int, height: int) -> Page:
     """Facts, phases, charts of single steps, and the steps themselves as far as there is room."""
     rank = scene.place.rank
     if rank >= len(scene.frame.ranks.state):
-        return [rule(width, f"rank {rank}"), Line("  this rank has not reported yet", "dim")]
+        return Page([rule(width, f"rank {rank}"), Line("  this rank has not reported yet", "dim")])
     lines = [rule(width, f"rank {rank}"), *_facts(scene, rank, width), *rank_extras(scene, rank, width)]
     lines += _position(scene, rank, width, height - len(lines))
     lines += _phases(scene, rank, width)[: max(0, height - len(lines))]
     room = height - len(lines) - 1
     focus = scene.frame.focus
     if focus is None or focus.rank != rank:
-        return [*lines, Line(), Line("  its single steps come with the next picture", "dim")][:height]
+        lines += [Line(), Line("  its single steps come with the next picture", "dim")]
+        return Page(lines[:height])
     if room >= 6:
         tall = min(12, max(5, room // 2))
         lines += [rule(width), *_charts(scene, focus, width, tall)]
         room = height - len(lines) - 1
-    return [*lines, *_steps(focus, width, room + 1)][:height]
+    return Page([*lines, *_steps(focus, width, room + 1)][:height])
 
 
 def _facts(scene: Scene, rank: int, width: int) -> list[Line]:
@@ -215,8 +216,8 @@ def _charts(scene: Scene, focus: RankSteps, width: int, height: int) -> list[Lin
         Curve(loss_title, x, focus.loss, "accent"),
     ]
     if each == width:
-        return chart(curves[0], width, height, scene.ascii_only)
-    left, right = (chart(curve, each - 1, height, scene.ascii_only) for curve in curves)
+        return chart(curves[0], width, height, scene.ascii_only)[0]
+    left, right = (chart(curve, each - 1, height, scene.ascii_only)[0] for curve in curves)
     return beside(left, right, each)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from ddptop.render.rank_table import BOUND, mark, rank_columns
 from ddptop.render.text import cells, fit
 from ddptop.tui import match
 from ddptop.tui.keys import Do
-from ddptop.tui.scene import Place, Scene
+from ddptop.tui.scene import Place, Scene, Scroll
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
@@ -103,28 +104,43 @@ BAR_SHARE = 0.22
 """Part of a wide screen that the bar keeps before further columns may come."""
 
 
-def rank_table(scene: Scene, width: int, height: int) -> list[Line]:
-    """Titles and `height - 1` rows. Also notes in the place what is on the screen, for the keys."""
+@dataclass(frozen=True, slots=True)
+class RankRows:
+    """What of the table fits: its columns, the cells of the bar (0: none), the ranks in order."""
+
+    columns: list[table.Column]
+    bar: int
+    order: list[int]
+    scroll: Scroll
+    shown: range
+    """Rows of `order` that are on the screen."""
+
+    @property
+    def sortable(self) -> tuple[str, ...]:
+        """Titles of the columns to sort by."""
+        return tuple(column.title for column in self.columns if column.title != BOUND)
+
+
+def rank_rows(scene: Scene, width: int, height: int) -> RankRows:
+    """The columns that fit into `width`, and `height - 1` rows below their titles."""
     bar = width if width < LEAST_BAR + 20 else max(LEAST_BAR, int(width * BAR_SHARE))
     columns = table.fitting(rank_columns(scene), width - GUTTER - bar - 2 if bar < width else width - GUTTER)
     bar = width - GUTTER - table.total(columns) - 2
     bar = bar if bar >= min(LEAST_BAR, width // 3) else 0
-    order = ordered(scene, height - 1)
-    _note(scene.place, columns, order)
-    lines = [_titles(scene, columns, bar)]
+    order, scroll = ordered(scene, height - 1), scene.place.scroll
+    if scene.place.rank in order:
+        scroll = replace(scroll, cursor=order.index(scene.place.rank))
+    return RankRows(columns, bar, order, *scroll.fitted(len(order), height - 1))
+
+
+def rank_table(scene: Scene, rows: RankRows) -> list[Line]:
+    """Titles and rows."""
+    lines = [_titles(scene, rows.columns, rows.bar)]
     pattern = match.shown(scene.place.searched)
-    for at in scene.place.scroll.window(len(order), height - 1):
-        lines.append(_row(scene, columns, order[at], bar, pattern))
-    if not order:
+    lines += [_row(scene, rows.columns, rows.order[at], rows.bar, pattern) for at in rows.shown]
+    if not rows.order:
         lines.append(Line("  ").add(_nobody(scene), "dim"))
     return lines
-
-
-def _note(place: Place, columns: list[table.Column], order: list[int]) -> None:
-    place.sortable = tuple(column.title for column in columns if column.title != BOUND)
-    place.order = tuple(order)
-    if place.rank in place.order:
-        place.scroll.cursor = place.order.index(place.rank)
 
 
 def _titles(scene: Scene, columns: list[table.Column], bar: int) -> Line:
@@ -172,16 +188,16 @@ def _nobody(scene: Scene) -> str:
     return "no rank has reported yet"
 
 
-def tally(scene: Scene) -> str:
+def tally(scene: Scene, rows: RankRows) -> str:
     """How many ranks of how many are shown, and what is lost."""
-    frame, place = scene.frame, scene.place
+    frame, place, order, scroll = scene.frame, scene.place, rows.order, rows.scroll
     total = len(frame.ranks.state)
-    seen = min(len(place.order), place.scroll.page)
+    seen = min(len(order), scroll.page)
     words = [counted(total, "rank")]
-    if len(place.order) < total:
-        words = [f"{len(place.order):,} of {words[0]}"]
-    if 0 < seen < len(place.order):
-        words[0] = f"{place.scroll.top + 1:,}–{place.scroll.top + seen:,} of {words[0]}"
+    if len(order) < total:
+        words = [f"{len(order):,} of {words[0]}"]
+    if 0 < seen < len(order):
+        words[0] = f"{scroll.top + 1:,}–{scroll.top + seen:,} of {words[0]}"
     if place.follow:
         words.append(f"following rank {place.rank}")
     if place.filter:

@@ -14,6 +14,7 @@ from ddptop.render import table
 from ddptop.render.line import Line, rule
 from ddptop.render.numbers import UNKNOWN, clock, count, counted, duration, fixed, known, signed, size
 from ddptop.render.text import cells, fit, wrap
+from ddptop.tui.scene import Layout, Page, Scene
 from ddptop.tui.views.text_page import below, text_page
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import BucketFigures
     from ddptop.protocol.messages import Scalar
     from ddptop.render.line import Role
-    from ddptop.tui.scene import Scene
 
 OPTIONS, VERSIONS, ENVIRONMENT = "DDP's options", "versions", "environment"
 
@@ -128,13 +128,14 @@ MOST_HOSTS = 64
 """Hosts in the table: those that lost records or whose clock is known worst come first."""
 
 
-def run_page(scene: Scene, width: int, height: int) -> list[Line]:
+def run_page(scene: Scene, width: int, height: int) -> Page:
     """Sections under each other, scrolled as one text."""
     body = [line.cut(width) for line in _body(scene, width)]
     room = max(1, height - 1)
-    lines = text_page(scene, body, room)
-    hidden = below(scene, body, room)
-    return [rule(width, "run", f"{counted(hidden, 'line')} below" if hidden else ""), *lines]
+    lines, scroll = text_page(scene, body, room)
+    hidden = below(scroll, body, room)
+    head = rule(width, "run", f"{counted(hidden, 'line')} below" if hidden else "")
+    return Page([head, *lines], Layout(scroll))
 
 
 def _body(scene: Scene, width: int) -> list[Line]:

@@ -16,7 +16,7 @@ from ddptop.render.numbers import count, counted
 from ddptop.render.stacks import place
 from ddptop.render.text import cells, wrap
 from ddptop.render.trouble import PAGE_KINDS, in_trouble
-from ddptop.tui.scene import Scene
+from ddptop.tui.scene import Layout, Page, Scene
 from ddptop.tui.views.events import happening
 from ddptop.tui.views.text_page import below, text_page
 
@@ -33,17 +33,17 @@ EARLIER = 5
 """Past stalls and deaths named on a page that has nothing to tell of the present."""
 
 
-def stall_page(scene: Scene, width: int, height: int) -> list[Line]:
+def stall_page(scene: Scene, width: int, height: int) -> Page:
     """As much as fits from where it was scrolled to, and at the foot what there is more."""
     body = evidence(scene, width, every=scene.place.every) or _calm(scene, width)
     if height < SMALL and in_trouble(scene.frame):
         body = [*_small(scene, width), *body]
     room = height - 1 if height >= ROOM_FOR_FOOT else height
-    lines = text_page(scene, body, room)
+    lines, scroll = text_page(scene, body, room)
     if room == height:
-        return lines
+        return Page(lines, Layout(scroll))
     lines += [Line()] * (room - len(lines))
-    return [*lines, _foot(scene, width, below(scene, body, room))]
+    return Page([*lines, _foot(scene, width, below(scroll, body, room))], Layout(scroll))
 
 
 def _small(scene: Scene, width: int) -> list[Line]:

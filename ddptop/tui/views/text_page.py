@@ -9,28 +9,25 @@ from ddptop.render.numbers import counted
 from ddptop.render.text import fit
 from ddptop.tui import match
 from ddptop.tui.keys import ANSWERS, KEYS, Key
-from ddptop.tui.scene import Scene
+from ddptop.tui.scene import Layout, Page, Scene, Scroll
 
 
-def text_page(scene: Scene, body: list[Line], height: int) -> list[Line]:
+def text_page(scene: Scene, body: list[Line], height: int) -> tuple[list[Line], Scroll]:
     """At most `height` lines of the body, from where it was scrolled or searched to, with matches marked."""
-    place, scroll = scene.place, scene.place.scroll
-    pattern = match.shown(place.searched)
+    place, pattern = scene.place, match.shown(scene.place.searched)
+    cursor, hit = place.scroll.cursor, place.scroll.hit
     if place.seek and pattern is not None:
         hits = [at for at, line in enumerate(body) if pattern.search(str(line))]
-        scroll.hit = _next(hits, scroll.hit if scroll.hit is not None else scroll.top - 1, place.seek)
-        scroll.cursor = scroll.hit if scroll.hit is not None else scroll.cursor
-    place.seek = 0
-    scroll.top = max(0, min(scroll.cursor, len(body) - height))
-    scroll.cursor, scroll.page = scroll.top, max(1, height)
-    shown = body[scroll.top : scroll.top + height]
+        hit = _next(hits, hit if hit is not None else place.scroll.top - 1, place.seek)
+        cursor = hit if hit is not None else cursor
+    top = max(0, min(cursor, len(body) - height))
+    shown = body[top : top + height]
     if pattern is None:
-        scroll.hit = None
-        return shown
+        return shown, Scroll(cursor=top, top=top, page=max(1, height))
     lines = [highlight(line, pattern) for line in shown]
-    if scroll.hit is not None and 0 <= scroll.hit - scroll.top < len(lines):
-        lines[scroll.hit - scroll.top] = _here(lines[scroll.hit - scroll.top])
-    return lines
+    if hit is not None and 0 <= hit - top < len(lines):
+        lines[hit - top] = _here(lines[hit - top])
+    return lines, Scroll(cursor=top, top=top, page=max(1, height), hit=hit)
 
 
 def _next(hits: list[int], here: int, by: int) -> int | None:
@@ -48,22 +45,22 @@ def _here(line: Line) -> Line:
     return chosen
 
 
-def below(scene: Scene, body: list[Line], height: int) -> int:
+def below(scroll: Scroll, body: list[Line], height: int) -> int:
     """How many lines are hidden below."""
-    return max(0, len(body) - height - scene.place.scroll.top)
+    return max(0, len(body) - height - scroll.top)
 
 
 KEY_WIDTH = 8
 
 
-def help_page(scene: Scene, width: int, height: int) -> list[Line]:
+def help_page(scene: Scene, width: int, height: int) -> Page:
     """A line per key: those of the page that the help was asked on, then all others, a recording's apart."""
     room = height - 1
     body = [line.cut(width) for line in _lines(scene)]
-    lines = text_page(scene, body, room)
-    hidden = below(scene, body, room)
+    lines, scroll = text_page(scene, body, room)
+    hidden = below(scroll, body, room)
     more = f"{counted(hidden, 'line')} below" if hidden > 0 else ""
-    return [rule(width, "keys", more), *lines]
+    return Page([rule(width, "keys", more), *lines], Layout(scroll))
 
 
 def _lines(scene: Scene) -> Iterable[Line]:

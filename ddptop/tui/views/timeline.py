@@ -5,6 +5,7 @@ The timeline during a stall: the step that is under way, and where each rank is 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ from ddptop.render.line import Line, gather, rule, worst_sign
 from ddptop.render.numbers import age, count, counted, fixed, known
 from ddptop.render.phases import PARTS, legend
 from ddptop.render.text import cells, wrap
+from ddptop.tui.scene import Layout, Page
 from ddptop.tui.views.timeline_lanes import MOVE, QUEUED, READY, WAIT, Plan, lane_lines
 
 if TYPE_CHECKING:
@@ -108,22 +110,20 @@ LEAST_FOR_WORDS, LEAST_FOR_AXIS, LEAST_FOR_LEGEND = 3, 5, 12
 """Lines of the page from which these are worth one of them."""
 
 
-def timeline_page(scene: Scene, width: int, height: int) -> list[Line]:
+def timeline_page(scene: Scene, width: int, height: int) -> Page:
     """What is known of the step, and as many lanes as there is room for."""
     shown, state, stall = scene.frame.timeline, scene.place.timeline, scene.frame.stall
     if stall is not None and stall.step is not None and state.step is None:
-        return stuck_page(scene, stall, width, height)
+        return Page(stuck_page(scene, stall, width, height))
     if shown is None:
         text = "The step is asked for: it comes with the next picture."
         if scene.frozen:
             text = "The held picture has no step in full: space goes on, and the newest one comes."
         if scene.frame.group.step is None:
             text = "No step is complete yet: its lanes come with the first one."
-        return [
-            rule(width, "timeline"),
-            Line(),
-            *(Line("  ").add(row, "dim") for row in wrap(text, width - 4)),
-        ]
+        words = (Line("  ").add(row, "dim") for row in wrap(text, width - 4))
+        return Page([rule(width, "timeline"), Line(), *words])
+    state = replace(state, held=state.to_hold(shown))
     shown = state.shown(shown)
     lines = [_head(scene, shown, state, width)]
     if height >= LEAST_FOR_WORDS:
@@ -135,7 +135,8 @@ def timeline_page(scene: Scene, width: int, height: int) -> list[Line]:
         lines.append(plan.head())
     foot = _legend(scene, shown, width) if height >= LEAST_FOR_LEGEND else []
     lines += _lanes(scene, shown, state, plan, height - len(lines) - len(foot))
-    return [*lines, *(Line() for _ in range(height - len(lines) - len(foot))), *foot]
+    lines += [Line() for _ in range(height - len(lines) - len(foot))]
+    return Page(lines + foot, Layout(timeline=state))
 
 
 def _head(scene: Scene, shown: Timeline, state: TimelineState, width: int) -> Line:
@@ -197,7 +198,7 @@ def _words(scene: Scene, shown: Timeline, state: TimelineState) -> tuple[str, Ro
 
 
 def _lanes(scene: Scene, shown: Timeline, state: TimelineState, plan: Plan, room: int) -> list[Line]:
-    """Of many lanes those of the culprits stay on top; the others scroll with the cursor."""
+    """Of many lanes those of the stragglers stay on top; the others scroll with the cursor."""
     if not shown.lanes or room < 1:
         return []
     ranks = [lane.rank for lane in shown.lanes]
@@ -211,7 +212,7 @@ def _lanes(scene: Scene, shown: Timeline, state: TimelineState, plan: Plan, room
         return [line for block in blocks for line in block][:room]
     lead = _lead(ranks) if room > LEAST_FOR_LEGEND and nearest not in ranks[: _lead(ranks)] else 0
     pinned = [line for block in blocks[:lead] for line in block]
-    return pinned + _window(blocks[lead:], ranks[lead:].index(nearest), state, room - len(pinned))
+    return pinned + _window(blocks[lead:], ranks[lead:].index(nearest), room - len(pinned))
 
 
 def _lead(ranks: list[int]) -> int:
@@ -222,13 +223,11 @@ def _lead(ranks: list[int]) -> int:
     return lead
 
 
-def _window(blocks: list[list[Line]], at: int, state: TimelineState, room: int) -> list[Line]:
+def _window(blocks: list[list[Line]], at: int, room: int) -> list[Line]:
     """The lane under the cursor whole, where it fits, and its neighbours about it."""
     begin, total, own = sum(map(len, blocks[:at])), sum(map(len, blocks)), len(blocks[at])
     before = (room - own) // 2 if own < room else 0
     top = max(0, min(begin - before, total - room))
-    state.lines = max(-top, min(state.lines, max(0, total - room) - top))
-    top += state.lines
     return [line for block in blocks for line in block][top : top + room]
 
 

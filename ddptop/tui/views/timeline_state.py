@@ -1,4 +1,4 @@
-"""What part of the timeline a person looks at. Changed by keys and mouse alone, never by a frame."""
+"""What the timeline shows: the step, the lane under the cursor, and the part of the time axis."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ class TimelineState:
     """The axis shows 1 / 2**level of the step."""
     begin: float = 0.0
     """Where it begins, as a share of the step."""
-    lines: int = 0
-    """Lines scrolled on from where the lane under the cursor begins."""
     every: bool = False
     """The all-reduces of every lane, not only of the one under the cursor."""
 
@@ -78,23 +76,21 @@ class TimelineState:
         held, self.step, self.held = self.step is not None, None, None
         return held
 
+    def to_hold(self, newest: Timeline) -> Timeline | None:
+        """What is held from now on: the picked step where it is the newest, none where none is picked."""
+        if self.step is None:
+            return None
+        return newest if self.step == newest.step else self.held
+
     def shown(self, newest: Timeline) -> Timeline:
         """The picked step, from `newest` or as it was last seen; otherwise `newest`."""
-        if self.step is None or self.step == newest.step:
-            self.held = newest if self.step is not None else None
-            return newest
-        if self.held is None or self.held.step != self.step:
+        if self.step in (None, newest.step) or self.held is None or self.held.step != self.step:
             return newest
         return replace(self.held, kept=newest.kept)
 
     def move(self, by: int, world: int) -> None:
         """The cursor some lanes down."""
         self.rank = min(max(self.rank + by, 0), max(0, world - 1))
-        self.lines = 0
-
-    def scroll(self, lines: int) -> None:
-        """The lanes some lines up: the view keeps it within what there is."""
-        self.lines += lines
 
     def toggle_all(self) -> None:
         """All-reduces of every lane, or of one."""

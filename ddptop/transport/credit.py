@@ -25,6 +25,10 @@ LARGEST_FRAME_BYTES = MAX_FRAME_BYTES - 64
 FORGET_NS = 600 * 10**9
 """A viewer that said nothing for ten minutes is forgotten; if it was only stopped, it is a new one later."""
 
+STOPPED_NS = 10 * 10**9
+"""A viewer asks at least every few seconds. One that has not for so long is stopped, and gives up its place
+where all are taken."""
+
 MAX_VIEWERS = 256
 """More than a team has; a process that connects in a loop must not grow the collector."""
 
@@ -119,7 +123,7 @@ class CreditServer:
             return False
         if name not in self._viewers and len(self._viewers) >= MAX_VIEWERS:
             self._forget_closed()
-            if len(self._viewers) >= MAX_VIEWERS:
+            if len(self._viewers) >= MAX_VIEWERS and not self._forget_stopped(now_ns):
                 return False
         viewer = self._viewers.setdefault(name, _Viewer(now_ns))
         if viewer.credit is None:
@@ -140,6 +144,15 @@ class CreditServer:
                 continue
             except zmq.ZMQError:
                 del self._viewers[name]
+
+    def _forget_stopped(self, now_ns: int) -> bool:
+        """The viewer that has been silent longest gives up its place, if it is stopped; it is a new one when
+        it goes on."""
+        name = min(self._viewers, key=lambda name: self._viewers[name].heard_ns)
+        if now_ns - self._viewers[name].heard_ns <= STOPPED_NS:
+            return False
+        del self._viewers[name]
+        return True
 
 
 class CreditClient:

@@ -106,6 +106,28 @@ def test_hostile_viewers_are_counted_and_limited(wire, link, server, client, mon
     assert len(server.waiting()) == 1
 
 
+def test_a_viewer_that_is_stopped_leaves_its_place_where_all_are_taken(
+    wire, link, server, client, monkeypatch
+):
+    monkeypatch.setattr(credit_module, "MAX_VIEWERS", 1)
+    ask(wire, server, client)
+    (stopped,) = server.waiting()
+    late = CreditClient(link.endpoint)
+    server.refused = 0
+    now_ns = time.monotonic_ns()
+    wire.wait_for(lambda: late.grant(Credit(0, 7, -1)) and (server.drain(now_ns) or server.refused > 0))
+    assert [viewer.name for viewer in server.waiting()] == [stopped.name]
+    stopped_ns = time.monotonic_ns() + credit_module.STOPPED_NS + 1
+    wire.wait_for(
+        lambda: (
+            late.grant(Credit(0, 7, -1))
+            and (server.drain(stopped_ns) or server.waiting()[0].name != stopped.name)
+        )
+    )
+    assert [viewer.credit.cursor for viewer in server.waiting()] == [7]
+    late.close()
+
+
 def test_a_viewer_that_was_killed_leaves_its_place_to_the_next(wire, link, server, monkeypatch):
     """Also where it owes nothing: it had been sent the frame that it asked for."""
     monkeypatch.setattr(credit_module, "MAX_VIEWERS", 2)

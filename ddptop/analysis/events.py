@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ddptop.analysis.health.exits import describe_exit, has_words, process_words, reason
 from ddptop.analysis.ranks import ABSENT, RankState, Session
 from ddptop.analysis.stall.device import device_word
+from ddptop.analysis.state import Figures
 from ddptop.analysis.steps.pairing import Pairing
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def begin_session(state: RunState, hello: Hello, t_ns: int) -> None:
     if hello.session in state.sessions or not 0 <= hello.rank < hello.world_size:
         return
     if state.clock is None:
-        state.set_clock(hello.unix_ns, t_ns)
+        state.clock = (hello.unix_ns, t_ns)
     if hello.incarnation < state.incarnation and state.ranks:
         return
     _regroup(state, hello)
@@ -99,7 +100,7 @@ def _regroup(state: RunState, hello: Hello) -> None:
     resized = hello.world_size != len(ranks) and (newer or hello.world_size > len(ranks))
     if not (newer or replaced or resized):
         return
-    state.figures.settle()
+    state.settle()
     if resized:
         del ranks[hello.world_size :]
         ranks += [ABSENT] * (hello.world_size - len(ranks))
@@ -110,7 +111,7 @@ def _regroup(state: RunState, hello: Hello) -> None:
             if rank_state is not ABSENT:
                 rank_state.forget_process()
     state.pairing = Pairing(len(ranks))
-    state.figures.restart(len(ranks))
+    state.figures = Figures(len(ranks), state.figures.size)
     state.replicas.restart(len(ranks))
     state.loss_spread.restart(len(ranks))
     state.complete_step = None
@@ -235,7 +236,7 @@ def _phase(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
 def _timer(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
     ready_us, end_us = event.fields.get("ready_us"), event.fields.get("end_us")
     if isinstance(ready_us, (int, float)) and isinstance(end_us, (int, float)):
-        state.figures.set_timer_bounds(event.rank, ready_us, end_us)
+        state.timers.take(event.rank, ready_us, end_us)
 
 
 def _device(state: RunState, event: Event, member: RankState, t_ns: int) -> None:

@@ -13,6 +13,7 @@ from ddptop.analysis.ranks import ABSENT, PassedLoss
 from ddptop.analysis.stall.log import StallLog
 from ddptop.analysis.stall.rule import stalled_since
 from ddptop.analysis.state import RunState
+from ddptop.analysis.steps.evaluate import StepEvaluation
 from ddptop.analysis.steps.pairing import Batch
 from ddptop.analysis.to_frame.frame import build, with_wanted
 from ddptop.frames.calls import compiling
@@ -60,6 +61,8 @@ class Reducer:
     ) -> None:
         """Options as of `RunState`."""
         self.state = RunState(window=window, history_points=history_points, stall_s=stall_s, tail=tail)
+        self._evaluation = StepEvaluation(self.state)
+        self.state.settle = self._evaluation.settle
         self._stall_log = StallLog()
 
     def stalled_since(self, now_ns: int) -> int | None:
@@ -81,7 +84,7 @@ class Reducer:
         `want`: one more part of it (`ddptop.frames.detail`).
         """
         state = self.state
-        state.figures.settle()
+        state.settle()
         with np.errstate(over="ignore", invalid="ignore"):  # losses may be 1e300, infinite or NaN
             frame = build(state, now_ns, cursor=cursor, focus=focus, source=source, recording=recording)
             return with_wanted(state, frame, want)
@@ -122,7 +125,7 @@ class Reducer:
         state = self.state
         first, state.run = state.run is None, run
         if first:
-            state.set_clock(run.unix_ns, run.monotonic_ns)
+            state.clock = (run.unix_ns, run.monotonic_ns)
         if run.state != "live" and state.ended_ns is None:
             state.ended_ns = t_ns
             code = "" if run.exit_code is None else f", exit code {run.exit_code}"
@@ -192,7 +195,7 @@ class Reducer:
             done = add(rank, step, row, batch)
             if done is not None:
                 state.complete_step = step
-                state.figures.take(done)
+                self._evaluation.take(done)
                 state.loss_spread.take(done, state.unix_s(t_ns))
             if row.loss is not None:
                 self._check_loss(row, rank, rank_state, step, t_ns)

@@ -7,19 +7,47 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ddptop.analysis.health.happenings import Log
 from ddptop.analysis.health.loss_spread import LossSpread
 from ddptop.analysis.health.replicas import Replicas
 from ddptop.analysis.ranks import NS
-from ddptop.analysis.steps.clocks import HostClocks, Interruptions
-from ddptop.analysis.steps.evaluate import Figures
+from ddptop.analysis.steps.clocks import HostClocks, Interruptions, TimerBounds
+from ddptop.analysis.steps.kept import KeptSteps
 from ddptop.analysis.steps.pairing import Groups, Layouts, Pairing
+from ddptop.analysis.steps.windows import StepWindow
 from ddptop.frames.history import KEPT_POINTS, HistoryStore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ddptop.analysis.ranks import RankState, Session
-    from ddptop.analysis.stall.positions import Standstill
+    from ddptop.analysis.steps.windows import DetailWindow
+    from ddptop.frames.columns import Column, Mask
     from ddptop.protocol.messages import Event, Run, Scalar
+
+
+class Figures:
+    """What is known from complete steps alone. A restart of ranks makes new ones; the history goes on."""
+
+    def __init__(self, world: int, size: int) -> None:
+        """`size`: steps of the window."""
+        self.world = world
+        self.size = size
+        self.steps = StepWindow(world, size)
+        self.detail: DetailWindow | None = None
+        """The last detailed steps; None before the first."""
+        self.kept = KeptSteps()
+        """The last detailed steps, row by row."""
+        self.loss: Column = np.full(world, np.nan)
+        """Each rank's last known loss among complete steps."""
+        self.has_loss: Mask = np.zeros(world, bool)
+        """Ranks that have reported one: it may still be NaN."""
+        self.straggler: int | None = None
+        self.straggler_since_s = 0.0
+        self.contradicted = False
+        """Whether the collectives contradict the hosts' clocks by more than their bound."""
 
 
 class RunState:
@@ -59,6 +87,7 @@ class RunState:
         self.groups = Groups()
         self.layouts = Layouts()
         self.clocks = HostClocks()
+        self.timers = TimerBounds()
         self.interruptions = Interruptions()
 
         self.log = Log()
@@ -73,9 +102,9 @@ class RunState:
         """The newest step that every rank has reported, in the ranks' present incarnation."""
         self.pairing = Pairing(0)
         self.history = HistoryStore(history_points)
-        self.figures = Figures(
-            self.ranks, self.layouts, self.history, self.log, window, clocks=self.clocks, groups=self.groups
-        )
+        self.figures = Figures(0, window)
+        self.settle: Callable[[], None] = lambda: None
+        """Evaluates the complete steps that wait, for whoever reads `figures` or `history`; the reducer's."""
         self.replicas = Replicas(self.log)
         self.loss_spread = LossSpread(self.log)
 
@@ -83,8 +112,6 @@ class RunState:
         """When a rank was last in a declared phase or evaluating: there, steps may stop."""
         self.compiling_ns = 0
         """When a rank last gave evidence of compiling."""
-        self.stood: tuple[int, int, Standstill | None] | None = None
-        """The result of the last diagnosis of a stall, after how many messages and when."""
         self.opinions: dict[str, tuple[int, tuple[str, ...]]] = {}
         """What torch's flight recorder analyser (`analyser`) and NCCL itself (`ras`) last reported of it,
         and when the ranks had been asked for it."""
@@ -117,13 +144,8 @@ class RunState:
     @property
     def history_end(self) -> int:
         """Number of the next history point."""
-        self.figures.settle()
+        self.settle()
         return self.history.end
-
-    def set_clock(self, unix_ns: int, at_ns: int) -> None:
-        """The run's first message with a time of day."""
-        self.clock = (unix_ns, at_ns)
-        self.figures.start_ns = unix_ns
 
     def unix_s(self, t_ns: int) -> float:
         """A moment on the collector's clock as Unix seconds; 0 at the very first message if no RUN came."""
@@ -133,7 +155,12 @@ class RunState:
     @property
     def started_s(self) -> float:
         """Unix seconds of the run's first message."""
-        return self.clock[0] / NS if self.clock else 0.0
+        return self.started_ns / NS
+
+    @property
+    def started_ns(self) -> int:
+        """The same in nanoseconds; 0 before it."""
+        return self.clock[0] if self.clock else 0
 
     def session_of(self, rank_state: RankState) -> Session | None:
         """The present process of a rank."""

@@ -9,10 +9,10 @@ import numpy as np
 
 from ddptop.analysis.steps.bucket_times import Timing, figures
 from ddptop.analysis.steps.clocks import SAME_HOST_BOUND_MS, Comparison
-from ddptop.analysis.steps.evaluate_buckets import Detailed, Prepared
+from ddptop.analysis.steps.evaluate_buckets import add_detail, figures_of_detail, figures_of_group
 from ddptop.analysis.steps.pairing import Scope
-from ddptop.analysis.steps.windows import DetailWindow
-from ddptop.analysis.straggler.flagged import Named
+from ddptop.analysis.steps.windows import DetailWindow, Flagged
+from ddptop.analysis.straggler import flagged
 from ddptop.frames.frame import Straggler
 from ddptop.protocol.messages import Bucket
 
@@ -38,7 +38,7 @@ def one_host(world: int) -> Comparison:
 
 def looks(
     late_ms: Column, *, size: int = 100, shown: float | Column = 1.0, hidden: bool = False
-) -> Iterator[tuple[int, Named | None, Detailed]]:
+) -> Iterator[tuple[int, Flagged | None, DetailWindow]]:
     """Judge steps in which each rank arrives as much later as `late_ms` (steps, ranks) says, in its forward.
 
     `shown`: the share of it that the forward took longer; the rest counts as `other`, or with `hidden` in no
@@ -51,8 +51,7 @@ def looks(
     timing = Timing((0,), ready[None], end[None], 2, True, np.zeros(ready.shape))
     found = figures(timing)
     scope = Scope("", tuple(range(world)))
-    detailed = Detailed(world, size)
-    detailed.window = window = DetailWindow(world, size, several_hosts=False)
+    window = DetailWindow(world, size, several_hosts=False)
     bucket = Bucket(model=0, index=0, bytes=8, wire_bytes=8, parameters=1, dtype="float32", hook="")
     part = window.scope(scope, 0, (bucket,), several_hosts=False)
     wall = end / 1000 + 1.0
@@ -65,17 +64,15 @@ def looks(
     other = np.full(wall.shape, 0.5) if hidden else wall - sum(phases)
     columns = np.stack([wall, *phases, other])
     points = np.arange(steps, dtype=float)
-    added = part.columns_of(wall, (0,), found, None, [one_host(world)] * steps)
-    whole = window.columns_of(points, columns, found.waits, None, [(part, (0,), found, None)])
-    prepared = Prepared(whole, {scope: added}, found.waits, found.waits)
+    group = figures_of_group(part, timing, found, None, wall, [one_host(world)] * steps)
+    evaluated = figures_of_detail(window, [group], found.waits, None, columns, points)
     at = 0
     while at < steps:
-        at, looked = detailed.add(prepared, at, points, points)
-        if looked:
-            yield at, detailed.naming.now, detailed
+        at, judged = add_detail(window, evaluated, at, points, points)
+        if judged:
+            yield at, window.flagged, window
 
 
-def straggler(detailed: Detailed, steps: int) -> Straggler | None:
-    """The figures of the rank named now."""
-    assert detailed.window is not None
-    return detailed.naming.straggler(detailed.window, detailed.window.judged(steps))
+def straggler(window: DetailWindow, steps: int) -> Straggler | None:
+    """The figures of the rank flagged now."""
+    return flagged.straggler(window, window.judged(steps))

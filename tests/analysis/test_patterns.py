@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
-    from ddptop.analysis.steps.evaluate_buckets import Detailed
-    from ddptop.analysis.straggler.flagged import Named
+    from ddptop.analysis.steps.windows import DetailWindow, Flagged
     from ddptop.frames.columns import Column
 
     Load = Callable[[Generator, int, int], Column]
@@ -98,7 +97,7 @@ def test_nobody_is_named_in_a_healthy_noisy_run(kind, world) -> None:
     assert named == []
 
 
-def last(late: Column) -> tuple[list[tuple[int, Named | None]], Detailed]:
+def last(late: Column) -> tuple[list[tuple[int, Flagged | None]], DetailWindow]:
     """All looks, and the state after the last."""
     found = list(looks(late))
     return [(steps, who) for steps, who, _ in found], found[-1][2]

@@ -62,7 +62,7 @@ def read(path: Path, first: int) -> Seen:
     with Recording.open(path) as recording:
         for received in recording.records():
             reducer.feed(received)
-            reducer.state.figures.settle()
+            reducer.state.settle()
             if reducer.state.complete_step is not None:
                 new = reducer.state.complete_step + 1 - len(seen.flagged)
                 seen.flagged.extend([reducer.state.figures.straggler] * new)

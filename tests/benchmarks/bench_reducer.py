@@ -66,7 +66,7 @@ def measure(world: int) -> str:
         begin = time.process_time()
         for message in pending:
             reducer.feed(message)
-        reducer.state.figures.settle()
+        reducer.state.settle()
         fed_s += time.process_time() - begin
         rows += sum(len(m.message.rows) for m in pending if isinstance(m.message, Steps))
         pending.clear()

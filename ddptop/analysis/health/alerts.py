@@ -16,7 +16,6 @@ from ddptop.analysis.health.exits import (
 )
 from ddptop.analysis.ranks import NS, SILENT_S
 from ddptop.analysis.stall import sentences
-from ddptop.analysis.stall.diagnosis import standstill
 from ddptop.analysis.stall.fatal_mismatch import fatal_mismatch
 from ddptop.analysis.stall.testimony import operation_words, testimony
 from ddptop.frames.calls import place
@@ -37,10 +36,13 @@ PASSED_LOSS_NS = 600 * NS
 
 
 def alerts(
-    state: RunState, states: Sequence[RankStatus], straggler: Straggler | None, now_ns: int
+    state: RunState,
+    states: Sequence[RankStatus],
+    straggler: Straggler | None,
+    stood: Standstill | None,
+    now_ns: int,
 ) -> tuple[Alert, ...]:
     """The worst first; of ranks that failed and ranks that are lost, those that were the cause."""
-    stood = standstill(state, states, now_ns)
     gone = [_failed(state, states), _lost(state, states)]
     if _first_lost(state, states):
         gone.reverse()

@@ -31,16 +31,7 @@ ALL_THREADS = 2
 
 
 def standstill(state: RunState, states: Sequence[RankStatus], now_ns: int) -> Standstill | None:
-    """What is known of the present stall; None where there is none. `states` are the ranks'.
-
-    A frame asks twice, for the stall and for the alerts: the second time costs nothing.
-    """
-    if state.stood is None or state.stood[:2] != (state.taken, now_ns):
-        state.stood = (state.taken, now_ns, _look(state, states, now_ns))
-    return state.stood[2]
-
-
-def _look(state: RunState, states: Sequence[RankStatus], now_ns: int) -> Standstill | None:
+    """What is known of the present stall; None where there is none. `states` are the ranks'."""
     since_ns = stalled_since(state, now_ns, grace_ns=COMPILE_GRACE_NS)
     if since_ns is None:
         return None
@@ -84,9 +75,8 @@ def position(state: RunState, rank: int, since_ns: int, now_ns: int) -> Position
     )
 
 
-def stall(state: RunState, states: Sequence[RankStatus], now_ns: int) -> Stall | None:
+def stall(state: RunState, found: Standstill | None, now_ns: int) -> Stall | None:
     """The verdict on the present stall, as frames carry it; None where there is none."""
-    found = standstill(state, states, now_ns)
     if found is None:
         return None
     ranks = _shown(found, len(state.ranks))

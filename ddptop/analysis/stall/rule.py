@@ -68,7 +68,7 @@ def patience_ns(state: RunState) -> int:
     least_ns = state.stall_s * NS
     if state.complete_step is None and min(member.step for member in state.ranks) == 0:
         return int(FIRST_STEP * least_ns)
-    state.figures.settle()
+    state.settle()
     steps = state.figures.steps
     walls = steps.group.of("step", steps.slots())
     median_ms = float(np.median(walls)) if len(walls) else 0.0

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ddptop.analysis.ranks import RankState
     from ddptop.frames.columns import Column
     from ddptop.protocol.messages import Clock
 
@@ -127,9 +126,8 @@ class TimerBounds:
             self._told[rank] = told
             self.version += 1
 
-    def compare(self, ranks: Sequence[int], members: Sequence[RankState], clocks: HostClocks) -> Comparison:
-        """How the times of these ranks, with their members, can be compared now."""
-        names = [member.hello.host if member.hello is not None else "" for member in members]
+    def compare(self, ranks: Sequence[int], names: Sequence[str], clocks: HostClocks) -> Comparison:
+        """How the times of these ranks can be compared now; `names`: of their hosts."""
         number = {name: i for i, name in enumerate(sorted(set(names)))}
         known = {name: clocks.of(name) if len(number) > 1 else None for name in number}
         alone = 0.0 if len(number) == 1 else np.nan  # one host: its clock need not be put on another

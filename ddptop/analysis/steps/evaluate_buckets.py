@@ -1,4 +1,8 @@
-"""Detailed steps on their way into the windows, and the looks at these in which a rank is named."""
+"""Detailed steps evaluated: from the reported times of every bucket to the rings of a `DetailWindow`.
+
+Consecutive steps of one kind are evaluated together. They are added in chunks, each up to the next evaluation
+of the flag rules.
+"""
 
 from __future__ import annotations
 
@@ -7,189 +11,260 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis.steps import bucket_times, formulas
-from ddptop.analysis.steps.windows import DETAIL_SCALARS, DETAILED_BACK, DetailWindow
-from ddptop.analysis.straggler import rules
-from ddptop.analysis.straggler.flagged import Naming
+from ddptop.analysis.steps.kept import Kind
+from ddptop.analysis.steps.windows import (
+    BUCKET_COLUMNS,
+    DETAIL_SCALARS,
+    DETAILED_BACK,
+    WAITS,
+    DetailWindow,
+)
+from ddptop.analysis.straggler.flagged import evaluate_flag
+from ddptop.analysis.straggler.rules import EVERY, EVERY_STEPS
+from ddptop.frames.columns import median
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddptop.analysis.steps.bucket_times import StepFigures, Waits
+    from ddptop.analysis.steps.bucket_times import StepFigures, Timing, Waits
     from ddptop.analysis.steps.clocks import Comparison
-    from ddptop.analysis.steps.pairing import CompleteStep, Part, Scope
-    from ddptop.analysis.steps.windows import DetailColumns, ScopeColumns, ScopeWindow
-    from ddptop.frames.columns import Column
+    from ddptop.analysis.steps.kept import DividedStep
+    from ddptop.analysis.steps.windows import ScopeWindow
+    from ddptop.frames.columns import Column, Mask
+
+BUSBW, BUSBW_FREE = DETAIL_SCALARS.index("busbw"), DETAIL_SCALARS.index("free_busbw")
 
 
-class Taken(NamedTuple):
-    """A complete step with what was known when it was complete: what comes later changes no figure of it."""
-
-    step: CompleteStep
-    parts: tuple[Part, ...]
-    compared: tuple[Comparison, ...]
-    """How the ranks of each part can be compared."""
-    version: int
-    """Of the process groups."""
-
-
-class Kind(NamedTuple):
-    """What consecutive steps must share to be worked off together."""
-
-    version: int
-    launched: tuple[tuple[int, tuple[int, ...], int, int, bool], ...]
-    """Of each part that can be judged: its number, the buckets launched, layout, the identity of what is
-    known of its buckets, and whether its ranks can be compared."""
-
-
-def kind_of(taken: Taken) -> Kind:
-    """With nothing launched where no process group can be judged."""
-    found = []
-    for i, (part, compared) in enumerate(zip(taken.parts, taken.compared, strict=True)):
-        numbers = bucket_times.launched(part.step)
-        if numbers is not None and min(numbers) >= 0 and max(numbers) < len(part.buckets):
-            found.append((i, numbers, part.layout, id(part.buckets), compared.comparable))
-    return Kind(taken.version, tuple(found))
-
-
-class Judged(NamedTuple):
-    """One process group in a run of steps."""
+class GroupFigures(NamedTuple):
+    """One process group in n detailed steps, with what its rings take: (columns, n, ...)."""
 
     window: ScopeWindow
-    numbers: tuple[int, ...]
-    timing: bucket_times.Timing
+    timing: Timing
     found: StepFigures
     free: StepFigures | None
     """Without comparing clocks; None where all is on one host."""
-    columns: ScopeColumns
+    ranks: Column
+    group: Column
+    bucket: Column
 
 
-class Prepared(NamedTuple):
-    """Steps worked out and not yet added."""
+class DetailFigures(NamedTuple):
+    """n detailed steps, with what the rings of all ranks take: (columns, n, ...)."""
 
-    columns: DetailColumns
-    scopes: dict[Scope, ScopeColumns]
+    groups: tuple[GroupFigures, ...]
     waits: Waits
     free: Waits
     """The same without comparing clocks, where there are several hosts."""
+    ranks: Column
+    group: Column
 
     def history(self, first: int, stop: int, *, clock_free: bool) -> tuple[Column, Column, Column]:
         """(stop - first,) wait and transfer of the steps, means over ranks in ms, and busbw."""
         waits = self.free if clock_free else self.waits
         wait, exposed = waits.exposed_wait[first:stop], waits.exposed[first:stop]
-        busbw = self.columns.group[BUSBW_FREE if clock_free else BUSBW, first:stop]
+        busbw = self.group[BUSBW_FREE if clock_free else BUSBW, first:stop]
         return formulas.mean(wait), formulas.mean(exposed - wait), busbw
 
 
-BUSBW, BUSBW_FREE = DETAIL_SCALARS.index("busbw"), DETAIL_SCALARS.index("free_busbw")
+def kind_of(step: DividedStep) -> Kind:
+    """With nothing launched where no process group has bucket detail of all its ranks."""
+    found = []
+    for i, (part, compared) in enumerate(zip(step.parts, step.compared, strict=True)):
+        numbers = bucket_times.launched(part.step)
+        if numbers is not None and min(numbers) >= 0 and max(numbers) < len(part.buckets):
+            found.append((i, numbers, part.layout, id(part.buckets), compared.comparable))
+    return Kind(step.version, tuple(found))
 
 
-class Detailed:
-    """The detailed steps of a world."""
-
-    def __init__(self, world: int, size: int) -> None:
-        self.window: DetailWindow | None = None
-        self.naming = Naming()
-        self._world = world
-        self._size = size
-        self._version = -1
-        self._newest = -1
-        """Number of the newest detailed step."""
-
-    def needs_new_window(self, taken: Taken, kind: Kind) -> bool:
-        """Whether layouts or process groups are others than so far: baselines start again."""
-        if self.window is None or kind.version != self._version:
-            return True
-        known = self.window.scopes
-        for i, *_ in kind.launched:
-            part = taken.parts[i]
-            if part.scope in known and known[part.scope].layout != part.layout:
-                return True
-        return False
-
-    def restart(self, taken: Taken, kind: Kind) -> None:
-        """A new window."""
-        several = any(compared.several_hosts for compared in taken.compared)
-        self.window = DetailWindow(self._world, self._size, several_hosts=several)
-        self.naming = Naming()
-        self._version = kind.version
-
-    def prepare(
-        self, run: Sequence[Taken], kind: Kind, backend: str, columns: Column, points: Column
-    ) -> Prepared:
-        """Work out consecutive steps of one kind; (wall and PHASES, n, ranks) in ms, history points (n,).
-
-        `backend`: of process groups that did not tell theirs.
-        """
-        window = self.window
-        assert window is not None
-        judged = [self._judge(run, i, numbers, backend, columns) for i, numbers, *_ in kind.launched]
-        scopes = [one.window.scope for one in judged]
-        if len(judged) == 1 and len(scopes[0].ranks) == self._world:
-            waits = judged[0].found.waits
-            free = None if judged[0].free is None else judged[0].free.waits
-        else:
-            united = [(one.window.scope.ranks, one.timing, one.found.met) for one in judged]
-            waits, free = bucket_times.together(self._world, united), None
-            if any(one.free is not None for one in judged):
-                apart = [(one.window.scope.ranks, one.timing, (one.free or one.found).met) for one in judged]
-                free = bucket_times.together(self._world, apart)
-        parts = [(one.window, one.numbers, one.found, one.free) for one in judged]
-        added = window.columns_of(points, columns, waits, free, parts)
-        of_scopes = {one.window.scope: one.columns for one in judged}
-        return Prepared(added, of_scopes, waits, waits if free is None else free)
-
-    def _judge(
-        self, run: Sequence[Taken], i: int, numbers: tuple[int, ...], backend: str, columns: Column
-    ) -> Judged:
-        """One process group over the run."""
-        assert self.window is not None
-        part, compared = run[0].parts[i], run[0].compared[i]
-        several = compared.several_hosts
-        window = self.window.scope(part.scope, part.layout, part.buckets, several_hosts=several)
-        offsets = np.stack([taken.compared[i].offset_ns for taken in run]) if several else None
-        steps = [taken.parts[i].step for taken in run]
-        lanes = formulas.lanes_of(part.backend or backend)
-        timing = bucket_times.timing(
-            steps, numbers, lanes=lanes, aligned=compared.comparable, offset_ns=offsets
-        )
-        found = bucket_times.figures(timing)
-        free = None
-        if several:
-            free = bucket_times.figures(bucket_times.apart(timing)) if compared.comparable else found
-        wall = columns[0] if len(window.members) == self._world else columns[0][:, window.members]
-        compared_each = [taken.compared[i] for taken in run]
-        added = window.columns_of(wall, numbers, found, free, compared_each)
-        return Judged(window, numbers, timing, found, free, added)
-
-    def add(self, prepared: Prepared, first: int, points: Column, steps: Column) -> tuple[int, bool]:
-        """Add prepared steps from `first` on, up to the next look or the end of the run.
-
-        `points`, `steps`: (n,) history points and step numbers. Returns where it stopped, and if it judged.
-        """
-        window = self.window
-        assert window is not None
-        due = _look_is_due(steps[first:], self._newest)
-        stop = min(
-            len(steps),
-            first + DETAILED_BACK - window.count % DETAILED_BACK,
-            first + 1 + int(due.argmax()) if due.any() else len(steps),
-        )
-        window.add(prepared.columns, prepared.scopes, first, stop)
-        self._newest = int(steps[stop - 1])
-        if not due[stop - first - 1]:
-            return stop, False
-        slots = window.judged(int(points[stop - 1]) + 1)
-        for scope in window.scopes.values():
-            scope.compare_clocks(slots)
-        self.naming.look(window, slots)
-        return stop, True
+def needs_new_window(window: DetailWindow | None, step: DividedStep, kind: Kind) -> bool:
+    """Whether layouts or process groups are others than so far: baselines start again."""
+    if window is None or kind.version != window.version:
+        return True
+    parts = (step.parts[i] for i, *_ in kind.launched)
+    return any(p.scope in window.scopes and window.scopes[p.scope].layout != p.layout for p in parts)
 
 
-def _look_is_due(steps: Column, before: int) -> Column:
-    """(n,) whether ranks are judged after these detailed steps; `before`: the detailed step before them.
+def evaluate_detail(
+    window: DetailWindow,
+    steps: Sequence[DividedStep],
+    kind: Kind,
+    backend: str,
+    columns: Column,
+    points: Column,
+) -> DetailFigures:
+    """Consecutive steps of one kind; (wall and PHASES, n, ranks) in ms, history points (n,).
 
-    By step number, not by how many were read: the looks are the same however a moment was reached.
+    `backend`: of process groups that did not report theirs.
+    """
+    world = columns.shape[-1]
+    groups = [
+        _evaluate_group(window, steps, kind, at, backend, columns[0]) for at in range(len(kind.launched))
+    ]
+    if len(groups) == 1 and len(groups[0].window.scope.ranks) == world:
+        waits = groups[0].found.waits
+        free = None if groups[0].free is None else groups[0].free.waits
+    else:
+        united = [(one.window.scope.ranks, one.timing, one.found.met) for one in groups]
+        waits, free = bucket_times.together(world, united), None
+        if any(one.free is not None for one in groups):
+            apart = [(one.window.scope.ranks, one.timing, (one.free or one.found).met) for one in groups]
+            free = bucket_times.together(world, apart)
+    return figures_of_detail(window, groups, waits, free, columns, points)
+
+
+def _evaluate_group(
+    window: DetailWindow, steps: Sequence[DividedStep], kind: Kind, at: int, backend: str, wall: Column
+) -> GroupFigures:
+    i, numbers, *_ = kind.launched[at]
+    part, compared = steps[0].parts[i], steps[0].compared[i]
+    several = compared.several_hosts
+    scope = window.scope(part.scope, part.layout, part.buckets, several_hosts=several)
+    offsets = np.stack([step.compared[i].offset_ns for step in steps]) if several else None
+    timing = bucket_times.timing(
+        [step.parts[i].step for step in steps],
+        numbers,
+        lanes=formulas.lanes_of(part.backend or backend),
+        aligned=compared.comparable,
+        offset_ns=offsets,
+    )
+    found = bucket_times.figures(timing)
+    free = None
+    if several:
+        free = bucket_times.figures(bucket_times.apart(timing)) if compared.comparable else found
+    own_wall = wall if len(scope.members) == wall.shape[-1] else wall[:, scope.members]
+    return figures_of_group(scope, timing, found, free, own_wall, [step.compared[i] for step in steps])
+
+
+def figures_of_group(
+    window: ScopeWindow,
+    timing: Timing,
+    found: StepFigures,
+    free: StepFigures | None,
+    wall: Column,
+    compared: Sequence[Comparison],
+) -> GroupFigures:
+    """What the rings of one process group take of n steps: (n, ranks) of this group, compared step by step.
+
+    `free`: the same steps without comparing clocks; None where all is on one host.
+    """
+    bounds = {id(one): one.bound_ms() for one in {id(one): one for one in compared}.values()}
+    bound = np.stack([bounds[id(one)] for one in compared])
+    late_end = np.stack([one.end_ms for one in compared])
+    ranks = np.stack([found.lateness, found.arrival, bound, np.maximum(found.spread, late_end)])
+    scalars = [median(wall), found.last, found.recoverable, found.half, found.skew]
+    group = np.stack([*scalars, found.contradiction])
+    bucket = _per_bucket(window, timing.numbers, found, free)
+    spread = BUCKET_COLUMNS.index("spread")
+    bucket[spread] = np.maximum(bucket[spread], late_end.mean(axis=-1)[:, None])
+    return GroupFigures(window, timing, found, free, ranks, group, bucket)
+
+
+def _per_bucket(
+    window: ScopeWindow, numbers: tuple[int, ...], found: StepFigures, free: StepFigures | None
+) -> Column:
+    """(columns, n, buckets). A bucket that went out several times in a step counts with its last time."""
+    values = np.full((len(BUCKET_COLUMNS), len(found.last), len(window.buckets)), np.nan)
+    for i, name in enumerate(BUCKET_COLUMNS):
+        source = found
+        if name.startswith("free_"):
+            if free is None:
+                continue
+            source, name = free, name.removeprefix("free_")
+        values[i][:, list(numbers)] = getattr(source, f"bucket_{name}")
+    return values
+
+
+def figures_of_detail(
+    window: DetailWindow,
+    groups: Sequence[GroupFigures],
+    waits: Waits,
+    free: Waits | None,
+    columns: Column,
+    points: Column,
+) -> DetailFigures:
+    """What the rings of all ranks take of n steps: of their history points (n,), their wall and PHASES
+    (.., n, ranks), their waits, and their process groups, with and without comparing clocks."""
+    kept = [getattr(waits, name) for name in WAITS]
+    computed = columns[3] - waits.exposed
+    phases = [columns[1], columns[2], computed, columns[4], columns[5]]
+    ranks = [*kept, columns[0] - waits.exposed_wait, *phases]
+    other = waits if free is None else free
+    if window.several_hosts:
+        ranks += [other.wait, other.transfer, other.exposed_wait, columns[0] - other.exposed_wait]
+    busbw = free_busbw = _busbw([(one, one.found) for one in groups])
+    if free is not None:
+        free_busbw = _busbw([(one, one.free or one.found) for one in groups])
+    scalars = [points, median(columns[0]), _overlap(waits), busbw, free_busbw]
+    recoverable = _gained(columns[0], [(one.window, one.found.recoverable) for one in groups])
+    hidden = np.fmin.reduce(waits.exposed, axis=-1)
+    both = _gained(columns[0], [(one.window, one.found.both) for one in groups])
+    group = np.stack([*scalars, recoverable, hidden, both])
+    return DetailFigures(tuple(groups), waits, other, np.stack(ranks), group)
+
+
+def _gained(wall: Column, groups: Sequence[tuple[ScopeWindow, Column]]) -> Column:
+    """(n,) how much shorter the median over ranks of the (n, ranks) step times were, had the steps of each
+    process group been so much (n,) shorter."""
+    less = np.zeros_like(wall)
+    for window, gain in groups:
+        less[:, window.members] = np.maximum(less[:, window.members], gain[:, None])
+    return median(wall) - median(wall - less)
+
+
+def _overlap(waits: Waits) -> Column:
+    """1 - exposed / union of all collectives, over all ranks, in percent."""
+    busy = np.nansum(waits.collective, axis=-1)
+    bare = np.nansum(waits.exposed, axis=-1)
+    hidden: Column = 100 * (1 - np.divide(bare, busy, out=np.full_like(busy, np.nan), where=busy > 0))
+    return hidden
+
+
+def _busbw(groups: Sequence[tuple[GroupFigures, StepFigures]]) -> Column:
+    """All bytes of the step over the time of its transfers (mean over ranks), with the bus factor; the mean
+    over process groups."""
+    each = []
+    for one, found in groups:
+        sizes = [one.window.buckets[number].wire_bytes for number in one.timing.numbers]
+        total = sum(float("nan") if size is None else size for size in sizes)
+        transfer = formulas.mean(found.waits.transfer)
+        each.append(formulas.bandwidth_gbps(np.full_like(transfer, total), transfer) * one.window.factor)
+    return formulas.mean(np.stack(each, axis=-1))
+
+
+def add_detail(
+    window: DetailWindow, figures: DetailFigures, first: int, points: Column, steps: Column
+) -> tuple[int, bool]:
+    """Add evaluated steps from `first` on, up to the next evaluation of the flag rules or the end of the run.
+
+    `points`, `steps`: (n,) history points and step numbers. Returns where it stopped, and whether the rules
+    were evaluated.
+    """
+    due = _rules_are_due(steps[first:], window.newest)
+    stop = min(
+        len(steps),
+        first + DETAILED_BACK - window.count % DETAILED_BACK,
+        first + 1 + int(due.argmax()) if due.any() else len(steps),
+    )
+    chunk = slice(first, stop)
+    scopes = {
+        g.window.scope: (g.ranks[:, chunk], g.group[:, chunk], g.bucket[:, chunk]) for g in figures.groups
+    }
+    window.add(figures.ranks[:, chunk], figures.group[:, chunk], scopes)
+    window.newest = int(steps[stop - 1])
+    if not due[stop - first - 1]:
+        return stop, False
+    slots = window.judged(int(points[stop - 1]) + 1)
+    for scope in window.scopes.values():
+        scope.compare_clocks(slots)
+    evaluate_flag(window, slots)
+    return stop, True
+
+
+def _rules_are_due(steps: Column, before: int) -> Mask:
+    """(n,) whether the rules are evaluated after these detailed steps; `before`: the detailed step before.
+
+    By step number, not by how many were read: the evaluations are the same however a moment was reached.
     """
     previous = np.concatenate([[before], steps[:-1]])
-    every = steps // np.maximum(steps - previous, 1) % rules.EVERY == rules.EVERY - 1
-    return np.asarray(every | (steps // rules.EVERY_STEPS > previous // rules.EVERY_STEPS))
+    every = steps // np.maximum(steps - previous, 1) % EVERY == EVERY - 1
+    return np.asarray(every | (steps // EVERY_STEPS > previous // EVERY_STEPS))

@@ -1,4 +1,4 @@
-"""The last detailed steps, row by row, in a bounded memory: what a timeline is drawn from."""
+"""Complete steps by process group; the last detailed ones are kept in a bounded memory, for timelines."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.analysis.steps.clocks import Comparison
-    from ddptop.analysis.steps.evaluate_buckets import Kind, Taken
-    from ddptop.analysis.steps.pairing import Scope
+    from ddptop.analysis.steps.pairing import CompleteStep, Part, Scope
     from ddptop.protocol.messages import Bucket
 
 KEPT_STEPS = 64
@@ -37,6 +36,27 @@ HEAD = (
 
 LONGEST_US = 2**31 - 1
 """35 minutes: a step that took longer is drawn as if it had ended then."""
+
+
+class DividedStep(NamedTuple):
+    """A complete step by process group, with what was known when it was complete: what comes later changes no
+    figure of it."""
+
+    step: CompleteStep
+    parts: tuple[Part, ...]
+    compared: tuple[Comparison, ...]
+    """How the ranks of each part can be compared."""
+    version: int
+    """Of the process groups."""
+
+
+class Kind(NamedTuple):
+    """What consecutive steps must share to be evaluated together."""
+
+    version: int
+    launched: tuple[tuple[int, tuple[int, ...], int, int, bool], ...]
+    """Of each part with bucket detail: its number, the buckets launched, layout, the identity of what is
+    known of its buckets, and whether its ranks can be compared."""
 
 
 class PackedPart(NamedTuple):
@@ -80,23 +100,23 @@ class Packed(NamedTuple):
         return own + sum(part.bytes for part in self.parts)
 
 
-def pack(taken: Taken, kind: Kind) -> Packed:
+def pack(divided: DividedStep, kind: Kind) -> Packed:
     """A step as arrays."""
-    rows, batches = taken.step.rows, taken.step.batches
+    rows, batches = divided.step.rows, divided.step.batches
     head = np.array([row[: len(HEAD)] for row in rows], np.int64).T
     base_ns = np.array([batch.base_ns for batch in batches], np.int64)
     parts = []
     for i, numbers, *_ in kind.launched:
-        part = taken.parts[i]
+        part = divided.parts[i]
         joined = np.array([bool(row.flags & Flag.JOINED) for row in part.step.rows])
         nothing = (0,) * (3 * len(numbers))
         cells = [nothing if row.flags & Flag.JOINED else row.cells for row in part.step.rows]
         times = np.array(cells, np.int64).reshape(len(cells), len(numbers), 3).transpose(2, 1, 0)
         ready, took = (_narrow(times[at]) for at in (1, 2))
-        found = (part.scope, part.buckets, part.backend, taken.compared[i], numbers, ready, took, joined)
+        found = (part.scope, part.buckets, part.backend, divided.compared[i], numbers, ready, took, joined)
         parts.append(PackedPart(*found))
-    compared = tuple((part.scope, how) for part, how in zip(taken.parts, taken.compared, strict=True))
-    return Packed(taken.step.step, _narrow(head), base_ns + 1000 * head[0], tuple(parts), compared)
+    compared = tuple((part.scope, how) for part, how in zip(divided.parts, divided.compared, strict=True))
+    return Packed(divided.step.step, _narrow(head), base_ns + 1000 * head[0], tuple(parts), compared)
 
 
 def _narrow(times_us: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -107,14 +127,14 @@ class KeptSteps:
     """The newest steps with bucket detail, and the newest one at all."""
 
     def __init__(self) -> None:
-        self._newest: tuple[Taken, Kind] | None = None
-        self._raw: deque[tuple[Taken, Kind]] = deque()
+        self._newest: tuple[DividedStep, Kind] | None = None
+        self._raw: deque[tuple[DividedStep, Kind]] = deque()
         self._raw_integers = 0
         self._packed: deque[Packed] = deque()
         self._packed_bytes = 0
         self._looked: Packed | None = None
 
-    def take(self, steps: Sequence[Taken], kinds: Sequence[Kind]) -> None:
+    def take(self, steps: Sequence[DividedStep], kinds: Sequence[Kind]) -> None:
         """Take complete steps, oldest first."""
         detailed = [i for i, kind in enumerate(kinds) if kind.launched]
         self._newest = (steps[-1], kinds[-1])
@@ -127,7 +147,7 @@ class KeptSteps:
     def numbers(self) -> tuple[int, ...]:
         """The steps with bucket detail, ascending."""
         packed = (one.step for one in self._packed)
-        return (*packed, *(taken.step.step for taken, _ in self._raw))
+        return (*packed, *(divided.step.step for divided, _ in self._raw))
 
     def find(self, step: int | None) -> Packed | None:
         """A step; None: the newest with detail, else the newest at all. None where it is not kept."""
@@ -147,16 +167,16 @@ class KeptSteps:
 
     def _look_up(self, step: int | None) -> Packed | None:
         newest = () if self._newest is None else (self._newest,)
-        for taken, kind in (*self._raw, *newest):
-            if taken.step.step == step:
-                return pack(taken, kind)
+        for divided, kind in (*self._raw, *newest):
+            if divided.step.step == step:
+                return pack(divided, kind)
         return next((one for one in self._packed if one.step == step), None)
 
     def _make_room(self) -> None:
         while self._raw_integers > RAW_INTEGERS and self._raw:
-            taken, kind = self._raw.popleft()
-            self._raw_integers -= _integers(taken)
-            packed = pack(taken, kind)
+            divided, kind = self._raw.popleft()
+            self._raw_integers -= _integers(divided)
+            packed = pack(divided, kind)
             self._packed.append(packed)
             self._packed_bytes += packed.bytes
         while len(self._packed) > 1 and self._packed_bytes > PACKED_BYTES:
@@ -168,6 +188,6 @@ class KeptSteps:
                 self._raw_integers -= _integers(self._raw.popleft()[0])
 
 
-def _integers(taken: Taken) -> int:
-    rows = taken.step.rows
+def _integers(divided: DividedStep) -> int:
+    rows = divided.step.rows
     return len(rows) * (len(rows[0]) + len(rows[0].cells))

@@ -6,6 +6,7 @@ A `StepWindow` holds every step's wall time and phases, a `DetailWindow` what bu
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,14 +15,12 @@ from ddptop.analysis.steps import formulas
 from ddptop.frames.columns import median
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
-    from ddptop.analysis.steps.bucket_times import StepFigures, Waits
-    from ddptop.analysis.steps.clocks import Comparison
     from ddptop.analysis.steps.pairing import Scope
     from ddptop.frames.columns import Column, Indices
     from ddptop.protocol.messages import Bucket
-    from ddptop.protocol.vocabulary import StepPhase
+    from ddptop.protocol.vocabulary import Pattern, StepPhase
 
 PHASES: tuple[StepPhase, ...] = ("data", "forward", "backward", "optimizer", "other")
 STEP_COLUMNS = ("step", *PHASES)
@@ -134,12 +133,24 @@ LONG = 1024
 """Detailed steps of which each last arriver is remembered: what happens now and then shows in many only."""
 
 
-class ScopeColumns(NamedTuple):
-    """Steps of one process group on their way into its window: (columns, n, ...) for each of its rings."""
+MOVES = 3
+"""Changes of the flagged rank that are remembered: so many in a short time are a rotating straggler."""
 
-    ranks: Column
-    group: Column
-    bucket: Column
+
+class Flagged(NamedTuple):
+    """The flagged rank, or the first of several, and for what it was flagged."""
+
+    scope: Scope
+    rank: int
+    """Its index in the process group."""
+    pattern: Pattern
+    cost_ms: float
+    lateness_ms: float
+    """When it was flagged."""
+
+    @property
+    def global_rank(self) -> int:
+        return self.scope.ranks[self.rank]
 
 
 class ScopeWindow:
@@ -179,35 +190,11 @@ class ScopeWindow:
         """The bus factor of its size."""
         return formulas.bus_factor(len(self.scope.ranks))
 
-    def columns_of(
-        self,
-        wall: Column,
-        numbers: tuple[int, ...],
-        found: StepFigures,
-        free: StepFigures | None,
-        compared: Sequence[Comparison],
-    ) -> ScopeColumns:
-        """What to `add` for n steps: (n, ranks) of this group, compared step by step.
-
-        `free`: the same steps without comparing clocks; None where all is on one host.
-        """
-        bounds = {id(one): one.bound_ms() for one in {id(one): one for one in compared}.values()}
-        bound = np.stack([bounds[id(one)] for one in compared])
-        late_end = np.stack([one.end_ms for one in compared])
-        ranks = np.stack([found.lateness, found.arrival, bound, np.maximum(found.spread, late_end)])
-        scalars = [median(wall), found.last, found.recoverable, found.half, found.skew]
-        group = np.stack([*scalars, found.contradiction])
-        bucket = self._per_bucket(numbers, found, free)
-        spread = BUCKET_COLUMNS.index("spread")
-        bucket[spread] = np.maximum(bucket[spread], late_end.mean(axis=-1)[:, None])
-        return ScopeColumns(ranks, group, bucket)
-
-    def add(self, steps: ScopeColumns, first: int, stop: int) -> None:
-        """Take some of the steps."""
-        ranks, group = steps.ranks[:, first:stop], steps.group[:, first:stop]
+    def add(self, ranks: Column, group: Column, bucket: Column) -> None:
+        """Add n steps, (columns, n, ...) for each ring."""
         self.ranks.add(ranks)
         self.group.add(group)
-        self.bucket.add(steps.bucket[:, first:stop])
+        self.bucket.add(bucket)
         self.long.add(np.stack([group[1], group[2], group[0], np.fmax.reduce(ranks[2], axis=-1)]))
 
     def pass_over(self, steps: int) -> None:
@@ -240,37 +227,28 @@ class ScopeWindow:
             return np.full(len(self.members), np.nan)
         return np.asarray(np.fmax.reduce(self.ranks.of("bound", slots), axis=-1), np.float64)
 
-    def _per_bucket(self, numbers: tuple[int, ...], found: StepFigures, free: StepFigures | None) -> Column:
-        """(columns, n, buckets). A bucket that went out several times in a step counts with its last time."""
-        values = np.full((len(BUCKET_COLUMNS), len(found.last), len(self.buckets)), np.nan)
-        for i, name in enumerate(BUCKET_COLUMNS):
-            source = found
-            if name.startswith("free_"):
-                if free is None:
-                    continue
-                source, name = free, name.removeprefix("free_")
-            values[i][:, list(numbers)] = getattr(source, f"bucket_{name}")
-        return values
-
-
-class DetailColumns(NamedTuple):
-    """Detailed steps on their way into a window: (columns, n, ...) for each of its rings."""
-
-    ranks: Column
-    group: Column
-
 
 class DetailWindow:
     """The detailed steps of one set of layouts. A rebuild makes a new one: baselines start again."""
 
-    def __init__(self, world: int, size: int, *, several_hosts: bool) -> None:
+    def __init__(
+        self, world: int, size: int, *, several_hosts: bool, version: int = -1, newest: int = -1
+    ) -> None:
+        """`version`: of the process groups; `newest`: number of the newest detailed step so far."""
         self.several_hosts = several_hosts
+        self.version = version
+        self.newest = newest
         columns = (*WAITS, "self", *PARTS, *(FREE if several_hosts else ()))
         self.ranks = Ring(columns, (world,), size)
         self.group = Ring(DETAIL_SCALARS, (), size, wide=True)
         self.scopes: dict[Scope, ScopeWindow] = {}
         self.best_self = np.full(world, np.nan)
         """Each rank's own best median self time so far, of DETAILED_BACK steps at a time."""
+        self.flagged: Flagged | None = None
+        self.last_flagged: Flagged | None = None
+        """The last one that was."""
+        self.moves: deque[int] = deque(maxlen=MOVES)
+        """Detailed steps at which the flag went from one rank to another."""
         self._size = size
 
     @property
@@ -296,15 +274,20 @@ class DetailWindow:
         found.buckets = buckets
         return found
 
-    def add(self, steps: DetailColumns, parts: dict[Scope, ScopeColumns], first: int, stop: int) -> None:
-        """Take some of the steps. Not past a multiple of DETAILED_BACK at once, where baselines are read."""
-        self.ranks.add(steps.ranks[:, first:stop])
-        self.group.add(steps.group[:, first:stop])
+    def add(
+        self, ranks: Column, group: Column, scopes: Mapping[Scope, tuple[Column, Column, Column]]
+    ) -> None:
+        """Add n steps, (columns, n, ...) for each ring, and those of the process groups that have detail.
+
+        Not past a multiple of DETAILED_BACK at once, where the best times are read.
+        """
+        self.ranks.add(ranks)
+        self.group.add(group)
         for scope, window in self.scopes.items():
-            if scope in parts:
-                window.add(parts[scope], first, stop)
+            if scope in scopes:
+                window.add(*scopes[scope])
             else:
-                window.pass_over(stop - first)
+                window.pass_over(group.shape[1])
         if self.count % DETAILED_BACK == 0:
             name = "free_self" if self.clock_free else "self"
             own = self.ranks.medians((name,), self.ranks.recent(DETAILED_BACK))[name]
@@ -322,59 +305,3 @@ class DetailWindow:
         """Slots of the steps from a history point on, at most the window, oldest first."""
         slots = self.group.recent(self._size)
         return np.asarray(slots[self.group.of("point", slots) >= point])
-
-    def columns_of(
-        self,
-        points: Column,
-        columns: Column,
-        found: Waits,
-        free: Waits | None,
-        parts: Sequence[tuple[ScopeWindow, tuple[int, ...], StepFigures, StepFigures | None]],
-    ) -> DetailColumns:
-        """What to `add` for n steps: of their history points (n,), (wall and PHASES, n, ranks), their waits,
-        and for each process group the launched buckets and its figures, with and without comparing clocks."""
-        kept = [getattr(found, name) for name in WAITS]
-        computed = columns[3] - found.exposed
-        phases = [columns[1], columns[2], computed, columns[4], columns[5]]
-        ranks = [*kept, columns[0] - found.exposed_wait, *phases]
-        if self.several_hosts:
-            other = found if free is None else free
-            ranks += [other.wait, other.transfer, other.exposed_wait, columns[0] - other.exposed_wait]
-        busbw = _busbw([(window, numbers, own) for window, numbers, own, _ in parts])
-        free_busbw = busbw
-        if free is not None:
-            free_busbw = _busbw([(window, numbers, other or own) for window, numbers, own, other in parts])
-        scalars = [points, median(columns[0]), _overlap(found), busbw, free_busbw]
-        recoverable = _gained(columns[0], [(window, own.recoverable) for window, _, own, _ in parts])
-        hidden = np.fmin.reduce(found.exposed, axis=-1)
-        both = _gained(columns[0], [(window, own.both) for window, _, own, _ in parts])
-        return DetailColumns(np.stack(ranks), np.stack([*scalars, recoverable, hidden, both]))
-
-
-def _gained(wall: Column, parts: Sequence[tuple[ScopeWindow, Column]]) -> Column:
-    """(n,) how much shorter the median over ranks of the (n, ranks) step times were, had the steps of each
-    process group been so much (n,) shorter."""
-    less = np.zeros_like(wall)
-    for window, gain in parts:
-        less[:, window.members] = np.maximum(less[:, window.members], gain[:, None])
-    return median(wall) - median(wall - less)
-
-
-def _overlap(found: Waits) -> Column:
-    """1 - exposed / union of all collectives, over all ranks, in percent."""
-    busy = np.nansum(found.collective, axis=-1)
-    bare = np.nansum(found.exposed, axis=-1)
-    hidden: Column = 100 * (1 - np.divide(bare, busy, out=np.full_like(busy, np.nan), where=busy > 0))
-    return hidden
-
-
-def _busbw(parts: Sequence[tuple[ScopeWindow, tuple[int, ...], StepFigures]]) -> Column:
-    """All bytes of the step over the time in which some moved (mean over ranks), with the bus factor; the
-    mean over process groups."""
-    each = []
-    for window, numbers, found in parts:
-        sizes = [window.buckets[number].wire_bytes for number in numbers]
-        total = sum(float("nan") if size is None else size for size in sizes)
-        moving = formulas.mean(found.waits.transfer)
-        each.append(formulas.bandwidth_gbps(np.full_like(moving, total), moving) * window.factor)
-    return formulas.mean(np.stack(each, axis=-1))

@@ -14,12 +14,12 @@ import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import DetailMedians, known
-from ddptop.analysis.straggler import rules
+from ddptop.analysis.straggler import flagged, rules
 from ddptop.frames.columns import median
 from ddptop.frames.frame import Suspect
 
 if TYPE_CHECKING:
-    from ddptop.analysis.steps.evaluate import Figures
+    from ddptop.analysis.state import Figures
     from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow
     from ddptop.frames.columns import Column, Indices
     from ddptop.frames.frame import Straggler
@@ -72,7 +72,7 @@ def present(figures: Figures, end: int) -> Present:
     straggler = suspect = None
     if len(slots):
         judged = window.judged(end)
-        straggler = figures.flagged(judged)
+        straggler = flagged.straggler(window, judged)
         suspect = _suspect(window, judged) if straggler is None else None
     late = suspect if straggler is None or straggler.pattern != "persistent" else straggler
     if late is not None:
@@ -83,7 +83,7 @@ def present(figures: Figures, end: int) -> Present:
             steps = steps[-(end - int(window.group.of("point", slots[:1])[0])) :]
     detail = DetailMedians(window, slots, figures.world)
     if straggler is not None:
-        straggler = figures.flagged(slots) or straggler
+        straggler = flagged.straggler(window, slots) or straggler
     return _with_cost(figures, Present(steps, detail, straggler, suspect, WhatIf()), end)
 
 
@@ -145,7 +145,9 @@ def _with_cost(figures: Figures, found: Present, end: int) -> Present:
     if window is None or not detail.enough:
         return found
     gain, hidden, both = (window.group.of(name, detail.slots) for name in ("recoverable", "hidden", "both"))
-    own_gain = figures.flagged_gain(straggler, detail.slots) if straggler is not None else None
+    own_gain = (
+        _flagged_gain(window, figures.world, straggler, detail.slots) if straggler is not None else None
+    )
     if straggler is not None and own_gain is not None and straggler.pattern != "rotating":
         gain = own_gain
         both = np.fmax(both, gain + hidden if straggler.ranks else gain)
@@ -169,6 +171,20 @@ def _with_cost(figures: Figures, found: Present, end: int) -> Present:
         cost_pct = 100 * (1 - even_ms / p50)
         straggler = replace(straggler, cost_pct=cost_pct) if cost_pct >= rules.KEEP_PCT else None
     return found._replace(straggler=straggler, what_if=what_if)
+
+
+def _flagged_gain(window: DetailWindow, world: int, straggler: Straggler, slots: Indices) -> Column | None:
+    """(n,) ms by which each detailed step had been shorter without the flagged ranks' lateness.
+
+    None where their process group is not all ranks: its steps are not those of the others; and where all of
+    them are flagged: none is left to compare them with.
+    """
+    flag = window.flagged
+    assert flag is not None
+    ranks = tuple(flag.scope.ranks.index(rank) for rank in straggler.ranks or (straggler.rank,))
+    if len(flag.scope.ranks) < world or len(set(ranks)) >= world:
+        return None
+    return rules.gain(window.scopes[flag.scope], slots, ranks)[1]
 
 
 def _nearest(at: Column, points: Indices) -> Indices:

@@ -5,18 +5,16 @@ In which phase a late rank's excess lies.
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.steps.windows import PARTS, PHASES
+from ddptop.analysis.steps.windows import MOVES, PARTS, PHASES, Flagged
 from ddptop.analysis.straggler import rules
 from ddptop.frames.columns import median
 from ddptop.frames.frame import Straggler
 
 if TYPE_CHECKING:
-    from ddptop.analysis.steps.pairing import Scope
     from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow
     from ddptop.frames.columns import Indices, Mask
     from ddptop.frames.frame import Straggler
@@ -76,135 +74,109 @@ FADED = 0.25
 """A rank whose lateness has come down to this share of what it was named with is not the same story any more:
 to go on with its name it must be named anew. Otherwise noise, which is always about, would keep it."""
 
-MOVES, MOVES_WITHIN = 3, 512
-"""A name that went on from one rank to another so often within so many detailed steps is one that rotates."""
+MOVES_WITHIN = 512
+"""A flag that went from one rank to another MOVES times within so many detailed steps is one that rotates."""
 
 
-class Named(NamedTuple):
-    """Who is named, and for what."""
-
-    scope: Scope
-    rank: int
-    """Its place in the process group."""
-    pattern: Pattern
-    cost_ms: float
-    lateness_ms: float
-    """When it was named."""
-
-    @property
-    def global_rank(self) -> int:
-        return self.scope.ranks[self.rank]
+def evaluate_flag(detail: DetailWindow, slots: Indices) -> None:
+    """Look at the judged steps and decide anew."""
+    before = detail.flagged
+    found = [named for window in detail.scopes.values() if (named := _in(detail, window, slots)) is not None]
+    kept = [named for named in found if before is not None and named[:2] == before[:2]]
+    detail.flagged = kept[0] if kept else max(found, key=lambda named: named.cost_ms, default=None)
+    if detail.flagged is None or not _borne_out(detail, slots):
+        detail.flagged = None
+        return
+    if detail.last_flagged is not None and detail.last_flagged[:2] != detail.flagged[:2]:
+        detail.moves.append(detail.count)
+    detail.last_flagged = detail.flagged
 
 
-class Naming:
-    """Judges every process group in turn and names the rank that costs most."""
-
-    def __init__(self) -> None:
-        self.now: Named | None = None
-        self._last: Named | None = None
-        """The last one that was named."""
-        self._moves: deque[int] = deque(maxlen=MOVES)
-        """Detailed steps at which the name went from one rank to another."""
-
-    def look(self, detail: DetailWindow, slots: Indices) -> None:
-        """Look at the judged steps and decide anew."""
-        before = self.now
-        found = [
-            named
-            for window in detail.scopes.values()
-            if (named := self._in(detail, window, slots)) is not None
-        ]
-        kept = [named for named in found if before is not None and named[:2] == before[:2]]
-        self.now = kept[0] if kept else max(found, key=lambda named: named.cost_ms, default=None)
-        if self.now is None or not self._borne_out(detail, slots):
-            self.now = None
-            return
-        if self._last is not None and self._last[:2] != self.now[:2]:
-            self._moves.append(detail.count)
-        self._last = self.now
-
-    def _in(self, detail: DetailWindow, window: ScopeWindow, slots: Indices) -> Named | None:
-        """The rank to name in one process group."""
-        if window.clock_free:
-            return None
-        held = self.now if self.now is not None and self.now.scope == window.scope else None
-        rank = None if held is None else held.rank
-        seen = rules.persistent(window, slots, rank if held is None or held.pattern == "persistent" else None)
-        if seen is None:
-            seen = rules.by_a_phase(detail, window)
-        if seen is not None:
-            faded = held is not None and seen.lateness_ms < FADED * held.lateness_ms
-            first = held is None or held.rank != seen.ranks[0] or rules.clearly(seen)
-            if first or not faded:
-                named_with = seen.lateness_ms if held is None or first else held.lateness_ms
-                return Named(window.scope, seen.ranks[0], "persistent", seen.cost_ms, named_with)
-        others: tuple[tuple[Pattern, rules.Found | None], ...] = (
-            ("intermittent", rules.intermittent(window)),
-            ("rotating", rules.rotating(window, rank)),
-        )
-        for pattern, found in others:
-            if found is not None:
-                return Named(window.scope, found.ranks[0], pattern, found.cost_ms, found.recoverable_ms)
+def _in(detail: DetailWindow, window: ScopeWindow, slots: Indices) -> Flagged | None:
+    """The rank to name in one process group."""
+    if window.clock_free:
         return None
+    held = detail.flagged if detail.flagged is not None and detail.flagged.scope == window.scope else None
+    rank = None if held is None else held.rank
+    seen = rules.persistent(window, slots, rank if held is None or held.pattern == "persistent" else None)
+    if seen is None:
+        seen = rules.by_a_phase(detail, window)
+    if seen is not None:
+        faded = held is not None and seen.lateness_ms < FADED * held.lateness_ms
+        first = held is None or held.rank != seen.ranks[0] or rules.clearly(seen)
+        if first or not faded:
+            named_with = seen.lateness_ms if held is None or first else held.lateness_ms
+            return Flagged(window.scope, seen.ranks[0], "persistent", seen.cost_ms, named_with)
+    others: tuple[tuple[Pattern, rules.Found | None], ...] = (
+        ("intermittent", rules.intermittent(window)),
+        ("rotating", rules.rotating(window, rank)),
+    )
+    for pattern, found in others:
+        if found is not None:
+            return Flagged(window.scope, found.ranks[0], pattern, found.cost_ms, found.recoverable_ms)
+    return None
 
-    def _borne_out(self, detail: DetailWindow, slots: Indices) -> bool:
-        """Whether what is or stays named can be seen in the rank's own time as well."""
-        named = self.now
-        assert named is not None
-        window, newest = detail.scopes[named.scope], detail.group.recent(rules.NEWEST)
-        for judged in (newest, slots):
-            found = self.straggler(detail, judged)
-            if found is not None and bears_out(detail, window, judged, named.rank, found):
-                return True
-        return False
 
-    def straggler(self, detail: DetailWindow, slots: Indices) -> Straggler | None:
-        """The figures of the named rank over the judged steps, with the cause; None when they no longer bear
-        the name out, or nobody is named."""
-        named = self.now
-        window = None if named is None else detail.scopes.get(named.scope)
-        if named is None or window is None or not len(slots):
-            return None
-        if named.pattern == "persistent":
-            return self._persistent(detail, window, slots, named)
-        if named.pattern == "intermittent":
-            found = rules.intermittent(window)
-        else:
-            found = rules.rotating(window, named.rank)
-        return None if found is None else _of_pattern(detail, window, slots, named, found)
+def _borne_out(detail: DetailWindow, slots: Indices) -> bool:
+    """Whether what is or stays named can be seen in the rank's own time as well."""
+    named = detail.flagged
+    assert named is not None
+    window, newest = detail.scopes[named.scope], detail.group.recent(rules.NEWEST)
+    for judged in (newest, slots):
+        found = straggler(detail, judged)
+        if found is not None and bears_out(detail, window, judged, named.rank, found):
+            return True
+    return False
 
-    def _persistent(
-        self, detail: DetailWindow, window: ScopeWindow, slots: Indices, named: Named
-    ) -> Straggler | None:
-        judged = rules.over_the_same(window, slots, named.rank)
-        if judged is None:
-            return None
-        seen, slots = judged
-        slots = window.told(slots)
-        # Of one rank all steps count, of several those in which each is late.
-        late: Mask = np.zeros((len(slots), len(window.members)), bool)
-        late[:, list(seen.ranks)] = True
-        if len(seen.ranks) > 1:
-            lateness = window.ranks.of("lateness", slots).T[:, list(seen.ranks)]
-            late[:, list(seen.ranks)] = lateness > seen.bound_ms
-        parts = excess(detail, window, slots, late)
-        moving = len(self._moves) == MOVES and detail.count - self._moves[0] <= MOVES_WITHIN
-        return Straggler(
-            rank=named.global_rank,
-            pattern="rotating" if moving else "persistent",
-            lateness_ms=seen.lateness_ms,
-            bound_ms=seen.bound_ms,
-            recoverable_ms=seen.recoverable_ms,
-            cost_pct=seen.cost_pct,
-            last_pct=100 * seen.share,
-            cause=cause(parts),
-            parts_ms=parts,
-            ranks=tuple(window.scope.ranks[rank] for rank in seen.ranks) if len(seen.ranks) > 1 else (),
-        )
+
+def straggler(detail: DetailWindow, slots: Indices) -> Straggler | None:
+    """The figures of the named rank over the judged steps, with the cause; None when they no longer bear
+    the name out, or nobody is named."""
+    named = detail.flagged
+    window = None if named is None else detail.scopes.get(named.scope)
+    if named is None or window is None or not len(slots):
+        return None
+    if named.pattern == "persistent":
+        return _persistent(detail, window, slots, named)
+    if named.pattern == "intermittent":
+        found = rules.intermittent(window)
+    else:
+        found = rules.rotating(window, named.rank)
+    return None if found is None else _of_pattern(detail, window, slots, named, found)
+
+
+def _persistent(
+    detail: DetailWindow, window: ScopeWindow, slots: Indices, named: Flagged
+) -> Straggler | None:
+    judged = rules.over_the_same(window, slots, named.rank)
+    if judged is None:
+        return None
+    seen, slots = judged
+    slots = window.told(slots)
+    # Of one rank all steps count, of several those in which each is late.
+    late: Mask = np.zeros((len(slots), len(window.members)), bool)
+    late[:, list(seen.ranks)] = True
+    if len(seen.ranks) > 1:
+        lateness = window.ranks.of("lateness", slots).T[:, list(seen.ranks)]
+        late[:, list(seen.ranks)] = lateness > seen.bound_ms
+    parts = excess(detail, window, slots, late)
+    moving = len(detail.moves) == MOVES and detail.count - detail.moves[0] <= MOVES_WITHIN
+    return Straggler(
+        rank=named.global_rank,
+        pattern="rotating" if moving else "persistent",
+        lateness_ms=seen.lateness_ms,
+        bound_ms=seen.bound_ms,
+        recoverable_ms=seen.recoverable_ms,
+        cost_pct=seen.cost_pct,
+        last_pct=100 * seen.share,
+        cause=cause(parts),
+        parts_ms=parts,
+        ranks=tuple(window.scope.ranks[rank] for rank in seen.ranks) if len(seen.ranks) > 1 else (),
+    )
 
 
 def _of_pattern(
-    detail: DetailWindow, window: ScopeWindow, slots: Indices, named: Named, found: rules.Found
+    detail: DetailWindow, window: ScopeWindow, slots: Indices, named: Flagged, found: rules.Found
 ) -> Straggler:
     """Lateness and cause over the late steps only."""
     last = window.group.of("last", slots)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ddptop.analysis.health.alerts import alerts
 from ddptop.analysis.ranks import group_state
-from ddptop.analysis.stall.diagnosis import stall
+from ddptop.analysis.stall.diagnosis import stall, standstill
 from ddptop.analysis.stall.rule import rank_states
 from ddptop.analysis.stall.testimony import deaths
 from ddptop.analysis.steps.medians import known
@@ -59,7 +59,7 @@ def build(
     detail, straggler = made_of.detail, made_of.straggler
     outcome: RunOutcome = state.run.state if state.run is not None else "live"
     states = rank_states(state, now_ns)
-    stood = stall(state, states, now_ns)
+    stood = standstill(state, states, now_ns)
     simulated = state.run is not None and state.run.simulated
     in_world = focus is not None and 0 <= focus < figures.world
     return Frame(
@@ -71,14 +71,14 @@ def build(
         buckets=bucket_figures(state, detail),
         straggler=with_throttle(straggler, state.ranks),
         suspect=made_of.suspect,
-        alerts=alerts(state, states, straggler, now_ns),
+        alerts=alerts(state, states, straggler, stood, now_ns),
         happenings=state.log.all(),
         overhead=_overhead(state),
         history=state.history.since(cursor),
         focus=rank_steps(state, detail, focus) if in_world and focus is not None else None,
         records=sum(member.records for member in state.ranks),
         lost_records=sum(member.lost_records for member in state.ranks),
-        stall=stood,
+        stall=stall(state, stood, now_ns),
         deaths=deaths(state, now_ns),
         logged=logged(state.ranks, focus),
         gpus=gpu_facts(state.ranks),
@@ -128,7 +128,7 @@ def _group(state: RunState, made_of: Present) -> Group:
     number, step, end = (figures.steps.group.of(name, slots) for name in ("number", "step", "end"))
     p50 = known(np.median(step)) if len(step) else None
     span = float(end[-1] - end[0]) if len(end) > 1 else 0.0
-    loss = np.where(figures.loss_told, figures.loss, np.nan)
+    loss = np.where(figures.has_loss, figures.loss, np.nan)
     finite = np.isfinite(loss).any()
     collective, wait, transfer, exposed = (detail.over_ranks(name) for name in GROUP_WAITS)
     return Group(
@@ -136,7 +136,7 @@ def _group(state: RunState, made_of: Present) -> Group:
         steps_per_s=float(number[-1] - number[0]) / span if span > 0 else None,
         step_ms_p50=p50,
         step_ms_p95=known(np.quantile(step, 0.95)) if len(step) else None,
-        loss_mean=known(figures.loss[figures.loss_told].mean()) if figures.loss_told.any() else None,
+        loss_mean=known(figures.loss[figures.has_loss].mean()) if figures.has_loss.any() else None,
         loss_min=known(np.nanmin(loss)) if finite else None,
         loss_max=known(np.nanmax(loss)) if finite else None,
         loss_min_rank=int(np.nanargmin(loss)) if finite else None,

@@ -435,7 +435,9 @@ def interrupted(stage: Stage, moving: tuple[int, ...], beating: tuple[int, ...])
 def test_a_collector_that_was_held_up_takes_no_rank_for_stalled(stage) -> None:
     incidents = Incidents(stage.reducer)
     feed = stage.reducer.feed
-    stage.reducer.feed = lambda received: (feed(received), incidents.after(received, received.t_ns))[0]
+    stage.reducer.feed = lambda received: (feed(received), incidents.after_message(received, received.t_ns))[
+        0
+    ]
     interrupted(stage, (0, 1, 2, 3), (0, 1, 2, 3))
     stage.beat(40, {rank: {**IN_41, "step": 72} for rank in range(4)})
     assert (stage.frame().run.state, stage.frame().stall, incidents.stalls) == ("live", None, [])

@@ -5,19 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.health.exits import (
-    describe_exit,
-    ended_badly,
-    ended_ns,
-    ended_step,
-    has_words,
-    own_call,
-    reason,
-)
+from ddptop.analysis.health.exits import describe_exit, ended_badly, ended_ns, has_words, own_call, reason
 from ddptop.analysis.ranks import NS, SILENT_S
 from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.fatal_mismatch import fatal_mismatch
-from ddptop.analysis.stall.testimony import operation_words, testimony
+from ddptop.analysis.stall.testimony import ended_step, operation_words, testimony
 from ddptop.frames.calls import place
 from ddptop.frames.frame import Alert
 from ddptop.frames.phrases import ranks_phrase

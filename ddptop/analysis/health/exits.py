@@ -11,7 +11,6 @@ from ddptop.protocol.messages import WELL
 
 if TYPE_CHECKING:
     from ddptop.analysis.ranks import RankState
-    from ddptop.analysis.state import RunState
     from ddptop.frames.stall import Call
 
 _FOLLOWS = re.compile(
@@ -64,18 +63,6 @@ def describe_exit(member: RankState, step: int | None = None) -> str:
     where = f" ({place(call)})" if call is not None else ""
     at = f" at step {member.step if step is None else step:,}"
     return exit_phrase(member.signal, member.exit_code, reason(member), at=at, detail=where)
-
-
-def ended_step(state: RunState, rank: int) -> int:
-    """The step in which a rank ended: its last word on that may be half a second old.
-
-    Where all ranks share one process group, no other can be more than a step ahead of it.
-    """
-    members = state.ranks
-    step = members[rank].step
-    if state.groups.only(len(members)) is None:
-        return step
-    return max(step, max(member.step for member in members) - 1)
 
 
 def has_words(member: RankState) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.health.exits import describe_exit, ended_step
+from ddptop.analysis.health.exits import describe_exit
 from ddptop.analysis.stall.device import device_lines, stuck_words
-from ddptop.analysis.stall.testimony import answer_since, operation_name, operation_words, pending
+from ddptop.analysis.stall.testimony import answer_since, ended_step, operation_name, operation_words, pending
 from ddptop.frames.calls import place
 from ddptop.frames.phrases import ranks_phrase
 

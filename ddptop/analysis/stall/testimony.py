@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.health.exits import ended_badly, ended_ns, ended_step, own_call, process_words, reason
+from ddptop.analysis.health.exits import ended_badly, ended_ns, own_call, process_words, reason
 from ddptop.analysis.ranks import NS, STALE_S
 from ddptop.frames import calls
 from ddptop.frames.stall import MAX_POSITIONS, Death, RankPosition
@@ -106,3 +106,15 @@ def deaths(state: RunState, now_ns: int) -> tuple[Death, ...]:
             )
         )
     return tuple(found)
+
+
+def ended_step(state: RunState, rank: int) -> int:
+    """The step in which a rank ended: its last word on that may be half a second old.
+
+    Where all ranks share one process group, no other can be more than a step ahead of it.
+    """
+    members = state.ranks
+    step = members[rank].step
+    if state.groups.only(len(members)) is None:
+        return step
+    return max(step, max(member.step for member in members) - 1)

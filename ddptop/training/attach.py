@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
 from ddptop.training import warnings
-from ddptop.training.guard import guard, hide_frame, say_once
+from ddptop.training.guard import guard, hide_frame, report_once
 from ddptop.training.import_hook import when_imported
 from ddptop.training.torch_compat import ddp as torch_ddp
 
@@ -51,7 +51,7 @@ def patch(module: Any) -> None:
         torch_ddp.before_destruction(module.dist, _leave)
         keep_exceptions_of_children()
     except AttributeError as error:
-        say_once(f"this torch has no {error.name}")
+        report_once(f"this torch has no {error.name}")
         return
     warnings.listen()
     model._ddptop_patched = True
@@ -72,7 +72,7 @@ def session_at(device: Any) -> Session | None:
             _session = Session(device)
         _session.ensure_started()
     except Exception as error:  # noqa: BLE001 - the training boundary
-        say_once(f"cannot record this process ({type(error).__name__}: {error})")
+        report_once(f"cannot record this process ({type(error).__name__}: {error})")
         os.environ["DDPTOP"] = "0"
         return None
     return _session
@@ -97,7 +97,7 @@ def _begin(dist: Any, device: Any) -> None:
 
 def _leave() -> None:
     if _session is not None:
-        _session.leave()
+        _session.leave_group()
 
 
 def _attach(ddp: Any) -> None:

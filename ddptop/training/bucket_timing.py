@@ -35,7 +35,7 @@ from ddptop.training.torch_compat.process_groups import adopt_backends, bytes_of
 
 
 class BucketTimer(Protocol):
-    """Stamps a bucket all-reduce. Called between the reducer and the collective: it must never block."""
+    """Times a bucket all-reduce. Called between the reducer and the collective: it must never block."""
 
     def ready(self) -> Any:
         """The moment the bucket is handed over, in ns of the host's CLOCK_MONOTONIC or as an event of the
@@ -49,7 +49,7 @@ class BucketTimer(Protocol):
 class HostTimer:
     """Host clock at the hand-over and in the future's completion callback: gloo, CPU tensors.
 
-    The callback runs on a gloo thread that must first get the GIL, so the end is an upper bound: some 40 us
+    The callback runs on a gloo thread that needs the GIL first, so the end is an upper bound: some 40 us
     late on an idle interpreter. The publisher clamps it to the end of backward, which waits for every bucket.
     """
 
@@ -118,7 +118,7 @@ class TimedProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch is no
         return self._group.allgather(outputs, inputs, opts)
 
     def allreduce(self, tensors: Any, opts: Any) -> Any:
-        """All-reduce of one bucket: stamped, launched, and its end watched."""
+        """All-reduce of one bucket: `ready` is timed, the collective is launched, and its end is timed."""
         cpu = self._recorder.cost_clock
         began = cpu()
         ready = self._timer.ready()
@@ -216,12 +216,12 @@ class _BucketKeys:
     def of(self, bucket: Any) -> BucketKey:
         """The key of a `GradBucket`."""
         buffer = bucket.buffer()
-        place = (bucket.index(), buffer.nbytes)
-        key = self._keys.get(place)
+        shape = (bucket.index(), buffer.nbytes)
+        key = self._keys.get(shape)
         if key is None:
-            key = self._keys[place] = BucketKey(
+            key = self._keys[shape] = BucketKey(
                 self._model,
-                *place,
+                *shape,
                 self._wire_bytes(buffer),
                 len(bucket.parameters()),
                 buffer.dtype,
@@ -261,25 +261,25 @@ class TimedModel:
 
 
 RECENT = 256
-"""Stamps that are looked at: some ten steps of 25 buckets."""
+"""Timestamps that are evaluated: some ten steps of 25 buckets."""
 
 FIRST = 32
-"""Stamps after which the bounds are told for the first time; DDP's rebuild lies behind them."""
+"""Timestamps after which the bounds are reported first; DDP has rebuilt its buckets by then."""
 
 QUANTILE = 0.5
-"""Figures are medians over steps, and what shifts every stamp by at most its own delay shifts a median by no
-more than about the median delay. The tail (ms, when a busy machine takes the core away) is not in them."""
+"""Figures are medians over steps, and what shifts every timestamp by at most its own delay shifts a median by
+no more than about the median delay. The tail (ms, when a busy machine preempts the thread) is not in them."""
 
 HOOK_READY_US = 100.0
-"""Where a communication hook is timed there is no second stamp before the collective to hold the first one
-against: what the hook does comes between. This is what analysis assumes of a rank that has told nothing."""
+"""Where a communication hook is timed there is no second timestamp before the collective to compare the first
+with: the hook runs between them. Analysis assumes the same of a rank that has reported nothing."""
 
 LEAST_US = 5.0
-"""Changes below this are noise."""
+"""Smaller changes are noise."""
 
 
 class TimerBounds:
-    """Follows the stamps of detailed steps and tells when their bounds have changed. On one thread."""
+    """Measures the bounds of the timestamps of detailed steps, and reports changes. On one thread."""
 
     def __init__(self, handed: deque[int], device_bound_ns: Callable[[], int | None] = lambda: None) -> None:
         """`handed`: how long after their ready stamps the last buckets were handed on, in ns.
@@ -288,14 +288,14 @@ class TimerBounds:
         self._device_bound_ns = device_bound_ns
         self._late: deque[int] = deque(maxlen=RECENT)
         self._seen = 0
-        self._told: tuple[float, float] | None = None
+        self._sent: tuple[float, float] | None = None
 
     def take(self, records: Iterable[StepRecord]) -> None:
-        """Look at the completion stamps of finished steps."""
+        """Add the completion timestamps of finished steps."""
         for record in records:
             latest = record.backward_end
             for _key, ready, end in record.calls:
-                if type(end) is int and end and latest >= ready:  # a device's stamps are no host times
+                if type(end) is int and end and latest >= ready:  # a device's timestamps are no host times
                     self._seen += 1
                     self._late.append(max(0, end - latest))
 
@@ -304,19 +304,21 @@ class TimerBounds:
         if self._seen < FIRST:
             return None
         handed = list(self._handed)
-        found = (quantile_us(handed) if handed else HOOK_READY_US, quantile_us(list(self._late)))
+        bounds = (quantile_us(handed) if handed else HOOK_READY_US, quantile_us(list(self._late)))
         device_ns = self._device_bound_ns()
-        if device_ns is not None:  # an event happens with what it marks: all that is unsure is the clock
-            found = (device_ns / 1e3, max(device_ns / 1e3, found[1]))
-        told = self._told
-        if told is not None and not any(_moved(old, new) for old, new in zip(told, found, strict=True)):
+        if device_ns is not None:  # an event happens with what it marks: only the clock is inexact
+            bounds = (device_ns / 1e3, max(device_ns / 1e3, bounds[1]))
+        sent = self._sent
+        if sent is not None and not any(
+            _has_changed(old, new) for old, new in zip(sent, bounds, strict=True)
+        ):
             return None
-        self._told = found
-        return Event("timer", now(), rank, step, {"ready_us": found[0], "end_us": found[1]})
+        self._sent = bounds
+        return Event("timer", now(), rank, step, {"ready_us": bounds[0], "end_us": bounds[1]})
 
-    def forget_told(self) -> None:
-        """Have `news` tell the bounds again: the collector is another one."""
-        self._told = None
+    def forget_sent(self) -> None:
+        """Have `news` report the bounds again: the collector is another one."""
+        self._sent = None
 
 
 def quantile_us(values_ns: Sequence[int]) -> float:
@@ -325,6 +327,6 @@ def quantile_us(values_ns: Sequence[int]) -> float:
     return round(ordered[min(len(ordered) - 1, int(len(ordered) * QUANTILE))] / 1e3, 1) if ordered else 0.0
 
 
-def _moved(old: float, new: float) -> bool:
+def _has_changed(old: float, new: float) -> bool:
     low, high = sorted((old, new))
     return high - low > LEAST_US and high >= 2 * low

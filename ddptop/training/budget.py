@@ -1,11 +1,11 @@
 """The recorder's own cost, measured in the process itself, and the sampling that keeps it in its budget.
 
-Counted is CPU time of the threads that run our code, never elapsed time: on a busy machine a stretch of 20 us
-lasts 10 ms when the operating system runs another process in it, and a controller that counts those stops
-recording exactly when somebody wants to know why training is slow. On the training threads CPU time is
+Counted is CPU time of the threads that run our code, never elapsed time: on a busy machine an interval of
+20 us lasts 10 ms when the operating system runs another process in it, and a controller that counts those
+stops recording exactly when the reason of a slow training is to be shown. On the training threads CPU time is
 measured in three steps of every eight (`ddptop.training.recorder`), for the publisher and ZeroMQ's threads
 always. What no clock of ours can see is added as constants below. Every figure is a median over few and
-recent measurements: one outlier changes nothing, and a change of load is followed within `KEPT` of them.
+recent measurements: one outlier changes nothing, and a change of load takes effect within `KEPT` of them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ or the interval would swing from batch to batch."""
 
 LEAST_SHARE = 1 / 4
 """Of the budget, which detail may take even where the budget is exceeded without it (steps of a few ms):
-to give that up would hardly lower the cost, and nobody could be told who is slow."""
+without it the cost would hardly be lower, and a slow rank could not be named."""
 
 TIGHT_SHARE = 0.5
 """Of the budget: above it the publisher runs less often before detail becomes rarer than need be."""

@@ -1,7 +1,7 @@
-"""A rank of a script that no launcher of ours has started: the first of the host starts the run's collector.
+"""Ranks of a script that was started without `ddptop-run`: the first one of the host starts the collector.
 
-`ddptop.setup` calls `join_run`. Nothing of it is heard in the training: no word on its streams, no child of
-its process, a few milliseconds once, and where the collector cannot be had the script is a plain DDP script.
+`ddptop.setup` calls `join_run`. Training does not notice: no output, no child process, a few milliseconds
+once. Where no collector can be started the script is a plain DDP script.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from ddptop.host.processes import need_threads, process_start
 from ddptop.host.runs import ensure_run_directory, read_command, write_command
 from ddptop.training.guard import guard
 
-STARTS_ANEW = "DDPTOP_AGENT"
-"""Set where the ranks themselves see to it that there is a collector: process that may restart them."""
+RESTARTED_BY = "DDPTOP_AGENT"
+"""Variable, set where the ranks themselves keep a collector running: the process that may restart them."""
 
-TEND_S = 5.0
-"""Without an ack for this long, a rank looks whether the collector is gone, and no oftener."""
+CHECK_S = 5.0
+"""After this long without an ack, a rank checks whether the collector has exited; at most this often."""
 
-MOST_STARTS = 20
-"""A collector that dies more often than this has a reason that starting it again will not mend."""
+MAX_STARTS = 20
+"""A collector that exits more often than this would do so again."""
 
 
 def join_run(number: str, listen_for_models: Callable[[], None]) -> None:
-    """Have this process recorded: by the run that its launcher has begun, or by one of the script's own.
+    """Have this process recorded: in the run of its launcher, or in one of the script's own.
 
-    `number` is the same on all ranks of the group, and no other group has had it. `listen_for_models` makes
+    `number` is the same on all ranks of the group, and of no other group. `listen_for_models` makes
     the models of this process recorded. Never raises.
     """
     if os.environ.get("DDPTOP") == "0":
@@ -41,23 +41,23 @@ def join_run(number: str, listen_for_models: Callable[[], None]) -> None:
             need_threads()
             _variables.update(_variables or _run_of(number))
             os.environ.update(_variables)
-            tending.look()
-        elif os.environ.get(STARTS_ANEW):
-            tending.look()
+            collector_keeper.ensure_collector()
+        elif os.environ.get(RESTARTED_BY):
+            collector_keeper.ensure_collector()
         listen_for_models()
     except Exception as error:  # noqa: BLE001 - the training boundary
         guard.caught(error)
 
 
 def leave_run() -> None:
-    """Take away what `join_run` has set: a command that the script starts later is none of its ranks."""
+    """Remove the variables that `join_run` has set: commands that the script starts later are no ranks."""
     for name, value in _variables.items():
         if os.environ.get(name) == value:
             del os.environ[name]
 
 
 _variables: dict[str, str] = {}
-"""Of the run that this process has joined; if it sets up another group it goes on with it."""
+"""Environment of the run that this process has joined; also for the groups that it sets up later."""
 
 
 def _run_of(number: str) -> dict[str, str]:
@@ -70,12 +70,12 @@ def _run_of(number: str) -> dict[str, str]:
     return {
         "DDPTOP_RUN_DIR": str(collector_start.folder_of(run_id)),
         "DDPTOP_RUN_ID": run_id,
-        STARTS_ANEW: f"{parent}:{started}" if under_torchrun else "0:0",
+        RESTARTED_BY: f"{parent}:{started}" if under_torchrun else "0:0",
     }
 
 
-class Tending:
-    """Sees to it that there is a collector, from a process that is a member of the run."""
+class CollectorKeeper:
+    """Keeps a collector running, from a process that is a member of the run."""
 
     def __init__(self) -> None:
         self._member: int | None = None
@@ -83,43 +83,43 @@ class Tending:
         self._due_s = 0.0
         self._watching_forks = False
 
-    def look(self) -> None:
-        """Be a member, and start the collector if nobody has. Raises OSError or RunDirectoryError."""
+    def ensure_collector(self) -> None:
+        """Become a member, and start a collector unless there is one. Raises OSError, RunDirectoryError."""
         folder = Path(os.environ["DDPTOP_RUN_DIR"])
         ensure_run_directory(folder)
-        self._leave()  # the folder may be another by now
+        self._end_membership()  # the folder may be another by now
         self._member = collector_start.join(folder)
         if not self._watching_forks:
             self._watching_forks = True
-            os.register_at_fork(after_in_child=self._leave)
+            os.register_at_fork(after_in_child=self._end_membership)
         if not read_command(folder):
             write_command(folder, sys.argv, arguments=os.environ.get("DDPTOP_ARGV") != "off")
         self._starts += collector_start.start(folder, _command(folder), processes.environment())
 
-    def after_silence(self, heard_s: float) -> None:
-        """From the publisher, where the last ack came at `heard_s` (of `time.monotonic`)."""
+    def check(self, last_ack_s: float) -> None:
+        """Called by the publisher; the last ack was received at `last_ack_s` (of `time.monotonic`)."""
         now_s = time.monotonic()
-        if now_s - heard_s < TEND_S or now_s < self._due_s or self._starts >= MOST_STARTS:
+        if now_s - last_ack_s < CHECK_S or now_s < self._due_s or self._starts >= MAX_STARTS:
             return
-        self._due_s = now_s + TEND_S
-        if not os.environ.get(STARTS_ANEW):
+        self._due_s = now_s + CHECK_S
+        if not os.environ.get(RESTARTED_BY):
             return
         try:
-            self.look()
+            self.ensure_collector()
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
 
-    def _leave(self) -> None:
-        """Also in a forked child, which is no member of its own and shall not keep its parent's place."""
+    def _end_membership(self) -> None:
+        """Also in a forked child, which must not keep its parent's membership."""
         member, self._member = self._member, None
         if member is not None:
             os.close(member)
 
 
-tending = Tending()
+collector_keeper = CollectorKeeper()
 """Of this process."""
 
 
 def _command(folder: Path) -> Sequence[str]:
-    words = ["-m", "ddptop.cli.agent", str(folder), os.environ["DDPTOP_RUN_ID"], os.environ[STARTS_ANEW]]
-    return [sys.executable, *words]
+    arguments = ["-m", "ddptop.cli.agent", str(folder), os.environ["DDPTOP_RUN_ID"], os.environ[RESTARTED_BY]]
+    return [sys.executable, *arguments]

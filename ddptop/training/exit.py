@@ -1,12 +1,10 @@
-"""Why this process ends, found out while it does.
+"""How this process exits: the reason, the crash file of a fatal signal, and waiting for gloo's threads.
 
-Gloo's threads come to rest before the interpreter ends.
-
-After a collective a thread of gloo lets go of what the collective held, and takes the interpreter's lock for
-what Python knows of it. On a busy machine it may get its turn only when the interpreter is already ending;
-then Python (up to 3.13) ends the thread, which C++ answers with `terminate called without an active
-exception`: a training that has done all its work dies by SIGABRT. Plain torch 2.13 does so about once in 200
-processes on two busy cores. A few milliseconds at the very end prevent it.
+After a collective a thread of gloo frees what the collective held, and takes the GIL for Python objects. On
+a busy machine it may get the GIL only when the interpreter is already finalizing; then Python (up to 3.13)
+ends the thread, which C++ answers with `terminate called without an active exception`: a training that has
+done all its work is aborted by SIGABRT. Plain torch 2.13 does so about once in 200 processes on two busy
+cores. A wait of a few milliseconds at exit (`wait_for_gloo`) prevents it.
 
 Where a fatal signal leaves its traces: the interpreter writes all threads' stacks to a file as it dies.
 
@@ -34,18 +32,18 @@ from ddptop.training.evidence.reporter import REASON_CHARACTERS, traceback_stack
 FINISHED = "finished"
 
 
-class Ending(NamedTuple):
-    """The reason in words (`finished`, `ValueError: no such file`, `exit code 3`), and the traceback."""
+class ExitReason(NamedTuple):
+    """As text (`finished`, `ValueError: no such file`, `exit code 3`), and the traceback."""
 
     reason: str
     trace: Stack | None
 
 
-_of_child: list[Ending] = []
-"""At most one: how the `run()` of this child of multiprocessing ended, if by an exception."""
+_of_child: list[ExitReason] = []
+"""At most one: the reason why `run()` of this child of multiprocessing has ended, if by an exception."""
 
 
-def ending() -> Ending:
+def exit_reason() -> ExitReason:
     """Of this process, from atexit or from multiprocessing's finalizers.
 
     A script's uncaught exception has been printed by then and is kept in `sys.last_value`. A child of
@@ -54,28 +52,28 @@ def ending() -> Ending:
     known to the launcher alone.
     """
     error = sys.exc_info()[1] or getattr(sys, "last_value", None)
-    return _of_child[0] if _of_child else _ending_by(error)
+    return _of_child[0] if _of_child else _reason_of(error)
 
 
 def keep_for_child(error: BaseException) -> None:
-    """Keep what `error` says, not the error itself, for `ending()` of this child of multiprocessing."""
-    _of_child[:] = [_ending_by(error)]
+    """Keep what `error` says, not the error itself, for `exit_reason()` of this child of multiprocessing."""
+    _of_child[:] = [_reason_of(error)]
 
 
-def _ending_by(error: BaseException | None) -> Ending:
+def _reason_of(error: BaseException | None) -> ExitReason:
     if isinstance(error, SystemExit):
         if error.code is None or error.code == 0:
-            return Ending(FINISHED, None)
+            return ExitReason(FINISHED, None)
         if error.__context__ is None or error.__suppress_context__:
             code = error.code if isinstance(error.code, int) else 1
-            return Ending(f"exit code {code}", traceback_stack(error.__traceback__))
+            return ExitReason(f"exit code {code}", traceback_stack(error.__traceback__))
         error = error.__context__
     if error is None:
-        return Ending(FINISHED, None)
-    return Ending(in_words(error), traceback_stack(error.__traceback__))
+        return ExitReason(FINISHED, None)
+    return ExitReason(describe_error(error), traceback_stack(error.__traceback__))
 
 
-def in_words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """`ValueError: message`, as the last line of a traceback has it."""
     kind = type(error).__name__
     try:
@@ -85,42 +83,42 @@ def in_words(error: BaseException) -> str:
     return (f"{kind}: {text}" if text else kind)[:REASON_CHARACTERS]
 
 
-THREAD = "pt_gloo_runloop"
-"""What torch calls the threads that run gloo's collectives; as the kernel keeps it, 15 characters."""
+GLOO_THREAD = "pt_gloo_runloop"
+"""Name that torch gives to the threads that run gloo's collectives; the kernel keeps 15 characters."""
 
 DEADLINE_S = 0.5
-"""A thread that is still busy then has something else to do: a collective that is still under way."""
+"""Limit of the wait. A thread that is still busy then is in a collective that is still under way."""
 
-LOOK_S = 0.001
-LOOKS = 3
-"""Looks in a row that find all of them asleep. At one look a thread may be asleep because it waits for the
-interpreter's lock, which we hold while we look and give away between two looks."""
+CHECK_S = 0.001
+CHECKS = 3
+"""Checks in a row that find all of them asleep. At one check a thread may be asleep because it waits for the
+GIL, which we hold while we check and release between two checks."""
 
 
-def at_exit() -> None:
-    """Have it done when the interpreter ends, after all that is registered later. May be called twice."""
-    atexit.unregister(_last)
+def wait_for_gloo_at_exit() -> None:
+    """Wait for gloo when the interpreter exits, after all that is registered later. May be called twice."""
+    atexit.unregister(_wait_at_exit)
     if sys.version_info < (3, 14):
-        atexit.register(_last)
+        atexit.register(_wait_at_exit)
 
 
-def _last() -> None:
+def _wait_at_exit() -> None:
     with contextlib.suppress(KeyboardInterrupt):  # plain Python has nothing here that Ctrl-C could end
-        gloo_rests()
+        wait_for_gloo()
 
 
-def gloo_rests(tasks: Path = Path("/proc/self/task"), deadline_s: float = DEADLINE_S) -> bool:
-    """Wait until no thread of gloo has anything to do, at most `deadline_s`; whether that came to be."""
+def wait_for_gloo(tasks: Path = Path("/proc/self/task"), deadline_s: float = DEADLINE_S) -> bool:
+    """Wait until no thread of gloo has anything to do, at most `deadline_s`; returns whether it has none."""
     if "torch.distributed" not in sys.modules:
         return True
     end = time.monotonic() + deadline_s
     asleep = 0
-    while asleep < LOOKS:
+    while asleep < CHECKS:
         if time.monotonic() > end:
             return False
         asleep = 0 if _busy(tasks) else asleep + 1
-        if asleep < LOOKS:
-            time.sleep(LOOK_S)
+        if asleep < CHECKS:
+            time.sleep(CHECK_S)
     return True
 
 
@@ -128,18 +126,18 @@ def _busy(tasks: Path) -> bool:
     """Whether a thread of gloo runs or waits for its turn on a core."""
     try:
         threads = list(tasks.iterdir())
-    except OSError:  # no /proc: nothing to be told
+    except OSError:  # no /proc: not known
         return False
     return any(_runs(thread / "stat") for thread in threads)
 
 
 def _runs(stat: Path) -> bool:
     try:
-        words = stat.read_text()
+        text = stat.read_text()
     except OSError:  # it has just ended
         return False
-    name, _, rest = words.partition("(")[2].rpartition(")")
-    return name == THREAD and rest.split()[0] in ("R", "D")
+    name, _, state = text.partition("(")[2].rpartition(")")
+    return name == GLOO_THREAD and state.split()[0] in ("R", "D")
 
 
 _FATAL = (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
@@ -147,7 +145,7 @@ _FATAL = (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.S
 
 
 class _Target:
-    """What faulthandler is given: it alone keeps this object, so that its end shows when it lets go of it."""
+    """The file object given to faulthandler, which alone keeps it: freed when faulthandler gets another."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -171,13 +169,13 @@ class CrashFile:
 
     @classmethod
     def open(cls, path: Path, inherited: CrashFile | None = None) -> CrashFile | None:
-        """Open it, unless somebody else catches fatal signals; None then, and where it cannot be made.
+        """Open it, unless fatal signals are handled otherwise; None then, and where it cannot be made.
 
-        A JVM or Julia in the process lives on catching SIGSEGV, and would not get it as the kernel sent it.
+        A JVM or Julia in the process relies on handling SIGSEGV, and would not get it as the kernel sent it.
 
         `inherited`: the parent's, in a forked child.
         """
-        taken = faulthandler.is_enabled() or _caught_by_somebody()
+        taken = faulthandler.is_enabled() or _is_signal_handled()
         if taken and (inherited is None or not inherited.in_use):
             return None
         try:
@@ -200,15 +198,15 @@ class CrashFile:
                 self._path.unlink(missing_ok=True)
 
     def forked(self) -> None:
-        """In a forked child: what it crashes of is not the rank's, and goes nowhere."""
+        """In a forked child: its crash is not the rank's, and is not written."""
         with suppress(OSError):
-            nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-            os.dup2(nowhere, self._descriptor, inheritable=False)
-            os.close(nowhere)
+            null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            os.dup2(null, self._descriptor, inheritable=False)
+            os.close(null)
 
 
-def _caught_by_somebody() -> bool:
-    """Whether a fatal signal has a handler, of whatever language; False where the system does not tell."""
+def _is_signal_handled() -> bool:
+    """Whether a fatal signal has a handler, of any language; False where that is not known."""
     try:
         status = Path("/proc/self/status").read_text()
         caught = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt:"))

@@ -23,10 +23,10 @@ class Guard:
         self.first: str | None = None
 
     def caught(self, error: BaseException) -> None:
-        """Count one failure and remember the first in words.
+        """Count one failure and keep the text of the first.
 
-        Raises it again where it is none of ours: what a signal handler of the user's raises (a time limit)
-        goes to whatever the training thread runs just then.
+        Raises it again where it is not ours: what a signal handler of the user's raises (a time limit)
+        appears in whatever the training thread runs just then.
         """
         if _of_a_signal_handler(error):
             raise error
@@ -76,18 +76,18 @@ def hide_frame(error: BaseException) -> None:
         error.__traceback__ = traceback.tb_next  # None where a function of C++ has raised
 
 
-def say_once(text: str) -> None:
-    """Tell the user, on stderr and in one line, that ddptop cannot do its work here."""
-    if text not in _said:
-        _said.add(text)
-        say(f"{text}; training goes on without it")
+def report_once(text: str) -> None:
+    """Print once, as one line on stderr, that ddptop cannot do its work here."""
+    if text not in _reported:
+        _reported.add(text)
+        report(f"{text}; training goes on without it")
 
 
-def say(text: str) -> None:
-    """Print one line on stderr; nothing where that is closed, which is no reason to end a training."""
+def report(text: str) -> None:
+    """Print one line on stderr; nothing where that is closed, which must not end a training."""
     if sys.stderr is not None:  # print would take stdout in its place
         with contextlib.suppress(OSError, ValueError):
             print(printable(f"ddptop: {text}"), file=sys.stderr, flush=True)
 
 
-_said: set[str] = set()
+_reported: set[str] = set()

@@ -29,13 +29,13 @@ class LayoutTracker:
     """Gives every bucket its number in the rank's layout, and notices when DDP has rebuilt its buckets."""
 
     def __init__(self, parameters: Mapping[tuple[int, int], int]) -> None:
-        """`parameters` tells how many parameters the bucket (model, index) holds, where that is known."""
+        """`parameters`: number of parameters in the bucket (model, index), where that is known."""
         self.generation = 0
         self._parameters = parameters
         self._numbers: dict[BucketKey, int] = {}
         self._last: list[BucketKey] = []
         self._last_numbers: list[int] = []
-        self._told: Layout | None = None
+        self._sent: Layout | None = None
 
     def resolve(self, calls: Sequence[BucketCall]) -> list[int]:
         """The layout numbers of these all-reduces; a bucket not seen before starts a new generation."""
@@ -56,17 +56,17 @@ class LayoutTracker:
 
     def layout(self) -> Layout:
         """The present layout as a message."""
-        self._told = Layout(self.generation, tuple(self._bucket(key) for key in self._numbers))
-        return self._told
+        self._sent = Layout(self.generation, tuple(self._bucket(key) for key in self._numbers))
+        return self._sent
 
-    def untold(self) -> list[Layout]:
-        """The present layout, if it is not as last told: its parameters may have become known."""
-        told = self._told
-        return [] if not self.generation or self.layout() == told else [self.layout()]
+    def unsent(self) -> list[Layout]:
+        """The present layout, if it is not as last sent: its parameters may have become known."""
+        sent = self._sent
+        return [] if not self.generation or self.layout() == sent else [self.layout()]
 
-    def forget_told(self) -> None:
+    def forget_sent(self) -> None:
         """Have `untold` tell the layout again: the collector is another one."""
-        self._told = None
+        self._sent = None
 
     def _bucket(self, key: BucketKey) -> Bucket:
         known = key.parameters
@@ -168,7 +168,7 @@ class Identity:
             session=secrets.randbits(62) + 1,
             rank=rank,
             world_size=dist.get_world_size(),
-            # Without a launcher's word (mp.spawn) the ranks of one machine are numbered like the world.
+            # Without a launcher's variable (mp.spawn) the ranks of one machine are numbered like the world.
             local_rank=int(local) if local and local.isdecimal() else rank,
             incarnation=_number("TORCHELASTIC_RESTART_COUNT"),
             host=socket.gethostname(),

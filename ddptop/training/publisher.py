@@ -1,7 +1,4 @@
-"""The publisher thread: the only one of a rank that touches a socket.
-
-Whether this rank evaluates: batches or forwards without gradients go on while its step stands still.
-"""
+"""The publisher thread: sends this rank's messages to the collector; no other thread uses a socket."""
 
 from __future__ import annotations
 
@@ -20,15 +17,15 @@ from ddptop.protocol.link import Ack
 from ddptop.protocol.messages import LEFT, Bye, Card, Logged, Membership, Message, Phase, Progress, Scalar
 from ddptop.training.bucket_timing import TimerBounds
 from ddptop.training.budget import Budget
-from ddptop.training.collector_start import tending
+from ddptop.training.collector_start import collector_keeper
 from ddptop.training.device.timing import DeviceTiming, memory_of
-from ddptop.training.evidence.reporter import OWN, Witness
-from ddptop.training.exit import FINISHED, Ending
-from ddptop.training.guard import guard, say_once
+from ddptop.training.evidence.reporter import OWN, EvidenceReporter
+from ddptop.training.exit import FINISHED, ExitReason
+from ddptop.training.guard import guard, report_once
 from ddptop.training.packing import Identity, LayoutTracker, pack
 from ddptop.training.recorder import Recorder, StepRecord
 from ddptop.training.replica import SHARE, ReplicaCheck
-from ddptop.training.torch_compat.process_groups import stop_asking
+from ddptop.training.torch_compat.process_groups import stop_reading
 from ddptop.transport.sender import AckedSender
 
 MAX_NAMES = 64
@@ -81,61 +78,64 @@ class Published(Protocol):
     def device_bound_ns(self) -> int | None:
         """How far a moment on the GPU may be wrong; None where none is known."""
 
-    def ask_for_description(self) -> None:
+    def request_description(self) -> None:
         """Have the training thread describe the models again."""
 
 
-LEAST = 2
-"""Batches or forwards since the last training forward: one batch is what the next step begins with."""
+MIN_PASSES = 2
+"""Batches or forwards since the last training forward: the next step begins with one batch."""
 
 FRESH_S = 5.0
 """An evaluation whose batches take longer than this is not recognised; declare it with `ddptop.phase`."""
 
 
 class EvaluationWatch:
-    """Looks at the recorder with every heartbeat, on the publisher's thread."""
+    """Whether this rank evaluates: it fetches batches or runs forwards without gradients in the same step.
+
+    Checked with every heartbeat, on the publisher's thread.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._step = -1
         self._asides = 0
-        self._moved_s = -FRESH_S
+        self._last_pass_s = -FRESH_S
 
     def phase(self) -> Phase:
-        """What the training thread is in, with EVALUATE told from the rest."""
+        """The phase of the training thread, EVALUATE included."""
         recorder = self._recorder
         step, asides, phase, now_s = recorder.step, recorder.asides, recorder.phase, time.monotonic()
-        stands = step == self._step
+        same_step = step == self._step
         if asides != self._asides:
-            self._moved_s = now_s
+            self._last_pass_s = now_s
         self._step, self._asides = step, asides
         training = phase not in (Phase.OTHER, Phase.DATA)
-        if training or not stands or asides < LEAST or now_s - self._moved_s > FRESH_S:
+        if training or not same_step or asides < MIN_PASSES or now_s - self._last_pass_s > FRESH_S:
             return phase
         return Phase.EVALUATE
 
 
-# Not in the thread: a worker that is forked while a thread imports finds those modules locked for good.
-
+# Everything is imported here and not in the thread: in a worker that is forked while a thread imports, those
+# modules would be locked for good.
 
 PERIOD_S = 0.25
-"""Between two looks at the queue: a screen at 4 Hz sees every batch, and waking up stays cheap."""
+"""Between two reads of the queue: a screen at 4 Hz sees every batch, and waking up stays cheap."""
 
 MEMORY_EVERY_S = 2.0
-"""Between two looks at torch's CUDA allocator, whose counters take some 30 us to read."""
+"""Between two reads of torch's CUDA allocator, whose counters take some 30 us to read."""
 
 LAST_STEPS_S = 0.2
-"""How long the end waits for a GPU that is some steps behind its host."""
+"""How long `close` waits for a GPU that is some steps behind its host."""
 
 LATE_S = 0.1
-"""How long a thread that is late at the end may take to come out of a call of torch's: microseconds."""
+"""How long a late thread may take at exit to return from a call of torch's, which takes microseconds."""
 
 TIGHT_PERIOD_S = 0.5
-"""The same where the budget is tight. Heartbeats go every 0.5 s, so not longer."""
+"""The period where the budget is tight. Heartbeats are sent every 0.5 s, so not longer."""
 
 
 _CPU_OF_THREAD = 6
-"""What Linux adds to the number of a thread to make the clock of its CPU time (`pthread_getcpuclockid`)."""
+"""What Linux combines with the number of a thread for the clock of its CPU time (`pthread_getcpuclockid`)."""
 
 
 class Publisher(threading.Thread):
@@ -155,54 +155,54 @@ class Publisher(threading.Thread):
         self._layout = LayoutTracker(session.parameters)
         self._bounds = TimerBounds(session.recorder.handed, session.device_bound_ns)
         self._evaluation = EvaluationWatch(session.recorder)
-        self._witness = Witness(threading.get_ident(), self._place)
-        self._memberships_told: dict[int, Message] = {}
+        self._reporter = EvidenceReporter(threading.get_ident(), self._position)
+        self._memberships_sent: dict[int, Message] = {}
         self._described = 0
         self._epoch: int | None = None
-        self._said: deque[Message] = deque(maxlen=1000)
+        self._queue: deque[Message] = deque(maxlen=1000)
         self._memory_due = 0.0
         self._wake = threading.Event()
         self._closing = False
-        self._leaving = False
-        self._left = threading.Event()
-        self._told = True
-        self._heard_s = self._given_up_s = time.monotonic()
+        self._left_requested = False
+        self._left_sent = threading.Event()
+        self._drained = True
+        self._last_ack_s = self._undrained_s = time.monotonic()
         self._drain_s = 0.0
-        self._ending = Ending(FINISHED, None)
+        self._exit_reason = ExitReason(FINISHED, None)
 
     @property
     def rank(self) -> int:
         """This process's rank in the default group."""
         return self._identity.rank
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Send a message in order with the steps; from any thread."""
-        self._said.append(message)
+        self._queue.append(message)
 
-    def leave(self, patience_s: float) -> None:
-        """Publish what is left and say that the group is left in good order; waits at most `patience_s`.
+    def leave_group(self, timeout_s: float) -> None:
+        """Send everything, and that the group is left in good order; waits at most `timeout_s`.
 
-        After a wait in vain there is no other until the collector has been heard again: a script may destroy
-        its group a hundred times.
+        After a timeout there is no further wait until the collector has acked again: a script may destroy its
+        group a hundred times.
         """
-        self._drain_s = patience_s if self._heard_s >= self._given_up_s else 0.0
-        self._left.clear()
-        self._told = False
-        self._leaving = True
+        self._drain_s = timeout_s if self._last_ack_s >= self._undrained_s else 0.0
+        self._left_sent.clear()
+        self._drained = False
+        self._left_requested = True
         self._wake.set()
-        self._left.wait(self._drain_s)
-        if not self._told:
-            self._given_up_s = time.monotonic()
+        self._left_sent.wait(self._drain_s)
+        if not self._drained:
+            self._undrained_s = time.monotonic()
 
-    def close(self, drain_s: float, ending: Ending) -> None:
-        """Publish what is left and say BYE; returns after at most `drain_s` and a little."""
-        self._drain_s, self._ending = drain_s, ending
+    def close(self, drain_s: float, reason: ExitReason) -> None:
+        """Send everything and a BYE; returns after at most `drain_s` and a little."""
+        self._drain_s, self._exit_reason = drain_s, reason
         self._closing = True
         self._wake.set()
         try:
             self.join(drain_s + 0.2)
         finally:
-            stop_asking()
+            stop_reading()
         for thread in threading.enumerate():
             if thread.name.startswith(OWN):  # this one, if it is late, or one that still gathers evidence
                 thread.join(LATE_S)
@@ -219,72 +219,72 @@ class Publisher(threading.Thread):
             self._publish(sender, _zeromq_threads() - before)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
-            say_once(f"this process is not recorded any more ({type(error).__name__}: {error})")
-            self._silence()
+            report_once(f"this process is not recorded any more ({type(error).__name__}: {error})")
+            self._stop_measuring()
 
-    def _silence(self) -> None:
-        """Take as little of the training's time as can be: nobody reads, or something is wrong for good."""
+    def _stop_measuring(self) -> None:
+        """Take as little time as possible: records are not read, or something is wrong for good."""
         self._recorder.detail_every = self._recorder.loss_every = self._recorder.check_every = 1 << 40
 
     def _publish(self, sender: AckedSender, threads: set[int]) -> None:
         """`threads`: those of ZeroMQ that work for `sender`."""
         beat = True
         cpu = _cpu_ns(threads)
-        sender.service()  # a rank that ends within the first quarter of a second has been heard of
-        while self._next_look():
-            if self._leaving:
-                self._say_left(sender)
+        sender.service()  # HELLO, also of a rank that exits within the first quarter of a second
+        while self._wait_for_work():
+            if self._left_requested:
+                self._send_left(sender)
             records = self._take()
             self._offer(sender, records)
             if beat or self._budget.tight:
                 sender.beat(encode(self._progress()))
             beat = not beat
             ack = sender.service()
-            evidence = self._witness.answer(sender.asked)
+            evidence = self._reporter.answer(sender.asked)
             if evidence is not None:
                 if self._session.device is not None:
-                    self.say(self._session.device.testimony(self._recorder, self.rank))
-                self.say(evidence)
+                    self.send(self._session.device.position_event(self._recorder, self.rank))
+                self.send(evidence)
             before, cpu = cpu, _cpu_ns(threads)
             self._budget.account(records, cpu - before, self._session.replicas.step_ns)
             if ack is not None:
-                self._heard_s = time.monotonic()
-                self._heard(ack)
-            tending.after_silence(self._heard_s)
+                self._last_ack_s = time.monotonic()
+                self._received(ack)
+            collector_keeper.check(self._last_ack_s)
             self._recorder.detail_every = self._budget.detail_every
             self._recorder.loss_every = self._budget.loss_every
             allowed = SHARE * self._budget.budget_pct / 100.0
             self._session.replicas.allowance_ns = allowed * self._budget.step_ns
             if guard.muted:
-                self._silence()
-        self._say_goodbye(sender)
+                self._stop_measuring()
+        self._send_bye(sender)
 
-    def _next_look(self) -> bool:
-        """Wait until it is time for it; False where the end has come instead."""
+    def _wait_for_work(self) -> bool:
+        """Wait for one period, or until there is something to do; False once the publisher closes."""
         self._wake.wait(TIGHT_PERIOD_S if self._budget.tight else PERIOD_S)
         self._wake.clear()
         return not self._closing
 
-    def _say_left(self, sender: AckedSender) -> None:
-        self._leaving = False
-        self.say(Bye(time.monotonic_ns(), LEFT))
+    def _send_left(self, sender: AckedSender) -> None:
+        self._left_requested = False
+        self.send(Bye(time.monotonic_ns(), LEFT))
         self._offer(sender, self._take(all_of_them=True))
         sender.drain(self._drain_s)
-        self._told = not sender.pending
-        self._left.set()
+        self._drained = not sender.pending
+        self._left_sent.set()
 
-    def _say_goodbye(self, sender: AckedSender) -> None:
+    def _send_bye(self, sender: AckedSender) -> None:
         end = time.monotonic() + self._drain_s
-        reason = self._ending.reason
+        reason = self._exit_reason.reason
         if reason != FINISHED:
-            self.say(self._witness.last_words(reason, self._ending.trace))
-        self.say(Bye(time.monotonic_ns(), reason))
+            self.send(self._reporter.exit_evidence(reason, self._exit_reason.trace))
+        self.send(Bye(time.monotonic_ns(), reason))
         self._offer(sender, self._take(all_of_them=True))
         if sender.close(max(0.0, end - time.monotonic())):
-            self._leave_count()
+            self._write_step_count()
 
-    def _leave_count(self) -> None:
-        """Nobody took the last steps: how many there were is left in the run's folder, to be counted."""
+    def _write_step_count(self) -> None:
+        """The last steps were not acked: write the step number into the run folder, to have them counted."""
         path = Path(os.environ["DDPTOP_RUN_DIR"], f"steps-{self._identity.session}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with contextlib.suppress(OSError):
@@ -292,18 +292,18 @@ class Publisher(threading.Thread):
             os.write(descriptor, str(self._recorder.step).encode())
             os.close(descriptor)
 
-    def _heard(self, ack: Ack) -> None:
-        if ack.epoch != self._epoch:  # another collector: without a recording it knows nothing of this rank
+    def _received(self, ack: Ack) -> None:
+        if ack.epoch != self._epoch:  # another collector: without a recording this rank is new to it
             if self._epoch is not None:
-                self._bounds.forget_told()
-                self._memberships_told.clear()
+                self._bounds.forget_sent()
+                self._memberships_sent.clear()
             self._epoch = ack.epoch
-            self._layout.forget_told()
+            self._layout.forget_sent()
             self.card_changed = True
         self._budget.announced = ack.detail_every
 
     def _take(self, *, all_of_them: bool = False) -> list[StepRecord]:
-        """Steps that are finished, on a device also by the device; at the end all."""
+        """Finished steps; on a GPU those that the GPU has finished too, or all of them."""
         queue = self._recorder.records
         taken: list[StepRecord] = []
         while queue:
@@ -318,17 +318,17 @@ class Publisher(threading.Thread):
         messages: list[Message] = list(pack(records, self._layout))
         if self._layout.generation != self._described:
             self._described = self._layout.generation
-            self._session.ask_for_description()
+            self._session.request_description()
         if guard.first is not None and "first_failure" not in self._session.card:
             self._session.card["first_failure"] = guard.first
             self.card_changed = True
         if self.card_changed:
             self.card_changed = False
             messages.insert(0, Card(dict(self._session.card)))
-            messages += self._layout.untold()
+            messages += self._layout.unsent()
             for model, membership in list(self._session.memberships.items()):
-                if self._memberships_told.get(model) != membership:
-                    self._memberships_told[model] = membership
+                if self._memberships_sent.get(model) != membership:
+                    self._memberships_sent[model] = membership
                     messages.insert(1, membership)
         device = self._session.device
         if device is not None and time.monotonic() >= self._memory_due:
@@ -342,8 +342,8 @@ class Publisher(threading.Thread):
         news = self._bounds.news(self.rank, self._recorder.step)
         if news is not None:
             messages.append(news)
-        while self._said:
-            messages.append(self._said.popleft())
+        while self._queue:
+            messages.append(self._queue.popleft())
         for message in messages:
             try:
                 sender.offer(encode(message))
@@ -351,7 +351,7 @@ class Publisher(threading.Thread):
                 guard.caught(error)
 
     def _device_news(self, device: DeviceTiming) -> list[Message]:
-        """What is worth telling of the device's timing, now and then."""
+        """What has changed in the device's timing."""
         untimed = device.untimed()
         if untimed:
             self._session.card.update(untimed)
@@ -359,12 +359,12 @@ class Publisher(threading.Thread):
         graph = device.graph_news(self._recorder, self.rank)
         return [] if graph is None else [graph]
 
-    def _place(self) -> tuple[int, int, int]:
+    def _position(self) -> tuple[int, int, int]:
         recorder = self._recorder
         return recorder.step, int(recorder.phase), len(recorder.calls) if recorder.detail else -1
 
     def _progress(self) -> Progress:
-        step, _, bucket = self._place()
+        step, _, bucket = self._position()
         return Progress(
             t_ns=time.monotonic_ns(),
             step=step,
@@ -379,10 +379,10 @@ class Publisher(threading.Thread):
 
 
 def _zeromq_threads() -> set[int]:
-    """Numbers of the threads that libzmq has started in this process so far."""
+    """Ids of the threads that libzmq has started in this process so far."""
     found = set()
     for task in Path("/proc/self/task").glob("*"):
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # it has just exited
             if (task / "comm").read_text().startswith("ZMQbg"):
                 found.add(int(task.name))
     return found
@@ -392,6 +392,6 @@ def _cpu_ns(threads: set[int]) -> int:
     """CPU time of this thread and of `threads` so far, in ns."""
     spent = time.thread_time_ns()
     for thread in threads:
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # it has exited
             spent += time.clock_gettime_ns((~thread << 3) | _CPU_OF_THREAD)
     return spent

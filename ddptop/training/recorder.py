@@ -1,22 +1,21 @@
-"""One flat record per optimizer step: what the training thread writes, and nothing else it has to do.
+"""One flat record per optimizer step, written by the training thread.
 
 A step runs from the end of the last optimizer step before it to the end of its own last optimizer step,
-so that a step's data, forward, backward and optimizer times lie in it in causal order. Whether an
-optimizer step was the last one is known only when the next DDP forward begins: there the record is closed,
-dated back. Accumulation, several optimizers and steps that a gradient scaler skips fall where a person
-expects them. Where no torch optimizer ever steps, a synchronised backward ends the step.
+so that its data, forward, backward and optimizer times are in it in causal order. Whether an optimizer step
+was the last one is known only when the next DDP forward begins: there the record is closed, dated back.
+Accumulation, several optimizers and steps that a gradient scaler skips are counted as one expects. Where no
+torch optimizer ever steps, a synchronised backward ends the step.
 
 All times are CLOCK_MONOTONIC in nanoseconds. Everything here runs on the training thread, except that
 bucket all-reduces may be noted by an autograd thread and their ends by a gloo thread (list operations
 that the interpreter makes atomic); the publisher thread only pops finished records and reads counters.
 
-The one exception is what the recorder costs: CPU time of the thread that runs it
-(CLOCK_THREAD_CPUTIME_ID), so that time in which the operating system ran another process, or in which a
-thread waited for the interpreter's lock, is never counted. Reading that clock is a system call of 0.4 us
-(measured; CLOCK_MONOTONIC takes 0.07 us), and a plain step would read it 14 times. So it is read in three
-steps of every eight only (`clocked`), and what a step costs is the median over those. A measured
-stretch holds one of the two readings around it; with three eighths of the steps measured that is more than
-what the readings cost over all steps, so that the figure is too high rather than too low, by 1 to 2 us.
+The one exception is the recorder's own cost: CPU time of the thread that runs it (CLOCK_THREAD_CPUTIME_ID),
+so that time in which the operating system ran another process, or a thread waited for the GIL, is never
+counted. Reading that clock is a system call of 0.4 us (measured; CLOCK_MONOTONIC takes 0.07 us), and a plain
+step would read it 14 times. So it is read in three steps of every eight only (`clocked`), and the cost of a
+step is the median over those. A measured interval includes one of the two readings around it; over all
+steps that is more than the readings cost, so that the figure is 1 to 2 us too high rather than too low.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ QUEUE_STEPS = 8192
 step numbers is counted by the collector."""
 
 MAX_CALLS = MAX_CELLS // 3
-"""All-reduces noted in one step; a rank that loops over collectives for ever must not grow."""
+"""All-reduces kept of one step: the memory of a rank that loops over collectives must be bounded."""
 
 MAX_LOSSES = 128
-"""Losses of one step that a device has yet to write: as many as micro-steps are marked there."""
+"""Losses of one step that a device has yet to write: as many as it has marks for micro-steps."""
 
 PATIENCE_STEPS = 64
-"""Synchronised backwards without an optimizer step after which a torch optimizer that was built but
-never steps is not waited for any more."""
+"""Synchronised backwards without an optimizer step after which each one ends a step, although there is a
+torch optimizer."""
 
 BucketCall: TypeAlias = list[Any]
 """One bucket all-reduce: [key, ready_ns, end_ns]. A list, because another thread fills in the end."""
@@ -91,7 +90,7 @@ class Recorder:
     """The steps of this process. Methods named `*_begins` and `*_ends` are called in pairs by the phases."""
 
     def __init__(self, *, optimizer_exists: Callable[[], bool] = lambda: True) -> None:
-        """`optimizer_exists` tells whether any torch optimizer has been built; asked only until one steps."""
+        """`optimizer_exists`: whether any torch optimizer has been built; called only until one steps."""
         self.records: deque[tuple[Any, ...]] = deque(maxlen=QUEUE_STEPS)
         """Fields of StepRecord, in its order."""
         self.step = 0
@@ -112,7 +111,7 @@ class Recorder:
         """Backward passes and steps so far: a new value means that the reducer starts at its first bucket."""
         self.on_detail: list[Callable[[bool], None]] = []
         """Called when bucket detail is switched on or off for the coming step."""
-        self.errand: Callable[[], None] | None = None
+        self.once: Callable[[], None] | None = None
         """Something to do once on the training thread, between two steps; set by the publisher."""
         self.check: Callable[[int], None] | None = None
         """Called with the number of a synchronised step that has ended, before the next one begins, where
@@ -287,7 +286,7 @@ class Recorder:
     # -- what else a step carries ----------------------------------------------
 
     def log_loss(self, loss: Any) -> None:
-        """The user's own word for the loss of this step; it replaces what backward was given."""
+        """The loss of this step as the user logs it; it replaces what backward was given."""
         self._logged_loss = loss
 
     def note(self, key: Hashable, ready: Any, launched: int = 0) -> BucketCall | None:
@@ -322,13 +321,13 @@ class Recorder:
             self._close(0)
 
     def forked(self) -> None:
-        """In a forked child: should it train, its steps begin with 0. What was before is its parent's."""
+        """In a forked child: if it trains, its steps begin with 0. Earlier records are its parent's."""
         self.drop()
         self.step, self.counter = 0, [0]
         self._begin_first()
 
     def drop(self) -> None:
-        """Let go of what is recorded: in a forked child, which speaks for no rank, and at the end."""
+        """Drop what is recorded: in a forked child, which is not the rank, and at exit."""
         self.records, self.calls = deque(maxlen=QUEUE_STEPS), []
         self._loss_later = []
 
@@ -349,7 +348,7 @@ class Recorder:
             return False
         self._unstepped_backwards += 1
         count = self._unstepped_backwards
-        if count & (count - 1) == 0:  # asking walks over classes: at 1, 2, 4, 8 ... is often enough
+        if count & (count - 1) == 0:  # it walks over all classes: at 1, 2, 4, 8 ... is often enough
             self._backwards_end_steps = count >= PATIENCE_STEPS or not self._optimizer_exists()
         return self._backwards_end_steps
 
@@ -396,9 +395,9 @@ class Recorder:
             self.detail = detail
             for switch in self.on_detail:
                 switch(detail)
-        if self.errand is not None:
-            errand, self.errand = self.errand, None
-            errand()
+        if self.once is not None:
+            once, self.once = self.once, None
+            once()
         self._cost += cpu() - began
         if check and self.check is not None:
             self.check(self.step - 1)

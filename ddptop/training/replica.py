@@ -1,9 +1,8 @@
 """Checksums of the parameters after a step: replicas of a DDP model must be equal to the last bit.
 
 No collective, no random numbers, nothing that autograd, a profiler or a dispatch mode could see: the
-bytes are read where they lie. Some pieces after some steps, on the training thread, between two steps.
-
-How the bytes of a model's parameters are divided into pieces: from sizes alone, so that ranks agree.
+bytes are read in place. Some pieces after some steps, on the training thread, between two steps. The bytes
+of a model's parameters are divided into pieces by their sizes alone, so that ranks agree.
 """
 
 from __future__ import annotations
@@ -73,16 +72,16 @@ class Pieces:
         self.count += max(1, -(-size // PIECE_BYTES))
 
     def slices(self, piece: int) -> Iterator[Slice]:
-        """What is in a piece."""
-        place = bisect_right(self._first, piece) - 1
-        parameters = self._parameters[place]
-        offset = (piece - self._first[place]) * PIECE_BYTES
+        """The slices of parameters in a piece."""
+        entry = bisect_right(self._first, piece) - 1
+        parameters = self._parameters[entry]
+        offset = (piece - self._first[entry]) * PIECE_BYTES
         for number in parameters:
             yield Slice(number, offset, min(self._sizes[number], offset + PIECE_BYTES))
 
 
 def first_piece(step: int, count: int) -> int:
-    """Where the check of a step begins, among `count` pieces.
+    """The piece with which the check of a step begins, among `count` pieces.
 
     From the step alone, so that ranks that check more or less often, or more or less at a time, still share
     pieces. Multiples of the golden ratio fall evenly whatever their number, so that the checks of some steps,
@@ -99,7 +98,7 @@ SHARE = 0.1
 """Of the budget."""
 
 MEMORY = 0.8
-"""Weight of what was known of a piece's cost against a new measurement."""
+"""Weight of the earlier mean of a piece's cost against a new measurement."""
 
 DIFFERING_HOOKS = frozenset(
     {"noop_hook", "post_localSGD_hook", "hook_with_zero_fn", "hook_with_zero_interleaved_fn"}
@@ -109,11 +108,11 @@ the next step already begins."""
 
 
 class ReplicaCheck:
-    """Checks every model of this process that it is told of, within its share of the budget."""
+    """Checks the models of this process that are added to it, within its share of the budget."""
 
-    def __init__(self, recorder: Recorder, say: Callable[[Replica], None]) -> None:
+    def __init__(self, recorder: Recorder, send: Callable[[Replica], None]) -> None:
         self._recorder = recorder
-        self._say = say
+        self._send = send
         self._models: dict[int, _Model] = {}
         self._left_out: set[int] = set()
         self._piece_ns = 0.0
@@ -170,10 +169,10 @@ class ReplicaCheck:
                 first = first_piece(step, count)
                 values = [model.checksum((first + i) % count) for i in range(min(count, max(1, most)))]
                 known = [value for value in values if value is not None]
-                if len(known) < len(values):  # the model is gone, or no longer what it was
+                if len(known) < len(values):  # the model is freed, or has changed
                     del self._models[number]
                     continue
-                self._say(Replica(step, number, count, first, tuple(known)))
+                self._send(Replica(step, number, count, first, tuple(known)))
                 done += len(known)
         return done
 
@@ -205,23 +204,22 @@ class _Model:
         self._ddp = weakref.ref(ddp, lambda _: chosen.clear())
 
     def checksum(self, piece: int) -> int | None:
-        """CRC-32 of the bytes of a piece; None where a parameter is not there as it was."""
+        """CRC-32 of the bytes of a piece; None where a parameter is freed or has changed."""
         value = 0
         for part in self.pieces.slices(piece):
-            found = self._extend(value, part)
-            if found is None:
+            extended = self._extend(value, part)
+            if extended is None:
                 return None
-            value = found
+            value = extended
         return value
 
     def _extend(self, value: int, part: Slice) -> int | None:
         number = part.parameter
-        found = self._parameters[
-            number : number + 1
-        ]  # another thread's garbage collection may empty the list
-        if not found:
+        # A slice: another thread's garbage collection may empty the list.
+        remaining = self._parameters[number : number + 1]
+        if not remaining:
             return None
-        parameter = found[0]
+        parameter = remaining[0]
         if (
             not parameter.is_cpu
             or parameter.nbytes != self._sizes[number]
@@ -237,7 +235,7 @@ class _Model:
 
 
 def _checkable(parameter: Any) -> bool:
-    """A plain, dense floating-point parameter on the CPU, whose elements lie together in memory."""
+    """A plain, dense floating-point parameter on the CPU, whose elements are contiguous in memory."""
     return (
         type(parameter) is torch.nn.Parameter
         and parameter.layout is torch.strided

@@ -23,7 +23,7 @@ from ddptop.training import exit, phases, warnings
 from ddptop.training.bucket_timing import BucketTimer, HostTimer, TimedModel, timed_hook
 from ddptop.training.budget import Budget
 from ddptop.training.device.timing import DeviceTiming, device_card
-from ddptop.training.exit import FINISHED, CrashFile, ending
+from ddptop.training.exit import FINISHED, CrashFile, exit_reason
 from ddptop.training.guard import guard
 from ddptop.training.packing import Identity
 from ddptop.training.publisher import LoggedScalars, Publisher
@@ -36,10 +36,10 @@ from ddptop.training.torch_compat.process_groups import backend_of, default_sequ
 _NO_OPTIONS = frozenset(
     {"iteration", "num_buckets_reduced", "rank", "prev_iteration_grad_ready_order_indices"}
 )
-"""What torch's logger tells beside DDP's options: the state of one iteration."""
+"""What torch's logger gives besides DDP's options: the state of one iteration."""
 
 CLOSE_S = 0.8
-"""How long the end of training may be held up for the last records to be acked."""
+"""How long the exit of training may be delayed until the last records are acked."""
 
 LEAVE_S = 0.5
 """The part of it that may be spent before the process group is destroyed: an ack comes within 20 ms."""
@@ -56,10 +56,10 @@ class Session:
         self.timing_path = "reducer"
         self.card: dict[str, Scalar] = _card_of_process()
         self.parameters: dict[tuple[int, int], int] = {}
-        """Parameters in each bucket, by (model, bucket index), where torch's logger tells."""
+        """Parameters in each bucket, by (model, bucket index), where torch's logger has it."""
         self.memberships: dict[int, Membership] = {}
         """The process group of each DDP model, by its number."""
-        self.replicas = ReplicaCheck(self.recorder, self.say)
+        self.replicas = ReplicaCheck(self.recorder, self.send)
         self.scalars = LoggedScalars()
         self._models: weakref.WeakKeyDictionary[Any, TimedModel] = weakref.WeakKeyDictionary()
         """Kept beside the models and not in them: a DDP model can be pickled, a process group cannot."""
@@ -68,7 +68,7 @@ class Session:
         """Timing on the GPU, where the models are on one."""
         self._timers: dict[str, BucketTimer | None] = {}
         self._publisher: Publisher | None = None
-        self._patience_s = CLOSE_S
+        self._drain_s = CLOSE_S
         self._crash_file: CrashFile | None = None
         self._ddp_device = device or torch.device("cpu")
         if self._ddp_device.type == "cuda":
@@ -76,7 +76,7 @@ class Session:
         phases.install(self.recorder, None if self.device is None else self.device.scalar)
         dynamo.keep_dynamo_out()
         os.register_at_fork(after_in_child=self._after_fork)
-        exit.at_exit()
+        exit.wait_for_gloo_at_exit()
         atexit.register(self.close)
 
     def ensure_started(self) -> None:
@@ -88,19 +88,19 @@ class Session:
         self.recorder.counter = _shared_counter(identity.session)
         self.recorder.counter[0] = self.recorder.step
         publisher = Publisher(self, identity, budget, sequence=default_sequence)
-        publisher.start()  # raises where no thread can be had
+        publisher.start()  # raises where no thread can be started
         self._publisher = publisher
-        warnings.hearing.tell_to(self._tell_warning)
+        warnings.collected.report_to(self._send_warning)
         path = Path(os.environ["DDPTOP_RUN_DIR"], f"crash-{identity.session}.txt")
         self._crash_file = CrashFile.open(path, self._crash_file)
         # Children of multiprocessing leave by os._exit, past atexit, but run these.
         multiprocessing.util.Finalize(None, self.close, exitpriority=100)
 
     def timer_for(self, ddp: Any) -> BucketTimer | None:
-        """The bucket timer for the model's device and backend; None where none tells the truth."""
+        """The bucket timer for the model's device and backend; None where none is right."""
         device, backend = device_of(ddp), backend_of(ddp.process_group)
         if any(parameter.device != device for parameter in ddp.module.parameters()):
-            return None  # its buckets lie on several devices
+            return None  # its buckets are on several devices
         kind = f"{device} {backend}"
         if kind not in self._timers:
             self._timers[kind] = self._new_timer(device, backend)
@@ -109,13 +109,13 @@ class Session:
     def _new_timer(self, device: torch.device, backend: str) -> BucketTimer | None:
         if device.type == "cpu":
             return HostTimer()
-        # Events can be told from one another within a device only.
+        # Events can be compared within a device only.
         if device == self._ddp_device and self.device is not None:
             return self.device.timer(backend)
         return None
 
     def _time_device(self, index: int) -> None:
-        """Without events training is recorded all the same: steps as the host saw them, buckets untimed."""
+        """Without events training is still recorded: steps as timed by the host, buckets untimed."""
         try:
             self.device = DeviceTiming.of(index)
             self.recorder.marks = self.device.marks
@@ -163,7 +163,7 @@ class Session:
     def describe_model(self, ddp: Any, number: int) -> None:
         """Read the options of a DDP model, and its buckets' parameters, from torch's own logger."""
         facts = logging_data(ddp)
-        warnings.hear_reducer(facts)
+        warnings.check_reducer(facts)
         prefix = "ddp." if number == 0 else f"ddp{number}."
         for name, value in facts.items():
             if isinstance(value, (bool, int, str)) and name not in _NO_OPTIONS and "_time" not in name:
@@ -177,16 +177,16 @@ class Session:
         if self._publisher is not None:
             self._publisher.card_changed = True
 
-    def ask_for_description(self) -> None:
-        """Have the training thread read torch's logger again between two steps: no other may."""
-        self.recorder.errand = self._describe_models
+    def request_description(self) -> None:
+        """Have the training thread read torch's logger again between two steps: no other thread may."""
+        self.recorder.once = self._describe_models
 
     def _describe_models(self) -> None:
         for ddp, model in list(self._models.items()):
             self.describe_model(ddp, model.number)
 
     def log(self, name: str, value: Any) -> None:
-        """Take a scalar of the script's own; on the training thread. Raises for what is no number."""
+        """Take a scalar that the script logs; on the training thread. Raises for what is not a number."""
         if isinstance(value, torch.Tensor):
             if value.is_cuda:
                 value = None if self.device is None else self.device.scalar(value)
@@ -202,8 +202,8 @@ class Session:
             self.scalars.note(name, value, self.recorder.step)
 
     @contextlib.contextmanager
-    def declared(self, name: str) -> Iterator[None]:
-        """Tell the group that this rank is in a phase of the user's own, where a step may stand still."""
+    def declared_phase(self, name: str) -> Iterator[None]:
+        """Report that this rank is in a phase of the user's own, in which steps need not advance."""
         self._declare("phase_begins", name)
         try:
             yield
@@ -213,49 +213,49 @@ class Session:
     def _declare(self, kind: str, name: str) -> None:
         if self._publisher is not None:
             rank, step = self._publisher.rank, self.recorder.step
-            self.say(Event(kind, now(), rank, step, {"name": str(name)}))
+            self.send(Event(kind, now(), rank, step, {"name": str(name)}))
 
-    def _tell_warning(self, text: str) -> None:
+    def _send_warning(self, text: str) -> None:
         if self._publisher is not None:
             rank, step = self._publisher.rank, self.recorder.step
-            self.say(Event("warning", now(), rank, step, {"message": text}))
+            self.send(Event("warning", now(), rank, step, {"message": text}))
 
-    def say(self, message: Message) -> None:
-        """Send a message in order with the steps, where this process speaks for a rank; from any thread."""
+    def send(self, message: Message) -> None:
+        """Send a message in order with the steps, where this process is a rank; from any thread."""
         if self._publisher is not None:
-            self._publisher.say(message)
+            self._publisher.send(message)
 
-    def leave(self) -> None:
-        """Publish the last step and a farewell before the script destroys its process groups in good order.
+    def leave_group(self) -> None:
+        """Publish the last step and a BYE before the script destroys its process groups in good order.
 
         Bounded by `LEAVE_S`. A training that goes on afterwards, with another group, is published as ever.
         """
-        if self._publisher is None or ending().reason != FINISHED:
-            return  # an exception is on its way: what there is to say of it comes with the process's end
+        if self._publisher is None or exit_reason().reason != FINISHED:
+            return  # an exception is in flight: it is reported when the process exits
         began = time.monotonic()
         self.recorder.finish()
-        self._publisher.leave(LEAVE_S)
-        self._patience_s = max(CLOSE_S - LEAVE_S, self._patience_s - (time.monotonic() - began))
+        self._publisher.leave_group(LEAVE_S)
+        self._drain_s = max(CLOSE_S - LEAVE_S, self._drain_s - (time.monotonic() - began))
 
     def close(self) -> None:
-        """Publish the last step and the farewell; bounded by `CLOSE_S`. May be called twice."""
+        """Publish the last step and a BYE; bounded by `CLOSE_S`. May be called twice."""
         publisher, self._publisher = self._publisher, None
         if publisher is None:
             return
         try:
             self.recorder.finish()
-            publisher.close(self._patience_s, ending())
+            publisher.close(self._drain_s, exit_reason())
             if self.device is not None:
                 self.device.abandon(self.recorder)
             if self._crash_file is not None:
                 self._crash_file.close()
-        except KeyboardInterrupt:  # only our own farewell was still to be waited for
+        except KeyboardInterrupt:  # only our own last messages were waited for
             pass
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
 
     def _after_fork(self) -> None:
-        """A forked child (a DataLoader worker) must not speak for the rank or touch its sockets."""
+        """A forked child (a DataLoader worker) must not send as the rank, nor use its sockets."""
         self._publisher = None
         if self.device is not None:
             self.device.abandon(self.recorder)
@@ -266,8 +266,10 @@ class Session:
 
 
 def _shared_counter(session: int) -> memoryview | list[int]:
-    """Memory that outlives this process where the collector has opened it: what a kill has left unsent is
-    then known to the step. It is never on a disk; a plain list where the system has no such memory."""
+    """Memory that outlives this process where the collector has opened it: it has the last step after a kill.
+
+    It is never on a disk; a plain list where the system has no such memory.
+    """
     try:
         descriptor = os.memfd_create(f"ddptop-steps-{session}", os.MFD_CLOEXEC)
     except (AttributeError, OSError):

@@ -1,8 +1,8 @@
-"""What torch warns of in this process, heard as it is shown.
+"""Warnings of torch in this process, received as they are shown.
 
-`warnings.warn` gives each warning that the filters let through to `warnings._showwarnmsg`. Listening there
-changes no filter, count, stack level or output. What DDP's reducer warns of by itself goes past Python, from
-C++ to stderr: there the reducer's own facts say that it has.
+`warnings.warn` gives each warning that the filters let through to `warnings._showwarnmsg`. Receiving them
+there changes no filter, count, stack level or output. DDP's reducer writes its own warnings from C++ to
+stderr, past Python: whether it has is known from its logging data.
 """
 
 from __future__ import annotations
@@ -16,53 +16,53 @@ from typing import Any
 from ddptop.training.guard import guard, hide_frame
 
 MOST = 32
-"""Different warnings of one process that are told: a text with a number in it must not fill the events."""
+"""Different warnings that one process reports: a text with a number in it must not fill the events."""
 
 CHARACTERS = 300
-"""Of one warning: it stands in a line, and stderr has the rest."""
+"""Of one warning, which is shown in one line; stderr has the whole text."""
 
 NEEDLESS_SEARCH = (
     "find_unused_parameters=True was specified in DDP constructor, "
     "but did not find any unused parameters in the forward pass."
 )
-"""The words of torch's reducer (2.6 to 2.13), which it writes after the first forward."""
+"""What torch's reducer (2.6 to 2.15) writes after the first forward."""
 
 _OF_TORCH = ("torch.", "ddptop.")
-"""Modules that warn of what torch will do, or of what it lacks."""
+"""Modules whose warnings are about torch."""
 
 
-class Hearing:
-    """The warnings of this process, each once; kept until there is somebody to tell them to."""
+class WarningLog:
+    """The warnings of this process, each once; kept until there is a session to report them."""
 
     def __init__(self) -> None:
-        self._heard: set[str] = set()
-        self._untold: list[str] = []
-        self._say: Callable[[str], None] | None = None
+        self._seen: set[str] = set()
+        self._unreported: list[str] = []
+        self._report: Callable[[str], None] | None = None
 
-    def hear(self, text: str) -> None:
-        """Take a warning in words."""
-        if text in self._heard or len(self._heard) >= MOST:
+    def add(self, text: str) -> None:
+        """Add the text of a warning."""
+        if text in self._seen or len(self._seen) >= MOST:
             return
-        self._heard.add(text)
-        if self._say is None:
-            self._untold.append(text)
+        self._seen.add(text)
+        if self._report is None:
+            self._unreported.append(text)
         else:
-            self._say(text)
+            self._report(text)
 
-    def tell_to(self, say: Callable[[str], None]) -> None:
-        """Call `say` with what was heard and with all that comes; instead of whom it was told to before."""
-        self._say = say
-        untold, self._untold = self._untold, []
-        for text in untold:
-            say(text)
+    def report_to(self, report: Callable[[str], None]) -> None:
+        """Call `report`, in place of an earlier one, with the warnings so far and with all later ones."""
+        self._report = report
+        unreported, self._unreported = self._unreported, []
+        for text in unreported:
+            report(text)
 
 
-hearing = Hearing()
+collected = WarningLog()
 """Of this process."""
 
 
 def listen() -> None:
-    """Hear what Python shows from now on; a second call does nothing."""
+    """Receive what Python shows from now on; a second call does nothing."""
     original = getattr(warnings, "_showwarnmsg", None)
     if original is None or hasattr(original, "__wrapped__"):
         return
@@ -71,11 +71,10 @@ def listen() -> None:
     @functools.wraps(original)
     def _showwarnmsg(message: Any) -> None:
         try:
-            kept_back = (
-                getattr(warnings, "_showwarnmsg_impl", None) is not show
-            )  # catch_warnings(record=True)
-            if not kept_back and _warner().startswith(_OF_TORCH):
-                hearing.hear(_in_words(message))
+            # Another one under catch_warnings(record=True), which shows nothing.
+            shown = getattr(warnings, "_showwarnmsg_impl", None) is show
+            if shown and _warning_module().startswith(_OF_TORCH):
+                collected.add(_describe(message))
         except Exception as error:  # noqa: BLE001 - the training boundary: the message is the user's object
             guard.caught(error)
         try:
@@ -84,17 +83,17 @@ def listen() -> None:
             hide_frame(error)
             raise
 
-    warnings._showwarnmsg = _showwarnmsg  # type: ignore[attr-defined]  # CPython's own door, 3.6 to 3.14
+    warnings._showwarnmsg = _showwarnmsg  # type: ignore[attr-defined]  # private in CPython, the same in 3.6 to 3.14
 
 
-def hear_reducer(facts: Mapping[str, Any]) -> None:
-    """What torch's logger tells of a DDP model, once iterations were told: what has its reducer warned of?"""
+def check_reducer(facts: Mapping[str, Any]) -> None:
+    """Add the warnings of a model's reducer, which follow from its logging data once that has iterations."""
     searches = facts.get("find_unused_parameters") and not facts.get("static_graph")
     if searches and facts.get("iteration", 0) > 0 and facts.get("unused_parameter_size") == 0:
-        hearing.hear(f"UserWarning: {NEEDLESS_SEARCH}")
+        collected.add(f"UserWarning: {NEEDLESS_SEARCH}")
 
 
-def _warner() -> str:
+def _warning_module() -> str:
     """Name of the module that warns: the first one above `warnings` itself."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__") in ("warnings", "_py_warnings"):
@@ -102,7 +101,7 @@ def _warner() -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
-def _in_words(message: Any) -> str:
+def _describe(message: Any) -> str:
     """`UserWarning: its first line`, as stderr has it."""
     first = str(message.message).strip().partition("\n")[0].partition(" (Triggered internally")[0]
     text = f"{message.category.__name__}: {first}"

@@ -35,7 +35,7 @@ def test_bounds_are_told_once_they_are_known() -> None:
     bounds.take([step([-100])])
     assert told(bounds) == (20.0, 0.0)
     assert told(bounds) is None
-    bounds.forget_told()
+    bounds.forget_sent()
     assert told(bounds) == (20.0, 0.0)
 
 

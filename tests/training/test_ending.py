@@ -8,17 +8,17 @@ from collections.abc import Callable
 
 import pytest
 
-from ddptop.training.exit import FINISHED, Ending, ending, in_words
+from ddptop.training.exit import FINISHED, ExitReason, describe_error, exit_reason
 
 
-def seen_in_flight(raise_it: Callable[[], None]) -> Ending:
+def seen_in_flight(raise_it: Callable[[], None]) -> ExitReason:
     """What a finalizer finds that runs while the exception is still on its way, as in multiprocessing."""
     found = []
     with contextlib.suppress(BaseException):
         try:
             raise_it()
         finally:
-            found.append(ending())
+            found.append(exit_reason())
     return found[0]
 
 
@@ -63,14 +63,14 @@ def test_an_exit_code_is_told(code: object, reason: str) -> None:
 
 @pytest.mark.parametrize("code", [None, 0])
 def test_an_exit_without_a_code_is_a_clean_end(code: object) -> None:
-    assert seen_in_flight(lambda: sys.exit(code)) == Ending(FINISHED, None)
-    assert seen_in_flight(leave_from_a_handled_error) == Ending(FINISHED, None)
-    assert ending() == Ending(FINISHED, None)
+    assert seen_in_flight(lambda: sys.exit(code)) == ExitReason(FINISHED, None)
+    assert seen_in_flight(leave_from_a_handled_error) == ExitReason(FINISHED, None)
+    assert exit_reason() == ExitReason(FINISHED, None)
 
 
 def test_a_scripts_uncaught_exception_is_the_one_that_was_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "last_value", ValueError("no such luck"), raising=False)
-    assert ending().reason == "ValueError: no such luck"
+    assert exit_reason().reason == "ValueError: no such luck"
 
 
 def test_a_message_is_cut_and_one_that_cannot_be_had_is_left_out() -> None:
@@ -78,6 +78,6 @@ def test_a_message_is_cut_and_one_that_cannot_be_had_is_left_out() -> None:
         def __str__(self) -> str:
             raise RuntimeError
 
-    assert in_words(Strange()) == "Strange"
-    assert in_words(KeyboardInterrupt()) == "KeyboardInterrupt"
-    assert len(in_words(ValueError("x" * 10_000))) == 500
+    assert describe_error(Strange()) == "Strange"
+    assert describe_error(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert len(describe_error(ValueError("x" * 10_000))) == 500

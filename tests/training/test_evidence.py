@@ -12,7 +12,7 @@ from ddptop.protocol.evidence import Evidence, GroupState, Operation, Stack, Sta
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
 from ddptop.training.evidence import flight_recorder
 from ddptop.training.evidence import reporter as module
-from ddptop.training.evidence.reporter import Witness, fitted
+from ddptop.training.evidence.reporter import EvidenceReporter, fitted
 from ddptop.training.guard import Guard
 from tests.processes import until
 
@@ -26,11 +26,11 @@ def fresh_guard(monkeypatch: pytest.MonkeyPatch) -> Guard:
     return fresh
 
 
-def witness() -> Witness:
-    return Witness(threading.get_ident(), lambda: PLACE)
+def witness() -> EvidenceReporter:
+    return EvidenceReporter(threading.get_ident(), lambda: PLACE)
 
 
-def answer(one: Witness, asked: int) -> Evidence:
+def answer(one: EvidenceReporter, asked: int) -> Evidence:
     found = until(lambda: one.answer(asked), "an answer")
     assert isinstance(found, Evidence)
     return found
@@ -81,7 +81,7 @@ def test_what_fails_is_counted_and_left_out(monkeypatch: pytest.MonkeyPatch, fre
 
 def test_last_words_hold_the_traceback_and_the_reason(fresh_guard: Guard) -> None:
     trace = Stack("traceback", True, (StackFrame("train.py", 3, "load", ""),))
-    told = witness().last_words("ValueError: " + "x" * 1000, trace)
+    told = witness().exit_evidence("ValueError: " + "x" * 1000, trace)
     assert told.stacks == (trace,)
     assert told.number == 0
     assert len(told.reason) == module.REASON_CHARACTERS

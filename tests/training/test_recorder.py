@@ -280,10 +280,10 @@ def test_calls_of_a_step_are_bounded(clock: Clock) -> None:
     assert len(recorder.calls) == MAX_CALLS
 
 
-def test_an_errand_runs_once_between_two_steps(clock: Clock) -> None:
+def test_a_task_runs_once_between_two_steps(clock: Clock) -> None:
     loop = Loop(clock)
     done: list[int] = []
-    loop.recorder.errand = lambda: done.append(loop.recorder.step)
+    loop.recorder.once = lambda: done.append(loop.recorder.step)
     for _ in range(3):
         loop.forward(1)
         loop.backward(1)
@@ -316,16 +316,16 @@ def test_batches_and_forwards_outside_training_are_counted_until_training_goes_o
 def test_an_interval_of_checks_calls_after_its_steps_and_only_there(clock: Clock) -> None:
     loop = Loop(clock)
     checked: list[int] = []
-    errands: list[int] = []
+    runs: list[int] = []
     loop.recorder.check = checked.append
     for step in range(34):
         if step == 16:
-            loop.recorder.errand = lambda: errands.append(1)
+            loop.recorder.once = lambda: runs.append(1)
         loop.forward(1)
         loop.backward(1)
         loop.optimizer(1)
     assert checked == [0, 16, 32]
-    assert errands == [1]
+    assert runs == [1]
 
 
 def test_a_forked_child_that_trains_counts_its_own_steps(clock: Clock) -> None:

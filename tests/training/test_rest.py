@@ -37,30 +37,30 @@ def tasks(tmp_path: Path) -> Tasks:
 
 def test_it_waits_for_a_thread_that_has_not_had_its_turn(tasks: Tasks) -> None:
     tasks.put(1, "python", "R")
-    tasks.put(2, exit.THREAD, "R")
-    turn = threading.Timer(0.05, tasks.put, (2, exit.THREAD, "S"))
+    tasks.put(2, exit.GLOO_THREAD, "R")
+    turn = threading.Timer(0.05, tasks.put, (2, exit.GLOO_THREAD, "S"))
     turn.start()
-    assert exit.gloo_rests(tasks.folder, 60)
+    assert exit.wait_for_gloo(tasks.folder, 60)
     assert not turn.is_alive()
     turn.join()
 
 
 def test_it_does_not_wait_for_a_collective_under_way_or_for_other_threads(tasks: Tasks) -> None:
     tasks.put(1, "python", "R")
-    tasks.put(2, exit.THREAD, "S")
+    tasks.put(2, exit.GLOO_THREAD, "S")
     tasks.put(3, "a) R (thread", "R")
-    assert exit.gloo_rests(tasks.folder, 60)
+    assert exit.wait_for_gloo(tasks.folder, 60)
 
 
 def test_it_gives_up_at_the_deadline(tasks: Tasks) -> None:
-    tasks.put(2, exit.THREAD, "R")
-    assert not exit.gloo_rests(tasks.folder, 0.01)
+    tasks.put(2, exit.GLOO_THREAD, "R")
+    assert not exit.wait_for_gloo(tasks.folder, 0.01)
 
 
 def test_threads_that_end_meanwhile_and_a_system_without_them_are_no_matter(tasks: Tasks) -> None:
     (tasks.folder / "7").mkdir()
-    assert exit.gloo_rests(tasks.folder, 60)
-    assert exit.gloo_rests(tasks.folder / "none", 60)
+    assert exit.wait_for_gloo(tasks.folder, 60)
+    assert exit.wait_for_gloo(tasks.folder / "none", 60)
 
 
 def test_ctrl_c_at_the_very_end_is_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_ctrl_c_at_the_very_end_is_not_told_of(monkeypatch: pytest.MonkeyPatch) 
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(exit, "gloo_rests", interrupted)
-    exit.at_exit()
+    monkeypatch.setattr(exit, "wait_for_gloo", interrupted)
+    exit.wait_for_gloo_at_exit()
     for last in registered:  # none on Python 3.14
         last()

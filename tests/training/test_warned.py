@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from ddptop.training import warnings as warned
-from ddptop.training.warnings import MOST, NEEDLESS_SEARCH, Hearing
+from ddptop.training.warnings import MOST, NEEDLESS_SEARCH, WarningLog
 
 
 @pytest.fixture
@@ -16,11 +16,11 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What this test's warnings are told as, when they are shown, here to nobody."""
     monkeypatch.setattr(warnings, "_showwarnmsg_impl", lambda _: None)
     monkeypatch.setattr(warnings, "_showwarnmsg", warnings._showwarnmsg)  # put back at the end
-    monkeypatch.setattr(warned, "hearing", Hearing())
+    monkeypatch.setattr(warned, "collected", WarningLog())
     warned.listen()
     warned.listen()
     told: list[str] = []
-    warned.hearing.tell_to(told.append)
+    warned.collected.report_to(told.append)
     return told
 
 
@@ -57,20 +57,20 @@ def test_what_the_filters_hold_back_is_not_told(heard: list[str]) -> None:
 
 
 def test_warnings_wait_for_somebody_to_tell_them_to_and_are_bounded() -> None:
-    hearing = Hearing()
+    collected = WarningLog()
     for number in range(MOST + 5):
-        hearing.hear(f"warning {number}")
+        collected.add(f"warning {number}")
     told: list[str] = []
-    hearing.tell_to(told.append)
-    hearing.hear("one more")
+    collected.report_to(told.append)
+    collected.add("one more")
     assert told == [f"warning {number}" for number in range(MOST)]
 
 
 def test_a_warning_of_the_reducers_own_is_known_by_its_facts(heard: list[str]) -> None:
     facts = {"find_unused_parameters": 1, "iteration": 0}
-    warned.hear_reducer(facts)
-    warned.hear_reducer(facts | {"iteration": 2, "unused_parameter_size": 8})
-    warned.hear_reducer(facts | {"iteration": 2, "unused_parameter_size": 0, "static_graph": True})
+    warned.check_reducer(facts)
+    warned.check_reducer(facts | {"iteration": 2, "unused_parameter_size": 8})
+    warned.check_reducer(facts | {"iteration": 2, "unused_parameter_size": 0, "static_graph": True})
     assert heard == []
-    warned.hear_reducer(facts | {"iteration": 2, "unused_parameter_size": 0})
+    warned.check_reducer(facts | {"iteration": 2, "unused_parameter_size": 0})
     assert heard == [f"UserWarning: {NEEDLESS_SEARCH}"]

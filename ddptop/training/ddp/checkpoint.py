@@ -29,14 +29,14 @@ from ddptop.training.torch_compat.dynamo import ORIGINAL, is_compiled
 T = TypeVar("T")
 
 MODEL_KEYS = ("model", "state_dict", "model_state_dict")
-"""Where the weights are in files of ours, and in those of most others."""
+"""Keys of the weights in our files, and in those of most others."""
 
 _NAME = re.compile(r"checkpoint-(\d+)-(\d+)\.pt")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint says beside the weights; a fresh one is where training begins."""
+    """What a checkpoint holds besides the weights; a fresh one is the start of training."""
 
     epoch: int = 0
     """Epochs finished, as given to `save`."""
@@ -59,8 +59,8 @@ def save(
 ) -> Path:
     """Write a checkpoint once, from rank 0, while the other ranks wait; all ranks call it.
 
-    The file is there whole or not at all: it is written beside its place, synced, and renamed. Weights are
-    stored under the names of the bare model, whatever DDP or torch.compile wrapper it is in.
+    The file appears complete or not at all: it is written under another name, synced, and renamed. Weights
+    are stored under the names of the bare model, in whatever DDP or torch.compile wrapper it is.
 
     Args:
         group: the process group.
@@ -76,7 +76,7 @@ def save(
         The file.
 
     Raises:
-        OSError: on rank 0, where it could not be written; RuntimeError with its words on the others.
+        OSError: on rank 0, where it could not be written; RuntimeError with its text on the others.
     """
     place = Path(path)
     if place.is_dir() or not place.suffix:
@@ -121,7 +121,7 @@ def load(
 
     Raises:
         FileNotFoundError: where there is no such checkpoint.
-        RuntimeError: where the file does not fit the model, in torch's words; on all ranks, if on any.
+        RuntimeError: where the file does not fit the model, with torch's message; on all ranks, if on any.
     """
     found = latest(path) if Path(path).is_dir() else Path(path)
     failure: Exception | None = None
@@ -132,12 +132,12 @@ def load(
         result = _load(found, model, optimizer, strict, weights_only)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
         failure = error
-    words = _all_objects(group, None if failure is None else f"{type(failure).__name__}: {failure}")
+    errors = _all_objects(group, None if failure is None else f"{type(failure).__name__}: {failure}")
     if failure is not None:
         raise failure
-    for rank, said in enumerate(words):
-        if said is not None:  # this rank could go on, but the others will not be there
-            raise RuntimeError(f"rank {rank} could not load {found}: {said}")
+    for rank, text in enumerate(errors):
+        if text is not None:  # this rank could go on, but not without the others
+            raise RuntimeError(f"rank {rank} could not load {found}: {text}")
     return result
 
 
@@ -198,12 +198,12 @@ def _load(
 
 
 def write_whole(path: Path, write: Callable[[Any], object]) -> None:
-    """Have `write(file)` fill a file that appears at `path` whole, or not at all."""
+    """Have `write(file)` fill a file that appears at `path` complete, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.ddptop-part")  # one name: what a killed run has left is replaced
+    beside = path.with_name(f".{path.name}.ddptop-part")  # one name: the file of a killed run is replaced
     beside.unlink(missing_ok=True)
     try:
-        with beside.open("xb") as file:  # not through a link that somebody has laid there
+        with beside.open("xb") as file:  # not through a symbolic link
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -220,7 +220,7 @@ def write_whole(path: Path, write: Callable[[Any], object]) -> None:
 
 
 WRAPPERS = ("module", ORIGINAL)
-"""The components that wrappers add."""
+"""The components that wrappers add to names."""
 
 MAX_REMOVED = 6
 """Wrapper-like components of one name that are tried in all combinations."""
@@ -240,7 +240,7 @@ def without_wrappers(name: str, paths: Collection[str]) -> str:
 
 
 def wrapper_paths(model: torch.nn.Module) -> set[str]:
-    """Where the wrapped modules stand: {"module"} for a DDP model, {"backbone.module"} for one inside."""
+    """Paths of the wrapped modules: {"module"} for a DDP model, {"backbone.module"} for one inside."""
     paths = set()
     for path, module in model.named_modules():
         inner = "module" if isinstance(module, (DistributedDataParallel, DataParallel)) else None
@@ -254,7 +254,7 @@ def wrapper_paths(model: torch.nn.Module) -> set[str]:
 def fitted_names(model: torch.nn.Module, state: Mapping[str, T]) -> dict[str, T]:
     """`state`, of whatever wrappers, under the names of `model` in its own.
 
-    A name that fits nothing is kept as it is, for `load_state_dict` to complain of in its own words.
+    A name that fits nothing is kept as it is, for `load_state_dict` to report.
     """
     paths = wrapper_paths(model)
     own = {without_wrappers(name, paths): name for name in model.state_dict()}
@@ -262,8 +262,8 @@ def fitted_names(model: torch.nn.Module, state: Mapping[str, T]) -> dict[str, T]
     return {own.get(found[name], found[name]): value for name, value in state.items()}
 
 
-def match(names: Collection[str], wanted: Collection[str]) -> dict[str, str]:
-    """Each of `names` to the one of `wanted` (names without wrappers) that it means, or to itself.
+def match(names: Collection[str], targets: Collection[str]) -> dict[str, str]:
+    """Each of `names` to the one of `targets` (names without wrappers) that it means, or to itself.
 
     First the same wrappers before all names are tried, from none up, and the one that fits most is taken:
     so `module.weight` and `module.module.weight` of a wrapped model keep apart. What is left is compared name
@@ -275,7 +275,7 @@ def match(names: Collection[str], wanted: Collection[str]) -> dict[str, str]:
         if any(len(parts) < length or set(parts) - set(WRAPPERS) for parts in leading):
             break
         cut = {name: ".".join(name.split(".")[length:]) for name in names}
-        fits = {name: short for name, short in cut.items() if short in wanted}
+        fits = {name: short for name, short in cut.items() if short in targets}
         if len(fits) > len(best) and len(set(fits.values())) == len(fits):
             best = fits
         if not names or len(best) == len(names):
@@ -283,7 +283,7 @@ def match(names: Collection[str], wanted: Collection[str]) -> dict[str, str]:
     taken = set(best.values())
     for name in names:
         if name not in best:
-            meant = next((short for short in _shorter(name) if short in wanted), name)
+            meant = next((short for short in _shorter(name) if short in targets), name)
             if meant not in taken:
                 best[name] = meant
                 taken.add(meant)

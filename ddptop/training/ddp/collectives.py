@@ -43,8 +43,8 @@ def gather(group: GroupInfo, tensor: torch.Tensor, *, dst: int | None = None) ->
     """
     layouts: list[Layout] = _all_objects(group, (tuple(tensor.shape), tensor.dtype))
     if any(layout != layouts[0] for layout in layouts):
-        said = ", ".join(f"rank {rank} {shape} {dtype}" for rank, (shape, dtype) in enumerate(layouts))
-        raise ValueError(f"gather() needs one shape and dtype; gather_list() takes any: {said}")
+        given = ", ".join(f"rank {rank} {shape} {dtype}" for rank, (shape, dtype) in enumerate(layouts))
+        raise ValueError(f"gather() needs one shape and dtype; gather_list() takes any: {given}")
     rows = _gather_bytes(group, _bytes(tensor), dst)
     if rows is None:
         return None
@@ -103,7 +103,7 @@ def gather_object(group: GroupInfo, value: T, *, dst: int | None = None) -> list
 
 
 def broadcast_object(group: GroupInfo, value: T, *, src: int = 0) -> T:
-    """The value of rank `src`, on all ranks; what the others pass is not looked at."""
+    """The value of rank `src`, on all ranks; what the others pass is ignored."""
     if not _many(group):
         return value
     values = [value]
@@ -112,7 +112,7 @@ def broadcast_object(group: GroupInfo, value: T, *, src: int = 0) -> T:
 
 
 def barrier(group: GroupInfo) -> None:
-    """Wait until all ranks are here."""
+    """Wait until all ranks have called it."""
     if not _many(group):
         return
     if "nccl" in group.backend and group.device.type == "cuda":
@@ -135,11 +135,11 @@ def _all_objects(group: GroupInfo, value: T) -> list[T]:
 
 def _gather_bytes(group: GroupInfo, block: torch.Tensor, dst: int | None) -> list[torch.Tensor] | None:
     """Blocks of one size, in rank order; bytes, because not every backend knows every dtype."""
-    wanted = dst is None or group.rank == dst
+    receives = dst is None or group.rank == dst
     if not _many(group) or block.numel() == 0:
-        return [block] * group.world_size if wanted else None
+        return [block] * group.world_size if receives else None
     block = block.to(group.device if "nccl" in group.backend else "cpu")
-    rows = [torch.empty_like(block) for _ in range(group.world_size)] if wanted else None
+    rows = [torch.empty_like(block) for _ in range(group.world_size)] if receives else None
     if dst is None:
         dist.all_gather(rows, block)
     else:
@@ -223,7 +223,7 @@ def first(group: GroupInfo, *, local: bool = False) -> Iterator[None]:
         local: the first rank of every host runs it first, for what each host keeps for itself.
 
     Raises:
-        RuntimeError: on the ranks that wait, where the first one raised, in its words.
+        RuntimeError: on the ranks that wait, where the first one raised, with its error.
     """
     number = next(_turns)
     if not dist.is_initialized() or group.world_size == 1:
@@ -236,9 +236,9 @@ def first(group: GroupInfo, *, local: bool = False) -> Iterator[None]:
             rendezvous.wait_for_keys(
                 store, [key]
             )  # through the store: a download may outlast a collective's timeout
-            said = bytes(store.get(key)).decode()
-        if said:
-            raise RuntimeError(f"rank {said.replace(' ', ' failed while this rank waited for it: ', 1)}")
+            error = bytes(store.get(key)).decode()
+        if error:
+            raise RuntimeError(f"rank {error.replace(' ', ' failed while this rank waited for it: ', 1)}")
         yield
         return
     try:
@@ -250,7 +250,7 @@ def first(group: GroupInfo, *, local: bool = False) -> Iterator[None]:
 
 
 def print_in_order(group: GroupInfo, *values: object, sep: str = " ") -> None:
-    """As `print`, from all ranks: rank 0 prints what each has to say, in rank order, with its number."""
+    """As `print`, from all ranks: rank 0 prints the text of each, in rank order, with its number."""
     texts = gather_object(group, sep.join(str(value) for value in values), dst=0)
     if group.rank == 0 and texts is not None:
         for rank, text in enumerate(texts):

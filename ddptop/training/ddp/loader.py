@@ -1,4 +1,4 @@
-"""A DataLoader over this rank's part of a dataset: never forgets `set_epoch`, and knows its duplicates."""
+"""A DataLoader over this rank's part of a dataset: calls `set_epoch`, and knows its duplicates."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def log(**scalars: float | torch.Tensor | None) -> None:
 
     `loss` replaces, for this step, what `backward()` was called with. A tensor holds one element; one on a
     GPU is copied without waiting for the device and shows when it is there. Where nothing is recorded this
-    does nothing; what is no number is left out.
+    does nothing; what is not a number is left out.
     """
     session = attach.current_session()
     if session is None:
@@ -27,29 +27,29 @@ def log(**scalars: float | torch.Tensor | None) -> None:
         try:
             if value is not None:
                 session.log(name, value)
-        except Exception as error:  # noqa: BLE001 - the training boundary: what is no number is not logged
+        except Exception as error:  # noqa: BLE001 - the training boundary: what is not a number is not logged
             guard.caught(error)
 
 
 @contextlib.contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Declare what training does meanwhile (`evaluate`, `checkpoint`): its steps stand still on purpose."""
+    """Declare what training does in the block (`evaluate`, `checkpoint`): its steps need not advance."""
     session = attach.current_session()
     if session is None:
         yield
         return
-    with session.declared(name):
+    with session.declared_phase(name):
         yield
 
 
-def tell_card(name: str, value: str | int | float | bool) -> None:
-    """Write a fact of this script on the run's card, where the run is recorded."""
+def note_on_card(name: str, value: str | int | float | bool) -> None:
+    """Add a value of this script to the run's card, where the run is recorded."""
     session = attach.current_session()
     if session is None:
         return
     try:
         session.card[name] = value
-        session.ask_for_description()  # which also sends the card again
+        session.request_description()  # which also sends the card again
     except Exception as error:  # noqa: BLE001 - the training boundary
         guard.caught(error)
 
@@ -68,8 +68,8 @@ class RankZero(logging.Filter):
 
 def rank_logger(group: GroupInfo, name: str | None = None) -> logging.Logger:
     """`logging.getLogger(name)`, silent on all ranks but 0; level and handlers are the script's to set."""
-    found = logging.getLogger(name or "train")
-    for known in [known for known in found.filters if isinstance(known, RankZero)]:
-        found.removeFilter(known)
-    found.addFilter(RankZero(group.rank))
-    return found
+    logger = logging.getLogger(name or "train")
+    for known in [known for known in logger.filters if isinstance(known, RankZero)]:
+        logger.removeFilter(known)
+    logger.addFilter(RankZero(group.rank))
+    return logger

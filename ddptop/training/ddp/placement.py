@@ -17,7 +17,7 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 MAX_HOSTS = 65536
-"""Hosts that one list may stand for: above what Slurm itself takes, below what a typing error could mean."""
+"""Hosts that one list may name: above Slurm's own limit, below what a typing error could mean."""
 
 
 def hosts(text: str) -> list[str]:
@@ -130,7 +130,7 @@ class Placement:
         return placement
 
     def variables(self) -> dict[str, str]:
-        """What torchrun would have set: other libraries read it."""
+        """The variables that torchrun would have set: other libraries read them."""
         return {
             "RANK": str(self.rank),
             "WORLD_SIZE": str(self.world_size),
@@ -209,7 +209,7 @@ def _slurm_port(environment: Mapping[str, str]) -> int:
     """The same on all ranks of a job step, and seldom the same for two jobs on one host."""
     job = _number(environment, "SLURM_JOB_ID", 0)
     step = _number(environment, "SLURM_STEP_ID", 0)
-    return SLURM_PORTS[(job + 7919 * step) % len(SLURM_PORTS)]  # a prime: steps of one job lie apart
+    return SLURM_PORTS[(job + 7919 * step) % len(SLURM_PORTS)]  # a prime: steps of one job get distant ports
 
 
 def _all_there(environment: Mapping[str, str], names: tuple[str, ...], who: str) -> None:

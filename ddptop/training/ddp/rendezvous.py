@@ -1,12 +1,10 @@
-"""How the ranks find one another before there is a process group: a store, a roll call, one verdict.
+"""How the ranks meet before there is a process group: through a store, and with one decision for all.
 
-Every rank writes a card into the store; rank 0 waits for all of them, decides what they all do (or what is
-wrong), and writes that down for the others. So a mistake is told on every rank in the same words, before
-a collective could hang on it.
+Every rank writes a card (what it is, and what it was asked for) into the store; rank 0 waits for all of them,
+decides what all ranks do (or what is wrong), and writes the decision for the others. So a mistake is reported
+on every rank in the same words, before a collective could hang because of it.
 
-Waiting on a store in small looks, not in one blocking call, so that Ctrl-C gets through.
-
-The store through which the ranks meet.
+The store is polled instead of waited for in one blocking call, so that Ctrl-C works.
 """
 
 from __future__ import annotations
@@ -26,26 +24,26 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 from ddptop.training.ddp.placement import Placement
-from ddptop.training.guard import say
+from ddptop.training.guard import report
 
 FIRST_S, LONGEST_S = 0.005, 0.5
-"""Pauses between two looks: short for what is nearly there, long for a download, a compile, a slow node."""
+"""Pauses between two polls: short for what is nearly there, long for a download, a compile, a slow node."""
 
-TELL_S = 15.0
-"""Ranks of one job start within seconds of one another; who waits longer should know what for."""
+NOTICE_S = 15.0
+"""Ranks of one job start within seconds of one another; a user who waits longer should know what for."""
 
 
 class WaitNotice:
-    """Tells the user once, on stderr, what a long wait is for: nobody should sit before a silent screen."""
+    """Tells the user once, on stderr, what a long wait is for."""
 
     def __init__(self) -> None:
-        self._due: float | None = time.monotonic() + TELL_S
+        self._due: float | None = time.monotonic() + NOTICE_S
 
-    def when_long(self, words: str) -> None:
-        """To be called again and again: the first words after TELL_S are told."""
+    def when_long(self, text: str) -> None:
+        """To be called repeatedly: the first text after NOTICE_S is printed."""
         if self._due is not None and time.monotonic() >= self._due:
             self._due = None
-            say(words)
+            report(text)
 
 
 def pauses(within_s: float | None = None) -> Iterator[None]:
@@ -66,12 +64,12 @@ def wait_for_keys(store: Any, keys: Sequence[str], within_s: float | None = None
 
 
 GRACE = timedelta(seconds=10)
-"""How much longer than rank 0 the others wait: it is rank 0 that can say who is missing."""
+"""How much longer than rank 0 the others wait: only rank 0 knows which ranks are missing."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """What one rank says of itself."""
+    """What one rank is, and what it was asked for."""
 
     rank: int
     world_size: int
@@ -80,14 +78,14 @@ class Card:
     gpu: str | None
     """UUID of the device that it would take; None without one."""
     backend: str | None
-    """As asked for; None: decide for me."""
+    """As asked for; None: to be decided."""
     seed: int | None
     address: str = ""
     """Of its host, on the way to rank 0."""
     nonce: str = ""
     """Of this process: an earlier one may have had the same rank."""
     device: str | None = None
-    """Kind of device (`cpu`, `cuda`) that it was told to take; None: decide for me."""
+    """Kind of device (`cpu`, `cuda`) that it was given; None: to be decided."""
 
 
 class Agreement(NamedTuple):
@@ -97,14 +95,14 @@ class Agreement(NamedTuple):
     addresses: tuple[str, ...]
     """Of the hosts, each once."""
     number: str
-    """Of this meeting: no other has had it."""
+    """Of this meeting: no other has the same."""
 
 
 def meet(store: Any, card: Card, timeout: timedelta) -> Agreement:
     """Wait until all ranks are here; returns what they all do.
 
-    torchrun keeps its store over restarts, so what is in it may be of ranks that are gone. A card counts
-    only once its rank has acknowledged the verdict that was made of it.
+    torchrun keeps its store over restarts, so it may contain entries of ranks that have exited. A card
+    counts only once its rank has acknowledged the decision that was made of it.
 
     Raises:
         RuntimeError: after `timeout`, naming the ranks that have not come.
@@ -112,60 +110,58 @@ def meet(store: Any, card: Card, timeout: timedelta) -> Agreement:
             seeds, two ranks on one GPU under NCCL.
     """
     store.set(_card(card.rank), json.dumps(asdict(card)))
-    told = (
-        _call_the_roll(store, card, timeout)
-        if card.rank == 0
-        else _hear_from_rank_0(store, card, timeout + GRACE)
+    decision = (
+        _decide(store, card, timeout) if card.rank == 0 else _receive_decision(store, card, timeout + GRACE)
     )
-    if "missing" in told:
-        raise RuntimeError(told["missing"])
-    if "wrong" in told:
-        raise ValueError(told["wrong"])
-    return Agreement(told["backend"], tuple(told["addresses"]), told["number"])
+    if "missing" in decision:
+        raise RuntimeError(decision["missing"])
+    if "wrong" in decision:
+        raise ValueError(decision["wrong"])
+    return Agreement(decision["backend"], tuple(decision["addresses"]), decision["number"])
 
 
-def _call_the_roll(store: Any, own: Card, timeout: timedelta) -> dict[str, Any]:
-    """Rank 0's part: a verdict is made anew until all have acknowledged one."""
+def _decide(store: Any, own: Card, timeout: timedelta) -> dict[str, Any]:
+    """Rank 0's part: decide anew for every change of the cards, until all ranks have acknowledged."""
     ranks = range(own.world_size)
     number, nonces, acknowledged = "", [""], [0]
     note = WaitNotice()
     for _ in pauses(timeout.total_seconds()):
         cards = _cards_here(store, ranks)
         _refuse_a_second(cards.get(own.rank, own), own)
-        found = [card.nonce for card in cards.values()]
-        if found != nonces:
-            number, nonces, acknowledged = secrets.token_hex(8), found, [0]
-            told = verdict(list(cards.values())) if len(cards) == own.world_size else {}
-            if told:
-                store.set("verdict", json.dumps(told | {"nonces": nonces, "number": number}))
+        present = [card.nonce for card in cards.values()]
+        if present != nonces:
+            number, nonces, acknowledged = secrets.token_hex(8), present, [0]
+            decision = decide(list(cards.values())) if len(cards) == own.world_size else {}
+            if decision:
+                store.set("decision", json.dumps(decision | {"nonces": nonces, "number": number}))
         acknowledged = [0, *(rank for rank in ranks[1:] if store.check([f"ack/{number}/{rank}"]))]
-        if told and len(acknowledged) == own.world_size:
+        if decision and len(acknowledged) == own.world_size:
             store.set(f"go/{number}", "")
-            return told | {"number": number}
-        came = acknowledged if told else list(cards)
+            return decision | {"number": number}
+        came = acknowledged if decision else list(cards)
         note.when_long(f"still waiting: {_absent(came, own.world_size)}")
     missing = {"missing": _missing(came, own.world_size, timeout)}
     every = [cards[rank].nonce if rank in cards else "" for rank in ranks]
-    store.set("verdict", json.dumps(missing | {"nonces": every, "number": number}))
+    store.set("decision", json.dumps(missing | {"nonces": every, "number": number}))
     return missing
 
 
-def _hear_from_rank_0(store: Any, own: Card, timeout: timedelta) -> dict[str, Any]:
+def _receive_decision(store: Any, own: Card, timeout: timedelta) -> dict[str, Any]:
     """The other ranks' part."""
     why = f"nothing for {_words(timeout)}"
     acknowledged = ""
     try:
         for _ in pauses(timeout.total_seconds()):
             _refuse_a_second(Card(**json.loads(store.get(_card(own.rank)))), own)
-            told = json.loads(store.get("verdict")) if store.check(["verdict"]) else {}
-            if told and told["nonces"][own.rank : own.rank + 1] == [own.nonce]:
-                if "missing" in told:
-                    return dict(told)
-                if told["number"] != acknowledged:
-                    acknowledged = told["number"]
+            decision = json.loads(store.get("decision")) if store.check(["decision"]) else {}
+            if decision and decision["nonces"][own.rank : own.rank + 1] == [own.nonce]:
+                if "missing" in decision:
+                    return dict(decision)
+                if decision["number"] != acknowledged:
+                    acknowledged = decision["number"]
                     store.set(f"ack/{acknowledged}/{own.rank}", "")
                 if store.check([f"go/{acknowledged}"]):
-                    return dict(told)
+                    return dict(decision)
     except (dist.DistStoreError, dist.DistNetworkError) as error:
         why = str(error)
     raise RuntimeError(f"rank {own.rank} has waited in vain for rank 0, whose own error may say why ({why})")
@@ -181,7 +177,7 @@ def _cards_here(store: Any, ranks: range) -> dict[int, Card]:
 
 
 def _refuse_a_second(written: Card, own: Card) -> None:
-    """Who wrote over this rank's card is alive: it has the same rank."""
+    """Raise ValueError where another process has overwritten this rank's card: it has the same rank."""
     if written.nonce != own.nonce:
         raise ValueError(
             f"two processes say that they are rank {own.rank}: {_name(own)} and {_name(written)}. "
@@ -189,14 +185,14 @@ def _refuse_a_second(written: Card, own: Card) -> None:
         )
 
 
-def verdict(cards: list[Card]) -> dict[str, Any]:
-    """The backend for ranks that are all there, or in words what is `wrong` with them."""
+def decide(cards: list[Card]) -> dict[str, Any]:
+    """The backend for ranks that are all present, or a text of what is `wrong` with them."""
     for what in ("world_size", "seed", "backend"):
-        said: dict[object, Card] = {}
+        given: dict[object, Card] = {}
         for card in cards:
-            said.setdefault(getattr(card, what), card)
-        if len(said) > 1:
-            words = ", ".join(f"rank {card.rank} {value}" for value, card in said.items())
+            given.setdefault(getattr(card, what), card)
+        if len(given) > 1:
+            words = ", ".join(f"rank {card.rank} {value}" for value, card in given.items())
             hint = "; ddptop makes each rank's own random numbers from one seed" if what == "seed" else ""
             return {"wrong": f"the ranks were given different values of {what}: {words}{hint}"}
     shared = _shared_gpu(cards)
@@ -221,7 +217,7 @@ def verdict(cards: list[Card]) -> dict[str, Any]:
 
 
 def _mixed(cards: list[Card]) -> tuple[Card, Card] | None:
-    """Two ranks whose models would lie on devices of different kinds, where each takes what it was given."""
+    """Two ranks whose models would be on devices of different kinds, each on the one that it was given."""
     other = next((card for card in cards if (card.device or "cpu") != (cards[0].device or "cpu")), None)
     return None if other is None else (cards[0], other)
 
@@ -260,15 +256,15 @@ def _words(timeout: timedelta) -> str:
 
 
 def host() -> str:
-    """This machine's name, as it is told in messages."""
+    """This machine's name, as it appears in messages."""
     return socket.gethostname()
 
 
 CONNECT_S = 5.0
-"""One attempt to reach rank 0's host; a silently dropped packet must not cost the whole time."""
+"""For one attempt to reach rank 0's host: a silently dropped packet must not cost all of the timeout."""
 
 _stores: dict[tuple[str, int], Any] = {}
-"""One store per meeting point and process: its server may not go while others still read from it."""
+"""One store per address and process: its server must not stop while others still read from it."""
 
 _setups = itertools.count()
 
@@ -317,7 +313,7 @@ def _served_by_rank_0(placement: Placement, timeout: timedelta) -> Any:
 
 
 def _answers(point: tuple[str, int], timeout: timedelta) -> bool:
-    """Whether somebody listens at rank 0's address before the time is up."""
+    """Whether a server listens at rank 0's address within the timeout."""
     note = WaitNotice()
     for _ in pauses(timeout.total_seconds()):
         note.when_long(f"still waiting for rank 0: nobody answers at {point[0]}:{point[1]}")

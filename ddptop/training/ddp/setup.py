@@ -28,11 +28,11 @@ from ddptop.training.ddp.group_info import seed_generators
 from ddptop.training.ddp.placement import Placement, refuse_while_importing
 
 DISCARD_PORT = 9
-"""Any would do: nothing is sent."""
+"""Any port: nothing is sent."""
 
 
 def source_address(target: str) -> str:
-    """The address of this host from which packets to `target` leave; "" where there is no way."""
+    """The address of this host from which packets to `target` are sent; "" where there is no route."""
     with contextlib.suppress(OSError):
         family, kind, protocol, _, address = socket.getaddrinfo(target, DISCARD_PORT, type=socket.SOCK_DGRAM)[
             0
@@ -61,7 +61,7 @@ def for_gloo(addresses: Sequence[str]) -> str | None:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address stays on its host; also where it is none."""
+    """Whether an address stays on its host; also True for what is not an address."""
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:
@@ -105,22 +105,22 @@ def setup(
 
     Args:
         rank: this process's rank; without a launcher, together with `world_size`. MASTER_ADDR and
-            MASTER_PORT tell where rank 0 is (default: this machine, port 29500).
+            MASTER_PORT are the address of rank 0 (default: this machine, port 29500).
         world_size: number of ranks.
         backend: `nccl`, `gloo` or what else `init_process_group` takes; the same on all ranks.
-        device: where this rank's model goes, if not to the GPU of its local rank, or the CPU under gloo.
+        device: where this rank's model is, if not on the GPU of its local rank, or the CPU under gloo.
         seed: the same on all ranks, and written on the run's card; None leaves the generators alone.
         timeout: of collectives; torch's own unless given.
-        start_timeout: how long to wait for ranks that have not come yet.
+        start_timeout: how long to wait for ranks that have not started yet.
 
     Raises:
         ValueError: for a half-set environment, ranks that do not fit together, two ranks on one GPU under
             NCCL.
-        RuntimeError: for a port in use, ranks that never come (naming them), a group that exists already.
+        RuntimeError: for a port in use, ranks that do not start (naming them), a group that exists already.
     """
-    _refuse_where_it_cannot_work()
+    _refuse_where_impossible()
     placement = Placement.read(rank, world_size)
-    target = _device_wanted(backend, device, placement.local_rank)
+    target = _device_of_rank(backend, device, placement.local_rank)
     store = rendezvous.store_of(placement, start_timeout)
     card = _card(placement, target, device, backend, seed)
     chosen, addresses, number = rendezvous.meet(store, card, start_timeout)
@@ -130,9 +130,9 @@ def setup(
         torch.cuda.set_device(target)
     if seed is not None:
         seed_generators(seed)
-    _tell_others(placement, addresses)
+    _set_variables(placement, addresses)
     _begin_group(chosen, dist.PrefixStore(number, store), placement, target, timeout)
-    exit.at_exit()
+    exit.wait_for_gloo_at_exit()
     teardown.end_at_exit()
     collector_start.join_run(number, attach.attach_when_imported)
     return Group(
@@ -154,7 +154,7 @@ def cleanup() -> None:
     teardown.end(failed=sys.exc_info()[0] is not None)
 
 
-def _refuse_where_it_cannot_work() -> None:
+def _refuse_where_impossible() -> None:
     if dist.is_initialized():
         raise RuntimeError("there is a process group already: call ddptop.cleanup() first, or use that one")
     refuse_while_importing("ddptop.setup()")
@@ -167,7 +167,7 @@ def _card(
     backend: str | None,
     seed: int | None,
 ) -> rendezvous.Card:
-    """What this rank says of itself to the others."""
+    """The card of this rank for the others."""
     return rendezvous.Card(
         placement.rank,
         placement.world_size,
@@ -185,8 +185,8 @@ def _card(
 def _begin_group(
     backend: str, store: Any, placement: Placement, target: torch.device, timeout: timedelta | None
 ) -> None:
-    """Make the default group. NCCL is told its device: it connects at once, so that what keeps it from that
-    is told here, and nothing guesses a GPU from a rank later."""
+    """Make the default group. NCCL is given its device: it connects at once, so that an error in that is
+    raised here, and no GPU is guessed from a rank later."""
     arguments: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
     if "nccl" in backend:
         arguments["device_id"] = target
@@ -196,7 +196,7 @@ def _begin_group(
         )
 
 
-def _device_wanted(backend: str | None, device: str | torch.device | None, local_rank: int) -> torch.device:
+def _device_of_rank(backend: str | None, device: str | torch.device | None, local_rank: int) -> torch.device:
     """The device that this rank would take; the ranks together may still decide for gloo and the CPU.
 
     Raises ValueError for a GPU that is not there.
@@ -225,8 +225,8 @@ def _gpu(device: torch.device) -> str | None:
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
 
 
-def _tell_others(placement: Placement, addresses: tuple[str, ...]) -> None:
-    """Set what torchrun would have set, and what gloo needs; `cleanup` takes it away again."""
+def _set_variables(placement: Placement, addresses: tuple[str, ...]) -> None:
+    """Set the variables that torchrun would have set, and gloo's; `cleanup` removes them."""
     if placement.launcher == "alone":
         return
     variables = placement.variables()

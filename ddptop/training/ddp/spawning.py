@@ -39,7 +39,7 @@ class Ranks:
 
         Raises:
             ProcessRaisedException: torch's, with the traceback of the rank that failed first.
-            ProcessExitedException: torch's, for a rank that was killed or has exited by itself.
+            ProcessExitedException: torch's, for a rank that was killed or has exited.
         """
         try:
             done = bool(self._context.join(timeout, GRACE_S))
@@ -113,7 +113,7 @@ def spawn(
             spawns while one of its ranks imports it.
         ProcessRaisedException: torch's, where a rank has raised, with its traceback; of several, the one that
             failed first. The others are ended.
-        ProcessExitedException: torch's, for a rank that was killed or has exited by itself.
+        ProcessExitedException: torch's, for a rank that was killed or has exited.
     """
     if world_size < 1:
         raise ValueError(f"world_size must be at least 1, not {world_size}")
@@ -147,7 +147,9 @@ def _rank(
     rank: int, fn: Callable[..., object], world_size: int, port: int, failures: Path, args: tuple[Any, ...]
 ) -> None:
     """In the child."""
-    os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # of a launcher above: it does not serve this group
+    os.environ.pop(
+        "TORCHELASTIC_USE_AGENT_STORE", None
+    )  # of a launcher above this process: its store is not for this group
     placement = Placement(rank, world_size, rank, world_size, "127.0.0.1", port, "torchrun")
     os.environ.update(placement.variables())
     if not os.environ.get("OMP_NUM_THREADS"):
@@ -161,7 +163,7 @@ def _rank(
 
 
 def _reserve_port() -> socket.socket:
-    """A bound socket that does not listen: its port goes to nobody else, and rank 0 can still serve on it.
+    """A bound socket that does not listen: no other process gets its port, and rank 0 can still serve on it.
 
     Linux lets two sockets with SO_REUSEADDR bind to one port as long as only one of them listens.
     """

@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from ddptop.training import collector_start
-from ddptop.training.exit import gloo_rests
+from ddptop.training.exit import wait_for_gloo
 from ddptop.training.torch_compat import process_groups
 
 
@@ -155,7 +155,7 @@ def destroy(*, failed: bool) -> None:
     if not failed:
         # Freeing a group joins its threads, possibly while holding the GIL: a model that outlives its group
         # does. A thread that still needs the GIL must have had it before.
-        gloo_rests()
+        wait_for_gloo()
         dist.destroy_process_group()
         return
     for group in process_groups.all_groups():

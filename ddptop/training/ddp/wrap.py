@@ -1,6 +1,6 @@
-"""From a module to a watched DistributedDataParallel model, with every option of DDP's own.
+"""`wrap`: from a module to a recorded DistributedDataParallel model, with all of DDP's options.
 
-DDP communication hooks by name.
+Communication hooks are given by name or as functions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn.parallel import distributed as ddp_module
 
 from ddptop.training import attach
 from ddptop.training.ddp.group_info import GroupInfo, seed_generators, seed_of_rank
-from ddptop.training.ddp.logging import tell_card
+from ddptop.training.ddp.logging import note_on_card
 from ddptop.training.torch_compat import ddp as torch_ddp
 
 Hook = Callable[[Any, Any], Any]
@@ -54,8 +54,8 @@ def one_bucket(model: torch.nn.Module, process_group: Any) -> dict[str, float]:
     """DDP's options for a named PowerSGD hook: one bucket for all gradients, on gloo; none elsewhere.
 
     From the callbacks of one bucket torch's hook launches the next collectives and waits for them. On gloo
-    callbacks of several buckets run side by side, in another order on each rank, and ranks then wait for ever
-    or abort (seen with torch 2.13 and two buckets, with and without ddptop).
+    callbacks of several buckets run side by side, in another order on each rank, and ranks then hang or
+    abort (seen with torch 2.13 and two buckets, with and without ddptop).
     """
     parameters = list(model.parameters())
     on_cpu = any(parameter.device.type == "cpu" for parameter in parameters)
@@ -113,7 +113,7 @@ def wrap_in_group(
         **options,
     )
     if group.seed is not None:
-        tell_card("seed", group.seed)
+        note_on_card("seed", group.seed)
         if group not in _seeded:
             _seeded.add(group)
             seed_generators(seed_of_rank(group.seed, group.rank))
@@ -173,7 +173,7 @@ def accumulate(
     """Yield (batch, steps): gradients are summed over `every` batches and only then all-reduced.
 
     `steps` is True for each `every`-th batch and for the last one: the backward of such a batch is
-    all-reduced (those before it run under `model.no_sync()`), and the optimizer's turn has come. Divide the
+    all-reduced (those before it run under `model.no_sync()`), and the optimizer steps next. Divide the
     loss by `every`; the last gradients of an epoch may come from fewer batches.
 
     Raises:
@@ -192,7 +192,7 @@ def _accumulate(
     number = 0
     while batch is not end:
         number += 1
-        following = next(batches, end)  # one ahead: the last batch must be known for what it is
+        following = next(batches, end)  # one ahead, to know which batch is the last
         steps = number % every == 0 or following is end
         with contextlib.nullcontext() if steps else model.no_sync():
             yield batch, steps
@@ -245,13 +245,13 @@ def _is_rank_0() -> bool:
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
-def _all_below(model: torch.nn.Module, wanted: Iterable[str]) -> list[str]:
-    """Full names of the parameters and buffers that are named, or lie in a submodule that is."""
+def _all_below(model: torch.nn.Module, ignored: Iterable[str]) -> list[str]:
+    """Full names of the parameters and buffers that are named, or in a submodule that is."""
     known = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
     names: list[str] = []
-    for word in wanted:
-        found = [name for name in known if name == word or name.startswith(word + ".")]
-        if not found:
+    for word in ignored:
+        matching = [name for name in known if name == word or name.startswith(word + ".")]
+        if not matching:
             raise ValueError(f"ignore: the model has no parameter, buffer or submodule {word!r}")
-        names += found
+        names += matching
     return names

@@ -1,8 +1,8 @@
-"""How moments on the device stand to the host's CLOCK_MONOTONIC.
+"""Timestamps of the device on the host's CLOCK_MONOTONIC.
 
-CUDA tells only the time between two events. One event whose moment on the host is known makes all others
-known: a reference. It is recorded on an own, empty stream and watched from the host until it has happened,
-so its moment lies between two readings of the host's clock; half their distance is the error bound.
+CUDA gives only the time between two events. One event whose time on the host is known makes all others
+known: a reference. It is recorded on an own, empty stream and queried by the host until it has happened,
+so its time lies between two readings of the host's clock; half their distance is the error bound.
 `elapsed_time` is a float32 of milliseconds: about 1 us of resolution at 10 s and 0.25 ms at an hour, so a
 new reference is taken every few seconds.
 """
@@ -20,17 +20,17 @@ RENEW_NS = 4_000_000_000
 """Age at which a reference is replaced: float32 milliseconds resolve 0.5 us there."""
 
 WATCH_NS = 2_000_000
-"""How long one attempt is watched. The publisher has the time; it holds the GIL for a microsecond a look."""
+"""Limit of one attempt. The publisher has the time; it holds the GIL for a microsecond a query."""
 
 GOOD_NS = 20_000
-"""A bound as good as this needs no second attempt: a launch and a look take 5 to 15 us."""
+"""A bound as good as this needs no second attempt: a launch and a query take 5 to 15 us."""
 
 ATTEMPTS = 3
-"""Each on another stream where the one before was held up: streams share a few hardware queues (8, or one
+"""Each on another stream where the one before was blocked: streams share a few hardware queues (8, or one
 under CUDA_DEVICE_MAX_CONNECTIONS=1), and behind a full one even an empty stream waits."""
 
 PAUSE_NS = 1_000_000_000
-"""After attempts that all failed: the device is held up, and looking on would cost the training the GIL."""
+"""After attempts that all failed: the device is busy, and more queries would take the GIL from training."""
 
 
 class Reference(NamedTuple):
@@ -73,11 +73,11 @@ class DeviceClock:
             return newest is not None
         best: Reference | None = None
         for _ in range(ATTEMPTS):
-            found = self._attempt()
-            if found is None:
+            reference = self._attempt()
+            if reference is None:
                 continue
-            if best is None or found.bound_ns < best.bound_ns:
-                best = found
+            if best is None or reference.bound_ns < best.bound_ns:
+                best = reference
             if best.bound_ns <= GOOD_NS:
                 break
         if best is not None:
@@ -106,14 +106,14 @@ class DeviceClock:
             return None
         end = before + WATCH_NS
         while True:
-            looked = self._now()
+            queried = self._now()
             if event.query():
                 after = self._now()
                 return Reference(event, (before + after) // 2, (after - before) // 2)
-            if looked > end:
+            if queried > end:
                 self._stream = None
                 return None  # the event, still to come, is left to the garbage collector
-            before = looked  # it was still to come: the moment is not earlier than this look
+            before = queried  # it had not happened: its time is not earlier than this query
 
 
 def _moment(reference: Reference, event: CudaEvent) -> int:

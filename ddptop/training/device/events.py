@@ -1,12 +1,11 @@
-"""CUDA events, pooled. What touches `torch.cuda` for timing goes through here, so that a fake can stand in.
+"""CUDA events, pooled. All use of `torch.cuda` for timing is here, so that a fake can replace it.
 
-Nothing in this package ever synchronises: an event is recorded, later asked whether it has happened
-(`query`), and only then read.
+Nothing in this package ever synchronises: an event is recorded, later queried whether it
+has happened, and only then read.
 
-Bucket all-reduces timed by CUDA events: `ready` on the compute stream, `end` after the collective.
-
-A host clock at the hand-over says when a collective was enqueued, not when it ran. So a call's two stamps
-are events here, which the publisher turns into nanoseconds when they have happened (`StepResolver`).
+`CudaTimer` times bucket all-reduces by events, `ready` on the compute stream and `end` after the collective:
+a clock of the host would show when a collective was enqueued, not when it ran. The publisher turns the
+events into nanoseconds when they have happened (`StepResolver`).
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from ddptop.training.guard import guard
 from ddptop.training.recorder import BucketCall, now
 
 MAX_EVENTS = 8192
-"""Events of one process, under way or idle: 60 buckets over 64 steps. Where the publisher is starved or dead
-nobody takes finished steps any more; without a bound each of them would hold its events for ever."""
+"""Events of one process, under way or idle: 60 buckets over 64 steps. Where the publisher is starved or has
+exited, finished steps are not read any more; without a bound each of them would keep its events."""
 
 
 class NoEvent(RuntimeError):
-    """MAX_EVENTS are under way: nothing more is recorded until some come back."""
+    """MAX_EVENTS are in use: nothing more is recorded until some are given back."""
 
 
 HIGH = -1
@@ -41,7 +40,7 @@ class CudaEvent(Protocol):
     """The part of `torch.cuda.Event` that is used here."""
 
     def record(self, stream: Any = None) -> None:
-        """Note the moment at which the stream (default: the current one) has done all it was given so far."""
+        """Record the moment when the stream (default: the current one) has done all its work so far."""
 
     def query(self) -> bool:
         """Whether that moment has come."""
@@ -109,9 +108,9 @@ class EventPool:
         self._device = device
         self._idle: deque[CudaEvent] = deque()
         self._all: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Also those that a dropped step takes along: they are gone when nobody holds them."""
+        """Also those in dropped steps, which are freed with their last reference."""
         self.refused = 0
-        """Events that could not be had."""
+        """Events that could not be taken."""
 
     @property
     def made(self) -> int:
@@ -120,11 +119,11 @@ class EventPool:
 
     @property
     def exhausted(self) -> bool:
-        """Whether there is none to be had now."""
+        """Whether none can be taken now."""
         return not self._idle and len(self._all) >= MAX_EVENTS
 
     def take(self) -> CudaEvent:
-        """An event that nobody else has. Raises NoEvent where too many are under way."""
+        """An event that is not in use. Raises NoEvent where too many are under way."""
         with contextlib.suppress(IndexError):
             return self._idle.popleft()
         if len(self._all) >= MAX_EVENTS:
@@ -135,7 +134,7 @@ class EventPool:
         return event
 
     def mark(self, stream: Any = None) -> CudaEvent:
-        """An event recorded now, on `stream` or the current one. Raises NoEvent, or what CUDA says."""
+        """An event recorded now, on `stream` or the current one. Raises NoEvent, or what CUDA raises."""
         event = self.take()
         try:
             # Always on a stream of this device: a thread may have another one as its current device (a script
@@ -175,15 +174,15 @@ def ignore_captures() -> None:
 
 
 UNTIMED = -1
-"""Stands for the end of a call of which nothing will be known."""
+"""The end of a call that will never be known."""
 
 
 class CudaTimer:
     """For NCCL: its future is complete, on the host, as soon as the collective is enqueued.
 
     `future.wait()` then makes only the current stream wait, which is an own side stream of high priority:
-    neither the compute stream nor the host is held up. (`work.wait()` would take the tensors out of the
-    group's care.)
+    neither the compute stream nor the host is blocked. (`work.wait()` would end the group's ownership of the
+    tensors.)
     """
 
     def __init__(self, device: Device, pool: EventPool) -> None:
@@ -199,7 +198,7 @@ class CudaTimer:
         """Record the end on the side stream."""
         if future.done():
             self._mark_end(call, future)
-        else:  # a hook of the user's that works on the host: to wait here would hold up the next bucket
+        else:  # a hook of the user's that works on the host: waiting here would delay the next bucket
             future.add_done_callback(partial(self._ended, call))
 
     def _ended(self, call: BucketCall, future: Any) -> None:
@@ -218,12 +217,12 @@ class CudaTimer:
                 end = self._pool.mark(self._side)
         except NoEvent:
             pass
-        finally:  # whatever CUDA or the hook says: a call without an end would hold up its step
+        finally:  # whatever CUDA or the hook raises: its step is not sent before the call has an end
             call[2] = end
 
 
 class GlooCudaTimer:
-    """For gloo with CUDA tensors: the host moves the bytes, so the end is the host's moment.
+    """For gloo with CUDA tensors: the host moves the bytes, so the end is taken on the host.
 
     `ready` is still the device's: gloo waits for the gradient before it copies it.
     """
@@ -245,7 +244,7 @@ class GlooCudaTimer:
 
 
 def _marked(device: Device, pool: EventPool) -> CudaEvent | None:
-    """An event on the compute stream, or None: whatever CUDA says, the collective must be launched."""
+    """An event on the compute stream, or None: whatever CUDA raises, the collective must be launched."""
     try:
         return None if device.capturing() else pool.mark()
     except NoEvent:

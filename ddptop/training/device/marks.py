@@ -23,7 +23,7 @@ class Mark(IntEnum):
 
 
 MAX_MARKS = 512
-"""Marks of one step: 128 micro-steps. A loop of backwards without a step must not grow for ever."""
+"""Marks of one step: 128 micro-steps. The memory of a loop of backwards without a step must be bounded."""
 
 
 class PhaseMarks:
@@ -38,7 +38,7 @@ class PhaseMarks:
         """Borders that were captured into a graph instead: nothing may be recorded there."""
 
     def __call__(self, mark: int) -> None:
-        """Record `mark` now. Never raises: an error of the device's is for the user's next call to tell."""
+        """Record `mark` now. Never raises: an error of the device's is raised by the user's next call."""
         try:
             if self._device.capturing():
                 self.captured += 1
@@ -50,7 +50,7 @@ class PhaseMarks:
             guard.caught(error)
 
     def take(self) -> list[tuple[int, CudaEvent]]:
-        """The marks since the last call; none where one of them could not be had."""
+        """The marks since the last call; none where one of them could not be recorded."""
         marks, self._marks = self._marks, []
         refused, self._refused = self._refused, False
         return [] if refused else marks

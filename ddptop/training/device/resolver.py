@@ -1,10 +1,10 @@
-"""Finished steps wait here until the device has done them; then moments take the place of events.
+"""Finished steps wait here until the device has done them; then their events are replaced by timestamps.
 
 A step is recorded when the host has launched it, which may be long before the device has run it. On the
 device's own line a step runs from the end of the optimizer step before it to the end of its own; where the
 host hides a fetch of data behind computing, the step's data time is only what the device had to wait.
 
-Losses and other scalars on a GPU, read without waiting for it.
+Losses and other scalars on a GPU are read without waiting for it (`DeviceScalars`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ddptop.training.guard import guard
 from ddptop.training.recorder import BucketCall, StepRecord
 
 SLOTS = 256
-"""Values on their way at a time. With all of them taken a value is left unread rather than waited for."""
+"""Values under way at a time. With all slots in use a value is not read rather than waited for."""
 
 
 class Slots(Protocol):
@@ -62,7 +62,7 @@ class Pending(NamedTuple):
 class DeviceScalars:
     """Takes scalars on the training thread, gives their values to the publisher when the device has them.
 
-    A value that nobody asks for again (a newer one took its place) keeps its slot until slots run short.
+    A value that is never read (a newer one replaced it) keeps its slot until slots run short.
     """
 
     def __init__(self, pool: EventPool, slots: Slots) -> None:
@@ -89,14 +89,14 @@ class DeviceScalars:
         try:
             if pending.number not in self._out or not pending.event.query():
                 return None
-        except RuntimeError:  # an error of the device's: the training thread is told of it too
+        except RuntimeError:  # an error of the device's: the training thread gets it too
             return None
-        found = self._slots.read(pending.slot)
+        value = self._slots.read(pending.slot)
         if self._out.pop(pending.number, None) is None:
             return None  # taken back meanwhile by the training thread
         self._pool.give(pending.event)
         self._free.append(pending.slot)
-        return found
+        return value
 
     def _reclaim(self) -> bool:
         """Take back the oldest slot, if the device is done with it. Its event is not used again."""
@@ -110,11 +110,11 @@ class DeviceScalars:
 
 
 GIVE_UP_NS = 20_000_000_000
-"""A step that the device has not finished so long after the host did goes out without its device times: a
-stalled device must not keep its last finished steps from being seen."""
+"""A step that the device has not finished so long after the host did is sent without its device times: a
+stalled device must not keep its last finished steps from being shown."""
 
-LOOK_S = 0.005
-"""Between two looks at the end of training, when nothing else is to be done."""
+POLL_S = 0.005
+"""Between two polls at the end of training, when nothing else is to be done."""
 
 MAX_HELD = 1024
 """Steps that wait at a time: a host that runs further ahead than this is not what DDP does."""
@@ -144,11 +144,11 @@ class StepResolver:
         self._ended: int | None = None
         """When the step before ended on the device."""
         self._floor = 0
-        """When the last step that went out began: no later one may begin before it."""
+        """When the last step that was sent began: no later one may begin before it."""
         self.lost = 0
         """Steps that were given up, without device times."""
         self.broken = False
-        """The device has reported an error: in CUDA none of its answers is to be had any more."""
+        """The device has reported an error: in CUDA it answers no query any more."""
 
     @property
     def waiting(self) -> int:
@@ -163,7 +163,7 @@ class StepResolver:
     def take(self, records: Iterable[StepRecord]) -> list[StepRecord]:
         """Add finished steps; returns those that the device has done by now, oldest first.
 
-        After an error of the device's nothing more is asked of it: steps go out as the host saw them.
+        After an error of the device's it is not queried any more: steps are sent with the times of the host.
         """
         now_ns = self._now()
         self._held.extend(_Held(record, now_ns) for record in records)
@@ -171,7 +171,7 @@ class StepResolver:
         try:
             if not self.broken:
                 self._drain(done, now_ns)
-        except RuntimeError as error:  # the training thread is told of it too
+        except RuntimeError as error:  # the training thread gets it too
             guard.caught(error)
             self.broken = True
         if self.broken:
@@ -193,18 +193,18 @@ class StepResolver:
             self._held.popleft()
 
     def flush(self, patience_s: float = 0.0) -> list[StepRecord]:
-        """All that is left, as far as the device has done it in that time: training has ended."""
+        """All remaining steps, as far as the device finishes them in that time: training has ended."""
         done = self.take(())
         end = time.monotonic() + patience_s
         while self._held and time.monotonic() < end:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
             done += self.take(())
         done += [self._in_order(self._given_up(held.record)) for held in self._held]
         self._held.clear()
         return done
 
     def _in_order(self, record: StepRecord) -> StepRecord:
-        """The host runs ahead of the device: a step given up must not seem to begin before the last."""
+        """The host runs ahead of the device: a step given up must not begin before the last one sent."""
         self._floor = max(self._floor, record.begin)
         if record.begin == self._floor:
             return record
@@ -212,27 +212,27 @@ class StepResolver:
 
     def _resolved(self, record: StepRecord) -> StepRecord:
         calls = [self._call(call) for call in record.calls]
-        if any(call[2] == UNTIMED for call in calls):  # some of a step's buckets alone tell another story
+        if any(call[2] == UNTIMED for call in calls):  # a step with some of its buckets only would mislead
             calls, record = [], record._replace(flags=record.flags & ~Flag.DETAIL)
-        found = phases([(mark, self._moment(event)) for mark, event in record.marks], self._ended)
+        times = phases([(mark, self._moment(event)) for mark, event in record.marks], self._ended)
         loss = self._loss(record)
         self._pool.give(*(event for _, event in record.marks))
-        if found is None:
+        if times is None:
             self._ended = None
             return record._replace(calls=calls, loss=loss, marks=())
-        self._ended = found.end
-        first = min(at for at in (found.forward_at, found.optimizer_at, found.end) if at >= 0)
+        self._ended = times.end
+        first = min(at for at in (times.forward_at, times.optimizer_at, times.end) if at >= 0)
         return record._replace(
-            begin=found.begin,
-            end=found.end,
-            data=min(record.data, max(0, first - found.begin)),
-            forward=found.forward,
-            backward=found.backward,
-            optimizer=found.optimizer,
-            forward_at=found.forward_at,
-            backward_at=found.backward_at,
-            optimizer_at=found.optimizer_at,
-            backward_end=found.backward_end,
+            begin=times.begin,
+            end=times.end,
+            data=min(record.data, max(0, first - times.begin)),
+            forward=times.forward,
+            backward=times.backward,
+            optimizer=times.optimizer,
+            forward_at=times.forward_at,
+            backward_at=times.backward_at,
+            optimizer_at=times.optimizer_at,
+            backward_end=times.backward_end,
             calls=calls,
             loss=loss,
             marks=(),
@@ -251,14 +251,14 @@ class StepResolver:
 
     def _loss(self, record: StepRecord) -> float | None:
         if not isinstance(record.loss, tuple):
-            told: float | None = record.loss
-            return told
+            loss: float | None = record.loss
+            return loss
         values = [self._scalars.value(pending) for pending in record.loss]
         known = [value for value in values if value is not None]
         return sum(known) / len(known) if known and len(known) == len(values) else None
 
     def _given_up(self, record: StepRecord) -> StepRecord:
-        """As the host saw it: no bucket is known, and nothing says when the device ended it."""
+        """With the times of the host: neither its buckets nor its end on the device are known."""
         self.lost += 1
         self._ended = None
         loss = None if isinstance(record.loss, tuple) else record.loss
@@ -266,7 +266,7 @@ class StepResolver:
 
 
 def _happened(record: StepRecord) -> bool:
-    """Whether the device has done everything in a step. Newest events first: mostly one look is enough."""
+    """Whether the device has done everything in a step. Newest events first: mostly one query is enough."""
     stamps = [event for _, event in reversed(record.marks)]
     stamps += [stamp for call in reversed(record.calls) for stamp in (call[2], call[1])]
     if any(isinstance(stamp, int) and not stamp for stamp in stamps):

@@ -1,13 +1,10 @@
-"""All that times one CUDA device in one rank, made at its first DDP model.
+"""`DeviceTiming`: everything that times one CUDA device in one rank, made at its first DDP model.
 
-Steps that run inside a CUDA graph: a replay calls no Python, so nothing of it is seen.
-
-Where the device stands while a step does not move: in a kernel, in an all-reduce, or with nothing to do.
-
-The host of an NCCL rank runs ahead: its stack and its flight recorder tell what was launched, not what runs.
-Of a collective under way the flight recorder says `scheduled` until it has completed (a start is recorded
-under TORCH_NCCL_ENABLE_TIMING only), whether the device waits in it or has not reached it. The events of the
-bucket timer tell the two apart: `ready` happens when the compute stream has reached the all-reduce.
+At a stall it gives the position of the device: in a kernel, in an all-reduce, or idle. The host of an NCCL
+rank runs ahead: its stack and its flight recorder show what was launched, not what runs. The flight recorder
+has a collective as `scheduled` until it has completed (its start is recorded under TORCH_NCCL_ENABLE_TIMING
+only), whether the device waits in it or has not reached it. The events of the bucket timer distinguish the
+two: `ready` happens when the compute stream has reached the all-reduce.
 """
 
 from __future__ import annotations
@@ -39,8 +36,8 @@ step whose buckets are not timed."""
 _NAMES = {Mark.FORWARD: "forward", Mark.BACKWARD: "backward", Mark.OPTIMIZER: "optimizer"}
 
 
-class Standing(NamedTuple):
-    """What the device is at."""
+class DevicePosition(NamedTuple):
+    """The position of the device in a step."""
 
     state: str
     """IDLE, COMPUTE, COLLECTIVE or EITHER."""
@@ -50,7 +47,7 @@ class Standing(NamedTuple):
     """The all-reduce of the step that it is in, or has not reached; -1: none."""
 
 
-def standing(marks: Sequence[tuple[int, CudaEvent]], calls: Sequence[BucketCall]) -> Standing:
+def device_position(marks: Sequence[tuple[int, CudaEvent]], calls: Sequence[BucketCall]) -> DevicePosition:
     """Of one step, finished by the host or not: the first thing that has not happened.
 
     Raises RuntimeError, in CUDA's words, after an error of the device's.
@@ -59,15 +56,15 @@ def standing(marks: Sequence[tuple[int, CudaEvent]], calls: Sequence[BucketCall]
     pending = marks[number][0] if number < len(marks) else None
     phase = _phase(marks[number - 1][0] if number else None, pending)
     if pending is not None and pending != Mark.BACKWARD_END:
-        return Standing(COMPUTE, phase)
+        return DevicePosition(COMPUTE, phase)
     for bucket, (_key, ready, end) in enumerate(calls):
         if not _happened(ready):
-            return Standing(COMPUTE, "backward", bucket)
+            return DevicePosition(COMPUTE, "backward", bucket)
         if not _happened(end):
-            return Standing(COLLECTIVE, "backward", bucket)
+            return DevicePosition(COLLECTIVE, "backward", bucket)
     if pending is None:
-        return Standing(IDLE)
-    return Standing(COMPUTE if calls else EITHER, phase)
+        return DevicePosition(IDLE)
+    return DevicePosition(COMPUTE if calls else EITHER, phase)
 
 
 def _phase(before: int | None, pending: int | None) -> str:
@@ -88,9 +85,10 @@ NAME = "CUDA graph"
 
 
 class GraphWatch:
-    """Declares a phase from the capture of a step on, so that replays are no stall; on one thread.
+    """Declares a phase from the capture of a step into a CUDA graph on, so that replays are no stall.
 
-    It ends with the second step after the capture: the first is the captured one, closed by the next.
+    A replay calls no Python, so that its steps are not recorded. On one thread. The phase ends with the
+    second step after the capture: the first is the captured one, closed by the next.
     """
 
     def __init__(self, recorder: Recorder, marks: PhaseMarks) -> None:
@@ -114,7 +112,7 @@ class GraphWatch:
 
 
 ERROR_CHARACTERS = 200
-"""Of what CUDA says; the lines after the first advise on debugging."""
+"""Of CUDA's message; the lines after the first advise on debugging."""
 
 
 class DeviceTiming:
@@ -129,7 +127,7 @@ class DeviceTiming:
         self.scalars = DeviceScalars(self.pool, slots)
         self.resolver = StepResolver(self.clock, self.pool, self.scalars)
         self._graphs: GraphWatch | None = None
-        self._told: dict[str, Scalar] = {}
+        self._sent: dict[str, Scalar] = {}
 
     def enter_thread(self) -> None:
         """Make the device the current one of this thread (the publisher's)."""
@@ -147,14 +145,14 @@ class DeviceTiming:
         return GlooCudaTimer(self.device, self.pool)
 
     def scalar(self, tensor: Any) -> Any:
-        """Have a scalar tensor's value read later; None in a graph, or where too many wait already, or for a
+        """Have a scalar tensor's value read later; None in a graph, where too many are waiting, or for a
         tensor on another device, whose copy an event of this one does not follow."""
         if tensor.get_device() != self.index or self.device.capturing():
             return None
         return self.scalars.take(tensor)
 
     def abandon(self, recorder: Recorder) -> None:
-        """Never touch CUDA again: the process is a forked child, or ends. No event is destroyed (`keep`)."""
+        """Never use CUDA again: the process is a forked child, or exits. No event is destroyed (`keep`)."""
         keep(self, recorder.records, recorder.calls, recorder.marks)
         recorder.marks = None
         recorder.drop()
@@ -162,43 +160,47 @@ class DeviceTiming:
     # -- on the publisher's thread ----------------------------------------------
 
     def untimed(self) -> dict[str, Scalar]:
-        """For the run's card: what could not be timed so far, where that has changed since the last call."""
-        found: dict[str, Scalar] = {
+        """For the run's card: counts of what was not timed, those that have changed since the last call."""
+        counts: dict[str, Scalar] = {
             "gpu.steps_given_up": self.resolver.lost,
             "gpu.events_refused": self.pool.refused,
             "gpu.captured_in_graphs": self.marks.captured,
         }
         news: dict[str, Scalar] = {
-            name: count for name, count in found.items() if count and count != self._told.get(name)
+            name: count for name, count in counts.items() if count and count != self._sent.get(name)
         }
-        self._told.update(news)
+        self._sent.update(news)
         return news
 
     def graph_news(self, recorder: Recorder, rank: int) -> Event | None:
-        """The beginning or the end of steps that run inside a CUDA graph, unseen."""
+        """The beginning or the end of steps that run inside a CUDA graph, unrecorded."""
         if self._graphs is None:
             self._graphs = GraphWatch(recorder, self.marks)
         return self._graphs.news(rank)
 
-    def testimony(self, recorder: Recorder, rank: int) -> Event:
-        """Where the device stands, as Event("device"): in the oldest step that it has not done."""
+    def position_event(self, recorder: Recorder, rank: int) -> Event:
+        """The position of the device, as Event("device"): in the oldest step that it has not finished."""
         oldest = self.resolver.oldest
         if oldest is not None:
             step, marks, calls = oldest.step, oldest.marks, oldest.calls
         else:
             step, marks, calls = recorder.step, self.marks.pending(), list(recorder.calls)
         try:
-            found = standing(marks, calls)
-            fields: dict[str, Scalar] = {"state": found.state, "phase": found.phase, "bucket": found.bucket}
-        except RuntimeError as error:  # what a kernel of the user's did, told by any call that comes after
+            position = device_position(marks, calls)
+            fields: dict[str, Scalar] = {
+                "state": position.state,
+                "phase": position.phase,
+                "bucket": position.bucket,
+            }
+        except RuntimeError as error:  # an error of a kernel of the user's, which any later call raises
             fields = {"state": "error", "error": str(error).partition("\n")[0][:ERROR_CHARACTERS]}
         return Event("device", now(), rank, step, fields)
 
 
 def device_card(index: int) -> dict[str, Scalar]:
-    """What the run's card says of a GPU; `gpu.bus_id` joins it with what the host's agent reads.
+    """Entries of the run's card for a GPU; `gpu.bus_id` joins it with what the host's agent reads.
 
-    Where torch does not tell the PCI bus id (2.6), its place is taken by the UUID as NVML writes it.
+    Where torch does not give the PCI bus id (2.6), it is the UUID as NVML writes it.
     """
     import torch
 
@@ -225,7 +227,7 @@ def bus_id(domain: int, bus: int, device: int) -> str:
 
 
 def memory_of(index: int) -> Memory:
-    """What torch's allocator says of a device: counters in the process, no synchronisation."""
+    """Counters of torch's allocator for a device: in the process, no synchronisation."""
     import torch
 
     stats = torch.cuda.memory_stats(index)

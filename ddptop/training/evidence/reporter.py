@@ -1,10 +1,9 @@
-"""What this rank is doing, told while its training thread is stuck: the answer to the collector's ASK.
+"""Evidence of what this rank is doing: the answer to the collector's ASK at a stall, and at an abnormal exit.
 
-Stacks, sequence numbers and the flight recorder are read in a short-lived thread of their own: each takes
-milliseconds, but the reading may block (a mutex of torch's, a source file on a dead network drive), and
-heartbeats must go on. What has been found by the deadline is sent.
-
-Python stacks as messages carry them: of every thread of the process, and of an exception.
+It holds the Python stacks of all threads (or of an exception), the sequence numbers of the process groups,
+and the newest entries of the flight recorder. They are read in a short-lived thread of their own: each takes
+milliseconds, but reading may block (a mutex of torch's, a source file on a dead network drive), and
+heartbeats must go on. What has been read by the deadline is sent.
 """
 
 from __future__ import annotations
@@ -24,57 +23,56 @@ from types import FrameType, TracebackType
 from ddptop.protocol.codec import encode
 from ddptop.protocol.evidence import Evidence, GroupState, Stack, StackFrame
 from ddptop.training.evidence import flight_recorder
-from ddptop.training.evidence import flight_recorder as flight_dump
 from ddptop.training.evidence.flight_recorder import Flight
 from ddptop.training.guard import guard
 from ddptop.training.torch_compat.process_groups import group_states
 
 MAIN_FRAMES = 48
-"""Innermost calls told of the training thread: under a framework the user's own call lies some 30 deep."""
+"""Innermost calls of the training thread that are sent: in a framework the user's own is some 30 deep."""
 
 OTHER_FRAMES = 16
-"""Of every other thread: enough to tell what it waits for."""
+"""Of every other thread: enough to show what it waits for."""
 
 MAX_THREADS = 12
-"""The training thread, torch's autograd threads and a loader's; an application with more shows the first."""
+"""The training thread, torch's autograd threads and a loader's; of more the first are sent."""
 
 CODE_CHARACTERS = 120
 """Of a line of source."""
 
 OWN = "ddptop-"
-"""Names of our own threads begin with this; what they do is no evidence."""
+"""Names of our own threads begin with this; they are left out."""
 
 
 def thread_stacks(training_thread: int) -> tuple[Stack, ...]:
-    """What every thread but our own does now, the training thread (its `get_ident()`) first.
+    """Stacks of all threads but our own, the training thread (its `get_ident()`) first.
 
     Without source lines, so that no file is read: `with_source` adds them.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames()
     others = [ident for ident in sorted(frames) if ident != training_thread]
-    found: list[Stack] = []
+    stacks: list[Stack] = []
     for ident in [training_thread, *others]:
         frame, name = frames.get(ident), names.get(ident, f"thread {ident}")
         if frame is None or name.startswith(OWN):
             continue
         main = ident == training_thread
         most = MAIN_FRAMES if main else OTHER_FRAMES
-        found.append(Stack(name, main, tuple(islice(_outwards(frame), most))))
-        if len(found) == MAX_THREADS:
+        stacks.append(Stack(name, main, tuple(islice(_outwards(frame), most))))
+        if len(stacks) == MAX_THREADS:
             break
-    return tuple(found)
+    return tuple(stacks)
 
 
 def traceback_stack(trace: TracebackType | None) -> Stack:
-    """Where an exception came from."""
+    """The stack of an exception."""
     frames = [(entry, line) for entry, line in traceback.walk_tb(trace)]
-    told = (_frame(entry, line) for entry, line in reversed(frames[-MAIN_FRAMES:]))
-    return Stack("traceback", True, tuple(told))
+    innermost = (_frame(entry, line) for entry, line in reversed(frames[-MAIN_FRAMES:]))
+    return Stack("traceback", True, tuple(innermost))
 
 
 def with_source(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
-    """The same with the line of source of every call. Reads files: on a dead network drive it may block."""
+    """The stacks with the source line of every call. Reads files: on a dead network drive it may block."""
     return tuple(
         stack._replace(frames=tuple(call._replace(code=_code(call)) for call in stack.frames))
         for stack in stacks
@@ -97,7 +95,7 @@ def _code(call: StackFrame) -> str:
 
 
 DEADLINE_S = 1.5
-"""How long an answer is waited for. The collector asks silent ranks again every 5 s."""
+"""Time that gathering may take before the answer is sent. The collector asks again every 5 s."""
 
 MAX_BYTES = 60_000
 """Of the encoded message: under the link's 64 KiB with room for its head."""
@@ -106,46 +104,45 @@ REASON_CHARACTERS = 500
 """Of an exception's message."""
 
 
-class Findings:
-    """What has been found so far; filled in by one thread, read by another."""
+class EvidenceDraft:
+    """Evidence as far as it has been read; filled in by one thread, read by another."""
 
-    def __init__(self, training_thread: int, known: tuple[Stack, ...] = (), asked: int = 0) -> None:
-        """`known`: the stacks, where they are known already. `asked`: the ASK's number; 0: nobody asked."""
+    def __init__(self, training_thread: int, known: tuple[Stack, ...] = (), request: int = 0) -> None:
+        """`known`: the stacks, where they are known already. `request`: the ASK's number; 0: none."""
         self.stacks = known
         self.groups: tuple[GroupState, ...] = ()
         self.flight: Flight = flight_recorder.NOTHING
         self.complete = False
         self._training_thread = training_thread
-        self._asked = asked
+        self._request = request
 
     def gather(self) -> None:
-        """Look at everything, the surest first; what fails is counted and left out."""
+        """Read everything, the most reliable first; what fails is counted and left out."""
         if not self.stacks:
-            self._try(self._look_at_threads)
-        self._try(self._look_at_groups)
+            self._try(self._read_stacks)
+        self._try(self._read_groups)
         self._try(self._read_flight_recorder)
-        self._try(self._look_at_groups)
+        self._try(self._read_groups)
         self._try(self._add_source)
         self._try(self._write_dumps)
         self.complete = True
 
-    def take_over(self, blocked: Findings) -> None:
-        """What can be had while the thread that gathers the other findings is blocked: what it has found, and
-        stacks of now, which nothing can block."""
+    def take_over(self, blocked: EvidenceDraft) -> None:
+        """Take what the blocked thread has read into `blocked`, and read the stacks, which cannot block."""
         self.groups, self.flight = blocked.groups, blocked.flight._replace(dumps=())
-        self._try(self._look_at_threads)
+        self._try(self._read_stacks)
         self.complete = True
 
-    def _try(self, look: Callable[[], None]) -> None:
+    def _try(self, read: Callable[[], None]) -> None:
         try:
-            look()
+            read()
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
 
-    def _look_at_threads(self) -> None:
+    def _read_stacks(self) -> None:
         self.stacks = thread_stacks(self._training_thread)
 
-    def _look_at_groups(self) -> None:
+    def _read_groups(self) -> None:
         self.groups = group_states(self.flight.completed)
 
     def _read_flight_recorder(self) -> None:
@@ -155,82 +152,82 @@ class Findings:
         self.stacks = with_source(self.stacks)
 
     def _write_dumps(self) -> None:
-        """Before the answer goes out: who has it may read them."""
+        """Before the answer is sent: its receiver may read them."""
         dumps, self.flight = self.flight.dumps, self.flight._replace(dumps=())
         directory = os.environ.get("DDPTOP_RUN_DIR")
-        if self._asked and directory is not None:
-            flight_dump.write(Path(directory), dumps, self._asked)
+        if self._request and directory is not None:
+            flight_recorder.write(Path(directory), dumps, self._request)
 
-    def message(self, number: int, place: tuple[int, int, int], reason: str = "") -> Evidence:
-        """What there is; `place` is (step, phase, bucket)."""
-        told = Evidence(
+    def message(self, number: int, position: tuple[int, int, int], reason: str = "") -> Evidence:
+        """What has been read; `position` is (step, phase, bucket)."""
+        evidence = Evidence(
             time.monotonic_ns(),
             number,
-            *place,
+            *position,
             reason[:REASON_CHARACTERS],
             self.groups,
             self.stacks,
             self.flight.operations,
         )
-        return fitted(told)
+        return fitted(evidence)
 
 
-def fitted(told: Evidence) -> Evidence:
-    """The evidence cut to what the link takes: first the older operations go, then the other threads."""
-    while len(encode(told)) > MAX_BYTES:
-        if len(told.operations) > 16:
-            told = replace(told, operations=told.operations[len(told.operations) // 2 :])
-        elif len(told.stacks) > 1:
-            told = replace(told, stacks=told.stacks[: (len(told.stacks) + 1) // 2])
+def fitted(evidence: Evidence) -> Evidence:
+    """The evidence cut to what the link takes: older operations are dropped first, then other threads."""
+    while len(encode(evidence)) > MAX_BYTES:
+        if len(evidence.operations) > 16:
+            evidence = replace(evidence, operations=evidence.operations[len(evidence.operations) // 2 :])
+        elif len(evidence.stacks) > 1:
+            evidence = replace(evidence, stacks=evidence.stacks[: (len(evidence.stacks) + 1) // 2])
         else:
-            return replace(told, stacks=(), operations=(), groups=())
-    return told
+            return replace(evidence, stacks=(), operations=(), groups=())
+    return evidence
 
 
-class Witness:
-    """Answers each ASK once. Belongs to the publisher's thread, and never holds it up."""
+class EvidenceReporter:
+    """Answers each ASK once. On the publisher's thread, which it never blocks."""
 
-    def __init__(self, training_thread: int, place: Callable[[], tuple[int, int, int]]) -> None:
-        """`place` gives (step, phase, bucket) of this moment."""
+    def __init__(self, training_thread: int, position: Callable[[], tuple[int, int, int]]) -> None:
+        """`position` gives the current (step, phase, bucket)."""
         self._training_thread = training_thread
-        self._place = place
+        self._position = position
         self._answered = 0
-        self._findings: Findings | None = None
-        self._gathering: tuple[threading.Thread, Findings] | None = None
+        self._draft: EvidenceDraft | None = None
+        self._gathering: tuple[threading.Thread, EvidenceDraft] | None = None
         self._deadline = 0.0
 
-    def answer(self, asked: int) -> Evidence | None:
-        """To be called again and again with the newest ASK's number; the evidence once it is there."""
-        if self._findings is None:
-            if asked == self._answered:
+    def answer(self, request: int) -> Evidence | None:
+        """To be called repeatedly with the newest ASK's number; the evidence once it is gathered."""
+        if self._draft is None:
+            if request == self._answered:
                 return None
-            self._answered = asked
+            self._answered = request
             self._begin()
-        findings = self._findings
-        if findings is None or not (findings.complete or time.monotonic() > self._deadline):
+        draft = self._draft
+        if draft is None or not (draft.complete or time.monotonic() > self._deadline):
             return None
-        self._findings = None
-        return findings.message(self._answered, self._place())
+        self._draft = None
+        return draft.message(self._answered, self._position())
 
-    def last_words(self, reason: str, trace: Stack | None) -> Evidence:
-        """What is sent unasked at an abnormal end. On the publisher's thread itself: no other can be started
-        while the interpreter ends, and that it ends in time is seen to by who waits for the publisher."""
-        findings = Findings(self._training_thread, (trace,) if trace is not None else ())
-        findings.gather()
-        return findings.message(0, self._place(), reason)
+    def exit_evidence(self, reason: str, trace: Stack | None) -> Evidence:
+        """What is sent without an ASK at an abnormal exit. Gathered on the publisher's thread itself: no
+        other can be started while the interpreter exits. `Publisher.close` limits the time."""
+        draft = EvidenceDraft(self._training_thread, (trace,) if trace is not None else ())
+        draft.gather()
+        return draft.message(0, self._position(), reason)
 
     def _begin(self) -> None:
-        """Have evidence gathered. By one thread at most: the last one may be blocked for good."""
+        """Have evidence gathered, by one thread at most: the last one may be blocked for good."""
         self._deadline = time.monotonic() + DEADLINE_S
         if self._gathering is not None and self._gathering[0].is_alive():
-            self._findings = Findings(self._training_thread)
-            self._findings.take_over(self._gathering[1])
+            self._draft = EvidenceDraft(self._training_thread)
+            self._draft.take_over(self._gathering[1])
             return
-        findings = Findings(self._training_thread, asked=self._answered)
-        thread = threading.Thread(target=findings.gather, name="ddptop-evidence", daemon=True)
+        draft = EvidenceDraft(self._training_thread, request=self._answered)
+        thread = threading.Thread(target=draft.gather, name="ddptop-evidence", daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # no thread can be had: the process is at its limits, or ending
+        except RuntimeError as error:  # no thread can be started: the process is at its limits, or exiting
             guard.caught(error)
             return
-        self._gathering, self._findings = (thread, findings), findings
+        self._gathering, self._draft = (thread, draft), draft

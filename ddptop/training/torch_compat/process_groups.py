@@ -19,11 +19,11 @@ from ddptop.protocol.limits import MAX_MEMBERS
 from ddptop.protocol.messages import Membership
 
 MAX_GROUPS = 64
-"""Told in one piece of evidence, in order of construction: meshes of a large job have a dozen per rank."""
+"""In one message of evidence, in order of construction: meshes of a large job have a dozen per rank."""
 
 
 def group_states(completed: Mapping[str, int]) -> tuple[GroupState, ...]:
-    """Every process group of this process, from any thread; `completed` is the flight recorder's word."""
+    """Every process group of this process, from any thread; `completed` comes from the flight recorder."""
     names = list(distributed_c10d._world.pg_names.items())[:MAX_GROUPS]
     return tuple(
         GroupState(
@@ -33,22 +33,22 @@ def group_states(completed: Mapping[str, int]) -> tuple[GroupState, ...]:
     )
 
 
-_asking = True
+_reading = True
 
 
-def stop_asking() -> None:
-    """Have `sequence_of` ask torch no more: the interpreter is about to end.
+def stop_reading() -> None:
+    """Have `sequence_of` call torch no more: the interpreter is about to exit.
 
-    torch's function gives the GIL back for a moment. A thread that wants it again while the interpreter ends
-    is unwound by Python through a destructor of C++, and that aborts the process.
+    torch's function releases the GIL for a moment. A thread that acquires it again while the interpreter
+    exits is unwound by Python through a destructor of C++, and that aborts the process.
     """
-    global _asking
-    _asking = False
+    global _reading
+    _reading = False
 
 
 def sequence_of(group: Any) -> int:
     """Collectives launched in a group so far; -1 where the backend does not count."""
-    if not _asking:
+    if not _reading:
         return -1
     try:
         return int(group._get_sequence_number_for_group())

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from ddptop.training.ddp import rendezvous
 from ddptop.training.ddp.placement import Placement
-from ddptop.training.ddp.rendezvous import Card, meet, store_of, verdict
+from ddptop.training.ddp.rendezvous import Card, decide, meet, store_of
 from tests.processes import free_port, until
 
 SOON = timedelta(seconds=0.2)
@@ -27,34 +27,34 @@ def card(rank: int, **changes: object) -> Card:
 
 
 def test_nccl_where_each_rank_has_its_own_gpu() -> None:
-    assert verdict([card(0), card(1)]) == {"backend": "nccl", "addresses": [""]}
+    assert decide([card(0), card(1)]) == {"backend": "nccl", "addresses": [""]}
 
 
 def test_gloo_where_ranks_share_a_gpu_or_have_none() -> None:
-    assert verdict([card(0), card(1, gpu="GPU-0")])["backend"] == "gloo"
-    assert verdict([card(0), card(1, gpu=None)])["backend"] == "gloo"
-    assert verdict([card(0, backend="gloo"), card(1, backend="gloo")])["backend"] == "gloo"
+    assert decide([card(0), card(1, gpu="GPU-0")])["backend"] == "gloo"
+    assert decide([card(0), card(1, gpu=None)])["backend"] == "gloo"
+    assert decide([card(0, backend="gloo"), card(1, backend="gloo")])["backend"] == "gloo"
 
 
 def test_two_ranks_on_one_gpu_under_nccl_are_named() -> None:
-    wrong = verdict([card(0, backend="nccl"), card(1, gpu="GPU-0", backend="nccl")])["wrong"]
+    wrong = decide([card(0, backend="nccl"), card(1, gpu="GPU-0", backend="nccl")])["wrong"]
     assert "rank 0 (process 100 on h) and rank 1 (process 101 on h) are on one GPU" in wrong
     assert "CUDA_VISIBLE_DEVICES" in wrong
 
 
 def test_a_rank_without_a_gpu_under_nccl_is_named() -> None:
-    wrong = verdict([card(0, backend="nccl"), card(1, gpu=None, backend="nccl")])["wrong"]
+    wrong = decide([card(0, backend="nccl"), card(1, gpu=None, backend="nccl")])["wrong"]
     assert "rank 1 (process 101 on h) sees none" in wrong
-    wrong = verdict([card(0, backend="nccl"), card(1, gpu=None, backend="nccl", device="cpu")])["wrong"]
+    wrong = decide([card(0, backend="nccl"), card(1, gpu=None, backend="nccl", device="cpu")])["wrong"]
     assert "rank 1 (process 101 on h) was given device 'cpu'" in wrong
 
 
 def test_ranks_on_devices_of_different_kinds_are_named() -> None:
     on_gpu = {"backend": "gloo", "device": "cuda"}
-    assert verdict([card(0, **on_gpu), card(1, **on_gpu, gpu="GPU-0")])["backend"] == "gloo"
-    wrong = verdict([card(0, **on_gpu), card(1, gpu=None, backend="gloo")])["wrong"]
+    assert decide([card(0, **on_gpu), card(1, **on_gpu, gpu="GPU-0")])["backend"] == "gloo"
+    wrong = decide([card(0, **on_gpu), card(1, gpu=None, backend="gloo")])["wrong"]
     assert "rank 0 (process 100 on h) would train on cuda and rank 1 (process 101 on h) on cpu" in wrong
-    wrong = verdict([card(0, gpu=None, device="cpu"), card(1, device="cuda")])["wrong"]
+    wrong = decide([card(0, gpu=None, device="cpu"), card(1, device="cuda")])["wrong"]
     assert "rank 0 (process 100 on h) would train on cpu and rank 1 (process 101 on h) on cuda" in wrong
 
 
@@ -67,7 +67,7 @@ def test_ranks_on_devices_of_different_kinds_are_named() -> None:
     ],
 )
 def test_ranks_that_were_told_different_things_are_refused(change: dict[str, object], words: str) -> None:
-    assert words in verdict([card(0), card(1, **change)])["wrong"]
+    assert words in decide([card(0), card(1, **change)])["wrong"]
 
 
 def put(store: dist.Store, made: Card) -> None:
@@ -113,7 +113,7 @@ def test_a_rank_that_waits_for_rank_0_in_vain_says_where() -> None:
 def test_a_long_wait_says_what_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(rendezvous, "TELL_S", 0.0)
+    monkeypatch.setattr(rendezvous, "NOTICE_S", 0.0)
     with pytest.raises(RuntimeError):
         meet(dist.HashStore(), card(0), SOON)
     assert capsys.readouterr().err == "ddptop: still waiting: 1 of 2 ranks have not come: 1\n"

@@ -15,7 +15,7 @@ from torch import nn
 import ddptop
 from ddptop.training import attach
 from ddptop.training.ddp import setup, teardown, wrap
-from ddptop.training.ddp.logging import tell_card
+from ddptop.training.ddp.logging import note_on_card
 from ddptop.training.ddp.placement import Placement
 from tests.processes import TORCHRUN, environment, run
 
@@ -71,7 +71,7 @@ def test_each_rank_wants_the_gpu_of_its_local_rank(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert setup._device_wanted(backend, device, local_rank) == torch.device(expected)
+    assert setup._device_of_rank(backend, device, local_rank) == torch.device(expected)
 
 
 @pytest.mark.parametrize(
@@ -148,12 +148,12 @@ def test_the_seed_is_written_on_the_runs_card(monkeypatch: pytest.MonkeyPatch) -
             self.card: dict[str, object] = {}
             self.asked = 0
 
-        def ask_for_description(self) -> None:
+        def request_description(self) -> None:
             self.asked += 1
 
     session = Session()
     monkeypatch.setattr(attach, "_session", session)
-    tell_card("seed", 7)
+    note_on_card("seed", 7)
     assert session.card == {"seed": 7}
     assert session.asked, "so that the card is sent again"
 

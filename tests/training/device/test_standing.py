@@ -16,10 +16,10 @@ from ddptop.training.device.timing import (
     EITHER,
     IDLE,
     NAME,
+    DevicePosition,
     DeviceTiming,
     GraphWatch,
-    Standing,
-    standing,
+    device_position,
 )
 from ddptop.training.recorder import Recorder, StepRecord
 from tests.training.device.fake import FakeDevice, FakeEvent
@@ -53,20 +53,20 @@ class Step:
         self.device.current.busy_ns = max(self.device.current.busy_ns, self.side.busy_ns)
         self.marks(Mark.BACKWARD_END)
 
-    def found(self) -> Standing:
+    def found(self) -> DevicePosition:
         self.device.now_ns += 100 * MS
-        return standing(self.marks.pending(), self.calls)
+        return device_position(self.marks.pending(), self.calls)
 
 
 def test_a_device_that_has_done_all_is_idle() -> None:
     step = Step()
-    assert step.found() == Standing(IDLE)
+    assert step.found() == DevicePosition(IDLE)
     step.phase(Mark.FORWARD)
     step.marks(Mark.BACKWARD)
     step.bucket()
     step.end_backward()
     step.phase(Mark.OPTIMIZER)
-    assert step.found() == Standing(IDLE)
+    assert step.found() == DevicePosition(IDLE)
 
 
 @pytest.mark.parametrize("stuck", [Mark.FORWARD, Mark.OPTIMIZER])
@@ -74,7 +74,7 @@ def test_a_kernel_that_does_not_end_is_told_with_its_phase(stuck: Mark) -> None:
     step = Step()
     for begin in (Mark.FORWARD, Mark.BACKWARD, Mark.OPTIMIZER):
         step.phase(begin, NEVER if begin == stuck else MS)
-    assert step.found() == Standing(COMPUTE, stuck.name.lower())
+    assert step.found() == DevicePosition(COMPUTE, stuck.name.lower())
 
 
 def test_a_kernel_before_a_bucket_is_told_from_its_all_reduce() -> None:
@@ -83,7 +83,7 @@ def test_a_kernel_before_a_bucket_is_told_from_its_all_reduce() -> None:
     stuck.bucket()
     stuck.bucket(compute_ns=NEVER)
     stuck.end_backward()
-    assert stuck.found() == Standing(COMPUTE, "backward", 1)
+    assert stuck.found() == DevicePosition(COMPUTE, "backward", 1)
     waits = Step()
     waits.marks(Mark.BACKWARD)
     waits.bucket()
@@ -91,7 +91,7 @@ def test_a_kernel_before_a_bucket_is_told_from_its_all_reduce() -> None:
     waits.bucket()
     waits.end_backward()
     waits.phase(Mark.OPTIMIZER)
-    assert waits.found() == Standing(COLLECTIVE, "backward", 1)
+    assert waits.found() == DevicePosition(COLLECTIVE, "backward", 1)
 
 
 def test_a_host_that_has_not_come_out_of_backward_yet_is_looked_at_by_its_buckets() -> None:
@@ -99,13 +99,13 @@ def test_a_host_that_has_not_come_out_of_backward_yet_is_looked_at_by_its_bucket
     step.phase(Mark.FORWARD)
     step.marks(Mark.BACKWARD)
     step.bucket(reduce_ns=NEVER)
-    assert step.found() == Standing(COLLECTIVE, "backward", 0)
+    assert step.found() == DevicePosition(COLLECTIVE, "backward", 0)
 
 
 def test_without_bucket_detail_kernel_and_all_reduce_are_not_told_apart() -> None:
     step = Step()
     step.phase(Mark.BACKWARD, NEVER)
-    assert step.found() == Standing(EITHER, "backward")
+    assert step.found() == DevicePosition(EITHER, "backward")
 
 
 def test_between_two_phases_no_phase_is_named() -> None:
@@ -113,7 +113,7 @@ def test_between_two_phases_no_phase_is_named() -> None:
     step.phase(Mark.FORWARD)
     step.device.compute(NEVER)  # the loss's own kernels
     step.marks(Mark.BACKWARD)
-    assert step.found() == Standing(COMPUTE, "")
+    assert step.found() == DevicePosition(COMPUTE, "")
 
 
 def test_the_testimony_is_of_the_oldest_step_that_the_device_has_not_done() -> None:
@@ -129,9 +129,9 @@ def test_the_testimony_is_of_the_oldest_step_that_the_device_has_not_done() -> N
         recorder.optimizer_begins(1)
         recorder.optimizer_ends(1)
     timing.resolver.take([])
-    assert timing.testimony(recorder, 3).step == 2, "the step that the host is in, nothing is held"
+    assert timing.position_event(recorder, 3).step == 2, "the step that the host is in, nothing is held"
     timing.resolver.take([StepRecord._make(fields) for fields in recorder.records])
-    told = timing.testimony(recorder, 3)
+    told = timing.position_event(recorder, 3)
     assert (told.kind, told.rank, told.step) == ("device", 3, 0)
     assert told.fields == {"state": COMPUTE, "phase": "forward", "bucket": -1}
     assert decode(encode(told)) == told
@@ -146,7 +146,7 @@ def test_what_cuda_reports_instead_is_told_in_one_line(monkeypatch: pytest.Monke
     timing = DeviceTiming(FakeDevice(), FakeSlots())
     timing.marks(Mark.FORWARD)
     monkeypatch.setattr(FakeEvent, "query", refuse)
-    told = timing.testimony(Recorder(), 0)
+    told = timing.position_event(Recorder(), 0)
     assert told.fields == {
         "state": "error",
         "error": "CUDA error: an illegal memory access was encountered",

@@ -26,12 +26,12 @@ def main() -> None:
     train(model)
 
     from ddptop.training.attach import current_session
-    from ddptop.training.evidence.reporter import Findings
+    from ddptop.training.evidence.reporter import EvidenceDraft
     from ddptop.training.guard import guard
 
     session = current_session()
     assert session is not None
-    session.ask_for_description()
+    session.request_description()
     train(model)
     print(guard.count, guard.first)
 
@@ -44,7 +44,7 @@ def main() -> None:
 
     def gather() -> None:
         while True:
-            Findings(threading.main_thread().ident or 0).gather()
+            EvidenceDraft(threading.main_thread().ident or 0).gather()
             begun.set()
 
     threading.Thread(target=gather, name="ddptop-evidence", daemon=True).start()

@@ -1,4 +1,4 @@
-"""`python -m ddptop.cli.agent FOLDER RUN_ID PID:START`: the collector of a run without launcher.
+"""`python -m ddptop.cli.agent FOLDER RUN_ID PID:START`: the collector of a run without a launcher.
 
 Started by a rank (`ddptop.training.collector_start`) or by one of several launchers
 (`ddptop.cli.watched_run`), it reads the same settings from the environment as `ddptop-run`, and ends when
@@ -29,18 +29,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_options(parser)
     options = LaunchOptions.of(parser.parse_args([]))
     try:
-        words = _arguments(options, Path(folder), run_id)
+        arguments = _arguments(options, Path(folder), run_id)
     except RunDirectoryError as error:
         note(f"cannot record: {error}")
         return 1
-    os.chdir("/")  # no folder of the training's is kept in use
+    os.chdir("/")  # so that no folder of the training is kept in use
     from ddptop.collector.__main__ import main as collect
 
-    return collect([*words, "--alone", launcher], _tell)
+    return collect([*arguments, "--alone", launcher], _report)
 
 
 def _arguments(options: LaunchOptions, folder: Path, run_id: str) -> list[str]:
-    """Of the collector; those of the one before it, where that has died."""
+    """Arguments of the collector; those of the one before it, where that has failed."""
     before = read_run_file(folder)
     if before is not None and before.run_id == run_id:
         name, record = before.name, before.recording or "off"
@@ -50,9 +50,9 @@ def _arguments(options: LaunchOptions, folder: Path, run_id: str) -> list[str]:
     return collector_arguments(options, name, run_id, folder, record)
 
 
-def _tell(said: Mapping[str, object]) -> None:
-    if "steps" in said:
-        leave_word(json.dumps(said))
+def _report(summary: Mapping[str, object]) -> None:
+    if "steps" in summary:
+        leave_word(json.dumps(summary))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 It *is* torchrun: torch's own argument parser and `torch.distributed.run`, in this process. ddptop adds a
 collector process beside it and an import hook in every Python that it starts. Where ddptop cannot work it
-says so in one line and is torchrun alone.
+reports that in one line, and training runs as under torchrun.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 def hide_our_frames(error: BaseException) -> None:
-    """Take frames of this package out of the tracebacks of an error and of those it comes from."""
+    """Remove frames of this package from the tracebacks of an error and of its causes."""
     chain: list[BaseException | None] = [error]
     for each in chain:
         if each is None:
@@ -61,20 +61,20 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Launch and return the exit code of the training."""
     fill_standard_streams()
-    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         with starting_run() as starting:
-            asked = split_exec(words)
-            if asked is None:
-                return _torchrun(words, starting)
-            options, command = asked
+            parts = split_exec(arguments)
+            if parts is None:
+                return _torchrun(arguments, starting)
+            options, command = parts
             return _watched(options, command, lambda _: _execute(command), starting, _begin_exec)
     except UsageError as mistake:
         note(str(mistake))
         return Exit.USAGE
 
 
-def _torchrun(words: list[str], starting: contextlib.ExitStack) -> int:
+def _torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
     from ddptop.training.torch_compat import why_unusable
     from ddptop.training.torch_compat.launcher import reporting_exits
 
@@ -91,21 +91,21 @@ def _torchrun(words: list[str], starting: contextlib.ExitStack) -> int:
     parser.prog = "ddptop-run"
     add_options(parser)
     abbreviate_others_only(parser)
-    parsed = parser.parse_args(words)
+    parsed = parser.parse_args(arguments)
     problem = None if parsed.ddptop_off else why_unusable("ddptop-run", torch.__version__)
     if problem is not None:
         note(problem)
         return Exit.FAILED
     script = [parsed.training_script, *parsed.training_script_args]
 
-    def launch(run_of_ours: Run | None) -> int:
-        note_exits = getattr(run_of_ours, "note_exits", None)
+    def launch(run: Run | None) -> int:
+        note_exits = getattr(run, "note_exits", None)
         try:
             with reporting_exits(note_exits) if note_exits is not None else contextlib.nullcontext():
                 # Its own `main`, so that a traceback has its frames; the options have been parsed.
                 torchrun.parse_args = lambda _: parsed
                 torchrun.main()
-        except Exception as error:  # noqa: BLE001 - told as torchrun would, then the run is brought to its end
+        except Exception as error:  # noqa: BLE001 - printed as by torchrun, then the run is ended
             hide_our_frames(error)
             sys.excepthook(type(error), error, error.__traceback__)
             return 1
@@ -121,17 +121,17 @@ def _begin_torchrun(options: LaunchOptions, script: Sequence[str]) -> Run:
 
 
 def _begin_exec(options: LaunchOptions, script: Sequence[str]) -> Run:
-    """Alone, or with other launchers of this host."""
-    from ddptop.cli.watched_run import SharedRun, one_of_many
+    """A run of this launcher, or one that it shares with other launchers of this host."""
+    from ddptop.cli.watched_run import SharedRun, shared_run_id
 
-    shared = one_of_many()
+    shared = shared_run_id()
     if shared is None:
         return _begin_torchrun(options, script)
     return SharedRun.begin(shared, options, run_name(options, script), script)
 
 
 def _begun(options: LaunchOptions, script: Sequence[str], begin: Callable[..., Run]) -> Run | None:
-    """The run, begun. None where that fails, of whatever cause: after one line ddptop is out of the way."""
+    """Begin the run. None where that fails for any reason: after one line training runs without ddptop."""
     if options.off:
         os.environ["DDPTOP"] = "0"
         return None
@@ -155,7 +155,7 @@ def _watched(
     starting: contextlib.ExitStack,
     begin: Callable[[LaunchOptions, Sequence[str]], Run],
 ) -> int:
-    """Run `launch` with a collector beside it, where one can be had.
+    """Run `launch` with a collector beside it, where one can be started.
 
     `starting` is closed once viewers need not wait for the run's folder any more.
     """
@@ -164,8 +164,8 @@ def _watched(
     code = 1
     try:
         code = launch(run)
-    except SystemExit as leaving:
-        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except SystemExit as exit:
+        code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
         raise
     finally:
         if run is not None:
@@ -176,7 +176,7 @@ def _watched(
 def _end(run: Run, code: int) -> None:
     try:
         run.end(code)
-    except Exception as error:  # noqa: BLE001 - the exit code is the training's, whatever befalls us
+    except Exception as error:  # noqa: BLE001 - the exit code is the training's, whatever fails in ddptop
         note(f"the recording could not be ended: {error}")
 
 
@@ -189,7 +189,7 @@ def _execute(command: Sequence[str]) -> int:
         return 127 if isinstance(error, FileNotFoundError) else 126
 
     def forward(number: int, _frame: FrameType | None) -> None:
-        if number != signal.SIGINT or not _in_foreground():  # Ctrl-C reaches the command by itself
+        if number != signal.SIGINT or not _in_foreground():  # Ctrl-C reaches the command directly
             process.send_signal(number)
 
     forwarded = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)

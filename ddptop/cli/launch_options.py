@@ -17,22 +17,22 @@ from ddptop.cli.errors import note
 EXEC = "--ddptop-exec"
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # none that are read for another
+_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # none that look alike
 
-LEAST_LIMIT = 1 << 20
-"""Bytes of a recording: below that nothing of use is left after thinning."""
+MIN_LIMIT = 1 << 20
+"""Bytes of a recording: below that little remains after thinning."""
 
 
 class UsageError(Exception):
-    """A value of one of our options that cannot be used; the text is one line for a person.
+    """A value of one of our options that cannot be used; the text is one line for the user.
 
-    Not argparse's own error, which goes with a page of torchrun's usage.
+    Not argparse's own error, which prints a page of torchrun's usage as well.
     """
 
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """What `ddptop-run` was asked for."""
+    """The options of `ddptop-run`."""
 
     name: str | None
     record: str
@@ -82,9 +82,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add ddptop's own options, all optional, to a parser."""
     group = parser.add_argument_group("ddptop", "Also from the environment: DDPTOP_BUDGET=0.5 and so on.")
 
-    def add(name: str, default: str | None, check: Callable[[str], Any], **rest: Any) -> None:
+    def add(name: str, default: str | None, check: Callable[[str], Any], **keywords: Any) -> None:
         value = _from_environment(name, default, check)
-        group.add_argument(f"--ddptop-{name}", default=value, type=_typed(name, check), **rest)
+        group.add_argument(f"--ddptop-{name}", default=value, type=_typed(name, check), **keywords)
 
     add("name", None, _name, metavar="NAME", help="how `ddptop NAME` finds the run")
     add("record", "auto", _record, metavar="PATH", help="where to record, or `off`")
@@ -103,31 +103,31 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def split_exec(argv: Sequence[str]) -> tuple[LaunchOptions, list[str]] | None:
-    """Options and command of `ddptop-run [options] --ddptop-exec COMMAND [args]`; None if it is none.
+    """Options and command of `ddptop-run [options] --ddptop-exec COMMAND [args]`; None for any other command.
 
     Raises UsageError.
     """
     if EXEC not in argv:
         return None
-    place = list(argv).index(EXEC)
+    index = list(argv).index(EXEC)
     parser = argparse.ArgumentParser(prog="ddptop-run", allow_abbrev=False)
     add_options(parser)
-    parsed, others = parser.parse_known_args(list(argv[:place]))
+    parsed, others = parser.parse_known_args(list(argv[:index]))
     if any(not word.startswith("-") for word in others):
-        return None  # a script came first: what follows are its own arguments
+        return None  # a script comes first: the option is one of its arguments
     if others:
         raise UsageError(f"{others[0]} is torchrun's: give it to the command after {EXEC}")
-    command = list(argv[place + 1 :])
+    command = list(argv[index + 1 :])
     if not command:
         raise UsageError(f"{EXEC} needs a command")
     return LaunchOptions.of(parsed), command
 
 
-def run_name(options: LaunchOptions, words: Sequence[str]) -> str:
+def run_name(options: LaunchOptions, command: Sequence[str]) -> str:
     """The run's name: as asked for, or the script's and four characters."""
     if options.name:
         return options.name
-    script = next((w for w in words if w.endswith(".py")), words[0] if words else "run")
+    script = next((part for part in command if part.endswith(".py")), command[0] if command else "run")
     stem = (
         script.rsplit(".", 1)[-1] if "/" not in script and not script.endswith(".py") else Path(script).stem
     )
@@ -164,7 +164,7 @@ def _typed(name: str, check: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _from_environment(name: str, default: str | None, check: Callable[[str], Any]) -> Any:
-    """The value of `DDPTOP_NAME`; where it cannot be used the default, and a line that says so."""
+    """The value of `DDPTOP_NAME`; where it cannot be used the default, with a warning line."""
     variable = "DDPTOP_" + name.upper().replace("-", "_")
     value = None if default is None else check(default)
     text = os.environ.get(variable)
@@ -178,7 +178,7 @@ def _from_environment(name: str, default: str | None, check: Callable[[str], Any
 def _record(text: str) -> str:
     if not text:
         raise ValueError("give a path, or `off`")
-    # Whoever writes there wants nothing kept.
+    # Written there, nothing is kept.
     return "off" if os.path.realpath(text) == os.path.realpath(os.devnull) else text
 
 
@@ -213,7 +213,7 @@ def _size(text: str) -> int:
     if not match:
         raise ValueError(f"{text!r} is no size: 500MB, 1GiB")
     size = int(float(match[1]) * _UNITS[match[2] or ""])
-    if size < LEAST_LIMIT:
+    if size < MIN_LIMIT:
         raise ValueError(f"{text!r} is less than 1MiB; `--ddptop-record off` records nothing")
     return size
 
@@ -231,7 +231,7 @@ def _seconds(text: str) -> float:
 
 
 def _number(text: str) -> float:
-    """NaN for what is none: no comparison holds for it."""
+    """NaN for what is not a number: no comparison is true for it."""
     try:
         return float(text)
     except ValueError:

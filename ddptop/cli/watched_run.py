@@ -1,9 +1,9 @@
-"""A run that is watched: its folder, its collector, the environment of its ranks, and what is said of it.
+"""A run as its launcher manages it: run folder, collector, environment of the ranks, first and last line.
 
-A run of several launchers, one per rank, as `srun ddptop-run --ddptop-exec python train.py` starts them.
-
-The first of a host starts the collector, and says how to watch; the last to end has it end, and says what
-there is. Nothing passes between them but locks (`transport.agents`).
+`WatchedRun` is the run of one launcher. `SharedRun` is the run of several, one per rank, as `srun ddptop-run
+--ddptop-exec python train.py` starts them: the first one of a host starts the collector and prints how to
+watch; the last one to exit ends it and prints the summary. They communicate by locks alone
+(`ddptop.host.collector_start`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INJECT = Path(__file__).parent.parent / "training" / "inject"
 
 
 class WatchedRun:
-    """One run from its first line on stderr to its last."""
+    """The run of this launcher, from its first line on stderr to its last."""
 
     def __init__(
         self, name: str, directory: Path, supervisor: CollectorSupervisor, member: int | None
@@ -40,13 +40,13 @@ class WatchedRun:
 
     @classmethod
     def begin(cls, options: LaunchOptions, name: str, script: Sequence[str]) -> WatchedRun:
-        """Start the collector and prepare the ranks' environment. Leaves nothing where it raises."""
+        """Start the collector and set the ranks' environment. Where it raises, everything is undone."""
         need_threads()
         run_id = secrets.token_hex(6)
         with contextlib.ExitStack() as undo:
             directory = create_run_directory(run_id)
             undo.callback(remove_run_directory, directory)
-            # While a collector that died is not replaced yet, no other run shall take the folder for stale.
+            # While a failed collector is being replaced, no other run may take the folder for stale.
             member = collector_start.join(directory)
             if member is not None:
                 undo.callback(os.close, member)
@@ -68,7 +68,7 @@ class WatchedRun:
         self._supervisor.tell_exits(exits)
 
     def end(self, exit_code: int) -> None:
-        """Bring the recording to its end and say in one line what there is."""
+        """End the recording and print the summary in one line."""
         summary = self._supervisor.finish(exit_code)
         if self._member is not None:
             os.close(self._member)
@@ -77,11 +77,11 @@ class WatchedRun:
                 remove_run_directory(self._directory)
             note(f"run {self._name}: its collector did not answer; the recording holds what reached the disk")
         else:
-            note(f"run {self._name}: {in_words(summary, exit_code)}")
+            note(f"run {self._name}: {describe_summary(summary, exit_code)}")
 
 
 def prepare_ranks(options: LaunchOptions, directory: Path, run_id: str) -> None:
-    """Set what ranks inherit from this process, so that they are recorded."""
+    """Set the variables by which ranks, which inherit them, are recorded."""
     os.environ["DDPTOP_RUN_DIR"] = str(directory)
     os.environ["DDPTOP_RUN_ID"] = run_id
     os.environ["DDPTOP_BUDGET"] = str(options.budget)
@@ -90,42 +90,42 @@ def prepare_ranks(options: LaunchOptions, directory: Path, run_id: str) -> None:
     os.environ["PYTHONPATH"] = prepend_path("PYTHONPATH", str(INJECT))
 
 
-def in_words(summary: Summary, exit_code: int) -> str:
-    """What the last line says of a run."""
+def describe_summary(summary: Summary, exit_code: int) -> str:
+    """The last line about a run."""
     if summary.steps is None and not summary.records and not summary.lost:
         hint = "" if exit_code else " (is ddptop installed in the Python that trains?)"
         return f"no step of a DDP model was seen{hint}"
-    words = [f"{summary.records:,} records" if summary.steps is None else f"{summary.steps + 1:,} steps"]
+    parts = [f"{summary.records:,} records" if summary.steps is None else f"{summary.steps + 1:,} steps"]
     if summary.recording:
-        words.append(f"recorded in {summary.recording}")
+        parts.append(f"recorded in {summary.recording}")
     if summary.note:
-        words.append(summary.note)
+        parts.append(summary.note)
     if summary.lost:
-        words.append(f"{summary.lost:,} records lost")
-    return ", ".join(words)
+        parts.append(f"{summary.lost:,} records lost")
+    return ", ".join(parts)
 
 
 def recording_path(options: LaunchOptions, name: str) -> str:
-    """Where to record, or `off`; never a file that is there. Raises RunDirectoryError.
+    """Where to record, or `off`; never an existing file. Raises RunDirectoryError.
 
-    In a folder that was asked for it is a file of the run's name.
+    In a folder it is a file of the run's name.
     """
     if options.record == "off":
         return "off"
-    wanted = state_directory() if options.record == "auto" else Path(options.record).absolute()
-    if wanted.is_dir():
-        wanted /= f"{name}.ddptop"
-    elif wanted.exists() and not wanted.is_file():
-        raise RunDirectoryError(f"{wanted} is no regular file")
-    return str(next(path for path in numbered(wanted) if not os.path.lexists(path)))
+    path = state_directory() if options.record == "auto" else Path(options.record).absolute()
+    if path.is_dir():
+        path /= f"{name}.ddptop"
+    elif path.exists() and not path.is_file():
+        raise RunDirectoryError(f"{path} is no regular file")
+    return str(next(path for path in numbered(path) if not os.path.lexists(path)))
 
 
 def collector_arguments(
     options: LaunchOptions, name: str, run_id: str, directory: Path, record: str
 ) -> list[str]:
-    """Words of the command line of `python -m ddptop.collector`.
+    """The arguments of `python -m ddptop.collector`.
 
-    Nothing of the script's is in it: every user of the machine may read it.
+    They hold nothing of the script's: every user of the machine can read them.
     """
     named = {
         "--run-dir": str(directory),
@@ -137,11 +137,11 @@ def collector_arguments(
     }
     if options.most_ranks is not None:
         named["--most-ranks"] = str(options.most_ranks)
-    return [word for pair in named.items() for word in pair]
+    return [part for pair in named.items() for part in pair]
 
 
-def one_of_many(environment: Mapping[str, str] = os.environ) -> str | None:
-    """The id of the run that this launcher shares with others of its host; None where it has one alone."""
+def shared_run_id(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The id of the run that this launcher shares with others of its host; None where it shares none."""
     tasks = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS") or ""
     if "SLURM_PROCID" not in environment or not tasks.isdecimal() or int(tasks) < 2:
         return None
@@ -153,7 +153,7 @@ def one_of_many(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 class SharedRun:
-    """This launcher's part in it."""
+    """This launcher's part in a run of several launchers."""
 
     def __init__(self, folder: Path, member: int | None, agent: int) -> None:
         self._folder = folder
@@ -162,7 +162,7 @@ class SharedRun:
 
     @classmethod
     def begin(cls, run_id: str, options: LaunchOptions, name: str, script: Sequence[str]) -> SharedRun:
-        """Join the run, or begin it, and prepare this rank's environment. Leaves the run where it raises."""
+        """Join the run, or begin it, and set this rank's environment. Where it raises, that is undone."""
         with contextlib.ExitStack() as undo:
             folder = collector_start.folder_of(run_id)
             member = collector_start.join(folder)
@@ -176,14 +176,14 @@ class SharedRun:
                 folder, command, processes.environment() | options.as_environment(name)
             )
             prepare_ranks(options, folder, run_id)
-            os.environ["DDPTOP_AGENT"] = "0:0"  # the ranks see to it that the collector is there
+            os.environ["DDPTOP_AGENT"] = "0:0"  # the ranks keep the collector running
             undo.pop_all()
         if begun:
             note(f"run {name}: watch it with `ddptop {name}`")
         return cls(folder, member, agent)
 
     def end(self, exit_code: int) -> None:
-        """Leave the run; as the last, wait a moment for its recording and say what there is."""
+        """Leave the run; the last one waits for the collector's summary and prints it."""
         if self._member is None:
             return
         last = collector_start.is_last(self._member)
@@ -192,9 +192,9 @@ class SharedRun:
             collector_start.have_it_end(self._member)
         os.close(self._member)
         if run is not None:
-            said = collector_start.said_by(self._agent, FINISH_S)
-            summary = None if said is None else summary_in(said.decode())
+            summary_text = collector_start.said_by(self._agent, FINISH_S)
+            summary = None if summary_text is None else summary_in(summary_text.decode())
             if summary is not None:
-                note(f"run {run.name}: {in_words(summary, exit_code)}")
+                note(f"run {run.name}: {describe_summary(summary, exit_code)}")
         with contextlib.suppress(OSError):
             os.close(self._agent)

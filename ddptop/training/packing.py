@@ -65,7 +65,7 @@ class LayoutTracker:
         return [] if not self.generation or self.layout() == sent else [self.layout()]
 
     def forget_sent(self) -> None:
-        """Have `untold` tell the layout again: the collector is another one."""
+        """Have `unsent` give the layout again: the collector is another one."""
         self._sent = None
 
     def _bucket(self, key: BucketKey) -> Bucket:

@@ -15,8 +15,8 @@ from ddptop.training.evidence.flight_analysis import (
     NUMBER,
     analysed,
     dump_name,
+    format_ranks,
     keep,
-    ranks_words,
     read,
     under_way,
 )
@@ -198,5 +198,5 @@ def test_a_dump_that_is_too_large_keeps_its_newest_entries() -> None:
 
 
 def test_many_ranks_are_named_in_short() -> None:
-    assert ranks_words({3}) == "rank 3"
-    assert ranks_words(range(12)) == "ranks 0 1 2 3 4 5 6 7 and 4 more"
+    assert format_ranks({3}) == "rank 3"
+    assert format_ranks(range(12)) == "ranks 0 1 2 3 4 5 6 7 and 4 more"

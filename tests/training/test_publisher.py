@@ -34,36 +34,38 @@ def test_no_thread_imports_while_a_loader_may_fork(ear: Ear, ranks: Ranks) -> No
 
 
 class Waits(threading.Event):
-    """Nobody ever sets it; what it was waited for is noted."""
+    """Never set; notes the timeouts of its waits."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.patience: list[float | None] = []
+        self.timeouts: list[float | None] = []
 
     def wait(self, timeout: float | None = None) -> bool:
-        self.patience.append(timeout)
+        self.timeouts.append(timeout)
         return False
 
 
-def test_a_group_left_in_vain_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_timeout_leaving_a_group_does_not_wait_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DDPTOP_RUN_DIR", "/nowhere")
     session: Any = SimpleNamespace(recorder=Recorder(), parameters={}, device_bound_ns=lambda: None)
     identity: Any = SimpleNamespace(rank=0)
     publisher = Publisher(session, identity, Budget(1.0), sequence=lambda: 0)
-    publisher._left = waits = Waits()
+    publisher._left_sent = waits = Waits()
     for _ in range(3):
-        publisher.leave(0.5)
-    publisher._heard_s = time.monotonic()
-    publisher.leave(0.5)
-    assert waits.patience == [0.5, 0.0, 0.0, 0.5]
+        publisher.leave_group(0.5)
+    publisher._last_ack_s = time.monotonic()
+    publisher.leave_group(0.5)
+    assert waits.timeouts == [0.5, 0.0, 0.0, 0.5]
 
 
-def test_steps_that_nobody_took_are_left_as_a_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_steps_that_were_not_acked_are_left_as_a_number(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("DDPTOP_RUN_DIR", str(tmp_path))
     session: Any = SimpleNamespace(recorder=Recorder(), parameters={}, device_bound_ns=lambda: None)
     session.recorder.step = 41
     identity: Any = SimpleNamespace(rank=0, session=77)
-    Publisher(session, identity, Budget(1.0), sequence=lambda: 0)._leave_count()
+    Publisher(session, identity, Budget(1.0), sequence=lambda: 0)._write_step_count()
     assert (tmp_path / "steps-77").read_text() == "41"
 
 

@@ -197,7 +197,7 @@ def test_a_failure_is_counted_and_ends_the_checks(monkeypatch: pytest.MonkeyPatc
     fresh = Guard()
     monkeypatch.setattr(replica, "guard", fresh)
     rank = Rank(net())
-    rank.checks._say = None  # type: ignore[assignment]
+    rank.checks._send = None  # type: ignore[assignment]
     rank.checks.check(0)
     rank.checks.check(16)
     assert fresh.count == 1

@@ -34,7 +34,7 @@ NOTICE_S = 15.0
 
 
 class WaitNotice:
-    """Tells the user once, on stderr, what a long wait is for."""
+    """Prints once, on stderr, what a long wait is for."""
 
     def __init__(self) -> None:
         self._due: float | None = time.monotonic() + NOTICE_S
@@ -291,7 +291,7 @@ def _served_by_rank_0(placement: Placement, timeout: timedelta) -> Any:
     serves = placement.rank == 0
     if not serves and not _answers(point, timeout):
         raise RuntimeError(
-            f"rank {placement.rank} found nobody at {point[0]}:{point[1]} within "
+            f"rank {placement.rank} reached no store at {point[0]}:{point[1]} within "
             f"{timeout.total_seconds():g} s: rank 0 has not come. Start all ranks, with MASTER_ADDR the host "
             "of rank 0 on each of them"
         )
@@ -316,7 +316,7 @@ def _answers(point: tuple[str, int], timeout: timedelta) -> bool:
     """Whether a server listens at rank 0's address within the timeout."""
     note = WaitNotice()
     for _ in pauses(timeout.total_seconds()):
-        note.when_long(f"still waiting for rank 0: nobody answers at {point[0]}:{point[1]}")
+        note.when_long(f"still waiting for rank 0: no answer from {point[0]}:{point[1]}")
         with contextlib.suppress(OSError), socket.create_connection(point, timeout=CONNECT_S):
             return True
     return False

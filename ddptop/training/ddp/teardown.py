@@ -108,7 +108,7 @@ def exit_code(error: BaseException) -> int | None:
 
 
 class Connections:
-    """The TCP connections that a block of code has opened in this process, where the system tells them."""
+    """The TCP connections that a block of code has opened in this process, where the system lists them."""
 
     def __init__(self) -> None:
         self._sockets: dict[int, str] = {}

@@ -1,13 +1,11 @@
-"""What torch's own analyser says of a stall: `python -m ddptop.training.evidence.flight_analysis`.
+"""torch's own analysis of a stall: `python -m ddptop.training.evidence.flight_analysis`.
 
 Arguments: FOLDER NUMBER [KEPT].
 
 Reads the dumps that ranks wrote for the ASK of this number, copies them to the folder whose inherited
 descriptor is KEPT, and prints JSON: `{"lines": [...]}`. Started by the collector, in a process of its own: it
-loads torch, and torch's analyser (2.10 and later; with an older one there are no lines) ends at what it does
-not know.
-
-A finding of torch's flight recorder analyser in one line.
+imports torch, and torch's analyser (2.10 and later; with an older one there are no lines) fails at what it
+does not know. Each of its results is one line.
 """
 
 from __future__ import annotations
@@ -26,33 +24,33 @@ from ddptop.host.folders import check_private, open_private, open_regular, write
 from ddptop.host.processes import InputEnd
 
 NAMED = 8
-"""Ranks that a line names one by one."""
+"""Ranks that a line lists one by one."""
 
 SIZES_CHARACTERS = 60
 """Of the sizes of one side."""
 
 
-def words(found: Any) -> str:
-    """A `Collective` of torch's analyser in words; empty where it found nothing wrong with it."""
+def describe(found: Any) -> str:
+    """A `Collective` of torch's analyser as text; empty where nothing is wrong with it."""
     missing, others = set(found.missing_ranks or ()), found.mismatch_collectives or {}
     parts = []
     if missing:
         has = "has" if len(missing) == 1 else "have"
-        parts.append(f"{ranks_words(missing)} {has} not joined {_name(found)}")
+        parts.append(f"{format_ranks(missing)} {has} not joined {_name(found)}")
     alike: dict[tuple[str, ...], list[int]] = {}
     for rank, other in sorted(others.items()):
-        looks = _name(other), str(other.input_sizes), str(other.collective_state)
-        alike.setdefault(looks, []).append(rank)
+        call = _name(other), str(other.input_sizes), str(other.collective_state)
+        alike.setdefault(call, []).append(rank)
     rest = set(found.expected_ranks) - set(others) - missing
     for ranks in alike.values():
-        parts.append(_difference(others[ranks[0]], ranks_words(ranks), found, ranks_words(rest)))
+        parts.append(_difference(others[ranks[0]], format_ranks(ranks), found, format_ranks(rest)))
     group, _, description = str(found.pg_desc).partition(":")
     where = "" if group == "0" else f" of group {group}" + (f" ({description})" if description else "")
     return f"{', '.join(parts)}: sequence {found.collective_seq_id:,}{where}" if parts else ""
 
 
 def _difference(other: Any, whose: str, found: Any, rest: str) -> str:
-    """How the calls of some ranks differ from those of the rest."""
+    """How the calls of some ranks differ from those of the others."""
     kind = other.type_of_mismatch.state.name
     call = f"{whose} {'call' if whose.startswith('ranks') else 'calls'} {_name(other)}"
     if kind == "COLLECTIVE_TYPE_MISMATCH":
@@ -72,7 +70,7 @@ def _sizes(found: Any) -> str:
     return str(found.input_sizes)[:SIZES_CHARACTERS]
 
 
-def ranks_words(ranks: Iterable[int]) -> str:
+def format_ranks(ranks: Iterable[int]) -> str:
     """`rank 1`, `ranks 0 2 3`, `ranks 0 1 2 3 4 5 6 7 and 4 more`."""
     numbers = sorted(ranks)
     more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
@@ -83,13 +81,13 @@ NICENESS = 5
 """Above the collector's own: ranks that are not in the stall need their cores."""
 
 MAX_LINES = 3
-"""More process groups than this stand as the consequence of one that does."""
+"""More process groups than this are stalled as the consequence of one that is."""
 
 NUMBER = "ddptop_ask"
-"""Key of the ASK's number in a dump: those of one question belong together. torch's reader overlooks it."""
+"""Key of the ASK's number in a dump: those of one ASK belong together. torch's reader ignores it."""
 
 _FILE = re.compile(r"ddptop_(?P<backend>[A-Za-z]\w*?)_rank_(?P<rank>\d+)")
-"""Names that nobody else uses; torch's analyser takes any prefix before the number."""
+"""Names that no other program uses; torch's analyser takes any prefix before the number."""
 
 MAX_BYTES = 1 << 20
 """Of one file; an entry takes some 225 bytes, more where a collective has many inputs."""
@@ -99,7 +97,7 @@ Entry = dict[str, Any]
 
 
 def main(arguments: list[str]) -> int:
-    """Copy, analyse, print. Raises whatever torch's analyser raises."""
+    """Copy, analyse, print. Raises what torch's analyser raises."""
     os.nice(NICENESS)
     dumps = read(Path(arguments[0]), int(arguments[1]))
     if len(arguments) > 2:
@@ -168,14 +166,14 @@ def analysed(dumps: Mapping[int, Dump]) -> list[str]:
     options = JobConfig().parse_args(["--allow-incomplete-ranks"])
     first: dict[str, str] = {}
     for collective in build_db(details, options, version).collectives:
-        line = words(collective)
+        line = describe(collective)
         if line:
             first.setdefault(str(collective.group_id), line)
     return list(first.values())
 
 
 def _known(entries: Iterable[Entry], collectives: Iterable[str]) -> list[Entry]:
-    """Without what the analyser ends at (gloo's sparse all-reduce), and without point-to-point, whose two
+    """Without what the analyser fails at (gloo's sparse all-reduce), and without point-to-point, whose two
     ends it does not take for one operation."""
     known = {*collectives, "coalesced"}
     return [
@@ -199,9 +197,9 @@ def under_way(
 ) -> dict[int, list[Entry]]:
     """Each rank's entries from the first on, group by group, that some rank has not completed or not begun.
 
-    What all have completed nobody waits for, and the older end of the ranks' buffers is never the same; the
-    analyser would take the difference for missing ranks. Its own cure, to begin where the last buffer begins,
-    counts the entries of all groups together: they are numbered anew.
+    No rank waits for what all have completed, and the older end of the ranks' buffers is never the same; the
+    analyser would take the difference for missing ranks. Its own remedy, to begin where the last buffer
+    begins, counts the entries of all groups together: they are numbered anew.
     """
     begins: dict[str, int] = {}
     for group in {_group(entry) for own in entries.values() for entry in own}:

@@ -5,7 +5,7 @@ the one before. By hand, on the copies
 that are kept beside the recording (`collector/flight_analyser.py`): `torchfrtrace --allow-incomplete-ranks
 FOLDER`, and where there are dumps of gloo and of NCCL, one after the other with `--prefix ddptop_gloo_rank_`
 and `--prefix ddptop_nccl_rank_`. It unpickles what it finds, and a pickle can run any code: give it a folder
-only where nobody else can have written in it.
+only where no other user can have written.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from ddptop.training.evidence.flight_analysis import MAX_BYTES, NUMBER, dump_nam
 from ddptop.training.torch_compat.process_groups import flight_dumps, group_configs
 
 NEWEST = 128
-"""Operations told: a rank runs ahead of another by the buckets of one backward, or by some broadcasts."""
+"""Operations sent: a rank runs ahead of another by the buckets of one backward, or by some broadcasts."""
 
 SIZES_CHARACTERS = 200
 """Of the sizes of one operation's inputs: a coalesced one may have hundreds."""
 
 
 class Flight(NamedTuple):
-    """What the flight recorder has."""
+    """The contents of the flight recorder."""
 
     completed: dict[str, int]
     """Last completed collective by name of the process group."""
     operations: tuple[Operation, ...]
     """The newest, oldest first."""
     dumps: tuple[dict[str, Any], ...] = ()
-    """torch's own words, one dump of each kind."""
+    """torch's own dumps, one for each backend's recorder."""
 
 
 NOTHING = Flight({}, ())
@@ -52,7 +52,7 @@ def read(now_unix_ns: int) -> Flight:
     entries: list[dict[str, Any]] = []
     dumps: list[dict[str, Any]] = []
     if torch.cuda.is_initialized():
-        ignore_captures()  # a dump of NCCL's asks its events, in this thread
+        ignore_captures()  # a dump of NCCL's queries its events, in this thread
     for dump in flight_dumps():
         dumps.append(dump)
         entries += dump.get("entries", ())
@@ -60,12 +60,12 @@ def read(now_unix_ns: int) -> Flight:
     return Flight(completed, _newest(entries, now_unix_ns), tuple(dumps))
 
 
-def _completed(told: dict[str, Any]) -> dict[str, int]:
+def _completed(dump: dict[str, Any]) -> dict[str, int]:
     # NCCL numbers the groups of a process in `pg_status`, gloo names them; entries have both.
-    names = {str(entry["pg_id"]): str(entry["process_group"][0]) for entry in told.get("entries", ())}
+    names = {str(entry["pg_id"]): str(entry["process_group"][0]) for entry in dump.get("entries", ())}
     return {
         names.get(str(group), str(group)): int(status.get("last_completed_collective", -1))
-        for group, status in told.get("pg_status", {}).items()
+        for group, status in dump.get("pg_status", {}).items()
     }
 
 
@@ -95,7 +95,7 @@ Dump = dict[str, Any]
 
 
 def write(run_directory: Path, dumps: Iterable[Dump], number: int) -> None:
-    """Write them in this rank's name; nothing where torch has recorded nothing.
+    """Write the dumps as files of this rank; none where torch has recorded nothing.
 
     Raises OSError, and RunDirectoryError where the run's folder is not this user's alone.
     """
@@ -111,7 +111,7 @@ def readable(dump: Dump, entries: list[Dump], number: int) -> Dump:
     """The dump as torch's analyser takes it, with the groups of this process in it.
 
     gloo (torch 2.13) names one group without a name and without ranks. Entries of groups that are destroyed
-    are left out: the analyser ends at them.
+    are left out: the analyser fails at them.
     """
     config = dict(dump.get("pg_config", {}))
     config.pop("", None)
@@ -130,10 +130,10 @@ def fitted(dump: Dump) -> bytes:
 
 def _by_backend(entries: Iterable[Dump]) -> dict[str, list[Dump]]:
     """`gloo` and `nccl` count the collectives of one group apart."""
-    found: dict[str, list[Dump]] = {}
+    backends: dict[str, list[Dump]] = {}
     for entry in entries:
-        found.setdefault(str(entry["profiling_name"]).partition(":")[0], []).append(entry)
-    return {backend: own for backend, own in found.items() if backend.isidentifier()}
+        backends.setdefault(str(entry["profiling_name"]).partition(":")[0], []).append(entry)
+    return {backend: own for backend, own in backends.items() if backend.isidentifier()}
 
 
 def _write(run_directory: Path, name: str, packed: bytes) -> None:

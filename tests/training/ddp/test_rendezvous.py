@@ -106,7 +106,7 @@ def test_two_processes_of_one_rank_are_named() -> None:
 
 def test_a_rank_that_waits_for_rank_0_in_vain_says_where() -> None:
     port = free_port()
-    with pytest.raises(RuntimeError, match=f"rank 1 found nobody at 127.0.0.1:{port} within 0.2 s"):
+    with pytest.raises(RuntimeError, match=f"rank 1 reached no store at 127.0.0.1:{port} within 0.2 s"):
         store_of(Placement(1, 2, 1, 2, "127.0.0.1", port, "explicit"), SOON)
 
 
@@ -119,9 +119,7 @@ def test_a_long_wait_says_what_for(
     assert capsys.readouterr().err == "ddptop: still waiting: 1 of 2 ranks have not come: 1\n"
     with pytest.raises(RuntimeError):
         store_of(Placement(1, 2, 1, 2, "127.0.0.1", free_port(), "explicit"), SOON)
-    assert capsys.readouterr().err.startswith(
-        "ddptop: still waiting for rank 0: nobody answers at 127.0.0.1:"
-    )
+    assert capsys.readouterr().err.startswith("ddptop: still waiting for rank 0: no answer from 127.0.0.1:")
 
 
 def test_a_port_in_use_is_told_with_what_to_do() -> None:

@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from ddptop.host.runs import RunFile
 
 SAY_EVERY_S = 10.0
-"""How often a person who waits is told for what: on a busy machine with a cold disk, torch takes minutes."""
+"""Between two lines that say what the command waits for: with a cold disk, importing torch takes minutes."""
 
 GRACE_S = 7.0
 """For the ranks and the launcher to end by themselves; with what SIGTERM takes then, all are gone in 10 s."""
 
-MOST_OUTPUT = 1 << 20
+MAX_OUTPUT = 1 << 20
 """Bytes of what the demo's processes print that are looked at."""
 
 STOP_S = 20.0
-"""The launcher has sent itself SIGTERM by then, and has given its ranks and its collector a moment."""
+"""By then the launcher has sent itself SIGTERM, and its ranks and collector have had time to end."""
 
 REFUSED = "ddptop: cannot record"
-"""How the line of a launcher begins that trains all the same, and will never be seen."""
+"""Beginning of the line of a launcher that trains without being recorded."""
 
 HEADLESS_STEPS = 600
-"""Without a screen somebody has to end it: about half a minute, with one slow spell of the slow rank."""
+"""End without a screen: about half a minute, with one slow period of the slow rank."""
 
 
 def main(options: argparse.Namespace) -> int:
@@ -66,7 +66,7 @@ def main(options: argparse.Namespace) -> int:
             stop(training)
         if training.returncode and not stopped:
             raise CliError(f"the demo's training failed: {_last_line(output)}")
-        say_farewell(name)
+        print_replay_hint(name)
     return code
 
 
@@ -116,7 +116,7 @@ def watch(run: RunFile, training: subprocess.Popen[bytes], mode: show.Mode, sett
     """Show the run until it or the person ends; a screen ends with the process `training` as well."""
     from ddptop.sources.live import LiveSource
 
-    # The screen ends with the training: nobody is there to press q when the steps are done.
+    # The screen ends with the training: it would wait for a key after the last step.
     return show.show(LiveSource(run), mode, settings, until=_ended(training))
 
 
@@ -159,13 +159,13 @@ def _last_line(output: IO[bytes]) -> str:
 
 
 def _lines(output: IO[bytes]) -> list[str]:
-    """What it has printed so far, read without a move of the place where it goes on."""
-    data = os.pread(output.fileno(), MOST_OUTPUT, 0)
+    """What it has printed so far, read without moving the file position."""
+    data = os.pread(output.fileno(), MAX_OUTPUT, 0)
     return [line.strip() for line in data.decode(errors="replace").splitlines() if line.strip()]
 
 
-def say_farewell(name: str) -> None:
-    """Tell how to see it again."""
+def print_replay_hint(name: str) -> None:
+    """Say how to replay it."""
     for recording in find.recorded(find.live()):
         if recording.name == name:
             note(f"replay it with: ddptop replay {recording.path}")

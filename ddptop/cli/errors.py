@@ -1,4 +1,4 @@
-"""What goes wrong for a person, and the exit code that says it to a program."""
+"""Errors that end a command: a line for the user, an exit code for programs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CliError(Exception):
 
 
 def note(text: str) -> None:
-    """Say it on stderr, without what of file names and other foreign text would disturb a terminal.
+    """Print a line on stderr, cleaned of what foreign text could do to a terminal.
 
     Nothing where stderr is closed.
     """

@@ -1,7 +1,4 @@
-"""The run that a person means: one that is live, or one that left a recording.
-
-A recording that a person named, open, or the reason why not.
-"""
+"""Finds the run or recording that the user names, and opens recordings."""
 
 from __future__ import annotations
 
@@ -165,7 +162,7 @@ def modified(path: Path) -> float:
 def _rounds(
     word: str, running: Sequence[RunFile], kept: Sequence[Recorded]
 ) -> Iterator[tuple[str, Sequence[RunFile | Recorded]]]:
-    """Ever looser ways to match. The last one opens the recordings, so it is only reached when need be."""
+    """Looser and looser ways to match. The last one opens the recordings: only where no other one matches."""
     yield "live runs", [run for run in running if word in (run.name, run.run_id)]
     yield "recordings", [item for item in kept if item.name == word]
     yield "live runs", [run for run in running if _begins(run, word)]

@@ -1,4 +1,4 @@
-"""The `ddptop` command: find the subcommand, run it, turn every way to fail into a line and an exit code."""
+"""The `ddptop` command: find the subcommand, run it, turn every failure into a line and an exit code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _run(argv: list[str]) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read us (`| head`) has what it wanted. Python flushes again at exit: not into the pipe.
+        # The reader (`| head`) is done. Python flushes again at exit: not into the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.DONE
     except PermissionError as error:

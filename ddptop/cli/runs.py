@@ -84,8 +84,8 @@ def age(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f}s"
 
 
-MOST_RECORDINGS = 200
-"""Newest first: each is opened to tell its state."""
+MAX_RECORDINGS = 200
+"""The newest: each is opened to know its state."""
 
 
 class MachineRuns:
@@ -93,13 +93,13 @@ class MachineRuns:
 
     def __init__(self) -> None:
         self._read: dict[tuple[Path, int, int], RunChoice] = {}
-        """What a recording told, by its path, size and time of the last write: not opened again for it."""
+        """Entries by path, size and time of the last write: a recording is not opened twice."""
 
     def choices(self) -> Sequence[RunChoice]:
         """Live runs, then recordings, newest first. Raises ValueError where they cannot be looked up."""
         try:
             running = live()
-            kept = recorded(running)[:MOST_RECORDINGS]
+            kept = recorded(running)[:MAX_RECORDINGS]
         except CliError as error:
             raise ValueError(str(error)) from None
         return [*map(of_live, running), *map(self._recording, kept)]

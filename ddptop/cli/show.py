@@ -1,6 +1,6 @@
-"""How a source of frames reaches a person or a program: screen, picture, JSON or a line a second.
+"""Shows a source of frames: as the screen, a picture, JSON or a line a second.
 
-What is imported stays: the garbage collector is kept from looking at it.
+Imported modules are kept out of garbage collections, which would delay keys.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def kept_for_good() -> Iterator[None]:
-    """Do without collections meanwhile, and leave out of later ones whatever is there at the end.
+def without_garbage_collection() -> Iterator[None]:
+    """Run the block without garbage collections, and leave its objects out of later ones.
 
-    For imports. Those of the screen set off seventy collections, 36 of 200 ms, that find next to nothing; and
-    every full collection afterwards would hold a key up for 23 ms to look at 50,000 objects that never die.
+    For imports. Those of the screen start seventy collections, 36 of 200 ms, that free next to nothing; and
+    every full collection afterwards would delay a key by 23 ms for 50,000 objects that are never freed.
     """
     gc.disable()
     try:
@@ -58,13 +58,13 @@ ENDED = frozenset({"finished", "failed"})
 """States of a run after which a collector that went silent has done its work."""
 
 GONE_S = 10.0
-"""A collector that died is started again within seconds; one that stays away longer does not come back."""
+"""A collector that died is restarted within seconds; after this it will not be."""
 
 LAST_FRAME_S = 1.0
 """The same, where the run's launcher has ended: its collector has ended before it."""
 
 BLIND_TERMINALS = frozenset({"", "dumb", "unknown"})
-"""Values of TERM that promise no cursor movement."""
+"""Values of TERM without cursor movement."""
 
 
 class Mode(Enum):
@@ -92,7 +92,7 @@ def choose_mode(options: argparse.Namespace, *, live: bool) -> Mode:
 
 
 def has_terminal() -> bool:
-    """Whether a person sits there. stderr counts too: that is where Textual draws."""
+    """Whether a user is at a terminal. stderr counts too: that is where Textual draws."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
@@ -148,7 +148,7 @@ def first_frame(
 
 
 def _over(until: threading.Event | None) -> bool:
-    """Whether there is nothing that keeps one waiting: no event, or one that is set."""
+    """Whether there is no event to wait for, or it is set."""
     return until is None or until.is_set()
 
 
@@ -165,7 +165,7 @@ def _screen(source: Source, settings: Settings, until: threading.Event | None, v
     if not settings.color:
         # The screen asks Textual, and that reads it on import.
         os.environ["NO_COLOR"] = "1"
-    with kept_for_good():
+    with without_garbage_collection():
         from ddptop.cli import settings as remembered
         from ddptop.cli.runs import MachineRuns
         from ddptop.tui.app import DdptopApp
@@ -276,5 +276,5 @@ def _is_last(frame: Frame) -> bool:
     played = frame.playback
     if played is not None and not played.growing:
         return played.position_s >= played.duration_s
-    # A run whose ranks failed may start them again: only its exit code is its last word.
+    # A run whose ranks failed may start them again: only its exit code is final.
     return frame.run.state == "finished" or (frame.run.state == "failed" and frame.run.exit_code is not None)

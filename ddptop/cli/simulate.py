@@ -19,10 +19,10 @@ from ddptop.host.folders import RunDirectoryError, state_directory
 from ddptop.host.runs import create_run_directory, remove_run_directory
 
 RECORD_LIMIT = 256 << 20
-"""Bytes after which the recording thins itself: nobody keeps a made-up run for its figures."""
+"""Bytes after which the recording is thinned: a simulated run is not worth more."""
 
 HEADLESS_STEPS = 120
-"""Without a screen somebody has to end it: a minute of thousands of ranks."""
+"""End without a screen: a minute of thousands of ranks."""
 
 
 class Simulated:
@@ -34,7 +34,7 @@ class Simulated:
         self._lock = threading.Lock()
         self._over = False
         self._stopped = False
-        """The ranks were ended by whoever looked at them, which is no failure."""
+        """The ranks were ended by the user, which is no failure."""
         self.output = tempfile.TemporaryFile()  # noqa: SIM115  # closed in stop
         try:
             self._directory = create_run_directory(self._run_id)
@@ -106,5 +106,5 @@ def main(options: argparse.Namespace) -> int:
         code = demo.watch(run, simulated.process, mode, settings)
     finally:
         simulated.stop()
-    demo.say_farewell(name)
+    demo.print_replay_hint(name)
     return code

@@ -80,7 +80,7 @@ def binned(values: Column, edges: Indices, how: str) -> Column:
     return result
 
 
-MOST_SORTED = 6_000
+MAX_SORTED = 6_000
 """Quantiles are taken of at most so many points, evenly picked: a picture has some 300 bins of them."""
 
 
@@ -88,7 +88,7 @@ def quantiles(values: Column, edges: Indices, shares: tuple[float, ...]) -> list
     """For each share (0.5: the median) one figure per bin of what is known in it; NaN where nothing is."""
     columns = len(edges) - 1
     low, high = int(edges[0]), int(edges[-1])
-    stride = max(1, (high - low) // MOST_SORTED)
+    stride = max(1, (high - low) // MAX_SORTED)
     first = -(-low // stride) * stride  # the same points are picked while more come in
     inside = values[first:high:stride]
     bins = np.searchsorted(edges, np.arange(first, high, stride), side="right") - 1
@@ -139,7 +139,7 @@ class Scale:
 
     @classmethod
     def of(cls, main: Column, zero: bool) -> Scale:
-        """A round range that holds the series; peaks far above the rest are clipped, not obeyed."""
+        """A round range that holds the series; peaks far above the rest are clipped."""
         there = main[np.isfinite(main)]
         if not len(there):
             return cls(0.0, 1.0)
@@ -180,7 +180,7 @@ SEEN_CELLS = 0.5
 RUN = 3
 """Equal jumps in a row from which a recording is taken to have been thinned."""
 
-MOST_HOLES = 400
+MAX_HOLES = 400
 """More than a chart has cells."""
 
 
@@ -196,7 +196,7 @@ def holes(step: Column, time_s: Column, cell_s: float) -> list[tuple[float, floa
     jump = np.diff(step)
     far = np.flatnonzero((jump > 1) & (np.diff(time_s) >= SEEN_CELLS * cell_s))
     found = []
-    for at in far[-MOST_HOLES:].tolist():
+    for at in far[-MAX_HOLES:].tolist():
         near = np.concatenate([jump[max(0, at - NEIGHBOURS) : at], jump[at + 1 : at + 1 + NEIGHBOURS]])
         near = near[near > 0]
         if not len(near) or jump[at] > TOO_FAR * near.max():
@@ -223,7 +223,7 @@ def thinned(step: Column) -> Mask:
 
 
 def no_number(mean: Column, largest: Column) -> Mask:
-    """(points,) whether some rank's loss was told and was no number: others' were, or it was infinite."""
+    """(points,) whether some rank's loss was reported and was not finite."""
     return np.asarray(np.isinf(mean) | (np.isnan(mean) & np.isfinite(largest)))
 
 
@@ -252,7 +252,7 @@ def cells(axis: Axis, across: int, step: Column, time_s: Column, nan_at: Sequenc
     return found
 
 
-LEAST_APART = 8
+MIN_APART = 8
 """Cells between two numbers of the axis."""
 
 
@@ -273,9 +273,9 @@ class TimeAxis:
     def numbers(self) -> Line:
         """Round numbers where they belong, in ms."""
         span = self.end_ms - self.begin_ms
-        if span <= 0 or self.width < LEAST_APART:
+        if span <= 0 or self.width < MIN_APART:
             return Line()
-        unit = _round_up(span * LEAST_APART / self.width)
+        unit = _round_up(span * MIN_APART / self.width)
         digits = max(0, -math.floor(math.log10(unit) + 1e-9))
         line = Line()
         for at in range(math.ceil(self.begin_ms / unit), math.floor(self.end_ms / unit) + 1):

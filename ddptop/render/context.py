@@ -32,13 +32,13 @@ class RenderContext:
         return Breakdown(self.frame.ranks)
 
     @cached_property
-    def culprits(self) -> tuple[int, ...]:
+    def stragglers(self) -> tuple[int, ...]:
         """The ranks that the others wait for."""
         late = self.frame.straggler
         return () if late is None else late.ranks or (late.rank,)
 
     @cached_property
-    def blamed(self) -> frozenset[int]:
+    def responsible(self) -> frozenset[int]:
         """Ranks that a stall is due to, and the one that died first: the others died of it."""
         stall = self.frame.stall
         dead = (death.rank for death in self.frame.deaths[:1])
@@ -49,8 +49,8 @@ class RenderContext:
         """Where the script lies, with the slash, as the stacks of a stall or a death have it; else empty."""
         script = re.split(r"[/\\]", self.frame.run.script)[-1]
         stall = self.frame.stall
-        told = [*(stall.positions if stall else ()), *(death.position for death in self.frame.deaths)]
-        for call in (call for one in told for trace in one.traces for call in trace.calls):
+        positions = [*(stall.positions if stall else ()), *(death.position for death in self.frame.deaths)]
+        for call in (call for one in positions for trace in one.traces for call in trace.calls):
             parts = re.match(r"(.*[/\\])(.*)", call.file)
             if script and parts is not None and parts[2] == script:
                 return parts[1]

@@ -1,6 +1,6 @@
 """A line of text in pieces, each with a role that the theme turns into a colour.
 
-The signs of states and severities, so that no state is told by colour alone; matches of a search, marked.
+The signs of states and severities, so that no state is shown by colour alone; marking of search matches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Role: TypeAlias = Literal[
     "text", "dim", "faint", "strong", "accent", "good", "warn", "bad", "badge", "match", "rule",
-    "data", "forward", "backward", "waiting", "moving", "optimizer", "other",
+    "data", "forward", "backward", "wait", "transfer", "optimizer", "other",
 ]  # fmt: skip
 """What a piece means; never what it looks like. `bad` is for stalled, lost and failed alone."""
 
@@ -86,7 +86,7 @@ class Line:
         return self.add(" " * (column - self.width))
 
     def cut(self, width: int) -> Line:
-        """At most `width` cells of this line; an ellipsis tells that there was more."""
+        """At most `width` cells of this line; an ellipsis says that there was more."""
         if self.width <= width:
             return self
         shorter = Line(ground=self.ground)
@@ -222,15 +222,13 @@ _SEVERITIES: dict[str, tuple[str, Role]] = {
     "critical": ("■", "warn"),
 }
 
-GRAVE = ("failed", "lost", "stalled")
+RED_STATES = ("failed", "lost", "stalled")
 """States of a rank that are red."""
 
-UNWELL = (*GRAVE, "stale")
-"""States that want a look, the worst first."""
+PROBLEM_STATES = (*RED_STATES, "stale")
+"""States that need attention, the worst first."""
 
-_GRAVE_KINDS = frozenset(
-    {"stall", "stalled", "mismatch", "lost_rank", "failed_rank", "exit", "lost", "failed"}
-)
+_RED_KINDS = frozenset({"stall", "stalled", "mismatch", "lost_rank", "failed_rank", "exit", "lost", "failed"})
 """Kinds that are red: something stalled, was lost or failed."""
 
 
@@ -242,11 +240,11 @@ def of_state(state: str) -> tuple[str, Role]:
 def of_severity(severity: str, kind: str = "") -> tuple[str, Role]:
     """Sign and role of an alert or a happening."""
     sign, role = _SEVERITIES.get(severity, ("●", "dim"))
-    return ("■", "bad") if kind in _GRAVE_KINDS and severity != "info" else (sign, role)
+    return ("■", "bad") if kind in _RED_KINDS and severity != "info" else (sign, role)
 
 
 def worst_sign(states: Sequence[str]) -> tuple[str, Role]:
     """Sign and role of the worst state among some ranks; a blank while all are well."""
     there = set(states)
-    worst = next((state for state in UNWELL if state in there), None)
+    worst = next((state for state in PROBLEM_STATES if state in there), None)
     return (" ", "text") if worst is None else of_state(worst)

@@ -32,8 +32,8 @@ PARTS = (
     Part("data", "▪", "d", "data"),
     Part("forward", "█", "F", "forward"),
     Part("backward", "▓", "B", "backward"),
-    Part("wait", "·", ".", "waiting"),
-    Part("transfer", "≈", "~", "moving"),
+    Part("wait", "·", ".", "wait"),
+    Part("transfer", "≈", "~", "transfer"),
     Part("optimizer", "▄", "o", "optimizer"),
     Part("other", "░", "x", "other"),
 )
@@ -43,12 +43,12 @@ SHORT = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 
 PHASES = ("data", "forward", "backward", "optimizer", "other")
 
-_UNTOLD = Part("unknown", "?", "?", "faint")
+_UNKNOWN = Part("unknown", "?", "?", "faint")
 """Time of the step that no known phase holds, while some phase is not known."""
 
 
 class Breakdown:
-    """The parts of every rank's step, in ms; one row per part, `_UNTOLD` last. They add up to the step."""
+    """The parts of every rank's step, in ms; one row per part, `_UNKNOWN` last. They add up to the step."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.ms = step_parts(
@@ -72,8 +72,8 @@ class Breakdown:
     def mean(self, title: str) -> float | None:
         """The same, mean over the ranks that are known; None: none is."""
         values = self.column(title)
-        told = values[np.isfinite(values)]
-        return float(told.mean()) if len(told) else None
+        finite = values[np.isfinite(values)]
+        return float(finite.mean()) if len(finite) else None
 
     def bar(self, rank: int, width: int, ascii_only: bool) -> Line:
         """The bar of one rank. Edges are rounded, not lengths, so that equal ranks give equal bars."""
@@ -82,20 +82,20 @@ class Breakdown:
             return line.add("–", "faint")
         scale = width / self.full_ms if self.full_ms > 0 else 0.0
         edges = np.minimum(np.rint(self._edges[:, rank] * scale), width).astype(int).tolist()
-        for part, begin, end in zip((*PARTS, _UNTOLD), edges, edges[1:], strict=False):
+        for part, begin, end in zip((*PARTS, _UNKNOWN), edges, edges[1:], strict=False):
             line.add((part.plain if ascii_only else part.glyph) * (end - begin), part.role)
         return line
 
 
 def step_parts(step: Column, phases: Column, exposed: Column, waited: Column) -> Column:
-    """(parts and untold, ranks) ms, NaN unknown: data + forward + backward compute + exposed wait + exposed
+    """(parts and unknown, ranks) ms, NaN unknown: data + forward + backward compute + exposed wait + exposed
     transfer + optimizer + other = step.
 
     `step`, `exposed` communication and what of it was `waited`: (ranks,); `phases`: (PHASES, ranks), with
     all of backward. Where exposed communication is unknown, backward stays whole. All are medians, which need
     not add up to the median step: as in a single step, other is what the rest leaves of it, and where the
     rest alone is longer, all of it is scaled to the step. Of a rank with an unknown phase the remainder is
-    untold.
+    unknown.
     """
     data, forward, backward, optimizer, other = phases
     rows = np.vstack([data, forward, *_backward_parts(backward, exposed, waited), optimizer, other])
@@ -105,9 +105,9 @@ def step_parts(step: Column, phases: Column, exposed: Column, waited: Column) ->
     longer = whole & (rest > step)
     rows[:-1] *= np.where(longer, step / np.where(longer, rest, 1.0), 1.0)
     rows[-1] = np.where(whole, np.maximum(0.0, step - np.nansum(rows[:-1], axis=0)), rows[-1])
-    told = np.nansum(rows, axis=0)
-    untold = np.where(np.isfinite(step) & ~whole & (told > 0), np.maximum(0.0, step - told), 0.0)
-    return np.vstack([rows, untold])
+    known = np.nansum(rows, axis=0)
+    unknown = np.where(np.isfinite(step) & ~whole & (known > 0), np.maximum(0.0, step - known), 0.0)
+    return np.vstack([rows, unknown])
 
 
 def _backward_parts(backward: Column, exposed: Column, waited: Column) -> tuple[Column, Column, Column]:

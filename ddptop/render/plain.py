@@ -9,7 +9,7 @@ from ddptop.frames.phrases import death_phrase
 from ddptop.render.bucket_table import bucket_columns
 from ddptop.render.context import RenderContext
 from ddptop.render.evidence import brief
-from ddptop.render.line import GRAVE, of_severity, of_state, paint
+from ddptop.render.line import RED_STATES, of_severity, of_state, paint
 from ddptop.render.numbers import UNKNOWN, age, clock, count, duration, fixed, known, loss
 from ddptop.render.phases import Breakdown, legend
 from ddptop.render.rank_table import plain_rank_columns
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 LAST_HAPPENINGS = 6
 """Of what happened; the recording has the rest."""
 
-MOST_CALLS = 12
-"""Of a stack, innermost first: what a mail bears."""
+MAX_CALLS = 12
+"""Calls of a stack, innermost first."""
 
-LEAST_WIDTH = 60
-"""Stacks in fewer columns than this tell nothing."""
+MIN_WIDTH = 60
+"""Stacks in fewer columns than this are useless."""
 
 STALLS = frozenset(("stall", "mismatch"))
 """Kinds whose message is the verdict's sentence while the stall lasts."""
 
 MAX_RANK_ROWS = 64
-"""A picture of thousands of ranks is for no mail: beyond this the healthy ones are only counted."""
+"""Beyond this, healthy ranks are only counted."""
 
 MAX_BUCKET_ROWS = 32
 
 MAX_BARS = 16
-"""With more ranks a person reads the table, or looks at the screen."""
+"""Ranks beyond which there is only the table."""
 
 MIN_BAR = 10
 MIN_LEGEND = 60
@@ -50,14 +50,14 @@ _LEGEND = (
 )
 
 _CLOCK_FREE = (
-    "ms, medians over the last 100 complete steps; the clocks cannot tell who came late, so",
+    "ms, medians over the last 100 complete steps; clocks too inexact to say which rank is late, so",
     "~ the shortest collective of all ranks stands for the transfer, and the rest for the wait",
 )
 
 NOTHING_RECORDED = ("recording stopped", "not recorded", "nothing is recorded", "nothing more is recorded")
-"""Words of a note on the recording that holds on."""
+"""Words of an alert about the recording that still applies."""
 
-TOLD_FOR_S = 60.0
+REPEATED_FOR_S = 60.0
 """Seconds for which a line a second repeats what has passed."""
 
 
@@ -92,7 +92,7 @@ def watch_line(frame: Frame) -> str:
             clock(frame.unix_s),
             f"{frame.run.state:<8}",
             f"step {count(step_now(frame)):>9}{restart_words(group.incarnation)}",
-            f"{UNKNOWN if frame.run.state in GRAVE else fixed(group.steps_per_s):>6}/s",
+            f"{UNKNOWN if frame.run.state in RED_STATES else fixed(group.steps_per_s):>6}/s",
             f"loss {loss(group.loss_mean):>9}",
             f"{fixed(group.step_ms_p50):>7} ms",
             f"wait {fixed(Breakdown(frame.ranks).mean('wait')):>6} ms",
@@ -105,12 +105,12 @@ def watch_line(frame: Frame) -> str:
 
 
 def _recording_trouble(frame: Frame) -> str:
-    """What befell the recording within the last minute, and for as long as nothing is recorded."""
+    """An error of the recording within the last minute, and for as long as nothing is recorded."""
     alert = next((alert for alert in frame.alerts if alert.kind == "recording"), None)
     if alert is None:
         return ""
     lasts = any(words in alert.message for words in NOTHING_RECORDED)
-    return clean(alert.message) if lasts or frame.unix_s - alert.since_s < TOLD_FOR_S else ""
+    return clean(alert.message) if lasts or frame.unix_s - alert.since_s < REPEATED_FOR_S else ""
 
 
 def _head(frame: Frame, color: bool) -> list[str]:
@@ -124,7 +124,7 @@ def _head(frame: Frame, color: bool) -> list[str]:
         parts.append(frame.source.upper())
     parts += [
         f"step {count(step_now(frame))}{restart_words(group.incarnation)}",
-        *([f"{fixed(group.steps_per_s)}/s"] if run.state not in GRAVE else []),
+        *([f"{fixed(group.steps_per_s)}/s"] if run.state not in RED_STATES else []),
         f"loss {loss(group.loss_mean)}",
         f"overhead {fixed(frame.overhead.measured_pct, 1, '%')}",
     ]
@@ -142,9 +142,9 @@ def _verdict(frame: Frame, ascii_only: bool, color: bool) -> list[str]:
 
 
 def _evidence(frame: Frame, width: int, color: bool) -> list[str]:
-    """Whom a stall is due to, where its main thread stands, and how ranks died."""
+    """The ranks a stall is due to, the stacks of their main threads, and how ranks exited."""
     context = RenderContext(frame)
-    lines = brief(context, max(LEAST_WIDTH, width), MOST_CALLS)
+    lines = brief(context, max(MIN_WIDTH, width), MAX_CALLS)
     return ["".join(paint(text, role, color) for text, role in line.pieces).rstrip() for line in lines]
 
 
@@ -195,8 +195,8 @@ def _happenings(frame: Frame, color: bool) -> list[str]:
     lines = []
     for event in frame.happenings[-LAST_HAPPENINGS:]:
         sign, role = of_severity(event.severity, event.kind)
-        told = frame.stall is not None and event.kind in STALLS and event.unix_s >= frame.stall.since_s
-        what = kind_words(event.kind) if told else clean(event.message)
+        in_verdict = frame.stall is not None and event.kind in STALLS and event.unix_s >= frame.stall.since_s
+        what = kind_words(event.kind) if in_verdict else clean(event.message)
         lines.append(f"{paint(sign, role, color)} {clock(event.unix_s)} {what}")
     return lines
 
@@ -243,7 +243,7 @@ def rank_bars(frame: Frame, width: int, ascii_only: bool) -> list[str]:
     total = len(breakdown.known)
     if not breakdown.known.any() or total > MAX_BARS:
         return []
-    waited_for = RenderContext(frame).culprits
+    waited_for = RenderContext(frame).stragglers
     room = max(MIN_BAR, width - len("rank "))
     return [
         f"where the step went, {fixed(breakdown.full_ms)} ms from edge to edge",

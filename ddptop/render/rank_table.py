@@ -152,16 +152,16 @@ def _gpu_values(context: RenderContext) -> tuple[Column, Column]:
 
 def _plain_state(frame: Frame, rank: int) -> str:
     """The word alone; a rank that does not report also shows for how long."""
-    ranks, age_ms = frame.ranks, silent_or_stuck_ms(frame, rank)
+    ranks, age_ms = frame.ranks, no_progress_ms(frame, rank)
     state = ranks.state[rank]
     word = "joined" if state == "live" and ranks.joined[rank] > 0 else state
     return f"{word} {age_ms / 1e3:.0f}s" if word in ("stale", "stalled") and known(age_ms) else word
 
 
 def state_piece(context: RenderContext, rank: int, width: int = STATE_WIDTH) -> Piece:
-    """Sign and word; a silent rank also shows for how long."""
+    """Sign and word; of a rank without updates also for how long."""
     ranks = context.frame.ranks
-    word, age = ranks.state[rank], silent_or_stuck_ms(context.frame, rank)
+    word, age = ranks.state[rank], no_progress_ms(context.frame, rank)
     sign, role = of_state(word)
     if word == "live" and ranks.joined[rank] > 0:  # out of inputs: it only answers the others
         return f"{sign} joined", role
@@ -172,15 +172,15 @@ def state_piece(context: RenderContext, rank: int, width: int = STATE_WIDTH) -> 
     return text, "dim" if word == "live" and width == STATE_WIDTH else role
 
 
-def silent_or_stuck_ms(frame: Frame, rank: int) -> float:
-    """Since it was heard of; of a stalled rank, since the step last moved (NaN: not known)."""
+def no_progress_ms(frame: Frame, rank: int) -> float:
+    """Time since the last update; of a stalled rank, time without progress (NaN: not known)."""
     if frame.ranks.state[rank] != "stalled":
         return float(frame.ranks.age_ms[rank])
     return (frame.unix_s - frame.stall.since_s) * 1e3 if frame.stall is not None else float("nan")
 
 
-def silence(age_ms: float) -> str:
-    """How long ago something was heard."""
+def last_update(age_ms: float) -> str:
+    """How long ago the last update was."""
     return f"{duration(age_ms / 1e3)} ago" if known(age_ms) else UNKNOWN
 
 
@@ -188,13 +188,13 @@ def mark(context: RenderContext, rank: int) -> Piece:
     """To be compared; whom a stall is due to; whom the others wait for at every step."""
     if rank == context.marked:
         return "◆", "accent"
-    if rank in context.blamed:
+    if rank in context.responsible:
         return "■", "bad"
-    return ("▲", "warn") if rank in context.culprits else (" ", "text")
+    return ("▲", "warn") if rank in context.stragglers else (" ", "text")
 
 
 def _name_role(context: RenderContext, rank: int) -> Role:
-    return mark(context, rank)[1] if rank in context.blamed or rank in context.culprits else "strong"
+    return mark(context, rank)[1] if rank in context.responsible or rank in context.stragglers else "strong"
 
 
 def _by_clocks(context: RenderContext, column: Column) -> Column:
@@ -231,7 +231,7 @@ def _text(context: RenderContext, title: str, texts: tuple[str, ...], keep: int,
 
 @lru_cache(maxsize=2)
 def without_domain(hosts: tuple[str, ...]) -> tuple[str, ...]:
-    """`gpu017.cluster.local` as `gpu017`, where that still tells all hosts apart."""
+    """`gpu017.cluster.local` as `gpu017`, where the hosts still differ."""
     short = {host: host.partition(".")[0] for host in set(hosts)}
     if len(set(short.values())) < len(short) or any(name.isdecimal() for name in short.values()):
         return hosts  # several of one name, or addresses

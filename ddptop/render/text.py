@@ -56,7 +56,7 @@ def fit(text: str, width: int, right: bool = False) -> str:
 
 
 def fit_tail(text: str, width: int) -> str:
-    """As `fit`, but cut at the front: what tells hosts apart stands at their end."""
+    """As `fit`, but cut at the front: hosts differ at their end."""
     while cells(text) > width > 0:
         text = "…" + text[2:]
     return fit(text, width)

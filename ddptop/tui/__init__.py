@@ -1,1 +1,1 @@
-"""The Textual dashboard: draws frames, and cannot tell a live run from a recording."""
+"""The Textual dashboard: it draws frames, in the same way live and from a recording."""

@@ -1,4 +1,4 @@
-"""The application: a timer, a place, and the keys that move it. Views draw, the source knows."""
+"""The application: a timer that pulls frames, the keys and the mouse. Views draw, a source has the frames."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ from ddptop.frames.frame import Frame
 from ddptop.render.line import Spot
 from ddptop.render.text import clean
 from ddptop.sources.base import Source
-from ddptop.tui.actions import Steer
+from ddptop.tui.actions import Actions
 from ddptop.tui.keys import KEYS, Action, Do
-from ddptop.tui.painted import Painted
+from ddptop.tui.lines_widget import LinesWidget
 from ddptop.tui.runs import Runs
 from ddptop.tui.scene import Page, Place, Scene
 from ddptop.tui.terminal import ScreenDriver, ended_by_signals, terminal_is_there
 from ddptop.tui.theme import DEFAULT_THEME, THEMES, Palette, in_colours
-from ddptop.tui.views.picture import picture, wanted, without_frame
+from ddptop.tui.views.picture import picture, requested_detail, without_frame
 
 WHEEL_LINES = 3
 
-GONE_EVERY_S = 0.5
-"""Between two looks at whether the terminal is still there: Textual reads a dead one in a tight loop."""
+TERMINAL_CHECK_S = 0.5
+"""Between two checks that the terminal is still there: Textual reads a closed one in a tight loop."""
 
-FIRST_LOOK_S, FIRST_LOOKS = 0.05, 40
-"""For two seconds the first frame is looked for this often, not 4 times a second: a person waits for it."""
+FIRST_POLL_S, FIRST_POLLS = 0.05, 40
+"""Interval and number of polls for the first frame: a user waits for it."""
 
 
-class DdptopApp(Steer, App[None]):
+class DdptopApp(Actions, App[None]):
     """The dashboard over a source of frames.
 
     `rate_hz`: pictures a second. `theme`: one of ours (`ddptop-dark`, `ddptop-light`, `ddptop-cvd`) or of
     Textual's. `place`: where to begin. `runs`: where other runs are found. `save_to`: folder for
-    the key `s`. Raises ValueError for a theme that there is not. The source that is looked at in the end
-    (`source`) is the caller's to close.
+    the key `s`. Raises ValueError for an unknown theme. The caller closes the source that is shown in the
+    end (`source`).
     """
 
     ENABLE_COMMAND_PALETTE = False  # ours is drawn by lines, takes every key at once and knows ranks and runs
@@ -64,7 +64,7 @@ class DdptopApp(Steer, App[None]):
         Binding("ctrl+c", "interrupt", "leave", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", "stop", show=False, priority=True),
     ]
-    CSS = "Painted { width: 100%; height: 100%; }"
+    CSS = "LinesWidget { width: 100%; height: 100%; }"
 
     def __init__(
         self,
@@ -92,8 +92,8 @@ class DdptopApp(Steer, App[None]):
         self.frozen = False
         self.chosen_theme: str | None = None
         """The theme that was chosen on the screen itself."""
-        self._told: tuple[Frame | None, str | None, str | None] = (None, None, None)
-        self._wanted = ""
+        self._last_seen: tuple[Frame | None, str | None, str | None] = (None, None, None)
+        self._requested = ""
         self._period_s = 1.0 / rate_hz
         self._ascii_only = ascii_only
         self._mouse = mouse
@@ -125,7 +125,7 @@ class DdptopApp(Steer, App[None]):
 
     def compose(self) -> ComposeResult:
         """One picture."""
-        yield Painted(self._ascii_only, self.repaint)
+        yield LinesWidget(self._ascii_only, self.repaint)
 
     async def on_event(self, event: Event) -> None:
         """An open prompt takes the keys before any binding sees them, but for Ctrl-C and Ctrl-Z."""
@@ -144,41 +144,41 @@ class DdptopApp(Steer, App[None]):
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self.set_interval(self._period_s, self.tick)
         if self.source.latest() is None:
-            self._first_looks = self.set_interval(FIRST_LOOK_S, self._look_for_first, repeat=FIRST_LOOKS)
+            self._first_polls = self.set_interval(FIRST_POLL_S, self._poll_first_frame, repeat=FIRST_POLLS)
         if self.place.view == "picker" and self.runs is not None:
             self.look_up()
         if terminal_is_there():
-            self.set_interval(GONE_EVERY_S, self._look_at_terminal)
+            self.set_interval(TERMINAL_CHECK_S, self._check_terminal)
 
-    def _look_at_terminal(self) -> None:
-        """A terminal may go without a hang-up reaching us (`setsid`, `nohup`): nobody is left to press q."""
+    def _check_terminal(self) -> None:
+        """Exit when the terminal is gone; with `setsid` or `nohup` no SIGHUP says so."""
         if not terminal_is_there():
             self.exit()
 
-    def _look_for_first(self) -> None:
+    def _poll_first_frame(self) -> None:
         if self.source.latest() is not None:
-            self._first_looks.stop()
+            self._first_polls.stop()
             self.tick()
 
     def tick(self) -> int:
-        """Repaint if the source has something new: a held recording costs nothing."""
-        told = (self.source.latest(), self.source.status(), self.source.failure())
-        if told[0] is self._told[0] and told[1:] == self._told[1:]:
+        """Repaint if the source has something new: a paused recording costs nothing."""
+        seen = (self.source.latest(), self.source.status(), self.source.failure())
+        if seen[0] is self._last_seen[0] and seen[1:] == self._last_seen[1:]:
             return 0
-        self._told = told
+        self._last_seen = seen
         return self.repaint()
 
     def repaint(self) -> int:
         """Draw the lines that differ from those on the screen; returns how many these were."""
-        canvas = self.query_one(Painted)
+        canvas = self.query_one(LinesWidget)
         width, height = canvas.size
         drawn = 0
         if width and height:
             page = self._page(width, height)
             self.place.settle(page.layout)
             drawn = canvas.show_lines(page.lines, self._palette)
-        if (want := wanted(self.place)) != self._wanted:
-            self._wanted = want
+        if (want := requested_detail(self.place)) != self._requested:
+            self._requested = want
             self.source.want(want)
         return drawn
 
@@ -194,7 +194,7 @@ class DdptopApp(Steer, App[None]):
         return picture(self.scene(newest), width, height, offered)
 
     def scene(self, newest: Frame | None = None) -> Scene:
-        """What is looked at now. Only with a frame."""
+        """What is shown now. Only with a frame."""
         assert self.shown is not None
         other = getattr(self.source, "other", None)
         return Scene(
@@ -222,12 +222,14 @@ class DdptopApp(Steer, App[None]):
 
     def picture_text(self) -> str:
         """The screen as text."""
-        return self.query_one(Painted).text()
+        return self.query_one(LinesWidget).text()
 
     def picture_svg(self) -> str:
         """The screen as an SVG."""
         name = self.shown.run.name if self.shown is not None else ""
-        return self.query_one(Painted).svg(in_colours(self.current_theme), f"ddptop {clean(name)}".strip())
+        return self.query_one(LinesWidget).svg(
+            in_colours(self.current_theme), f"ddptop {clean(name)}".strip()
+        )
 
     def to_clipboard(self, text: str) -> None:
         """By the terminal (OSC 52)."""
@@ -250,26 +252,26 @@ class DdptopApp(Steer, App[None]):
 
     def on_mouse_down(self, event: MouseDown) -> None:
         """A click on the bar of a recording goes to a place in it; the bar follows the mouse from then on."""
-        spot = self.query_one(Painted).spot_at(event.screen_x, event.screen_y)
+        spot = self.query_one(LinesWidget).spot_at(event.screen_x, event.screen_y)
         if spot is not None and spot[2] == Do.SCRUB():
             self._dragged = spot
             self._drag(event.screen_x)
 
     def on_mouse_move(self, event: MouseMove) -> None:
-        """The bar that is held follows; so does the crosshair of the charts."""
+        """The bar of a recording follows while its button is held; so does the crosshair of the charts."""
         if self._dragged is not None:
             self._drag(event.screen_x)
         elif event.button and self._on_charts() and self.place.charts.hover(event.screen_x, event.screen_y):
             self.repaint()
 
     def on_mouse_up(self, event: MouseUp) -> None:
-        """The bar is let go."""
+        """The bar no longer follows."""
         self._dragged = None
 
     def on_click(self, event: Click) -> None:
         """A spot, a cell of a chart or of the heat map, or a row; a second click on a row opens it."""
         x, y = event.screen_x, event.screen_y
-        painted = self.query_one(Painted)
+        painted = self.query_one(LinesWidget)
         spot, target = painted.spot_at(x, y), painted.target_at(y)
         if spot is not None:
             action = spot[2]

@@ -18,7 +18,7 @@ ANSWERS: dict[ViewName, str] = {
     "overview": "is it well, how fast, who is slow and why",
     "timeline": "one step: a lane per rank, every all-reduce as wait and transfer",
     "buckets": "what is sent, how long it takes, at which bandwidth, who comes last",
-    "heat": "all ranks over the last steps, by any figure",
+    "heat": "all ranks over the last steps, by any metric",
     "events": "what is wrong now, and what happened when",
     "run": "options, versions, hosts, clocks, records lost, overhead",
     "stall": "a stall or a death: who, where, the stacks",
@@ -28,7 +28,7 @@ ANSWERS: dict[ViewName, str] = {
     "runs": "two recordings side by side",
     "help": "what the keys do",
 }
-"""What a view tells a person."""
+"""What a view shows."""
 
 TEXTS: tuple[ViewName, ...] = ("help", "run", "stall")
 """Pages of text: there `/` searches, where it filters in the lists."""
@@ -119,10 +119,10 @@ _Row: TypeAlias = "tuple[str, str, Action, str, str]"
 _LANES: tuple[_Row, ...] = (
     ("left", "←", Do.PAN(-1), "", "to the left, by a quarter of what is seen"),
     ("right", "→", Do.PAN(1), "", "to the right"),
-    ("z", "z", Do.ZOOM(1), "", "nearer"),
-    ("Z", "Z", Do.ZOOM(-1), "zoom", "farther"),
+    ("z", "z", Do.ZOOM(1), "", "zoom in"),
+    ("Z", "Z", Do.ZOOM(-1), "zoom", "zoom out"),
     ("0", "0", Do.FIT(), "", "the whole step"),
-    ("comma", ",", Do.PICK_STEP(-1), "", "the step before, of those told in full"),
+    ("comma", ",", Do.PICK_STEP(-1), "", "the step before, of those kept in full"),
     ("full_stop", ".", Do.PICK_STEP(1), "pick", "the step after; f: the newest again"),
     ("f", "f", Do.NEWEST(), "", "follow the newest step again"),
     ("t", "t", Do.ALL_LANES(), "all", "the all-reduces of every lane, or of one"),
@@ -131,8 +131,8 @@ _LANES: tuple[_Row, ...] = (
 _CELLS: tuple[_Row, ...] = (
     ("left", "←", Do.ACROSS(-1), "", "the cell before"),
     ("right", "→", Do.ACROSS(1), "", "the cell after"),
-    ("m", "m", Do.FIGURE(1), "figure", "the next figure"),
-    ("M", "M", Do.FIGURE(-1), "", "the figure before"),
+    ("m", "m", Do.FIGURE(1), "metric", "the next metric"),
+    ("M", "M", Do.FIGURE(-1), "", "the metric before"),
     ("v", "v", Do.SHAPE(), "shape", "ranks by steps, or hosts by local ranks"),
 )
 
@@ -148,7 +148,7 @@ _PLAYING: tuple[_Row, ...] = (
     ("right_square_bracket", "]", Do.STEP(1), "step", "one step on"),
     ("left_parenthesis", "(", Do.STEP(-10), "", "ten steps back"),
     ("right_parenthesis", ")", Do.STEP(10), "", "ten steps on"),
-    ("left_curly_bracket", "{", Do.MARK(-1), "", "to the event before"),
+    ("left_curly_bracket", "{", Do.MARK(-1), "", "to the previous event"),
     ("right_curly_bracket", "}", Do.MARK(1), "event", "to the next event"),
     ("plus", "+", Do.FASTER(1), "", "play at twice the speed; past 64x: as fast as it goes"),
     ("minus", "-", Do.FASTER(-1), "speed", "play at half the speed, down to 0.25x"),
@@ -160,7 +160,7 @@ KEYS = (
         Key(str(at), str(at), Do.VIEW(name), name, f"{name}: {ANSWERS[name]}")
         for at, name in enumerate(VIEWS, 1)
     ),
-    Key("enter", "Enter", Do.OPEN(), "", "the rank, what an event is about, the run"),
+    Key("enter", "Enter", Do.OPEN(), "", "open the rank, the subject of an event, the run"),
     Key("escape", "Esc", Do.LEAVE(), "", "back; closes a prompt, clears the filter"),
     *(Key(*row, views=("timeline",)) for row in _LANES),
     *(Key(*row, views=("heat",)) for row in _CELLS),
@@ -184,7 +184,7 @@ KEYS = (
     Key("N", "N", Do.MATCH(-1), "", "the match before"),
     Key("less_than_sign", "<", Do.SORT(-1), "", "sort by the column to the left"),
     Key("greater_than_sign", ">", Do.SORT(1), "", "sort by the column to the right"),
-    Key("I", "I", Do.INVERT(), "", "turn the order round"),
+    Key("I", "I", Do.INVERT(), "", "reverse the order"),
     Key("F", "F", Do.FOLLOW(), "follow", "follow the rank: always chosen and in view"),
     Key("c", "c", Do.COMPARE(), "compare", "mark a rank; on another one: compare the two"),
     *(Key(*row, views=("overview",)) for row in _CHARTS),
@@ -199,8 +199,8 @@ KEYS = (
     *(Key(*row, replay=True) for row in _PLAYING),
     Key("question_mark", "?", Do.HELP(), "help", "this page"),
     Key("f1", "F1", Do.HELP(), "", "this page"),
-    Key("q", "q", Do.FINISH(), "quit", "leave; the training goes on"),
-    Key("f10", "F10", Do.FINISH(), "", "leave; the training goes on"),
+    Key("q", "q", Do.FINISH(), "quit", "quit; training continues"),
+    Key("f10", "F10", Do.FINISH(), "", "quit; training continues"),
 )
 
 PAIRS = {"Z": "z Z", ".": ", .", "]": "[ ]", "}": "{ }", "-": "+ -"}

@@ -1,4 +1,4 @@
-"""What a person types to find something: plain words, `/regular expressions/`, and `!` for not.
+"""The text of a filter or search: plain words, `/regular expressions/`, and `!` for not.
 
 Words stand beside each other for *and*. Case does not count. A word that means nothing as plain text, but
 reads as a regular expression, is taken as one: `node[0-3]` need not be wrapped in slashes.
@@ -19,7 +19,7 @@ _META = re.compile(r"[\\.^$*+?{}\[\]|()]")
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class Condition:
     """One condition."""
 
     text: str
@@ -45,7 +45,7 @@ class Word:
 
 
 @lru_cache(maxsize=64)
-def words(typed: str) -> tuple[Word, ...]:
+def conditions(typed: str) -> tuple[Condition, ...]:
     """The conditions in what was typed."""
     found = []
     for match in _WORD.finditer(typed):
@@ -53,17 +53,17 @@ def words(typed: str) -> tuple[Word, ...]:
         text = match[2] if wrapped else match[3]
         if text == "!" and not match[1]:
             continue  # the rest is still to come
-        found.append(Word(text if wrapped else text.lower(), wrapped, bool(match[1])))
+        found.append(Condition(text if wrapped else text.lower(), wrapped, bool(match[1])))
     return tuple(word for word in found if word.text)
 
 
-def chosen(typed: str, texts: Sequence[str], number: Callable[[int], int] | None = None) -> list[int]:
-    """Places of the texts (in lower case) that meet all conditions.
+def matching(typed: str, texts: Sequence[str], number: Callable[[int], int] | None = None) -> list[int]:
+    """Indices of the texts (in lower case) that meet all conditions.
 
     `number`: what a condition such as `8-15` counts, from a place; None: numbers are text like any other.
     """
     keep = list(range(len(texts)))
-    for word in words(typed):
+    for word in conditions(typed):
         span = word.span if number is not None else None
         if span is not None and number is not None:
             keep = [at for at in keep if (number(at) in span) != word.negated]
@@ -77,9 +77,9 @@ def chosen(typed: str, texts: Sequence[str], number: Callable[[int], int] | None
     return keep
 
 
-def problem(typed: str) -> str | None:
+def error_in(typed: str) -> str | None:
     """Why an expression between slashes cannot be read; None where all can."""
-    for word in words(typed):
+    for word in conditions(typed):
         if word.wrapped:
             try:
                 re.compile(word.text)
@@ -88,9 +88,9 @@ def problem(typed: str) -> str | None:
     return None
 
 
-def shown(typed: str, texts: Sequence[str] | None = None) -> re.Pattern[str] | None:
+def highlight_pattern(typed: str, texts: Sequence[str] | None = None) -> re.Pattern[str] | None:
     """What to highlight: everything that a condition without `!` found; None: nothing."""
-    parts = [word.pattern(texts) for word in words(typed) if not word.negated and word.span is None]
+    parts = [word.pattern(texts) for word in conditions(typed) if not word.negated and word.span is None]
     sources = [f"(?:{part.pattern})" for part in parts if part is not None]
     return _compiled("|".join(sources)) if sources else None
 

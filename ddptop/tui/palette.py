@@ -22,7 +22,7 @@ _STILL = frozenset(
         *("n", "N", "k", "j", "g", "G", "tab", "shift+tab", "f1", "f10"),
     )
 )
-"""Keys that mean nothing without the place that they are pressed in, and second keys of an action."""
+"""Keys that depend on the cursor, and second keys of an action."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The runs that there are to look at, as the screen knows them: who finds and opens them is handed in."""
+"""The runs that the screen can open: what it needs of the code that finds and opens them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RunChoice:
     id: str
     live: bool
     state: str
-    """live; of a recording: finished, failed, lost (nobody saw its end), unreadable; live while it grows."""
+    """live; of a recording: finished, failed, lost (without an end), unreadable; live while it grows."""
     ranks: int | None
     script: str
     started_at: float | None
@@ -40,7 +40,7 @@ class Runs(Protocol):
 
 
 class NoSource:
-    """What is looked at while nothing is: no frames, and a line that says what to do."""
+    """The source before a run is chosen: no frames, and a line that says what to do."""
 
     def __init__(self, said: str = "choose a run: Enter opens it") -> None:
         self._said = said

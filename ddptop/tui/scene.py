@@ -1,4 +1,4 @@
-"""What a view draws: a frame, and the place of the person in it (view, cursors, filters).
+"""What a view draws: a frame, and the place of the user in it (view, cursors, filters).
 
 The place is changed by keys and the mouse; what it shows is drawn anew with every frame.
 """
@@ -134,7 +134,7 @@ class Page(NamedTuple):
 
 @dataclass
 class Place:
-    """Where the person is."""
+    """Where the user is: view, cursors, filters, and how the views are set."""
 
     view: ViewName = "overview"
     before: ViewName = "overview"
@@ -145,7 +145,7 @@ class Place:
     """Open, it takes the keys."""
     sort: str = "rank"
     inverted: bool = False
-    """The order is turned round."""
+    """Reversed order."""
     follow: bool = False
     """The rank is kept in view whatever the filter says."""
     marked: int | None = None
@@ -156,7 +156,7 @@ class Place:
     run_filter: str = ""
     """Of the picker."""
     searched: str = ""
-    """What was looked for last: marked on the screen, and what the keys for matches go through."""
+    """The last search: its matches are marked, and `n` and `N` go through them."""
     seek: int = 0
     """On a page of text: the next picture goes to the next (1) or the last (-1) line that matches."""
     scrolls: dict[ViewName, Scroll] = field(
@@ -169,7 +169,7 @@ class Place:
     every: bool = False
     """The stall page shows all threads and every call."""
     note: str = ""
-    """What the last key came to, where that is not to be seen; until the next key."""
+    """The result of the last key, where the screen does not show it; until the next key."""
     charts: ChartState = field(default_factory=ChartState)
     timeline: TimelineState = field(default_factory=TimelineState)
     heat: HeatState = field(default_factory=HeatState)
@@ -181,7 +181,7 @@ class Place:
         """The runs that the picker's filter lets through, as it lists them."""
         choices = self.choices or ()
         texts = [f"{one.name} {one.state} {one.script} {one.path or ''}".lower() for one in choices]
-        return tuple(choices[at] for at in match.chosen(self.run_filter, texts))
+        return tuple(choices[at] for at in match.matching(self.run_filter, texts))
 
     @property
     def scroll(self) -> Scroll:
@@ -215,15 +215,15 @@ class Scene(RenderContext):
 
     place: Place
     frozen: bool = field(default=False, kw_only=True)
-    """The picture is held while newer frames come."""
+    """The screen is frozen while newer frames come."""
     newest: Frame | None = field(default=None, kw_only=True)
-    """The newest frame, while the picture is held."""
+    """The newest frame, while the screen is frozen."""
     status: str | None = field(default=None, kw_only=True)
-    """What the source has to say of itself."""
+    """The source's own state in words."""
     failure: str | None = field(default=None, kw_only=True)
     """The internal error that stopped the source's thread."""
     other: Frame | None = field(default=None, kw_only=True)
-    """The same moment of a second recording, where two are looked at."""
+    """The same moment of a second recording, where two are shown."""
 
     @property
     def marked(self) -> int | None:

@@ -3,7 +3,7 @@
 `ScreenDriver` adjusts Textual's driver for Linux and macOS (8.2), and uses its private names `_file`,
 `_writer_thread` and `_must_signal_resume`.
 
-What a terminal is asked for that Textual does not ask for.
+`letters_in_their_cells` sets a terminal mode that Textual does not.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any, TextIO, cast
 from textual.drivers.linux_driver import LinuxDriver
 
 ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-"""A closed terminal, `kill -INT`, `kill`: the screen ends in good order, with 128 + the signal's number."""
+"""A closed terminal, `kill -INT`, `kill`: the screen ends orderly, with 128 + the signal's number."""
 
 
 class LastingStream:
     """A terminal's stream to which writing does not fail: one that was closed receives nothing.
 
-    Textual's writer thread would end with the error, and whoever writes wait for it without end.
+    Textual's writer thread would end with the error, and its callers would wait for it forever.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -40,14 +40,14 @@ _DARK = {
     "background": "#121316", "cursor": "#26292e", "banner": "#e6b450", "text": "#c8d0da", "strong": "#f0f4f8",
     "dim": "#8c94a0", "faint": "#646a74", "rule": "#383c43", "accent": "#7cc7ff", "good": "#7fd1a0",
     "warn": "#f2a65a", "bad": "#ff5c6c", "data": "#e8cf7a", "forward": "#79b8f2", "backward": "#3f7fc4",
-    "waiting": "#50555e", "moving": "#4fd0c0", "optimizer": "#b79cf2", "other": "#8a93a0",
+    "wait": "#50555e", "transfer": "#4fd0c0", "optimizer": "#b79cf2", "other": "#8a93a0",
 }  # fmt: skip
 
 _LIGHT = {
     "background": "#fbfbf8", "cursor": "#e8e9ec", "banner": "#8a5a00", "text": "#2f3337", "strong": "#0b1017",
     "dim": "#5d6875", "faint": "#87919d", "rule": "#ccd3da", "accent": "#0b62ad", "good": "#17774a",
     "warn": "#a85208", "bad": "#c81e33", "data": "#a37b00", "forward": "#4a90d9", "backward": "#1d4f8c",
-    "waiting": "#b9c1ca", "moving": "#0d8a80", "optimizer": "#7a55c7", "other": "#77808a",
+    "wait": "#b9c1ca", "transfer": "#0d8a80", "optimizer": "#7a55c7", "other": "#77808a",
 }  # fmt: skip
 
 _CVD = {
@@ -55,7 +55,7 @@ _CVD = {
     "background": "#101010", "cursor": "#2a2a2a", "banner": "#f0e442", "text": "#d0d0d0", "strong": "#ffffff",
     "dim": "#9a9a9a", "faint": "#6c6c6c", "rule": "#3a3a3a", "accent": "#56b4e9", "good": "#56b4e9",
     "warn": "#f0e442", "bad": "#d55e00", "data": "#e69f00", "forward": "#56b4e9", "backward": "#0072b2",
-    "waiting": "#565656", "moving": "#009e73", "optimizer": "#cc79a7", "other": "#8f8f8f",
+    "wait": "#565656", "transfer": "#009e73", "optimizer": "#cc79a7", "other": "#8f8f8f",
 }  # fmt: skip
 
 THEMES = (
@@ -66,22 +66,22 @@ THEMES = (
 
 _BORROWED: dict[Role, str] = {
     "text": "foreground", "strong": "foreground", "accent": "primary", "good": "success", "warn": "warning",
-    "bad": "error", "data": "warning", "forward": "primary", "backward": "secondary", "moving": "accent",
+    "bad": "error", "data": "warning", "forward": "primary", "backward": "secondary", "transfer": "accent",
     "optimizer": "secondary", "badge": "warning",
 }  # fmt: skip
 """Where a theme of Textual's own has a colour for a role."""
 
 _FADED: dict[Role, float] = {
-    "dim": 0.35, "faint": 0.55, "rule": 0.75, "waiting": 0.7,
+    "dim": 0.35, "faint": 0.55, "rule": 0.75, "wait": 0.7,
     "other": 0.4, "backward": 0.3, "optimizer": 0.15,
 }  # fmt: skip
 """Share of background in a borrowed colour, which keeps the lightness of the roles apart."""
 
 
 _BASIC: dict[Role, str] = {
-    "faint": "bright_black", "rule": "bright_black", "waiting": "bright_black", "accent": "cyan",
+    "faint": "bright_black", "rule": "bright_black", "wait": "bright_black", "accent": "cyan",
     "match": "yellow", "good": "green", "warn": "yellow", "bad": "red", "data": "yellow",
-    "forward": "bright_blue", "backward": "blue", "moving": "cyan", "optimizer": "magenta",
+    "forward": "bright_blue", "backward": "blue", "transfer": "cyan", "optimizer": "magenta",
 }  # fmt: skip
 """Where a terminal has 16 colours: by name, and its own for all else, so that dark and light ones do alike.
 The nearest of the 16 would show a warning's orange as the red of a failure."""
@@ -136,7 +136,7 @@ class Palette:
             return Style(color=self._background.rich_color, bgcolor=loud.rich_color, bold=True)
         bold = role in ("strong", "bad", "accent", "match")
         colour = self._colour("warn" if role == "match" else role)
-        # Underlined too: colour alone would tell nothing where there is none.
+        # Underlined too, for terminals without colour.
         under = True if role == "match" else None
         return Style(color=colour.rich_color, bgcolor=behind.rich_color, bold=bold, underline=under)
 
@@ -167,7 +167,7 @@ def _basic_style(role: Role, ground: Ground) -> Style:
     return Style(color=colour, bgcolor="default", bold=loud, underline=True if role == "match" else None)
 
 
-_PALE = frozenset(("dim", "faint", "rule", "waiting"))
+_PALE = frozenset(("dim", "faint", "rule", "wait"))
 """Roles that are dimmed where there are no colours."""
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from textual.pilot import Pilot
 
 from ddptop.render.text import ASCII
-from ddptop.tui.app import DdptopApp, Steer
+from ddptop.tui.app import Actions, DdptopApp
 from ddptop.tui.scene import Place, Scene
-from ddptop.tui.views.picture import picture, wanted, without_frame
+from ddptop.tui.views.picture import picture, requested_detail, without_frame
 from tests.tui.fake import FakeSource
 from tests.tui.screens import text_of
 
@@ -20,7 +20,7 @@ NEVER_HZ = 0.001
 """The timer does not fire within a test: pictures are asked for, so that nothing depends on time."""
 
 
-class Sketch(Steer):
+class Sketch(Actions):
     """Keys and pictures as the app has them, without Textual: a hundredth of a second for a screen."""
 
     def __init__(self, source: FakeSource, size: tuple[int, int], ascii_only: bool = False) -> None:
@@ -28,7 +28,7 @@ class Sketch(Steer):
         self.place, self.shown, self.frozen = Place(), None, False
         self.failures: list[str] = []
         self.runs, self.threads, self.left, self.clipboard = None, [], False, ""  # type: ignore[var-annotated]
-        self.save_to, self._wanted = None, ""
+        self.save_to, self._requested = None, ""
         self.repaint()
 
     def repaint(self) -> int:
@@ -45,8 +45,8 @@ class Sketch(Steer):
             assert repr(replace(self.place, choices=None)) == before, "a picture changes nothing"
         self.lines = page.lines
         self.place.settle(page.layout)
-        if (want := wanted(self.place)) != self._wanted:
-            self._wanted = want
+        if (want := requested_detail(self.place)) != self._requested:
+            self._requested = want
             self.source.want(want)
         return len(self.lines)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddptop.render.text import ASCII
 from ddptop.tui.scene import Place, Scene
-from ddptop.tui.views.picture import picture, wanted
+from ddptop.tui.views.picture import picture, requested_detail
 from tests.tui.fake_views import with_wanted
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def page(
     scene = Scene(frame, place, ascii_only=plain, frozen=frozen)
     place.settle(picture(scene, width, height).layout)
     if frame.timeline is None and frame.heat is None:
-        frame = with_wanted(frame, wanted(place))
+        frame = with_wanted(frame, requested_detail(place))
     lines, layout = picture(Scene(frame, place, ascii_only=plain, frozen=frozen), width, height)
     place.settle(layout)
     assert len(lines) == height

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddptop.tui.keys import Do
-from ddptop.tui.match import chosen, problem, shown, words
+from ddptop.tui.match import conditions, error_in, highlight_pattern, matching
 from tests.tui.drive import Sketch, Stage, on_stage
 from tests.tui.fake import FakeSource, live, many, straggler
 from tests.tui.troubles import drifting
@@ -41,24 +41,24 @@ TEXTS = ["node0 cuda:0 live backward", "node1 cuda:1 stale forward", "gpu[x] cud
     ],
 )
 def test_what_a_filter_lets_pass(typed: str, places: list[int]) -> None:
-    assert chosen(typed, TEXTS, number=int) == places
+    assert matching(typed, TEXTS, number=int) == places
 
 
 def test_without_numbers_a_number_is_text() -> None:
-    assert chosen("0", ["step 10", "step 11"]) == [0]
+    assert matching("0", ["step 10", "step 11"]) == [0]
 
 
 def test_an_expression_that_cannot_be_read_is_named() -> None:
-    assert problem("live /[/") == "/[/: unterminated character set"
-    assert problem("/[ab]/ [") is None
+    assert error_in("live /[/") == "/[/: unterminated character set"
+    assert error_in("/[ab]/ [") is None
 
 
 def test_what_is_highlighted_is_what_was_found() -> None:
-    assert shown("!live 3") is None
-    pattern = shown("node /l.st/")
+    assert highlight_pattern("!live 3") is None
+    pattern = highlight_pattern("node /l.st/")
     assert pattern is not None
     assert [found[0] for found in pattern.finditer("Node1 lost live")] == ["Node", "lost"]
-    assert words("a !/b c/ !d") == words("a  !/b c/  !d")
+    assert conditions("a !/b c/ !d") == conditions("a  !/b c/  !d")
 
 
 def test_matches_are_marked_in_the_table_and_stay_so_when_the_filter_goes() -> None:

@@ -48,7 +48,7 @@ def test_a_folder_that_was_told_takes_what_is_saved(tmp_path: Path) -> None:
 def test_y_hands_the_screen_to_the_clipboard() -> None:
     painted = Sketch(FakeSource(straggler()), SIZE)
     page = painted.text()
-    assert "handed to the terminal's clipboard" in painted.press("y")
+    assert "copied to the terminal's clipboard" in painted.press("y")
     assert painted.clipboard == page
 
 

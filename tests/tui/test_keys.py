@@ -300,7 +300,7 @@ def test_with_sixteen_colours_red_is_kept_for_failures(monkeypatch: pytest.Monke
     palette = DdptopApp(FakeSource(None))._palette
     named = {role: palette.style(role).color.name for role in get_args(Role)}  # type: ignore[union-attr]
     assert [role for role, name in named.items() if "red" in name] == ["bad"]
-    work = [named[role] for role in ("data", "forward", "backward", "waiting", "moving", "optimizer")]
+    work = [named[role] for role in ("data", "forward", "backward", "wait", "transfer", "optimizer")]
     assert len(set(work)) == len(work)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddptop.tui.actions.playback import SPEEDS, Goal, faster, next_mark, speed_word, where
+from ddptop.tui.actions.playback import SPEEDS, SeekTarget, faster, next_mark, parse_target, speed_word
 from tests.tui.drive import Sketch, screen
 from tests.tui.fake import FakeSource, live, replay
 from tests.tui.screens import check
@@ -16,19 +16,19 @@ from tests.tui.screens import check
 @pytest.mark.parametrize(
     ("text", "goal"),
     [
-        ("12480", Goal(step=12_480)),
-        ("12,480", Goal(step=12_480)),
-        ("50%", Goal(share=0.5)),
-        ("12.5 %", Goal(share=0.125)),
-        ("14m", Goal(share=0.25)),
-        ("0.25h", Goal(share=900 / 3360)),
-        ("1h20m", Goal(share=1.0)),
-        ("28m30s", Goal(share=1710 / 3360)),
-        ("90s", Goal(share=90 / 3360)),
+        ("12480", SeekTarget(step=12_480)),
+        ("12,480", SeekTarget(step=12_480)),
+        ("50%", SeekTarget(share=0.5)),
+        ("12.5 %", SeekTarget(share=0.125)),
+        ("14m", SeekTarget(share=0.25)),
+        ("0.25h", SeekTarget(share=900 / 3360)),
+        ("1h20m", SeekTarget(share=1.0)),
+        ("28m30s", SeekTarget(share=1710 / 3360)),
+        ("90s", SeekTarget(share=90 / 3360)),
         # It begins at 12:17:07.
-        ("12:31:07", Goal(share=0.25)),
-        ("12:45:07", Goal(share=0.5)),
-        ("12:17", Goal(share=0.0)),
+        ("12:31:07", SeekTarget(share=0.25)),
+        ("12:45:07", SeekTarget(share=0.5)),
+        ("12:17", SeekTarget(share=0.0)),
         ("", None),
         ("soon", None),
         ("150%", None),
@@ -37,8 +37,8 @@ from tests.tui.screens import check
         ("1h-3m", None),
     ],
 )
-def test_where_a_person_may_go(text: str, goal: Goal | None) -> None:
-    found = where(text, replay())
+def test_where_a_person_may_go(text: str, goal: SeekTarget | None) -> None:
+    found = parse_target(text, replay())
     if goal is None or goal.share is None or found is None:
         assert found == goal
     else:
@@ -49,11 +49,11 @@ def test_a_time_of_day_before_the_beginning_is_one_of_the_next_day() -> None:
     frame = replay()
     assert frame.playback is not None
     long = replace(frame, playback=replace(frame.playback, duration_s=2 * 86_400.0))
-    assert where("12:16:07", long) == Goal(share=pytest.approx((86_400 - 60) / (2 * 86_400)))
+    assert parse_target("12:16:07", long) == SeekTarget(share=pytest.approx((86_400 - 60) / (2 * 86_400)))
 
 
 def test_a_live_run_has_no_places() -> None:
-    assert where("50%", live()) is None
+    assert parse_target("50%", live()) is None
 
 
 def test_the_ladder_of_speeds() -> None:

@@ -95,7 +95,7 @@ def test_r_opens_the_picker_and_enter_goes_to_another_run() -> None:
 
 
 def test_an_open_picker_looks_again_and_its_cursor_stays_on_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddptop.tui.actions.runs.LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr("ddptop.tui.actions.runs.LOOKUP_INTERVAL_S", 0.01)
     sketch = with_runs(FakeSource(live()))
     try:
         sketch.press("r")
@@ -159,7 +159,7 @@ def test_a_run_that_was_opened_while_the_person_left_is_closed() -> None:
 
 
 def test_where_no_other_runs_are_to_be_had_it_says_so() -> None:
-    assert "no other runs can be looked at from here" in Sketch(FakeSource(live()), (100, 30)).press("r")
+    assert "no other runs can be opened from here" in Sketch(FakeSource(live()), (100, 30)).press("r")
 
 
 def test_runs_are_in_the_palette() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddptop.tui.views.timeline_state import MOST_ZOOM, TimelineState
+from ddptop.tui.views.timeline_state import MAX_ZOOM, TimelineState
 from tests.tui import fake_views
 from tests.tui.drive import Stage, on_stage
 from tests.tui.fake import CASES, replay, straggler
@@ -69,7 +69,7 @@ def test_zoom_keeps_the_middle_and_stays_on_the_step() -> None:
     state.pan(100)
     assert state.begin == 0.5
     state.zoom(100)
-    assert state.level == MOST_ZOOM and state.begin + state.share <= 1.0
+    assert state.level == MAX_ZOOM and state.begin + state.share <= 1.0
     state.zoom(-100)
     assert (state.begin, state.share) == (0.0, 1.0)
 

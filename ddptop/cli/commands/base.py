@@ -63,7 +63,7 @@ def add_screen_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """A flag for each setting. Values are checked by `ddptop.cli.settings`, whoever gave them."""
+    """A flag for each setting. Values are checked by `ddptop.cli.settings`."""
     look = parser.add_argument_group("settings (`ddptop config` shows where each one comes from)")
     look.add_argument("--rate", metavar="HZ", help="refreshes of the screen a second (default 4)")
     look.add_argument(

@@ -1,7 +1,4 @@
-"""`ddptop completion bash`: what a shell needs to complete commands, options and runs.
-
-Scripts that let a shell complete `ddptop`: commands, options, runs and recordings.
-"""
+"""`ddptop completion bash`: a script that lets a shell complete commands, options, runs and recordings."""
 
 from __future__ import annotations
 
@@ -105,8 +102,8 @@ def values(option: str) -> tuple[str, ...] | None:
     """What an option's value may be; None where it takes none, nothing where any will do."""
     from ddptop.tui.keys import VIEWS
 
-    told = {"--view": VIEWS, "--theme": OWN_THEMES}
-    return told.get(option, () if option in VALUE_OPTIONS else None)
+    choices = {"--view": VIEWS, "--theme": OWN_THEMES}
+    return choices.get(option, () if option in VALUE_OPTIONS else None)
 
 
 def script(shell: str, look: Command, commands: Sequence[Command]) -> str:

@@ -11,11 +11,11 @@ MAX_DEMO_RANKS = 64
 
 
 MAX_SIMULATED_RANKS = 8192
-"""All played by one process; 4096 at two steps a second keep it and the collector busy, not breathless."""
+"""One process simulates all of them; 4096 at two steps a second are what it and the collector can do."""
 
 
 class Demo(Command):
-    """Trains a small model on this machine, or plays that many ranks do, and shows it."""
+    """Trains a small model on this machine, or simulates that many ranks, and shows it."""
 
     name = "demo"
     summary = "Train a small model on this machine, one rank slow for a while, and watch it."

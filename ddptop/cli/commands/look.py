@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 MAX_WAIT_S = 86_400.0
-"""A day: as long as a job may wait in a queue before somebody looks again."""
+"""A day: as long as a job may wait in a queue."""
 
 
 class Look(Command):

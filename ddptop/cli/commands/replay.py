@@ -77,7 +77,7 @@ def show_recording(
     if compare is not None:
         _check(compare, None)
         if mode is not Mode.SCREEN:
-            raise CliError("--compare needs the screen; --at STEP --json of each tells the same", Exit.USAGE)
+            raise CliError("--compare needs the screen; --at STEP --json of each gives the same", Exit.USAGE)
     from ddptop.sources.replay import ReplaySource, frame_of
 
     if mode in (Mode.ONCE, Mode.JSON):

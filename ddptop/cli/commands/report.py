@@ -15,10 +15,10 @@ PIPE_COLUMNS = 80
 
 
 class Report(Command):
-    """Tells a run from its recording, also one that still goes on."""
+    """Reports a run from its recording, also one that is still running."""
 
     name = "report"
-    summary = "Tell what happened in a run: who was slow, why, what it cost, what to try."
+    summary = "Report what happened in a run: who was slow, why, what it cost, what to try."
     examples = (
         "ddptop report",
         "ddptop report train-k7qf > report.txt",
@@ -45,14 +45,14 @@ class Report(Command):
             from ddptop.report.build import read
 
             with progress_shown(recording):
-                found = read(recording)
+                content = read(recording)
         if options.json:
             from ddptop.report.content import as_data
 
-            print(json.dumps(as_data(found), indent=2, allow_nan=False))
+            print(json.dumps(as_data(content), indent=2, allow_nan=False))
         else:
             from ddptop.report.text import page
 
             width = shutil.get_terminal_size((PIPE_COLUMNS, 24)).columns
-            print(page(found, width, settings.ascii, settings.color and sys.stdout.isatty()))
+            print(page(content, width, settings.ascii, settings.color and sys.stdout.isatty()))
         return Exit.DONE

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ddptop.tui.actions.playback import KeepKeys, PlaybackKeys
-from ddptop.tui.actions.prompts import PromptKeys
-from ddptop.tui.actions.ranks import RankKeys
-from ddptop.tui.actions.runs import RunKeys
-from ddptop.tui.actions.views import LaneKeys, ViewKeys
+from ddptop.tui.actions.playback import PlaybackActions, SaveActions
+from ddptop.tui.actions.prompts import PromptActions
+from ddptop.tui.actions.ranks import RankActions
+from ddptop.tui.actions.runs import RunActions
+from ddptop.tui.actions.views import LaneActions, ViewActions
 
 
-class Steer(ViewKeys, LaneKeys, RankKeys, PlaybackKeys, PromptKeys, KeepKeys, RunKeys):
-    """Mixed into the application."""
+class Actions(ViewActions, LaneActions, RankActions, PlaybackActions, PromptActions, SaveActions, RunActions):
+    """All actions of keys, clicks and the palette, mixed into the application."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddptop.sources.saving import save_page
-from ddptop.tui.actions.host import Host
+from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.prompt import Prompt
 from ddptop.tui.views.stall import evidence_text
 
@@ -20,7 +20,7 @@ SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, math.inf)
 """Infinite: as fast as it can be read."""
 
 NEAR_MARK = 1e-3
-"""Share of a recording around the present place in which a mark counts as reached already."""
+"""Share of a recording around the current position in which a mark counts as reached."""
 
 DAY_S = 86_400
 
@@ -29,8 +29,8 @@ _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?$")
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
-    """A place in a recording: a step, or a share (0..1) of its duration."""
+class SeekTarget:
+    """A position in a recording: a step, or a share (0..1) of its duration."""
 
     step: int | None = None
     share: float | None = None
@@ -58,8 +58,8 @@ def next_mark(played: Playback, by: int) -> float | None:
     return max((share for share, _ in played.marks if share < here - NEAR_MARK), default=None)
 
 
-def where(text: str, frame: Frame) -> Goal | None:
-    """The place in these words; None where there is none, or nothing is being replayed.
+def parse_target(text: str, frame: Frame) -> SeekTarget | None:
+    """The position that a text names; None where it names none, or nothing is being replayed.
 
     A step (`12,480`), a percentage (`50%`), a time since the recording began (`1h20m`, `90s`), or a time of
     day as the bar shows it (`12:31`, `12:31:07`): the first one at or after the recording's beginning.
@@ -68,7 +68,7 @@ def where(text: str, frame: Frame) -> Goal | None:
     if played is None or not plain:
         return None
     if plain.isdecimal():
-        return Goal(step=int(plain))
+        return SeekTarget(step=int(plain))
     if plain.endswith("%"):
         return _percentage(plain[:-1])
     clock = _CLOCK.match(plain)
@@ -83,15 +83,15 @@ def where(text: str, frame: Frame) -> Goal | None:
         )
     if seconds is None or played.duration_s <= 0:
         return None
-    return Goal(share=min(1.0, seconds / played.duration_s))
+    return SeekTarget(share=min(1.0, seconds / played.duration_s))
 
 
-def _percentage(text: str) -> Goal | None:
+def _percentage(text: str) -> SeekTarget | None:
     try:
         share = float(text) / 100
     except ValueError:
         return None
-    return Goal(share=share) if 0 <= share <= 1 else None
+    return SeekTarget(share=share) if 0 <= share <= 1 else None
 
 
 def _since_begin(clock: re.Match[str], begin_s: float) -> float | None:
@@ -101,17 +101,17 @@ def _since_begin(clock: re.Match[str], begin_s: float) -> float | None:
         return None
     begin = time.localtime(begin_s)
     passed = begin.tm_hour * 3600 + begin.tm_min * 60 + begin.tm_sec + begin_s % 1
-    wanted = hours * 3600 + minutes * 60 + seconds
-    if clock.group(3) is None and wanted <= passed < wanted + 60:
+    target = hours * 3600 + minutes * 60 + seconds
+    if clock.group(3) is None and target <= passed < target + 60:
         return 0.0  # the minute in which it begins
-    return (wanted - passed) % DAY_S
+    return (target - passed) % DAY_S
 
 
-class PlaybackKeys(Host):
+class PlaybackActions(ActionsBase):
     """Actions on a recording."""
 
     def action_pause(self) -> None:
-        """Hold the recording; where there is none, hold the picture."""
+        """Pause the recording; without one, freeze the screen."""
         if self.playback is not None:
             self.source.play()
         elif self.shown is not None:
@@ -119,7 +119,7 @@ class PlaybackKeys(Host):
         self.repaint()
 
     def action_step(self, by: int) -> None:
-        """Some steps on or back in the recording."""
+        """Some steps forward or back in the recording."""
         if self.playback is not None:
             self.source.seek(by_steps=by)
 
@@ -137,22 +137,22 @@ class PlaybackKeys(Host):
             self.source.set_speed(faster(played.speed, by))
 
     def action_scrub(self, share: float) -> None:
-        """To a share of the recording."""
+        """Go to a share of the recording."""
         if self.playback is not None:
             self.source.seek(share=min(1.0, max(0.0, share)))
 
     def action_go(self) -> None:
-        """Ask for a place in the recording."""
+        """Ask for a position in the recording."""
         if self.playback is not None:
             self.place.prompt = Prompt("go to", "a step, 50%, a time of day 12:31, or 1h20m from the start")
             self.repaint()
 
 
-class KeepKeys(Host):
-    """Actions that keep something."""
+class SaveActions(ActionsBase):
+    """Saving, copying, and the theme."""
 
     def action_save(self) -> None:
-        """Write the screen into a text file and an SVG, on the stall page all that is known of it."""
+        """Write the screen into a text file and an SVG, on the stall page all that is known of the stall."""
         if self.shown is None:
             return
         run, view, moment = self.shown.run.name, self.place.view, self.shown.unix_s
@@ -161,16 +161,16 @@ class KeepKeys(Host):
             path = save_page(run, view, moment, evidence or self.picture_text(), folder=self.save_to)
             save_page(run, view, moment, self.picture_svg(), suffix=".svg", folder=self.save_to)
         except OSError as error:
-            self.tell(f"not saved: {error}")
+            self.show_note(f"not saved: {error}")
         else:
-            self.tell(f"saved to {path} and .svg")
+            self.show_note(f"saved to {path} and .svg")
 
     def action_copy(self) -> None:
         """The screen's text to the clipboard, by the terminal (OSC 52): that works through ssh too."""
         self.to_clipboard(self.picture_text())
-        self.tell("the screen's text was handed to the terminal's clipboard")
+        self.show_note("copied to the terminal's clipboard")
 
     def action_theme(self, name: str) -> None:
         """Draw with this theme from now on, also next time."""
         self.use_theme(name)
-        self.tell(f"theme {name}")
+        self.show_note(f"theme {name}")

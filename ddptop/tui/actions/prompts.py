@@ -1,14 +1,11 @@
-"""Filters and searches, and the keys while a prompt is open.
-
-Where the next match is.
-"""
+"""Filters and searches: the next match, and the keys while a prompt is open."""
 
 from __future__ import annotations
 
 from ddptop.render.text import clean
 from ddptop.tui import match
-from ddptop.tui.actions.host import Host
-from ddptop.tui.actions.playback import where
+from ddptop.tui.actions.base import ActionsBase
+from ddptop.tui.actions.playback import parse_target
 from ddptop.tui.keys import Do
 from ddptop.tui.prompt import Prompt
 from ddptop.tui.scene import Scene
@@ -38,13 +35,13 @@ def next_rank(scene: Scene, by: int) -> int | None:
 def next_line(scene: Scene, by: int) -> int | None:
     """The line of the events after (or before) the cursor that matches; None: none."""
     found = listed(scene.frame, scene.place.event_filter)
-    hits = match.chosen(scene.place.searched, texts_of(found))
+    hits = match.matching(scene.place.searched, texts_of(found))
     cursor = scene.place.scroll.cursor
     ahead = [at for at in hits if (at - cursor) * by > 0]
     return (min(ahead) if by > 0 else max(ahead)) if ahead else (hits[0 if by > 0 else -1] if hits else None)
 
 
-class PromptKeys(Host):
+class PromptActions(ActionsBase):
     """Actions of prompts."""
 
     def action_filter(self) -> None:
@@ -64,20 +61,20 @@ class PromptKeys(Host):
         self.repaint()
 
     def action_search(self) -> None:
-        """Ask for a text to look for on the page."""
+        """Ask for a text to search for on the page."""
         self.place.prompt = Prompt("search", "text or /regex/; n and N go on to the next", "")
         self.repaint()
 
     def action_match(self, by: int) -> None:
-        """The next line or rank that matches what was looked for last."""
+        """The next line or rank that matches the last search."""
         place = self.place
         if not place.searched:
-            self.tell("no search yet; press /")
+            self.show_note("no search yet; press /")
         elif place.view == "overview":
             rank = next_rank(self.scene(), by) if self.shown is not None else None
             if rank is not None:
                 place.rank = rank
-            self.tell("" if rank is not None else f"no rank matches {clean(place.searched)!r}")
+            self.show_note("" if rank is not None else f"no rank matches {clean(place.searched)!r}")
         elif place.view == "events":
             line = next_line(self.scene(), by) if self.shown is not None else None
             place.scroll.cursor = line if line is not None else place.scroll.cursor
@@ -122,16 +119,16 @@ class PromptKeys(Host):
         self.repaint()
 
     def _answer(self, prompt: Prompt) -> None:
-        """Enter. A prompt that cannot be read stays open and says what it wants."""
+        """Enter. A prompt with an invalid text stays open and says what is valid."""
         if prompt.purpose == "palette":
             self.act(Do.RUN_PALETTE(prompt.text, prompt.at))
             return
         goal, wrong = None, None
         if prompt.purpose == "go to" and prompt.text.strip():
-            goal = where(prompt.text, self.shown) if self.shown is not None else None
+            goal = parse_target(prompt.text, self.shown) if self.shown is not None else None
             wrong = f"{prompt.text[:20]!r} is no step, share (50%) or time (12:31)" if goal is None else None
         elif prompt.purpose in ("filter", "search"):
-            wrong = match.problem(prompt.text)
+            wrong = match.error_in(prompt.text)
         if wrong is not None:
             prompt.hint, prompt.text = wrong, ""
             self.typed(prompt)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ddptop.tui.actions.host import Host
+from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.views.rank_table import COLUMNS
 
 
-class RankKeys(Host):
+class RankActions(ActionsBase):
     """Actions on the table of ranks."""
 
     def action_sort(self, by: int) -> None:
@@ -18,7 +18,7 @@ class RankKeys(Host):
         self._sort_by(place.sortable[(at + by) % len(place.sortable)])
 
     def action_sort_by(self, column: str) -> None:
-        """Sort by a column; by the one that is sorted by already: the other way round."""
+        """Sort by a column; the second time in reverse order."""
         if column == self.place.sort:
             self.action_invert()
         elif column in COLUMNS:  # a bound is a title too, but not one to sort by
@@ -29,7 +29,7 @@ class RankKeys(Host):
         self.repaint()
 
     def action_invert(self) -> None:
-        """The last first."""
+        """Reverse the order."""
         if self.place.view == "overview":
             self.place.inverted = not self.place.inverted
             self.repaint()
@@ -39,7 +39,7 @@ class RankKeys(Host):
         place = self.place
         place.rank = self._pointed_at()
         place.follow = not place.follow
-        self.tell(f"following rank {place.rank}: F or another rank ends it" if place.follow else "")
+        self.show_note(f"following rank {place.rank}: F or another rank ends it" if place.follow else "")
 
     def action_compare(self) -> None:
         """Mark the rank under the cursor; with another one marked, compare the two."""
@@ -50,10 +50,10 @@ class RankKeys(Host):
         place.rank = self._pointed_at()
         if place.marked is None:
             place.marked = place.rank
-            self.tell(f"rank {place.rank} is marked: c on another rank compares the two")
+            self.show_note(f"rank {place.rank} is marked: c on another rank compares the two")
         elif place.marked == place.rank:
             place.marked = None
-            self.tell(f"rank {place.rank} is no longer marked")
+            self.show_note(f"rank {place.rank} is no longer marked")
         else:
             self.open_view("compare")
 

@@ -1,4 +1,4 @@
-"""Choosing among several runs without leaving, and the palette."""
+"""Choosing another run, and the palette."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddptop.sources.base import error_line
-from ddptop.tui.actions.host import Host
+from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.keys import Do
 from ddptop.tui.palette import Entry, entries
 from ddptop.tui.prompt import Prompt
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
     from ddptop.sources.base import Source
     from ddptop.tui.runs import RunChoice
 
-LOOK_AGAIN_S = 2.0
-"""While the picker is open: a run that begins, ends or fails is seen, and no disk is kept busy."""
+LOOKUP_INTERVAL_S = 2.0
+"""While the picker is open: often enough to show runs that begin or end, and no load on a disk."""
 
 
-class RunKeys(Host):
-    """Picker and palette. What takes a while is done in threads, which `wait_for_threads` joins."""
+class RunActions(ActionsBase):
+    """Picker and palette. Slow work is done in threads, which `wait_for_threads` joins."""
 
     threads: list[threading.Thread]
     failures: list[str]
     """Internal errors that ended a thread, in one line each."""
     _opening: str = ""
-    _unseen: Source | None = None
-    """A run that was opened and is not yet looked at: should the person leave just then, it is closed."""
-    _looked_enough: threading.Event | None = None
-    """Ends the thread that looks for runs."""
+    _not_shown: Source | None = None
+    """A run that was opened and is not shown yet: closed if the screen is left before."""
+    _lookup_ended: threading.Event | None = None
+    """Ends the thread that finds runs."""
 
     def action_pick(self) -> None:
-        """Show the runs that there are."""
+        """Show all runs."""
         if self.place.view == "picker":
             self.act(Do.LEAVE())
             return
         if self.runs is None:
-            self.tell("no other runs can be looked at from here")
+            self.show_note("no other runs can be opened from here")
             return
         self.place.before = self.place.view
         self.open_view("picker")
@@ -74,15 +74,15 @@ class RunKeys(Host):
         if offered:
             self.act(offered[min(at, len(offered) - 1)].action)
         else:
-            self.tell("no match")
+            self.show_note("no match")
 
     def look_up(self) -> None:
-        """Find the runs, and again while the picker is open: recordings are opened for it, so in a thread."""
+        """Find the runs, repeatedly while the picker is open; in a thread, because it opens recordings."""
         runs, place, ended = self.runs, self.place, threading.Event()
         assert runs is not None
-        if self._looked_enough is not None:
-            self._looked_enough.set()
-        self._looked_enough = ended
+        if self._lookup_ended is not None:
+            self._lookup_ended.set()
+        self._lookup_ended = ended
 
         def find() -> None:
             while not ended.is_set():
@@ -93,13 +93,13 @@ class RunKeys(Host):
                 except ValueError as problem:
                     note = str(problem)
                 self.later(partial(self._found, place, found, note))
-                if place.view != "picker" or ended.wait(LOOK_AGAIN_S):
+                if place.view != "picker" or ended.wait(LOOKUP_INTERVAL_S):
                     return
 
         self.start_thread(find, "ddptop-runs")
 
     def _found(self, place: Place, found: tuple[RunChoice, ...], note: str) -> None:
-        """In the screen's own thread: the cursor stays on its run, wherever that stands now."""
+        """In the screen's thread: the cursor stays on its run."""
         before, place.choices = place.listed, found
         if before and place.view == "picker":
             under = before[min(place.scroll.cursor, len(before) - 1)]
@@ -111,7 +111,7 @@ class RunKeys(Host):
         self.repaint()
 
     def action_switch(self, at: int | None = None) -> None:
-        """Look at another run: the one under the cursor, or the one of this number."""
+        """Open another run: the one under the cursor, or the one of this number."""
         choices = self.place.listed if at is None else self.place.choices or ()
         at = self.place.scroll.cursor if at is None else at
         if self.runs is None or not 0 <= at < len(choices) or self._opening:
@@ -123,21 +123,21 @@ class RunKeys(Host):
             try:
                 source = runs.open(choice)
                 source.start()
-                self._unseen = source
+                self._not_shown = source
             except (ValueError, OSError) as problem:
                 note = str(problem)
                 self.later(lambda: self._opened(None, note))
             else:
                 self.later(lambda: self._opened(source, ""))
 
-        self.tell(f"opening {choice.name}")
+        self.show_note(f"opening {choice.name}")
         self.start_thread(open_it, "ddptop-open")
 
     def _opened(self, source: Source | None, note: str) -> None:
-        """In the screen's own thread: the new run takes the place of the old one, which ends in a thread."""
-        self._opening, self._unseen = "", None
+        """In the screen's thread: the new run replaces the old one, which is closed in a thread."""
+        self._opening, self._not_shown = "", None
         if source is None:
-            self.tell(note)
+            self.show_note(note)
             return
         old, self.source = self.source, source
         self.start_thread(old.close, "ddptop-close")
@@ -148,12 +148,12 @@ class RunKeys(Host):
         self.repaint()
 
     def start_thread(self, work: Callable[[], object], name: str) -> None:
-        """Do something that may take a while."""
+        """Do slow work."""
 
         def run() -> None:
             try:
                 work()
-            except Exception as error:  # noqa: BLE001  # a person waits for what it was to do
+            except Exception as error:  # noqa: BLE001  # shown as a note, or the user would wait in vain
                 line = error_line(error)
                 self.later(lambda: self.thread_failed(line))
 
@@ -162,20 +162,20 @@ class RunKeys(Host):
         thread.start()
 
     def thread_failed(self, line: str) -> None:
-        """In the screen's own thread: a thread ended by an internal error."""
+        """In the screen's thread: a thread ended by an internal error."""
         self.failures.append(line)
         self._opening = ""
-        self.tell(line)
+        self.show_note(line)
 
     def wait_for_threads(self) -> None:
-        """Join all threads that are left, and close what they opened for nobody."""
-        if self._looked_enough is not None:
-            self._looked_enough.set()
+        """Join all threads that are left, and close a run that was opened and not shown."""
+        if self._lookup_ended is not None:
+            self._lookup_ended.set()
         for thread in self.threads:
             thread.join()
-        if self._unseen is not None:
-            self._unseen.close()
+        if self._not_shown is not None:
+            self._not_shown.close()
 
     def later(self, do: Callable[[], object]) -> None:
-        """Do something in the screen's own thread; nothing once it has ended."""
+        """Run something in the screen's thread; nothing once it has ended."""
         raise NotImplementedError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddptop.frames.frame import Alert, Happening
 from ddptop.render.trouble import PAGE_KINDS
-from ddptop.tui.actions.host import Host
+from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.keys import VIEWS, Do, ViewName
 from ddptop.tui.scene import TO_STALL, Scroll
 from ddptop.tui.views.events import listed
@@ -16,7 +16,7 @@ FAR = 1_000_000
 """More lines than any list has."""
 
 
-class ViewKeys(Host):
+class ViewActions(ActionsBase):
     """Views, cursor and mouse."""
 
     def action_view(self, name: ViewName) -> None:
@@ -33,7 +33,7 @@ class ViewKeys(Host):
         self.open_view("help")
 
     def action_open(self) -> None:
-        """Open the page of the rank under the cursor, or what the line under it is about."""
+        """Open the page of the rank under the cursor, or the subject of the line under it."""
         place = self.place
         if place.view == "overview" and place.rank in place.order:
             self.open_view("rank")
@@ -54,7 +54,7 @@ class ViewKeys(Host):
         if hasattr(self.source, "other"):
             self.open_view("runs")
         else:
-            self.tell("one run is looked at: ddptop replay A --compare B looks at two")
+            self.show_note("only one run is open; ddptop replay A --compare B opens two")
 
     def action_rank(self, rank: int) -> None:
         """Open the page of a rank."""
@@ -62,7 +62,7 @@ class ViewKeys(Host):
         self.open_view("rank")
 
     def action_threads(self) -> None:
-        """On the stall page: all threads and every call, or what tells most."""
+        """On the stall page: all threads and every call, or a summary."""
         self.place.every = not self.place.every
         self.repaint()
 
@@ -85,14 +85,14 @@ class ViewKeys(Host):
             self._forget()
 
     def _out_of_view(self) -> bool:
-        """Whether the view had something of its own to go back from: a picked step, an unfolded fold."""
+        """Whether the view had a state of its own to leave: a picked step, an unfolded cell."""
         place = self.place
         if place.view == "timeline":
             return place.timeline.release()
         return place.view == "heat" and place.heat.leave()
 
     def _forget(self) -> None:
-        """First the filter, its matches stay marked; then these; then the rank that was to be compared."""
+        """Clear the filter (its matches stay marked), then the search, then the rank to compare."""
         place = self.place
         if place.filter:
             place.filter = ""
@@ -184,7 +184,7 @@ class ViewKeys(Host):
         self.repaint()
 
     def _open_event(self, event: Alert | Happening) -> None:
-        """Its moment in a recording, and the page that tells more about it."""
+        """Go to its time in a recording, and open the page with its details."""
         played = self.playback
         if played is not None and played.duration_s > 0 and isinstance(event, Happening):
             assert self.shown is not None
@@ -204,15 +204,15 @@ class ViewKeys(Host):
             self.repaint()
 
     def _stop_following(self, rank: int) -> None:
-        """Whoever goes to another rank no longer follows the one before."""
+        """Moving to another rank ends following."""
         self.place.follow = self.place.follow and rank == self.place.rank
 
 
-class LaneKeys(Host):
-    """Zoom, pan, pick; figure, shape, cursor."""
+class LaneActions(ActionsBase):
+    """Timeline (zoom, pan, pick) and heat map (metric, shape, cursor)."""
 
     def action_zoom(self, by: int) -> None:
-        """Nearer, or farther."""
+        """Zoom in or out."""
         self.place.timeline.zoom(by)
         self.repaint()
 
@@ -227,7 +227,7 @@ class LaneKeys(Host):
         self.repaint()
 
     def action_pick_step(self, by: int) -> None:
-        """Some steps on or back among those that are told in full."""
+        """Some steps forward or back among those kept in full."""
         if self.shown is not None:
             stuck = self.shown.stall is not None and self.shown.stall.step is not None
             self.place.timeline.pick(by, self.shown.timeline, stuck=stuck)
@@ -249,12 +249,12 @@ class LaneKeys(Host):
         self.repaint()
 
     def action_figure(self, by: int) -> None:
-        """Another figure."""
+        """Another metric."""
         self.place.heat.next_figure(by)
         self.repaint()
 
     def action_choose_figure(self, name: str) -> None:
-        """A figure by name."""
+        """A metric by name."""
         self.place.heat.choose(name)
         self.open_view("heat")
 

@@ -11,7 +11,7 @@ from ddptop.render.numbers import counted, known, size
 from ddptop.render.text import cells, wrap
 from ddptop.tui.scene import Layout, Page, Scene
 
-LEAST_BAR, MOST_BAR = 16, 40
+MIN_BAR, MAX_BAR = 16, 40
 """Cells beside the table from which a bar is worth drawing, and more than which none needs."""
 
 _LEGEND = (
@@ -42,9 +42,9 @@ def buckets(scene: Scene, width: int, height: int) -> Page:
         chosen = at == scroll.cursor
         line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
         line.extend(table.body(columns, at, gap))
-        if width - line.width >= LEAST_BAR and known(shares[at]):
-            bar = min(MOST_BAR, width - line.width - 3)
-            line.add("  ┃", "rule").add("█" * round(shares[at] / 100 * bar), "moving")
+        if width - line.width >= MIN_BAR and known(shares[at]):
+            bar = min(MAX_BAR, width - line.width - 3)
+            line.add("  ┃", "rule").add("█" * round(shares[at] / 100 * bar), "transfer")
         line.target = at
         lines.append(line)
     lines += [Line()] * (height - len(lines) - len(legend))
@@ -54,9 +54,9 @@ def buckets(scene: Scene, width: int, height: int) -> Page:
 def _tally(scene: Scene, width: int) -> str:
     figures = scene.frame.buckets
     words = [counted(len(figures), "bucket")]
-    told = [bucket.bytes for bucket in figures if bucket.bytes is not None]
-    if told and len(told) == len(figures):
-        words.append(f"{size(sum(told))} per step on the wire")
+    sizes = [bucket.bytes for bucket in figures if bucket.bytes is not None]
+    if sizes and len(sizes) == len(figures):
+        words.append(f"{size(sum(sizes))} per step on the wire")
     if figures:
         words.append(f"layout {figures[0].generation}")
     every = scene.frame.overhead.detail_every
@@ -81,4 +81,4 @@ def _sum_over_buckets(scene: Scene) -> str:
 def _nothing(scene: Scene) -> str:
     if scene.frame.group.step is None:
         return "No step is complete yet: the times of the buckets come with the first steps."
-    return "No rank has reported a bucket layout so far: nothing of this run's all-reduces can be told."
+    return "No rank has reported a bucket layout: there are no all-reduce times of this run."

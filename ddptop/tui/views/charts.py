@@ -1,6 +1,6 @@
 """Charts of the group's history: loss over the whole run, times over the last minutes.
 
-One chart: a title, a scale, a curve or an area in time, marks of what its data lack, a crosshair.
+A chart has a title, a scale, a curve or an area over time, marks where data are missing, and a crosshair.
 """
 
 from __future__ import annotations
@@ -218,9 +218,9 @@ def _reading(curve: Curve, cross: Cross, axis: Axis, column: int, cell_s: float)
     if first == last:
         return [Line("┊ no step here", "dim")]
     at = first + int(np.argmin(np.abs(curve.x[first:last] - cross.at_s)))
-    told: Indices = np.flatnonzero(np.isfinite(curve.main[first:last])) + first
-    if not np.isfinite(curve.main[at]) and len(told):
-        at = int(told[np.argmin(np.abs(curve.x[told] - cross.at_s))])
+    finite: Indices = np.flatnonzero(np.isfinite(curve.main[first:last])) + first
+    if not np.isfinite(curve.main[at]) and len(finite):
+        at = int(finite[np.argmin(np.abs(curve.x[finite] - cross.at_s))])
     value = curve.read(at) if curve.read is not None else ""
     return [Line("┊ ", "dim").add(value, "strong"), *(Line(part, "dim") for part in cross.moment(at))]
 
@@ -233,7 +233,7 @@ RECENT_S = 300.0
 TWO_ABREAST = 44
 """Cells from which two charts fit beside each other."""
 
-LEAST_ROWS = 8
+MIN_ROWS = 8
 """Rows per chart from which a second row of charts is worth having."""
 
 SHARE_REACH = 10.0
@@ -251,7 +251,7 @@ def charts(scene: Scene, width: int, height: int, top: int = 0) -> tuple[list[Li
     if height < 3:
         return [], ()
     columns = 2 if width >= TWO_ABREAST else 1
-    bands = 2 if height >= 2 * LEAST_ROWS and columns == 2 else 1
+    bands = 2 if height >= 2 * MIN_ROWS and columns == 2 else 1
     curves = _curves(scene)[: columns * bands]
     at_s = scene.place.charts.at_s
     cross = None if at_s is None else Cross(at_s, _moment(scene))
@@ -279,7 +279,8 @@ def _curves(scene: Scene) -> list[Curve]:
     steps += [Line(f"┄ p95 {fixed(group.step_ms_p95)}", "faint"), recent]
     steps += [Line(f"peak {fixed(_peak(x, history.step_ms))}", "faint")]
     share = _waiting(history)
-    waits = [_title("waiting %", fixed(_newest(share))), recent, Line("of the step, mean of ranks", "faint")]
+    waits = [_title("waiting", fixed(_newest(share), 1, "%")).add(" of step", "dim")]
+    waits.append(Line("(mean over ranks, ", "faint").extend(recent).add(")", "faint"))
     speed = [_title("busbw GB/s", fixed(group.busbw_gbps, 2)), recent]
 
     return [
@@ -289,11 +290,11 @@ def _curves(scene: Scene) -> list[Curve]:
             read=lambda at: fixed(history.step_ms[at], 1, " ms"),
         ),
         Curve(
-            waits, x, share, "waiting", span_s=RECENT_S, zero=True, step=history.step, filled=True,
+            waits, x, share, "wait", span_s=RECENT_S, zero=True, step=history.step, filled=True,
             reach=SHARE_REACH, read=lambda at: fixed(share[at], 1, "%"),
         ),
         Curve(
-            speed, x, history.busbw_gbps, "moving", span_s=RECENT_S, zero=True, step=history.step,
+            speed, x, history.busbw_gbps, "transfer", span_s=RECENT_S, zero=True, step=history.step,
             read=lambda at: fixed(history.busbw_gbps[at], 2, " GB/s"),
         ),
     ]  # fmt: skip

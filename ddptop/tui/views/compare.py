@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Indices
     from ddptop.frames.frame import BucketFigures, Frame, History
 
-MOST_NAME, MOST_FIGURE = 22, 18
+MAX_NAME, MAX_FIGURE = 22, 18
 
 SIGNED = 2
 """Cells that a difference may be wider than a figure."""
@@ -54,8 +54,8 @@ def compare(scene: Scene, width: int, height: int) -> Page:
         return Page([rule(width, "compare"), hint])
     left, right = place.marked, place.rank
     lines = [rule(width, f"rank {left} and rank {right}", "c changes sides" if width >= 60 else "")]
-    name = min(MOST_NAME, width // 3)
-    cell = min(MOST_FIGURE, (width - name - SIGNED) // (4 if width >= BARS_BESIDE else 3))
+    name = min(MAX_NAME, width // 3)
+    cell = min(MAX_FIGURE, (width - name - SIGNED) // (4 if width >= BARS_BESIDE else 3))
     head = Line(" " * name)
     for rank in (left, right):
         head.add(fit(f"rank {rank}", cell, True), "accent")
@@ -100,7 +100,7 @@ def _figures(scene: Scene, wide: int, left: int, right: int, cell: int, width: i
         if room >= BARS_FROM and figure.worse and known(apart) and scale > 0:
             cells = min(room, round(abs(apart) / scale * room))
             worse = apart * figure.worse > 0
-            # A sign as well: which of the two is worse must not be told by colour alone.
+            # A sign as well: which of the two is worse must be visible without colour.
             line.add(f" {'▲' if worse else '▾'}" if cells else "  ", "warn" if worse else "good")
             line.add("█" * cells, "warn" if worse else "good")
         lines.append(line)
@@ -122,7 +122,7 @@ def _signed(figure: Figure, apart: float, beside: float) -> str:
 def _all(scene: Scene) -> list[Figure]:
     ranks, free = scene.frame.ranks, scene.frame.group.clock_free
 
-    def told(column: Column) -> Column:
+    def by_clocks(column: Column) -> Column:
         return np.full_like(column, np.nan) if free else column
 
     parts = np.where(scene.breakdown.known, scene.breakdown.ms, np.nan)
@@ -132,12 +132,12 @@ def _all(scene: Scene) -> list[Figure]:
         Figure("ms/step", ranks.step_ms, fixed, 1),
         *(Figure(f"{part.name} ms", parts[at], fixed, _worse(part.name)) for at, part in enumerate(PARTS)),
         Figure("collectives ms", ranks.collective_ms, fixed, 1),
-        Figure("late ms", told(ranks.lateness_ms), fixed, 1),
-        Figure("± ms", told(ranks.bound_ms), fixed, 0),
-        Figure("comes last %", told(ranks.last_pct), lambda value: fixed(value, 0), 1),
+        Figure("late ms", by_clocks(ranks.lateness_ms), fixed, 1),
+        Figure("± ms", by_clocks(ranks.bound_ms), fixed, 0),
+        Figure("comes last %", by_clocks(ranks.last_pct), lambda value: fixed(value, 0), 1),
         Figure("score", ranks.relative_score, lambda value: fixed(value, 2), -1),
         Figure("own best", ranks.individual_score, lambda value: fixed(value, 2), -1),
-        Figure("heard ms ago", ranks.age_ms, lambda value: fixed(value, 0), 0),
+        Figure("last update ms", ranks.age_ms, lambda value: fixed(value, 0), 0),
         Figure("memory", ranks.rss_bytes, size, 0),
         Figure("cpu %", ranks.cpu_pct, lambda value: fixed(value, 0), 0),
         Figure("records lost", ranks.lost_records, count, 1),
@@ -165,7 +165,7 @@ def _buckets(scene: Scene, left: int, right: int) -> list[Line]:
 WIDE, NARROW = (18, 11, 9), (15, 9, 8)
 """Cells of a figure's name, of a value, and of a percentage."""
 
-LEAST_CHART = 5
+MIN_CHART = 5
 
 FIGURES = (
     ("step ms", "step_ms_p50", 1, False), ("  p95", "step_ms_p95", 1, False),
@@ -177,7 +177,7 @@ FIGURES = (
 """Name, field of `Group`, decimals, whether more is better."""
 
 BEYOND = 10.0
-"""A multiple that tells nothing: what is divided by is almost nothing."""
+"""A multiple above this means nothing: the divisor is almost zero."""
 
 SAME = 0.01
 """A difference below this share is none worth a colour."""
@@ -194,8 +194,8 @@ def compare_runs_page(scene: Scene, width: int, height: int) -> Page:
     lines += table[:room]
     room -= min(room, len(table))
     buckets = _buckets_of_runs(first, second, width)
-    charted = max(0, min(16, room - min(len(buckets), max(0, room - LEAST_CHART - 1)) - 1))
-    if charted >= LEAST_CHART:
+    charted = max(0, min(16, room - min(len(buckets), max(0, room - MIN_CHART - 1)) - 1))
+    if charted >= MIN_CHART:
         lines += [rule(width), *_charts(scene, first.history, second.history, width, charted)]
         room -= charted + 1
     if room > 2 and len(buckets) > 1:

@@ -50,7 +50,7 @@ def texts_of(events: Sequence[Alert | Happening]) -> list[str]:
 
 
 def happening(scene: Scene, event: Happening, short: bool = False) -> Line:
-    """Time, sign, message and, where it tells more, the step."""
+    """Time, sign, message and, where it adds something, the step."""
     sign, role = of_severity(event.severity, event.kind)
     line = Line(clock(event.unix_s, seconds=not short), "dim").add(f" {sign} ", role)
     line.add(scene.clean(event.message))
@@ -80,7 +80,7 @@ ROOM_FOR_IT = 12
 """Lines from which these are worth taking from the list."""
 
 NARROW = 70
-"""Cells below which alerts are told shortly."""
+"""Cells below which alerts are shortened."""
 
 
 def events(scene: Scene, width: int, height: int) -> Page:
@@ -88,7 +88,7 @@ def events(scene: Scene, width: int, height: int) -> Page:
     alerts, happened = _passing(scene.frame, scene.place.event_filter)
     total = len(alerts) + len(happened)
     cursor = min(max(scene.place.scroll.cursor, 0), max(0, total - 1))
-    pattern = match.shown(scene.place.searched)
+    pattern = match.highlight_pattern(scene.place.searched)
     held = alerts[: max(1, (height - 2) // 3)]
     lines = [rule(width, f"{counted(len(alerts), 'alert')} now", _filtered(scene, width))]
     for at, one in enumerate(held):
@@ -125,11 +125,11 @@ def listed(frame: Frame, typed: str = "") -> list[Alert | Happening]:
 
 def _passing(frame: Frame, typed: str) -> tuple[list[Alert], list[Happening]]:
     alerts, happened = list(frame.alerts), list(reversed(frame.happenings))
-    if not match.words(typed):
+    if not match.conditions(typed):
         return alerts, happened
     return (
-        [alerts[at] for at in match.chosen(typed, texts_of(alerts))],
-        [happened[at] for at in match.chosen(typed, texts_of(happened))],
+        [alerts[at] for at in match.matching(typed, texts_of(alerts))],
+        [happened[at] for at in match.matching(typed, texts_of(happened))],
     )
 
 

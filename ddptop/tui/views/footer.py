@@ -1,7 +1,4 @@
-"""The last line: the keys that matter here, made from the one key table.
-
-The line above the keys: where a recording stands, that the picture is held, or an internal error.
-"""
+"""The last line: the keys of the view. Above it the bar of a recording, PAUSED, or an internal error."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ def key_line(scene: Scene | None, width: int) -> Line:
     played = scene is not None and scene.frame.playback is not None
     tail = gather([_part(key) for key in KEYS if key.shown in _ALWAYS], width)
     room = width - tail.width - 2
-    views = [_view(key, view) for key in KEYS[: len(VIEWS)] if _wanted(scene, key)]
+    views = [_view(key, view) for key in KEYS[: len(VIEWS)] if _is_offered(scene, key)]
     if view not in VIEWS:
         views.insert(0, _part(_key("escape"), "back"))
     special = [_part(key) for key in KEYS if key.short and _special(key, view, played)]
@@ -63,7 +60,7 @@ def _special(key: Key, view: ViewName, played: bool) -> bool:
     return (view in key.views or (key.replay and played)) and key.shown not in (*_FIRST, *_ALWAYS)
 
 
-def _wanted(scene: Scene | None, key: Key) -> bool:
+def _is_offered(scene: Scene | None, key: Key) -> bool:
     """The stall page is offered while there is something on it."""
     return key.short != "stall" or (
         scene is not None and (in_trouble(scene.frame) or scene.place.view == "stall")
@@ -120,7 +117,7 @@ _MARKS: dict[str, tuple[str, Role]] = {
     "lost_records": ("✗", "warn"),
 }
 
-_GRAVITY: tuple[Role, ...] = ("dim", "warn", "bad")
+_SEVERITY: tuple[Role, ...] = ("dim", "warn", "bad")
 """Of marks in the same cell the gravest is seen."""
 
 
@@ -136,7 +133,7 @@ def banner(scene: Scene, width: int) -> Line | None:
 
 
 def replay_bar(scene: Scene, played: Playback, width: int) -> Line:
-    """Speed, the bar with its marks, and the step; damage of the file is told where the step stands."""
+    """Speed, the bar with its marks, and the step; damage of the file is shown beside the step."""
     sign = "▶" if played.playing else "‖"
     speed = speed_word(played.speed)
     head = _buttons(sign, speed).add(clock(_begin(scene, played)) + " ", "dim")
@@ -168,7 +165,7 @@ def _begin(scene: Scene, played: Playback) -> float:
 def _track(played: Playback, width: int) -> Line:
     inside = width - 2
     cells: list[tuple[str, Role]] = [("─", "rule")] * inside
-    for share, kind in sorted(played.marks, key=lambda mark: _GRAVITY.index(_mark(mark[1])[1])):
+    for share, kind in sorted(played.marks, key=lambda mark: _SEVERITY.index(_mark(mark[1])[1])):
         cells[_cell(share, inside)] = _mark(kind)
     share = played.position_s / played.duration_s if played.duration_s > 0 else 0.0
     here = _cell(share, inside)

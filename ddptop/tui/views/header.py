@@ -1,4 +1,4 @@
-"""The first line: which run, is it well, how fast, what does ddptop cost."""
+"""The first line: the run, its state, its speed, and the overhead of ddptop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ddptop.tui.scene import Scene
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
 
-SHORTEST_NAME, LEAST_NAME = 8, 3
+SHORTEST_NAME, MIN_NAME = 8, 3
 """Cells of the run's name for which the gap after it shrinks, and below which it says nothing any more:
 the state comes first, however narrow the terminal is."""
 
@@ -39,7 +39,7 @@ def header(scene: Scene, width: int) -> Line:
     if cells(name) > room:
         head = Line()
         room = width - badge.width - (GAP if width - badge.width >= SHORTEST_NAME + GAP else 1)
-    if room >= LEAST_NAME:
+    if room >= MIN_NAME:
         title = Line(name, "strong").cut(room)
         head.extend(title.spot(0, title.width, Do.PICK()))
     parts = [head, badge, *_figures(scene)]
@@ -83,7 +83,7 @@ def _condition(frame: Frame) -> Line:
 
 
 def _lasts(frame: Frame) -> str | None:
-    """For how long nothing has been heard, or the step has not moved."""
+    """Time since the last update, or without progress."""
     if frame.run.state == "stalled" and frame.stall is not None:
         return age(frame.unix_s - frame.stall.since_s)
     if frame.run.state in ("stale", "lost"):
@@ -100,15 +100,15 @@ def _figures(scene: Scene) -> list[Line]:
     cost = frame.overhead
     if group.step is None:
         return [Line("no step yet", "dim"), *_facts(scene)]
-    dear = known(cost.measured_pct) and known(cost.budget_pct) and cost.measured_pct > cost.budget_pct  # type: ignore[operator]  # known() has looked
+    over_budget = known(cost.measured_pct) and known(cost.budget_pct) and cost.measured_pct > cost.budget_pct  # type: ignore[operator]  # known() has looked
     figures = [
         Line("step ", "dim")
         .add(count(step_now(frame)), "strong" if frame.stall is None else "bad")
         .add(restart_words(group.incarnation), "dim"),
-        # Of a run that does not move, the rate of its last steps would be an untruth.
+        # Without progress the rate of the last steps would be wrong.
         Line(fixed(rate, digits), "strong").add("/s", "dim") if frame.run.state == "live" else Line(),
         Line("loss ", "dim").add(loss(group.loss_mean), "strong"),
-        Line("overhead ", "dim").add(fixed(cost.measured_pct, 1, "%"), "warn" if dear else "strong"),
+        Line("overhead ", "dim").add(fixed(cost.measured_pct, 1, "%"), "warn" if over_budget else "strong"),
     ]
     return figures + _facts(scene)
 

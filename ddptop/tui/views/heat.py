@@ -42,18 +42,18 @@ def host_cells(scene: Scene, state: HeatState, width: int, room: int) -> tuple[S
         stop = state.first + state.count
         names, table = names[state.first : stop], table[state.first : stop]
     values = heat_figures.of_ranks(state.figure, scene.frame)
-    told = heat_figures.FIGURES[state.figure]
+    metric = heat_figures.METRICS[state.figure]
     usual = float(np.nanmedian(values)) if np.isfinite(values).any() else None
     least = heat_figures.least_range(state.figure, usual, scene.frame)
     if not len(names):
         state.grid = None
-        return Shades.of(values, usual, least), [], Line("  no rank was heard yet", "dim")
+        return Shades.of(values, usual, least), [], Line("  no rank has reported yet", "dim")
     label = min(LONGEST_NAME, max(map(cells, names)) + (FOLDED if len(names) > room else 0)) + 1
     block = label + table.shape[1] * CELL + 2
     blocks = max(1, (width + GAP) // (block + GAP))
     edges = folds(len(names), room * blocks)
-    value, rank = _folded(values, table, edges, told.down)
-    shades = Shades.of(value, usual, least, down=told.down)
+    value, rank = _folded(values, table, edges, metric.down)
+    shades = Shades.of(value, usual, least, down=metric.down)
     offset = state.first if state.count else 0
     rows, columns = value.shape
     state.grid = Grid(
@@ -77,7 +77,7 @@ def _table(scene: Scene) -> tuple[list[str], NDArray[np.int64]]:
     places = np.where(np.isnan(ranks.local_rank), -1, ranks.local_rank).astype(np.int64)
     widest = max([int(places.max(initial=0)) + 1, *map(len, hosts.values())]) if hosts else 0
     if any(len({int(places[rank]) for rank in theirs}) < len(theirs) for theirs in hosts.values()):
-        widest = max(map(len, hosts.values()))  # nobody told, or two jobs on a host: in order of rank
+        widest = max(map(len, hosts.values()))  # not reported, or two jobs on a host: in order of rank
         places = np.full(len(places), -1)
     table: NDArray[np.int64] = np.full((len(hosts), max(1, widest)), -1, np.int64)
     for row, theirs in enumerate(hosts.values()):
@@ -150,7 +150,7 @@ def _under_of_hosts(
 WORST, WORST_AND_HOST = 14, 34
 """Cells for the worst of a row, at the right."""
 
-LEAST_FOR_LEGEND, LEAST_FOR_AXIS = 7, 5
+MIN_FOR_LEGEND, MIN_FOR_AXIS = 7, 5
 """Lines of the page from which these are worth one of them."""
 
 MISSING = "!"
@@ -164,7 +164,7 @@ def heat_page(scene: Scene, width: int, height: int) -> Page:
     """Map, what is under the cursor, and what the shades mean."""
     world = len(scene.frame.ranks.state)
     state = scene.place.heat.fitted_to(world)
-    extra = 2 + (height >= LEAST_FOR_LEGEND) + (height >= LEAST_FOR_AXIS)
+    extra = 2 + (height >= MIN_FOR_LEGEND) + (height >= MIN_FOR_AXIS)
     room = max(1, height - extra)
     if state.hosts:
         shades, body, under = host_cells(scene, state, width, room)
@@ -175,16 +175,16 @@ def heat_page(scene: Scene, width: int, height: int) -> Page:
     heat = scene.frame.heat
     if heat is None or not heat.steps:
         state.grid = None
-        text = "The map is asked for: it comes with the next picture."
+        text = "The map was requested; it comes with the next frame."
         if scene.frozen:
-            text = "The held picture has no map: space goes on, and the newest one comes."
+            text = "The frozen frame has no map; press space to continue with the newest one."
         if scene.frame.group.step is None or (heat is not None and not heat.steps):
-            text = "No step is there to be shown yet: the map begins with the first one."
+            text = "No step is complete yet; the map begins with the first one."
         head = _head(scene, state, state.figure, "", width)
         lines = [head, Line(), *(Line("  ").add(row, "dim") for row in wrap(text, width - 4))][:height]
         return Page(lines, Layout(heat=state))
     shades = _shades(scene, heat)
-    body = _steps(scene, state, heat, shades, label, side, room, axis=height >= LEAST_FOR_AXIS)
+    body = _steps(scene, state, heat, shades, label, side, room, axis=height >= MIN_FOR_AXIS)
     under = _under(scene, state, heat, width)
     return Page(_whole(scene, state, shades, body, under, width, height), Layout(heat=state))
 
@@ -199,9 +199,9 @@ def _whole(
         timed = "timed step" if figure in heat_figures.TIMED else "step"
         what = f"ranks x last {counted(len(shown.steps), timed)}"
     foot = [under]
-    if height >= LEAST_FOR_LEGEND:
+    if height >= MIN_FOR_LEGEND:
         places = digits(shades)
-        unit = heat_figures.FIGURES[figure].unit
+        unit = heat_figures.METRICS[figure].unit
         foot.append(gather(shades.legend(lambda v: fixed(v, places), unit, scene.ascii_only), width))
     lines = [_head(scene, state, figure, what, width), *body]
     return [*lines, *(Line() for _ in range(height - len(lines) - len(foot))), *foot]
@@ -213,8 +213,8 @@ def _head(scene: Scene, state: HeatState, figure: str, what: str, width: int) ->
     part = (
         f"ranks {state.first:,}-{state.first + state.count - 1:,}" if state.count and not state.hosts else ""
     )
-    asked = f"{state.figure} is asked for" if figure != state.figure else ""
-    untold = scene.frame.group.clock_free and figure == "lateness"
+    asked = f"{state.figure} was requested" if figure != state.figure else ""
+    unknown = scene.frame.group.clock_free and figure == "lateness"
     at = state.figures.index(state.figure) + 1 if state.figure in state.figures else 0
     return gather(
         [
@@ -222,7 +222,7 @@ def _head(scene: Scene, state: HeatState, figure: str, what: str, width: int) ->
             Line(what, "dim"),
             Line(part, "accent"),
             Line(asked, "warn"),
-            Line("the clocks cannot tell", "warn") if untold else Line(),
+            Line("clocks too inexact", "warn") if unknown else Line(),
             Line(f"metric {at}/{len(state.figures)}", "faint"),
         ],
         width,
@@ -231,7 +231,7 @@ def _head(scene: Scene, state: HeatState, figure: str, what: str, width: int) ->
 
 def _shades(scene: Scene, heat: Heat) -> Shades:
     least = heat_figures.least_range(heat.figure, heat.middle, scene.frame)
-    return Shades.of(heat.value, heat.middle, least, down=heat_figures.FIGURES[heat.figure].down)
+    return Shades.of(heat.value, heat.middle, least, down=heat_figures.METRICS[heat.figure].down)
 
 
 def _steps(

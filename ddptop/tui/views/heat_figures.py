@@ -1,6 +1,6 @@
-"""The figures of the heat map: their units, where a frame has them, and the five shades they are drawn in.
+"""The metrics of the heat map: their units, where a frame has them, and the five shades they are drawn in.
 
-Shades can be told apart by glyph alone, and from dark to light in colour."""
+Shades are distinguished by glyph alone, and from dark to light in colour."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure of a rank."""
+class Metric:
+    """One metric of a rank."""
 
     now: Callable[[Frame], Column]
     unit: str = "ms"
@@ -32,11 +32,11 @@ class Figure:
     down: bool = False
     """Small values are the bad ones."""
     free: bool = False
-    """Where the clocks cannot tell it is the clock-free fallback."""
+    """Where the clocks are too inexact it is the clock-free fallback."""
 
 
 def _gpu(name: str, scale: float = 1.0) -> Callable[[Frame], Column]:
-    """A figure of the ranks' GPUs."""
+    """A metric of the ranks' GPUs."""
 
     def now(frame: Frame) -> Column:
         found = np.full(len(frame.ranks.state), np.nan)
@@ -53,28 +53,28 @@ def _exposed_transfer(frame: Frame) -> Column:
     return frame.ranks.exposed_comm_ms - frame.ranks.exposed_wait_ms
 
 
-FIGURES: dict[str, Figure] = {
-    "step": Figure(lambda f: f.ranks.step_ms, title="step time"),
-    "data": Figure(lambda f: f.ranks.data_ms),
-    "forward": Figure(lambda f: f.ranks.forward_ms),
-    "backward": Figure(lambda f: f.ranks.backward_ms),
-    "optimizer": Figure(lambda f: f.ranks.optimizer_ms),
-    "other": Figure(lambda f: f.ranks.other_ms),
-    "wait": Figure(lambda f: f.ranks.exposed_wait_ms, title="exposed wait", free=True),
-    "transfer": Figure(_exposed_transfer, title="exposed transfer", free=True),
-    "collective": Figure(lambda f: f.ranks.collective_ms, title="in collectives"),
-    "exposed": Figure(lambda f: f.ranks.exposed_comm_ms, title="exposed communication"),
-    "lateness": Figure(lambda f: f.ranks.lateness_ms),
-    "loss": Figure(lambda f: f.ranks.loss, unit=""),
-    "last": Figure(lambda f: f.ranks.last_pct, unit="%", title="comes last"),
-    "score": Figure(lambda f: f.ranks.relative_score, unit="", title="relative score", down=True),
-    "cpu": Figure(lambda f: f.ranks.cpu_pct, unit="%"),
-    "memory": Figure(lambda f: f.ranks.rss_bytes / 1e9, unit="GB"),
-    "gpu": Figure(_gpu("util_pct"), unit="%", title="GPU busy"),
-    "gpu_memory": Figure(_gpu("mem_bytes", 1e9), unit="GB", title="GPU memory"),
-    "gpu_temp": Figure(_gpu("temp_c"), unit="C", title="GPU temperature"),
-    "age": Figure(lambda f: f.ranks.age_ms / 1e3, unit="s", title="last heard"),
-    "lost": Figure(lambda f: f.ranks.lost_records, unit="records", title="lost records"),
+METRICS: dict[str, Metric] = {
+    "step": Metric(lambda f: f.ranks.step_ms, title="step time"),
+    "data": Metric(lambda f: f.ranks.data_ms),
+    "forward": Metric(lambda f: f.ranks.forward_ms),
+    "backward": Metric(lambda f: f.ranks.backward_ms),
+    "optimizer": Metric(lambda f: f.ranks.optimizer_ms),
+    "other": Metric(lambda f: f.ranks.other_ms),
+    "wait": Metric(lambda f: f.ranks.exposed_wait_ms, title="exposed wait", free=True),
+    "transfer": Metric(_exposed_transfer, title="exposed transfer", free=True),
+    "collective": Metric(lambda f: f.ranks.collective_ms, title="in collectives"),
+    "exposed": Metric(lambda f: f.ranks.exposed_comm_ms, title="exposed communication"),
+    "lateness": Metric(lambda f: f.ranks.lateness_ms),
+    "loss": Metric(lambda f: f.ranks.loss, unit=""),
+    "last": Metric(lambda f: f.ranks.last_pct, unit="%", title="comes last"),
+    "score": Metric(lambda f: f.ranks.relative_score, unit="", title="relative score", down=True),
+    "cpu": Metric(lambda f: f.ranks.cpu_pct, unit="%"),
+    "memory": Metric(lambda f: f.ranks.rss_bytes / 1e9, unit="GB"),
+    "gpu": Metric(_gpu("util_pct"), unit="%", title="GPU busy"),
+    "gpu_memory": Metric(_gpu("mem_bytes", 1e9), unit="GB", title="GPU memory"),
+    "gpu_temp": Metric(_gpu("temp_c"), unit="C", title="GPU temperature"),
+    "age": Metric(lambda f: f.ranks.age_ms / 1e3, unit="s", title="last update"),
+    "lost": Metric(lambda f: f.ranks.lost_records, unit="records", title="lost records"),
 }
 
 TIMED = ("wait", "transfer", "collective", "exposed", "lateness")
@@ -84,27 +84,27 @@ OF_STEP = 0.02
 """Differences below this share of a step are no news."""
 
 OF_USUAL = 0.1
-"""And those below this share of what is usual."""
+"""Nor does one below this share of the usual value."""
 
 
 def least_range(figure: str, usual: float | None, frame: Frame) -> float:
-    """The range of values that is not worth a colour."""
+    """The range of values that gets no colour."""
     share = OF_USUAL * abs(usual or 0.0)
-    if FIGURES[figure].unit == "ms":
+    if METRICS[figure].unit == "ms":
         return max(share, OF_STEP * (frame.group.step_ms_p50 or 0.0), 1e-3)
-    return max(share, {"%": 10.0, "s": 2.0, "records": 1.0, "C": 5.0}.get(FIGURES[figure].unit, 1e-4))
+    return max(share, {"%": 10.0, "s": 2.0, "records": 1.0, "C": 5.0}.get(METRICS[figure].unit, 1e-4))
 
 
 def title(figure: str, frame: Frame) -> str:
     """`data ms`, `~waiting ms`."""
-    told = FIGURES[figure]
-    sign = "~" if told.free and frame.group.clock_free else ""
-    return f"{sign}{told.title or figure} {told.unit}".rstrip()
+    metric = METRICS[figure]
+    sign = "~" if metric.free and frame.group.clock_free else ""
+    return f"{sign}{metric.title or figure} {metric.unit}".rstrip()
 
 
 def of_ranks(figure: str, frame: Frame) -> Column:
     """(ranks,) as they are now."""
-    return np.asarray(FIGURES[figure].now(frame), np.float64)
+    return np.asarray(METRICS[figure].now(frame), np.float64)
 
 
 def under_cursor(
@@ -121,13 +121,13 @@ def under_cursor(
     ranks = scene.frame.ranks
     there = rank < len(ranks.host)
     where = f"{scene.clean(ranks.host[rank])} {scene.clean(ranks.device[rank])}".strip() if there else ""
-    unit = f" {FIGURES[figure].unit}".rstrip()
+    unit = f" {METRICS[figure].unit}".rstrip()
     text = loss(value) if figure == "loss" else fixed(value, 2, unit if known(value) else "")
     hint = f"worst of {fold:,}{what}: Enter unfolds" if fold > 1 else "Enter: its page"
     return gather(
         [
             Line("▸ ", "accent").add(f"rank {rank}", "strong"),
-            Line(f"{FIGURES[figure].title or figure} ", "dim").add(text, "strong"),
+            Line(f"{METRICS[figure].title or figure} ", "dim").add(text, "strong"),
             Line("step ", "dim").add(count(step)) if step is not None else Line(),
             Line(where, "dim"),
             Line(hint, "faint"),
@@ -196,6 +196,6 @@ class Shades:
 
 
 def digits(shades: Shades) -> int:
-    """Decimals that tell the edges apart."""
+    """Decimals that distinguish the edges."""
     step = abs(shades.edges[1] - shades.edges[0])
     return 0 if step >= 1 or step <= 0 else min(4, -math.floor(math.log10(step)))

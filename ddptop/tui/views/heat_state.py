@@ -175,8 +175,8 @@ class HeatState:
         self.column = -1 if column == grid.columns - 1 and not self.hosts else column
         return True
 
-    def want(self) -> str:
-        """What frames should carry for this view; hosts x local ranks are in every frame."""
+    def request(self) -> str:
+        """What frames have to contain for this view; hosts x local ranks are in every frame."""
         if self.hosts or self.height < 1 or self.width < 1:
             return ""
         rows, columns = min(self.height, MOST_ROWS), min(self.width, MOST_COLUMNS)

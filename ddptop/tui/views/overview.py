@@ -1,7 +1,4 @@
-"""The overview: verdict before table, table before chart.
-
-The verdict at the top of the overview: one sentence, and a line of what it means in milliseconds.
-"""
+"""The overview: the verdict (a sentence, and what it means in milliseconds), the table, the charts."""
 
 from __future__ import annotations
 
@@ -31,14 +28,14 @@ _ROLES: dict[str, Role] = {
     "critical": "warn",
 }
 
-_GRAVE = frozenset({"stalled", "lost", "failed"})
+_RED = frozenset({"stalled", "lost", "failed"})
 """The only verdicts in red."""
 
 
 def verdict_lines(scene: Scene, width: int, most: int) -> list[Line]:
     """At most `most` lines; a sentence that is too long for one goes on below, indented."""
     said = verdict(scene.frame)
-    grave = said.kind in _GRAVE
+    grave = said.kind in _RED
     role: Role = "bad" if grave else _ROLES[said.sign]
     sentence = _wrapped(scene, said.sentence, width) if most > 1 else [scene.clean(said.sentence)]
     lines = [Line("  ").add(text, "bad" if grave else "strong") for text in sentence]
@@ -75,7 +72,7 @@ def _wrapped(scene: Scene, text: str, width: int) -> list[str]:
 
 
 CHARTS_MOST = 26
-"""Lines of charts above which taller curves tell no more, and events do."""
+"""Lines of charts above which more events are worth more than taller curves."""
 
 ONE_LINE_VERDICT = 8
 """Lines below which the rows need the room more than the verdict's second line."""
@@ -130,7 +127,7 @@ def overview(scene: Scene, width: int, height: int) -> Page:
     lines += table
     lines += [Line()] * (room.table - len(table))
     if room.legend:
-        lines.append(legend(scene.ascii_only, scene.culprits, width))
+        lines.append(legend(scene.ascii_only, scene.stragglers, width))
     if room.rules > 1:
         lines.append(rule(width))
     drawn, plots = charts(scene, width, room.chart, top=1 + len(lines))  # the header is above

@@ -77,15 +77,15 @@ def _age(choice: RunChoice, now_s: float) -> str:
     return UNKNOWN if choice.started_at is None else age(now_s - choice.started_at)
 
 
-MOST = 12
+MAX_LINES = 12
 """Lines: the picture below stays to be seen."""
 
 
 def palette_list(
     prompt: Prompt, offered: Sequence[Entry], width: int, height: int, ascii_only: bool
 ) -> list[Line]:
-    """At most MOST lines with a rule above; the chosen one among them."""
-    room = min(MOST, height - 1, max(1, len(offered)))
+    """At most MAX_LINES lines with a rule above; the chosen one among them."""
+    room = min(MAX_LINES, height - 1, max(1, len(offered)))
     if room < 1:
         return []
     cursor = min(prompt.at, max(0, len(offered) - 1))

@@ -1,8 +1,6 @@
 """The whole screen: header, the open view, the bar of a recording, the keys.
 
-Before the first frame: what the screen waits for, and what stands in the way.
-
-Which part of coming frames the open view needs beyond what every frame has.
+Also the screen before the first frame, and what the open view needs beyond what every frame has.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from ddptop.tui.views.timeline import timeline_page
 
 def empty(status: str | None, width: int, height: int, ascii_only: bool) -> list[Line]:
     """A few quiet lines in the middle of the screen."""
-    words = [Line("ddptop", "strong"), Line(), Line("○ waiting for the first picture of the run", "dim")]
+    words = [Line("ddptop", "strong"), Line(), Line("○ waiting for the first frame of the run", "dim")]
     if status:
         said = wrap(clean(status, ascii_only), max(10, width - 4))
         words += [Line(), *(Line(text, "text") for text in said)]
@@ -65,19 +63,19 @@ BODIES: dict[ViewName, View] = {
     "help": help_page,
 }
 
-LEAST_FOR_KEYS = 5
+MIN_FOR_KEYS = 5
 """Lines from which the key line is worth one of them."""
 
 
 def picture(scene: Scene, width: int, height: int, offered: Sequence[Entry] = ()) -> Page:
     """Exactly `height` lines of at most `width` cells, whatever the size; `offered`: what the palette has.
 
-    Changes nothing: whoever shows the picture has the place take over its layout, for keys and the mouse.
+    Changes nothing: the caller passes the layout to the place, for keys and the mouse.
     """
     place = scene.place
     bar = banner(scene, width)
     foot = [bar] if bar is not None else []
-    if height - len(foot) >= LEAST_FOR_KEYS or place.prompt is not None or place.note:
+    if height - len(foot) >= MIN_FOR_KEYS or place.prompt is not None or place.note:
         foot.extend(footer(scene, width, max(1, height // 2)))
     room = max(0, height - 1 - len(foot))
     page = BODIES[place.view](scene, width, room) if room else Page([])
@@ -106,10 +104,10 @@ def without_frame(place: Place, status: str | None, width: int, height: int, asc
     return Page([line.cut(width) for line in lines], page.layout)
 
 
-def wanted(place: Place) -> str:
+def requested_detail(place: Place) -> str:
     """A text for `Source.want`; empty: nothing."""
     if place.view == "timeline":
-        return place.timeline.want()
+        return place.timeline.request()
     if place.view == "heat":
-        return place.heat.want()
+        return place.heat.request()
     return ""

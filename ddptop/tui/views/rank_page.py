@@ -1,6 +1,6 @@
 """One rank: its facts, its phases against the group's, and its recent single steps.
 
-What only some ranks have to tell: their GPU, and what the script logs of its own accord.
+Also its GPU, and the values that the script logs, where the rank has them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ddptop.render.evidence import position_lines
 from ddptop.render.line import Line, beside, gather, rule
 from ddptop.render.numbers import UNKNOWN, count, counted, fixed, known, loss, size
 from ddptop.render.phases import PARTS
-from ddptop.render.rank_table import silence, state_piece
+from ddptop.render.rank_table import last_update, state_piece
 from ddptop.render.text import fit
 from ddptop.tui.scene import Page, Scene
 from ddptop.tui.views.charts import TWO_ABREAST, Curve, chart
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import GpuFacts, LoggedScalar, RankSteps
 
-MOST_LOGGED = 4
+MAX_LOGGED = 4
 """Names on a rank's page: what was measured comes first there."""
 
 
 def rank_extras(scene: Scene, rank: int, width: int) -> list[Line]:
-    """A line or two of the GPU, one of the logged values; nothing where nothing was told."""
+    """A line or two of the GPU, one of the logged values; nothing where nothing was reported."""
     gpus = [facts for facts in scene.frame.gpus if facts.rank == rank]
     lines = [gather(parts, width) for facts in gpus for parts in _gpu(scene, facts)]
     lines += [_all_logged(scene, rank, width)] if scene.frame.logged else []
@@ -38,11 +38,11 @@ def rank_extras(scene: Scene, rank: int, width: int) -> list[Line]:
 
 def _all_logged(scene: Scene, rank: int, width: int) -> Line:
     """As many names as fit, and how many more there are."""
-    told = scene.frame.logged
+    logged = scene.frame.logged
     line = Line()
-    for shown in range(min(MOST_LOGGED, len(told)), 0, -1):
-        more = Line(f"and {len(told) - shown} more" if len(told) > shown else "", "faint")
-        parts = [Line("logged", "dim"), *(_logged(scene, one, rank) for one in told[:shown]), more]
+    for shown in range(min(MAX_LOGGED, len(logged)), 0, -1):
+        more = Line(f"and {len(logged) - shown} more" if len(logged) > shown else "", "faint")
+        parts = [Line("logged", "dim"), *(_logged(scene, one, rank) for one in logged[:shown]), more]
         line = gather(parts, width)
         if line.width == gather(parts, 10 * width).width:
             break
@@ -67,8 +67,8 @@ def _gpu(scene: Scene, facts: GpuFacts) -> list[list[Line]]:
         if facts.retries
         else Line(),
     ]
-    told = facts.util_pct is not None or facts.mem_bytes is not None
-    return [first if told else [], second if facts.allocated_bytes is not None else []]
+    has_load = facts.util_pct is not None or facts.mem_bytes is not None
+    return [first if has_load else [], second if facts.allocated_bytes is not None else []]
 
 
 def _logged(scene: Scene, one: LoggedScalar, rank: int) -> Line:
@@ -119,7 +119,7 @@ def _facts(scene: Scene, rank: int, width: int) -> list[Line]:
         Line(text, role),
         Line(f"{host or UNKNOWN} · {device or UNKNOWN}"),
         Line("pid ", "dim").add(f"{ranks.pid[rank]:.0f}" if known(ranks.pid[rank]) else UNKNOWN),
-        Line("heard ", "dim").add(silence(float(ranks.age_ms[rank]))),
+        Line("last update " if width >= 60 else "update ", "dim").add(last_update(float(ranks.age_ms[rank]))),
         Line("restarts ", "dim").add(count(starts)) if known(starts) and starts > 0 else Line(),
     ]
     where = scene.clean(ranks.phase[rank])
@@ -156,7 +156,7 @@ def _facts(scene: Scene, rank: int, width: int) -> list[Line]:
 
 
 def _late(scene: Scene, rank: int) -> str:
-    """With its bound; nothing where the clocks cannot tell."""
+    """With its bound; nothing where the clocks are too inexact."""
     ranks = scene.frame.ranks
     late, bound = float(ranks.lateness_ms[rank]), float(ranks.bound_ms[rank])
     if scene.frame.group.clock_free or not known(late):
@@ -177,15 +177,15 @@ def _collectives(scene: Scene, rank: int) -> str:
 def _position(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
     """Where it stands in a stall, or how it ended; with the key that shows all of it."""
     frame = scene.frame
-    told = [death.position for death in frame.deaths if death.rank == rank]
-    told += [one for one in (frame.stall.positions if frame.stall else ()) if one.rank == rank]
-    if not told or most < 3:
+    positions = [death.position for death in frame.deaths if death.rank == rank]
+    positions += [one for one in (frame.stall.positions if frame.stall else ()) if one.rank == rank]
+    if not positions or most < 3:
         return []
     said = next((death_phrase(death) for death in frame.deaths if death.rank == rank), "")
     title = said or ("no progress" if frame.stall else "")
     lines = [rule(width, fit(scene.clean(title), max(8, width - 20)).rstrip(), "7 shows all")]
-    best = next((one for one in told if one.traces), told[0])
-    lines += position_lines(scene, best, width, blamed=rank in scene.blamed)
+    best = next((one for one in positions if one.traces), positions[0])
+    lines += position_lines(scene, best, width, blamed=rank in scene.responsible)
     return lines[:most]
 
 
@@ -229,8 +229,8 @@ def _steps_as_axis(focus: RankSteps) -> Column:
 def _steps(focus: RankSteps, width: int, height: int) -> list[Line]:
     if height < 2 or not len(focus.step):
         return []
-    told = np.isfinite(focus.wait_ms) & np.isfinite(focus.transfer_ms)
-    compute = np.where(told, focus.backward_ms - focus.wait_ms - focus.transfer_ms, focus.backward_ms)
+    known_parts = np.isfinite(focus.wait_ms) & np.isfinite(focus.transfer_ms)
+    compute = np.where(known_parts, focus.backward_ms - focus.wait_ms - focus.transfer_ms, focus.backward_ms)
     newest = range(len(focus.step) - 1, max(-1, len(focus.step) - height), -1)
     figures: list[tuple[str, Column, int, int]] = [
         ("ms", focus.step_ms, 1, 95), ("data", focus.data_ms, 1, 90), ("fwd", focus.forward_ms, 1, 85),

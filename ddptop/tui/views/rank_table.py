@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.render import table
-from ddptop.render.line import GRAVE, UNWELL, Line, marked
+from ddptop.render.line import PROBLEM_STATES, RED_STATES, Line, marked
 from ddptop.render.numbers import counted, fixed
 from ddptop.render.phases import PARTS, SHORT
 from ddptop.render.rank_table import BOUND, mark, rank_columns
@@ -40,7 +40,7 @@ SORTS: dict[str, tuple[str, bool]] = {
 COLUMNS = ("rank", "host", "dev", "state", *SORTS)
 """Everything that the table can be sorted by."""
 
-_RANK_OF_STATE = {state: at for at, state in enumerate((*UNWELL, "waiting", "live", "finished"))}
+_RANK_OF_STATE = {state: at for at, state in enumerate((*PROBLEM_STATES, "waiting", "live", "finished"))}
 
 
 def ordered(scene: Scene, rows: int) -> list[int]:
@@ -74,18 +74,24 @@ def _sorted(scene: Scene, chosen: list[int]) -> list[int]:
 
 
 def _trouble_first(scene: Scene, chosen: list[int]) -> list[int]:
-    states, culprits = scene.frame.ranks.state, {*scene.culprits, *scene.blamed}
-    front = [rank for rank in chosen if states[rank] in UNWELL or rank in culprits]
+    states, stragglers = scene.frame.ranks.state, {*scene.stragglers, *scene.responsible}
+    front = [rank for rank in chosen if states[rank] in PROBLEM_STATES or rank in stragglers]
     lifted = set(front)
-    front.sort(key=lambda rank: (rank not in scene.blamed, states[rank] not in GRAVE, rank not in culprits))
+    front.sort(
+        key=lambda rank: (
+            rank not in scene.responsible,
+            states[rank] not in RED_STATES,
+            rank not in stragglers,
+        )
+    )
     return front + [rank for rank in chosen if rank not in lifted]
 
 
 def passing(ranks: Ranks, typed: str) -> list[int]:
     """Ranks that a filter lets pass: numbers and spans are ranks, words are host, device, state or phase."""
-    if not match.words(typed):
+    if not match.conditions(typed):
         return list(range(len(ranks.state)))
-    return match.chosen(typed, _texts(ranks.host, ranks.device, ranks.state, ranks.phase), number=int)
+    return match.matching(typed, _texts(ranks.host, ranks.device, ranks.state, ranks.phase), number=int)
 
 
 @lru_cache(maxsize=2)
@@ -95,10 +101,10 @@ def _texts(*columns: tuple[str, ...]) -> list[str]:
 
 
 GUTTER = 2
-"""Cursor and mark of the culprit, left of every row."""
+"""Cursor and mark of the straggler, left of every row."""
 
-LEAST_BAR = 20
-"""Cells below which a bar of seven parts tells nothing."""
+MIN_BAR = 20
+"""Cells below which a bar of seven parts is useless."""
 
 BAR_SHARE = 0.22
 """Part of a wide screen that the bar keeps before further columns may come."""
@@ -123,10 +129,10 @@ class RankRows:
 
 def rank_rows(scene: Scene, width: int, height: int) -> RankRows:
     """The columns that fit into `width`, and `height - 1` rows below their titles."""
-    bar = width if width < LEAST_BAR + 20 else max(LEAST_BAR, int(width * BAR_SHARE))
+    bar = width if width < MIN_BAR + 20 else max(MIN_BAR, int(width * BAR_SHARE))
     columns = table.fitting(rank_columns(scene), width - GUTTER - bar - 2 if bar < width else width - GUTTER)
     bar = width - GUTTER - table.total(columns) - 2
-    bar = bar if bar >= min(LEAST_BAR, width // 3) else 0
+    bar = bar if bar >= min(MIN_BAR, width // 3) else 0
     order, scroll = ordered(scene, height - 1), scene.place.scroll
     if scene.place.rank in order:
         scroll = replace(scroll, cursor=order.index(scene.place.rank))
@@ -136,10 +142,10 @@ def rank_rows(scene: Scene, width: int, height: int) -> RankRows:
 def rank_table(scene: Scene, rows: RankRows) -> list[Line]:
     """Titles and rows."""
     lines = [_titles(scene, rows.columns, rows.bar)]
-    pattern = match.shown(scene.place.searched)
+    pattern = match.highlight_pattern(scene.place.searched)
     lines += [_row(scene, rows.columns, rows.order[at], rows.bar, pattern) for at in rows.shown]
     if not rows.order:
-        lines.append(Line("  ").add(_nobody(scene), "dim"))
+        lines.append(Line("  ").add(_no_rank(scene), "dim"))
     return lines
 
 
@@ -182,7 +188,7 @@ def _with_matches(columns: list[table.Column], body: Line, pattern: re.Pattern[s
     return line
 
 
-def _nobody(scene: Scene) -> str:
+def _no_rank(scene: Scene) -> str:
     if scene.place.filter and scene.frame.ranks.state:
         return f"no rank matches {scene.clean(scene.place.filter)!r}: Esc shows all"
     return "no rank has reported yet"

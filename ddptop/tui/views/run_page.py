@@ -45,7 +45,7 @@ DEFAULTS: Mapping[str, Scalar] = {
     "is_multi_device_module": 0,
     "comm_hook": "",
 }
-"""What DistributedDataParallel does when nobody says otherwise: what differs is shown louder."""
+"""Defaults of DistributedDataParallel: other values are emphasized."""
 
 _PLACES = {name: place for place, name in enumerate(sorted(DEFAULTS))}
 """Options that a person can set come before what follows from them."""
@@ -65,11 +65,11 @@ _UNSET = ("N/A", "")
 """How torch's logger says that a variable is not set."""
 
 _SAID = frozenset({"world_size", "backend_name", "rank", "first_failure", "output_device"})
-"""Told elsewhere on the page."""
+"""Shown elsewhere on the page."""
 
 
 def card_facts(card: Mapping[str, Scalar]) -> dict[str, list[Fact]]:
-    """Sections by title; the section without one holds what a script or another tool has told."""
+    """Sections by title; the section without one holds what a script or another tool has logged."""
     found: dict[str, list[Fact]] = {}
     for key, value in card.items():
         if value is None or (isinstance(value, str) and value in _UNSET):
@@ -124,7 +124,7 @@ NAME, VALUE = 26, 13
 FEW_HOSTS = 8
 """More than these stand at the end of the page."""
 
-MOST_HOSTS = 64
+MAX_HOSTS = 64
 """Hosts in the table: those that lost records or whose clock is known worst come first."""
 
 
@@ -165,13 +165,13 @@ def _body(scene: Scene, width: int) -> list[Line]:
 
 def _facts(scene: Scene, facts: Iterable[Fact], width: int) -> list[Line]:
     """In as many columns as fit; a long value takes several of them, or lines of its own."""
-    told = [(scene.clean(fact.name), scene.clean(fact.value), fact.role) for fact in facts]
-    label = min(max((cells(name) for name, _, _ in told), default=0), NAME, max(8, width // 2 - 4))
+    facts_text = [(scene.clean(fact.name), scene.clean(fact.value), fact.role) for fact in facts]
+    label = min(max((cells(name) for name, _, _ in facts_text), default=0), NAME, max(8, width // 2 - 4))
     columns = max(1, width // (label + VALUE))
     each = width // columns
     lines: list[Line] = []
     row, at = Line(), 0
-    for name, value, role in told:
+    for name, value, role in facts_text:
         piece = Line(" ").add(fit(name, label), "dim").add(" ").add(value, role)
         taken = -(-(piece.width + 1) // each)
         if at and at + taken > columns:
@@ -230,8 +230,8 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
     for rank, host in enumerate(ranks.host):
         of.setdefault(host, []).append(rank)
     clocks = {one.host: one for one in scene.frame.clocks}
-    told = [one.bound_ms for one in scene.frame.clocks if one.bound_ms is not None]
-    worst = max(told, default=0.0)
+    bounds = [one.bound_ms for one in scene.frame.clocks if one.bound_ms is not None]
+    worst = max(bounds, default=0.0)
     lost = np.nan_to_num(ranks.lost_records).tolist()
 
     def concern(host: str) -> tuple[float, float]:
@@ -240,10 +240,10 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
         return (-sum(lost[rank] for rank in of[host]), -bound)
 
     names = list(of)
-    if len(names) > MOST_HOSTS:
-        names = sorted(names, key=concern)[:MOST_HOSTS]
+    if len(names) > MAX_HOSTS:
+        names = sorted(names, key=concern)[:MAX_HOSTS]
     if not names:
-        return [Line(" no rank was heard yet", "dim")]
+        return [Line(" no rank has reported yet", "dim")]
 
     def texts(value: object) -> Sequence[str]:
         return [value(host) for host in names]  # type: ignore[operator]  # a function of a host's name
@@ -268,7 +268,7 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
             table.measured("clock ms", texts(clock_of), 80),
             table.measured("records", texts(lambda h: count(_sum(ranks.records, of[h]))), 60),
             table.measured("lost", texts(lambda h: count(_sum(ranks.lost_records, of[h]))), 70),
-            table.measured("heard ago", texts(lambda h: _ago(ranks.age_ms, of[h])), 50),
+            table.measured("updated", texts(lambda h: _ago(ranks.age_ms, of[h])), 50),
         ],
         width - 1,
         2,
@@ -276,7 +276,7 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
     lines = [Line(" ").extend(table.head(columns, 2))]
     lines += [Line(" ").extend(table.body(columns, at, 2)) for at in range(len(names))]
     if len(of) > len(names):
-        lines.append(Line(f" and {counted(len(of) - len(names), 'host')} more, with less to tell", "faint"))
+        lines.append(Line(f" and {counted(len(of) - len(names), 'host')} more", "faint"))
     return lines
 
 
@@ -324,11 +324,11 @@ def _models(scene: Scene, width: int) -> list[Line]:
     for bucket in scene.frame.buckets:
         models.setdefault((bucket.model, bucket.group), []).append(bucket)
     if not models:
-        return [Line(" no rank has told its buckets yet", "dim")]
+        return [Line(" no rank has reported its buckets yet", "dim")]
     lines = []
     for (model, group), buckets in models.items():
-        told = [bucket.bytes for bucket in buckets if bucket.bytes is not None]
-        total = size(sum(told)) if len(told) == len(buckets) else UNKNOWN
+        sizes = [bucket.bytes for bucket in buckets if bucket.bytes is not None]
+        total = size(sum(sizes)) if len(sizes) == len(buckets) else UNKNOWN
         hooks = sorted({scene.clean(bucket.hook) for bucket in buckets if bucket.hook})
         kinds = sorted({scene.clean(bucket.dtype) for bucket in buckets if bucket.dtype})
         text = f"model {model}: {counted(len(buckets), 'bucket')}, {total} a step"

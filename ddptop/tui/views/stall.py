@@ -1,6 +1,6 @@
-"""The page of a stall or of deaths: who is missing or gone, where every rank stands, and the stacks.
+"""The page of a stall or of exited ranks: which ranks, the position of every rank, the stacks.
 
-The stall page as a text file, for a mail or an issue.
+Also as a text file, for a mail or an issue.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SMALL = 6
 """Lines below which the sentence is cut to make room for the place in the code."""
 
 EARLIER = 5
-"""Past stalls and deaths named on a page that has nothing to tell of the present."""
+"""Past stalls and exits listed while nothing is stalled."""
 
 
 def stall_page(scene: Scene, width: int, height: int) -> Page:
@@ -47,15 +47,15 @@ def stall_page(scene: Scene, width: int, height: int) -> Page:
 
 
 def _small(scene: Scene, width: int) -> list[Line]:
-    """On a few lines: what it is, on one of them, and where the first to blame stands."""
+    """On a few lines: what it is, on one of them, and the position of the first rank it is due to."""
     stall, deaths = scene.frame.stall, scene.frame.deaths
     if stall is not None:
         head = Line("■ ", "bad").add(scene.clean(stall.sentence), "strong")
-        told = stall.positions[:1]
+        positions = stall.positions[:1]
     else:
         head = Line("✗ ", "bad").add(scene.clean(death_phrase(deaths[0])), "strong")
-        told = (deaths[0].position,)
-    calls = [one.user_call for one in told if one.user_call is not None]
+        positions = (deaths[0].position,)
+    calls = [one.user_call for one in positions if one.user_call is not None]
     lines = [head.cut(width)]
     for call in calls:
         lines.append(Line("  ").add(scene.clean(place(call, width // 2, scene.folder)), "accent"))
@@ -64,13 +64,13 @@ def _small(scene: Scene, width: int) -> list[Line]:
 
 
 def _calm(scene: Scene, width: int) -> list[Line]:
-    """Nothing is wrong, and what this page is for."""
+    """That nothing is stalled, and what this page is for."""
     frame = scene.frame
     lines = [Line("● ", "good").add("nothing is stalled, and no rank has died", "strong")]
     if frame.group.step is not None:
         lines.append(Line("  ").add(f"last complete step {count(frame.group.step)}", "dim"))
     words = (
-        "When the step stops moving, this page shows which rank is missing and the stack of its main thread, "
+        "When a run makes no progress, this page shows which rank is missing, the stack of its main thread, "
         "and where the others wait; when a process dies, how, and its traceback."
     )
     lines += [Line(), *(Line("  ").add(text, "dim") for text in wrap(words, width - 2))]
@@ -98,7 +98,7 @@ WIDTH = 110
 
 
 def evidence_text(frame: Frame) -> str | None:
-    """All that is known of the stall and the deaths; None where nothing is stalled and nobody has died."""
+    """All that is known of the stall and the deaths; None where nothing is stalled and no rank has died."""
     context = RenderContext(frame)
     lines = evidence(context, WIDTH, every=True)
     if not lines:

@@ -14,7 +14,7 @@ from ddptop.tui.scene import Layout, Page, Scene, Scroll
 
 def text_page(scene: Scene, body: list[Line], height: int) -> tuple[list[Line], Scroll]:
     """At most `height` lines of the body, from where it was scrolled or searched to, with matches marked."""
-    place, pattern = scene.place, match.shown(scene.place.searched)
+    place, pattern = scene.place, match.highlight_pattern(scene.place.searched)
     cursor, hit = place.scroll.cursor, place.scroll.hit
     if place.seek and pattern is not None:
         hits = [at for at, line in enumerate(body) if pattern.search(str(line))]

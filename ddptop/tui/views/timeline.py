@@ -1,6 +1,6 @@
 """The timeline: one step, a lane per rank, phases above and every all-reduce below.
 
-The timeline during a stall: the step that is under way, and where each rank is in it.
+During a stall: the step in progress, and the position of each rank in it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ddptop.render.numbers import age, count, counted, fixed, known
 from ddptop.render.phases import PARTS, legend
 from ddptop.render.text import cells, wrap
 from ddptop.tui.scene import Layout, Page
-from ddptop.tui.views.timeline_lanes import MOVE, QUEUED, READY, WAIT, Plan, lane_lines
+from ddptop.tui.views.timeline_lanes import QUEUED, READY, TRANSFER, WAIT, Plan, lane_lines
 
 if TYPE_CHECKING:
     from ddptop.frames.detail import Lane, Timeline
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from ddptop.tui.scene import Scene
     from ddptop.tui.views.timeline_state import TimelineState
 
-LEAST_BAR = 12
-"""Cells below which a bar tells nothing beside the words."""
+MIN_BAR = 12
+"""Cells below which a bar is useless beside the words."""
 
-LEAST_FOR_LEGEND = 12
+MIN_FOR_LEGEND = 12
 """Lines of the page from which the legend is worth one of them."""
 
 BEFORE = {"data": 0, "forward": 1, "backward": 2, "optimizer": 5, "other": 6}
@@ -45,13 +45,13 @@ def stuck_page(scene: Scene, stall: Stall, width: int, height: int) -> list[Line
     lines = [gather(head, width)]
     words = wrap(scene.clean(stall.sentence), width - 2)[: 1 if height < 14 else 3]
     lines += [Line("■ " if at == 0 else "  ", "bad").add(row) for at, row in enumerate(words)]
-    foot = [legend(scene.ascii_only, stall.ranks, width)] if height >= LEAST_FOR_LEGEND else []
+    foot = [legend(scene.ascii_only, stall.ranks, width)] if height >= MIN_FOR_LEGEND else []
     lines += _stuck_lanes(scene, stall, width, height - len(lines) - len(foot))
     return [*lines[: height - len(foot)], *(Line() for _ in range(height - len(lines) - len(foot))), *foot]
 
 
 def _stuck_lanes(scene: Scene, stall: Stall, width: int, room: int) -> list[Line]:
-    """The ranks to blame, then those about the cursor."""
+    """The ranks that the stall is due to, then those around the cursor."""
     world, cursor = len(scene.frame.ranks.state), scene.place.timeline.rank
     first = [rank for rank in stall.ranks if rank < world][: max(1, room // 2)]
     near = sorted(set(range(world)) - set(first), key=lambda rank: (abs(rank - cursor), rank))
@@ -60,7 +60,7 @@ def _stuck_lanes(scene: Scene, stall: Stall, width: int, room: int) -> list[Line
     label, longest = len(str(max(shown, default=0))), max(map(cells, texts), default=0)
     bar = width - label - 6 - longest
     return [
-        _lane(scene, stall, rank, text, label, bar if bar >= LEAST_BAR else 0)
+        _lane(scene, stall, rank, text, label, bar if bar >= MIN_BAR else 0)
         for rank, text in zip(shown, texts, strict=True)
     ]
 
@@ -106,7 +106,7 @@ def _where(scene: Scene, stall: Stall, rank: int) -> str:
     return ", ".join(part for part in parts if part)
 
 
-LEAST_FOR_WORDS, LEAST_FOR_AXIS, LEAST_FOR_LEGEND = 3, 5, 12
+MIN_FOR_WORDS, MIN_FOR_AXIS, MIN_FOR_LEGEND = 3, 5, 12
 """Lines of the page from which these are worth one of them."""
 
 
@@ -116,24 +116,24 @@ def timeline_page(scene: Scene, width: int, height: int) -> Page:
     if stall is not None and stall.step is not None and state.step is None:
         return Page(stuck_page(scene, stall, width, height))
     if shown is None:
-        text = "The step is asked for: it comes with the next picture."
+        text = "The step was requested; it comes with the next frame."
         if scene.frozen:
-            text = "The held picture has no step in full: space goes on, and the newest one comes."
+            text = "The frozen frame has no step in full; press space to continue with the newest one."
         if scene.frame.group.step is None:
-            text = "No step is complete yet: its lanes come with the first one."
+            text = "No step is complete yet; the lanes come with the first one."
         words = (Line("  ").add(row, "dim") for row in wrap(text, width - 4))
         return Page([rule(width, "timeline"), Line(), *words])
     state = replace(state, held=state.to_hold(shown))
     shown = state.shown(shown)
     lines = [_head(scene, shown, state, width)]
-    if height >= LEAST_FOR_WORDS:
+    if height >= MIN_FOR_WORDS:
         sign, role, text = _words(scene, shown, state)
         rows = wrap(scene.clean(text), width - 2)[: 1 if height < 14 else 3]
         lines += [Line(f"{sign} " if i == 0 else "  ", role).add(row) for i, row in enumerate(rows)]
     plan = Plan.of(shown, state, width)
-    if height >= LEAST_FOR_AXIS:
+    if height >= MIN_FOR_AXIS:
         lines.append(plan.head())
-    foot = _legend(scene, shown, width) if height >= LEAST_FOR_LEGEND else []
+    foot = _legend(scene, shown, width) if height >= MIN_FOR_LEGEND else []
     lines += _lanes(scene, shown, state, plan, height - len(lines) - len(foot))
     lines += [Line() for _ in range(height - len(lines) - len(foot))]
     return Page(lines + foot, Layout(timeline=state))
@@ -178,18 +178,18 @@ def _words(scene: Scene, shown: Timeline, state: TimelineState) -> tuple[str, Ro
         )
     if shown.clock_free:
         sign, role = ("~", "warn")
-        notes.append("the clocks cannot tell who came last: every lane counts from its own begin")
+        notes.append("clocks too inexact to say which rank came last: every lane begins at its own zero")
         notes.append("what the shortest collective leaves is called wait")
     elif shown.last is not None and known(shown.skew_ms):
         digits = 1 if shown.skew_ms >= 10 else 2  # type: ignore[operator]  # known() has looked
         bound = f" ±{fixed(shown.bound_ms, digits)}" if known(shown.bound_ms) else ""
         clear = not known(shown.bound_ms) or shown.skew_ms > shown.bound_ms  # type: ignore[operator]  # known() has looked
         late = f"rank {shown.last} came last, {fixed(shown.skew_ms, digits)}{bound} ms after the first"
-        even = f"nobody stands out: all arrive within {fixed(shown.skew_ms, digits)}{bound} ms"
+        even = f"no rank stands out: all arrive within {fixed(shown.skew_ms, digits)}{bound} ms"
         sign, role = ("▸", "warn") if clear else ("●", "good")
         notes.append(late if clear else even)
     else:
-        notes.append("nobody came last")
+        notes.append("no rank came last")
     if shown.micro_steps > 1:
         notes.append(f"{shown.micro_steps} backward passes, the earlier ones drawn as one")
     if shown.kept_every > 1:
@@ -210,7 +210,7 @@ def _lanes(scene: Scene, shown: Timeline, state: TimelineState, plan: Plan, room
     if sum(map(len, blocks)) + len(blocks) - 1 <= room:
         blocks = [[*block, Line()] for block in blocks]
         return [line for block in blocks for line in block][:room]
-    lead = _lead(ranks) if room > LEAST_FOR_LEGEND and nearest not in ranks[: _lead(ranks)] else 0
+    lead = _lead(ranks) if room > MIN_FOR_LEGEND and nearest not in ranks[: _lead(ranks)] else 0
     pinned = [line for block in blocks[:lead] for line in block]
     return pinned + _window(blocks[lead:], ranks[lead:].index(nearest), room - len(pinned))
 
@@ -245,7 +245,7 @@ def _legend(scene: Scene, shown: Timeline, width: int) -> list[Line]:
     if shown.detailed:
         plain = scene.ascii_only
         texts = (
-            *((READY, "bucket ready"), (WAIT, "wait for a rank"), (MOVE, "transfer")),
+            *((READY, "bucket ready"), (WAIT, "wait for a rank"), (TRANSFER, "transfer")),
             (QUEUED, "queued"),
         )
         parts = [Line(signs[plain]).add(f" {text}", "dim") for signs, text in texts]

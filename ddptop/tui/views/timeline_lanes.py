@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from ddptop.tui.scene import Scene
     from ddptop.tui.views.timeline_state import TimelineState
 
-READY, QUEUED, WAIT, MOVE, UNSEEN = (("┊", "|"), ("╌", ":"), ("░", "."), ("≈", "~"), ("?", "?"))
+READY, QUEUED, WAIT, TRANSFER, UNSEEN = (("┊", "|"), ("╌", ":"), ("░", "."), ("≈", "~"), ("?", "?"))
 """Of an all-reduce: handed over, behind others in the queue, a rank is missing, bytes move, end not seen."""
 
-_SIGNS: dict[str, Part] = {part.role: part for part in PARTS}
+_SPAN_NAMES = {"wait": "waiting", "transfer": "moving"}
+"""Names of spans in a frame, where they are not the name of the part."""
+
+_PARTS: dict[str, Part] = {_SPAN_NAMES.get(part.name, part.name): part for part in PARTS}
 
 SIZE, TIME = 9, 8
 """Widths of the columns at the right: bytes, and a time."""
@@ -84,7 +87,7 @@ def lane_lines(
 
 
 def _phases(scene: Scene, shown: Timeline, lane: Lane, plan: Plan, chosen: bool) -> Line:
-    late = lane.rank in scene.culprits
+    late = lane.rank in scene.stragglers
     line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
     line.add(f"r{lane.rank}".ljust(plan.rank + 1), "warn" if late else "strong")
     line.add(*worst_sign(scene.frame.ranks.state[lane.rank : lane.rank + 1]))
@@ -92,7 +95,7 @@ def _phases(scene: Scene, shown: Timeline, lane: Lane, plan: Plan, chosen: bool)
     track = Track(plan.axis)
     exposed = {"waiting": 0.0, "moving": 0.0}
     for span in lane.spans:
-        part = _SIGNS[span.name]
+        part = _PARTS[span.name]
         track.put(span.begin_ms, span.end_ms, part.plain if scene.ascii_only else part.glyph, part.role)
         if span.name in exposed:
             exposed[span.name] += span.end_ms - span.begin_ms
@@ -100,8 +103,8 @@ def _phases(scene: Scene, shown: Timeline, lane: Lane, plan: Plan, chosen: bool)
     if not len(lane.reduces):
         return plan.figures(line, "", "", "")
     sign = "~" if shown.clock_free else ""
-    wait, move = (sign + fixed(exposed[name]) for name in ("waiting", "moving"))
-    return plan.figures(line, "exposed", wait, move, "strong")
+    wait, transfer = (sign + fixed(exposed[name]) for name in ("waiting", "moving"))
+    return plan.figures(line, "exposed", wait, transfer, "strong")
 
 
 def _reduce(scene: Scene, shown: Timeline, lane: Lane, at: int, plan: Plan) -> Line:
@@ -114,21 +117,21 @@ def _reduce(scene: Scene, shown: Timeline, lane: Lane, at: int, plan: Plan) -> L
     sign = "~" if shown.clock_free else ""
     came_last = lane.last[at] == 1
     wait = "last" if came_last else sign + fixed(max(0.0, arrival - start))
-    move = fixed(max(0.0, end - arrival)) if np.isfinite(end) else "–"
+    transfer = fixed(max(0.0, end - arrival)) if np.isfinite(end) else "–"
     role: Role = "warn" if came_last else "text"
-    return plan.figures(line, size(shown.reduces[place].bytes), wait, sign + move, role)
+    return plan.figures(line, size(shown.reduces[place].bytes), wait, sign + transfer, role)
 
 
 def _merged(scene: Scene, lane: Lane, plan: Plan) -> Line:
-    """All of a lane's all-reduces in one row: moving bytes where some move, else waiting."""
+    """All of a lane's all-reduces in one row: transfer where there is some, else wait."""
     line = Line(" " * (plan.rank + 3)).add(f"{len(lane.reduces)}b".ljust(plan.bucket)[: plan.bucket], "dim")
     track = Track(plan.axis)
     plain = scene.ascii_only
     for at in range(len(lane.reduces)):
-        track.put(float(lane.start_ms[at]), float(lane.arrival_ms[at]), WAIT[plain], "waiting")
+        track.put(float(lane.start_ms[at]), float(lane.arrival_ms[at]), WAIT[plain], "wait")
     for at in range(len(lane.reduces)):
         if np.isfinite(lane.end_ms[at]):
-            track.put(float(lane.arrival_ms[at]), float(lane.end_ms[at]), MOVE[plain], "moving")
+            track.put(float(lane.arrival_ms[at]), float(lane.end_ms[at]), TRANSFER[plain], "transfer")
     return plan.figures(line.add(" ").extend(track.line()), "", "", "")
 
 
@@ -137,10 +140,10 @@ def _draw(track: Track, lane: Lane, at: int, plain: bool) -> None:
         float(column[at]) for column in (lane.ready_ms, lane.start_ms, lane.arrival_ms, lane.end_ms)
     )
     track.put(ready, start, QUEUED[plain], "faint")
-    track.put(start, arrival, WAIT[plain], "waiting")
+    track.put(start, arrival, WAIT[plain], "wait")
     track.mark(ready, READY[plain], "dim")
     if np.isfinite(end):
-        track.put(arrival, end, MOVE[plain], "moving", least=1)
+        track.put(arrival, end, TRANSFER[plain], "transfer", least=1)
     else:
         track.mark(arrival, UNSEEN[plain], "warn")
 

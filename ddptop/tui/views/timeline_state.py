@@ -10,7 +10,7 @@ from ddptop.frames.detail import TimelineRequest
 if TYPE_CHECKING:
     from ddptop.frames.detail import Timeline
 
-MOST_ZOOM = 12
+MAX_ZOOM = 12
 """4096 times: a step of a second then shows a quarter of a millisecond."""
 
 
@@ -39,7 +39,7 @@ class TimelineState:
     def zoom(self, by: int) -> None:
         """Twice as near for each, or half; the middle stays where it is."""
         middle = self.begin + self.share / 2
-        self.level = min(max(self.level + by, 0), MOST_ZOOM)
+        self.level = min(max(self.level + by, 0), MAX_ZOOM)
         self._show_from(middle - self.share / 2)
 
     def fit(self) -> None:
@@ -96,8 +96,8 @@ class TimelineState:
         """All-reduces of every lane, or of one."""
         self.every = not self.every
 
-    def want(self) -> str:
-        """What frames should carry for this view."""
+    def request(self) -> str:
+        """What frames have to contain for this view."""
         return str(TimelineRequest(self.step, self.rank))
 
     def _show_from(self, begin: float) -> None:

@@ -18,7 +18,7 @@ from ddptop.render.text import ASCII
 from ddptop.tui.theme import Palette
 
 
-class Painted(Widget):
+class LinesWidget(Widget):
     """Shows the lines that it was given last."""
 
     can_focus = False
@@ -52,7 +52,7 @@ class Painted(Widget):
         return len(changed)
 
     def on_resize(self, event: Resize) -> None:
-        """Only here the new size is in force: the app hears of it before its widgets are laid out."""
+        """The new size is in force here: the app receives the event before its widgets are laid out."""
         self.forget()
         self._on_new_size()
 
@@ -82,8 +82,8 @@ class Painted(Widget):
     def render_lines(self, crop: Region) -> list[Strip]:
         """Textual asks for some lines.
 
-        Widget's own looks for borders, padding, tints and links around each of them and makes its segments
-        anew three times: most of what Textual takes for a picture, for a widget that has none of these.
+        Widget's own method handles borders, padding, tints and links around each line and copies its segments
+        three times: most of Textual's time for a picture, and this widget has none of them.
         """
         strips = [self.render_line(y) for y in crop.line_range]
         for line_filter in self.get_line_filters():  # NO_COLOR
@@ -97,7 +97,7 @@ class Painted(Widget):
         """One line."""
         if y < len(self._strips):
             return self._strips[y]
-        return Strip.blank(self.size.width, Style.null())  # textual's NO_COLOR filter wants a style
+        return Strip.blank(self.size.width, Style.null())  # textual's NO_COLOR filter needs a style
 
     def _strip(self, line: Line, width: int, palette: Palette) -> Strip:
         segments = [

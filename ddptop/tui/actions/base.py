@@ -1,4 +1,4 @@
-"""What the actions need of the application, and how one of them is called."""
+"""What the actions need from the application, and the call of an action."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from ddptop.tui.scene import Scene
 
 
-class Host:
-    """The state that the actions move. The application fills it in; a test may do so without one."""
+class ActionsBase:
+    """The state that the actions change. The application implements it; a test may do so without one."""
 
     source: Source
     place: Place
     shown: Frame | None
     frozen: bool
     runs: Runs | None
-    """Where other runs are found; None: there are none to be had."""
+    """Finds other runs; None: other runs cannot be opened."""
     save_to: Path | None
     """Folder in which screens are saved; None: where the recordings are kept."""
 
@@ -33,7 +33,7 @@ class Host:
         raise NotImplementedError
 
     def scene(self) -> Scene:
-        """What is looked at now. Only with a frame."""
+        """What is shown now. Only with a frame."""
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -49,11 +49,11 @@ class Host:
         raise NotImplementedError
 
     def to_clipboard(self, text: str) -> None:
-        """Hand a text to the terminal's clipboard."""
+        """Copy a text to the terminal's clipboard."""
         raise NotImplementedError
 
     def themes(self) -> tuple[str, ...]:
-        """Names of the themes that there are, ours first."""
+        """Names of all themes, ours first."""
         raise NotImplementedError
 
     def use_theme(self, name: str) -> None:
@@ -66,7 +66,7 @@ class Host:
 
     @property
     def playback(self) -> Playback | None:
-        """Where the recording stands, where there is one."""
+        """Position in the recording; None: live."""
         return self.shown.playback if self.shown is not None else None
 
     def act(self, action: Action) -> None:
@@ -81,16 +81,16 @@ class Host:
             self.act(row.action)
 
     def action_finish(self) -> None:
-        """Leave; the training goes on."""
+        """Quit; training continues."""
         self.finish()
 
-    def tell(self, note: str) -> None:
-        """Say what a key came to, until the next key."""
+    def show_note(self, note: str) -> None:
+        """Show the result of a key, until the next key."""
         self.place.note = note
         self.repaint()
 
     def open_view(self, name: ViewName) -> None:
-        """Another view, and what its frames need."""
+        """Open a view, and request what its frames need."""
         place = self.place
         if name == "timeline" and place.view != name:
             place.timeline.rank = place.rank

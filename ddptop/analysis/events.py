@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.health.exits import describe_exit, has_words, process_words, reason
+from ddptop.analysis.health.exits import describe_exit, exit_known, process_words, reason
 from ddptop.analysis.ranks import ABSENT, RankState, Session
-from ddptop.analysis.stall.device import device_word
+from ddptop.analysis.stall.rank_position import device_word
 from ddptop.analysis.state import Figures
 from ddptop.analysis.steps.pairing import Pairing
 
@@ -157,7 +157,10 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
             state.stall_s = float(stall_s)
     elif event.kind in ("analyser", "ras"):
         texts = [text for name, text in sorted(event.fields.items()) if name.startswith("text")]
-        state.opinions[event.kind] = (_whole(event.fields.get("asked_ns")) or 0, tuple(map(str, texts)))
+        state.analyser_results[event.kind] = (
+            _whole(event.fields.get("asked_ns")) or 0,
+            tuple(map(str, texts)),
+        )
     elif event.kind == "interruption":
         state.interruptions.add(_whole(event.fields.get("from_ns")) or t_ns, t_ns)
         state.log.add(state.unix_s(t_ns), event.kind, _told(event), severity="warning")
@@ -190,7 +193,7 @@ def _lost(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
     member.gone_ns = t_ns
     state.presence_changed()
     _note_exit(event, member, t_ns)
-    text = describe_exit(member) if has_words(member) else "lost: no process any more"
+    text = describe_exit(member) if exit_known(member) else "lost: no process any more"
     _log(state, event, text, t_ns, severity="critical")
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from ddptop.analysis.events import begin_session, count_lost, on_event
 from ddptop.analysis.health.exits import describe_exit
 from ddptop.analysis.ranks import ABSENT, PassedLoss
-from ddptop.analysis.stall.log import StallLog
-from ddptop.analysis.stall.rule import stalled_since
+from ddptop.analysis.stall.current import StallLog
+from ddptop.analysis.stall.detection import stalled_since
 from ddptop.analysis.state import RunState
 from ddptop.analysis.steps.evaluate import StepEvaluation
 from ddptop.analysis.steps.pairing import Batch
@@ -101,7 +101,7 @@ class Reducer:
         state.taken += 1
         state.newest_ns = max(state.newest_ns, received.t_ns)
         if not state.tail:  # in a tail, much lies between two messages that says nothing of a stall
-            self._stall_log.look(state, received.t_ns)
+            self._stall_log.check(state, received.t_ns)
 
     def _take(self, received: Received) -> None:
         message, t_ns, state = received.message, received.t_ns, self.state

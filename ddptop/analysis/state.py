@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.health.happenings import Log
+from ddptop.analysis.event_log import EventLog
 from ddptop.analysis.health.loss_spread import LossSpread
 from ddptop.analysis.health.replicas import Replicas
 from ddptop.analysis.ranks import NS
@@ -90,7 +90,7 @@ class RunState:
         self.timers = TimerBounds()
         self.interruptions = Interruptions()
 
-        self.log = Log()
+        self.log = EventLog()
         self.recording_trouble: tuple[int, str] | None = None
         self.refused_messages: tuple[int, Event] | None = None
         """When the collector first refused a message, and its newest count of them."""
@@ -112,7 +112,7 @@ class RunState:
         """When a rank was last in a declared phase or evaluating: there, steps may stop."""
         self.compiling_ns = 0
         """When a rank last gave evidence of compiling."""
-        self.opinions: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self.analyser_results: dict[str, tuple[int, tuple[str, ...]]] = {}
         """What torch's flight recorder analyser (`analyser`) and NCCL itself (`ras`) last reported of it,
         and when the ranks had been asked for it."""
         self._present: frozenset[int] | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.health.happenings import KEPT
+from ddptop.analysis.event_log import KEPT
 from ddptop.frames.frame import Happening, History
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.messages import WELL, Bye, Event, Hello, Run

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddptop.analysis.stall.device import waits_for_device
+from ddptop.analysis.stall.sentences import waits_for_device
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Stack, StackFrame
 from ddptop.protocol.messages import Event, Phase, Received
@@ -39,15 +39,15 @@ def test_a_gpu_that_has_not_reached_what_its_host_has_launched_is_named(stage) -
     stall = stage.frame().stall
     assert (stall.kind, stall.ranks, stall.waiting) == ("device", (2,), (0, 1, 3))
     assert stall.sentence == (
-        "the GPU of rank 2 does not get on in backward of step 41: "
+        "the GPU of rank 2 makes no progress in backward of step 41: "
         "all hosts have launched all_reduce of step 41"
     )
     assert stall.detail[-1] == (
-        "its GPU does not get on in backward of step 41 and has not reached all_reduce 3 of step 41: "
-        "a kernel does not end"
+        "its GPU makes no progress in backward of step 41 and has not reached all_reduce 3 of step 41: "
+        "a kernel does not complete"
     )
     assert verdict(stage.frame()).sentence.endswith(
-        "the GPU of rank 2 does not get on in backward of step 41"
+        "the GPU of rank 2 makes no progress in backward of step 41"
     )
 
 
@@ -56,8 +56,9 @@ def test_where_every_gpu_is_in_the_all_reduce_it_is_the_transport(stage) -> None
     stall = stage.frame().stall
     assert (stall.kind, stall.ranks) == ("transport", ())
     assert stall.sentence.endswith("none completes: every GPU is in it: transport")
-    assert "its GPU is in all_reduce 3 of step 41: its gradients are ready, the all-reduce does not end" in (
-        stall.detail
+    assert (
+        "its GPU is in all_reduce 3 of step 41: its gradients are ready, the all-reduce does not complete"
+        in (stall.detail)
     )
 
 
@@ -112,11 +113,11 @@ def missing(stage: Stage, state: str, code: str, **fields: Any) -> tuple[str, ..
 def test_a_host_that_waits_for_a_kernel_is_told_from_a_host_that_does_not_enqueue(make_world) -> None:
     on_device = missing(Stage(make_world(4)), "compute", "print(loss.item())", phase="forward", bucket=-1)
     assert on_device[-2:] == (
-        "its GPU does not get on in forward of step 41: a kernel does not end",
+        "its GPU makes no progress in forward of step 41: a kernel does not complete",
         "its host waits for the GPU in train.py:90 step",
     )
     on_host = missing(Stage(make_world(4)), "idle", "batch = self.tokenize(text)")
-    assert on_host[-1] == "its GPU has done all that it was given: its host is what is late"
+    assert on_host[-1] == "its GPU has finished all its work: the host is late"
 
 
 def test_a_lone_rank_whose_gpu_is_stuck_is_no_rank_in_its_own_code(make_world) -> None:
@@ -126,7 +127,7 @@ def test_a_lone_rank_whose_gpu_is_stuck_is_no_rank_in_its_own_code(make_world) -
     stage.answer(0, users("step", code="loss.item()"))
     stall = stage.frame().stall
     assert (stall.kind, stall.ranks) == ("device", (0,))
-    assert stall.sentence == "the GPU of rank 0 does not get on in optimizer of step 41"
+    assert stall.sentence == "the GPU of rank 0 makes no progress in optimizer of step 41"
 
 
 def test_the_word_of_an_earlier_stall_counts_no_more(stage) -> None:

@@ -90,7 +90,7 @@ def test_what_torchs_analyser_found_is_added_for_this_stall_and_no_other(stage) 
             Event("ras", stage.now_ns, -1, -1, {"asked_ns": asked_ns, "text0": "DEAD"}),
         )
     )
-    assert stage.frame().stall.detail == (*before, "NCCL itself: DEAD")
+    assert stage.frame().stall.detail == (*before, "NCCL RAS: DEAD")
 
 
 def test_the_verdict_fits_the_screen_and_names_the_users_function(stage) -> None:
@@ -108,7 +108,7 @@ def test_who_is_missing_is_known_before_the_answers(stage) -> None:
     one_missing(stage)
     stall = stage.frame().stall
     assert (stall.kind, stall.ranks) == ("missing", (1,))
-    assert "rank 1, node0, pid 4001, has not told where it is" in stall.detail
+    assert "rank 1, node0, pid 4001, has not answered" in stall.detail
 
 
 def test_a_rank_behind_by_a_step_is_missing_though_its_sequence_is_not_known(stage) -> None:
@@ -198,7 +198,7 @@ def test_ranks_that_all_stand_in_their_own_code_do_not_blame_the_transport(stage
         stage.answer(rank, users("read_from_dead_disk"), groups={"0": 83}, operations=(op(83, done=True),))
     stall = stage.frame().stall
     assert (stall.kind, stall.ranks) == ("missing", (0, 1, 2, 3))
-    assert stall.sentence == "4 ranks stand still in step 41, outside any collective"
+    assert stall.sentence == "4 ranks make no progress in step 41, outside any collective"
 
 
 def test_of_equal_sequences_the_rank_outside_any_collective_is_missing(stage) -> None:
@@ -303,7 +303,7 @@ def test_a_lone_rank_that_stands_still(make_world) -> None:
     stage.answer(0, users("fetch"))
     stall = stage.frame().stall
     assert (stall.ranks, stall.waiting) == ((0,), ())
-    assert stall.sentence == "rank 0 stands still in step 40, outside any collective"
+    assert stall.sentence == "rank 0 makes no progress in step 40, outside any collective"
     assert "rank 0, node0, pid 4000, is in train.py:88 fetch" in stall.detail
 
 
@@ -358,7 +358,9 @@ def test_the_log_tells_when_it_began_and_how_long_it_lasted(stage) -> None:
     one_missing(stage, 30)
     assert stage.said("stall") == ["stall: rank 1 is missing: not in all_reduce 3 of step 41"]
     stage.beat(32, {rank: {"step": 42, "bucket": 0, "sequence": 84} for rank in range(4)})
-    assert stage.said("stall_end") == ["the step moves again after 30 s, rank 1 had been missing"]
+    assert stage.said("stall_end") == [
+        "the run continues after 30 s without progress, rank 1 had been missing"
+    ]
     assert stage.frame().stall is None
     assert stage.frame().run.state == "live"
 
@@ -389,7 +391,7 @@ def test_ranks_that_never_answer_are_told_in_the_log(stage) -> None:
     stage.beat(19, {rank: dict(IN_41) for rank in range(4)})
     assert stage.said("stall") == []
     stage.beat(22, {rank: dict(IN_41) for rank in range(4)})
-    assert stage.said("stall") == ["stall: nobody is behind in step 41, and no rank says where it is"]
+    assert stage.said("stall") == ["stall: no rank is behind in step 41, and no rank has answered"]
 
 
 def test_frames_carry_a_page_of_stacks_whatever_ranks_send(stage) -> None:

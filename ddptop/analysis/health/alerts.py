@@ -1,15 +1,22 @@
-"""Conditions that hold now, one alert for each kind: many ranks in the same trouble share it."""
+"""Conditions that are present now, one alert per kind: ranks with the same condition share it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.health.exits import describe_exit, ended_badly, ended_ns, has_words, own_call, reason
+from ddptop.analysis.health.exits import (
+    describe_exit,
+    ended_badly,
+    ended_ns,
+    exit_known,
+    own_call,
+    reason,
+)
 from ddptop.analysis.ranks import NS, SILENT_S
 from ddptop.analysis.stall import sentences
-from ddptop.analysis.stall.fatal_mismatch import fatal_mismatch
-from ddptop.analysis.stall.testimony import ended_step, operation_words, testimony
+from ddptop.analysis.stall.mismatch import fatal_mismatch, operation_words
+from ddptop.analysis.stall.rank_position import ended_step, rank_position
 from ddptop.frames.calls import place
 from ddptop.frames.frame import Alert
 from ddptop.frames.phrases import ranks_phrase
@@ -17,31 +24,31 @@ from ddptop.frames.phrases import ranks_phrase
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddptop.analysis.stall.positions import Standstill
+    from ddptop.analysis.stall.diagnosis import Diagnosis
     from ddptop.analysis.state import RunState
     from ddptop.frames.frame import Straggler
     from ddptop.protocol.messages import Scalar
     from ddptop.protocol.vocabulary import AlertKind, RankStatus
 
 PASSED_LOSS_NS = 600 * NS
-"""A loss that was no number for a moment is told so long: whoever looks now and then has seen it."""
+"""How long a loss that was NaN or infinite and is finite again remains an alert."""
 
 
 def alerts(
     state: RunState,
     states: Sequence[RankStatus],
     straggler: Straggler | None,
-    stood: Standstill | None,
+    diagnosis: Diagnosis | None,
     now_ns: int,
 ) -> tuple[Alert, ...]:
-    """The worst first; of ranks that failed and ranks that are lost, those that were the cause."""
-    gone = [_failed(state, states), _lost(state, states)]
+    """The worst first; of failed and of lost ranks, first those that were the cause."""
+    exits = [_failed(state, states), _lost(state, states)]
     if _first_lost(state, states):
-        gone.reverse()
-    found = [
-        *gone,
-        _stalled(state, stood),
-        _mismatch(state, stood),
+        exits.reverse()
+    active = [
+        *exits,
+        _stalled(state, diagnosis),
+        _mismatch(state, diagnosis),
         _bad_loss(state) or _bad_loss_before(state, now_ns),
         state.replicas.alert(),
         _late(state, straggler),
@@ -50,11 +57,7 @@ def alerts(
         _recording(state),
         _refused(state),
     ]
-    return tuple(alert for alert in found if alert is not None)
-
-
-def _having(states: Sequence[RankStatus], state: RankStatus) -> list[int]:
-    return [rank for rank, own in enumerate(states) if own == state]
+    return tuple(alert for alert in active if alert is not None)
 
 
 def _first_lost(state: RunState, states: Sequence[RankStatus]) -> bool:
@@ -76,16 +79,16 @@ def _failed(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
 def _of_death(
     kind: AlertKind, state: RunState, rank: int, message: str, evidence: dict[str, Scalar]
 ) -> Alert:
-    member = state.ranks[rank]
-    call = own_call(member)
-    evidence |= {"exit_code": member.exit_code, "signal": member.signal}
+    rank_state = state.ranks[rank]
+    call = own_call(rank_state)
+    evidence |= {"exit_code": rank_state.exit_code, "signal": rank_state.signal}
     evidence["call"] = place(call) if call is not None else None
-    since_s = state.unix_s(ended_ns(member))
+    since_s = state.unix_s(ended_ns(rank_state))
     return Alert(kind, "critical", rank, ended_step(state, rank), since_s, message, evidence)
 
 
 def _lost(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
-    ranks = _having(states, "lost")
+    ranks = [rank for rank, status in enumerate(states) if status == "lost"]
     if not ranks:
         return None
     gone = [rank for rank in ended_badly(state.ranks) if rank in ranks]
@@ -93,64 +96,79 @@ def _lost(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
         first = state.ranks[gone[0]]
         evidence: dict[str, Scalar] = {"ranks": len(ranks), "last_step": first.step}
         message = f"{ranks_phrase(gone[:1], len(states))} {describe_exit(first, ended_step(state, gone[0]))}"
-        if not has_words(first):
-            many = "its process is gone" if len(gone) == 1 else "their processes are gone"
-            message = f"{ranks_phrase(gone, len(states))} lost: {many}"
+        if not exit_known(first):
+            processes = "its process is gone" if len(gone) == 1 else "their processes are gone"
+            message = f"{ranks_phrase(gone, len(states))} lost: {processes}"
         return _of_death("lost_rank", state, gone[0], message, evidence)
     return _silent(state, ranks)
 
 
 def _silent(state: RunState, ranks: list[int]) -> Alert:
-    """No process was seen to end, but nothing is heard of it and its host."""
+    """Ranks that do not report, nor do their hosts; how their processes exited is unknown."""
     first = min(ranks, key=lambda rank: state.ranks[rank].heard_ns)
-    member = state.ranks[first]
+    rank_state = state.ranks[first]
     how = f"silent for more than {SILENT_S:.0f} s"
     if state.ended_ns is not None:
-        how = f"the run ended without a word of {'it' if len(ranks) == 1 else 'them'}"
+        how = f"{'it' if len(ranks) == 1 else 'they'} did not report before the run ended"
     message = f"{ranks_phrase(ranks, len(state.ranks))} lost: {how}"
-    since_s = state.unix_s(member.heard_ns + int(SILENT_S * NS))
-    evidence: dict[str, Scalar] = {"ranks": len(ranks), "last_step": member.step}
-    return Alert("lost_rank", "critical", first, member.step, since_s, message, evidence)
+    since_s = state.unix_s(rank_state.heard_ns + int(SILENT_S * NS))
+    evidence: dict[str, Scalar] = {"ranks": len(ranks), "last_step": rank_state.step}
+    return Alert("lost_rank", "critical", first, rank_state.step, since_s, message, evidence)
 
 
-def _stalled(state: RunState, stood: Standstill | None) -> Alert | None:
-    if stood is None or stood.found.kind == "dead":
+def _stalled(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
+    if diagnosis is None or diagnosis.kind == "dead":
         return None
-    found = stood.found
-    rank = found.blamed[0] if found.blamed else None
-    evidence: dict[str, Scalar] = {"verdict": found.kind, "blamed": len(found.blamed)}
-    step = stood.step
+    rank = diagnosis.ranks[0] if diagnosis.ranks else None
+    evidence: dict[str, Scalar] = {"verdict": diagnosis.kind, "blamed": len(diagnosis.ranks)}
+    step, since_ns = diagnosis.step, diagnosis.since_ns
     if rank is not None:
-        member = state.ranks[rank]
-        told = testimony(state, rank, stood.since_ns, since_ns=stood.since_ns, group=found.group)
-        call = told.user_call
-        step = member.step
+        rank_state = state.ranks[rank]
+        position = rank_position(state, rank, since_ns, since_ns=since_ns, group=diagnosis.group)
+        call = position.user_call
+        step = rank_state.step
         evidence |= {
-            "phase": member.phase or None,
-            "bucket": member.bucket,
-            "sequence": told.sequence,
-            "operation": told.operation or None,
+            "phase": rank_state.phase or None,
+            "bucket": rank_state.bucket,
+            "sequence": position.sequence,
+            "operation": position.operation or None,
             "call": place(call) if call is not None else None,
-            "stopped": member.stopped,
+            "stopped": rank_state.stopped,
         }
-    since_s = state.unix_s(stood.since_ns)
-    return Alert("stall", "critical", rank, step, since_s, sentences.short(state, stood), evidence)
+    message = sentences.short_sentence(state, diagnosis)
+    return Alert("stall", "critical", rank, step, state.unix_s(since_ns), message, evidence)
 
 
-def _mismatch(state: RunState, stood: Standstill | None) -> Alert | None:
+def _mismatch(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
     """Of a stall, or of a rank that gloo aborted because the others' tensors were of another size."""
-    if stood is not None and stood.found.mismatch is not None:
-        found = stood.found.mismatch
-        evidence: dict[str, Scalar] = {"group": found.group, "sequence": found.sequence}
-        for i, side in enumerate(found.sides):
-            call = testimony(state, side.ranks[0], stood.since_ns, since_ns=stood.since_ns).user_call
-            evidence[f"side{i}_rank"] = side.ranks[0]
-            evidence[f"side{i}_ranks"] = len(side.ranks)
-            evidence[f"side{i}_operation"] = operation_words(side.operation)
-            evidence[f"side{i}_call"] = place(call) if call is not None else None
-        since_s, text = state.unix_s(stood.since_ns), sentences.sentence(state, stood)
-        return Alert("mismatch", "critical", found.sides[0].ranks[0], stood.step, since_s, text, evidence)
-    return fatal_mismatch(state)
+    if diagnosis is None or diagnosis.mismatch is None:
+        return _fatal_mismatch(state)
+    mismatch, since_ns = diagnosis.mismatch, diagnosis.since_ns
+    evidence: dict[str, Scalar] = {"group": mismatch.group, "sequence": mismatch.sequence}
+    for i, side in enumerate(mismatch.sides):
+        call = rank_position(state, side.ranks[0], since_ns, since_ns=since_ns).user_call
+        evidence[f"side{i}_rank"] = side.ranks[0]
+        evidence[f"side{i}_ranks"] = len(side.ranks)
+        evidence[f"side{i}_operation"] = operation_words(side.operation)
+        evidence[f"side{i}_call"] = place(call) if call is not None else None
+    rank, since_s = mismatch.sides[0].ranks[0], state.unix_s(since_ns)
+    message = sentences.sentence(state, diagnosis)
+    return Alert("mismatch", "critical", rank, diagnosis.step, since_s, message, evidence)
+
+
+def _fatal_mismatch(state: RunState) -> Alert | None:
+    sides = fatal_mismatch(state.ranks)
+    if not sides:
+        return None
+    evidence: dict[str, Scalar] = {}
+    for i, side in enumerate(sides):
+        evidence |= {f"side{i}_rank": side.rank, f"side{i}_operation": side.operation or None}
+        evidence[f"side{i}_call"] = side.call or None
+    evidence["cause"] = "gloo aborted: the tensors differ in size, or a call was left out"
+    rank_state = state.ranks[sides[0].rank]
+    message = "mismatch: " + ", ".join(side.words() for side in sides)
+    since_s = state.unix_s(ended_ns(rank_state))
+    return Alert("mismatch", "critical", sides[0].rank, rank_state.step, since_s, message, evidence)
 
 
 def _bad_loss(state: RunState) -> Alert | None:
@@ -161,14 +179,14 @@ def _bad_loss(state: RunState) -> Alert | None:
     ]
     if not bad:
         return None
-    since_ns, rank, step = min(bad, key=lambda one: (one[2], one[0], one[1]))
+    since_ns, rank, step = min(bad, key=lambda entry: (entry[2], entry[0], entry[1]))
     others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
     message = f"loss of rank {rank}{others} is NaN or infinite since step {step:,}"
     return Alert("nan", "critical", rank, step, state.unix_s(since_ns), message, {"ranks": len(bad)})
 
 
 def _bad_loss_before(state: RunState, now_ns: int) -> Alert | None:
-    """One that came and went: nobody may have looked just then, and the weights may keep it."""
+    """One that is finite again: the weights may still be affected."""
     passed = [
         (m.bad_loss_before, rank)
         for rank, m in enumerate(state.ranks)
@@ -176,8 +194,8 @@ def _bad_loss_before(state: RunState, now_ns: int) -> Alert | None:
     ]
     if not passed:
         return None
-    first, rank = min(passed, key=lambda one: (one[0].step, one[1]))
-    again = max(one.finite_step for one, _ in passed)
+    first, rank = min(passed, key=lambda entry: (entry[0].step, entry[1]))
+    again = max(loss.finite_step for loss, _ in passed)
     others = f" and {len(passed) - 1} more" if len(passed) > 1 else ""
     steps = (
         f"from step {first.step:,} to {again - 1:,}" if again - 1 > first.step else f"at step {first.step:,}"
@@ -217,7 +235,7 @@ def _recording(state: RunState) -> Alert | None:
 
 
 def _refused(state: RunState) -> Alert | None:
-    """Messages that the collector did not take: hostile, of another version, or an error of ours."""
+    """Messages that the collector refused: malformed, of another version, or after an internal error."""
     if state.refused_messages is None:
         return None
     since_ns, event = state.refused_messages

@@ -1,4 +1,4 @@
-"""How a process ended, in words, and whether that can have been the cause of the others' end."""
+"""How the process of a rank exited, in words, and whether that can have been the cause of other exits."""
 
 from __future__ import annotations
 
@@ -19,74 +19,78 @@ _FOLLOWS = re.compile(
     r"|KeyboardInterrupt|SignalException|SystemExit: (143|130)|process group .*(abort|terminat)",
     re.IGNORECASE,
 )
-"""What a rank says that ends because another one has ended: gloo's and NCCL's words for a lost peer."""
+"""Errors of a rank that fails because another one has exited: a lost peer in gloo and NCCL."""
 
 
 _BUILD_PATH = re.compile(r"\[[^\]\s]*/[^\]\s]*:\d+\] ")
 """`[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] `: where torch was built."""
 
-LONGEST = 120
-"""Characters of an exception's message: it may hold a whole tensor."""
+MAX_REASON = 120
+"""Characters of an exception's message, which may contain a whole tensor."""
 
 
-def reason(member: RankState) -> str:
-    """`ValueError: no such file`; empty where the rank could not say."""
-    told = member.last_words.reason if member.last_words is not None else ""
-    if not told and member.bye is not None and member.bye.reason not in WELL:
-        told = member.bye.reason
-    line = _BUILD_PATH.sub("", told.strip().split("\n", 1)[0])
-    return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
+def reason(rank_state: RankState) -> str:
+    """The exception: `ValueError: no such file`; empty if unknown."""
+    text = rank_state.last_words.reason if rank_state.last_words is not None else ""
+    if not text and rank_state.bye is not None and rank_state.bye.reason not in WELL:
+        text = rank_state.bye.reason
+    line = _BUILD_PATH.sub("", text.strip().split("\n", 1)[0])
+    return line if len(line) <= MAX_REASON else line[: MAX_REASON - 3] + "..."
 
 
-def own_call(member: RankState) -> Call | None:
-    """Where in the user's code it ended."""
-    return user_call(member.last_words.stacks) if member.last_words is not None else None
+def own_call(rank_state: RankState) -> Call | None:
+    """The call in the user's code in which it exited."""
+    return user_call(rank_state.last_words.stacks) if rank_state.last_words is not None else None
 
 
-def process_words(member: RankState) -> str:
+def process_words(rank_state: RankState) -> str:
     """`killed by SIGKILL`, `exit code 1`, `gone`; what the process did, not why."""
-    if member.signal is not None:
-        return f"killed by {member.signal}" if member.signal == "SIGKILL" else f"ended by {member.signal}"
-    if member.exit_code is not None and (member.exit_code or member.bye is None):
-        return f"exit code {member.exit_code}"
-    if member.bye is None:
+    if rank_state.signal is not None:
+        return (
+            f"killed by {rank_state.signal}"
+            if rank_state.signal == "SIGKILL"
+            else f"ended by {rank_state.signal}"
+        )
+    if rank_state.exit_code is not None and (rank_state.exit_code or rank_state.bye is None):
+        return f"exit code {rank_state.exit_code}"
+    if rank_state.bye is None:
         return "gone"
-    return "finished" if member.finished else "ended"
+    return "finished" if rank_state.finished else "ended"
 
 
-def describe_exit(member: RankState, step: int | None = None) -> str:
+def describe_exit(rank_state: RankState, step: int | None = None) -> str:
     """The words after `rank 1`: `failed: ValueError: bad batch (train.py:88 load)`.
 
     `step`: where it ended, if that is known better than from its own last message.
     """
-    call = own_call(member)
+    call = own_call(rank_state)
     where = f" ({place(call)})" if call is not None else ""
-    at = f" at step {member.step if step is None else step:,}"
-    return exit_phrase(member.signal, member.exit_code, reason(member), at=at, detail=where)
+    at = f" at step {rank_state.step if step is None else step:,}"
+    return exit_phrase(rank_state.signal, rank_state.exit_code, reason(rank_state), at=at, detail=where)
 
 
-def has_words(member: RankState) -> bool:
-    """More is known of its end than that its process is gone."""
-    return member.signal is not None or member.exit_code is not None or bool(reason(member))
+def exit_known(rank_state: RankState) -> bool:
+    """Whether more is known than that the process is gone: a signal, an exit code or an exception."""
+    return rank_state.signal is not None or rank_state.exit_code is not None or bool(reason(rank_state))
 
 
-def follows(member: RankState) -> bool:
-    """It ended as ranks do when another one is gone: no cause in itself."""
-    if ended_by_signal(member.signal, reason(member)):
-        return member.signal in SENT_TO_ALL
-    return bool(_FOLLOWS.search(reason(member)))
+def follows(rank_state: RankState) -> bool:
+    """Whether it exited as ranks do after another one has exited, so that it is not the cause."""
+    if ended_by_signal(rank_state.signal, reason(rank_state)):
+        return rank_state.signal in SENT_TO_ALL
+    return bool(_FOLLOWS.search(reason(rank_state)))
 
 
-def ended_ns(member: RankState) -> int:
-    """When it is known to have ended, on the collector's clock."""
-    times = (member.gone_ns, member.ended_ns, member.exit_ns)
+def ended_ns(rank_state: RankState) -> int:
+    """When it exited, as far as known, on the collector's clock."""
+    times = (rank_state.gone_ns, rank_state.ended_ns, rank_state.exit_ns)
     return min((t_ns for t_ns in times if t_ns is not None), default=0)
 
 
-def ended_badly(members: list[RankState]) -> list[int]:
-    """Ranks whose processes ended as they should not: causes first, then what followed from them, by time.
+def ended_badly(rank_states: list[RankState]) -> list[int]:
+    """Ranks that failed or died: causes first, then the ranks that followed, each by time.
 
-    A peer may notice a death before the collector does, so that time alone does not tell the cause.
+    A peer may notice a death before the collector does, so that the cause is not always the first one.
     """
-    ranks = [rank for rank, member in enumerate(members) if member.ended_badly]
-    return sorted(ranks, key=lambda rank: (follows(members[rank]), ended_ns(members[rank]), rank))
+    ranks = [rank for rank, rank_state in enumerate(rank_states) if rank_state.ended_badly]
+    return sorted(ranks, key=lambda rank: (follows(rank_states[rank]), ended_ns(rank_states[rank]), rank))

@@ -22,7 +22,7 @@ from ddptop.frames.frame import Alert
 from ddptop.frames.phrases import ranks_phrase
 
 if TYPE_CHECKING:
-    from ddptop.analysis.health.happenings import Log
+    from ddptop.analysis.event_log import EventLog
     from ddptop.analysis.steps.pairing import CompleteStep
     from ddptop.frames.columns import Column
 
@@ -80,7 +80,7 @@ def _apart(losses: Column, rank: int) -> Apart:
 class LossSpread:
     """Looks at every 32nd complete step, so that it never depends on who asks for frames."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: EventLog) -> None:
         self._log = log
         self._found: list[Apart] = []
         self._since_s = 0.0

@@ -17,7 +17,7 @@ from ddptop.frames.phrases import ranks_phrase
 if TYPE_CHECKING:
     from collections.abc import Iterator, Set
 
-    from ddptop.analysis.health.happenings import Log
+    from ddptop.analysis.event_log import EventLog
     from ddptop.protocol.messages import Replica, Scalar
 
 MAX_LINES = 64
@@ -149,7 +149,7 @@ class Drift:
 class Replicas:
     """The checks under way and the pieces that differ. Depends on the order of messages alone."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: EventLog) -> None:
         self._log = log
         self.restart(0)
 

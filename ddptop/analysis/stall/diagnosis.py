@@ -1,110 +1,174 @@
-"""Why the step does not move: the verdict on a stall."""
+"""Diagnoses a stall: which ranks are missing and which wait, from each rank's progress. Pure functions."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.health.exits import ended_badly
-from ddptop.analysis.ranks import NS, STALE_S
-from ddptop.analysis.stall import sentences
-from ddptop.analysis.stall.device import device_since
-from ddptop.analysis.stall.positions import Found, Position, Standstill, find
-from ddptop.analysis.stall.rule import COMPILE_GRACE_NS, patience_ns, stalled_since
-from ddptop.analysis.stall.testimony import DEFAULT_GROUP, answer_since, sequence_of, testimony
-from ddptop.frames.calls import in_collective
-from ddptop.frames.stall import MAX_POSITIONS, Stall
+from ddptop.analysis.stall.mismatch import Mismatch, find_mismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from ddptop.analysis.state import RunState
-    from ddptop.protocol.vocabulary import RankStatus
+    from ddptop.protocol.evidence import Operation
+    from ddptop.protocol.vocabulary import DeviceState, StallKind
 
-ANSWER_NS = 5 * NS
-"""How long the answers are waited for before their absence means something."""
-
-NEWEST = 32
-"""Collectives of one rank that are compared: those under way are among the newest."""
-
-ALL_THREADS = 2
-"""Ranks shown with all of their threads: one to blame and one that waits, as a rule."""
+STUCK = ("compute", "error")
+"""States of a GPU that has not reached the collective which its host has launched."""
 
 
-def standstill(state: RunState, states: Sequence[RankStatus], now_ns: int) -> Standstill | None:
-    """What is known of the present stall; None where there is none. `states` are the ranks'."""
-    since_ns = stalled_since(state, now_ns, grace_ns=COMPILE_GRACE_NS)
-    if since_ns is None:
-        return None
-    members = state.ranks
-    patient = now_ns < since_ns + patience_ns(state) + ANSWER_NS
-    dead = ended_badly(members)
-    dead += [rank for rank, state in enumerate(states) if state == "lost" and rank not in dead]
-    there = [rank for rank, member in enumerate(members) if member.running and rank not in dead]
-    finished = tuple(rank for rank, member in enumerate(members) if member.finished and rank not in dead)
-    if dead or not there:
-        found = Found("dead", tuple(dead), tuple(there))
-    elif finished:
-        found = Found("missing", finished, tuple(there))
-    else:
-        found = find([position(state, rank, since_ns, now_ns) for rank in there], patient=patient)
-    steps = [members[rank].step for rank in found.waiting or found.blamed]
-    return Standstill(since_ns, found, min(steps, default=0), patient)
+@dataclass(frozen=True, slots=True)
+class RankProgress:
+    """How far one rank has got."""
+
+    rank: int
+    step: int
+    bucket: int | None = None
+    """All-reduces launched in the step."""
+    answered: bool = False
+    """It has answered since the stall began; what only an answer contains is unknown before."""
+    silent: bool = False
+    """It does not report, or its process is stopped."""
+    sequences: Mapping[str, int] = field(default_factory=dict)
+    """Collectives launched, by process group."""
+    operations: tuple[Operation, ...] = ()
+    inside: bool | None = None
+    """It waits in a collective; None: unknown."""
+    device: DeviceState = ""
+    """State of its GPU; empty: unknown."""
+    device_at: tuple[int, int] | None = None
+    """Step and all-reduce that its GPU is in."""
 
 
-def position(state: RunState, rank: int, since_ns: int, now_ns: int) -> Position:
-    """Where a rank stands, from its heartbeats and its answer."""
-    member = state.ranks[rank]
-    told = answer_since(member, since_ns)
-    names = {DEFAULT_GROUP} | ({group.name for group in told.groups} if told is not None else set())
-    sequences = {name: sequence_of(member, name, told) for name in sorted(names)}
-    device = device_since(member, since_ns)
-    inside = None
-    if told is not None:
-        inside = any(not op.done for op in told.operations) or in_collective(told.stacks)
-    return Position(
-        rank=rank,
-        step=member.step,
-        bucket=member.bucket,
-        answered=told is not None,
-        silent=member.stopped or state.interruptions.silence_ns(member.heard_ns, now_ns) > STALE_S * NS,
-        sequences={name: number for name, number in sequences.items() if number is not None},
-        operations=told.operations[-NEWEST:] if told is not None else (),
-        inside=inside,
-        device="" if device is None else device.state,
-        device_at=None if device is None or device.state != "collective" else (device.step, device.bucket),
-    )
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Why the run is stalled. `frames.stall.Stall` is the same with sentences and evidence."""
+
+    kind: StallKind
+    ranks: tuple[int, ...] = ()
+    """The ranks that cause the stall: exited, missing, or on the smaller side of a mismatch; may be empty."""
+    waiting: tuple[int, ...] = ()
+    """Ranks that wait in the collective."""
+    group: str = "0"
+    sequence: int | None = None
+    """Number of the collective that `ranks` have not launched, or that differs."""
+    mismatch: Mismatch | None = None
+    outside: bool = False
+    """`ranks` are in their own code, and no rank waits in a collective."""
+    on_device: bool = False
+    """Of `transport`: every GPU is in the collective."""
+    since_ns: int = 0
+    """When the stalled step began."""
+    step: int = 0
+    """The stalled step: that of the waiting ranks, if any."""
+    awaits_answers: bool = False
+    """More ranks may answer."""
+
+    def key(self) -> tuple[StallKind, tuple[int, ...]]:
+        """Two diagnoses with the same key are logged once."""
+        return self.kind, self.ranks
 
 
-def stall(state: RunState, found: Standstill | None, now_ns: int) -> Stall | None:
-    """The verdict on the present stall, as frames carry it; None where there is none."""
-    if found is None:
-        return None
-    ranks = _shown(found, len(state.ranks))
-    group, since_ns = found.found.group, found.since_ns
-    told = tuple(
-        testimony(state, rank, now_ns, since_ns=since_ns, group=group, all_threads=i < ALL_THREADS)
-        for i, rank in enumerate(ranks)
-    )
-    return Stall(
-        kind=found.found.kind,
-        since_s=state.unix_s(found.since_ns),
-        step=found.step,
-        ranks=found.found.blamed,
-        waiting=found.found.waiting,
-        sentence=sentences.sentence(state, found),
-        detail=(
-            *sentences.detail(state, found, told, now_ns),
-            *sentences.opinions(state, found.since_ns),
-        ),
-        positions=told,
-    )
+def diagnose(progress: Sequence[RankProgress], *, awaits_answers: bool) -> Diagnosis:
+    """The missing ranks, by step, then by the groups' sequence numbers, then by bucket; else another kind.
+
+    `awaits_answers`: more ranks may answer, so that nothing is concluded from a missing answer.
+    """
+    mismatch = find_mismatch([(p.rank, p.operations) for p in progress])
+    if mismatch is not None:
+        rest = tuple(p.rank for p in progress if p.rank not in mismatch.ranks)
+        return Diagnosis("mismatch", mismatch.ranks, rest, mismatch.group, mismatch.sequence, mismatch)
+    if _all_gpus_in_one_collective(progress):  # the hosts may be ahead of their GPUs
+        return _all_equal(progress, awaits_answers=awaits_answers)
+    if _same_count_in_different_steps(progress):
+        few = _in_minority_step(progress)
+        return Diagnosis("mismatch", few, tuple(p.rank for p in progress if p.rank not in few))
+    behind = _behind(progress)
+    if not behind:
+        return Diagnosis("mismatch", (), tuple(p.rank for p in progress))
+    if len(behind) == len(progress):
+        return _all_equal(progress, awaits_answers=awaits_answers)
+    if awaits_answers and any(p.inside for p in behind) and not all(p.answered or p.silent for p in progress):
+        # A rank that waits in a collective may be in another one than the others: their answers decide.
+        return Diagnosis("asking", (), tuple(p.rank for p in progress if not p.silent))
+    missing = tuple(p.rank for p in sorted(behind, key=lambda p: (p.step, p.rank)))
+    waiting = tuple(p.rank for p in progress if p.rank not in missing and p.inside is not False)
+    group, sequence = _missing_collective(behind[0], progress)
+    return Diagnosis("missing", missing, waiting, group, sequence)
 
 
-def _shown(found: Standstill, world: int) -> list[int]:
-    """Those to blame, one that waits, then others."""
-    blamed, waiting = found.found.blamed, found.found.waiting
-    if found.found.mismatch is not None:
-        blamed = tuple(side.ranks[0] for side in found.found.mismatch.sides) + blamed
-    first = [*dict.fromkeys(blamed)][: MAX_POSITIONS - 1]
-    order = [*first, *waiting[:1], *blamed, *waiting[1:], *range(min(world, MAX_POSITIONS))]
-    return [*dict.fromkeys(order)][:MAX_POSITIONS]
+def _behind(progress: Sequence[RankProgress]) -> list[RankProgress]:
+    """The ranks that are behind; all if all are equal, none if they wait for each other in a circle."""
+    least = min(p.step for p in progress)
+    slowest = [p for p in progress if p.step == least]
+    waiting = _ahead(slowest)
+    slowest = [p for p in slowest if p.rank not in waiting]
+    if 1 < len(slowest) == len(progress) and all(p.bucket is not None for p in slowest):
+        fewest = min(p.bucket or 0 for p in slowest)
+        slowest = [p for p in slowest if p.bucket == fewest]
+    if 1 < len(slowest) == len(progress) and any(p.inside for p in slowest):
+        slowest = [p for p in slowest if p.inside is False] or slowest
+    return slowest
+
+
+def _all_gpus_in_one_collective(progress: Sequence[RankProgress]) -> bool:
+    """Every GPU is in the same all-reduce: no rank is missing."""
+    at = {p.device_at for p in progress}
+    return len(progress) > 1 and at != {None} and len(at) == 1
+
+
+def _same_count_in_different_steps(progress: Sequence[RankProgress]) -> bool:
+    """Ranks in different steps have launched equally many collectives and wait: one of them skipped one."""
+    if len({p.step for p in progress}) == 1 or not all(p.inside and p.sequences for p in progress):
+        return False
+    return not _ahead(progress)
+
+
+def _in_minority_step(progress: Sequence[RankProgress]) -> tuple[int, ...]:
+    """The ranks that are not in the step that most ranks are in."""
+    usual = Counter(p.step for p in progress).most_common(1)[0][0]
+    return tuple(p.rank for p in progress if p.step != usual)
+
+
+def _ahead(progress: Sequence[RankProgress]) -> set[int]:
+    """Ranks that have launched more collectives in a group than another of its ranks: they wait for it."""
+    least: dict[str, int] = {}
+    for p in progress:
+        for group, number in p.sequences.items():
+            least[group] = min(number, least.get(group, number))
+    return {p.rank for p in progress if any(n > least[group] for group, n in p.sequences.items())}
+
+
+def _missing_collective(missing: RankProgress, progress: Sequence[RankProgress]) -> tuple[str, int | None]:
+    """The group in which others are ahead of the missing rank, and the number of the collective it misses."""
+    for group, number in missing.sequences.items():
+        if any(p.sequences.get(group, number) > number for p in progress):
+            return group, number + 1
+    return "0", None
+
+
+def _all_equal(progress: Sequence[RankProgress], *, awaits_answers: bool) -> Diagnosis:
+    """No rank is behind: the cause is a silent rank, a GPU that has not reached what its host has launched,
+    or the transport; or no rank is in a collective."""
+    silent = tuple(p.rank for p in progress if p.silent)
+    others = tuple(p.rank for p in progress if not p.silent)
+    if awaits_answers and not all(p.answered or p.silent for p in progress):
+        return Diagnosis("asking", (), others)
+    if silent and others:
+        return Diagnosis(
+            "missing", silent, tuple(p.rank for p in progress if not p.silent and p.inside is not False)
+        )
+    if len(progress) > 1 and not any(p.answered for p in progress):
+        return Diagnosis("asking", (), others)
+    pending = [op for p in progress for op in p.operations if not op.done]
+    first = min(pending, key=lambda op: op.sequence, default=None)
+    group, sequence = ("0", None) if first is None else (first.group, first.sequence)
+    stuck = tuple(p.rank for p in progress if p.device in STUCK)
+    if stuck:
+        rest = tuple(p.rank for p in progress if p.rank not in stuck)
+        return Diagnosis("device", stuck, rest, group, sequence)
+    if len(progress) == 1 or not any(p.inside for p in progress if p.answered):
+        return Diagnosis("missing", tuple(p.rank for p in progress), outside=True)
+    on_device = _all_gpus_in_one_collective(progress)
+    return Diagnosis("transport", (), tuple(p.rank for p in progress), group, sequence, on_device=on_device)

@@ -1,163 +1,172 @@
-"""A stall in words: the sentence, a short form of it for 80 columns, and what more there is to say."""
+"""The sentences about a stall: a full one, a short one for 80 columns, and lines of detail."""
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
 
 from ddptop.analysis.health.exits import describe_exit
-from ddptop.analysis.stall.device import device_lines, stuck_words
-from ddptop.analysis.stall.testimony import answer_since, ended_step, operation_name, operation_words, pending
-from ddptop.frames.calls import place
+from ddptop.analysis.stall.mismatch import operation_name, operation_words, pending_operation
+from ddptop.analysis.stall.rank_position import answer_since, device_since, ended_step
+from ddptop.frames.calls import is_users, main_stack, place, user_call
 from ddptop.frames.phrases import ranks_phrase
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from ddptop.analysis.ranks import DeviceWord, RankState
+    from ddptop.analysis.stall.diagnosis import Diagnosis
     from ddptop.analysis.stall.mismatch import Mismatch
-    from ddptop.analysis.stall.positions import Standstill
     from ddptop.analysis.state import RunState
     from ddptop.frames.stall import RankPosition
+    from ddptop.protocol.evidence import Stack
 
-TOLD_APART = 3
-"""Ranks to blame that get lines of their own."""
+MAX_DETAILED = 3
+"""Ranks that get lines of their own."""
+
+_WAITS = re.compile(r"\.(item|tolist|cpu|numpy|nonzero|synchronize)\(|\bsynchronize\(|\b(float|int|bool)\(")
+"""Calls in the user's code that wait for the device."""
+
+_SYNCHRONISE = re.compile(r"[/\\]torch[/\\]cuda[/\\](__init__|streams)\.py$")
 
 
-def sentence(state: RunState, stall: Standstill) -> str:
+def sentence(state: RunState, diagnosis: Diagnosis) -> str:
     """`rank 1 is missing: it has not entered all_reduce 3 of step 12,480 (sequence 49,923)`."""
-    found = stall.found
-    if found.kind == "missing" and not found.alone and found.sequence is not None:
-        who, one = _who(state, found.blamed)
-        has = "it has" if one else "they have"
+    if diagnosis.kind == "missing" and not diagnosis.outside and diagnosis.sequence is not None:
+        who, single = _who(state, diagnosis.ranks)
+        has = "it has" if single else "they have"
         # Of a rank that has not answered only an old heartbeat's number is known.
-        answered = answer_since(state.ranks[found.blamed[0]], stall.since_ns) is not None
-        number = f" ({_number(stall)})" if answered else ""
-        return f"{who} missing: {has} not entered {_collective(state, stall)}{number}"
-    if found.kind == "mismatch" and found.mismatch is not None:
-        return f"{_sides(found.mismatch, len(state.ranks))} ({_number(stall)})"
-    if found.kind == "transport":
-        everyone = ranks_phrase([*found.waiting], len(state.ranks))
-        number = f" ({_number(stall)})" if found.sequence is not None else ""
-        what = _collective(state, stall)
-        why = "every GPU is in it: transport" if found.on_device else "transport or device"
+        answered = answer_since(state.ranks[diagnosis.ranks[0]], diagnosis.since_ns) is not None
+        number = f" ({_number(diagnosis)})" if answered else ""
+        return f"{who} missing: {has} not entered {_collective(state, diagnosis)}{number}"
+    if diagnosis.kind == "mismatch" and diagnosis.mismatch is not None:
+        return f"{_sides(diagnosis.mismatch, len(state.ranks))} ({_number(diagnosis)})"
+    if diagnosis.kind == "transport":
+        everyone = ranks_phrase(diagnosis.waiting, len(state.ranks))
+        number = f" ({_number(diagnosis)})" if diagnosis.sequence is not None else ""
+        what = _collective(state, diagnosis)
+        why = "every GPU is in it: transport" if diagnosis.on_device else "transport or device"
         return f"{everyone} have all launched {what}{number} and none completes: {why}"
-    if found.kind == "device":
-        launched = f": all hosts have launched {_collective(state, stall)}" if found.waiting else ""
-        return stuck_words(state.ranks, found.blamed, stall.since_ns) + launched
-    return short(state, stall)
+    if diagnosis.kind == "device":
+        launched = f": all hosts have launched {_collective(state, diagnosis)}" if diagnosis.waiting else ""
+        return stuck_words(state.ranks, diagnosis.ranks, diagnosis.since_ns) + launched
+    return short_sentence(state, diagnosis)
 
 
-def short(state: RunState, stall: Standstill) -> str:
+def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
     """The same for the verdict line: `rank 1 is missing: not in all_reduce 3 of step 12,480`."""
-    found, members = stall.found, state.ranks
-    if found.kind == "asking":
-        rest = ": the ranks are asked where they are" if stall.patient else ", and no rank says where it is"
-        return f"nobody is behind in step {stall.step:,}{rest}"
-    if found.kind == "dead":
-        return dead_words(state, found.blamed)
-    if found.kind == "transport":
-        why = "transport" if found.on_device else "transport or device"
-        return f"all ranks are in {_collective(state, stall)}, none completes it: {why}"
-    if found.kind == "device":
-        return stuck_words(state.ranks, found.blamed, stall.since_ns)
-    if found.kind == "mismatch":
-        if found.mismatch is not None:
-            return _sides(found.mismatch, len(members))
-        return _unlike(state, stall)
-    who, one = _who(state, found.blamed)
-    if found.alone:
-        stands = "stands" if one else "stand"
-        name = ranks_phrase([*found.blamed], len(members))
-        return f"{name} {stands} still in step {stall.step:,}, outside any collective"
-    if members[found.blamed[0]].finished:
-        has = "has" if one else "have"
-        it = "it" if one else "them"
-        name = ranks_phrase([*found.blamed], len(members))
-        return f"{name} {has} finished: the others wait for {it} in step {stall.step:,}"
-    if found.sequence is not None:
-        return f"{who} missing: not in {_collective(state, stall)}"
-    behind = members[found.blamed[0]].step
-    if behind < stall.step:
-        return f"{who} missing: still in step {behind:,}, the others in {stall.step:,}"
-    return f"{who} missing: {_silence(state, found.blamed[0])}"
+    ranks = state.ranks
+    if diagnosis.kind == "asking":
+        rest = (
+            ": waiting for the ranks' answers" if diagnosis.awaits_answers else ", and no rank has answered"
+        )
+        return f"no rank is behind in step {diagnosis.step:,}{rest}"
+    if diagnosis.kind == "dead":
+        return dead_words(state, diagnosis.ranks)
+    if diagnosis.kind == "transport":
+        why = "transport" if diagnosis.on_device else "transport or device"
+        return f"all ranks are in {_collective(state, diagnosis)}, none completes it: {why}"
+    if diagnosis.kind == "device":
+        return stuck_words(state.ranks, diagnosis.ranks, diagnosis.since_ns)
+    if diagnosis.kind == "mismatch":
+        if diagnosis.mismatch is not None:
+            return _sides(diagnosis.mismatch, len(ranks))
+        return _in_different_steps(state, diagnosis)
+    who, single = _who(state, diagnosis.ranks)
+    if diagnosis.outside:
+        makes = "makes" if single else "make"
+        name = ranks_phrase(diagnosis.ranks, len(ranks))
+        return f"{name} {makes} no progress in step {diagnosis.step:,}, outside any collective"
+    if ranks[diagnosis.ranks[0]].finished:
+        has = "has" if single else "have"
+        it = "it" if single else "them"
+        name = ranks_phrase(diagnosis.ranks, len(ranks))
+        return f"{name} {has} finished: the others wait for {it} in step {diagnosis.step:,}"
+    if diagnosis.sequence is not None:
+        return f"{who} missing: not in {_collective(state, diagnosis)}"
+    behind = ranks[diagnosis.ranks[0]].step
+    if behind < diagnosis.step:
+        return f"{who} missing: still in step {behind:,}, the others in {diagnosis.step:,}"
+    return f"{who} missing: {_silence(state, diagnosis.ranks[0])}"
 
 
-def detail(state: RunState, stall: Standstill, told: Sequence[RankPosition], now_ns: int) -> tuple[str, ...]:
-    """Who waits where, and where those are that they wait for: a line each."""
-    found = stall.found
+def detail(state: RunState, diagnosis: Diagnosis, positions: Sequence[RankPosition]) -> tuple[str, ...]:
+    """Which ranks wait in which collective, and where the missing ranks are: a line each."""
     lines = []
-    if found.waiting and found.kind in ("missing", "dead", "device") and not found.alone:
-        who = ranks_phrase([*found.waiting], len(state.ranks))
-        since = time.strftime("%H:%M:%S", time.localtime(state.unix_s(stall.since_ns)))
-        lines.append(f"{who} {'waits' if len(found.waiting) == 1 else 'wait'} there since {since}")
-    named = [t for t in told if t.rank in found.blamed][:TOLD_APART]
-    if found.kind in ("mismatch", "transport", "asking"):
-        named = [*told][:TOLD_APART]
-    for one in named:
-        lines.append(_where(one))
-        if found.kind == "missing" and not state.ranks[one.rank].finished:
-            lines.append(_process(state, one))
-            if one.operation and one.rank in found.blamed and not found.alone:
-                lines.append(f"rank {one.rank} itself waits in {_own_operation(state, stall, one.rank)}")
-        lines += device_lines(state.ranks[one.rank], stall.since_ns)
-    more = len(found.blamed) - TOLD_APART
-    if more > 0 and found.kind in ("missing", "dead", "device"):
+    if diagnosis.waiting and diagnosis.kind in ("missing", "dead", "device") and not diagnosis.outside:
+        who = ranks_phrase(diagnosis.waiting, len(state.ranks))
+        since = time.strftime("%H:%M:%S", time.localtime(state.unix_s(diagnosis.since_ns)))
+        lines.append(f"{who} {'waits' if len(diagnosis.waiting) == 1 else 'wait'} there since {since}")
+    detailed = [position for position in positions if position.rank in diagnosis.ranks][:MAX_DETAILED]
+    if diagnosis.kind in ("mismatch", "transport", "asking"):
+        detailed = [*positions][:MAX_DETAILED]
+    for position in detailed:
+        lines.append(_where(position))
+        if diagnosis.kind == "missing" and not state.ranks[position.rank].finished:
+            lines.append(_process(state, position))
+            if position.operation and position.rank in diagnosis.ranks and not diagnosis.outside:
+                lines.append(
+                    f"rank {position.rank} itself waits in {_own_operation(state, diagnosis, position.rank)}"
+                )
+        lines += device_lines(state.ranks[position.rank], diagnosis.since_ns)
+    more = len(diagnosis.ranks) - MAX_DETAILED
+    if more > 0 and diagnosis.kind in ("missing", "dead", "device"):
         lines.append(f"and {more} more rank{'s' if more > 1 else ''}")
     return tuple(lines)
 
 
-def opinions(state: RunState, since_ns: int) -> tuple[str, ...]:
-    """What torch's own analyser found in the flight recorders' dumps of this stall, and NCCL: a line each."""
-    said = []
-    for kind, whose in (("analyser", "torch's analyser"), ("ras", "NCCL itself")):
-        asked_ns, lines = state.opinions.get(kind, (0, ()))
-        said += [f"{whose}: {line}" for line in lines if asked_ns >= since_ns]
-    return tuple(said)
+def analyser_lines(state: RunState, since_ns: int) -> tuple[str, ...]:
+    """Results of torch's flight recorder analyser and of NCCL RAS for this stall, a line each."""
+    result: list[str] = []
+    for kind, source in (("analyser", "torch's analyser"), ("ras", "NCCL RAS")):
+        asked_ns, lines = state.analyser_results.get(kind, (0, ()))
+        result += [f"{source}: {line}" for line in lines if asked_ns >= since_ns]
+    return tuple(result)
 
 
 def dead_words(state: RunState, dead: Sequence[int]) -> str:
     """`rank 2 was killed by SIGKILL at step 340 (out of memory?) and 3 more`."""
     if not dead:
-        return "no rank is there any more"
-    member = state.ranks[dead[0]]
+        return "all ranks have exited"
+    rank_state = state.ranks[dead[0]]
     more = f" and {len(dead) - 1} more" if len(dead) > 1 else ""
     how = (
-        describe_exit(member, ended_step(state, dead[0]))
-        if member.ended_badly
-        else f"is silent, and so is its host {member.host}"
+        describe_exit(rank_state, ended_step(state, dead[0]))
+        if rank_state.ended_badly
+        else f"does not report, nor does its host {rank_state.host}"
     )
     return f"rank {dead[0]} {how}{more}"
 
 
 def _who(state: RunState, ranks: Sequence[int]) -> tuple[str, bool]:
-    """`rank 1 is` and whether it is one."""
-    one = len(ranks) == 1
-    return f"{ranks_phrase([*ranks], len(state.ranks))} {'is' if one else 'are'}", one
+    """`rank 1 is`, and whether it is a single rank."""
+    single = len(ranks) == 1
+    return f"{ranks_phrase(ranks, len(state.ranks))} {'is' if single else 'are'}", single
 
 
-def _number(stall: Standstill) -> str:
-    found = stall.found
-    group = f" of group {found.group}" if found.group != "0" else ""
-    return f"sequence {found.sequence or 0:,}{group}"
+def _number(diagnosis: Diagnosis) -> str:
+    group = f" of group {diagnosis.group}" if diagnosis.group != "0" else ""
+    return f"sequence {diagnosis.sequence or 0:,}{group}"
 
 
-def _collective(state: RunState, stall: Standstill) -> str:
-    """`all_reduce 3 of step 12,480`, as far as known: the one that the waiting ranks are in."""
-    found = stall.found
+def _collective(state: RunState, diagnosis: Diagnosis) -> str:
+    """`all_reduce 3 of step 12,480`, as far as known: the collective that the waiting ranks are in."""
     operations = (
-        pending(answer_since(state.ranks[rank], stall.since_ns), found.group) for rank in found.waiting
+        pending_operation(answer_since(state.ranks[rank], diagnosis.since_ns), diagnosis.group)
+        for rank in diagnosis.waiting
     )
     op = next((op for op in operations if op is not None), None)
-    phases = {state.ranks[rank].phase for rank in found.waiting}
+    phases = {state.ranks[rank].phase for rank in diagnosis.waiting}
     name = (
         operation_name(op) if op is not None else "all_reduce" if phases == {"backward"} else "a collective"
     )
     count = ""
-    if name == "all_reduce" and found.blamed and found.kind != "device":
-        missing = state.ranks[found.blamed[0]]
-        if missing.bucket is not None and missing.step == stall.step:
+    if name == "all_reduce" and diagnosis.ranks and diagnosis.kind != "device":
+        missing = state.ranks[diagnosis.ranks[0]]
+        if missing.bucket is not None and missing.step == diagnosis.step:
             count = f" {missing.bucket + 1}"
-    return f"{name}{count} of step {stall.step:,}"
+    return f"{name}{count} of step {diagnosis.step:,}"
 
 
 def _sides(mismatch: Mismatch, world: int) -> str:
@@ -165,54 +174,106 @@ def _sides(mismatch: Mismatch, world: int) -> str:
     names = {operation_name(side.operation) for side in mismatch.sides}
     parts = []
     for side in mismatch.sides:
-        one = len(side.ranks) == 1
+        single = len(side.ranks) == 1
         what = operation_words(side.operation) if len(names) == 1 else operation_name(side.operation)
-        parts.append(f"{ranks_phrase([*side.ranks], world)} {'calls' if one else 'call'} {what}")
+        parts.append(f"{ranks_phrase(side.ranks, world)} {'calls' if single else 'call'} {what}")
     return " where ".join(parts)
 
 
-def _unlike(state: RunState, stall: Standstill) -> str:
-    found, members = stall.found, state.ranks
-    if not found.blamed:
+def _in_different_steps(state: RunState, diagnosis: Diagnosis) -> str:
+    ranks = state.ranks
+    if not diagnosis.ranks:
         return "the ranks wait for each other in different process groups"
-    who = ranks_phrase([*found.blamed], len(members))
-    waits = "waits" if len(found.blamed) == 1 else "wait"
-    own = members[found.blamed[0]].step
-    return f"{who} {waits} in a collective of step {own:,}, the others in one of step {stall.step:,}"
+    who = ranks_phrase(diagnosis.ranks, len(ranks))
+    waits = "waits" if len(diagnosis.ranks) == 1 else "wait"
+    own = ranks[diagnosis.ranks[0]].step
+    return f"{who} {waits} in a collective of step {own:,}, the others in one of step {diagnosis.step:,}"
 
 
 def _silence(state: RunState, rank: int) -> str:
     return "its process is stopped (SIGSTOP)" if state.ranks[rank].stopped else "it does not answer"
 
 
-def _where(one: RankPosition) -> str:
+def _where(position: RankPosition) -> str:
     """`rank 1, node0, pid 4312, is in train.py:88 tokenize`."""
-    pid = f", pid {one.pid}" if one.pid is not None else ""
-    name = f"rank {one.rank}, {one.host}{pid},"
-    if one.user_call is not None:
-        return f"{name} {'is' if one.process == 'alive' else 'was'} in {place(one.user_call)}"
-    if one.process in ("alive", "stopped", "silent"):
-        return (
-            f"{name} has not told where it is" if one.at_s is None else f"{name} is in no code of the user's"
-        )
-    return f"{name} {one.process}"
+    pid = f", pid {position.pid}" if position.pid is not None else ""
+    name = f"rank {position.rank}, {position.host}{pid},"
+    if position.user_call is not None:
+        return f"{name} {'is' if position.process == 'alive' else 'was'} in {place(position.user_call)}"
+    if position.process in ("alive", "stopped", "silent"):
+        return f"{name} has not answered" if position.at_s is None else f"{name} is not in user code"
+    return f"{name} {position.process}"
 
 
-def _process(state: RunState, one: RankPosition) -> str:
-    member = state.ranks[one.rank]
-    cpu = f", {member.cpu_pct:.0f}% CPU" if member.cpu_pct is not None else ""
-    if one.process == "stopped":
+def _process(state: RunState, position: RankPosition) -> str:
+    rank_state = state.ranks[position.rank]
+    cpu = f", {rank_state.cpu_pct:.0f}% CPU" if rank_state.cpu_pct is not None else ""
+    if position.process == "stopped":
         return "its process is stopped (SIGSTOP)"
-    if one.process == "silent":
-        return (
-            f"its process gives no answer{cpu}: something holds its interpreter (the GIL), or it is stopped"
-        )
+    if position.process == "silent":
+        return f"its process does not answer{cpu}: the interpreter lock (GIL) is held, or it is stopped"
     return f"its process is alive{cpu}"
 
 
-def _own_operation(state: RunState, stall: Standstill, rank: int) -> str:
-    op = pending(answer_since(state.ranks[rank], stall.since_ns))
+def _own_operation(state: RunState, diagnosis: Diagnosis, rank: int) -> str:
+    op = pending_operation(answer_since(state.ranks[rank], diagnosis.since_ns))
     if op is None:
         return "a collective"
     group = f" of group {op.group}" if op.group != "0" else ""
     return f"{operation_words(op)} (sequence {op.sequence:,}{group})"
+
+
+def device_words(device: DeviceWord | None) -> str:
+    """`its GPU makes no progress in forward of step 30: a kernel does not complete`; may be empty."""
+    if device is None:
+        return ""
+    where = f"{device.phase} of step {device.step:,}" if device.phase else f"step {device.step:,}"
+    number = f"all_reduce {device.bucket + 1} of step {device.step:,}"
+    if device.state == "idle":
+        return "its GPU has finished all its work: the host is late"
+    if device.state == "error":
+        return f"its GPU reports an error: {device.error}"
+    if device.state == "collective":
+        return f"its GPU is in {number}: its gradients are ready, the all-reduce does not complete"
+    if device.state == "compute":
+        before = f" and has not reached {number}" if device.bucket >= 0 else ""
+        return f"its GPU makes no progress in {where}{before}: a kernel does not complete"
+    if device.state == "either":
+        return f"its GPU makes no progress in {where}: a kernel or an all-reduce does not complete"
+    return ""
+
+
+def device_lines(rank_state: RankState, since_ns: int) -> list[str]:
+    """Whether a rank's host or its GPU makes no progress, from its events and its stack: a line each."""
+    answer = answer_since(rank_state, since_ns)
+    lines = [
+        device_words(device_since(rank_state, since_ns)),
+        waits_for_device(answer.stacks) if answer else "",
+    ]
+    return [line for line in lines if line]
+
+
+def stuck_words(rank_states: Sequence[RankState], ranks: Sequence[int], since_ns: int) -> str:
+    """`the GPU of rank 2 makes no progress in backward of step 30`: where the first of them is."""
+    single = len(ranks) == 1
+    gpus = f"the GPU{'' if single else 's'} of {ranks_phrase(ranks, len(rank_states))}"
+    device = device_since(rank_states[ranks[0]], since_ns)
+    if device is None or device.state == "error":
+        return f"{gpus} {'reports an error' if single else 'report errors'}"
+    where = f"{device.phase} of step {device.step:,}" if device.phase else f"step {device.step:,}"
+    return f"{gpus} {'makes' if single else 'make'} no progress in {where}"
+
+
+def waits_for_device(stacks: Iterable[Stack]) -> str:
+    """`its host waits for the GPU in train.py:88 step`, if that is the main thread's innermost call."""
+    kept = tuple(stacks)
+    stack = main_stack(kept)
+    inner = stack.frames[0] if stack is not None and stack.frames else None
+    if inner is None:
+        return ""
+    in_torch = inner.function == "synchronize" and _SYNCHRONISE.search(inner.file) is not None
+    in_users = is_users(inner.file) and _WAITS.search(inner.code) is not None
+    call = user_call(kept)
+    return (
+        f"its host waits for the GPU in {place(call)}" if call is not None and (in_torch or in_users) else ""
+    )

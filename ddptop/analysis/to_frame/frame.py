@@ -12,9 +12,9 @@ import numpy as np
 
 from ddptop.analysis.health.alerts import alerts
 from ddptop.analysis.ranks import group_state
-from ddptop.analysis.stall.diagnosis import stall, standstill
-from ddptop.analysis.stall.rule import rank_states
-from ddptop.analysis.stall.testimony import deaths
+from ddptop.analysis.stall.current import current_stall, stall_diagnosis
+from ddptop.analysis.stall.detection import rank_states
+from ddptop.analysis.stall.rank_position import deaths
 from ddptop.analysis.steps.medians import known
 from ddptop.analysis.straggler.cost import present
 from ddptop.analysis.to_frame.on_request import heat, timeline
@@ -59,26 +59,26 @@ def build(
     detail, straggler = made_of.detail, made_of.straggler
     outcome: RunOutcome = state.run.state if state.run is not None else "live"
     states = rank_states(state, now_ns)
-    stood = standstill(state, states, now_ns)
+    diagnosis = stall_diagnosis(state, states, now_ns)
     simulated = state.run is not None and state.run.simulated
     in_world = focus is not None and 0 <= focus < figures.world
     return Frame(
         source="simulated" if simulated else source,
         unix_s=state.unix_s(now_ns),
-        run=_run(state, now_ns, group_state(states, outcome, stalled=stood is not None), recording),
+        run=_run(state, now_ns, group_state(states, outcome, stalled=diagnosis is not None), recording),
         group=_group(state, made_of),
         ranks=rank_columns(state, states, made_of, now_ns),
         buckets=bucket_figures(state, detail),
         straggler=with_throttle(straggler, state.ranks),
         suspect=made_of.suspect,
-        alerts=alerts(state, states, straggler, stood, now_ns),
+        alerts=alerts(state, states, straggler, diagnosis, now_ns),
         happenings=state.log.all(),
         overhead=_overhead(state),
         history=state.history.since(cursor),
         focus=rank_steps(state, detail, focus) if in_world and focus is not None else None,
         records=sum(member.records for member in state.ranks),
         lost_records=sum(member.lost_records for member in state.ranks),
-        stall=stall(state, stood, now_ns),
+        stall=current_stall(state, diagnosis, now_ns),
         deaths=deaths(state, now_ns),
         logged=logged(state.ranks, focus),
         gpus=gpu_facts(state.ranks),

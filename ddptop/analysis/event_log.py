@@ -1,4 +1,4 @@
-"""What happened, newest last. The same thing on many ranks at about the same time is one line."""
+"""The log of events. An event on many ranks at about the same time is one line."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 KEPT = 100
 UNORDERED = frozenset({"warning"})
-"""Kinds of which several happen at once on each rank, in whatever order."""
+"""Kinds of which one rank may have several at once, in any order."""
 TOGETHER_S = 30.0
-"""Ranks of one run join, restart and end within seconds; what comes half a minute later is another story."""
+"""Ranks join, restart and end within seconds of each other; events further apart have lines of their own."""
 
 
 @dataclass(slots=True)
@@ -28,16 +28,16 @@ class _Entry:
     text: str
     incarnation: int
     world: int = 0
-    seen: set[int] = field(default_factory=set)
+    counted: set[int] = field(default_factory=set)
 
 
-class Log:
-    """The last hundred happenings."""
+class EventLog:
+    """The last hundred events."""
 
     def __init__(self) -> None:
         self._entries: list[_Entry] = []
         self.incarnation = 0
-        """Elastic restarts so far: of what is added from here on."""
+        """Elastic restarts so far; kept with each event that is added."""
 
     def add(
         self,
@@ -49,7 +49,7 @@ class Log:
         rank: int | None = None,
         step: int | None = None,
     ) -> None:
-        """One thing, told in full by `message`."""
+        """Add an event of which `message` is the whole text."""
         ranks = [] if rank is None else [rank]
         self._put(_Entry(unix_s, kind, severity, ranks, step, message, self.incarnation))
 
@@ -64,14 +64,14 @@ class Log:
         severity: Severity = "info",
         step: int | None = None,
     ) -> None:
-        """The same `text` (`joined`) of many ranks shares a line that says which or how many."""
+        """Add an event of one rank; the same `text` (`joined`) of several ranks becomes one line."""
         same = (text, world, self.incarnation)
         for entry in reversed(self._entries):
             if entry.kind != kind or unix_s - entry.unix_s > TOGETHER_S:
                 continue
-            if (entry.text, entry.world, entry.incarnation) == same and rank not in entry.seen:
+            if (entry.text, entry.world, entry.incarnation) == same and rank not in entry.counted:
                 entry.ranks.append(rank)
-                entry.seen.add(rank)
+                entry.counted.add(rank)
                 return
             if kind not in UNORDERED:
                 break
@@ -80,7 +80,7 @@ class Log:
     def _put(self, entry: _Entry) -> None:
         self._entries.append(entry)
         if len(self._entries) > KEPT:
-            # By time, not by order of arrival: a batch of steps tells of an earlier moment.
+            # By time, not by order of arrival: a batch of steps is about an earlier time.
             self._entries.remove(min(self._entries, key=lambda e: e.unix_s))
 
     def all(self) -> tuple[Happening, ...]:

@@ -1,0 +1,141 @@
+"""The present stall: its diagnosis, the stall as frames carry it, and its lines in the log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ddptop.analysis.health.exits import ended_badly
+from ddptop.analysis.ranks import NS
+from ddptop.analysis.stall import sentences
+from ddptop.analysis.stall.detection import COMPILE_GRACE_NS, rank_states, stall_limit_ns, stalled_since
+from ddptop.analysis.stall.diagnosis import Diagnosis, diagnose
+from ddptop.analysis.stall.rank_position import rank_position, rank_progress
+from ddptop.frames.phrases import ranks_phrase
+from ddptop.frames.stall import MAX_POSITIONS, Stall
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddptop.analysis.state import RunState
+    from ddptop.protocol.vocabulary import RankStatus
+
+ANSWER_NS = 5 * NS
+"""Time given to the ranks to answer before a missing answer means something."""
+
+ALL_THREADS = 2
+"""Ranks shown with the stacks of all threads: usually a missing one and one that waits."""
+
+CHECK_NS = NS // 2
+"""Interval between two checks for the log, in the time of the messages: a check loops over all ranks."""
+
+
+def stall_diagnosis(state: RunState, statuses: Sequence[RankStatus], now_ns: int) -> Diagnosis | None:
+    """The diagnosis of the present stall; None where there is none. `statuses`: of all ranks."""
+    since_ns = stalled_since(state, now_ns, grace_ns=COMPILE_GRACE_NS)
+    if since_ns is None:
+        return None
+    ranks = state.ranks
+    awaits_answers = now_ns < since_ns + stall_limit_ns(state) + ANSWER_NS
+    dead = ended_badly(ranks)
+    dead += [rank for rank, status in enumerate(statuses) if status == "lost" and rank not in dead]
+    running = [rank for rank, rank_state in enumerate(ranks) if rank_state.running and rank not in dead]
+    finished = tuple(r for r, rank_state in enumerate(ranks) if rank_state.finished and r not in dead)
+    if dead or not running:
+        result = Diagnosis("dead", tuple(dead), tuple(running))
+    elif finished:
+        result = Diagnosis("missing", finished, tuple(running))
+    else:
+        progress = [rank_progress(state, rank, since_ns, now_ns) for rank in running]
+        result = diagnose(progress, awaits_answers=awaits_answers)
+    step = min((ranks[rank].step for rank in result.waiting or result.ranks), default=0)
+    return replace(result, since_ns=since_ns, step=step, awaits_answers=awaits_answers)
+
+
+def current_stall(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> Stall | None:
+    """The diagnosed stall with sentences and evidence, for frames; None where there is none."""
+    if diagnosis is None:
+        return None
+    since_ns, group = diagnosis.since_ns, diagnosis.group
+    positions = tuple(
+        rank_position(state, rank, now_ns, since_ns=since_ns, group=group, all_threads=i < ALL_THREADS)
+        for i, rank in enumerate(_shown_ranks(diagnosis, len(state.ranks)))
+    )
+    return Stall(
+        kind=diagnosis.kind,
+        since_s=state.unix_s(since_ns),
+        step=diagnosis.step,
+        ranks=diagnosis.ranks,
+        waiting=diagnosis.waiting,
+        sentence=sentences.sentence(state, diagnosis),
+        detail=(
+            *sentences.detail(state, diagnosis, positions),
+            *sentences.analyser_lines(state, since_ns),
+        ),
+        positions=positions,
+    )
+
+
+def _shown_ranks(diagnosis: Diagnosis, world: int) -> list[int]:
+    """The ranks that cause the stall, one that waits, then others."""
+    causes, waiting = diagnosis.ranks, diagnosis.waiting
+    if diagnosis.mismatch is not None:
+        causes = tuple(side.ranks[0] for side in diagnosis.mismatch.sides) + causes
+    first = [*dict.fromkeys(causes)][: MAX_POSITIONS - 1]
+    order = [*first, *waiting[:1], *causes, *waiting[1:], *range(min(world, MAX_POSITIONS))]
+    return [*dict.fromkeys(order)][:MAX_POSITIONS]
+
+
+class StallLog:
+    """Logs stalls as messages arrive, so that the log does not depend on when frames are built."""
+
+    def __init__(self) -> None:
+        self._next_ns = 0
+        self._last_since_ns: int | None = None
+        """When the stall at the last check began. A stall is logged at its second check: at the first one the
+        collector may have been held up itself, with messages still unread."""
+        self._logged: Diagnosis | None = None
+
+    def check(self, state: RunState, now_ns: int) -> None:
+        """`now_ns`: when the newest message arrived."""
+        if now_ns < self._next_ns or not state.ranks:
+            return
+        self._next_ns = now_ns + CHECK_NS
+        diagnosis = None
+        if stalled_since(state, now_ns) is not None:
+            diagnosis = stall_diagnosis(state, rank_states(state, now_ns), now_ns)
+        logged = self._logged
+        if logged is not None and (diagnosis is None or diagnosis.since_ns != logged.since_ns):
+            self._logged = None
+            _log_end(state, logged, now_ns)
+        last_ns, self._last_since_ns = self._last_since_ns, diagnosis.since_ns if diagnosis else None
+        if diagnosis is None or diagnosis.since_ns != last_ns:
+            return
+        if diagnosis.kind == "dead" or (diagnosis.kind == "asking" and diagnosis.awaits_answers):
+            return  # a death is logged as such
+        if self._logged is None or self._logged.key() != diagnosis.key():
+            self._logged = diagnosis
+            _log_stall(state, diagnosis, now_ns)
+
+
+def _log_stall(state: RunState, diagnosis: Diagnosis, now_ns: int) -> None:
+    rank = diagnosis.ranks[0] if len(diagnosis.ranks) == 1 else None
+    text = f"stall: {sentences.short_sentence(state, diagnosis)}"
+    at_s = state.unix_s(now_ns)
+    state.log.add(at_s, "stall", text, severity="critical", rank=rank, step=diagnosis.step)
+
+
+def _log_end(state: RunState, logged: Diagnosis, now_ns: int) -> None:
+    """Only where the run goes on: the end of the run and the restart of a rank are logged as such."""
+    running = [rank for rank in state.ranks if rank.running]
+    moved_ns = min((rank.moved_ns for rank in running), default=logged.since_ns)
+    ended = state.run is not None and state.run.state != "live"
+    if ended or len(running) < len(state.ranks) or moved_ns <= logged.since_ns:
+        return
+    ranks, cause = logged.ranks, ""
+    if ranks:
+        words = {"missing": "missing", "mismatch": "in another collective", "device": "held up by its GPU"}
+        cause = f", {ranks_phrase(ranks, len(state.ranks))} had been {words.get(logged.kind, 'gone')}"
+    text = f"the run continues after {(moved_ns - logged.since_ns) / NS:.0f} s without progress{cause}"
+    rank = ranks[0] if len(ranks) == 1 else None
+    state.log.add(state.unix_s(now_ns), "stall_end", text, rank=rank, step=logged.step)

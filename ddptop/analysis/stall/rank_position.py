@@ -1,0 +1,161 @@
+"""What is known of one rank at a stall or at its exit: how far it has got, its GPU, its stacks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from ddptop.analysis.health.exits import ended_badly, ended_ns, own_call, process_words, reason
+from ddptop.analysis.ranks import NS, STALE_S, DeviceWord
+from ddptop.analysis.stall.diagnosis import RankProgress
+from ddptop.analysis.stall.mismatch import operation_words, pending_operation
+from ddptop.frames import calls
+from ddptop.frames.stall import MAX_POSITIONS, Death, RankPosition
+
+if TYPE_CHECKING:
+    from ddptop.analysis.ranks import RankState
+    from ddptop.analysis.state import RunState
+    from ddptop.protocol.evidence import Evidence
+    from ddptop.protocol.messages import Event
+    from ddptop.protocol.vocabulary import DeviceState, RankPhase
+
+DEFAULT_GROUP = "0"
+
+MAX_OPERATIONS = 32
+"""Collectives of one rank that are compared: those in progress are among the newest."""
+
+
+def answer_since(rank_state: RankState, since_ns: int) -> Evidence | None:
+    """The rank's answer since the stall began; an older one is about another stall."""
+    return (
+        rank_state.evidence if rank_state.evidence is not None and rank_state.evidence_ns > since_ns else None
+    )
+
+
+def _sequence_of(rank_state: RankState, group: str, answer: Evidence | None) -> int | None:
+    """Collectives that the rank is known to have launched in a group."""
+    seen = [state.sequence for state in (answer.groups if answer else ()) if state.name == group]
+    if group == DEFAULT_GROUP and rank_state.sequence is not None:
+        seen.append(rank_state.sequence)
+    return max((number for number in seen if number >= 0), default=None)
+
+
+def rank_progress(state: RunState, rank: int, since_ns: int, now_ns: int) -> RankProgress:
+    """How far a rank has got, from its heartbeats and its answer."""
+    rank_state = state.ranks[rank]
+    answer = answer_since(rank_state, since_ns)
+    names = {DEFAULT_GROUP} | ({group.name for group in answer.groups} if answer is not None else set())
+    sequences = {name: _sequence_of(rank_state, name, answer) for name in sorted(names)}
+    device = device_since(rank_state, since_ns)
+    inside = None
+    if answer is not None:
+        inside = any(not op.done for op in answer.operations) or calls.in_collective(answer.stacks)
+    return RankProgress(
+        rank=rank,
+        step=rank_state.step,
+        bucket=rank_state.bucket,
+        answered=answer is not None,
+        silent=rank_state.stopped
+        or state.interruptions.silence_ns(rank_state.heard_ns, now_ns) > STALE_S * NS,
+        sequences={name: number for name, number in sequences.items() if number is not None},
+        operations=answer.operations[-MAX_OPERATIONS:] if answer is not None else (),
+        inside=inside,
+        device="" if device is None else device.state,
+        device_at=None if device is None or device.state != "collective" else (device.step, device.bucket),
+    )
+
+
+def device_word(event: Event, t_ns: int) -> DeviceWord:
+    """The state of a GPU from an Event("device"); what is malformed is left empty."""
+    state, phase, error = (str(event.fields.get(name) or "") for name in ("state", "phase", "error"))
+    bucket = event.fields.get("bucket")
+    known = cast("DeviceState", state), event.step, cast("RankPhase", phase)
+    return DeviceWord(t_ns, *known, bucket if isinstance(bucket, int) else -1, error)
+
+
+def device_since(rank_state: RankState, since_ns: int) -> DeviceWord | None:
+    """The state of the rank's GPU, if reported since the stall began.
+
+    In a step without bucket detail, the flight recorder may show that no all-reduce is in progress.
+    """
+    device = rank_state.device
+    if device is None or device.t_ns <= since_ns:
+        return None
+    answer = rank_state.evidence if rank_state.evidence_ns > since_ns else None
+    operations = answer.operations if answer is not None else ()
+    if device.state == "either" and operations and all(operation.done for operation in operations):
+        return replace(device, state="compute")
+    return device
+
+
+def rank_position(
+    state: RunState,
+    rank: int,
+    now_ns: int,
+    *,
+    since_ns: int = 0,
+    group: str = DEFAULT_GROUP,
+    all_threads: bool = True,
+) -> RankPosition:
+    """The rank at a stall that began at `since_ns`, or at its exit.
+
+    `group`: the process group of the stall; `all_threads`: with the stacks of all threads.
+    """
+    rank_state = state.ranks[rank]
+    answer = answer_since(rank_state, since_ns)
+    ended = rank_state.ended_badly or rank_state.bye is not None
+    if ended and rank_state.last_words is not None:
+        answer = rank_state.last_words
+    t_ns = rank_state.evidence_ns if answer is rank_state.evidence else None
+    if ended:
+        process = process_words(rank_state)
+        t_ns = ended_ns(rank_state)
+    elif rank_state.stopped:
+        process = "stopped"
+    else:
+        silent_ns = state.interruptions.silence_ns(rank_state.heard_ns, now_ns)
+        process = "silent" if silent_ns > STALE_S * NS else "alive"
+    return RankPosition(
+        rank=rank,
+        host=rank_state.host,
+        pid=rank_state.hello.pid if rank_state.hello else None,
+        process=process,
+        step=rank_state.step,
+        bucket=rank_state.bucket,
+        sequence=_sequence_of(rank_state, group, answer),
+        group=group,
+        operation=operation_words(pending_operation(answer, group) or pending_operation(answer)),
+        user_call=own_call(rank_state) if ended else calls.user_call(answer.stacks) if answer else None,
+        traces=calls.traces(answer.stacks, all_threads=all_threads) if answer else (),
+        at_s=state.unix_s(t_ns) if answer is not None and t_ns is not None else None,
+    )
+
+
+def deaths(state: RunState, now_ns: int) -> tuple[Death, ...]:
+    """The ranks that died, in order of time, the cause of the others first; at most MAX_POSITIONS."""
+    result = []
+    for i, rank in enumerate(ended_badly(state.ranks)[:MAX_POSITIONS]):
+        rank_state = state.ranks[rank]
+        result.append(
+            Death(
+                rank=rank,
+                since_s=state.unix_s(ended_ns(rank_state)),
+                step=ended_step(state, rank),
+                exit_code=rank_state.exit_code,
+                signal=rank_state.signal,
+                reason=reason(rank_state),
+                position=rank_position(state, rank, now_ns, all_threads=i == 0),
+            )
+        )
+    return tuple(result)
+
+
+def ended_step(state: RunState, rank: int) -> int:
+    """The step in which a rank ended; its last message on that may be half a second old.
+
+    Where all ranks share one process group, no other can be more than a step ahead of it.
+    """
+    step = state.ranks[rank].step
+    if state.groups.only(len(state.ranks)) is None:
+        return step
+    return max(step, max(rank_state.step for rank_state in state.ranks) - 1)

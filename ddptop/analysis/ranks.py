@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import FINISHED, LEFT, WELL, Phase
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ STALE_S = 3 * HEARTBEAT_S
 SILENT_S = 10.0
 """After this the host is taken for gone."""
 PHASE_NAMES: Mapping[int, RankPhase] = {phase.value: cast("RankPhase", phase.name.lower()) for phase in Phase}
-NS = 1_000_000_000
 
 
 @dataclass(slots=True)

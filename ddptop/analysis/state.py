@@ -12,12 +12,12 @@ import numpy as np
 from ddptop.analysis.event_log import EventLog
 from ddptop.analysis.health.loss_spread import LossSpread
 from ddptop.analysis.health.replicas import Replicas
-from ddptop.analysis.ranks import NS
 from ddptop.analysis.steps.clocks import HostClocks, Interruptions, TimerBounds
 from ddptop.analysis.steps.kept import KeptSteps
 from ddptop.analysis.steps.pairing import Groups, Layouts, Pairing
 from ddptop.analysis.steps.windows import StepWindow
 from ddptop.frames.history import KEPT_POINTS, HistoryStore
+from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import IO
 
 from ddptop.host.folders import RunDirectoryError, open_private
+from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Event, Scalar
-
-NS = 1_000_000_000
 
 DEADLINE_NS = 60 * NS
 """Importing torch takes seconds, on a busy machine with a cold disk tens of them."""

@@ -14,10 +14,11 @@ from ddptop.collector.admission import Admission, Mishaps
 from ddptop.collector.record import Record
 from ddptop.collector.stall_watch import StallWatch, living_sessions
 from ddptop.frames.frame import History
-from ddptop.host.rank_processes import ProcessWatch, RankProcess
+from ddptop.host.exits import RankProcess
+from ddptop.host.rank_processes import ProcessWatch
 from ddptop.protocol.codec import encode
 from ddptop.protocol.evidence import Evidence
-from ddptop.protocol.limits import MAX_TEXT
+from ddptop.protocol.limits import MAX_TEXT, NS
 from ddptop.protocol.messages import LEFT, WELL, Bye, Clock, Event, Hello, Message, Received, Scalar, Steps
 from ddptop.recording.history import GROUP, Found, Past, joined, picked
 from ddptop.transport.receiver import AckedReceiver
@@ -102,9 +103,7 @@ class PastPoints:
         return tuple(found)
 
 
-NS = 1_000_000_000
-
-TELL_REFUSED_NS = 10 * NS
+REPORT_REFUSED_NS = 10 * NS
 """Least time between two counts of refused messages: who sends them in a loop does not fill the recording."""
 
 MADE_UP_BOUND_NS = 50_000
@@ -137,9 +136,9 @@ class Intake:
         self.world_size = 0
         """0: no rank has said it yet."""
         self._mishaps = Mishaps()
-        self._told_refused = (0, 0)
-        self._tell_refused_ns = 0
-        record.tell_past(PastPoints(reducer))
+        self._reported_refused = (0, 0)
+        self._report_refused_ns = 0
+        record.set_past(PastPoints(reducer))
 
     def drain(self, now_ns: int) -> int:
         """Take all that has arrived; returns the number of messages."""
@@ -151,18 +150,18 @@ class Intake:
                 self._mishaps.note()
         return len(arrived)
 
-    def tell_refused(self, now_ns: int, *, final: bool = False) -> None:
+    def report_refused(self, now_ns: int, *, final: bool = False) -> None:
         """Say how many messages were refused or failed, where that has changed since it was last said."""
         counts = (self._receiver.refused, self._mishaps.count)
-        if counts == self._told_refused or (now_ns < self._tell_refused_ns and not final):
+        if counts == self._reported_refused or (now_ns < self._report_refused_ns and not final):
             return
-        self._told_refused, self._tell_refused_ns = counts, now_ns + TELL_REFUSED_NS
+        self._reported_refused, self._report_refused_ns = counts, now_ns + REPORT_REFUSED_NS
         fields: dict[str, Scalar] = {
             "refused": counts[0],
             "failed": counts[1],
             "reason": self._receiver.refused_why[:MAX_TEXT],
         }
-        self.say(Event("refused_messages", now_ns, -1, -1, fields), now_ns)
+        self.report(Event("refused_messages", now_ns, -1, -1, fields), now_ns)
 
     def acknowledge(self, now_ns: int) -> None:
         """Let the recording write what is due, and ack what it has written."""
@@ -170,7 +169,7 @@ class Intake:
         self._receiver.detail_every = self._reducer.state.detail_every
         self._receiver.acknowledge(safe=self._record.safe)
 
-    def say(
+    def report(
         self, message: Message, now_ns: int, *, about: RankProcess | None = None, keep: bool = True
     ) -> None:
         """A message of the collector's own, about the group or about one rank's process."""
@@ -191,7 +190,7 @@ class Intake:
             hello = self._admission.returning(rank, session)
             if hello is not None:
                 self._note(Received(now_ns, rank, session, 0, hello), now_ns)
-                self.say(Event("rank_returned", now_ns, rank, -1, {"session": session}), now_ns)
+                self.report(Event("rank_returned", now_ns, rank, -1, {"session": session}), now_ns)
         self._note(received, now_ns)
         self._keep(received, body)
         self._note_trouble(received, now_ns)
@@ -204,16 +203,16 @@ class Intake:
             self._session_of[message.rank] = session
             if not self._watched and message.host not in self._hosts:
                 self._hosts.add(message.host)
-                self.say(Clock(now_ns, message.host, 0, MADE_UP_BOUND_NS), now_ns)
+                self.report(Clock(now_ns, message.host, 0, MADE_UP_BOUND_NS), now_ns)
             if self._watched:
                 process = RankProcess(session, message.rank, message.pid)
                 self._watch.add(process, message.unix_ns / NS, now_ns)
         elif isinstance(message, Bye):
-            self._watch.said_bye(session, left=message.reason == LEFT)
+            self._watch.note_bye(session, left_group=message.reason == LEFT)
             self._admission.note_bye(received.rank, session)
         else:
             trains = isinstance(message, Steps)
-            self._watch.heard(session, now_ns, trains=trains)
+            self._watch.note_message(session, now_ns, trains=trains)
             if trains:
                 self._admission.note_bye(received.rank, session, said=False)
 
@@ -246,7 +245,7 @@ class Intake:
         if event.kind in ("lost_rank", "exit"):
             self._watch.forget(session)
         elif event.kind == "process":
-            self._watch.recall_held(session, event.fields.get("state") == "stopped")
+            self._watch.recall_stopped(session, event.fields.get("state") == "stopped")
 
     def _keep(self, received: Received, body: bytes) -> None:
         self._record.add(received, body)

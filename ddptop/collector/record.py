@@ -29,7 +29,7 @@ class Record:
         """Of the recording; with a number behind it where another run had the name first."""
         self._writer: Writer | None = None
         self._trouble: str | None = None
-        self._told: str | None = None
+        self._taken_note: str | None = None
         self._kept_ns: dict[int, int] = {}
         for self.path in numbered(path) if path is not None else ():
             try:
@@ -41,7 +41,7 @@ class Record:
                 self._trouble = f"not recorded: {self.path}: {reason}"
             return
 
-    def tell_past(self, past: PastTeller) -> None:
+    def set_past(self, past: PastTeller) -> None:
         """From whom the recording learns the group's history."""
         if self._writer is not None:
             self._writer.past = past
@@ -51,12 +51,12 @@ class Record:
         """Why there is no recording, or less than all, in words."""
         return self._trouble or (self._writer.note if self._writer else None)
 
-    def news(self) -> str | None:
+    def take_new_note(self) -> str | None:
         """The note, when it has changed since it was last asked for."""
-        if self.note == self._told:
+        if self.note == self._taken_note:
             return None
-        self._told = self.note
-        return self._told
+        self._taken_note = self.note
+        return self._taken_note
 
     @property
     def existing(self) -> str | None:
@@ -91,10 +91,10 @@ class Record:
         if self._writer is not None:
             self._writer.tick(now_ns)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """See to it that the file is where it is said to be; once a second will do."""
         if self._writer is not None:
-            self._writer.look()
+            self._writer.check()
 
     def flush(self) -> None:
         """Write everything."""

@@ -19,7 +19,7 @@ from ddptop.collector.launcher import Alone, Arguments, LauncherPipe, ranks_star
 from ddptop.collector.record import Earlier, Record, earlier
 from ddptop.collector.stall_watch import StallWatch, living_sessions
 from ddptop.collector.viewers import Viewers
-from ddptop.collector.watch import Chores, Ends
+from ddptop.collector.watch import HostWatch
 from ddptop.frames.frame import Frame
 from ddptop.host.gpus import GpuSampler
 from ddptop.host.nccl_ras import RasAsker
@@ -34,14 +34,12 @@ from ddptop.host.runs import (
     remove_run_directory,
     view_endpoint,
 )
-from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, VERSION
+from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, NS, VERSION
 from ddptop.protocol.messages import Event, Run, Scalar
 from ddptop.protocol.vocabulary import RunOutcome
 from ddptop.transport.credit import CreditServer
 from ddptop.transport.receiver import AckedReceiver
 from ddptop.transport.sockets import new_context
-
-NS = 1_000_000_000
 
 TICK_MS = 100
 """Longest sleep: acks follow the recording's flush, which is due every 250 ms."""
@@ -115,7 +113,7 @@ class Collector:
                 return None
             time.sleep(BREATH_S)
         self._hear_last_words()
-        self._ends.tell_of_the_rest(time.monotonic_ns())
+        self._host.report_unaccounted(time.monotonic_ns())
         self._finish()
         return self._summary()
 
@@ -162,10 +160,9 @@ class Collector:
             admission,
             watched=not arguments.simulated,
         )
-        self._flights = FlightAnalyser(flight_folder(self._directory), self._record.path, self._intake.say)
+        self._flights = FlightAnalyser(flight_folder(self._directory), self._record.path, self._intake.report)
         stack.callback(self._flights.close)
-        self._ras = RasAsker(self._intake.say)
-        self._ends = Ends(self._directory, watch, self._intake, self._reducer, self._stalls)
+        self._ras = RasAsker(self._intake.report)
         for source in (self._pipe.descriptor, receiver.socket, self._server.socket):
             self._poller.register(source, zmq.POLLIN)
 
@@ -189,19 +186,20 @@ class Collector:
             self._say_run("live", now_ns, started_at=started_at)
             # A replay must see a stall when this run saw it.
             settings = Event("settings", now_ns, -1, -1, {"stall_s": self._arguments.stall_s})
-            self._intake.say(settings, now_ns)
+            self._intake.report(settings, now_ns)
         if before.recording is not None or before.started_at is not None:
-            self._intake.say(Event("collector_restart", now_ns, -1, -1, {"pid": os.getpid()}), now_ns)
-        self._chores = Chores(
+            self._intake.report(Event("collector_restart", now_ns, -1, -1, {"pid": os.getpid()}), now_ns)
+        self._host = HostWatch(
             self._arguments,
             self._record,
             self._intake,
+            self._reducer,
+            self._stalls,
             self._watch,
-            self._ends,
             self._gpus,
             started_at=started_at,
         )
-        self._chores.announce()
+        self._host.update_run_file()
         self._turned_ns = time.monotonic_ns()
 
     def _round(self) -> int:
@@ -209,15 +207,15 @@ class Collector:
         ready = dict(self._poller.poll(self._viewers.wait_ms(time.monotonic_ns(), TICK_MS)))
         now_ns = time.monotonic_ns()
         # First of all: how a process ended is told by the kernel until its parent asks.
-        self._watch.note_ended(ready.keys(), now_ns)
+        self._watch.note_readable(ready.keys(), now_ns)
         held_up = self._note_interruption(now_ns)
         arrived = self._intake.drain(now_ns)
         while held_up and self._intake.drain(now_ns):
             continue  # nothing is concluded before all that waits has been read
         if self._pipe.descriptor in ready:
             self._hear_launcher(now_ns)
-        self._ends.tell(now_ns)
-        if self._chores.work(now_ns):
+        self._host.report_exits(now_ns)
+        if self._host.check(now_ns):
             self._homeless = not holds_folder(self._directory, self._lock)
             self._tell_losses()
             self._watch_stall(now_ns)
@@ -261,18 +259,18 @@ class Collector:
             "seconds": round(lasted_ns / NS, 3),
             "message": text,
         }
-        self._intake.say(Event("interruption", now_ns, -1, -1, fields), now_ns)
+        self._intake.report(Event("interruption", now_ns, -1, -1, fields), now_ns)
 
     def _hear_launcher(self, now_ns: int) -> None:
         self._pipe.read()
         for pid, code in self._pipe.take_exits():
-            self._watch.note_exit(pid, code, now_ns)
+            self._watch.note_exit_code(pid, code, now_ns)
         if self._pipe.ended or self._pipe.killed:
             self._poller.unregister(self._pipe.descriptor)
         if self._pipe.killed:
             self._left_behind = ranks_started(self._arguments.run_id)
             note: dict[str, Scalar] = {"message": "the run is recorded until its ranks end"}
-            self._intake.say(Event("launcher_killed", now_ns, -1, -1, note), now_ns)
+            self._intake.report(Event("launcher_killed", now_ns, -1, -1, note), now_ns)
 
     def _ranks_present(self) -> bool:
         if self._watch.any_present():
@@ -313,11 +311,11 @@ class Collector:
         """Say how the run ended: to the recording, and to those who watch."""
         now_ns = time.monotonic_ns()
         self._flights.close()
-        self._intake.tell_refused(now_ns, final=True)
+        self._intake.report_refused(now_ns, final=True)
         self._say_run("finished" if self._pipe.well else "failed", now_ns)
         self._record.close()
         self._intake.acknowledge(now_ns)
-        self._chores.say_news(now_ns)
+        self._host.report_recording(now_ns)
         watching = self._server.heard_since(now_ns - 2 * NS)
         told: set[bytes] = set()
         while watching - told and time.monotonic_ns() - now_ns < FAREWELL_NS:
@@ -348,7 +346,7 @@ class Collector:
             exit_code=self._pipe.exit_code,
             simulated=arguments.simulated,
         )
-        self._intake.say(run, now_ns)
+        self._intake.report(run, now_ns)
 
     def _frame(self, *, cursor: int, focus: int | None, want: str) -> Frame:
         return self._reducer.frame(

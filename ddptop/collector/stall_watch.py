@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ddptop.protocol.limits import NS
+
 if TYPE_CHECKING:
     from ddptop.analysis.reducer import Reducer
-
-NS = 1_000_000_000
 
 AGAIN_NS = 5 * NS
 """An ASK may get lost, and the thread that answers may wait for the GIL; dumping stacks takes it a second."""

@@ -1,7 +1,16 @@
-"""What a rank's crash handler left behind: faulthandler's words, read as evidence in the rank's name.
+"""How the processes of ranks exit: who notices what, and the one record of it.
 
-A process that dies by SIGABRT or SIGSEGV cannot send anything any more, but writes the stacks of its threads
-into `crash-<session>.txt` in the run's folder.
+- That a process is gone: `rank_processes.ProcessWatch`, as its pidfd becomes readable, or by /proc.
+- Its exit code or signal: `exit_code_of`, until its parent reaps it; and its parent `ddptop-run`
+  (`cli.launch`), which writes it to the collector's standard input (`collector.launcher`).
+- Why: the rank itself (`training.exit`), in an EVIDENCE 0 with the traceback and in its BYE.
+- Where a fatal signal hit it: faulthandler in the rank (`training.exit`), in a file.
+- How many steps it finished: the rank, in memory that the watch keeps open, or in a file where it found no
+  collector at its end.
+
+`RankExit` holds what is known; `collector.watch` records it as the events `lost_rank` (no BYE came), `exit`
+(its exit code, also when that is known only later) and `unsent` (steps that never arrived). From these
+`analysis.health.exits` decides which exit was the cause.
 """
 
 from __future__ import annotations
@@ -9,18 +18,164 @@ from __future__ import annotations
 import linecache
 import os
 import re
+import signal
 import stat
+import struct
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
+from ddptop.host.folders import open_regular
+from ddptop.host.processes import process_status
 from ddptop.protocol.codec import decode, encode
 from ddptop.protocol.evidence import Evidence, Stack, StackFrame
 from ddptop.protocol.limits import MAX_DEPTH, MAX_STACKS, MAX_STEP, MAX_TEXT
-from ddptop.protocol.messages import Phase, Progress
+from ddptop.protocol.messages import Event, Phase, Progress, Scalar
 
-MAX_FILE_BYTES = 256 * 1024
+
+class RankProcess(NamedTuple):
+    """The process behind one session."""
+
+    session: int
+    rank: int
+    pid: int
+
+
+class RankExit(NamedTuple):
+    """How the process of a rank exited, as far as is known."""
+
+    process: RankProcess
+    noticed_ns: int
+    exit_code: int | None
+    """As `subprocess` gives it, negative for a signal; None: not known."""
+    said_bye: bool = False
+    reported: bool = False
+    """It was reported before; only the exit code is new."""
+    left_group: bool = False
+    """Its BYE says that it has left its process group, after which it may be killed."""
+    steps: int | None = None
+    """Steps that it had finished, by its own counter; None: that could not be read."""
+
+    def event(self, kind: str) -> Event:
+        """EVENT `lost_rank` or `exit` for this exit."""
+        code = self.exit_code
+        fields: dict[str, Scalar] = {
+            "pid": self.process.pid,
+            "session": self.process.session,
+            "exit_code": None if code is None or code < 0 else code,
+            "signal": None if code is None or code >= 0 else signal_name(-code),
+        }
+        if self.left_group:
+            fields["left"] = True
+        return Event(kind, self.noticed_ns, self.process.rank, -1, fields)
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL`; `signal 40` for a real-time signal."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+_PIDFD_INFO = struct.Struct("=QQ11Ii")
+"""`struct pidfd_info` of linux/pidfd.h, first version: mask, cgroup, pids and ids, exit status."""
+
+_GET_INFO = 3 << 30 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11
+"""PIDFD_GET_INFO; the exit status is in it since Linux 6.15, once the parent has reaped the process."""
+
+_INFO_EXIT = 1 << 3
+
+
+def exit_code_of(pid: int, start: int | None, pidfd: int | None) -> int | None:
+    """Exit code (negative: signal) of a process that is no child of ours.
+
+    A zombie shows it in /proc until its parent reaps it; a pidfd, on a recent kernel, from then on. None: it
+    cannot be read, or not any more.
+    """
+    for _ in range(2):  # it may be reaped between the two readings
+        status = process_status(pid)
+        if status is not None and status.start == start and status.state == "Z":
+            return _code_of_status(status.exit_status)
+        exit_status = _pidfd_exit_status(pidfd) if pidfd is not None else None
+        if exit_status is not None:
+            return _code_of_status(exit_status)
+    return None
+
+
+def _code_of_status(status: int) -> int | None:
+    try:
+        return os.waitstatus_to_exitcode(status)
+    except ValueError:  # that of a process which has not ended
+        return None
+
+
+def _pidfd_exit_status(pidfd: int) -> int | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    import fcntl
+
+    info = bytearray(_PIDFD_INFO.pack(_INFO_EXIT, *[0] * 13))
+    try:
+        fcntl.ioctl(pidfd, _GET_INFO, info)
+    except OSError:  # an older kernel
+        return None
+    mask, *_, status = _PIDFD_INFO.unpack(info)
+    return int(status) if mask & _INFO_EXIT else None
+
+
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+"""Flags for a file that must not be there yet."""
+
+
+def step_counter_name(session: int) -> str:
+    """Name of the memory (memfd_create(2)) in which the process of a session counts its steps."""
+    return f"ddptop-steps-{session}"
+
+
+def open_step_counter(process: RankProcess) -> int | None:
+    """A descriptor of that memory, found among those of the process; it outlives the process."""
+    name = f"/memfd:{step_counter_name(process.session)} "
+    try:
+        links = list(Path(f"/proc/{process.pid}/fd").iterdir())
+    except OSError:  # gone, another user's, or a system without /proc
+        return None
+    for link in links:
+        with suppress(OSError):  # closed since it was listed
+            if str(link.readlink()).startswith(name):
+                return os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    return None
+
+
+def read_step_counter(counter: int | None) -> int | None:
+    """Steps counted there; None where there is no counter, or no count in it."""
+    data = b"" if counter is None else os.pread(counter, 8, 0)
+    steps = int.from_bytes(data, sys.byteorder)
+    return steps if len(data) == 8 and steps <= MAX_STEP else None
+
+
+def write_step_count(directory: Path, session: int, steps: int) -> None:
+    """In a rank that found no collector at its end: leave its number of steps in the run's folder."""
+    with suppress(OSError), os.fdopen(open_regular(_step_file(directory, session), NEW_FILE), "wb") as file:
+        file.write(str(steps).encode())
+
+
+def read_step_count(directory: Path, session: int) -> int | None:
+    """The number of steps that a process has left there; None: it left none."""
+    with suppress(OSError), os.fdopen(open_regular(_step_file(directory, session)), "rb") as file:
+        data = file.read(20)
+        return int(data) if data.isdigit() and int(data) <= MAX_STEP else None
+    return None
+
+
+def _step_file(directory: Path, session: int) -> Path:
+    return directory / f"steps-{session}"
+
+
+MAX_CRASH_BYTES = 256 * 1024
 """faulthandler writes at most 100 threads of 100 calls."""
 
 MAX_MESSAGE_BYTES = 60 * 1024
@@ -45,27 +200,21 @@ def crash_file(directory: Path, session: int) -> Path:
 def take_crash(path: Path) -> str:
     """The text of a crash file, which is removed; empty where there is none, or nothing in it."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(open_regular(path), "rb") as file:
+            data = file.read(MAX_CRASH_BYTES)
     except OSError:
         return ""
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return ""
-        return os.read(descriptor, MAX_FILE_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)
-        with suppress(OSError):
-            path.unlink()
+    with suppress(OSError):
+        path.unlink()
+    return data.decode("utf-8", "replace")
 
 
 def crash_evidence(text: str, t_ns: int, step: int, progress: Progress | None) -> Evidence | None:
-    """What a crash file says, as EVIDENCE number 0 that fits a message; None where it says nothing.
+    """A crash file as EVIDENCE number 0 that fits a message; None where it holds no stack and no reason.
 
-    `step` and `progress`: where the rank was when it was last heard.
+    `step` and `progress`: where the rank was by its last messages.
     """
-    reason = next((found[1] for line in text.splitlines() if (found := _FATAL.match(line))), "")
+    reason = next((match[1] for line in text.splitlines() if (match := _FATAL.match(line))), "")
     stacks = _in_order(list(_stacks(text)))
     if not reason and not stacks:
         return None
@@ -118,9 +267,9 @@ def _stack(head: re.Match[str], frames: list[StackFrame]) -> Stack:
     return Stack(name[:MAX_TEXT], main, tuple(frames[:MAX_DEPTH]))
 
 
-def _in_order(found: list[tuple[bool, Stack]]) -> list[Stack]:
+def _in_order(stacks: list[tuple[bool, Stack]]) -> list[Stack]:
     """The main thread's first, then the one that crashed."""
-    ordered = sorted(found, key=lambda one: (not one[1].main, not one[0]))
+    ordered = sorted(stacks, key=lambda entry: (not entry[1].main, not entry[0]))
     return [stack if index == 0 else stack._replace(main=False) for index, (_, stack) in enumerate(ordered)]
 
 
@@ -133,9 +282,9 @@ def _frame(call: re.Match[str]) -> StackFrame:
 def _source(file: str, line: int) -> str:
     """The line itself, where the file is one that can be read without harm."""
     try:
-        found = Path(file).stat()
+        status = Path(file).stat()
     except (OSError, ValueError):
         return ""
-    if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_SOURCE_BYTES:
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_SOURCE_BYTES:
         return ""
     return linecache.getline(file, line).strip()

@@ -142,7 +142,7 @@ class GpuSampler:
         self.trouble: str | None = None
         """Why nothing can be read, in words."""
 
-    def want(self, bus_ids: Iterable[str]) -> None:
+    def request(self, bus_ids: Iterable[str]) -> None:
         """From now on read these; the thread starts with the first."""
         self._wanted = frozenset(bus_ids)
         if self._wanted and self._thread is None:

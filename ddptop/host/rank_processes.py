@@ -1,72 +1,34 @@
-"""Watching the processes of this host's ranks: when one ends, how it ended, and whether one is held.
-
-Memory and CPU of the ranks' processes, read from outside at no cost to them.
-"""
+"""The processes of this host's ranks, watched from outside: exited, stopped by a signal; CPU and memory."""
 
 from __future__ import annotations
 
 import os
 import resource
-import sys
 from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
-from ddptop.host.processes import (
-    Ending,
-    ending_of,
-    ending_of_code,
-    process_start,
-    process_status,
-    start_after,
-)
-from ddptop.protocol.limits import MAX_STEP
+from ddptop.host.exits import RankExit, RankProcess, exit_code_of, open_step_counter, read_step_counter
+from ddptop.host.processes import process_start, process_status, start_after
 from ddptop.protocol.machine import Usage
 
 GRACE_NS = 150_000_000
-"""Between a process's end and the verdict: its last words may still be on their way through the socket."""
+"""Between a process's exit and reporting it: its last messages may still be on their way."""
 
 SILENCE_NS = 3_000_000_000
-"""The same where the process was never seen (another pid namespace, or gone before its HELLO was read):
-only silence then says that it is gone. Six heartbeats."""
+"""The same where the process was never seen (another pid namespace, or exited before its HELLO was read):
+only silence then shows that it has exited. Six heartbeats."""
 
 MAX_WATCHED = 1024
-"""Processes of one host, one per rank: made-up HELLOs must not cost a look at each of them every second."""
+"""Processes of one host, one per rank: made-up HELLOs must not cost a check of each of them every second."""
 
 DESCRIPTORS_SHARE = 4
 """Of the descriptors that this process may have, one in so many is for pidfds at most: past that a process
-is seen to end when it is looked at, once a second."""
+is seen to have exited when it is checked, once a second."""
 
-HELD_LOOKS = 2
-"""A debugger or profiler holds a process for a moment; what two looks in a row find is worth saying."""
-
-
-class RankProcess(NamedTuple):
-    """The process behind one session."""
-
-    session: int
-    rank: int
-    pid: int
-
-
-class Gone(NamedTuple):
-    """A process that is there no longer."""
-
-    process: RankProcess
-    said_bye: bool
-    told: bool
-    """Its end was told before; only how it ended is new."""
-    ended_ns: int
-    """When that was seen."""
-    ending: Ending | None
-    left: bool = False
-    """What it said was that it has left its process group, after which it may be killed."""
-    steps: int | None = None
-    """Steps that it had finished, by its own counter; None: that was not to be read."""
+STOPPED_CHECKS = 2
+"""A debugger or profiler stops a process for a moment; what two checks in a row find is reported."""
 
 
 @dataclass(slots=True)
@@ -77,28 +39,41 @@ class _Watched:
     descriptor: int | None
     """A pidfd, readable when the process ends; None where the system has none."""
     counter: int | None = None
-    """The memory in which the process counts its steps, which this keeps; None: not to be had."""
-    gone_ns: int | None = None
-    ending: Ending | None = None
+    """The memory in which the process counts its steps, kept open here; None: there is none."""
+    exited_ns: int | None = None
+    """When it was noticed that the process has exited; None: it runs."""
+    exit_code: int | None = None
     said_bye: bool = False
-    left: bool = False
-    told: bool = False
-    looks_held: int = 0
-    held: bool = False
+    left_group: bool = False
+    reported: bool = False
+    checks_stopped: int = 0
+    """Checks in a row that found the process stopped by a signal."""
+    stopped: bool = False
 
     @property
     def due_ns(self) -> int | None:
-        """When its end is to be told; None: not yet known."""
-        if self.gone_ns is None or (self.told and self.ending is None):
+        """When its exit is to be reported; None: not yet known."""
+        if self.exited_ns is None or (self.reported and self.exit_code is None):
             return None
-        if self.ending is not None and (self.said_bye or self.told):
-            return self.gone_ns
-        seen = self.start is not None or self.ending is not None
-        return self.gone_ns + (GRACE_NS if seen else SILENCE_NS)
+        if self.exit_code is not None and (self.said_bye or self.reported):
+            return self.exited_ns
+        seen = self.start is not None or self.exit_code is not None
+        return self.exited_ns + (GRACE_NS if seen else SILENCE_NS)
+
+    def to_exit(self, noticed_ns: int) -> RankExit:
+        return RankExit(
+            process=self.process,
+            noticed_ns=noticed_ns,
+            exit_code=self.exit_code,
+            said_bye=self.said_bye,
+            reported=self.reported,
+            left_group=self.said_bye and self.left_group,
+            steps=read_step_counter(self.counter),
+        )
 
 
 class ProcessWatch:
-    """Knows which sessions' processes are alive, and tells of each that has ended, once.
+    """Knows which sessions' processes run, and reports the exit of each once.
 
     `register` and `unregister` put a descriptor into the caller's poller and take it out.
     """
@@ -111,8 +86,8 @@ class ProcessWatch:
         """Pidfds that are open."""
 
     def __len__(self) -> int:
-        """Processes whose words may still come: neither a BYE nor their end was seen."""
-        return sum(not watched.said_bye and not watched.told for watched in self._watched.values())
+        """Processes from which messages may still come: neither a BYE nor their exit was seen."""
+        return sum(not watched.said_bye and not watched.reported for watched in self._watched.values())
 
     def add(self, process: RankProcess, hello_unix_s: float, now_ns: int) -> None:
         """Watch the process that said HELLO at that time."""
@@ -126,130 +101,121 @@ class ProcessWatch:
             start = None  # somebody else has its pid by now
         watched = _Watched(process, start, descriptor)
         if start is not None:
-            watched.counter = _open_counter(process)
+            watched.counter = open_step_counter(process)
         if start is None:
             self._close(watched)
-            watched.gone_ns = now_ns
+            watched.exited_ns = now_ns
         elif descriptor is not None:
             self._register(descriptor)
         self._watched[process.session] = watched
 
-    def heard(self, session: int, now_ns: int, *, trains: bool = False) -> None:
-        """A message came: a process that was never seen lives all the same.
+    def note_message(self, session: int, now_ns: int, *, trains: bool = False) -> None:
+        """A message came: a process that was never seen runs all the same.
 
         `trains`: with steps, which come after a BYE only where another group was made.
         """
         watched = self._watched.get(session)
         if watched is not None and trains:
             watched.said_bye = False
-        if watched is not None and watched.start is None and not watched.told:
-            watched.gone_ns = now_ns
+        if watched is not None and watched.start is None and not watched.reported:
+            watched.exited_ns = now_ns
 
-    def said_bye(self, session: int, *, left: bool = False) -> None:
-        """Its end is no alarm any more; how it ends is still worth knowing. `left`: it may live on."""
+    def note_bye(self, session: int, *, left_group: bool = False) -> None:
+        """Its exit is expected from now on; the exit code is still reported. `left_group`: it may run on."""
         watched = self._watched.get(session)
         if watched is not None:
-            watched.said_bye, watched.left = True, left
+            watched.said_bye, watched.left_group = True, left_group
 
     def forget(self, session: int) -> None:
-        """Another process took its rank, or its end has been told: nothing of it matters any more."""
+        """Another process took its rank, or all of its exit has been reported."""
         watched = self._watched.pop(session, None)
         if watched is not None:
             self._close(watched)
             if watched.counter is not None:
                 os.close(watched.counter)
 
-    def note_ended(self, descriptors: Collection[int], now_ns: int) -> None:
-        """The poller found these pidfds readable: see at once how their processes ended."""
+    def note_readable(self, descriptors: Collection[int], now_ns: int) -> None:
+        """The poller found these pidfds readable: their processes have exited."""
         for watched in self._watched.values():
             if watched.descriptor is not None and watched.descriptor in descriptors:
-                self._end(watched, now_ns)
+                self._note_exited(watched, now_ns)
 
-    def note_exit(self, pid: int, code: int, now_ns: int) -> None:
+    def note_exit_code(self, pid: int, code: int, now_ns: int) -> None:
         """The launcher has reaped this process; `code` as `subprocess` gives it."""
         for watched in self._watched.values():
-            if watched.process.pid != pid or watched.ending is not None:
+            if watched.process.pid != pid or watched.exit_code is not None:
                 continue
-            if watched.gone_ns is None and process_start(pid) == watched.start:
-                continue  # it lives: an earlier process with its pid was meant
-            watched.gone_ns = now_ns if watched.gone_ns is None else watched.gone_ns
-            watched.ending = ending_of_code(code)
+            if watched.exited_ns is None and process_start(pid) == watched.start:
+                continue  # it runs: an earlier process with its pid was meant
+            watched.exited_ns = now_ns if watched.exited_ns is None else watched.exited_ns
+            watched.exit_code = code
 
-    def look(self, now_ns: int) -> list[tuple[RankProcess, bool]]:
-        """Look at the processes; once a second will do. Gives those newly held (True) or let go (False)."""
+    def check(self, now_ns: int) -> list[tuple[RankProcess, bool]]:
+        """Check the processes, once a second. Returns those newly stopped (True) or continued (False)."""
         changed = []
         for watched in self._watched.values():
-            if watched.gone_ns is not None:
+            if watched.exited_ns is not None:
                 continue
             status = process_status(watched.process.pid)
             if watched.descriptor is None and process_start(watched.process.pid) != watched.start:
-                self._end(watched, now_ns)
+                self._note_exited(watched, now_ns)
             elif status is not None and status.start == watched.start and not watched.said_bye:
-                watched.looks_held = watched.looks_held + 1 if status.state in "Tt" else 0
-                held = watched.looks_held >= HELD_LOOKS or (watched.held and watched.looks_held > 0)
-                if held != watched.held:
-                    watched.held = held
-                    changed.append((watched.process, held))
+                watched.checks_stopped = watched.checks_stopped + 1 if status.state in "Tt" else 0
+                stopped = watched.checks_stopped >= STOPPED_CHECKS
+                stopped = stopped or (watched.stopped and watched.checks_stopped > 0)
+                if stopped != watched.stopped:
+                    watched.stopped = stopped
+                    changed.append((watched.process, stopped))
         return changed
 
-    def recall_held(self, session: int, held: bool) -> None:
-        """A collector before this one has told so."""
+    def recall_stopped(self, session: int, stopped: bool) -> None:
+        """A collector before this one has reported it."""
         watched = self._watched.get(session)
         if watched is not None:
-            watched.held = held
+            watched.stopped = stopped
 
-    def take_gone(self, now_ns: int) -> list[Gone]:
-        """Processes that are gone for good. One whose ending is not known may come again, when it is."""
-        gone = []
+    def take_exits(self, now_ns: int) -> list[RankExit]:
+        """Exits that are due to be reported. One without an exit code may come again, when that is known."""
+        exits = []
         for session, watched in list(self._watched.items()):
             due_ns = watched.due_ns
             if due_ns is None or now_ns < due_ns:
                 continue
-            assert watched.gone_ns is not None
-            gone.append(
-                Gone(
-                    watched.process,
-                    watched.said_bye,
-                    watched.told,
-                    watched.gone_ns,
-                    watched.ending,
-                    watched.said_bye and watched.left,
-                    _steps_in(watched.counter),
-                )
-            )
-            watched.told = True
-            if watched.ending is not None:
+            assert watched.exited_ns is not None
+            exits.append(watched.to_exit(watched.exited_ns))
+            watched.reported = True
+            if watched.exit_code is not None:
                 self.forget(session)
-        return gone
+        return exits
 
-    def unaccounted(self, now_ns: int) -> list[Gone]:
-        """Processes of which neither a BYE nor their end is known, as they would be if they were gone."""
+    def unaccounted(self, now_ns: int) -> list[RankExit]:
+        """Processes of which neither a BYE nor their exit is known, as if they had exited now."""
         return [
-            Gone(watched.process, False, False, now_ns, None, False, _steps_in(watched.counter))
+            watched.to_exit(now_ns)
             for watched in self._watched.values()
-            if not watched.said_bye and not watched.told
+            if not watched.said_bye and not watched.reported
         ]
 
     def living(self) -> list[RankProcess]:
-        """Processes that are there, and have not said BYE."""
+        """Processes that run, and have not said BYE."""
         return [
             watched.process
             for watched in self._watched.values()
-            if watched.gone_ns is None and not watched.said_bye
+            if watched.exited_ns is None and not watched.said_bye
         ]
 
     def any_present(self) -> bool:
-        """Whether any process is there, also one that has said BYE."""
-        return any(watched.gone_ns is None for watched in self._watched.values())
+        """Whether any process runs, also one that has said BYE."""
+        return any(watched.exited_ns is None for watched in self._watched.values())
 
     def close(self) -> None:
         """Forget all."""
         for session in list(self._watched):
             self.forget(session)
 
-    def _end(self, watched: _Watched, now_ns: int) -> None:
-        watched.gone_ns = now_ns
-        watched.ending = ending_of(watched.process.pid, watched.start, watched.descriptor)
+    def _note_exited(self, watched: _Watched, now_ns: int) -> None:
+        watched.exited_ns = now_ns
+        watched.exit_code = exit_code_of(watched.process.pid, watched.start, watched.descriptor)
         self._close(watched)
 
     def _close(self, watched: _Watched) -> None:
@@ -268,26 +234,6 @@ def _open_pidfd(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except (OSError, OverflowError):  # no such process, no such system call, or no descriptors left
         return None
-
-
-def _open_counter(process: RankProcess) -> int | None:
-    """The memory in which the process counts its steps, found among its descriptors."""
-    name = f"/memfd:ddptop-steps-{process.session} "
-    try:
-        links = list(Path(f"/proc/{process.pid}/fd").iterdir())
-    except OSError:  # gone, another user's, or a system without /proc
-        return None
-    for link in links:
-        with suppress(OSError):  # closed since it was listed
-            if str(link.readlink()).startswith(name):
-                return os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    return None
-
-
-def _steps_in(counter: int | None) -> int | None:
-    data = b"" if counter is None else os.pread(counter, 8, 0)
-    steps = int.from_bytes(data, sys.byteorder)
-    return steps if len(data) == 8 and steps <= MAX_STEP else None
 
 
 class UsageSampler:

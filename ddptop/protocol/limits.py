@@ -1,5 +1,8 @@
 """Bounds on everything that arrives from outside. A message beyond them is refused, never clipped."""
 
+NS = 1_000_000_000
+"""Nanoseconds in a second."""
+
 VERSION = 1
 """Raised when a message changes meaning; a reader refuses a HELLO or a recording of another version."""
 

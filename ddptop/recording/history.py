@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgpack
 import numpy as np
 
-from ddptop.protocol.limits import MAX_NS
+from ddptop.protocol.limits import MAX_NS, NS
 from ddptop.recording.format import HISTORY, MAX_RAW, RecordingError, read_frame
 
 if TYPE_CHECKING:
@@ -148,9 +148,6 @@ def joined(pieces: Sequence[Columns]) -> dict[str, NDArray[np.float64]]:
     if not pieces:
         return {name: np.empty(0) for name in names}
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in names}
-
-
-NS = 1_000_000_000
 
 
 class Histories:

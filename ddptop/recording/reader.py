@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ddptop.protocol.limits import VERSION
+from ddptop.protocol.limits import NS, VERSION
 from ddptop.protocol.messages import Hello, Progress, Received, Run, Type
 from ddptop.recording import index as lookup
 from ddptop.recording.format import MAGIC, RecordingError, Summary, read_frame
@@ -108,8 +108,6 @@ def _has_wrong_bit(descriptor: int, head: bytes) -> bool:
 
 
 __all__ = ["Recording", "RecordingError"]
-
-NS = 1_000_000_000
 
 TAIL_STEPS = 2000
 """Enough for every median, for one in twenty steps with bucket detail, and for a chart to begin with."""

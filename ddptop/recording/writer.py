@@ -188,7 +188,7 @@ class Writer:
             error, self._file.sync_error = self._file.sync_error, None
             self.note = f"the disk has not taken all of the recording: {_reason(error)}"
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Write the file anew where somebody has deleted it: once, for who does it again means it."""
         if self._file is None or not self._file.is_deleted():
             return
@@ -220,7 +220,7 @@ class Writer:
 
     def close(self) -> None:
         """Write the rest, INDEX and FOOTER, and let go of the file. May be called twice."""
-        self.look()
+        self.check()
         self.flush()
         if self._failing is not None:
             self._write_waiting()

@@ -15,6 +15,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.frame import Alert
 from ddptop.frames.stall import Stall
 from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Hello, Run, Steps
 from ddptop.report.content import StallPeriod
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from ddptop.frames.stall import Death
     from ddptop.protocol.messages import Received
     from ddptop.protocol.vocabulary import AlertKind
-
-NS = 1_000_000_000
 
 SAMPLE_STEPS = 100
 """The analysis takes medians over as many steps: every step is then in one sample or little more."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Hello, Layout, Membership, Received, Steps
 
 if TYPE_CHECKING:
@@ -66,8 +67,6 @@ class HeldSteps:
             if passed is not None:
                 yield passed
 
-
-NS = 1_000_000_000
 
 WHOLE_BYTES = 1 << 20
 """A recording of this size is read from its start wherever one goes: some 30,000 step rows, half a second of

@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from ddptop.frames.frame import Playback
+from ddptop.protocol.limits import NS
 from ddptop.sources.past import Backfill, Happened, Marks
-from ddptop.sources.player import NS, Player
+from ddptop.sources.player import Player
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame

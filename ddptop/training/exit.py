@@ -26,10 +26,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from ddptop.host.exits import NEW_FILE
+from ddptop.host.folders import open_regular
 from ddptop.protocol.evidence import Stack
+from ddptop.protocol.messages import FINISHED
 from ddptop.training.evidence.reporter import REASON_CHARACTERS, traceback_stack
-
-FINISHED = "finished"
 
 
 class ExitReason(NamedTuple):
@@ -179,8 +180,7 @@ class CrashFile:
         if taken and (inherited is None or not inherited.in_use):
             return None
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(path, flags, 0o600)
+            descriptor = open_regular(path, NEW_FILE)
         except OSError:
             return None
         return cls(path, descriptor)

@@ -12,15 +12,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from ddptop.host.exits import write_step_count
 from ddptop.protocol.codec import encode
 from ddptop.protocol.link import Ack
-from ddptop.protocol.messages import LEFT, Bye, Card, Logged, Membership, Message, Phase, Progress, Scalar
+from ddptop.protocol.messages import (
+    FINISHED,
+    LEFT,
+    Bye,
+    Card,
+    Logged,
+    Membership,
+    Message,
+    Phase,
+    Progress,
+    Scalar,
+)
 from ddptop.training.bucket_timing import TimerBounds
 from ddptop.training.budget import Budget
 from ddptop.training.collector_start import collector_keeper
 from ddptop.training.device.timing import DeviceTiming, memory_of
 from ddptop.training.evidence.reporter import OWN, EvidenceReporter
-from ddptop.training.exit import FINISHED, ExitReason
+from ddptop.training.exit import ExitReason
 from ddptop.training.guard import guard, report_once
 from ddptop.training.packing import Identity, LayoutTracker, pack
 from ddptop.training.recorder import Recorder, StepRecord
@@ -285,12 +297,7 @@ class Publisher(threading.Thread):
 
     def _write_step_count(self) -> None:
         """The last steps were not acked: write the step number into the run folder, to have them counted."""
-        path = Path(os.environ["DDPTOP_RUN_DIR"], f"steps-{self._identity.session}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with contextlib.suppress(OSError):
-            descriptor = os.open(path, flags, 0o600)
-            os.write(descriptor, str(self._recorder.step).encode())
-            os.close(descriptor)
+        write_step_count(Path(os.environ["DDPTOP_RUN_DIR"]), self._identity.session, self._recorder.step)
 
     def _received(self, ack: Ack) -> None:
         if ack.epoch != self._epoch:  # another collector: without a recording this rank is new to it

@@ -16,14 +16,15 @@ from typing import Any
 
 import torch
 
+from ddptop.host.exits import crash_file, step_counter_name
 from ddptop.host.processes import fill_standard_streams
-from ddptop.protocol.messages import Event, Membership, Message, Scalar
+from ddptop.protocol.messages import FINISHED, Event, Membership, Message, Scalar
 from ddptop.protocol.redaction import redact
 from ddptop.training import exit, phases, warnings
 from ddptop.training.bucket_timing import BucketTimer, HostTimer, TimedModel, timed_hook
 from ddptop.training.budget import Budget
 from ddptop.training.device.timing import DeviceTiming, device_card
-from ddptop.training.exit import FINISHED, CrashFile, exit_reason
+from ddptop.training.exit import CrashFile, exit_reason
 from ddptop.training.guard import guard
 from ddptop.training.packing import Identity
 from ddptop.training.publisher import LoggedScalars, Publisher
@@ -91,7 +92,7 @@ class Session:
         publisher.start()  # raises where no thread can be started
         self._publisher = publisher
         warnings.collected.report_to(self._send_warning)
-        path = Path(os.environ["DDPTOP_RUN_DIR"], f"crash-{identity.session}.txt")
+        path = crash_file(Path(os.environ["DDPTOP_RUN_DIR"]), identity.session)
         self._crash_file = CrashFile.open(path, self._crash_file)
         # Children of multiprocessing leave by os._exit, past atexit, but run these.
         multiprocessing.util.Finalize(None, self.close, exitpriority=100)
@@ -271,7 +272,7 @@ def _shared_counter(session: int) -> memoryview | list[int]:
     It is never on a disk; a plain list where the system has no such memory.
     """
     try:
-        descriptor = os.memfd_create(f"ddptop-steps-{session}", os.MFD_CLOEXEC)
+        descriptor = os.memfd_create(step_counter_name(session), os.MFD_CLOEXEC)
     except (AttributeError, OSError):
         return [0]
     try:

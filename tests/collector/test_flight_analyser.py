@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.collector.flight_analyser import DEADLINE_NS, NS, FlightAnalyser
+from ddptop.collector.flight_analyser import DEADLINE_NS, FlightAnalyser
+from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Event
 from tests.collector.conftest import wait_for
 

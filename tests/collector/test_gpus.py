@@ -135,7 +135,7 @@ def test_the_sampler_reads_what_it_is_told_of_and_ends() -> None:
     reader = FakeReader()
     sampler = GpuSampler(lambda: reader)
     assert sampler.newest(BUS) is None
-    sampler.want([BUS, "elsewhere"])
+    sampler.request([BUS, "elsewhere"])
     deadline = time.monotonic() + 10
     while sampler.newest(BUS) is None and time.monotonic() < deadline:
         reader.read_once.wait(0.1)
@@ -150,10 +150,10 @@ def test_a_host_without_nvml_costs_no_thread_and_raises_nothing() -> None:
         raise OSError("no driver")
 
     sampler = GpuSampler(refuse)
-    sampler.want([])
+    sampler.request([])
     sampler.close()
     assert sampler.trouble is None
     other = GpuSampler(refuse)
-    other.want([BUS])
+    other.request([BUS])
     other.close()
     assert other.trouble == "no driver"

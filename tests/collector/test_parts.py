@@ -18,8 +18,9 @@ from ddptop.collector.intake import Intake
 from ddptop.collector.launcher import LINGER_NS, Arguments, LauncherPipe, parse, ranks_started
 from ddptop.collector.supervisor import CollectorSupervisor, Summary
 from ddptop.host import rank_processes as watch_module
-from ddptop.host.processes import Ending, process_status
-from ddptop.host.rank_processes import GRACE_NS, SILENCE_NS, Gone, ProcessWatch, RankProcess, UsageSampler
+from ddptop.host.exits import RankExit, RankProcess
+from ddptop.host.processes import process_status
+from ddptop.host.rank_processes import GRACE_NS, SILENCE_NS, ProcessWatch, UsageSampler
 from ddptop.host.runs import write_command
 from ddptop.protocol.messages import Event, Received
 from tests.collector.conftest import wait_for
@@ -156,28 +157,28 @@ def test_the_end_of_a_process_wakes_the_poller(child):
     (descriptor,) = registry
     child.kill()
     assert select.select([descriptor], [], [], 20)[0]
-    watch.note_ended([descriptor], 5)
+    watch.note_readable([descriptor], 5)
     assert registry == set()
-    assert watch.take_gone(5 + GRACE_NS - 1) == []
-    assert watch.take_gone(5 + GRACE_NS) == [Gone(process, False, False, 5, Ending(None, "SIGKILL"))]
-    assert (watch.take_gone(10**12), len(watch)) == ([], 0)
+    assert watch.take_exits(5 + GRACE_NS - 1) == []
+    assert watch.take_exits(5 + GRACE_NS) == [RankExit(process, 5, -9, False, False)]
+    assert (watch.take_exits(10**12), len(watch)) == ([], 0)
 
 
 def test_without_pidfds_a_look_finds_it(child, monkeypatch):
     monkeypatch.setattr(watch_module, "_open_pidfd", lambda pid: None)
     watch = Registry().watch()
     watch.add(RankProcess(1, 0, child.pid), time.time(), 0)
-    watch.look(1)
+    watch.check(1)
     assert len(watch.living()) == 1
     child.kill()
     child.wait()
-    watch.look(2)
+    watch.check(2)
     process = RankProcess(1, 0, child.pid)
-    assert watch.take_gone(2 + GRACE_NS) == [Gone(process, False, False, 2, None)]
-    assert (watch.take_gone(10**12), len(watch)) == ([], 0)
-    watch.note_exit(child.pid, -9, 3)
-    assert watch.take_gone(3) == [Gone(process, False, True, 2, Ending(None, "SIGKILL"))]
-    assert watch.take_gone(10**12) == []
+    assert watch.take_exits(2 + GRACE_NS) == [RankExit(process, 2, None, False, False)]
+    assert (watch.take_exits(10**12), len(watch)) == ([], 0)
+    watch.note_exit_code(child.pid, -9, 3)
+    assert watch.take_exits(3) == [RankExit(process, 2, -9, False, True)]
+    assert watch.take_exits(10**12) == []
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="no pidfd here")
@@ -186,13 +187,13 @@ def test_after_a_bye_nobody_waits_for_the_end_which_is_told_all_the_same(child):
     watch = registry.watch()
     process = RankProcess(1, 0, child.pid)
     watch.add(process, time.time(), 0)
-    watch.said_bye(1)
+    watch.note_bye(1)
     assert (watch.living(), len(watch)) == ([], 0)
     child.stdin.close()  # input() raises
     (descriptor,) = registry
     assert select.select([descriptor], [], [], 20)[0]
-    watch.note_ended([descriptor], 5)
-    assert watch.take_gone(5) == [Gone(process, True, False, 5, Ending(1, None))]
+    watch.note_readable([descriptor], 5)
+    assert watch.take_exits(5) == [RankExit(process, 5, 1, True, False)]
     watch.forget(1)
     assert registry == set()
 
@@ -200,9 +201,9 @@ def test_after_a_bye_nobody_waits_for_the_end_which_is_told_all_the_same(child):
 def test_a_launcher_that_means_another_process_with_the_same_pid_is_passed_over(child):
     watch = Registry().watch()
     watch.add(RankProcess(1, 0, child.pid), time.time(), 0)
-    watch.note_exit(child.pid, 1, 5)
+    watch.note_exit_code(child.pid, 1, 5)
     assert len(watch.living()) == 1
-    assert watch.take_gone(10**12) == []
+    assert watch.take_exits(10**12) == []
     watch.close()
 
 
@@ -212,20 +213,20 @@ def test_only_a_process_that_stays_held_is_told(child):
     watch.add(process, time.time(), 0)
     os.kill(child.pid, signal.SIGSTOP)
     wait_for(lambda: process_status(child.pid).state == "T")
-    assert [watch.look(at) for at in (1, 2, 3)] == [[], [(process, True)], []]
+    assert [watch.check(at) for at in (1, 2, 3)] == [[], [(process, True)], []]
     assert watch.living() == [process]
     os.kill(child.pid, signal.SIGCONT)
     wait_for(lambda: process_status(child.pid).state != "T")
-    assert [watch.look(at) for at in (4, 5)] == [[(process, False)], []]
+    assert [watch.check(at) for at in (4, 5)] == [[(process, False)], []]
     watch.close()
 
 
 def test_a_process_that_was_never_seen_is_gone_only_when_it_is_silent():
     watch = Registry().watch()
     watch.add(RankProcess(1, 0, 2**22 + 9), time.time(), 0)
-    watch.heard(1, 100)
-    assert watch.take_gone(99 + SILENCE_NS) == []
-    assert len(watch.take_gone(100 + SILENCE_NS)) == 1
+    watch.note_message(1, 100)
+    assert watch.take_exits(99 + SILENCE_NS) == []
+    assert len(watch.take_exits(100 + SILENCE_NS)) == 1
 
 
 def test_a_pid_that_somebody_else_has_by_now_is_not_the_rank(child):
@@ -326,8 +327,8 @@ def test_what_a_killed_process_had_counted_is_known(monkeypatch):
         process.kill()
         assert {gone.process.session: gone.steps for gone in watch.unaccounted(1)} == {7: 41, 8: None}
         process.wait()
-        watch.note_ended(set(registry), 1)
-        assert {gone.process.session: gone.steps for gone in watch.take_gone(NS)} == {7: 41, 8: None}
+        watch.note_readable(set(registry), 1)
+        assert {gone.process.session: gone.steps for gone in watch.take_exits(NS)} == {7: 41, 8: None}
     finally:
         watch.close()
         process.kill()
@@ -366,7 +367,7 @@ def test_a_message_that_sets_off_an_error_of_ours_is_counted_and_the_next_one_ta
             raise OverflowError("signed integer is greater than maximum")
 
     receiver = SimpleNamespace(drain=lambda _: arriving, refused=0, refused_why="")
-    record = SimpleNamespace(add=lambda received, _: kept.append(received), tell_past=lambda _: None)
+    record = SimpleNamespace(add=lambda received, _: kept.append(received), set_past=lambda _: None)
     reducer = SimpleNamespace(feed=said.append)
     admission = SimpleNamespace(returning=lambda *_: None)
     intake = Intake(receiver, record, reducer, SimpleNamespace(heard=heard), None, admission, watched=True)

@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from ddptop.collector.stall_watch import AGAIN_NS, ANEW_NS, NS, StallWatch
+from ddptop.collector.stall_watch import AGAIN_NS, ANEW_NS, StallWatch
 from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Event, Progress, Steps
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.report.build import read

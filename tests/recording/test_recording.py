@@ -253,10 +253,10 @@ def test_a_deleted_recording_is_written_anew_once(path: Path) -> None:
     for received in records[:half]:
         writer.add(received, encode(received.message))
     writer.flush()
-    writer.look()
+    writer.check()
     assert writer.note is None
     path.unlink()
-    writer.look()
+    writer.check()
     assert (writer.removed, writer.note) == (
         False,
         "the recording was deleted while it was written, and has been written anew",
@@ -270,7 +270,7 @@ def test_a_deleted_recording_is_written_anew_once(path: Path) -> None:
         assert recording.growing
         assert list(recording.records()) == records
     path.unlink()
-    writer.look()
+    writer.check()
     assert writer.removed and "deleted" in str(writer.note)
     writer.add(records[0], encode(records[0].message))
     writer.close()
@@ -281,7 +281,7 @@ def test_a_deleted_recording_in_the_way_of_another_file_is_said_to_be_gone(path:
     writer = Writer(path, limit_bytes=GIB)
     path.unlink()
     path.write_text("mine")
-    writer.look()
+    writer.check()
     writer.close()
     assert writer.removed and "nothing is recorded now: File exists" in str(writer.note)
     assert path.read_text() == "mine"

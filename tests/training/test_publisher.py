@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ddptop.host.rank_processes import RankProcess, _open_counter
+from ddptop.host.rank_processes import RankProcess, open_step_counter
 from ddptop.protocol.messages import Bye
 from ddptop.training.budget import Budget
 from ddptop.training.publisher import Publisher
@@ -80,7 +80,7 @@ def test_the_counter_of_steps_takes_one_descriptor_and_gives_it_back() -> None:
 
     counter = _shared_counter(5)
     counter[0] = 41
-    found = _open_counter(RankProcess(5, 0, os.getpid()))
+    found = open_step_counter(RankProcess(5, 0, os.getpid()))
     assert found is not None
     assert os.pread(found, 8, 0) == (41).to_bytes(8, sys.byteorder)
     os.close(found)

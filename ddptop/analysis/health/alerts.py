@@ -13,13 +13,14 @@ from ddptop.analysis.health.exits import (
     own_call,
     reason,
 )
-from ddptop.analysis.ranks import NS, SILENT_S
+from ddptop.analysis.ranks import SILENT_S
 from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.mismatch import fatal_mismatch, operation_words
 from ddptop.analysis.stall.rank_position import ended_step, rank_position
 from ddptop.frames.calls import place
 from ddptop.frames.frame import Alert
 from ddptop.frames.phrases import ranks_phrase
+from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

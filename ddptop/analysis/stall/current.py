@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddptop.analysis.health.exits import ended_badly
-from ddptop.analysis.ranks import NS
 from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.detection import COMPILE_GRACE_NS, rank_states, stall_limit_ns, stalled_since
 from ddptop.analysis.stall.diagnosis import Diagnosis, diagnose
 from ddptop.analysis.stall.rank_position import rank_position, rank_progress
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.stall import MAX_POSITIONS, Stall
+from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

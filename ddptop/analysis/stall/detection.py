@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.ranks import NS, SILENT_S
+from ddptop.analysis.ranks import SILENT_S
+from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Phase
 
 if TYPE_CHECKING:

@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from ddptop.analysis.health.exits import ended_badly, ended_ns, own_call, process_words, reason
-from ddptop.analysis.ranks import NS, STALE_S, DeviceWord
+from ddptop.analysis.ranks import STALE_S, DeviceWord
 from ddptop.analysis.stall.diagnosis import RankProgress
 from ddptop.analysis.stall.mismatch import operation_words, pending_operation
 from ddptop.frames import calls
 from ddptop.frames.stall import MAX_POSITIONS, Death, RankPosition
+from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
     from ddptop.analysis.ranks import RankState

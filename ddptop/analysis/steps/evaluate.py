@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.ranks import NS
 from ddptop.analysis.steps.evaluate_buckets import add_detail, evaluate_detail, kind_of, needs_new_window
 from ddptop.analysis.steps.kept import DividedStep
 from ddptop.analysis.steps.pairing import Splitter
 from ddptop.analysis.steps.windows import DetailWindow
 from ddptop.analysis.straggler.flagged import straggler
 from ddptop.analysis.straggler.rules import ENOUGH
+from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
     from ddptop.analysis.state import RunState

@@ -19,7 +19,7 @@ import zmq
 
 from ddptop.protocol.codec import encode
 from ddptop.protocol.evidence import Ask, Evidence, GroupState, Stack, StackFrame
-from ddptop.protocol.limits import MAX_FRAME_BYTES, VERSION
+from ddptop.protocol.limits import MAX_FRAME_BYTES, NS, VERSION
 from ddptop.protocol.link import Ack
 from ddptop.protocol.messages import (
     Bye,
@@ -146,8 +146,6 @@ class Node:
         head = msgpack.packb((self._sessions[at], self.ranks.start + at, number, max(1, number)))
         self._due.append((head, body))
 
-
-NS = 1_000_000_000
 
 REPORT_S = 1.0
 """Many ranks report once a second: a rank is called stale when nothing was heard of it for one and a half."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from ddptop.cli.errors import note
 from ddptop.cli.launch_options import LaunchOptions, add_options, run_name
 from ddptop.cli.watched_run import collector_arguments, recording_path
-from ddptop.host.collector_start import leave_word
+from ddptop.host.collector_start import write_summary
 from ddptop.host.folders import RunDirectoryError
 from ddptop.host.runs import read_command, read_run_file
 
@@ -52,7 +52,7 @@ def _arguments(options: LaunchOptions, folder: Path, run_id: str) -> list[str]:
 
 def _report(summary: Mapping[str, object]) -> None:
     if "steps" in summary:
-        leave_word(json.dumps(summary))
+        write_summary(json.dumps(summary))
 
 
 if __name__ == "__main__":

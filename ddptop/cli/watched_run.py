@@ -65,7 +65,7 @@ class WatchedRun:
 
     def note_exits(self, exits: Sequence[tuple[int, int]]) -> None:
         """Ranks have ended: pids, with exit codes as `subprocess` gives them. Never blocks or raises."""
-        self._supervisor.tell_exits(exits)
+        self._supervisor.report_exits(exits)
 
     def end(self, exit_code: int) -> None:
         """End the recording and print the summary in one line."""
@@ -168,7 +168,7 @@ class SharedRun:
             member = collector_start.join(folder)
             if member is not None:
                 undo.callback(os.close, member)
-            agent = collector_start.watch_agent(folder)
+            agent = collector_start.open_agent_lock(folder)
             undo.callback(os.close, agent)
             write_command(folder, script, arguments=options.argv)
             command = [sys.executable, "-m", "ddptop.cli.agent", str(folder), run_id, "0:0"]
@@ -189,10 +189,10 @@ class SharedRun:
         last = collector_start.is_last(self._member)
         run = read_run_file(self._folder) if last else None
         if last:
-            collector_start.have_it_end(self._member)
+            collector_start.request_end(self._member)
         os.close(self._member)
         if run is not None:
-            summary_text = collector_start.said_by(self._agent, FINISH_S)
+            summary_text = collector_start.read_summary(self._agent, FINISH_S)
             summary = None if summary_text is None else summary_in(summary_text.decode())
             if summary is not None:
                 note(f"run {run.name}: {describe_summary(summary, exit_code)}")

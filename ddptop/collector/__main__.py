@@ -1,4 +1,4 @@
-"""`python -m ddptop.collector`: started by the launcher, ends with it."""
+"""`python -m ddptop.collector`: started by the launcher, and ended with it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from ddptop.collector.launcher import parse, say
+from ddptop.collector.launcher import parse, send
 
 NICENESS = 10
-"""Where the ranks use every core they shall have it: ranks keep their records until this process has time."""
+"""The ranks come first where they use every core; they keep their records until this process has time."""
 
 
 AGAIN = 75
-"""Exit code of a collector that is to be started again, as in sysexits.h: the failure is temporary."""
+"""Exit code of a collector that is to be restarted: EX_TEMPFAIL of sysexits.h."""
 
 
-def main(words: Sequence[str] | None = None, tell: Callable[[Mapping[str, object]], None] = say) -> int:
-    """Serve a run; 0 when it came to its end, 1 after one line on stderr when it could not begin.
+def main(argv: Sequence[str] | None = None, notify: Callable[[Mapping[str, object]], None] = send) -> int:
+    """Serve a run; 0 when it has ended, 1 after one line on stderr when it could not begin.
 
-    `tell`: where words for the launcher go.
+    `notify` sends a line to the launcher.
     """
-    arguments = parse(words)
+    arguments = parse(argv)
     for number in (signal.SIGINT, signal.SIGTERM):
         # Meant for the training, whose end is to be recorded; ours comes when the launcher's pipe closes.
         signal.signal(number, signal.SIG_IGN)
@@ -36,16 +36,16 @@ def main(words: Sequence[str] | None = None, tell: Callable[[Mapping[str, object
     from ddptop.host.folders import RunDirectoryError
 
     try:
-        collector = Collector(arguments, tell)
+        collector = Collector(arguments, notify)
     except (RunDirectoryError, OSError, RuntimeError, zmq.ZMQError) as error:
         print(f"ddptop collector: {error}", file=sys.stderr)
         return 1
     with collector:
-        tell({"ready": True})
+        notify({"ready": True})
         summary = collector.run()
     if summary is None:
         return AGAIN
-    tell(summary)
+    notify(summary)
     return 0
 
 
@@ -55,7 +55,7 @@ def _allow_many_connections() -> None:
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (OSError, ValueError):  # some systems name a hard limit that they do not grant
+        except (OSError, ValueError):  # some systems report a hard limit that they do not grant
             return
 
 

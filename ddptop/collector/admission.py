@@ -1,12 +1,7 @@
-"""Which process may report as which rank. A HELLO that does not fit is refused, and counted as such.
-
-Failures of our own arithmetic: each costs one message or one frame, never the collector.
-"""
+"""Which process may report as which rank. A HELLO that does not fit is refused and counted."""
 
 from __future__ import annotations
 
-import sys
-import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,21 +19,21 @@ class _Process:
 
     hello: Hello
     pid: int | None
-    """As this process sees it; None: not known."""
+    """In this process's pid namespace; None: not known."""
     start: int | None
     of_launcher: bool
     """It descends from the run's launcher."""
-    said_bye: bool = False
+    sent_bye: bool = False
 
     @property
     def ended(self) -> bool:
-        """It has said BYE, or is known to be there no longer."""
-        return self.said_bye or (self.pid is not None and not self._is_there)
+        """It has sent BYE, or is known to have exited."""
+        return self.sent_bye or (self.pid is not None and not self._is_there)
 
     @property
     def lives(self) -> bool:
-        """It is known to be there, and has not said BYE."""
-        return not self.said_bye and self._is_there
+        """It is known to run, and has not sent BYE."""
+        return not self.sent_bye and self._is_there
 
     @property
     def _is_there(self) -> bool:
@@ -46,10 +41,10 @@ class _Process:
 
 
 class Admission:
-    """Decides on every HELLO. A rank's place is its process's as long as that lives.
+    """Decides on every HELLO. A rank belongs to its process as long as that runs.
 
-    A new process takes it when the one before it has ended or said BYE, or when one belongs to the other.
-    Where the kernel does not say which process sent a HELLO (other pid namespaces), the newest one has it.
+    A new process takes it when the one before it has exited or sent BYE, or when one belongs to the other.
+    Where the kernel does not report which process sent a HELLO (other pid namespaces), the newest one has it.
     """
 
     def __init__(self, *, launcher: int, most_ranks: int | None = None, simulated: bool = False) -> None:
@@ -60,7 +55,7 @@ class Admission:
         self._simulated = simulated
         self._holders: dict[int, _Process] = {}
         self._before: dict[int, _Process] = {}
-        """By rank: the process whose place another took."""
+        """By rank: the process that the holder replaced."""
 
     def __call__(self, hello: Hello, peer: int | None) -> None:
         """Admit a HELLO or raise ProtocolError; `peer`: pid of the process that sent it, None if unknown."""
@@ -71,35 +66,35 @@ class Admission:
             raise ProtocolError(f"HELLO of process {hello.pid} was sent by process {peer}")
         before, holder = self._before.get(hello.rank), self._holders.get(hello.rank)
         if before is not None and before.hello.session == hello.session:
-            return  # it reconnects, and its place is taken: see `returning`
+            return  # it reconnects after it was replaced: see `returning`
         newcomer = self._process(hello, peer)
         if holder is not None and holder.hello.session != hello.session and holder.lives:
-            self._check_place(newcomer, holder)
-        self._take_place(newcomer)
+            self._check_holder(newcomer, holder)
+        self._make_holder(newcomer)
 
     def recall(self, hello: Hello) -> None:
-        """A collector before this one has admitted it. Its pid is its own word: seen from here, or none."""
+        """Admitted by a collector before this one. Its pid counts if it is a process of this user here."""
         if not self._simulated:
             ours = is_own(hello.pid) and start_after(hello.pid, hello.unix_ns / 1e9) is False
-            self._take_place(self._process(hello, hello.pid if ours else None))
+            self._make_holder(self._process(hello, hello.pid if ours else None))
 
-    def note_bye(self, rank: int, session: int, *, said: bool = True) -> None:
-        """A rank's process has said BYE (or, with `said` False, trains on all the same)."""
+    def note_bye(self, rank: int, session: int, *, sent: bool = True) -> None:
+        """A rank's process has sent BYE (or, with `sent` False, trains on after it)."""
         for process in (self._holders.get(rank), self._before.get(rank)):
             if process is not None and process.hello.session == session:
-                process.said_bye = said
+                process.sent_bye = sent
 
     def returning(self, rank: int, session: int) -> Hello | None:
-        """The HELLO of a process that still reports after the one that took its place has ended, else None.
+        """The HELLO of a process that still reports after the one that replaced it has ended, else None.
 
-        It has its place back from now on.
+        It holds its rank again from now on.
         """
         before, holder = self._before.get(rank), self._holders.get(rank)
         if before is None or holder is None or before.hello.session != session or not holder.ended:
             return None
         if not before.lives or before.hello.incarnation < holder.hello.incarnation:
             return None
-        self._take_place(before)
+        self._make_holder(before)
         return before.hello
 
     def _check_world(self, hello: Hello) -> None:
@@ -109,7 +104,7 @@ class Admission:
         if most is not None and hello.world_size > most:  # fewer may be a group: a helper trains nothing
             raise ProtocolError(f"a world of {hello.world_size:,} ranks: the launcher starts {most:,}")
 
-    def _check_place(self, newcomer: _Process, holder: _Process) -> None:
+    def _check_holder(self, newcomer: _Process, holder: _Process) -> None:
         if newcomer.pid is None or holder.pid is None:
             return
         if belongs_to(newcomer.pid, holder.pid) or belongs_to(holder.pid, newcomer.pid):
@@ -125,26 +120,9 @@ class Admission:
         of_launcher = self._launcher > 1 and belongs_to(pid, self._launcher)
         return _Process(hello, pid, process_start(pid), of_launcher)
 
-    def _take_place(self, process: _Process) -> None:
+    def _make_holder(self, process: _Process) -> None:
         rank = process.hello.rank
         holder = self._holders.get(rank)
         if holder is not None and holder.hello.session != process.hello.session:
             self._before[rank] = holder
         self._holders[rank] = process
-
-
-ARITHMETIC = (ArithmeticError, LookupError, TypeError, ValueError)
-"""What a message that passed every check could still set off in the reducer."""
-
-
-class Mishaps:
-    """Counts them, and tells of the first one on stderr, which is the collector's log."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def note(self) -> None:
-        """Count the exception that is being handled."""
-        self.count += 1
-        if self.count == 1:
-            traceback.print_exc(file=sys.stderr)

@@ -1,6 +1,6 @@
-"""torch's own analyser of flight recorder dumps, asked at a stall, in a process of its own that loads torch.
+"""torch's own analyser of flight recorder dumps, run at a stall, in a process of its own that loads torch.
 
-What it finds is recorded as Event("analyser"). The dumps it has read are kept beside the recording, in a
+Its result is recorded as Event("analyser"). The dumps it has read are kept beside the recording, in a
 folder that is made for them: `RECORDING.flight`, or with a number behind it where something has that name
 already. `torchfrtrace --allow-incomplete-ranks RECORDING.flight` reads them again.
 """
@@ -38,23 +38,23 @@ MOST_FOLDERS = 100
 
 
 class FlightAnalyser:
-    """At most one analysis at a time; a newer question replaces the one under way. Never blocks or raises."""
+    """At most one analysis at a time; a newer request replaces the one under way. Never blocks or raises."""
 
     def __init__(
         self,
         folder: Path,
         recording: Path | None,
-        say: Callable[[Event, int], None],
+        report: Callable[[Event, int], None],
         *,
         command: Sequence[str] = (sys.executable, "-m", MODULE),
     ) -> None:
         """`folder`: where ranks write their dumps. `recording`: None where nothing is to be kept.
-        `say`: takes what was found, and the time in nanoseconds. `command`: for tests."""
+        `report` takes the result, and the time in nanoseconds. `command`: for tests."""
         self._folder = folder
         self._recording = recording
         self._kept: int | None = None
         """Descriptor of the folder of kept dumps, once there is one."""
-        self._say = say
+        self._report = report
         self._command = command
         self._process: subprocess.Popen[str] | None = None
         self._errors: IO[str] | None = None
@@ -62,14 +62,14 @@ class FlightAnalyser:
         self._end_ns = 0
         self._complained = False
 
-    def work(self, now_ns: int, heard_out: tuple[int, int] | None) -> None:
-        """Begin what is due, tell what is found. `heard_out`: when ranks were asked, and the ASK's number,
-        once they have answered."""
+    def work(self, now_ns: int, answered: tuple[int, int] | None) -> None:
+        """Begin what is due, report the result. `answered`: when ranks were asked, and the ASK's number, once
+        they have answered."""
         if self._process is not None:
-            self._look(self._process, now_ns)
-        if heard_out is not None and self._has_dumps():
+            self._poll(self._process, now_ns)
+        if answered is not None and self._has_dumps():
             self._end()
-            self._begin(*heard_out, now_ns)
+            self._begin(*answered, now_ns)
 
     def close(self) -> None:
         """End what is under way, for good."""
@@ -103,7 +103,7 @@ class FlightAnalyser:
             self._process = subprocess.Popen(
                 [*self._command, str(self._folder), str(number), *map(str, kept)],
                 pass_fds=kept,
-                stdin=subprocess.PIPE,  # whose end it takes for that of this process
+                stdin=subprocess.PIPE,  # its end tells the analyser that this process has ended
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 text=True,
@@ -121,7 +121,7 @@ class FlightAnalyser:
                 self._complain(f"dumps are not kept: {error}")
         return [] if self._kept is None else [self._kept]
 
-    def _look(self, process: subprocess.Popen[str], now_ns: int) -> None:
+    def _poll(self, process: subprocess.Popen[str], now_ns: int) -> None:
         if process.poll() is None:
             if now_ns >= self._end_ns:
                 self._complain(f"no answer within {DEADLINE_NS // NS} s")
@@ -137,7 +137,7 @@ class FlightAnalyser:
         elif lines:
             fields: dict[str, Scalar] = {"asked_ns": self._asked_ns}
             fields.update((f"text{number}", line) for number, line in enumerate(lines))
-            self._say(Event("analyser", now_ns, -1, -1, fields), now_ns)
+            self._report(Event("analyser", now_ns, -1, -1, fields), now_ns)
         self._end()
 
     def _last_error(self) -> str:
@@ -147,35 +147,35 @@ class FlightAnalyser:
         return next((line.strip() for line in reversed(self._errors.readlines()) if line.strip()), "")
 
     def _complain(self, why: str) -> None:
-        """Once: the verdict does not need it."""
+        """Print it once: the diagnosis does not need the analyser."""
         if not self._complained:
             self._complained = True
             print(f"ddptop collector: torch's flight recorder analyser: {why}", file=sys.stderr)
 
 
-def _make_folder(wanted: Path) -> int:
-    """A descriptor of a new, private folder called `wanted`, or with a number behind it where that is taken.
+def _make_folder(path: Path) -> int:
+    """A descriptor of a new, private folder called `path`, or with a number behind it where that is taken.
 
-    Raises OSError; RunDirectoryError where somebody else could put another in its place.
+    Raises OSError; RunDirectoryError where another user could replace it.
     """
-    parent = os.open(wanted.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         status = os.fstat(parent)
         open_to_others = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
         if status.st_uid not in (0, os.geteuid()) or open_to_others:
-            raise RunDirectoryError(f"other users can replace what is in {wanted.parent}")
+            raise RunDirectoryError(f"other users can replace what is in {path.parent}")
         for number in itertools.chain([""], (f"-{count}" for count in range(2, MOST_FOLDERS))):
-            name = f"{wanted.name}{number}"
+            name = f"{path.name}{number}"
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=parent)
                 with open_private(name, inside=parent) as folder:
                     return os.dup(folder)
-        raise RunDirectoryError(f"there are {MOST_FOLDERS} folders {wanted} already")
+        raise RunDirectoryError(f"there are {MOST_FOLDERS} folders {path} already")
     finally:
         os.close(parent)
 
 
 def _lines(output: str) -> list[str]:
     """Of what the analyser's process printed. Raises ValueError, KeyError or TypeError for anything else."""
-    said = json.loads(output.strip().rpartition("\n")[2])
-    return [str(line)[:LINE_CHARACTERS] for line in said["lines"]][:MAX_LINES]
+    result = json.loads(output.strip().rpartition("\n")[2])
+    return [str(line)[:LINE_CHARACTERS] for line in result["lines"]][:MAX_LINES]

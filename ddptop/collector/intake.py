@@ -1,19 +1,17 @@
-"""What comes in: from the link into the recording and the reducer, and back to the ranks as acks.
-
-The group's history for the recording: a few points of many steps, and the ranks' best times.
-"""
+"""Ingest: messages from the link into the recording and the reducer, and acks back to the ranks."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+import sys
+import traceback
 
 import numpy as np
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.collector.admission import Admission, Mishaps
+from ddptop.collector.admission import Admission
 from ddptop.collector.record import Record
 from ddptop.collector.stall_watch import StallWatch, living_sessions
-from ddptop.frames.frame import History
+from ddptop.frames.history import COLUMNS
 from ddptop.host.exits import RankProcess
 from ddptop.host.rank_processes import ProcessWatch
 from ddptop.protocol.codec import encode
@@ -24,23 +22,21 @@ from ddptop.recording.history import GROUP, Found, Past, joined, picked
 from ddptop.transport.receiver import AckedReceiver
 
 MOST_COARSE = 256
-"""A group of 16,384 steps: the history in memory holds several of them."""
+"""Times GROUP, 16,384 steps: the history in memory holds several such groups."""
 
 LOST = "lost_records"
-"""The mark of a moment by which records had been lost since the moment before."""
-
-COLUMNS = tuple(field.name for field in fields(History) if field.name != "start")
+"""Kind of the replay mark at a point by which records were lost."""
 
 
-class PastPoints:
-    """Tells the writer what has been added to the history since it last asked."""
+class NewHistory:
+    """The group's history for the recording: what was added since the writer last took it."""
 
     def __init__(self, reducer: Reducer) -> None:
         self._reducer = reducer
         self._cursor: int | None = None
         self._lost = 0
         self._marked_s = 0.0
-        self._told: set[tuple[float, str]] = set()
+        self._taken: set[tuple[float, str]] = set()
 
     def take(self, *, final: bool, coarser: int = 1) -> Past | None:
         """New points in whole groups of steps, or with `final` all of them; None where there are none.
@@ -65,13 +61,13 @@ class PastPoints:
         window = reducer.state.figures.detail
         best = np.full(reducer.state.figures.world, np.nan) if window is None else window.best_self
         marks = self._marks(float(columns["time_s"][-1]))
-        return Past(joined(groups), np.asarray(best, np.float64), marks, self._found())
+        return Past(joined(groups), np.asarray(best, np.float64), marks, self._happenings())
 
-    def _found(self) -> tuple[Found, ...]:
-        """What happened since the last time, in words."""
-        there = self._reducer.state.log.all()
-        fresh = [one for one in there if (one.unix_s, one.kind) not in self._told]
-        self._told = {(one.unix_s, one.kind) for one in there}
+    def _happenings(self) -> tuple[Found, ...]:
+        """What was logged since the last time."""
+        logged = self._reducer.state.log.all()
+        fresh = [one for one in logged if (one.unix_s, one.kind) not in self._taken]
+        self._taken = {(one.unix_s, one.kind) for one in logged}
         start_s = self._reducer.state.started_s
         return tuple(
             Found(
@@ -87,27 +83,41 @@ class PastPoints:
         )
 
     def _marks(self, now_s: float) -> tuple[tuple[float, str], ...]:
-        """What the analysis found since the last time, and that records were lost."""
+        """Warnings of the analysis since the last time, and whether records were lost."""
         start_s = self._reducer.state.started_s
-        found = [
+        marks = [
             (one.unix_s - start_s, one.kind)
             for one in self._reducer.state.log.all()
             if one.severity != "info" and one.unix_s - start_s > self._marked_s
         ]
-        if found:
-            self._marked_s = max(at for at, _ in found)
+        if marks:
+            self._marked_s = max(at for at, _ in marks)
         lost = sum(member.lost_records for member in self._reducer.state.ranks)
         if lost > self._lost:
-            found.append((now_s, LOST))
+            marks.append((now_s, LOST))
         self._lost = lost
-        return tuple(found)
+        return tuple(marks)
 
 
 REPORT_REFUSED_NS = 10 * NS
-"""Least time between two counts of refused messages: who sends them in a loop does not fill the recording."""
+"""Least time between two reports of refused messages: a process that sends them in a loop must not fill the
+recording."""
 
-MADE_UP_BOUND_NS = 50_000
-"""Made-up hosts have this machine's clock; the bound is what a network would leave of it."""
+SIMULATED_BOUND_NS = 50_000
+"""Simulated hosts have this machine's clock; the bound is that of a clock exchange over a network."""
+
+
+class InternalErrors:
+    """Counts exceptions of our own that were caught; prints the first to stderr, the collector's log."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def note(self) -> None:
+        """Count the exception that is being handled."""
+        self.count += 1
+        if self.count == 1:
+            traceback.print_exc(file=sys.stderr)
 
 
 class Intake:
@@ -134,11 +144,11 @@ class Intake:
         self._hosts: set[str] = set()
         self._session_of: dict[int, int] = {}
         self.world_size = 0
-        """0: no rank has said it yet."""
-        self._mishaps = Mishaps()
+        """0: no rank has reported it yet."""
+        self._errors = InternalErrors()
         self._reported_refused = (0, 0)
         self._report_refused_ns = 0
-        record.set_past(PastPoints(reducer))
+        record.set_past(NewHistory(reducer))
 
     def drain(self, now_ns: int) -> int:
         """Take all that has arrived; returns the number of messages."""
@@ -146,13 +156,13 @@ class Intake:
         for received, body in arrived:
             try:
                 self._take(received, body, now_ns)
-            except Exception:  # noqa: BLE001  # whatever a message sets off, it costs that message alone
-                self._mishaps.note()
+            except Exception:  # noqa: BLE001 - an error costs one message, not the collector
+                self._errors.note()
         return len(arrived)
 
     def report_refused(self, now_ns: int, *, final: bool = False) -> None:
-        """Say how many messages were refused or failed, where that has changed since it was last said."""
-        counts = (self._receiver.refused, self._mishaps.count)
+        """Report how many messages were refused or failed, where that has changed since the last time."""
+        counts = (self._receiver.refused, self._errors.count)
         if counts == self._reported_refused or (now_ns < self._report_refused_ns and not final):
             return
         self._reported_refused, self._report_refused_ns = counts, now_ns + REPORT_REFUSED_NS
@@ -181,7 +191,7 @@ class Intake:
             self._feed(received)
 
     def bus_id_of(self, process: RankProcess) -> str:
-        """PCI bus id of the GPU that a rank says it uses; empty where it has none."""
+        """PCI bus id of the GPU that a rank reports to use; empty where it has none."""
         return str(self._reducer.state.cards.get(process.rank, {}).get("gpu.bus_id") or "")
 
     def _take(self, received: Received, body: bytes, now_ns: int) -> None:
@@ -193,7 +203,7 @@ class Intake:
                 self.report(Event("rank_returned", now_ns, rank, -1, {"session": session}), now_ns)
         self._note(received, now_ns)
         self._keep(received, body)
-        self._note_trouble(received, now_ns)
+        self._note_failure(received, now_ns)
 
     def _note(self, received: Received, now_ns: int) -> None:
         message, session = received.message, received.session
@@ -203,7 +213,7 @@ class Intake:
             self._session_of[message.rank] = session
             if not self._watched and message.host not in self._hosts:
                 self._hosts.add(message.host)
-                self.report(Clock(now_ns, message.host, 0, MADE_UP_BOUND_NS), now_ns)
+                self.report(Clock(now_ns, message.host, 0, SIMULATED_BOUND_NS), now_ns)
             if self._watched:
                 process = RankProcess(session, message.rank, message.pid)
                 self._watch.add(process, message.unix_ns / NS, now_ns)
@@ -214,10 +224,10 @@ class Intake:
             trains = isinstance(message, Steps)
             self._watch.note_message(session, now_ns, trains=trains)
             if trains:
-                self._admission.note_bye(received.rank, session, said=False)
+                self._admission.note_bye(received.rank, session, sent=False)
 
-    def _note_trouble(self, received: Received, now_ns: int) -> None:
-        """After the reducer has it: what matters to those who ask the ranks."""
+    def _note_failure(self, received: Received, now_ns: int) -> None:
+        """After the reducer has it: what decides which ranks are asked for evidence."""
         message = received.message
         if isinstance(message, Evidence):
             self._stalls.answered(received.session, message.number)
@@ -225,7 +235,7 @@ class Intake:
             self._stalls.note_death(now_ns, living_sessions(self._reducer))
 
     def recall(self, received: Received, now_ns: int) -> None:
-        """Take a message out of the recording of a collector before this one."""
+        """Take a message from the recording of a collector before this one."""
         self._note(received, now_ns)
         if isinstance(received.message, Hello):
             self._admission.recall(received.message)
@@ -254,5 +264,5 @@ class Intake:
     def _feed(self, received: Received) -> None:
         try:
             self._reducer.feed(received)
-        except Exception:  # noqa: BLE001  # the recording has it: a later version may know better
-            self._mishaps.note()
+        except Exception:  # noqa: BLE001 - the recording has it: a later version may read it
+            self._errors.note()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from ddptop.host.collector_start import has_members, is_to_end
+from ddptop.host.collector_start import end_requested, has_members
 from ddptop.host.processes import process_start
 from ddptop.host.runs import read_command
 
@@ -40,14 +40,14 @@ class Arguments:
     argv: tuple[str, ...] = ()
     """Script and arguments, without secrets, from a file in the run's folder."""
     simulated: bool = False
-    """The ranks are made up: their pids mean nothing."""
+    """The ranks are simulated: their pids mean nothing."""
     most_ranks: int | None = None
     """That the launcher starts; None: not known."""
     alone: tuple[int, int] | None = None
-    """No launcher of ours is there; pid and start of the one that is (`collector.alone`)."""
+    """The launcher is none of ours; its pid and start, or zeros (`RunWithoutLauncher`)."""
 
 
-def parse(words: Sequence[str] | None = None) -> Arguments:
+def parse(argv: Sequence[str] | None = None) -> Arguments:
     """Arguments from a command line; argparse ends the process with code 2 where they are wrong."""
     parser = argparse.ArgumentParser(prog="python -m ddptop.collector", allow_abbrev=False)
     parser.add_argument("--run-dir", type=Path, required=True)
@@ -60,10 +60,10 @@ def parse(words: Sequence[str] | None = None) -> Arguments:
     parser.add_argument("--simulated", action="store_true")
     parser.add_argument("--most-ranks", type=_positive, default=None, metavar="N")
     parser.add_argument("--alone", type=_process, default=None, metavar="PID:START")
-    parsed = vars(parser.parse_args(words))
-    argv = read_command(parsed["run_dir"])
-    parsed["script"] = parsed["script"] or shlex.join(argv[:1])
-    return Arguments(**parsed, argv=argv)
+    parsed = vars(parser.parse_args(argv))
+    command = read_command(parsed["run_dir"])
+    parsed["script"] = parsed["script"] or shlex.join(command[:1])
+    return Arguments(**parsed, argv=command)
 
 
 def _path_or_off(text: str) -> Path | None:
@@ -83,11 +83,11 @@ def _process(text: str) -> tuple[int, int]:
 
 
 LINGER_NS = 3_000_000_000
-"""How long the run outlives its last member: of ranks started by hand one may be late, or started anew."""
+"""How long the run goes on after its last member: a rank started by hand may be late, or restarted."""
 
 
 class Linger:
-    """Whether a run has ended, by whether its processes are there."""
+    """Whether a run has ended, by whether its processes run."""
 
     def __init__(self) -> None:
         self._left_ns: int | None = None
@@ -116,42 +116,44 @@ def ranks_started(run_id: str) -> list[tuple[int, int]]:
     return ranks
 
 
-class Alone:
-    """Looks whether the run's members, and whoever restarts them, are still there."""
+class RunWithoutLauncher:
+    """The end of a run without a launcher of ours: when its ranks, and what may restart them, are gone."""
 
-    def __init__(self, folder: Path, launcher: tuple[int, int], well: Callable[[], bool]) -> None:
+    def __init__(self, folder: Path, launcher: tuple[int, int], ranks_well: Callable[[], bool]) -> None:
         """`launcher`: pid and start of the process that may start ranks again (torchrun), or zeros.
 
-        `well`: whether all ranks have ended as they should.
+        `ranks_well`: whether all ranks have exited without failure.
         """
         self._folder = folder
         self._launcher = launcher
-        self._well = well
+        self._ranks_well = ranks_well
         self._linger = Linger()
         self.descriptor, self._silent = os.pipe()
-        """For a poller; nothing ever comes out of it."""
+        """For a poller; never readable."""
         self.ended = False
         self.killed = False
-        """Never: the launcher is none of ours."""
+        """Always False: the launcher is none of ours."""
         self.exit_code: int | None = None
-        """Nobody tells."""
+        """Always None: no launcher reports it."""
 
     @property
     def well(self) -> bool:
-        """Whether the run has ended as it should."""
-        return self._well()
+        """Whether the run has ended without failure."""
+        return self._ranks_well()
 
-    def look(self, now_ns: int) -> None:
-        """Look whether the run has ended; once a second will do."""
+    def check(self, now_ns: int) -> None:
+        """Check whether the run has ended; to be called once a second."""
         pid, start = self._launcher
         present = has_members(self._folder) or (pid > 0 and process_start(pid) == start)
-        self.ended = self._linger.is_over(present, now_ns, 0 if pid or is_to_end(self._folder) else LINGER_NS)
+        self.ended = self._linger.is_over(
+            present, now_ns, 0 if pid or end_requested(self._folder) else LINGER_NS
+        )
 
     def read(self) -> None:
-        """Nothing comes."""
+        """There is nothing to read."""
 
     def take_exits(self) -> list[tuple[int, int]]:
-        """Nobody tells."""
+        """None: no launcher reports them."""
         return []
 
     def close(self) -> None:
@@ -164,39 +166,39 @@ MAX_LINE_BYTES = 4096
 
 
 class LauncherPipe:
-    """Standard input, read without blocking: `{"exit_code": N}`, or its end when the launcher was killed.
+    """Standard input, read without blocking: JSON lines, or its end when the launcher was killed.
 
-    A launcher that is killed leaves its ranks behind, as torchrun does: the run then ends with them.
-
-    Before that, how processes ended that the launcher started: `{"exits": [{"pid": P, "exit_code": N}]}`.
+    `{"exits": [{"pid": P, "exit_code": N}]}`: processes that the launcher started have exited.
+    `{"exit_code": N}`: the run has ended. A killed launcher leaves its ranks running, as torchrun does: then
+    the run ends with them.
     """
 
     def __init__(
         self, ranks_present: Callable[[], bool], ranks_well: Callable[[], bool], descriptor: int = 0
     ) -> None:
         """`ranks_present`: whether there are processes of ranks on this host; `ranks_well`: whether all have
-        ended as they should."""
+        exited without failure."""
         self.descriptor = descriptor
         self.ended = False
-        """The run has ended: the collector is to come to its end."""
+        """The run has ended, and the collector is to end."""
         self.killed = False
-        """The launcher is there no longer, and has not said how the run ended."""
+        """The launcher has exited without reporting how the run ended."""
         self._ranks_present = ranks_present
         self._ranks_well = ranks_well
         self._linger = Linger()
         self.exit_code: int | None = None
-        """Of the run; None: nobody said."""
+        """Of the run; None: not reported."""
         self._data = b""
         self._exits: list[tuple[int, int]] = []
         os.set_blocking(descriptor, False)
 
     @property
     def well(self) -> bool:
-        """Whether the run has ended as it should."""
+        """Whether the run has ended without failure."""
         return self._ranks_well() if self.exit_code is None else self.exit_code == 0
 
-    def look(self, now_ns: int) -> None:
-        """Where the launcher was killed, look whether the run has ended; once a second will do."""
+    def check(self, now_ns: int) -> None:
+        """Where the launcher was killed, check whether the run has ended; to be called once a second."""
         if self.killed:
             self.ended = self._linger.is_over(self._ranks_present(), now_ns)
 
@@ -204,7 +206,7 @@ class LauncherPipe:
         """Standard input stays open."""
 
     def read(self) -> None:
-        """Take what is there. Lines that say anything else are passed over."""
+        """Read what has arrived. Unknown lines are ignored."""
         try:
             data = os.read(self.descriptor, MAX_LINE_BYTES)
         except BlockingIOError:
@@ -215,25 +217,25 @@ class LauncherPipe:
         *lines, self._data = (self._data + data).split(b"\n")
         self._data = self._data[-MAX_LINE_BYTES:]
         for line in lines:
-            self._hear(line)
+            self._parse(line)
 
     def take_exits(self) -> list[tuple[int, int]]:
-        """Processes seen to end since this was last asked: pid, and exit code or -signal."""
+        """Processes that have exited since the last call: pid, and exit code or -signal."""
         exits, self._exits = self._exits, []
         return exits
 
-    def _hear(self, line: bytes) -> None:
+    def _parse(self, line: bytes) -> None:
         try:
-            said = json.loads(line)
+            fields = json.loads(line)
         except ValueError:
             return
-        if not isinstance(said, dict):
+        if not isinstance(fields, dict):
             return
-        code = _code(said.get("exit_code"))
+        code = _code(fields.get("exit_code"))
         if code is not None:
             self.exit_code = code
             self.ended = True
-        exits = said.get("exits")
+        exits = fields.get("exits")
         for one in exits if isinstance(exits, list) else ():
             pid, code = (
                 (one.get("pid"), _code(one.get("exit_code"))) if isinstance(one, dict) else (None, None)
@@ -246,8 +248,8 @@ def _code(value: object) -> int | None:
     return value if type(value) is int and -(2**31) <= value < 2**31 else None
 
 
-def say(line: Mapping[str, object]) -> None:
-    """One JSON line to the launcher, who may be gone."""
+def send(line: Mapping[str, object]) -> None:
+    """Send one JSON line to the launcher, which may be gone."""
     try:
         print(json.dumps(line), flush=True)
     except OSError:

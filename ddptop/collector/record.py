@@ -1,7 +1,4 @@
-"""The recording as the collector sees it: it may be off, or fail at any moment, and nobody need ask.
-
-A collector that was started again takes the run up where the one before it was cut off.
-"""
+"""The collector's recording, which may be off or fail at any moment; what an earlier collector has left."""
 
 from __future__ import annotations
 
@@ -22,13 +19,13 @@ PROGRESS_EVERY_NS = 1_000_000_000
 
 
 class Record:
-    """Writes what it is given, if it can, and knows what of it outlives this process."""
+    """Writes messages, if it can, and knows which of them would survive this process."""
 
     def __init__(self, path: Path | None, *, limit_bytes: int, resume: bool) -> None:
         self.path = path
-        """Of the recording; with a number behind it where another run had the name first."""
+        """Of the recording; with a number appended where another run had the name first."""
         self._writer: Writer | None = None
-        self._trouble: str | None = None
+        self._error: str | None = None
         self._taken_note: str | None = None
         self._kept_ns: dict[int, int] = {}
         for self.path in numbered(path) if path is not None else ():
@@ -38,21 +35,21 @@ class Record:
                 continue
             except (OSError, RecordingError, RuntimeError) as error:  # the last: no thread can be started
                 reason = error.strerror if isinstance(error, OSError) else str(error)
-                self._trouble = f"not recorded: {self.path}: {reason}"
+                self._error = f"not recorded: {self.path}: {reason}"
             return
 
     def set_past(self, past: PastTeller) -> None:
-        """From whom the recording learns the group's history."""
+        """Where the recording gets the group's history from."""
         if self._writer is not None:
             self._writer.past = past
 
     @property
     def note(self) -> str | None:
-        """Why there is no recording, or less than all, in words."""
-        return self._trouble or (self._writer.note if self._writer else None)
+        """Why there is no recording, or why it is incomplete, as text."""
+        return self._error or (self._writer.note if self._writer else None)
 
     def take_new_note(self) -> str | None:
-        """The note, when it has changed since it was last asked for."""
+        """The note, where it has changed since it was last taken."""
         if self.note == self._taken_note:
             return None
         self._taken_note = self.note
@@ -83,7 +80,7 @@ class Record:
 
     @property
     def unwritten(self) -> int:
-        """Step records that are not in the recording for want of room on the disk."""
+        """Step records that are not in the recording for lack of room on the disk."""
         return self._writer.unwritten if self._writer is not None else 0
 
     def tick(self, now_ns: int) -> None:
@@ -92,7 +89,7 @@ class Record:
             self._writer.tick(now_ns)
 
     def check(self) -> None:
-        """See to it that the file is where it is said to be; once a second will do."""
+        """Check that the file has not been deleted; to be called once a second."""
         if self._writer is not None:
             self._writer.check()
 
@@ -121,17 +118,17 @@ STEPS = (300, 20_000)
 
 @dataclass(frozen=True)
 class Earlier:
-    """What a collector before this one left of the same run."""
+    """What a collector before this one has left of the same run."""
 
     path: Path | None
     """Where the run is recorded, or is to be."""
     started_at: float | None
     """Unix seconds; None: there was none, this is the run's first collector."""
     recording: Recording | None
-    """To be gone on with."""
+    """To be continued."""
 
     def records(self) -> Iterator[Received]:
-        """The end of its recording: everything that still matters, oldest first."""
+        """The end of its recording: everything that the reducer needs, oldest first."""
         if self.recording is None:
             return
         worlds = (
@@ -143,9 +140,9 @@ class Earlier:
 
 @contextmanager
 def earlier(directory: Path, path: Path | None, run_id: str) -> Iterator[Earlier]:
-    """Look for what is left of this run: its run file, and its recording.
+    """What is left of this run: its run file, and its recording.
 
-    `path`: the recording, where the run file does not say.
+    `path`: the recording, where the run file does not name it.
     """
     run = read_run_file(directory)
     if run is not None and run.run_id != run_id:

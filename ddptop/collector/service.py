@@ -1,4 +1,4 @@
-"""The collector's main loop: one thread, one poller, and an orderly end."""
+"""The collector's main loop: one thread, one poller, and an orderly end of the run."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 import zmq
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.collector.admission import ARITHMETIC, Admission, Mishaps
+from ddptop.collector.admission import Admission
 from ddptop.collector.flight_analyser import FlightAnalyser
-from ddptop.collector.intake import Intake
-from ddptop.collector.launcher import Alone, Arguments, LauncherPipe, ranks_started
+from ddptop.collector.intake import Intake, InternalErrors
+from ddptop.collector.launcher import Arguments, LauncherPipe, RunWithoutLauncher, ranks_started
 from ddptop.collector.record import Earlier, Record, earlier
 from ddptop.collector.stall_watch import StallWatch, living_sessions
 from ddptop.collector.viewers import Viewers
 from ddptop.collector.watch import HostWatch
 from ddptop.frames.frame import Frame
 from ddptop.host.gpus import GpuSampler
-from ddptop.host.nccl_ras import RasAsker
+from ddptop.host.nccl_ras import RasClient
 from ddptop.host.processes import process_start
 from ddptop.host.rank_processes import ProcessWatch
 from ddptop.host.runs import (
@@ -44,24 +44,24 @@ from ddptop.transport.sockets import new_context
 TICK_MS = 100
 """Longest sleep: acks follow the recording's flush, which is due every 250 ms."""
 
-BREATH_S = 0.01
-"""Pause after a round: many ranks then share one wake-up and one ack, and nobody notices 10 ms."""
+PAUSE_S = 0.01
+"""Pause after a round: many ranks then share one wake-up and one ack; 10 ms delay no screen."""
 
 GAP_NS = 2 * NS
-"""A round that comes this late was held up: by a signal, or for want of processor time. Four heartbeats of
-each rank are due in it. Where stalls are looked for sooner than usual, half of that patience, or this."""
+"""A round that begins this late was interrupted: by a signal, or for lack of processor time. Four heartbeats
+of each rank are due in that time. With a short stall timeout it is half of that, at least LEAST_GAP_NS."""
 LEAST_GAP_NS = NS
 
 SUSPEND_NS = NS
-"""By so much the clock that runs on in a suspended machine must have left the other one behind."""
+"""Least difference between CLOCK_BOOTTIME and CLOCK_MONOTONIC that counts as a suspended machine."""
 
-LAST_WORDS_NS = 2 * NS
-"""How long the end of the run waits for ranks that have not said BYE and whose process is there."""
+LAST_MESSAGES_NS = 2 * NS
+"""How long the end of the run waits for ranks that have not sent BYE and whose process runs."""
 
 QUIET_NS = NS // 10
-"""No message for this long, and no rank to wait for: all is in."""
+"""Without a message for this long, and with no rank to wait for, everything has arrived."""
 
-FAREWELL_NS = NS // 2
+LAST_FRAME_NS = NS // 2
 """How long viewers have to take the last frame."""
 
 
@@ -69,20 +69,20 @@ class Collector:
     """Serves one run from its first rank to its last. A context manager: it leaves nothing open."""
 
     def __init__(
-        self, arguments: Arguments, tell: Callable[[Mapping[str, object]], None] = lambda line: None
+        self, arguments: Arguments, notify: Callable[[Mapping[str, object]], None] = lambda line: None
     ) -> None:
-        """`tell`: where words for the launcher go.
+        """`notify` sends a line to the launcher.
 
         Raises RunDirectoryError where the folder is not ours alone or another collector serves it.
         """
-        self._tell = tell
-        self._told: set[str] = set()
-        self._homeless = False
+        self._notify = notify
+        self._notified: set[str] = set()
+        self._folder_lost = False
         self._arguments = arguments
         self._gap_ns = min(GAP_NS, max(LEAST_GAP_NS, int(arguments.stall_s * NS / 2)))
-        self._turned_ns, self._asleep_ns = time.monotonic_ns(), _asleep_ns()
+        self._round_ns, self._suspended_ns = time.monotonic_ns(), _suspended_ns()
         self._directory = arguments.run_dir
-        self._mishaps = Mishaps()
+        self._errors = InternalErrors()
         self._left_behind: list[tuple[int, int]] = []
         """Pid and start of ranks whose launcher was killed."""
         with ExitStack() as stack:
@@ -91,7 +91,7 @@ class Collector:
             stack.callback(os.close, self._lock)
             with earlier(self._directory, arguments.record, arguments.run_id) as before:
                 self._build(stack, before.path, resume=before.recording is not None)
-                self._take_up(before)
+                self._begin(before)
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Collector:
@@ -101,18 +101,18 @@ class Collector:
         self._stack.close()
 
     def run(self) -> dict[str, object] | None:
-        """Serve until the launcher is done or dead, then come to an end; returns what there was.
+        """Serve until the run has ended, then finish; returns the summary for the launcher.
 
-        None where the run's folder was removed: nobody can connect any more. The next collector makes it
-        again and goes on with the recording; ranks send it what this one has not acked.
+        None where the run's folder was removed: no process can connect any more. The next collector makes it
+        again and continues the recording; ranks send it what this one has not acked.
         """
         while not self._pipe.ended:
             self._round()
-            if self._homeless:
+            if self._folder_lost:
                 self._record.close()
                 return None
-            time.sleep(BREATH_S)
-        self._hear_last_words()
+            time.sleep(PAUSE_S)
+        self._receive_last_messages()
         self._host.report_unaccounted(time.monotonic_ns())
         self._finish()
         return self._summary()
@@ -147,7 +147,7 @@ class Collector:
         )
         stack.callback(receiver.close)
         self._server = CreditServer(context, view_endpoint(self._directory))
-        stack.callback(self._server.close, FAREWELL_NS // 1_000_000)
+        stack.callback(self._server.close, LAST_FRAME_NS // 1_000_000)
         self._viewers = Viewers(self._server, self._frame, epoch=epoch)
         self._watch = watch
         self._stalls = StallWatch(receiver.ask)
@@ -162,28 +162,28 @@ class Collector:
         )
         self._flights = FlightAnalyser(flight_folder(self._directory), self._record.path, self._intake.report)
         stack.callback(self._flights.close)
-        self._ras = RasAsker(self._intake.report)
+        self._ras = RasClient(self._intake.report)
         for source in (self._pipe.descriptor, receiver.socket, self._server.socket):
             self._poller.register(source, zmq.POLLIN)
 
-    def _open_pipe(self) -> LauncherPipe | Alone:
+    def _open_pipe(self) -> LauncherPipe | RunWithoutLauncher:
         if self._arguments.alone is None:
             return LauncherPipe(self._ranks_present, self._ranks_well)
-        return Alone(self._directory, self._arguments.alone, self._ranks_well)
+        return RunWithoutLauncher(self._directory, self._arguments.alone, self._ranks_well)
 
     def _ranks_well(self) -> bool:
         members = self._reducer.state.ranks
         return bool(members) and all(member.finished and not member.ended_badly for member in members)
 
-    def _take_up(self, before: Earlier) -> None:
-        """Begin the run, or go on with it."""
+    def _begin(self, before: Earlier) -> None:
+        """Begin the run, or continue it."""
         now_ns = time.monotonic_ns()
         for received in before.records():
             self._intake.recall(received, now_ns)
         self._reducer.end_recall()
         started_at = time.time() if before.started_at is None else before.started_at
         if self._reducer.state.run is None:
-            self._say_run("live", now_ns, started_at=started_at)
+            self._report_run("live", now_ns, started_at=started_at)
             # A replay must see a stall when this run saw it.
             settings = Event("settings", now_ns, -1, -1, {"stall_s": self._arguments.stall_s})
             self._intake.report(settings, now_ns)
@@ -200,60 +200,59 @@ class Collector:
             started_at=started_at,
         )
         self._host.update_run_file()
-        self._turned_ns = time.monotonic_ns()
+        self._round_ns = time.monotonic_ns()
 
     def _round(self) -> int:
         """Wait for something, do what is due; returns the number of messages that ranks sent."""
         ready = dict(self._poller.poll(self._viewers.wait_ms(time.monotonic_ns(), TICK_MS)))
         now_ns = time.monotonic_ns()
-        # First of all: how a process ended is told by the kernel until its parent asks.
+        # First: the exit code of a process can be read until its parent reaps it.
         self._watch.note_readable(ready.keys(), now_ns)
-        held_up = self._note_interruption(now_ns)
+        interrupted = self._note_interruption(now_ns)
         arrived = self._intake.drain(now_ns)
-        while held_up and self._intake.drain(now_ns):
-            continue  # nothing is concluded before all that waits has been read
+        while interrupted and self._intake.drain(now_ns):
+            continue  # no conclusions before everything that waits has been read
         if self._pipe.descriptor in ready:
-            self._hear_launcher(now_ns)
+            self._read_launcher(now_ns)
         self._host.report_exits(now_ns)
         if self._host.check(now_ns):
-            self._homeless = not holds_folder(self._directory, self._lock)
-            self._tell_losses()
-            self._watch_stall(now_ns)
-            self._pipe.look(now_ns)
+            self._folder_lost = not holds_folder(self._directory, self._lock)
+            self._notify_losses()
+            self._check_stall(now_ns)
+            self._pipe.check(now_ns)
         self._intake.acknowledge(now_ns)
         self._server.drain(now_ns)
         self._viewers.serve(now_ns)
         return arrived
 
     def _note_interruption(self, now_ns: int) -> bool:
-        """Tell of the time since the last round, where this process did not run; whether that was so."""
-        begin_ns, self._turned_ns = self._turned_ns, now_ns
-        slept_ns, self._asleep_ns = self._asleep_ns, _asleep_ns()
-        slept_ns = self._asleep_ns - slept_ns
-        if slept_ns >= SUSPEND_NS:  # a clock that all ranks read stood still as well
-            text = f"the machine was suspended for {slept_ns / NS:,.0f} s"
-            self._tell_interruption(now_ns, now_ns, slept_ns, text)
+        """Report a long time since the last round, when this process did not run; whether there was one."""
+        begin_ns, self._round_ns = self._round_ns, now_ns
+        suspended_ns, self._suspended_ns = self._suspended_ns, _suspended_ns()
+        suspended_ns = self._suspended_ns - suspended_ns
+        if suspended_ns >= SUSPEND_NS:  # CLOCK_MONOTONIC, which all ranks read, stopped as well
+            text = f"the machine was suspended for {suspended_ns / NS:,.0f} s"
+            self._report_interruption(now_ns, now_ns, suspended_ns, text)
         if now_ns - begin_ns < self._gap_ns:
             return False
         text = (
             f"recording interrupted for {(now_ns - begin_ns) / NS:,.0f} s: the collector did not run "
             "(stopped, or no processor time); what ranks sent meanwhile was read afterwards"
         )
-        self._tell_interruption(begin_ns, now_ns, now_ns - begin_ns, text)
+        self._report_interruption(begin_ns, now_ns, now_ns - begin_ns, text)
         return True
 
-    def _tell_losses(self) -> None:
-        """To the launcher, for a person who has no screen open: once that records are lost, and all that
-        befalls the recording."""
+    def _notify_losses(self) -> None:
+        """Notify the launcher, for a person without a screen: lost records, errors of the recording."""
         lost = sum(member.lost_records for member in self._reducer.state.ranks) + self._record.unwritten
-        news = {"lost": f"{lost:,} records lost so far"} if lost else {}
+        notices = {"lost": f"{lost:,} records lost so far"} if lost else {}
         if self._record.note is not None:
-            news[self._record.note] = self._record.note
-        for kind in news.keys() - self._told:
-            self._told.add(kind)
-            self._tell({"news": kind, "text": news[kind]})
+            notices[self._record.note] = self._record.note
+        for kind in notices.keys() - self._notified:
+            self._notified.add(kind)
+            self._notify({"news": kind, "text": notices[kind]})
 
-    def _tell_interruption(self, begin_ns: int, now_ns: int, lasted_ns: int, text: str) -> None:
+    def _report_interruption(self, begin_ns: int, now_ns: int, lasted_ns: int, text: str) -> None:
         fields: dict[str, Scalar] = {
             "from_ns": begin_ns,
             "seconds": round(lasted_ns / NS, 3),
@@ -261,7 +260,7 @@ class Collector:
         }
         self._intake.report(Event("interruption", now_ns, -1, -1, fields), now_ns)
 
-    def _hear_launcher(self, now_ns: int) -> None:
+    def _read_launcher(self, now_ns: int) -> None:
         self._pipe.read()
         for pid, code in self._pipe.take_exits():
             self._watch.note_exit_code(pid, code, now_ns)
@@ -277,55 +276,55 @@ class Collector:
             return True
         return any(process_start(pid) == start for pid, start in self._left_behind)
 
-    def _watch_stall(self, now_ns: int) -> None:
+    def _check_stall(self, now_ns: int) -> None:
         try:
             since_ns = self._reducer.stalled_since(now_ns)
-        except ARITHMETIC:
-            self._mishaps.note()
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            self._errors.note()
         else:
             sessions = living_sessions(self._reducer)
             self._stalls.work(now_ns, since_ns, sessions)
-            heard_out = self._stalls.heard_out(now_ns, sessions)
-            self._flights.work(now_ns, heard_out)
-            self._ras.work(now_ns, heard_out, self._pids_under_nccl())
+            answered = self._stalls.take_complete(now_ns, sessions)
+            self._flights.work(now_ns, answered)
+            self._ras.work(now_ns, answered, self._pids_under_nccl())
 
     def _pids_under_nccl(self) -> set[int]:
-        """Processes of this host's ranks that NCCL would answer for."""
+        """Processes of this host's ranks whose process group is NCCL's."""
         members = self._reducer.state.ranks
         living = [process for process in self._watch.living() if process.rank < len(members)]
         hellos = [(process, members[process.rank].hello) for process in living]
         return {process.pid for process, hello in hellos if hello is not None and "nccl" in hello.backend}
 
-    def _hear_last_words(self) -> None:
-        """Until every rank has said BYE or its process is gone, and nothing more comes."""
-        heard_ns = time.monotonic_ns()
-        end_ns = heard_ns + LAST_WORDS_NS
+    def _receive_last_messages(self) -> None:
+        """Go on until every rank has sent BYE or exited, and no more messages arrive."""
+        received_ns = time.monotonic_ns()
+        end_ns = received_ns + LAST_MESSAGES_NS
         while (now_ns := time.monotonic_ns()) < end_ns:
             if self._round():
-                heard_ns = now_ns
-            if not self._watch and now_ns - heard_ns > QUIET_NS:
+                received_ns = now_ns
+            if not self._watch and now_ns - received_ns > QUIET_NS:
                 return
-            time.sleep(BREATH_S)
+            time.sleep(PAUSE_S)
 
     def _finish(self) -> None:
-        """Say how the run ended: to the recording, and to those who watch."""
+        """Report how the run ended: to the recording and to the viewers."""
         now_ns = time.monotonic_ns()
         self._flights.close()
         self._intake.report_refused(now_ns, final=True)
-        self._say_run("finished" if self._pipe.well else "failed", now_ns)
+        self._report_run("finished" if self._pipe.well else "failed", now_ns)
         self._record.close()
         self._intake.acknowledge(now_ns)
         self._host.report_recording(now_ns)
         watching = self._server.heard_since(now_ns - 2 * NS)
-        told: set[bytes] = set()
-        while watching - told and time.monotonic_ns() - now_ns < FAREWELL_NS:
+        served: set[bytes] = set()
+        while watching - served and time.monotonic_ns() - now_ns < LAST_FRAME_NS:
             self._server.drain(time.monotonic_ns())
-            told |= {viewer.name for viewer in self._server.waiting()}
+            served |= {viewer.name for viewer in self._server.waiting()}
             self._viewers.serve(time.monotonic_ns(), final=True)
             self._server.socket.poll(TICK_MS)
         remove_run_directory(self._directory)
 
-    def _say_run(self, state: RunOutcome, now_ns: int, *, started_at: float | None = None) -> None:
+    def _report_run(self, state: RunOutcome, now_ns: int, *, started_at: float | None = None) -> None:
         arguments = self._arguments
         first = self._reducer.state.run
         argv = arguments.argv or (first.argv if first is not None else ())  # the run's folder may be gone
@@ -369,8 +368,8 @@ class Collector:
         }
 
 
-def _asleep_ns() -> int:
-    """How much longer the machine has been up than awake; 0 where the system has no such clock."""
+def _suspended_ns() -> int:
+    """How long the machine has been suspended since boot; 0 where the system has no such clock."""
     if not hasattr(time, "CLOCK_BOOTTIME"):
         return 0
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)

@@ -1,4 +1,4 @@
-"""Asking ranks what they are doing: while the group stalls, and when one of them has died."""
+"""Asking ranks for evidence of what they are doing: while the group is stalled, and after a rank has died."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ddptop.protocol.limits import NS
 if TYPE_CHECKING:
     from ddptop.analysis.reducer import Reducer
 
-AGAIN_NS = 5 * NS
+ASK_AGAIN_NS = 5 * NS
 """An ASK may get lost, and the thread that answers may wait for the GIL; dumping stacks takes it a second."""
 
-ANEW_NS = 60 * NS
+NEXT_ROUND_NS = 60 * NS
 """A stall may change while it lasts (a rank leaves a slow loader and enters a collective)."""
 
 DEATH_NS = 9 * NS
@@ -24,7 +24,7 @@ DEATH_NS = 9 * NS
 
 @dataclass(slots=True)
 class _Round:
-    """One question to all: every rank is to answer it once."""
+    """One question to all ranks: each is to answer it once."""
 
     number: int
     began_ns: int
@@ -33,14 +33,14 @@ class _Round:
     asked_ns: dict[int, int] = field(default_factory=dict)
     """Session -> when it was last asked."""
     answered: set[int] = field(default_factory=set)
-    heard_out: bool = False
-    """Whether `heard_out` has told of it."""
+    complete: bool = False
+    """Whether `take_complete` has returned it."""
 
 
 class StallWatch:
-    """Decides whom to ask, and when.
+    """Decides which ranks to ask, and when.
 
-    `ask` sends ASK to a session and may fail without a word. `clock` gives Unix nanoseconds: numbers are
+    `ask` sends ASK to a session and may fail silently. `clock` gives Unix nanoseconds: numbers are
     taken from it, so that a collector that was started again uses none a second time.
     """
 
@@ -63,7 +63,7 @@ class StallWatch:
     def note_death(self, now_ns: int, sessions: Collection[int]) -> None:
         """A rank has died or failed: ask the others at once, unless that was just done for another one."""
         current = self._round
-        if current is None or now_ns - current.began_ns >= AGAIN_NS:
+        if current is None or now_ns - current.began_ns >= ASK_AGAIN_NS:
             current = self._begin(now_ns, now_ns + DEATH_NS)
             self._ask_those_due(current, sessions, now_ns)
 
@@ -72,14 +72,15 @@ class StallWatch:
         if self._round is not None and number == self._round.number:
             self._round.answered.add(session)
 
-    def heard_out(self, now_ns: int, sessions: Collection[int]) -> tuple[int, int] | None:
-        """A round of questions about a stall, told once: when it began, in nanoseconds of the `now_ns` clock,
-        and its number. Due when all living `sessions` have answered, or some have and others had time to."""
+    def take_complete(self, now_ns: int, sessions: Collection[int]) -> tuple[int, int] | None:
+        """A round about a stall that is complete, once: when it began (clock of `now_ns`) and its number.
+
+        Complete: all living `sessions` have answered, or some have and the others had time to."""
         current = self._round
-        if current is None or current.until_ns is not None or current.heard_out or not current.answered:
+        if current is None or current.until_ns is not None or current.complete or not current.answered:
             return None
-        current.heard_out = current.answered.issuperset(sessions) or now_ns - current.began_ns >= AGAIN_NS
-        return (current.began_ns, current.number) if current.heard_out else None
+        current.complete = current.answered.issuperset(sessions) or now_ns - current.began_ns >= ASK_AGAIN_NS
+        return (current.began_ns, current.number) if current.complete else None
 
     def recall(self, session: int, number: int, now_ns: int) -> None:
         """A collector before this one has asked, and this session has answered."""
@@ -95,7 +96,7 @@ class StallWatch:
     def _covers(current: _Round | None, since_ns: int, now_ns: int) -> bool:
         if current is None or current.until_ns is not None:
             return False
-        return current.began_ns >= since_ns and now_ns - current.began_ns < ANEW_NS
+        return current.began_ns >= since_ns and now_ns - current.began_ns < NEXT_ROUND_NS
 
     @staticmethod
     def _is_over(current: _Round | None, now_ns: int) -> bool:
@@ -109,11 +110,11 @@ class StallWatch:
     def _ask_those_due(self, current: _Round, sessions: Collection[int], now_ns: int) -> None:
         for session in sessions:
             asked_ns = current.asked_ns.get(session)
-            if session not in current.answered and (asked_ns is None or now_ns - asked_ns >= AGAIN_NS):
+            if session not in current.answered and (asked_ns is None or now_ns - asked_ns >= ASK_AGAIN_NS):
                 current.asked_ns[session] = now_ns
                 self._ask(session, current.number)
 
 
 def living_sessions(reducer: Reducer) -> list[int]:
-    """Sessions of the ranks that run, as far as anybody knows: those that can be asked."""
+    """Sessions of the ranks that run, as far as is known: those that can be asked."""
     return [member.session for member in reducer.state.ranks if member.running]

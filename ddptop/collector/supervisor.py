@@ -1,4 +1,4 @@
-"""The launcher's side of the collector: start it, start it again when it dies, end it, hear what it kept."""
+"""The launcher's side of the collector: start it, restart it when it dies, end it, read its summary."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ddptop.host.runs import ensure_run_directory
 
 RESTART_AFTER_S = 0.2
 MOST_PAUSE_S = 30.0
-"""Pauses before a collector that died is started again: each twice the one before. A crash loop must not eat
-a core, and ranks keep their records for minutes."""
+"""Pauses before a collector that died is restarted: each twice the one before. A crash loop must not use up a
+core, and ranks keep their records for minutes."""
 
 STEADY_S = 10.0
-"""A collector that lived for so long was in good order: the next pause is the shortest again."""
+"""After a collector that ran for so long, the next pause is the shortest again."""
 
-TROUBLED = 4
-"""Collectors that died in a row, each sooner than that, before a person is told."""
+MAX_SHORT_LIVED = 4
+"""Collectors that died in a row, each sooner than that, before a person is notified."""
 
 EXITS_A_LINE = 50
 """A line of 50 stays below what a pipe takes at once, and its reader."""
@@ -36,13 +36,13 @@ EXITS_A_LINE = 50
 FINISH_S = 6.0
 """How long the end of a run waits for the last records: the collector itself waits 2 s for its ranks."""
 
-ANEW_S = 4.0
-"""The same for a collector that is started for the end alone: the ranks are gone, it reads the recording."""
+RESTARTED_FINISH_S = 4.0
+"""The same for a collector that is started for the end alone: it only reads the recording."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What the collector says at its end; None where it did not say."""
+    """What the collector reports at its end; None: not reported."""
 
     steps: int | None
     records: int
@@ -55,16 +55,16 @@ class CollectorSupervisor:
     """One collector process for one run. Nothing here may fail in a way that reaches the training."""
 
     def __init__(
-        self, arguments: Sequence[str], log: Path, tell: Callable[[str], None] = lambda text: None
+        self, arguments: Sequence[str], log: Path, notify: Callable[[str], None] = lambda text: None
     ) -> None:
         """`arguments` are those of `python -m ddptop.collector`; its stderr goes to the file `log`.
 
-        `tell` gets, from a thread, what a person should know at once: each kind of news once.
+        `notify` gets, from a thread, what a person should know at once: each kind of notice once.
         """
         self._command = [sys.executable, "-m", "ddptop.collector", *arguments]
         self._log = log
-        self._tell = tell
-        self._news: set[str] = set()
+        self._notify = notify
+        self._notified: set[str] = set()
         self._last_line = ""
         self._exits: list[bytes] = []
         self._process: subprocess.Popen[str] | None = None
@@ -92,19 +92,19 @@ class CollectorSupervisor:
         """Of the collector that was started last; 0: there is none."""
         return 0 if self._process is None else self._process.pid
 
-    def tell_exits(self, exits: Sequence[tuple[int, int]]) -> None:
-        """Processes have ended: pids, with exit codes as `subprocess` gives them. Never blocks or raises."""
+    def report_exits(self, exits: Sequence[tuple[int, int]]) -> None:
+        """Processes have exited: pids, with exit codes as `subprocess` gives them. Never blocks or raises."""
         with self._lock:
             for first in range(0, len(exits), EXITS_A_LINE):
                 some = exits[first : first + EXITS_A_LINE]
                 line = json.dumps({"exits": [{"pid": pid, "exit_code": code} for pid, code in some]}) + "\n"
                 self._exits.append(line.encode())
-                self._say(self._exits[-1:])
+                self._write(self._exits[-1:])
 
     def finish(self, exit_code: int) -> Summary | None:
-        """Tell the collector that the run has ended; None if it did not answer in time (it is killed).
+        """Report the end of the run to the collector; None if it did not answer in time (it is killed).
 
-        Where it has died, or dies now, another one is started: what is missing shall be counted.
+        Where it has died, or dies now, another one is started to count what is missing.
         """
         self._ending.set()
         with self._lock:
@@ -114,17 +114,19 @@ class CollectorSupervisor:
         self._thread.join(1.0)
         if process is not None and not self._thread.is_alive():  # it reads one of them
             _close_pipes(process)
-        return summary_in(self._last_line) or self._finish_anew(exit_code)
+        return summary_in(self._last_line) or self._finish_restarted(exit_code)
 
-    def _finish_anew(self, exit_code: int) -> Summary | None:
+    def _finish_restarted(self, exit_code: int) -> Summary | None:
         process = None
         try:
             with self._lock:
                 process = self._process = self._spawn()
-                self._say(self._exits)
-            output, _ = process.communicate(json.dumps({"exit_code": exit_code}) + "\n", timeout=ANEW_S)
+                self._write(self._exits)
+            output, _ = process.communicate(
+                json.dumps({"exit_code": exit_code}) + "\n", timeout=RESTARTED_FINISH_S
+            )
             summary = summary_in(output)
-            # One that knows of no record cannot tell whether there were any: the other may have had them all.
+            # One without any record does not know whether there were any: the other may have had them all.
             return summary if summary is not None and (summary.records or summary.lost) else None
         except (subprocess.TimeoutExpired, OSError, ValueError):
             return None
@@ -134,7 +136,7 @@ class CollectorSupervisor:
                 process.wait()
                 _close_pipes(process)
 
-    def _say(self, lines: Sequence[bytes]) -> None:
+    def _write(self, lines: Sequence[bytes]) -> None:
         process = self._process
         if process is not None and process.stdin is not None:
             for line in lines:
@@ -143,7 +145,7 @@ class CollectorSupervisor:
     def _spawn(self) -> subprocess.Popen[str]:
         with contextlib.ExitStack() as stack:
             log: IO[bytes] | int = subprocess.DEVNULL
-            with contextlib.suppress(OSError, RunDirectoryError):  # without a log there is a recording still
+            with contextlib.suppress(OSError, RunDirectoryError):  # there is a recording without a log, too
                 ensure_run_directory(self._log.parent)
                 log = stack.enter_context(self._log.open("ab"))
             return subprocess.Popen(
@@ -157,16 +159,16 @@ class CollectorSupervisor:
             )
 
     def _watch(self) -> None:
-        """Read what the collector says; start it again whenever it dies, as long as the run lives."""
+        """Read what the collector sends; restart it whenever it dies, until the run ends."""
         pause_s, deaths = RESTART_AFTER_S, 0
         while True:
             began_s = time.monotonic()
             if self._process is not None:
-                self._listen(self._process)
+                self._read(self._process)
             if time.monotonic() - began_s >= STEADY_S:
                 pause_s, deaths = RESTART_AFTER_S, 0
             deaths += 1
-            if deaths == TROUBLED and not self._ending.is_set():
+            if deaths == MAX_SHORT_LIVED and not self._ending.is_set():
                 self._pass_on(
                     "restarts", f"its collector keeps ending (see {self._log}); it is started again"
                 )
@@ -180,29 +182,29 @@ class CollectorSupervisor:
                     _close_pipes(self._process)
                 try:
                     self._process = self._spawn()
-                    self._say(self._exits)  # the one before may have died before it wrote them down
-                except OSError:  # no process to be had just now
+                    self._write(self._exits)  # the one before may have died before it recorded them
+                except OSError:  # no process can be started just now
                     self._process = None
 
-    def _listen(self, process: subprocess.Popen[str]) -> None:
-        """What the collector says, to its end: news for a person, at last the summary."""
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        """Read its lines until it ends: notices for a person, at last the summary."""
         assert process.stdout is not None
         with contextlib.suppress(OSError, ValueError):
             for line in process.stdout:
                 self._last_line = line
-                news = _news_in(line)
-                if news is not None:
-                    self._pass_on(*news)
+                notice = _notice_in(line)
+                if notice is not None:
+                    self._pass_on(*notice)
         process.wait()
 
     def _pass_on(self, kind: str, text: str) -> None:
-        if kind not in self._news:
-            self._news.add(kind)
-            self._tell(text)
+        if kind not in self._notified:
+            self._notified.add(kind)
+            self._notify(text)
 
 
 def _end(process: subprocess.Popen[str], exit_code: int) -> None:
-    """Tell it that the run has ended and wait until it has; it is killed when it takes too long."""
+    """Report the end of the run and wait for the process to end; it is killed when that takes too long."""
     with contextlib.suppress(OSError, ValueError):
         if process.stdin is not None:
             process.stdin.write(json.dumps({"exit_code": exit_code}) + "\n")
@@ -214,10 +216,10 @@ def _end(process: subprocess.Popen[str], exit_code: int) -> None:
         process.wait()
 
 
-def _news_in(line: str) -> tuple[str, str] | None:
+def _notice_in(line: str) -> tuple[str, str] | None:
     try:
-        said = json.loads(line)
-        return str(said["news"]), str(said["text"])
+        fields = json.loads(line)
+        return str(fields["news"]), str(fields["text"])
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -236,17 +238,21 @@ def _close_pipes(process: subprocess.Popen[str]) -> None:
         if pipe is not None:
             try:
                 pipe.close()
-            except OSError:  # unflushed words to a dead process
+            except OSError:  # unflushed data for a dead process
                 continue
 
 
 def summary_in(output: str) -> Summary | None:
-    """The summary in the last line of what a collector has said; None where it is none."""
+    """The summary in the last line of a collector's output; None where there is none."""
     lines = output.strip().splitlines()
     try:
-        said = json.loads(lines[-1])
+        fields = json.loads(lines[-1])
         return Summary(
-            said["steps"], int(said["records"]), int(said["lost"]), said["recording"], said["recording_note"]
+            fields["steps"],
+            int(fields["records"]),
+            int(fields["lost"]),
+            fields["recording"],
+            fields["recording_note"],
         )
     except (IndexError, KeyError, TypeError, ValueError):
         return None

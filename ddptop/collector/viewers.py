@@ -1,10 +1,10 @@
-"""Frames for those who watch: each at its own pace, none ever waited for."""
+"""Frames for the viewers: each gets them at its own pace, and none is waited for."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ddptop.collector.admission import Mishaps
+from ddptop.collector.intake import InternalErrors
 from ddptop.frames.codec import POINTS, encode_frame
 from ddptop.protocol.link import State
 from ddptop.transport.credit import LARGEST_FRAME_BYTES, CreditServer, Waiting
@@ -17,10 +17,10 @@ INTERVAL_NS = 250_000_000
 
 
 class FrameMaker(Protocol):
-    """Gives the group as it is now, with the history from point `cursor` on."""
+    """Makes a frame of the group now, with the history from point `cursor` on."""
 
     def __call__(self, *, cursor: int, focus: int | None, want: str) -> Frame:
-        """`focus`: the rank whose single steps are wanted; `want`: see `ddptop.frames.detail`."""
+        """`focus`: the rank whose single steps are requested; `want`: see `ddptop.frames.detail`."""
 
 
 class Viewers:
@@ -31,21 +31,21 @@ class Viewers:
         self._frame = frame
         self._epoch = epoch
         self._behind: set[bytes] = set()
-        """Viewers that still have history to catch up with: they need not wait for their turn."""
-        self._mishaps = Mishaps()
+        """Viewers that lack part of the history: they get the next frame at once."""
+        self._errors = InternalErrors()
 
     def serve(self, now_ns: int, *, final: bool = False) -> None:
-        """Send a frame to every viewer with room for one whose turn it is; `final`: to all with room."""
+        """Send a frame to every viewer with credit for which one is due; `final`: to all with credit."""
         for viewer in self._server.waiting():
             if final or self._due_ns(viewer) <= now_ns:
                 try:
                     self._send(viewer, now_ns)
-                except Exception:  # noqa: BLE001  # whatever a viewer asks for, it costs that frame alone
-                    self._mishaps.note()
+                except Exception:  # noqa: BLE001 - an error costs one frame, not the collector
+                    self._errors.note()
                     self._server.deny(viewer.name, now_ns)
 
     def wait_ms(self, now_ns: int, most: int) -> int:
-        """Milliseconds until a viewer's turn comes, at most `most`."""
+        """Milliseconds until a frame is due, at most `most`."""
         due = min(
             (self._due_ns(viewer) for viewer in self._server.waiting()), default=now_ns + most * 1_000_000
         )

@@ -1,1 +1,1 @@
-"""One machine: folders of runs, discovery, processes and how they exited, GPUs, and NCCL's own service."""
+"""One machine: folders of runs, processes and how they exited, GPUs, and NCCL's RAS service."""

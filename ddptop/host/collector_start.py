@@ -1,9 +1,8 @@
-"""The collector of a run that no launcher of ours has started: one per host, started by who comes first.
+"""The collector of a run without a launcher of ours: one per host, started by the first process of the run.
 
-Two locks in the run's folder say who is there. The file `agent` is locked by the collector while it lives; it
-has the lock from the process that started it. The file `members` is locked, shared, by every process that the
-collector is there for: when nobody has it any more, the run has ended. Locks go with their process, however
-that ends.
+There are two lock files in the run's folder. `agent` is locked by the collector while it runs; it inherits
+the lock from the process that started it. `members` is locked, shared, by every process that the collector
+serves: once no process has that lock, the run has ended. The kernel releases a lock when its process exits.
 """
 
 from __future__ import annotations
@@ -24,26 +23,25 @@ from ddptop.host.runs import HELD, MAX_SOCKET_PATH, ensure_run_directory, remove
 AGENT, MEMBERS = HELD
 
 JOIN_S = 0.05
-"""The collector looks for members once a second, with the lock of another kind, for microseconds."""
+"""The collector checks for members once a second with an exclusive lock, for microseconds."""
 
 SHELL_S = 1.0
-"""The shell that puts the collector into the background is gone after 2 ms, on a machine that has time."""
+"""The shell that puts the collector into the background exits after 2 ms on an idle machine."""
 
 _END = b"end"
 
 _IN_BACKGROUND = '"$@" &'
-"""For a shell, which goes at once: a script that waits for all its children must not find one of ours."""
+"""For a shell, which exits at once: a script that waits for all its children must not wait for ours."""
 
 
 def run_id_of(*parts: object) -> str:
-    """The same for all who know the same parts, on this machine and boot: 12 hexadecimal digits."""
+    """The same for all processes with the same parts, on this machine and boot: 12 hexadecimal digits."""
     text = "\0".join(map(str, (boot_id(), *parts)))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def folder_of(run_id: str) -> Path:
-    """The folder of a run that several processes begin together, made if it is not there; those of dead runs
-    are removed.
+    """The folder of a run that several processes begin together, made if missing; stale ones are removed.
 
     Raises RunDirectoryError.
     """
@@ -55,26 +53,26 @@ def folder_of(run_id: str) -> Path:
 
 
 def join(folder: Path) -> int | None:
-    """Be a member of the run while the returned descriptor is open. None where that cannot be had."""
+    """Be a member of the run while the returned descriptor is open. None: the lock was not free in time."""
     return _locked(folder / MEMBERS, fcntl.LOCK_SH, JOIN_S)
 
 
 def is_last(member: int) -> bool:
-    """Whether nobody else is a member. Of several that ask at a time, one is told so (flock(2))."""
+    """Whether no other process is a member. Of several that ask at a time, one gets True (flock(2))."""
     if _try(member, fcntl.LOCK_EX):
         return True
-    time.sleep(0.002)  # the collector may just have looked
+    time.sleep(0.002)  # the collector may just have checked
     return _try(member, fcntl.LOCK_EX)
 
 
-def have_it_end(member: int) -> None:
-    """The last member, while it is the last: nobody is to come any more."""
+def request_end(member: int) -> None:
+    """By the last member, while it is the last: no other process will join."""
     with suppress(OSError):
         os.pwrite(member, _END, 0)
 
 
-def is_to_end(folder: Path) -> bool:
-    """Whether the last member has said so."""
+def end_requested(folder: Path) -> bool:
+    """Whether the last member has done so."""
     try:
         descriptor = open_regular(folder / MEMBERS)
     except OSError:
@@ -86,24 +84,24 @@ def is_to_end(folder: Path) -> bool:
 
 
 def has_members(folder: Path) -> bool:
-    """Whether anybody is; also where that cannot be told."""
+    """Whether any process is a member."""
     try:
         descriptor = open_regular(folder / MEMBERS, os.O_RDWR)
     except OSError:
-        return False  # nobody has ever been, or the folder is gone
+        return False  # none has ever been, or the folder is gone
     try:
         return not is_last(descriptor)
     finally:
         os.close(descriptor)
 
 
-def watch_agent(folder: Path) -> int:
-    """A descriptor of what the collector leaves behind at its end (`said_by`). Raises OSError."""
+def open_agent_lock(folder: Path) -> int:
+    """A descriptor of the file `agent`, for `read_summary`. Raises OSError."""
     return _open(folder / AGENT)
 
 
-def said_by(agent: int, patience_s: float) -> bytes | None:
-    """What the collector has written at its end, after its end; None where it is still there by then."""
+def read_summary(agent: int, patience_s: float) -> bytes | None:
+    """What the collector has written at its end; None: it has not ended within `patience_s`."""
     end = time.monotonic() + patience_s
     while not _try(agent, fcntl.LOCK_SH):
         if time.monotonic() > end:
@@ -115,8 +113,8 @@ def said_by(agent: int, patience_s: float) -> bytes | None:
 def start(folder: Path, command: Sequence[str], env: Mapping[str, str]) -> bool:
     """Start the collector by this command unless there is one; whether it was started.
 
-    It gets the lock as standard input and its errors go to a file in the folder; it is nobody's child, has a
-    session of its own, and no file of this process. Takes some 5 ms. Raises OSError.
+    It gets the lock as standard input and its errors go to a file in the folder; it is no child of this
+    process, has a session of its own, and inherits no other file. Takes some 5 ms. Raises OSError.
     """
     lock = _open(folder / AGENT)
     try:
@@ -144,8 +142,8 @@ LOCK_NUMBER = 3
 """The collector's descriptor of the file `agent`, whose lock it holds."""
 
 
-def leave_word(text: str) -> None:
-    """In the collector, at its end: what `said_by` is to return."""
+def write_summary(text: str) -> None:
+    """In the collector, at its end: write what `read_summary` is to return."""
     with suppress(OSError):
         os.ftruncate(LOCK_NUMBER, 0)
         os.pwrite(LOCK_NUMBER, text.encode(), 0)

@@ -1,6 +1,6 @@
-"""Where runs and recordings are kept on this machine.
+"""Where runs and recordings are kept: folders that only this user can open.
 
-Folders that only this user can look into, checked by file descriptor so that a check cannot be raced.
+They are checked by file descriptor, so that a check cannot be raced.
 """
 
 from __future__ import annotations
@@ -108,11 +108,11 @@ SHARED_TMP = Path("/tmp")
 
 def roots() -> list[Path]:
     """Folders that may hold runs, the preferred one first. The variable may be set in one terminal only."""
-    found = [SHARED_TMP / f"ddptop-{os.geteuid()}"]
+    folders = [SHARED_TMP / f"ddptop-{os.geteuid()}"]
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and _is_own_folder(Path(runtime)):
-        found.insert(0, Path(runtime) / "ddptop")
-    return found
+        folders.insert(0, Path(runtime) / "ddptop")
+    return folders
 
 
 def first_root(*, room: int) -> Path:
@@ -126,8 +126,8 @@ def first_root(*, room: int) -> Path:
 def home(environ: Mapping[str, str] = os.environ) -> Path | None:
     """This user's home folder: $HOME, else that of the user database.
 
-    None where there is none that belongs to this user: a container may know neither, and under `sudo -E`
-    $HOME is another's.
+    None where there is none that belongs to this user: a container may have neither, and under `sudo -E`
+    $HOME is another user's.
     """
     try:
         known = pwd.getpwuid(os.geteuid()).pw_dir
@@ -141,7 +141,7 @@ def home(environ: Mapping[str, str] = os.environ) -> Path | None:
 def state_path(environ: Mapping[str, str] = os.environ) -> Path:
     """The folder of recordings, there or not: in $XDG_STATE_HOME or below the home folder, else in /tmp."""
     base = environ.get("XDG_STATE_HOME")
-    # The standard wants absolute paths there and others ignored.
+    # The XDG standard requires absolute paths there; others are ignored.
     if base and Path(base).is_absolute():
         return Path(base) / "ddptop"
     own = home(environ)

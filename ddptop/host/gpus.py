@@ -1,6 +1,6 @@
-"""The GPUs of this host's ranks, read in a thread of its own: a PCIe reading alone takes NVML 20 ms.
+"""The GPUs of this host's ranks, read through NVML in a thread of its own: a PCIe reading takes 20 ms.
 
-One GPU as NVIDIA's management library shows it. Needs the `gpu` extra (nvidia-ml-py) and a driver.
+Needs the `gpu` extra (nvidia-ml-py) and a driver.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ THROTTLES = {
     0x80: "power brake",
 }
 """Bits of NVML's clock event reasons that mean slower than the silicon could (nvml.h).
-Idle, application clocks, sync boost and display settings are somebody's wish and left out."""
+Idle, application clocks, sync boost and display settings are intended, and left out."""
 
 UUID = "GPU-"
-"""What a UUID begins with: older torch tells no bus id."""
+"""Prefix of a UUID: older torch reports no bus id."""
 
 TEMPERATURE_GPU = 0
 CLOCK_SM = 1
@@ -30,11 +30,11 @@ PCIE_TX, PCIE_RX = 0, 1
 NVLINK_TX_KIB, NVLINK_RX_KIB = 138, 139
 """Cumulative counters (NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX)."""
 ALL_LINKS = 0xFFFFFFFF
-"""As the scope of these fields; without it the driver may tell of the first link alone."""
+"""As the scope of these fields; without it the driver may report the first link alone."""
 
 
 class Nvml:
-    """The library, loaded and initialised; raises OSError where there is none."""
+    """The NVML library, loaded and initialised; raises OSError where there is none."""
 
     def __init__(self) -> None:
         try:
@@ -49,30 +49,30 @@ class Nvml:
         self._handles: dict[str, Any] = {}
 
     def read(self, bus_id: str) -> GpuReading | None:
-        """The GPU at a PCI bus id (`00000000:3B:00.0`) or of a UUID (`GPU-...`); None: NVML knows none."""
+        """The GPU at a PCI bus id (`00000000:3B:00.0`) or of a UUID (`GPU-...`); None: NVML has none."""
         nvml = self._nvml
         handle = self._handles.get(bus_id)
         if handle is None:
             find = nvml.nvmlDeviceGetHandleByPciBusId
             if bus_id.startswith(UUID):
                 find = nvml.nvmlDeviceGetHandleByUUID
-            handle = self._ask(lambda: find(bus_id.encode()))
+            handle = self._query(lambda: find(bus_id.encode()))
             if handle is None:
                 return None
             self._handles[bus_id] = handle
-        memory = self._ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-        use = self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-        milliwatts = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-        reasons = self._ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+        memory = self._query(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        use = self._query(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+        milliwatts = self._query(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        reasons = self._query(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
         sent, received = self._nvlink(handle)
         return GpuReading(
             util_pct=None if use is None else float(use.gpu),
             mem_bytes=None if memory is None else int(memory.used),
             mem_total_bytes=None if memory is None else int(memory.total),
-            temp_c=self._ask(lambda: nvml.nvmlDeviceGetTemperature(handle, TEMPERATURE_GPU)),
+            temp_c=self._query(lambda: nvml.nvmlDeviceGetTemperature(handle, TEMPERATURE_GPU)),
             power_w=None if milliwatts is None else milliwatts / 1000.0,
-            clock_mhz=self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, CLOCK_SM)),
-            max_clock_mhz=self._ask(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, CLOCK_SM)),
+            clock_mhz=self._query(lambda: nvml.nvmlDeviceGetClockInfo(handle, CLOCK_SM)),
+            max_clock_mhz=self._query(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, CLOCK_SM)),
             throttle=None if reasons is None else throttle_words(reasons),
             pcie_tx_bytes_s=self._kilobytes(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, PCIE_TX)),
             pcie_rx_bytes_s=self._kilobytes(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, PCIE_RX)),
@@ -81,22 +81,22 @@ class Nvml:
         )
 
     def close(self) -> None:
-        """Let go of the library."""
-        self._ask(self._nvml.nvmlShutdown)
+        """Shut the library down."""
+        self._query(self._nvml.nvmlShutdown)
 
-    def _ask(self, question: Callable[[], Any]) -> Any:
-        """The answer; None where NVML refuses, which it does per GPU, per driver and per permission."""
+    def _query(self, query: Callable[[], Any]) -> Any:
+        """The result; None where NVML refuses, which depends on GPU, driver and permissions."""
         try:
-            return question()
+            return query()
         except self._nvml.NVMLError:
             return None
 
-    def _kilobytes(self, question: Callable[[], Any]) -> int | None:
-        value = self._ask(question)
+    def _kilobytes(self, query: Callable[[], Any]) -> int | None:
+        value = self._query(query)
         return None if value is None else int(value) * 1000
 
     def _nvlink(self, handle: Any) -> tuple[int | None, int | None]:
-        values = self._ask(
+        values = self._query(
             lambda: self._nvml.nvmlDeviceGetFieldValues(
                 handle, [(field, ALL_LINKS) for field in (NVLINK_TX_KIB, NVLINK_RX_KIB)]
             )
@@ -110,7 +110,7 @@ class Nvml:
 
 
 def throttle_words(reasons: int) -> str:
-    """What holds the clocks down, in words; empty where nothing does."""
+    """Why the clocks are throttled, as text; empty: they are not."""
     return ", ".join(word for bit, word in THROTTLES.items() if reasons & bit)
 
 
@@ -127,25 +127,25 @@ class Reader(Protocol):
         """The GPU at a PCI bus id."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Shut it down."""
 
 
 class GpuSampler:
-    """Reads the GPUs it is told of once a second, from the first one on. Where there is no NVML, nothing."""
+    """Reads the requested GPUs once a second; without NVML, nothing."""
 
     def __init__(self, open_reader: Callable[[], Reader] = Nvml) -> None:
         self._open = open_reader
-        self._wanted: frozenset[str] = frozenset()
+        self._requested: frozenset[str] = frozenset()
         self._newest: dict[str, GpuReading] = {}
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
-        self.trouble: str | None = None
-        """Why nothing can be read, in words."""
+        self.error: str | None = None
+        """Why nothing can be read; None: no error."""
 
     def request(self, bus_ids: Iterable[str]) -> None:
-        """From now on read these; the thread starts with the first."""
-        self._wanted = frozenset(bus_ids)
-        if self._wanted and self._thread is None:
+        """Read these from now on; the thread starts with the first."""
+        self._requested = frozenset(bus_ids)
+        if self._requested and self._thread is None:
             self._thread = threading.Thread(target=self._run, name="ddptop-gpus", daemon=True)
             self._thread.start()
 
@@ -154,7 +154,7 @@ class GpuSampler:
         return self._newest.get(bus_id)
 
     def close(self) -> None:
-        """End the thread; a driver that hangs does not hold up the end of the run."""
+        """End the thread; a driver that hangs does not delay the end of the run."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join(CLOSE_S)
@@ -163,13 +163,13 @@ class GpuSampler:
         try:
             reader = self._open()
         except OSError as error:
-            self.trouble = str(error)
+            self.error = str(error)
             return
         try:
             while not self._closing.is_set():
-                readings = {bus_id: reader.read(bus_id) for bus_id in self._wanted}
+                readings = {bus_id: reader.read(bus_id) for bus_id in self._requested}
                 # Replaced as a whole: the collector's thread sees the old ones or the new.
-                self._newest = {bus_id: found for bus_id, found in readings.items() if found is not None}
+                self._newest = {bus_id: value for bus_id, value in readings.items() if value is not None}
                 self._closing.wait(PERIOD_S)
         finally:
             reader.close()

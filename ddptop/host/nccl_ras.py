@@ -1,13 +1,12 @@
-"""What NCCL itself says of a job: its RAS service (NCCL 2.24 and later), asked over its text protocol.
+"""NCCL's own report of a job at a stall: its RAS service (NCCL 2.24 and later), queried over TCP.
 
 Every NCCL process listens on `localhost:28028` or NCCL_RAS_ADDR and answers for the whole job: ranks that do
 not respond, ranks that have launched fewer operations, errors. The protocol is that of the `ncclras` program
 (NCCL, src/ras/client.cc and client_support.cc): lines that end with a newline, a handshake, then STATUS,
 whose answer ends with the connection.
 
-NCCL's own word on a stall, asked by the collector (never in training) in a thread of its own.
-
-What it says is recorded as Event("ras") and shown beside our verdict and torch's.
+The collector queries it (never the training process) in a thread of its own; the report is recorded as
+Event("ras") and shown beside our diagnosis and torch's.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from ddptop.protocol.messages import Event, Scalar
 DEFAULT_ADDRESS = ("localhost", 28028)
 
 PROTOCOL = 2
-"""Version of the protocol; the server ignores the client's, and tells its own."""
+"""Version of the protocol; the server ignores the client's, and sends its own."""
 
 COLLECT_S = 5
 """How long NCCL waits for its other processes: its own default."""
 
 DEADLINE_S = 15.0
-"""Of one answer in all. NCCL takes up to twice COLLECT_S where processes are unreachable."""
+"""Of one report in all. NCCL takes up to twice COLLECT_S where processes are unreachable."""
 
 CONNECT_S = 1.0
 
 MAX_BYTES = 1 << 18
-"""Of an answer; a healthy one has 1 KiB, one that lists ten outliers of each kind some more."""
+"""Of a report; a healthy one has 1 KiB, one that lists ten outliers of each kind some more."""
 
 TRIES = 8
 """Every NCCL process of a user on one host listens at the same port (SO_REUSEPORT): the kernel may choose one
@@ -49,25 +48,25 @@ NO_COMMUNICATOR = "No communicator data collected"
 
 
 class RasError(OSError):
-    """There is no RAS service of ours there, or what answers is none."""
+    """No RAS service of this job listens there, or what answers is none."""
 
 
 def address(environment: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
-    """Where to ask, `host:port` or `[IPv6]:port` in NCCL_RAS_ADDR; None where RAS is switched off."""
+    """Where the service listens: NCCL_RAS_ADDR, `host:port` or `[IPv6]:port`; None: RAS is switched off."""
     if environment.get("NCCL_RAS_ENABLE", "1") == "0":
         return None
-    told = environment.get("NCCL_RAS_ADDR", "")
-    host, _, port = told.rpartition(":")
+    text = environment.get("NCCL_RAS_ADDR", "")
+    host, _, port = text.rpartition(":")
     if not port.isdecimal() or not 0 < int(port) < 1 << 16:
         return DEFAULT_ADDRESS
     return host.strip("[]") or DEFAULT_ADDRESS[0], int(port)
 
 
-def ask(where: tuple[str, int], pids: Collection[int]) -> str:
-    """The status, in NCCL's words, from one of these processes. Blocks for DEADLINE_S at most.
+def query(where: tuple[str, int], pids: Collection[int]) -> str:
+    """The status as NCCL writes it, from one of these processes. Blocks for DEADLINE_S at most.
 
     Raises:
-        OSError: where nobody listens or answers in time, or only processes of other jobs do.
+        OSError: where no process listens or answers in time, or only processes of other jobs do.
     """
     end = time.monotonic() + DEADLINE_S
     for _ in range(TRIES):
@@ -86,11 +85,11 @@ def ask(where: tuple[str, int], pids: Collection[int]) -> str:
 
 
 def findings(status: str) -> list[str]:
-    """What the status holds under `Errors` and `Warnings`, a line for each paragraph.
+    """The sections `Errors` and `Warnings` of the status, a line for each paragraph.
 
     `#0-0 MISMATCH: Communicator ranks have different AllReduce operation counts; 3 ranks have launched ...`.
     """
-    found: list[str] = []
+    paragraphs: list[str] = []
     inside = False
     paragraph: list[str] = []
     lines = [line.rstrip() for line in status.splitlines()]
@@ -100,12 +99,12 @@ def findings(status: str) -> list[str]:
             paragraph.append(line.strip())
             continue
         if inside and paragraph:
-            found.append(_joined(paragraph))
+            paragraphs.append(_joined(paragraph))
         paragraph = []
         inside = line in _SECTIONS if underlined else inside
     if inside and paragraph:
-        found.append(_joined(paragraph))
-    return found[:MAX_LINES]
+        paragraphs.append(_joined(paragraph))
+    return paragraphs[:MAX_LINES]
 
 
 def _joined(paragraph: list[str]) -> str:
@@ -115,7 +114,7 @@ def _joined(paragraph: list[str]) -> str:
 
 
 class _Exchange:
-    """Lines to and fro over one connection, until a moment of time.monotonic()."""
+    """Lines sent and received over one connection, until a moment of time.monotonic()."""
 
     def __init__(self, connection: socket.socket, end: float) -> None:
         self._connection = connection
@@ -152,18 +151,18 @@ class _Exchange:
 
 
 def _is_ours(connection: socket.socket, pids: Collection[int]) -> bool:
-    """Whether the other end of this connection, on this host, is one of these processes."""
+    """Whether the other end of this connection is one of these processes of this host."""
     import psutil
 
     ours, theirs = connection.getsockname()[1], connection.getpeername()[1]
     for pid in pids:
         try:
             process = psutil.Process(pid)
-            look = getattr(process, "net_connections", None) or process.connections
-            found = look(kind="tcp")
+            list_connections = getattr(process, "net_connections", None) or process.connections
+            connections = list_connections(kind="tcp")
         except (psutil.Error, OSError):
             continue
-        if any(c.raddr and (c.laddr.port, c.raddr.port) == (theirs, ours) for c in found):
+        if any(c.raddr and (c.laddr.port, c.raddr.port) == (theirs, ours) for c in connections):
             return True
     return False
 
@@ -171,38 +170,40 @@ def _is_ours(connection: socket.socket, pids: Collection[int]) -> bool:
 NOTHING_WRONG = "it finds all processes of the job there, with equal operation counts and without errors"
 NOTHING_KNOWN = "it knows of no communicator"
 
-Ask = Callable[[tuple[str, int], Collection[int]], str]
+Query = Callable[[tuple[str, int], Collection[int]], str]
 
 
-class RasAsker:
-    """At most one question at a time. `work` and `close` neither block nor raise."""
+class RasClient:
+    """At most one query at a time. `work` neither blocks nor raises."""
 
     def __init__(
         self,
-        say: Callable[[Event, int], None],
+        report: Callable[[Event, int], None],
         *,
-        ask: Ask = ask,
+        query: Query = query,
         where: tuple[str, int] | None = None,
     ) -> None:
-        """`say` takes what was found, and the time in ns. `where`: for tests; else as NCCL is told."""
-        self._say = say
-        self._ask = ask
+        """`report` takes the result, and the time in ns. `where`: for tests; else as NCCL is configured."""
+        self._report = report
+        self._query = query
         self._where = where if where is not None else address()
         self._thread: threading.Thread | None = None
         self._asked_ns = 0
         self._status: str | None = None
-        self._trouble = ""
+        self._error = ""
         self._complained = False
 
-    def work(self, now_ns: int, heard_out: tuple[int, int] | None, pids: Collection[int]) -> None:
-        """Ask when ranks have answered for a stall, tell what NCCL said. `heard_out`: when they were asked,
-        and the question's number. `pids`: this host's ranks whose group is NCCL's."""
+    def work(self, now_ns: int, answered: tuple[int, int] | None, pids: Collection[int]) -> None:
+        """Query when ranks have answered at a stall, and report the result.
+
+        `answered`: when they were asked, and the ASK's number.
+        `pids`: this host's ranks whose group is NCCL's."""
         if self._thread is not None and not self._thread.is_alive():
             self._thread = None
-            self._tell(now_ns)
-        if heard_out is None or not pids or self._where is None or self._thread is not None:
+            self._report_status(now_ns)
+        if answered is None or not pids or self._where is None or self._thread is not None:
             return
-        self._asked_ns, self._status, self._trouble = heard_out[0], None, ""
+        self._asked_ns, self._status, self._error = answered[0], None, ""
         self._thread = threading.Thread(
             target=self._run, args=(self._where, frozenset(pids)), name="ddptop-ras", daemon=True
         )
@@ -210,19 +211,19 @@ class RasAsker:
 
     def _run(self, where: tuple[str, int], pids: Collection[int]) -> None:
         try:
-            self._status = self._ask(where, pids)
+            self._status = self._query(where, pids)
         except OSError as error:
-            self._trouble = str(error)
+            self._error = str(error)
 
-    def _tell(self, now_ns: int) -> None:
+    def _report_status(self, now_ns: int) -> None:
         if self._status is None:
-            if not self._complained:  # the verdict does not need it: older NCCL has none
+            if not self._complained:  # the diagnosis does not need it: older NCCL has none
                 self._complained = True
-                print(f"ddptop collector: NCCL RAS: {self._trouble}", file=sys.stderr)
+                print(f"ddptop collector: NCCL RAS: {self._error}", file=sys.stderr)
             return
         fields: dict[str, Scalar] = {"asked_ns": self._asked_ns}
         lines = findings(self._status)
         if not lines:
             lines = [NOTHING_KNOWN if NO_COMMUNICATOR in self._status else NOTHING_WRONG]
         fields.update((f"text{number}", line) for number, line in enumerate(lines))
-        self._say(Event("ras", now_ns, -1, -1, fields), now_ns)
+        self._report(Event("ras", now_ns, -1, -1, fields), now_ns)

@@ -18,20 +18,20 @@ from typing import NamedTuple
 
 
 class ProcessStatus(NamedTuple):
-    """What the kernel says of a process."""
+    """A process as the kernel reports it."""
 
     state: str
-    """One letter: `R` and `S` for one that lives, `T` and `t` for one that is held, `Z` for a zombie."""
+    """One letter: `R`, `S` and `D` run, `T` and `t` are stopped, `Z` is a zombie."""
     start: int
-    """When it started, in a unit only meant for equality."""
+    """When it started; only to be compared for equality."""
     exit_status: int
-    """As `os.waitstatus_to_exitcode` takes it; of a zombie. 0 to those who have no right to see it."""
+    """Of a zombie, as `os.waitstatus_to_exitcode` takes it; 0 without permission to read it."""
     parent: int = 0
     """Its pid; 0 where it is outside this pid namespace."""
 
 
 def boot_id() -> str:
-    """Changes with every boot of the machine; empty where the system does not tell."""
+    """Changes with every boot of the machine; empty where the system has no such file."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -39,7 +39,7 @@ def boot_id() -> str:
 
 
 def pid_namespace() -> str:
-    """Where this process's pids are counted; empty where there is only one such place."""
+    """Where this process's pids are counted; empty where the system has no namespaces."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
@@ -47,7 +47,7 @@ def pid_namespace() -> str:
 
 
 def process_start(pid: int) -> int | None:
-    """When the process started, in a unit only meant for equality; None if there is none, or a zombie."""
+    """When the process started, only to be compared for equality; None if there is none, or a zombie."""
     status = process_status(pid)
     if status is None:
         return _start_without_proc(pid)
@@ -55,7 +55,7 @@ def process_start(pid: int) -> int | None:
 
 
 def process_status(pid: int) -> ProcessStatus | None:
-    """State of a process, a zombie's included; None if there is none, or no /proc that tells.
+    """State of a process, a zombie's included; None if there is none, or no /proc.
 
     Fields 3, 4, 22 and 52 of /proc/PID/stat, proc(5).
     """
@@ -68,7 +68,7 @@ def process_status(pid: int) -> ProcessStatus | None:
 
 
 MAX_ANCESTORS = 64
-"""More than any launcher and its shells put above a rank."""
+"""More than a rank has, with its launcher and shells."""
 
 
 def belongs_to(pid: int, other: int) -> bool:
@@ -133,8 +133,8 @@ def _start_without_proc(pid: int) -> int | None:
 
 
 FREE_THREADS = 32
-"""Threads that must be free for a run to be recorded: launcher and collector take 8, a rank 3, and none of
-what a rank takes for itself (6 on the CPU) must be wanting because of them."""
+"""Threads that must be free for a run to be recorded: launcher and collector take 8, a rank 3, and the
+6 that training takes on the CPU must not be missing because of them."""
 
 
 def need_threads(count: int = FREE_THREADS) -> None:
@@ -169,16 +169,16 @@ _OF_A_RANK = ("DDPTOP_RUN_", "DDPTOP_AGENT")
 
 
 def environment() -> dict[str, str]:
-    """This process's own, without what makes a rank of a process, and without the current folder.
+    """For a child: this process's own, without the variables that make a process a rank.
 
-    `python -m` looks for modules in the current folder first (Python 3.11 and later can be told not to):
-    a `queue.py` or `secrets.py` that lies beside the script would take the place of Python's own.
+    The current folder is not searched for modules (Python 3.11 and later): `python -m` would import a
+    `queue.py` or `secrets.py` that lies beside the script instead of Python's own.
     """
     mine = {name: value for name, value in os.environ.items() if not name.startswith(_OF_A_RANK)}
     inject = str(_PACKAGE / "training" / "inject")
     path = [entry for entry in mine.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != inject]
     here = str(_PACKAGE.parent)
-    # A checkout that only this process knows of. Installed packages every process finds, behind Python's own.
+    # A checkout may be on this process's path alone; installed packages are found by every process.
     if here in sys.path and here not in path and _PACKAGE.parent.name not in _INSTALLED:
         path.append(here)
     mine["PYTHONPATH"] = os.pathsep.join(path)
@@ -191,7 +191,7 @@ def environment() -> dict[str, str]:
 def fill_standard_streams() -> None:
     """Open /dev/null, not for children, in place of the standard streams that are closed.
 
-    Otherwise a file, pipe or socket of ours would have the number of one, and receive what C code writes to
+    Otherwise a file, pipe or socket of ours could get the number of one, and receive what C code writes to
     stderr: libzmq aborts the process where that is one of its own.
     """
     for number in range(3):
@@ -205,7 +205,7 @@ class InputEnd(threading.Event):
     """Set when standard input ends, in a process that is to end then.
 
     Standard input is a pipe that nothing is written to. It ends when the process at its other end closes it
-    or is gone, however that one ended: the only sign that SIGKILL leaves on every system.
+    or exits, also by SIGKILL, on every system.
     """
 
     def __init__(self, end: Callable[[], object], grace_s: float = 0.0) -> None:

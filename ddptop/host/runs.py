@@ -28,7 +28,7 @@ from ddptop.host.folders import (
 from ddptop.host.processes import boot_id, pid_namespace, process_start
 from ddptop.protocol.redaction import redact
 
-NAME = "run.json"
+RUN_FILE = "run.json"
 
 COMMAND = "script.json"
 """The script of the run and its arguments, as a list."""
@@ -36,12 +36,12 @@ COMMAND = "script.json"
 MAX_RUN_FILE_BYTES = 64 * 1024
 
 STARTING = "starting."
-"""How the file begins that a launcher keeps locked until its run has a folder: it loads torch first."""
+"""Prefix of the file that a launcher keeps locked until its run has a folder: it loads torch first."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """What a run's folder says of the run."""
+    """The run file: what viewers know of a run."""
 
     name: str
     run_id: str
@@ -63,21 +63,21 @@ class RunFile:
 def write_run_file(directory: Path, run: RunFile) -> None:
     """Put the run file in place, whole or not at all, mode 0600. Raises RunDirectoryError."""
     fields = asdict(run)
-    del fields["directory"]  # where it lies says it
+    del fields["directory"]  # it is where the file is
     try:
         with open_private(directory) as folder:
-            write_private(folder, NAME, json.dumps(fields).encode())
+            write_private(folder, RUN_FILE, json.dumps(fields).encode())
     except OSError as error:
-        raise RunDirectoryError(f"cannot write {directory / NAME}: {error.strerror}") from error
+        raise RunDirectoryError(f"cannot write {directory / RUN_FILE}: {error.strerror}") from error
 
 
 def read_run_file(directory: Path) -> RunFile | None:
     """The run file of a folder; None if there is none, it is not ours, or it is no run file."""
     try:
         with open_private(directory) as folder:
-            descriptor = open_regular(NAME, inside=folder)
+            descriptor = open_regular(RUN_FILE, inside=folder)
             with os.fdopen(descriptor, "rb") as file:
-                check_private(descriptor, directory / NAME)
+                check_private(descriptor, directory / RUN_FILE)
                 data = file.read(MAX_RUN_FILE_BYTES)
         return _parse(json.loads(data), directory)
     except (OSError, RunDirectoryError, ValueError):
@@ -100,29 +100,29 @@ def live_runs() -> list[RunFile]:
         except RunDirectoryError as error:
             refused = refused or error
             continue
-        found = (read_run_file(root / name) for name in names)
-        runs += [run for run in found if run is not None and is_alive(run)]
+        run_files = (read_run_file(root / name) for name in names)
+        runs += [run for run in run_files if run is not None and is_alive(run)]
     if refused is not None and not runs:
         raise refused
     return sorted(runs, key=lambda run: run.started_at, reverse=True)
 
 
 def write_command(directory: Path, words: Sequence[str], *, arguments: bool = True) -> None:
-    """Leave the script and its arguments, without secrets, for the collector.
+    """Write the script and its arguments, without secrets, for the collector.
 
     Not on its command line, which every user of the machine may read. `arguments`: False: the script alone.
     Raises RunDirectoryError.
     """
-    told = redact(words) if arguments else list(words[:1])
+    shown = redact(words) if arguments else list(words[:1])
     try:
         with open_private(directory) as folder:
-            write_private(folder, COMMAND, json.dumps(told).encode())
+            write_private(folder, COMMAND, json.dumps(shown).encode())
     except OSError as error:
         raise RunDirectoryError(f"cannot write {directory / COMMAND}: {error.strerror}") from error
 
 
 def read_command(directory: Path) -> tuple[str, ...]:
-    """What `write_command` has left there; nothing where there is none."""
+    """What `write_command` has written there; empty where there is none."""
     try:
         with (
             open_private(directory) as folder,
@@ -139,7 +139,7 @@ def read_command(directory: Path) -> tuple[str, ...]:
 def starting_run() -> Iterator[ExitStack]:
     """Until the context, or what it yields, is closed, `launcher_is_starting` is true for viewers.
 
-    Where that cannot be had nothing happens: the run starts all the same.
+    Where that fails nothing happens: the run starts all the same.
     """
     with ExitStack() as stack:
         with suppress(Exception):  # whatever it is, the training must start
@@ -176,12 +176,12 @@ def launcher_is_starting() -> bool:
 
 
 def is_alive(run: RunFile) -> bool:
-    """Whether the run's collector lives."""
+    """Whether the run's collector runs."""
     if run.boot_id != boot_id():
         return False
     if run.pid_namespace == pid_namespace():
         return process_start(run.pid) == run.process_start
-    return _is_locked(run.directory / "lock")  # its pid means nothing here, as seen from outside a container
+    return _is_locked(run.directory / "lock")  # another pid namespace: its pid means nothing here
 
 
 def _is_locked(path: Path) -> bool:
@@ -223,13 +223,13 @@ MAX_SOCKET_PATH = 107
 """Bytes of `sun_path` on Linux without the final zero; ZeroMQ refuses longer ones."""
 
 LOCK_PATIENCE_S = 1.0
-"""`ddptop ls` may hold the lock for a moment to see whether the run lives."""
+"""`ddptop ls` may hold the lock for a moment to check whether the run is live."""
 
 REMOVALS = 3
 """Tries to remove a folder: a rank that is still there may just be making its crash file in it."""
 
 HELD = ("agent", "members")
-"""Locks beside the collector's own, where the ranks themselves see to it that there is one (`agents.py`)."""
+"""Locks beside the collector's own, where the ranks start a collector themselves (`collector_start`)."""
 
 _MADE_HERE = re.compile(
     r"lock|agent|members|ingest|view|collector\.log|(run|script)\.json(\.\d+)?|crash-\d+\.txt|steps-\d+|"
@@ -284,7 +284,7 @@ def flight_folder(directory: Path) -> Path:
 
 
 def hold_lock(directory: Path, *, patience_s: float = LOCK_PATIENCE_S) -> int:
-    """Take the run's lock and return its descriptor; closing it, or dying, lets it go.
+    """Take the run's lock and return its descriptor; closing it, or the end of the process, releases it.
 
     Raises RunDirectoryError when another collector has it: binding would silently steal its sockets.
     """
@@ -322,7 +322,7 @@ def remove_run_directory(directory: Path) -> None:
 
 def _empty(folder: int) -> None:
     for name in filter(_MADE_HERE.fullmatch, os.listdir(folder)):
-        with suppress(OSError, RunDirectoryError):  # a rank has removed its own, or somebody else's is in it
+        with suppress(OSError, RunDirectoryError):  # a rank has removed its file, or a foreign file is in it
             try:
                 os.unlink(name, dir_fd=folder)
             except IsADirectoryError:
@@ -332,9 +332,9 @@ def _empty(folder: int) -> None:
 
 
 def remove_stale(root: Path, *, but: str = "") -> None:
-    """Remove folders whose collector's process is gone and whose locks nobody holds; `but`: not that run's.
+    """Remove folders whose collector has exited and whose locks are free; `but`: except that run's.
 
-    Ranks that hold one start a collector again, which goes on with what is in the folder.
+    Ranks that hold one restart the collector, which continues with what is in the folder.
     """
     try:
         with open_private(root) as descriptor:
@@ -355,7 +355,7 @@ def remove_stale(root: Path, *, but: str = "") -> None:
 
 @contextmanager
 def _all_locks(folder: Path) -> Iterator[None]:
-    """Hold every lock of a run. Raises OSError or RunDirectoryError where somebody has one."""
+    """Hold every lock of a run. Raises OSError or RunDirectoryError where a process has one."""
     with ExitStack() as stack:
         for name in HELD:
             with suppress(FileNotFoundError):

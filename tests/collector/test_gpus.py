@@ -152,8 +152,8 @@ def test_a_host_without_nvml_costs_no_thread_and_raises_nothing() -> None:
     sampler = GpuSampler(refuse)
     sampler.request([])
     sampler.close()
-    assert sampler.trouble is None
+    assert sampler.error is None
     other = GpuSampler(refuse)
     other.request([BUS])
     other.close()
-    assert other.trouble == "no driver"
+    assert other.error == "no driver"

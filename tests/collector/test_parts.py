@@ -257,11 +257,11 @@ def test_a_collector_that_does_not_read_never_holds_up_the_launcher(tmp_path):
     )
     try:
         for _ in range(300):  # a pipe holds 64 KiB
-            supervisor.tell_exits([(2**22, -15)] * 120)
+            supervisor.report_exits([(2**22, -15)] * 120)
     finally:
         supervisor._process.kill()
         supervisor._process.communicate()
-    supervisor.tell_exits([(7, 0)])
+    supervisor.report_exits([(7, 0)])
 
 
 DYING = ["sh", "-c", 'echo started >> "$0"; exit 1']
@@ -370,7 +370,9 @@ def test_a_message_that_sets_off_an_error_of_ours_is_counted_and_the_next_one_ta
     record = SimpleNamespace(add=lambda received, _: kept.append(received), set_past=lambda _: None)
     reducer = SimpleNamespace(feed=said.append)
     admission = SimpleNamespace(returning=lambda *_: None)
-    intake = Intake(receiver, record, reducer, SimpleNamespace(heard=heard), None, admission, watched=True)
+    intake = Intake(
+        receiver, record, reducer, SimpleNamespace(note_message=heard), None, admission, watched=True
+    )
     assert intake.drain(1) == 3
     assert kept == [arriving[0][0], None, arriving[2][0]]
     intake.tell_refused(1)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.collector.intake import LOST, PastPoints
+from ddptop.collector.intake import LOST, NewHistory
 from ddptop.protocol.messages import Steps
 from ddptop.recording.history import GROUP, POINTS
 from tests.recording.made_up import a_run
@@ -15,7 +15,7 @@ from tests.recording.made_up import a_run
 
 def test_whole_groups_first_and_the_rest_at_the_end() -> None:
     reducer = Reducer()
-    past = PastPoints(reducer)
+    past = NewHistory(reducer)
     assert past.take(final=True) is None
     records = list(a_run(300))
     for received in records[:160]:
@@ -42,7 +42,7 @@ def test_whole_groups_first_and_the_rest_at_the_end() -> None:
 
 def test_losses_leave_a_mark_once() -> None:
     reducer = Reducer()
-    past = PastPoints(reducer)
+    past = NewHistory(reducer)
     for received in a_run(300):
         message = received.message
         if isinstance(message, Steps) and message.first_step == 100 and received.rank == 1:
@@ -56,7 +56,7 @@ def test_losses_leave_a_mark_once() -> None:
 
 def test_a_history_that_has_forgotten_its_beginning() -> None:
     reducer = Reducer(history_points=64)
-    past = PastPoints(reducer)
+    past = NewHistory(reducer)
     for received in a_run(300):
         reducer.feed(replace(received))
     told = past.take(final=True)

@@ -16,11 +16,11 @@ from ddptop.host.nccl_ras import (
     DEFAULT_ADDRESS,
     NOTHING_KNOWN,
     NOTHING_WRONG,
-    RasAsker,
+    RasClient,
     RasError,
     address,
-    ask,
     findings,
+    query,
 )
 from ddptop.protocol.codec import decode, encode
 from ddptop.protocol.messages import Event
@@ -128,7 +128,7 @@ def serve(heard: list[str]) -> Iterator[Serve]:
 
 
 def test_the_status_is_asked_for_as_ncclras_does(serve: Serve, heard: list[str]) -> None:
-    assert ask(serve(TROUBLED), {os.getpid()}) == TROUBLED
+    assert query(serve(TROUBLED), {os.getpid()}) == TROUBLED
     assert heard == ["CLIENT PROTOCOL 2", "TIMEOUT 5", "VERBOSE STATUS"]
 
 
@@ -140,7 +140,7 @@ def test_errors_and_warnings_become_lines() -> None:
 
 def test_another_jobs_service_is_not_believed(serve: Serve, heard: list[str]) -> None:
     with pytest.raises(RasError, match="other jobs"):
-        ask(serve(TROUBLED), ())
+        query(serve(TROUBLED), ())
     assert set(heard) == {"CLIENT PROTOCOL 2"}
 
 
@@ -148,14 +148,14 @@ def test_what_is_no_ras_service_or_breaks_off_or_never_ends_is_refused(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(RasError, match="broke off"):
-        ask(serve(HEAD), {os.getpid()})
+        query(serve(HEAD), {os.getpid()})
     monkeypatch.setattr(nccl_ras, "MAX_BYTES", 500)
     with pytest.raises(RasError, match="too long"):
-        ask(serve(TROUBLED), {os.getpid()})
+        query(serve(TROUBLED), {os.getpid()})
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections and says nothing
         monkeypatch.setattr(nccl_ras, "DEADLINE_S", 0.05)
         with pytest.raises(OSError, match=r"time|timed out"):
-            ask(("127.0.0.1", silent.getsockname()[1]), {os.getpid()})
+            query(("127.0.0.1", silent.getsockname()[1]), {os.getpid()})
 
 
 @pytest.mark.parametrize(
@@ -174,10 +174,10 @@ def test_where_to_ask_is_where_nccl_was_told_to_listen(
     assert address(variables) == expected
 
 
-def said_by(ask_ras: Callable[[tuple[str, int], Collection[int]], str]) -> tuple[list[Event], RasAsker]:
+def said_by(ask_ras: Callable[[tuple[str, int], Collection[int]], str]) -> tuple[list[Event], RasClient]:
     """What the collector is told after one stall of two NCCL ranks."""
     said: list[Event] = []
-    asker = RasAsker(lambda event, _now_ns: said.append(event), ask=ask_ras, where=("nowhere", 1))
+    asker = RasClient(lambda event, _now_ns: said.append(event), query=ask_ras, where=("nowhere", 1))
     asker.work(1, None, {7})
     assert asker._thread is None, "no stall, no question"
     asker.work(2, (5, 77), ())

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from ddptop.collector.stall_watch import AGAIN_NS, ANEW_NS, StallWatch
+from ddptop.collector.stall_watch import ASK_AGAIN_NS, NEXT_ROUND_NS, StallWatch
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Event, Progress, Steps
@@ -67,7 +67,7 @@ def test_a_rank_that_comes_or_goes_during_a_stall_is_asked_or_not(asked):
 
 def test_a_long_stall_is_looked_at_anew_and_never_more_often_than_that(asked):
     rounds = []
-    for second in range(15, 15 + 5 * ANEW_NS // NS):
+    for second in range(15, 15 + 5 * NEXT_ROUND_NS // NS):
         questions = asked.after(second)
         for session, number in questions:
             asked.watch.answered(session, number)
@@ -76,27 +76,27 @@ def test_a_long_stall_is_looked_at_anew_and_never_more_often_than_that(asked):
 
 
 def test_a_round_is_heard_out_once_when_all_have_answered_or_had_time_to(asked):
-    heard_out = asked.watch.heard_out
-    assert heard_out(asked.now_ns, RANKS) is None
+    take_complete = asked.watch.take_complete
+    assert take_complete(asked.now_ns, RANKS) is None
     (first,) = asked.numbers(15)
     began_ns = asked.now_ns
-    assert heard_out(began_ns + AGAIN_NS, RANKS) is None, "nobody has answered"
+    assert take_complete(began_ns + ASK_AGAIN_NS, RANKS) is None, "nobody has answered"
     for session in RANKS:
-        assert heard_out(began_ns, RANKS) is None
+        assert take_complete(began_ns, RANKS) is None
         asked.watch.answered(session, first)
-    assert heard_out(began_ns, RANKS) == (began_ns, first)
-    assert heard_out(began_ns, RANKS) is None
+    assert take_complete(began_ns, RANKS) == (began_ns, first)
+    assert take_complete(began_ns, RANKS) is None
     (second,) = asked.numbers(75)
     asked.watch.answered(12, second)
-    assert heard_out(asked.now_ns + AGAIN_NS - 1, RANKS) is None
-    assert heard_out(asked.now_ns + AGAIN_NS, RANKS) == (asked.now_ns, second)
+    assert take_complete(asked.now_ns + ASK_AGAIN_NS - 1, RANKS) is None
+    assert take_complete(asked.now_ns + ASK_AGAIN_NS, RANKS) == (asked.now_ns, second)
 
 
 def test_of_a_death_there_is_nothing_to_hear_out(asked):
     asked.watch.note_death(BEGAN, RANKS)
     for session, number in asked:
         asked.watch.answered(session, number)
-    assert asked.watch.heard_out(BEGAN + AGAIN_NS, RANKS) is None
+    assert asked.watch.take_complete(BEGAN + ASK_AGAIN_NS, RANKS) is None
 
 
 def test_the_next_stall_has_a_number_of_its_own(asked):
@@ -117,7 +117,7 @@ def test_at_a_death_the_others_are_asked_at_once_and_once_more(asked):
     asked.watch.note_death(BEGAN + NS, (12,))  # many ranks go when one has gone
     assert asked == []
     asked.watch.answered(11, number)
-    assert asked.after(AGAIN_NS / NS, since_ns=None, sessions=(11, 12)) == [(12, number)]
+    assert asked.after(ASK_AGAIN_NS / NS, since_ns=None, sessions=(11, 12)) == [(12, number)]
     assert asked.after(10, since_ns=None) == asked.after(30, since_ns=None) == []
 
 

@@ -165,7 +165,7 @@ def kill_a_rank(run: Trial) -> None:
     run.some_time()
     rank = run.ranks[1]
     rank.kill()
-    run.supervisor.tell_exits([(rank.pid, rank.wait())])
+    run.supervisor.report_exits([(rank.pid, rank.wait())])
 
 
 def kill_and_stop_viewers(run: Trial) -> None:

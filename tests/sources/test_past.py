@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.collector.intake import PastPoints
+from ddptop.collector.intake import NewHistory
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Run
 from ddptop.recording.reader import Recording
@@ -32,7 +32,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recording with what its collector knew."""
     target = tmp_path_factory.mktemp("past") / "large.ddptop"
     writer, reducer = Writer(target, limit_bytes=GIB), Reducer()
-    writer.past = PastPoints(reducer)
+    writer.past = NewHistory(reducer)
     for received in a_run(STEPS):
         writer.add(received, encode(received.message))
         reducer.feed(received)

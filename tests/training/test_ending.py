@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ddptop.training.exit import FINISHED, ExitReason, describe_error, exit_reason
+from ddptop.protocol.messages import FINISHED
+from ddptop.training.exit import ExitReason, describe_error, exit_reason
 
 
 def seen_in_flight(raise_it: Callable[[], None]) -> ExitReason:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ddptop.host.rank_processes import RankProcess, open_step_counter
+from ddptop.host.exits import RankProcess, open_step_counter
 from ddptop.protocol.messages import Bye
 from ddptop.training.budget import Budget
 from ddptop.training.publisher import Publisher

@@ -78,7 +78,7 @@ def test_a_fifo_in_the_place_of_a_file_of_ours_is_not_waited_for():
     for name in ("run.json", "lock", "members", "collector.log"):
         os.mkfifo(directory / name, 0o600)
     assert live_runs() == []
-    assert collector_start.is_to_end(directory)
+    assert collector_start.end_requested(directory)
     for attempt in (lambda: hold_lock(directory), lambda: collector_start.join(directory)):
         with pytest.raises(OSError, match="no regular file"):
             attempt()
@@ -125,7 +125,7 @@ def test_a_stale_run_whose_lock_is_held_is_not_removed(name):
 def test_what_a_collector_that_never_began_has_left_is_removed():
     folder = collector_start.folder_of("stillborn")
     member = collector_start.join(folder)
-    os.close(collector_start.watch_agent(folder))
+    os.close(collector_start.open_agent_lock(folder))
     collector_start.folder_of("next")
     assert folder.exists()
     os.close(member)

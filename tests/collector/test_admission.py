@@ -120,7 +120,7 @@ def test_a_rank_takes_its_place_back_once_it_is_free(others):
     admission(hello(true, 1), true)
     admission.note_bye(0, 1)
     admission(hello(other, 2), other)
-    admission.note_bye(0, 1, said=False)
+    admission.note_bye(0, 1, sent=False)
     admission(hello(true, 1), true)  # reconnects, while the other lives
     assert admission.returning(0, 1) is None
     end(other)

@@ -100,21 +100,21 @@ def test_without_its_launcher_a_run_ends_a_moment_after_its_last_rank():
     reading, writing = os.pipe()
     ranks = [4711]
     launcher = LauncherPipe(lambda: bool(ranks), lambda: True, reading)
-    launcher.look(0)
+    launcher.check(0)
     assert not launcher.ended
     os.close(writing)
     launcher.read()
     os.close(reading)
-    launcher.look(10 * LINGER_NS)
+    launcher.check(10 * LINGER_NS)
     ranks.clear()
-    launcher.look(20 * LINGER_NS)
+    launcher.check(20 * LINGER_NS)
     assert not launcher.ended  # another rank may be about to report
     ranks.append(4712)
-    launcher.look(21 * LINGER_NS)
+    launcher.check(21 * LINGER_NS)
     ranks.clear()
-    launcher.look(22 * LINGER_NS)
+    launcher.check(22 * LINGER_NS)
     assert not launcher.ended
-    launcher.look(23 * LINGER_NS)
+    launcher.check(23 * LINGER_NS)
     assert launcher.ended
     assert launcher.well
 
@@ -375,9 +375,9 @@ def test_a_message_that_sets_off_an_error_of_ours_is_counted_and_the_next_one_ta
     )
     assert intake.drain(1) == 3
     assert kept == [arriving[0][0], None, arriving[2][0]]
-    intake.tell_refused(1)
+    intake.report_refused(1)
     assert said[-1].message.fields == {"refused": 0, "failed": 1, "reason": ""}
     told = len(said)
-    intake.tell_refused(10**12)
+    intake.report_refused(10**12)
     assert len(said) == told  # once, until there are more
     assert "OverflowError" in capsys.readouterr().err

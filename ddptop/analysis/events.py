@@ -122,11 +122,11 @@ def _multiples(first: int, stop: int, every: int) -> int:
     return (stop - 1) // every - (first - 1) // every
 
 
-TOLD_ELSEWHERE = frozenset({"rebuild", "restart"})
-"""LAYOUT and HELLO tell these better."""
+LOGGED_ELSEWHERE = frozenset({"rebuild", "restart"})
+"""Logged with LAYOUT and HELLO, in more detail."""
 
 PLAIN_FAILURE = 1
-"""Python's exit code after an exception, which has been told already."""
+"""Python's exit code after an exception, which has been logged already."""
 
 
 def on_event(state: RunState, event: Event, t_ns: int) -> None:
@@ -144,7 +144,7 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
         beats_s = event.fields.get("beats_s")
         if isinstance(beats_s, (int, float)) and beats_s > 1:
             state.interruptions.unkept_ns = int(beats_s * 1e9)
-        state.recording_trouble = (t_ns, _told(event) or "the recording is incomplete")
+        state.recording_trouble = (t_ns, _text(event) or "the recording is incomplete")
         state.log.add(state.unix_s(t_ns), "recording", state.recording_trouble[1], severity="warning")
     elif event.kind == "rank_returned":
         return_to_session(state, _whole(event.fields.get("session")) or 0, t_ns)
@@ -163,13 +163,13 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
         )
     elif event.kind == "interruption":
         state.interruptions.add(_whole(event.fields.get("from_ns")) or t_ns, t_ns)
-        state.log.add(state.unix_s(t_ns), event.kind, _told(event), severity="warning")
+        state.log.add(state.unix_s(t_ns), event.kind, _text(event), severity="warning")
     elif event.kind == "collector_restart":
         state.interruptions.add(state.newest_ns, t_ns)
-        text = _told(event) or "collector restarted, the run went on"
+        text = _text(event) or "collector restarted, the run went on"
         state.log.add(state.unix_s(t_ns), event.kind, text, severity="warning")
-    elif event.kind not in TOLD_ELSEWHERE:
-        text = event.kind.replace("_", " ") + (f": {_told(event)}" if _told(event) else "")
+    elif event.kind not in LOGGED_ELSEWHERE:
+        text = event.kind.replace("_", " ") + (f": {_text(event)}" if _text(event) else "")
         if member is not None:
             _log(state, event, text, t_ns)
         else:
@@ -198,7 +198,7 @@ def _lost(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
 
 
 def _exited(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
-    """The collector learnt the exit code: of a process that said goodbye, or later than its loss."""
+    """The exit code is known: of a process that sent BYE, or later than its loss."""
     _note_exit(event, member, t_ns)
     if event.fields.get("left"):
         if member.signal is not None or member.exit_code:
@@ -228,7 +228,7 @@ def _process(state: RunState, event: Event, member: RankState, t_ns: int) -> Non
 
 
 def _warned(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
-    _log(state, event, f"was warned: {_told(event)}", t_ns, severity="warning")
+    _log(state, event, f"was warned: {_text(event)}", t_ns, severity="warning")
 
 
 def _phase(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
@@ -276,7 +276,7 @@ def _log(state: RunState, event: Event, text: str, t_ns: int, *, severity: Sever
     state.log.add_rank(state.unix_s(t_ns), event.kind, text, event.rank, world, severity=severity)
 
 
-def _told(event: Event) -> str:
+def _text(event: Event) -> str:
     return str(event.fields.get("message") or event.fields.get("note") or "")
 
 

@@ -22,10 +22,10 @@ MAX_LOGGED = 64
 """Names of logged values: a script that makes a new one in every step must not fill the memory."""
 
 HEARTBEAT_S = 0.5
-"""Period of PROGRESS. A loaded machine may be late with one or two; three in a row are worth saying."""
+"""Period of PROGRESS. A loaded machine may be late with one or two; three in a row are shown."""
 STALE_S = 3 * HEARTBEAT_S
 SILENT_S = 10.0
-"""After this the host is taken for gone."""
+"""After this the host counts as lost."""
 PHASE_NAMES: Mapping[int, RankPhase] = {phase.value: cast("RankPhase", phase.name.lower()) for phase in Phase}
 
 
@@ -81,7 +81,7 @@ class RankState:
     seen_ns: int = 0
     """When its host's agent last read its process: a sign that it is there, not that it works."""
     moved_ns: int = 0
-    """When its step last changed, by its own clock where it has told it: not when that arrived."""
+    """When its step last changed, by its own clock where known: not when that arrived."""
     own_ns: int = 0
     """The newest reading of its own clock that it has sent."""
     delay_ns: int = 0
@@ -101,9 +101,9 @@ class RankState:
     """Phases of the user's own that it is in (`ddptop.phase`): there, a step may stand still."""
     bye: Bye | None = None
     gone_ns: int | None = None
-    """When its process was seen to be gone."""
+    """When its process was seen to have exited."""
     ended_ns: int | None = None
-    """When it said goodbye."""
+    """When its BYE came."""
     exit_ns: int | None = None
     exit_code: int | None = None
     signal: str | None = None
@@ -116,7 +116,7 @@ class RankState:
     device: DeviceWord | None = None
     """Where its GPU stood when it last answered."""
     last_words: Evidence | None = None
-    """What it said at its end, or its crash file said for it."""
+    """Its evidence at its exit, of its own or from its crash file."""
     joined: bool = False
     """In its newest step it had run out of inputs and only shadowed the others."""
     micro_steps: int | None = None
@@ -147,7 +147,7 @@ class RankState:
         """A reading of the rank's own clock arrived at `t_ns`.
 
         Where the collector did not run, readings are missing: time for which there is neither a reading nor
-        somebody who listened counts as no standing, for the whole machine may have been held.
+        a running collector does not count as standing, for the whole machine may have been held.
         """
         self.delay_ns = min(self.delay_ns, t_ns - own_ns)
         passed_ns = own_ns - self.own_ns
@@ -189,19 +189,19 @@ class RankState:
 
     @property
     def host(self) -> str:
-        """Where its process runs; empty before it has introduced itself."""
+        """Where its process runs; empty before its HELLO."""
         return self.hello.host if self.hello else ""
 
     @property
     def finished(self) -> bool:
-        """It has said goodbye as it should."""
+        """Its BYE says that it finished, or left its group."""
         return self.bye is not None and self.bye.reason in WELL
 
     @property
     def ended_badly(self) -> bool:
-        """Its process is gone without goodbye, or with an exception, an exit code or a signal.
+        """Its process exited without BYE, or with an exception, an exit code or a signal.
 
-        What befalls it after it has left its group is no matter of the training's.
+        What happens to it after it has left its group does not concern the training.
         """
         if self.bye is None:
             return self.gone_ns is not None
@@ -211,7 +211,7 @@ class RankState:
 
     @property
     def running(self) -> bool:
-        """It has introduced itself, and neither said goodbye nor been seen to be gone."""
+        """It has sent HELLO and no BYE, and its process has not been seen to exit."""
         return self.hello is not None and self.bye is None and self.gone_ns is None
 
     def state(self, silent_ns: int, run_state: RunOutcome, *, host_gone: bool) -> RankStatus:
@@ -234,13 +234,13 @@ class RankState:
 
 
 ABSENT = RankState()
-"""Stands for every rank that has not said HELLO; never changed."""
+"""Stands for every rank that has not sent HELLO; never changed."""
 
 
 def group_state(states: Sequence[RankStatus], run_state: RunOutcome, *, stalled: bool = False) -> RankStatus:
-    """The worst that matters. A late heartbeat shows on its rank; the run is stale when nobody is heard.
+    """The worst state of a rank. A late heartbeat shows on its rank; the run is stale when no rank reports.
 
-    `stalled`: by the rule of the whole group, also where every rank that stands is silent.
+    `stalled`: by the rule of the whole group, also where every stalled rank is silent.
     """
     if run_state in ("finished", "failed"):
         return run_state

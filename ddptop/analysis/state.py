@@ -104,7 +104,8 @@ class RunState:
         self.history = HistoryStore(history_points)
         self.figures = Figures(0, window)
         self.settle: Callable[[], None] = lambda: None
-        """Evaluates the complete steps that wait, for whoever reads `figures` or `history`; the reducer's."""
+        """Evaluates the complete steps that wait; to be called before `figures` or `history` are read. Set by
+        the reducer."""
         self.replicas = Replicas(self.log)
         self.loss_spread = LossSpread(self.log)
 

@@ -1,8 +1,7 @@
 """Frames as bytes, for the credit link: msgpack arrays in field order, columns as little-endian floats.
 
-The dataclasses in `frames` are the format: each field is written and checked by its annotation.
-
-Which annotation of a frame's fields is written and read how: numbers and texts, parts, lists of parts.
+The dataclasses in `frames` are the format: each field is written and checked by its annotation, as number,
+text, part (another dataclass) or list of parts.
 """
 
 from __future__ import annotations
@@ -207,13 +206,13 @@ class FrameDecoder:
     def decode(self, data: bytes) -> frames.Frame:
         """As `decode_frame`."""
         parts, history = _unpacked(data)
-        wanted = _but_history()
+        expected = _but_history()
         if not isinstance(parts, list) or not parts or parts[0] != VERSION:
             raise FrameError("a frame of another version of ddptop")
-        if len(parts) != 1 + len(wanted):
+        if len(parts) != 1 + len(expected):
             raise FrameError("a frame of the wrong length")
         values = {
-            name: self._part(name, kind, raw) for (name, kind), raw in zip(wanted, parts[1:], strict=True)
+            name: self._part(name, kind, raw) for (name, kind), raw in zip(expected, parts[1:], strict=True)
         }
         return frames.Frame(**values, history=_read_columns(frames.History, history))
 
@@ -314,9 +313,9 @@ def _read(kind: Any, value: Any) -> Any:
         return _read_columns(COLUMN_PARTS[kind], value)
     if kind in PARTS or kind in OPTIONAL_PARTS:
         part = PARTS.get(kind) or OPTIONAL_PARTS[kind]
-        wanted = _fields(part)
-        items = _list(value, len(wanted))
-        return part(*[_read(kind, item) for (_, kind), item in zip(wanted, items, strict=True)])
+        expected = _fields(part)
+        items = _list(value, len(expected))
+        return part(*[_read(kind, item) for (_, kind), item in zip(expected, items, strict=True)])
     if kind in LISTS:
         return tuple(_read(LISTS[kind], item) for item in _list(value))
     check = CHECKS.get(kind)
@@ -329,10 +328,10 @@ def _read(kind: Any, value: Any) -> Any:
 
 def _read_columns(part: Any, value: Any) -> Any:
     """Columns of one length, with texts and numbers between them."""
-    wanted = _fields(part)
+    expected = _fields(part)
     found: dict[str, Any] = {}
     lengths = set()
-    for (name, kind), item in zip(wanted, _list(value, len(wanted)), strict=True):
+    for (name, kind), item in zip(expected, _list(value, len(expected)), strict=True):
         if kind == "Column":
             found[name] = _floats(name, item)
             lengths.add(len(found[name]))

@@ -41,7 +41,7 @@ class Lane:
     end_ms: Column
     """NaN: the end was not seen."""
     last: Column
-    """1 where this rank came last, 0 where another did, NaN where the clocks cannot tell."""
+    """1 where this rank came last, 0 where another did, NaN where the clocks are too inaccurate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One step, rank by rank. Only in frames of those who asked for it (`wants`)."""
+    """One step, rank by rank. Only in frames on request."""
 
     step: int
     kept: tuple[int, ...]
@@ -91,7 +91,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Ranks x recent steps by one figure, folded to a size. Only in frames of those who asked (`wants`).
+    """Ranks x recent steps by one figure, folded to a size. Only in frames on request.
 
     Row-major, `len(rows) - 1` rows of `len(steps)` cells. A cell is the worst of its ranks.
     """

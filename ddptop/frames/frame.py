@@ -50,7 +50,7 @@ class RunInfo:
     recording: str | None
     """Path of the recording; None when it is off."""
     card: Mapping[str, Scalar]
-    """Everything else rank 0 told of itself; DDP's options under `ddp.*`."""
+    """Everything else rank 0 reported of itself; DDP's options under `ddp.*`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,9 @@ class Group:
     bound_ms: float | None = None
     """How far any comparison of two ranks' arrivals may be wrong: wait, lateness, skew, what-if."""
     transfer_bound_ms: float | None = None
-    """The same of an end: completion callbacks run late by a time that nobody can see."""
+    """The same of an end: completion callbacks run late by a time that cannot be measured."""
     clock_free: bool = False
-    """The clocks cannot tell what is seen: wait and transfer are the clock-free fallback, nobody is named."""
+    """The clocks are too inaccurate: wait and transfer are the clock-free fallback, no rank is flagged."""
     incarnation: int = 0
     """Elastic restarts before `step`: each counts its steps from 0 again."""
     window_steps: int = 100
@@ -100,7 +100,7 @@ class Ranks:
     pid: Column
     incarnation: Column
     age_ms: Column
-    """Since anything was heard of the rank."""
+    """Since the rank last sent anything."""
     step: Column
     """The step the rank is in."""
     bucket: Column
@@ -159,7 +159,7 @@ class BucketFigures:
     """The rank that most often comes last."""
     last_arriver_pct: float | None
     group: str = ""
-    """Process group that reduces it; `0` is the default group, empty: not told."""
+    """Process group that reduces it; `0` is the default group, empty: not reported."""
     bound_ms: float | None = None
     """How far skew and wait may be wrong."""
     transfer_bound_ms: float | None = None
@@ -209,7 +209,7 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts(GpuReading):
-    """The GPU of one rank, as the agent of its host and torch's allocator see it. None: not told."""
+    """The GPU of one rank, as the agent of its host and torch's allocator see it. None: not reported."""
 
     rank: int
     allocated_bytes: int | None

@@ -67,7 +67,7 @@ DDP = "ddp."
 """Card entries of DDP's own options begin with this."""
 
 DDP_OPTION = re.compile(r"ddp\d*\.")
-"""Likewise, of any model. The rest is told by the recorder and by the script: versions, the seed."""
+"""Likewise, of any model. The rest is reported by the recorder and by the script: versions, the seed."""
 
 
 def snapshot(frame: Frame) -> dict[str, object]:

@@ -54,14 +54,14 @@ class Waits(NamedTuple):
     wait: Column
     """Time in which at least one of them lacked a rank."""
     transfer: Column
-    """Time in which at least one of them moved bytes. With several lanes it may overlap with `wait`."""
+    """Time in which at least one of them transferred bytes. With several lanes it may overlap with `wait`."""
     exposed: Column
     exposed_wait: Column
 
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """What bucket detail tells of `n` steps, in milliseconds; NaN (last: -1) where it cannot be told."""
+    """Figures of `n` steps from their bucket detail, in milliseconds; NaN (last: -1) where unknown."""
 
     met: Met
     waits: Waits
@@ -74,7 +74,7 @@ class StepFigures:
     skew: Column
     """(n,) arrival skew at the deciding all-reduce."""
     last: Column
-    """(n,) rank that came last there; -1: nobody, clocks cannot tell or it is alone."""
+    """(n,) rank that came last there; -1: none, clocks too inaccurate or a lone rank."""
     recoverable: Column
     """(n,) what the step had been shorter by, had the last arrivals come at the second-latest time."""
     half: Column
@@ -94,9 +94,9 @@ class StepFigures:
 
 
 def launched(step: CompleteStep) -> tuple[int, ...] | None:
-    """The bucket numbers that every rank launched in this step, in order; None if it cannot be judged.
+    """The bucket numbers that every rank launched in this step, in order; None without complete detail.
 
-    It can when all ranks that still had inputs sent detail of the same layout and sequence.
+    It is complete when all ranks that still had inputs sent detail of the same layout and sequence.
     """
     numbers: tuple[int, ...] | None = None
     layout = -1
@@ -165,7 +165,7 @@ def meet(t: Timing) -> Met:
 
 
 def waits(ready: Column, met: Met, end: Column) -> Waits:
-    """What each rank lost to waiting and moving, over all its launches; those of others are NaN in it."""
+    """Wait and transfer of each rank over all its launches; those of other ranks are NaN in it."""
     start, arrival = met
     unknown: Mask = np.any(np.isnan(end) & ~np.isnan(ready), axis=0) | np.isnan(ready).all(axis=0)
     return Waits(
@@ -241,8 +241,8 @@ def _mean(values_us: Column) -> Column:
 def _last_of(start: Column) -> Column:
     """The rank that arrives last; -1 where fewer than two arrive, or several at the same microsecond."""
     latest = np.fmax.reduce(start, axis=-1)
-    nobody = ((~np.isnan(start)).sum(axis=-1) < 2) | ((start == latest[..., None]).sum(axis=-1) > 1)
-    return np.where(nobody, -1, np.where(np.isnan(start), -np.inf, start).argmax(axis=-1))
+    unclear = ((~np.isnan(start)).sum(axis=-1) < 2) | ((start == latest[..., None]).sum(axis=-1) > 1)
+    return np.where(unclear, -1, np.where(np.isnan(start), -np.inf, start).argmax(axis=-1))
 
 
 class _Decided(NamedTuple):

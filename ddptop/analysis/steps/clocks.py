@@ -26,7 +26,7 @@ class HostClocks:
     def __init__(self) -> None:
         self._newest: dict[str, Clock] = {}
         self.version = 0
-        """Grows with every word that changes an offset or a bound."""
+        """Grows with every change of an offset or a bound."""
 
     def take(self, clock: Clock) -> None:
         """A new comparison of a host's clock with the collector's."""
@@ -36,7 +36,7 @@ class HostClocks:
             self.version += 1
 
     def of(self, host: str) -> Clock | None:
-        """The newest word on a host; None where nothing is known."""
+        """The newest comparison of a host's clock; None where there is none."""
         return self._newest.get(host)
 
 
@@ -44,7 +44,7 @@ class Interruptions:
     """When the collector did not run: nothing of that time could arrive, whatever the ranks did."""
 
     KEPT = 64
-    """Older ones lie before any stall that is still judged."""
+    """Older ones lie before any stall that can still be diagnosed."""
 
     def __init__(self) -> None:
         self._spans: deque[tuple[int, int]] = deque(maxlen=self.KEPT)
@@ -61,13 +61,13 @@ class Interruptions:
         return sum(max(0, min(end, end_ns) - max(begin, begin_ns)) for begin, end in self._spans)
 
     def silence_ns(self, heard_ns: int, now_ns: int) -> int:
-        """How long nothing has come of what was last heard at `heard_ns`, while somebody listened."""
+        """How long nothing has come since `heard_ns`, less the time in which the collector did not run."""
         return max(0, now_ns - heard_ns - self.within(heard_ns, now_ns) - self.unkept_ns)
 
 
 SAME_HOST_BOUND_MS = 0.1
-"""How far two ready stamps of one host may be wrong where the ranks have not told better: one clock, read on
-entry to the hook, so only what delays the reading itself: tens of us on a busy machine. Completion stamps,
+"""How far two ready stamps of one host may be wrong where the ranks have reported no bound: one clock, read
+on entry to the hook, so only what delays the reading itself: tens of us on a busy machine. Completion stamps,
 up to 18 ms late, play no part."""
 
 STAMP_MS = 0.002
@@ -90,7 +90,7 @@ class Comparison:
     ready_ms: Column
     """Bound of a ready stamp, from the rank's own timer."""
     end_ms: Column
-    """How late the rank's completion callbacks were seen to run; 0: it has not told."""
+    """How late the rank's completion callbacks were seen to run; 0: not reported."""
 
     several_hosts: bool
     comparable: bool
@@ -113,17 +113,17 @@ class Comparison:
 
 
 class TimerBounds:
-    """What the ranks told of their own timers."""
+    """The bounds that the ranks report of their own timers."""
 
     def __init__(self) -> None:
-        self._told: dict[int, tuple[float, float]] = {}
+        self._bounds: dict[int, tuple[float, float]] = {}
         self.version = 0
 
     def take(self, rank: int, ready_us: float, end_us: float) -> None:
         """`ready_us`: from a bucket's ready stamp until it was handed on; `end_us`: lateness of callbacks."""
-        told = (max(ready_us / 1e3, STAMP_MS), max(end_us / 1e3, 0.0))
-        if self._told.get(rank) != told:
-            self._told[rank] = told
+        bounds = (max(ready_us / 1e3, STAMP_MS), max(end_us / 1e3, 0.0))
+        if self._bounds.get(rank) != bounds:
+            self._bounds[rank] = bounds
             self.version += 1
 
     def compare(self, ranks: Sequence[int], names: Sequence[str], clocks: HostClocks) -> Comparison:
@@ -133,7 +133,7 @@ class TimerBounds:
         alone = 0.0 if len(number) == 1 else np.nan  # one host: its clock need not be put on another
         offset = {name: clock.offset_ns if clock is not None else 0 for name, clock in known.items()}
         bound = {name: clock.bound_ns / MS if clock is not None else alone for name, clock in known.items()}
-        timers = [self._told.get(rank, (SAME_HOST_BOUND_MS, 0.0)) for rank in ranks]
+        timers = [self._bounds.get(rank, (SAME_HOST_BOUND_MS, 0.0)) for rank in ranks]
         return Comparison(
             host=np.array([number[name] for name in names], np.int64),
             offset_ns=np.array([offset[name] for name in names], np.int64),

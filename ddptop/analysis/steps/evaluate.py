@@ -13,7 +13,7 @@ from ddptop.analysis.steps.kept import DividedStep
 from ddptop.analysis.steps.pairing import Splitter
 from ddptop.analysis.steps.windows import DetailWindow
 from ddptop.analysis.straggler.flagged import straggler
-from ddptop.analysis.straggler.rules import ENOUGH
+from ddptop.analysis.straggler.rules import FLAG_STEPS
 from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class StepEvaluation:
             log.add(now_s, "straggler_end", text, rank=figures.straggler, step=int(step))
         figures.straggler, figures.straggler_since_s = rank, now_s
         if rank is not None and window is not None:
-            found = straggler(window, window.group.recent(ENOUGH))
+            found = straggler(window, window.group.recent(FLAG_STEPS))
             cause = f", {found.cause}" if found is not None and found.cause else ""
             text = f"straggler: rank {rank}{cause}, seen at step {int(step):,}"
             log.add(now_s, "straggler", text, severity="warning", rank=rank, step=int(step))
@@ -192,7 +192,7 @@ def _columns(steps: list[CompleteStep]) -> Column:
 
 
 def _losses(steps: list[CompleteStep]) -> tuple[Column, Column]:
-    """(n, ranks) losses, NaN where not told, and whether they were told (a loss may itself be NaN)."""
-    told = [[row.loss for row in step.rows] for step in steps]
-    known = np.array([[loss is not None for loss in losses] for losses in told])
-    return np.array(told, np.float64), known
+    """(n, ranks) losses, NaN where unknown, and whether they are known (a loss may itself be NaN)."""
+    reported = [[row.loss for row in step.rows] for step in steps]
+    known = np.array([[loss is not None for loss in losses] for losses in reported])
+    return np.array(reported, np.float64), known

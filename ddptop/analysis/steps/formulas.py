@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column
 
 GLOO_LANES = 2
-"""gloo's process group runs its queue with two threads unless told otherwise (`ProcessGroupGloo` options)."""
+"""gloo's process group runs its queue with two threads unless set otherwise (`ProcessGroupGloo` options)."""
 
 NCCL_LANES = 1
 """NCCL runs the collectives of a group one after another on one stream."""
@@ -93,7 +93,7 @@ def exposed_wait(ready: Column, start: Column, arrival: Column) -> Column:
 
 
 def median_of_others(values: Column) -> Column:
-    """For each element of the last axis the median of all the *others*; NaN elements are nobody's other.
+    """For each element of the last axis the median of all the *others*; NaN elements are left out.
 
     Over all of them, a pair would show half of the truth on each.
     """
@@ -195,9 +195,8 @@ SURE_FEW = 15.0
 def certainty(values: Column) -> float:
     """Mean over standard error of a series in time, less where it rests on few steps (SURE_FEW).
 
-    n steps that resemble their neighbours with correlation r tell as much as n (1 - r) / (1 + r) that do not
-    (Bartlett). r is corrected for being read from few steps (Kendall); outliers count as far as the quartiles
-    let them.
+    n steps that resemble their neighbours with correlation r count as n (1 - r) / (1 + r) others (Bartlett).
+    r is corrected for being read from few steps (Kendall); outliers count as far as the quartiles let them.
     """
     values = values[~np.isnan(values)].astype(np.float64)
     if len(values) < 2:

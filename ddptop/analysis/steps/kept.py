@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from ddptop.protocol.messages import Bucket
 
 KEPT_STEPS = 64
-"""Detailed steps to go back among: what one looks at by hand."""
+"""Detailed steps that can be requested: as many as a person steps through."""
 
 RAW_INTEGERS = 2**16
-"""Steps stay as they came while they are at most so many integers, some 3 MB: of a small world nothing is
-ever converted that nobody looks at."""
+"""Steps stay as they came while they are at most so many integers, some 3 MB: of a small world only
+steps that are requested are ever converted."""
 
 PACKED_BYTES = 4 * 2**20
 """Of a large one the older steps are packed: six steps of 4096 ranks with ten buckets."""

@@ -24,8 +24,8 @@ FEWEST_DETAILED = 3
 class DetailMedians:
     """Medians over some detailed steps; all unknown where there are none.
 
-    Where the clocks cannot tell, wait and transfer are the clock-free fallback, and what compares the ranks'
-    arrivals is unknown.
+    Where the clocks are too inaccurate, wait and transfer are the clock-free fallback, and what compares the
+    ranks' arrivals is unknown.
     """
 
     def __init__(self, window: DetailWindow | None, slots: Indices, world: int) -> None:
@@ -115,7 +115,7 @@ class DetailMedians:
         if self.window is None or not len(self.slots):
             return found
         for window in self.window.scopes.values():
-            slots = window.told(self.slots)
+            slots = window.with_detail(self.slots)
             if not len(slots) or (judged_only and window.clock_free):
                 continue
             values = measure(window, slots)

@@ -30,7 +30,7 @@ class Batch(NamedTuple):
 
     base_ns: int
     layout: int
-    """Number of the layout's content, the same for all ranks that have it; -1: never told."""
+    """Number of the layout's content, the same for all ranks that have it; -1: not reported."""
 
 
 class CompleteStep(NamedTuple):
@@ -88,7 +88,7 @@ class Pairing:
             del self._steps[step]
 
     def _forget_oldest(self) -> None:
-        """Give up the oldest eighth of the steps: a rank never heard must not fill the memory."""
+        """Give up the oldest eighth of the steps: a rank that never reports must not fill the memory."""
         steps = sorted(self._steps)
         self._forget_through(steps[len(steps) // 8])
 
@@ -137,57 +137,57 @@ def _merged(old: Bucket, new: Bucket) -> Bucket:
 
 
 class Scope(NamedTuple):
-    """A process group: only its own members' all-reduces are paired, waited for and judged together."""
+    """A process group: only the all-reduces of its own ranks are paired and compared."""
 
     group: str
-    """Its name; empty: nobody told one."""
+    """Its name; empty: no rank reported one."""
     ranks: tuple[int, ...]
     """Ascending."""
 
 
 class Groups:
-    """The process group of every rank's every model, as the ranks told."""
+    """The process group of every rank's every model, as the ranks reported it."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[int, int], Membership] = {}
+        self._memberships: dict[tuple[int, int], Membership] = {}
         self._backends: dict[str, str] = {}
         self.version = 0
-        """Grows with every word that changes a membership."""
+        """Grows with every change of a membership."""
 
     def take(self, rank: int, membership: Membership) -> None:
-        """A rank tells the process group of one of its models."""
-        if self._told.get((rank, membership.model)) != membership:
-            self._told[rank, membership.model] = membership
+        """A rank reports the process group of one of its models."""
+        if self._memberships.get((rank, membership.model)) != membership:
+            self._memberships[rank, membership.model] = membership
             self._backends[membership.group] = membership.backend
             self.version += 1
 
     def of(self, rank: int, model: int) -> Membership | None:
-        """The group of a rank's model; None where it has not told."""
-        return self._told.get((rank, model))
+        """The group of a rank's model; None where it has not reported it."""
+        return self._memberships.get((rank, model))
 
     def restart(self) -> None:
-        """A new incarnation of the group: what the old processes told is void."""
-        self._told.clear()
+        """A new incarnation of the group: what the old processes reported does not count."""
+        self._memberships.clear()
         self._backends.clear()
         self.version += 1
 
     def only(self, world: int) -> Scope | None:
-        """The one group of all ranks, or None where there are several. Who told nothing is in it."""
-        told = {(m.group, m.ranks) for m in self._told.values()}
-        everybody = tuple(range(world))
-        names = {group for group, _ in told}
-        whole = all(not ranks or ranks == everybody for _, ranks in told)
-        return Scope(min(names, default=""), everybody) if whole and len(names) <= 1 else None
+        """The one group of all ranks, or None where there are several. A rank that reported none is in it."""
+        reported = {(m.group, m.ranks) for m in self._memberships.values()}
+        everyone = tuple(range(world))
+        names = {group for group, _ in reported}
+        whole = all(not ranks or ranks == everyone for _, ranks in reported)
+        return Scope(min(names, default=""), everyone) if whole and len(names) <= 1 else None
 
     def scope_of(self, rank: int, model: int, world: int) -> Scope:
-        """The group of a rank's model; of one that told nothing, the group of all."""
-        told = self._told.get((rank, model))
-        if told is None:
+        """The group of a rank's model; of one that reported none, the group of all."""
+        reported = self._memberships.get((rank, model))
+        if reported is None:
             return Scope("", tuple(range(world)))
-        return Scope(told.group, tuple(sorted({*told.ranks})) or tuple(range(world)))
+        return Scope(reported.group, tuple(sorted({*reported.ranks})) or tuple(range(world)))
 
     def backend_of(self, scope: Scope) -> str:
-        """What moves the bytes of a group; empty: not told."""
+        """The backend of a group; empty: not reported."""
         return self._backends.get(scope.group, "")
 
 
@@ -197,11 +197,11 @@ class Part(NamedTuple):
     scope: Scope
     step: CompleteStep
     layout: int
-    """Number of the content of the group's own buckets; -1: not told."""
+    """Number of the content of the group's own buckets; -1: not reported."""
     buckets: tuple[Bucket, ...]
     """These, as the group's first rank numbers its models."""
     backend: str
-    """Empty: not told."""
+    """Empty: not reported."""
 
 
 class _Share(NamedTuple):
@@ -234,7 +234,7 @@ class Splitter:
         self._shares: dict[tuple[int, int], tuple[tuple[Bucket, ...], list[_Share]]] = {}
 
     def split(self, step: CompleteStep) -> tuple[Part, ...]:
-        """One part for each group of which every member has told its buckets."""
+        """One part for each group of which every rank has reported its buckets."""
         if self.version != self._groups.version:
             self.restart(self._world)
             self.version = self._groups.version

@@ -181,7 +181,7 @@ class ScopeWindow:
             ring.count = before
         self.several_hosts = several_hosts
         self.clock_free = several_hosts
-        """Whether the clocks cannot tell what is seen; decided at each look."""
+        """Whether the clocks are too inaccurate for the arrivals seen; decided at each evaluation."""
         self.contradicted = False
         """Whether the collectives contradict the clocks."""
 
@@ -198,21 +198,21 @@ class ScopeWindow:
         self.long.add(np.stack([group[1], group[2], group[0], np.fmax.reduce(ranks[2], axis=-1)]))
 
     def pass_over(self, steps: int) -> None:
-        """Steps that this group cannot be judged in."""
+        """Steps in which this group has no bucket detail."""
         for ring in (self.ranks, self.group, self.bucket):
             ring.pass_over(steps)
 
-    def told(self, slots: Indices) -> Indices:
-        """Those of the slots in which this group was judged."""
+    def with_detail(self, slots: Indices) -> Indices:
+        """Those of the slots in which this group has bucket detail."""
         return np.asarray(slots[~np.isnan(self.group.of("last", slots))])
 
     def newest(self, steps: int) -> Indices:
-        """Slots of the newest steps in which it was judged, oldest first."""
-        return self.told(self.group.recent(self.group.count))[-steps:]
+        """Slots of the newest steps in which it has bucket detail, oldest first."""
+        return self.with_detail(self.group.recent(self.group.count))[-steps:]
 
     def compare_clocks(self, slots: Indices) -> None:
-        """Decide over the judged steps whether the clocks can tell what is seen."""
-        slots = self.told(slots)
+        """Decide over these steps whether the clocks are accurate enough for the arrivals seen."""
+        slots = self.with_detail(slots)
         if not self.several_hosts or not len(slots):
             return
         bound = float(self.bound_ms(slots).max())

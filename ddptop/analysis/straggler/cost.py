@@ -1,4 +1,4 @@
-"""The steps that a frame's figures are made of, who is late in them, and what that costs.
+"""The steps that a frame's figures are made of, the straggler in them, and its cost.
 
 Usually the window of the last complete steps. Where a rank has become slow within it, the steps from then on:
 medians over steps of before and after would describe neither.
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import Straggler
 
 RECENT = (4, 8, 12, 16)
-"""Newest detailed steps in which a rank that is not flagged yet is looked for: of many ranks four tell, of
-two it takes twelve (CHANCE)."""
+"""Newest detailed steps in which a rank that is not flagged yet is searched: four are enough
+of many ranks, twelve of two (CHANCE)."""
 
 SUSPECT_SHARE = 0.75
 """Share of these steps in which it comes last."""
@@ -38,7 +38,7 @@ BEFORE_SHARE, AFTER_SHARE = 0.25, 0.75
 """A rank became slow at a step when it is late in no more of the steps before, no fewer of those after."""
 
 LEVEL_STEPS = 8
-"""Newest detailed steps that tell how late it is now."""
+"""Newest detailed steps that its present lateness is read from."""
 
 
 class WhatIf(NamedTuple):
@@ -50,8 +50,8 @@ class WhatIf(NamedTuple):
     both_ms: float | None = None
 
 
-class Present(NamedTuple):
-    """What a frame is made of. Slots are oldest first."""
+class FrameSteps(NamedTuple):
+    """The steps that a frame shows, and its straggler. Slots are oldest first."""
 
     steps: Indices
     """Slots of the StepWindow."""
@@ -63,17 +63,17 @@ class Present(NamedTuple):
     what_if: WhatIf
 
 
-def present(figures: Figures, end: int) -> Present:
-    """When the history has `end` points."""
+def select_steps(figures: Figures, end: int) -> FrameSteps:
+    """The steps of a frame when the history has `end` points."""
     steps, window = figures.steps.slots(), figures.detail
     if window is None:
-        return Present(steps, DetailMedians(None, np.arange(0), figures.world), None, None, WhatIf())
+        return FrameSteps(steps, DetailMedians(None, np.arange(0), figures.world), None, None, WhatIf())
     slots = window.since(end - len(steps))
     straggler = suspect = None
     if len(slots):
-        judged = window.judged(end)
-        straggler = flagged.straggler(window, judged)
-        suspect = _suspect(window, judged) if straggler is None else None
+        evaluated = window.judged(end)
+        straggler = flagged.straggler(window, evaluated)
+        suspect = _suspect(window, evaluated) if straggler is None else None
     late = suspect if straggler is None or straggler.pattern != "persistent" else straggler
     if late is not None:
         lateness = DetailMedians(window, slots, figures.world).lateness_of(late.rank, slots)
@@ -84,7 +84,7 @@ def present(figures: Figures, end: int) -> Present:
     detail = DetailMedians(window, slots, figures.world)
     if straggler is not None:
         straggler = flagged.straggler(window, slots) or straggler
-    return _with_cost(figures, Present(steps, detail, straggler, suspect, WhatIf()), end)
+    return _with_cost(figures, FrameSteps(steps, detail, straggler, suspect, WhatIf()), end)
 
 
 def onset(lateness: Column) -> int:
@@ -110,9 +110,9 @@ def _suspect(window: DetailWindow, slots: Indices) -> Suspect | None:
 
 
 def _suspect_in(window: ScopeWindow, slots: Indices) -> Suspect | None:
-    told = window.told(slots)
+    detailed = window.with_detail(slots)
     for steps in RECENT:
-        newest = told[-steps:]
+        newest = detailed[-steps:]
         last = window.group.of("last", newest)
         if len(newest) < steps or not (last >= 0).any():
             return None
@@ -126,7 +126,7 @@ def _suspect_in(window: ScopeWindow, slots: Indices) -> Suspect | None:
         gain = np.where(last == rank, window.group.of("recoverable", newest), 0.0)
         gain_ms = float(median(gain))
         cost_pct = 100 * float(median(gain / window.group.of("step", newest)))
-        worth = gain_ms >= rules.NAME_MS and cost_pct >= rules.NAME_PCT
+        worth = gain_ms >= rules.FLAG_MS and cost_pct >= rules.FLAG_PCT
         if worth and low_ms > max(bound_ms, rules.SPREAD_SHARE * late_ms):
             return Suspect(window.scope.ranks[rank], late_ms, bound_ms, count, steps)
     return None
@@ -138,7 +138,7 @@ def _by_chance(count: int, steps: int, members: int) -> float:
     return members * sum(comb(steps, k) * p**k * (1 - p) ** (steps - k) for k in range(count, steps + 1))
 
 
-def _with_cost(figures: Figures, found: Present, end: int) -> Present:
+def _with_cost(figures: Figures, found: FrameSteps, end: int) -> FrameSteps:
     """The same with what the steps would have been, and the flagged rank's cost by these steps too."""
     detail, straggler = found.detail, found.straggler
     window = detail.window

@@ -1,7 +1,4 @@
-"""The rank that is named now, over all process groups, and the figures it is named with.
-
-In which phase a late rank's excess lies.
-"""
+"""The flagged straggler over all process groups: its figures, and the phase that holds its excess."""
 
 from __future__ import annotations
 
@@ -20,8 +17,8 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import Straggler
     from ddptop.protocol.vocabulary import Cause, Pattern, StepPhase
 
-BORNE_SHARE = 0.5
-"""Part of a rank's lateness that must be found in its own time before it is named."""
+OWN_TIME_SHARE = 0.5
+"""Part of a rank's lateness that must be found in its own time before it is flagged."""
 
 CAUSE_SHARE = 0.8
 """A phase is the cause when it holds this much of the excess, else the cause is mixed."""
@@ -43,16 +40,16 @@ def excess(detail: DetailWindow, window: ScopeWindow, slots: Indices, late: Mask
     return parts
 
 
-def bears_out(
+def shows_in_own_time(
     detail: DetailWindow, window: ScopeWindow, slots: Indices, rank: int, straggler: Straggler
 ) -> bool:
-    """Whether the lateness of a rank (its place in the group) shows in its own time: in what it took longer
+    """Whether the lateness of a rank (its index in the group) shows in its own time: in what it took longer
     over its phases, or over its share of the collectives (a slow link).
 
     Load on a machine that ranks share makes one of them seem late over a hundred steps, without any phase
     of its own being longer (seen: four ranks on two busy cores).
     """
-    least = BORNE_SHARE * straggler.lateness_ms
+    least = OWN_TIME_SHARE * straggler.lateness_ms
     if sum(ms for ms in straggler.parts_ms.values() if ms > 0) >= least:
         return True
     moving = detail.ranks.of("exposed", slots) - detail.ranks.of("exposed_wait", slots)
@@ -71,20 +68,20 @@ def cause(parts: dict[StepPhase, float]) -> Cause | None:
 
 
 FADED = 0.25
-"""A rank whose lateness has come down to this share of what it was named with is not the same story any more:
-to go on with its name it must be named anew. Otherwise noise, which is always about, would keep it."""
+"""A rank whose lateness has come down to this share of that when it was flagged must meet
+the flag thresholds anew. Otherwise noise, which is always there, would keep it flagged."""
 
 MOVES_WITHIN = 512
 """A flag that went from one rank to another MOVES times within so many detailed steps is one that rotates."""
 
 
 def evaluate_flag(detail: DetailWindow, slots: Indices) -> None:
-    """Look at the judged steps and decide anew."""
+    """Evaluate the rules over these detailed steps: flag the rank that costs most, or none."""
     before = detail.flagged
-    found = [named for window in detail.scopes.values() if (named := _in(detail, window, slots)) is not None]
-    kept = [named for named in found if before is not None and named[:2] == before[:2]]
-    detail.flagged = kept[0] if kept else max(found, key=lambda named: named.cost_ms, default=None)
-    if detail.flagged is None or not _borne_out(detail, slots):
+    found = [flag for window in detail.scopes.values() if (flag := _in(detail, window, slots)) is not None]
+    kept = [flag for flag in found if before is not None and flag[:2] == before[:2]]
+    detail.flagged = kept[0] if kept else max(found, key=lambda flag: flag.cost_ms, default=None)
+    if detail.flagged is None or not _is_confirmed(detail, slots):
         detail.flagged = None
         return
     if detail.last_flagged is not None and detail.last_flagged[:2] != detail.flagged[:2]:
@@ -93,21 +90,21 @@ def evaluate_flag(detail: DetailWindow, slots: Indices) -> None:
 
 
 def _in(detail: DetailWindow, window: ScopeWindow, slots: Indices) -> Flagged | None:
-    """The rank to name in one process group."""
+    """The rank to flag in one process group."""
     if window.clock_free:
         return None
     held = detail.flagged if detail.flagged is not None and detail.flagged.scope == window.scope else None
     rank = None if held is None else held.rank
-    seen = rules.persistent(window, slots, rank if held is None or held.pattern == "persistent" else None)
-    if seen is None:
-        seen = rules.by_a_phase(detail, window)
-    if seen is not None:
-        faded = held is not None and seen.lateness_ms < FADED * held.lateness_ms
-        first = held is None or held.rank != seen.ranks[0] or rules.clearly(seen)
+    measured = rules.persistent(window, slots, rank if held is None or held.pattern == "persistent" else None)
+    if measured is None:
+        measured = rules.by_phase(detail, window)
+    if measured is not None:
+        faded = held is not None and measured.lateness_ms < FADED * held.lateness_ms
+        first = held is None or held.rank != measured.ranks[0] or rules.meets_flag_threshold(measured)
         if first or not faded:
-            named_with = seen.lateness_ms if held is None or first else held.lateness_ms
-            return Flagged(window.scope, seen.ranks[0], "persistent", seen.cost_ms, named_with)
-    others: tuple[tuple[Pattern, rules.Found | None], ...] = (
+            lateness_ms = measured.lateness_ms if held is None or first else held.lateness_ms
+            return Flagged(window.scope, measured.ranks[0], "persistent", measured.cost_ms, lateness_ms)
+    others: tuple[tuple[Pattern, rules.LatePattern | None], ...] = (
         ("intermittent", rules.intermittent(window)),
         ("rotating", rules.rotating(window, rank)),
     )
@@ -117,66 +114,64 @@ def _in(detail: DetailWindow, window: ScopeWindow, slots: Indices) -> Flagged | 
     return None
 
 
-def _borne_out(detail: DetailWindow, slots: Indices) -> bool:
-    """Whether what is or stays named can be seen in the rank's own time as well."""
-    named = detail.flagged
-    assert named is not None
-    window, newest = detail.scopes[named.scope], detail.group.recent(rules.NEWEST)
-    for judged in (newest, slots):
-        found = straggler(detail, judged)
-        if found is not None and bears_out(detail, window, judged, named.rank, found):
+def _is_confirmed(detail: DetailWindow, slots: Indices) -> bool:
+    """Whether the lateness of the flagged rank shows in its own time as well."""
+    flag = detail.flagged
+    assert flag is not None
+    window, newest = detail.scopes[flag.scope], detail.group.recent(rules.NEWEST)
+    for steps in (newest, slots):
+        found = straggler(detail, steps)
+        if found is not None and shows_in_own_time(detail, window, steps, flag.rank, found):
             return True
     return False
 
 
 def straggler(detail: DetailWindow, slots: Indices) -> Straggler | None:
-    """The figures of the named rank over the judged steps, with the cause; None when they no longer bear
-    the name out, or nobody is named."""
-    named = detail.flagged
-    window = None if named is None else detail.scopes.get(named.scope)
-    if named is None or window is None or not len(slots):
+    """The figures of the flagged rank over these steps, with the cause; None when they no longer meet the
+    thresholds, or no rank is flagged."""
+    flag = detail.flagged
+    window = None if flag is None else detail.scopes.get(flag.scope)
+    if flag is None or window is None or not len(slots):
         return None
-    if named.pattern == "persistent":
-        return _persistent(detail, window, slots, named)
-    if named.pattern == "intermittent":
+    if flag.pattern == "persistent":
+        return _persistent(detail, window, slots, flag)
+    if flag.pattern == "intermittent":
         found = rules.intermittent(window)
     else:
-        found = rules.rotating(window, named.rank)
-    return None if found is None else _of_pattern(detail, window, slots, named, found)
+        found = rules.rotating(window, flag.rank)
+    return None if found is None else _of_pattern(detail, window, slots, flag, found)
 
 
-def _persistent(
-    detail: DetailWindow, window: ScopeWindow, slots: Indices, named: Flagged
-) -> Straggler | None:
-    judged = rules.over_the_same(window, slots, named.rank)
-    if judged is None:
+def _persistent(detail: DetailWindow, window: ScopeWindow, slots: Indices, flag: Flagged) -> Straggler | None:
+    result = rules.measure_while_late(window, slots, flag.rank)
+    if result is None:
         return None
-    seen, slots = judged
-    slots = window.told(slots)
+    measured, slots = result
+    slots = window.with_detail(slots)
     # Of one rank all steps count, of several those in which each is late.
     late: Mask = np.zeros((len(slots), len(window.members)), bool)
-    late[:, list(seen.ranks)] = True
-    if len(seen.ranks) > 1:
-        lateness = window.ranks.of("lateness", slots).T[:, list(seen.ranks)]
-        late[:, list(seen.ranks)] = lateness > seen.bound_ms
+    late[:, list(measured.ranks)] = True
+    if len(measured.ranks) > 1:
+        lateness = window.ranks.of("lateness", slots).T[:, list(measured.ranks)]
+        late[:, list(measured.ranks)] = lateness > measured.bound_ms
     parts = excess(detail, window, slots, late)
     moving = len(detail.moves) == MOVES and detail.count - detail.moves[0] <= MOVES_WITHIN
     return Straggler(
-        rank=named.global_rank,
+        rank=flag.global_rank,
         pattern="rotating" if moving else "persistent",
-        lateness_ms=seen.lateness_ms,
-        bound_ms=seen.bound_ms,
-        recoverable_ms=seen.recoverable_ms,
-        cost_pct=seen.cost_pct,
-        last_pct=100 * seen.share,
+        lateness_ms=measured.lateness_ms,
+        bound_ms=measured.bound_ms,
+        recoverable_ms=measured.recoverable_ms,
+        cost_pct=measured.cost_pct,
+        last_pct=100 * measured.share,
         cause=cause(parts),
         parts_ms=parts,
-        ranks=tuple(window.scope.ranks[rank] for rank in seen.ranks) if len(seen.ranks) > 1 else (),
+        ranks=tuple(window.scope.ranks[rank] for rank in measured.ranks) if len(measured.ranks) > 1 else (),
     )
 
 
 def _of_pattern(
-    detail: DetailWindow, window: ScopeWindow, slots: Indices, named: Flagged, found: rules.Found
+    detail: DetailWindow, window: ScopeWindow, slots: Indices, flag: Flagged, found: rules.LatePattern
 ) -> Straggler:
     """Lateness and cause over the late steps only."""
     last = window.group.of("last", slots)
@@ -186,10 +181,10 @@ def _of_pattern(
     parts = excess(detail, window, slots, late) if late.any() else {}
     ranks = tuple(window.scope.ranks[rank] for rank in found.ranks)
     return Straggler(
-        rank=named.global_rank,
-        pattern=named.pattern,
+        rank=flag.global_rank,
+        pattern=flag.pattern,
         lateness_ms=float(median(lateness)) if len(lateness) else found.recoverable_ms,
-        bound_ms=float(window.bound_ms(slots)[named.rank]),
+        bound_ms=float(window.bound_ms(slots)[flag.rank]),
         recoverable_ms=found.recoverable_ms,
         cost_pct=found.cost_pct,
         last_pct=100 * found.share,

@@ -20,38 +20,38 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Indices, Mask
 
 EVERY, EVERY_STEPS = 16, 32
-"""Between two looks lie at most so many detailed steps, and hardly more steps of any kind: where detail is
-sampled, a rank is named as soon, and the looks cost little."""
+"""The rules are evaluated every so many detailed steps, and hardly more steps of any kind: where detail is
+sampled, a rank is flagged as soon, and the evaluations cost little."""
 
-NAME_PCT, NAME_MS = 2.0, 0.3
-"""Below either, a person has nothing to gain from the name."""
+FLAG_PCT, FLAG_MS = 2.0, 0.3
+"""Least cost of a flagged straggler: below either, removing it gains nothing worth the work."""
 
 KEEP_PCT = 1.0
-"""A rank once named keeps the name down to here, so that it does not flicker."""
+"""A flagged rank stays flagged down to this cost, so that the flag does not flicker."""
 
-NAME_SHARE, KEEP_SHARE = 0.5, 0.4
-"""Share of the judged steps in which it comes last: of two equal ranks each does in half of them."""
+FLAG_SHARE, KEEP_SHARE = 0.5, 0.4
+"""Share of the evaluated steps in which it comes last: of two equal ranks each does in half of them."""
 
-ENOUGH = 48
-"""Judged steps to name a rank from: two equal processes that start up on a busy machine can look unequal
-for two dozen steps in a row (seen on two cores)."""
+FLAG_STEPS = 48
+"""Detailed steps before a rank is flagged: two equal processes that start up on a busy machine can look
+unequal for two dozen steps in a row (seen on two cores)."""
 
 CLEAR_QUARTILE = 0.25
 """In three steps of four it must be late beyond the bound: noise is late half of the time."""
 
 SPREAD_SHARE = 1 / 3
-"""And that quartile must be this share of the median: a delay that varies, not noise around nothing. Delays
+"""That quartile must also be this share of the median: a delay that varies, not noise around nothing. Delays
 that are themselves random (exponential) reach 0.4."""
 
-SURE = 5.0
+CERTAIN = 5.0
 """The mean lateness must be so many standard errors above the bound (`formulas.certainty`): load that comes
 and goes over dozens of steps is no straggler."""
 
 NEWEST = 64
-"""Newest steps in which a rank that has just become slow is found."""
+"""Newest steps in which a rank that has just become slow is flagged."""
 
 FEWER = 32
-"""And, where one of its phases tells more than its arrivals."""
+"""The same, where one of its phases varies less than its arrivals."""
 
 STEADY = 0.5
 """A difference is a delay, not noise, when its lower quartile is this share of its upper quartile: of
@@ -61,15 +61,15 @@ AGREES_SHARE = 0.5
 """Part of what a phase takes longer that must be found in the rank's arrivals."""
 
 TOGETHER_SHARE = 0.5
-"""Ranks hold the others up together when each is late by this share of the latest one's lateness: to mend the
-latest alone would leave half of it."""
+"""Ranks are stragglers together when each is late by this share of the latest one's lateness: without the
+latest alone, half of the lateness would stay."""
 
 
-class Look(NamedTuple):
-    """One rank, or several together, over the judged steps of a process group. Ranks count within it."""
+class Measurement(NamedTuple):
+    """One rank, or several together, over the evaluated steps of a process group. Ranks are indices in it."""
 
     ranks: tuple[int, ...]
-    """The one to name first."""
+    """The main straggler first."""
     share: float
     """Of the steps, in which one of them comes last."""
     lateness_ms: float
@@ -83,7 +83,7 @@ class Look(NamedTuple):
 
 
 class _Late(NamedTuple):
-    """(members,) each member's lateness over the judged steps."""
+    """(members,) each rank's lateness over the evaluated steps."""
 
     median: Column
     low: Column
@@ -105,12 +105,12 @@ def _late(window: ScopeWindow, slots: Indices) -> _Late:
     return _Late(middle.astype(np.float64), low.astype(np.float64), window.bound_ms(slots))
 
 
-def look(window: ScopeWindow, slots: Indices, rank: int | None = None) -> Look | None:
-    """Measure `rank` with those who are late beside it, or else whoever is clearly late and the latest.
+def measure(window: ScopeWindow, slots: Indices, rank: int | None = None) -> Measurement | None:
+    """Measure `rank` and those that are late beside it; without `rank`, the latest of the clearly late ones.
 
-    None: too few steps, or nobody can be told.
+    None: too few steps, or no rank is clearly late.
     """
-    slots = window.told(slots)
+    slots = window.with_detail(slots)
     if len(slots) < FEW_DETAILED:
         return None
     late = _late(window, slots)
@@ -131,7 +131,7 @@ def look(window: ScopeWindow, slots: Indices, rank: int | None = None) -> Look |
     step = window.group.of("step", slots)
     as_it_ran = float(median(step))
     cost = as_it_ran - float(median(step - gains))
-    return Look(
+    return Measurement(
         ranks=ranks,
         share=float(is_last.mean()),
         lateness_ms=float(late.median[rank]),
@@ -161,36 +161,36 @@ def gain(window: ScopeWindow, slots: Indices, ranks: tuple[int, ...]) -> tuple[C
     return behind > 0, np.clip(behind, 0.0, window.group.of("half", slots))
 
 
-def persistent(window: ScopeWindow, slots: Indices, held: int | None) -> Look | None:
-    """The ranks that hold the others up in most steps, given who was named so far; None: nobody.
+def persistent(window: ScopeWindow, slots: Indices, held: int | None) -> Measurement | None:
+    """The ranks that the others wait for in most steps, given the rank flagged so far; None: there are none.
 
-    Whoever is named stays so while it is true, unless in the newest steps it is somebody else.
+    A flagged rank stays flagged while the thresholds hold, unless it is another rank in the newest steps.
     """
-    slots, newest = window.told(slots), window.newest(NEWEST)
+    slots, newest = window.with_detail(slots), window.newest(NEWEST)
     if held is not None:
-        seen = look(window, slots, held)
-        if seen is not None and still(seen):
-            now = look(window, newest)
-            if now is None or held in now.ranks or not clearly(now):
-                return seen
+        measured = measure(window, slots, held)
+        if measured is not None and meets_keep_threshold(measured):
+            now = measure(window, newest)
+            if now is None or held in now.ranks or not meets_flag_threshold(now):
+                return measured
             return now
-    if len(newest) < ENOUGH:
+    if len(newest) < FLAG_STEPS:
         return None
     for steps in (slots, newest) if len(slots) > len(newest) else (newest,):
-        seen = look(window, steps)
-        if seen is not None and clearly(seen):
-            return seen
+        measured = measure(window, steps)
+        if measured is not None and meets_flag_threshold(measured):
+            return measured
     return None
 
 
-def by_a_phase(detail: DetailWindow, window: ScopeWindow) -> Look | None:
-    """A rank that holds the others up, and one of whose phases takes longer in three steps of four.
+def by_phase(detail: DetailWindow, window: ScopeWindow) -> Measurement | None:
+    """A rank that the others wait for, and one of whose phases takes longer in three steps of four.
 
     On a busy machine arrivals vary by more than a delay of a few ms, because the operating system runs other
     processes in every phase. The phase that holds the delay varies less, so that spread and certainty are
-    judged there. Arrivals must agree: the rank comes last in most steps, by at least half of that.
+    measured there. Arrivals must agree: the rank comes last in most steps, by at least half of that.
     """
-    if len(window.newest(NEWEST)) < ENOUGH:
+    if len(window.newest(NEWEST)) < FLAG_STEPS:
         return None
     for size in (NEWEST, FEWER):
         slots = window.newest(size)
@@ -201,45 +201,50 @@ def by_a_phase(detail: DetailWindow, window: ScopeWindow) -> Look | None:
             low, middle, high = np.quantile(over, (CLEAR_QUARTILE, 0.5, 1 - CLEAR_QUARTILE), axis=-1)
             with np.errstate(invalid="ignore"):
                 steady = (low > bound) & (low >= STEADY * high)
-                steady &= (middle >= NAME_MS) & (100 * middle >= NAME_PCT * step)
+                steady &= (middle >= FLAG_MS) & (100 * middle >= FLAG_PCT * step)
             for rank in np.flatnonzero(steady).tolist():
-                if formulas.certainty(over[rank] - bound[rank]) < SURE:
+                if formulas.certainty(over[rank] - bound[rank]) < CERTAIN:
                     continue
-                seen = look(window, slots, rank)
-                if seen is not None and _agrees(seen, float(middle[rank])):
-                    return seen
+                measured = measure(window, slots, rank)
+                if measured is not None and _arrivals_agree(measured, float(middle[rank])):
+                    return measured
     return None
 
 
-def _agrees(seen: Look, over_ms: float) -> bool:
-    """Whether the arrivals of a rank bear out that one of its phases takes `over_ms` longer."""
-    late = seen.lateness_ms > max(seen.bound_ms, AGREES_SHARE * over_ms)
-    return late and seen.share > NAME_SHARE and seen.cost_pct >= NAME_PCT and still(seen)
+def _arrivals_agree(measured: Measurement, over_ms: float) -> bool:
+    """Whether the arrivals of a rank confirm that one of its phases takes `over_ms` longer."""
+    late = measured.lateness_ms > max(measured.bound_ms, AGREES_SHARE * over_ms)
+    return (
+        late
+        and measured.share > FLAG_SHARE
+        and measured.cost_pct >= FLAG_PCT
+        and meets_keep_threshold(measured)
+    )
 
 
-def over_the_same(window: ScopeWindow, slots: Indices, rank: int) -> tuple[Look, Indices] | None:
-    """A named rank over steps in which it is late alike, and those steps: it may only just have become slow,
-    and a median over steps before and after is neither. None: it is not late any more."""
-    seen = [
+def measure_while_late(window: ScopeWindow, slots: Indices, rank: int) -> tuple[Measurement, Indices] | None:
+    """A flagged rank over steps in which it is equally late, and those steps: a median over steps before and
+    after it became slow would describe neither. None: it is not late any more."""
+    measured = [
         (found, steps)
         for steps in (slots, window.newest(NEWEST), window.newest(FEWER))
-        if (found := look(window, steps, rank)) is not None and still(found)
+        if (found := measure(window, steps, rank)) is not None and meets_keep_threshold(found)
     ]
-    alike = [one for one in seen if one[0].lateness_low_ms >= STEADY * one[0].lateness_ms]
-    return next(iter(alike or seen), None)
+    alike = [one for one in measured if one[0].lateness_low_ms >= STEADY * one[0].lateness_ms]
+    return next(iter(alike or measured), None)
 
 
-def clearly(seen: Look) -> bool:
-    """It holds the others up, beyond bound, spread and what is worth a word."""
-    late = seen.lateness_low_ms > max(seen.bound_ms, SPREAD_SHARE * seen.lateness_ms)
-    worth = seen.cost_pct >= NAME_PCT and seen.cost_ms >= NAME_MS
-    return late and worth and seen.share > NAME_SHARE and seen.certainty >= SURE
+def meets_flag_threshold(measured: Measurement) -> bool:
+    """It is late beyond bound and spread, in most steps, and costs enough."""
+    late = measured.lateness_low_ms > max(measured.bound_ms, SPREAD_SHARE * measured.lateness_ms)
+    worth = measured.cost_pct >= FLAG_PCT and measured.cost_ms >= FLAG_MS
+    return late and worth and measured.share > FLAG_SHARE and measured.certainty >= CERTAIN
 
 
-def still(seen: Look) -> bool:
-    """What it takes to keep the name: less, but never a figure that would make the sentence untrue."""
-    late = seen.lateness_ms > seen.bound_ms and seen.lateness_low_ms > -seen.lateness_ms
-    return late and seen.share > KEEP_SHARE and seen.cost_pct >= KEEP_PCT
+def meets_keep_threshold(measured: Measurement) -> bool:
+    """What it takes to stay flagged: less, but no figure may contradict the sentence on the screen."""
+    late = measured.lateness_ms > measured.bound_ms and measured.lateness_low_ms > -measured.lateness_ms
+    return late and measured.share > KEEP_SHARE and measured.cost_pct >= KEEP_PCT
 
 
 OUTSTANDING = 6.0
@@ -251,10 +256,10 @@ APART = 4
 
 ODDS, DOUBT = 3.0, 1e-5
 """A rank is behind the late steps when even one of three times the odds of its equals would come last so
-often by chance less than once in 100,000 looks: noise is never quite alike on two ranks."""
+often by chance less than once in 100,000 evaluations: noise is never quite alike on two ranks."""
 
 FEWEST = 12
-"""Occurrences to speak of a habit, however many ranks it could have been."""
+"""Occurrences that make a pattern, however many ranks it could have been."""
 
 RECENT = 64
 """It is over when there were not half as many occurrences as usual in so many steps."""
@@ -266,11 +271,11 @@ MOST = 0.7
 """Share of the steps that one rank may be late in: of two that take turns by chance each is in half."""
 
 
-class Found(NamedTuple):
-    """A pattern over steps of a process group; ranks count within it."""
+class LatePattern(NamedTuple):
+    """Lateness now and then, or in turns, over steps of a process group. Ranks are indices in it."""
 
     ranks: tuple[int, ...]
-    """The one to name first."""
+    """The main straggler first."""
     share: float
     """Of the steps, in which the first comes last, clearly."""
     recoverable_ms: float
@@ -281,7 +286,7 @@ class Found(NamedTuple):
     """From here on a step counts as clearly late."""
 
 
-def intermittent(window: ScopeWindow) -> Found | None:
+def intermittent(window: ScopeWindow) -> LatePattern | None:
     """One rank behind most of the clearly late steps, though late in the smaller part of all.
 
     Its cost is a mean over the steps, not a median, which would be 0: the mean step less what the steps
@@ -289,13 +294,13 @@ def intermittent(window: ScopeWindow) -> Found | None:
     """
     slots = window.long.recent(LONG)
     gain = window.long.of("recoverable", slots)
-    if len(slots) < ENOUGH or np.isnan(gain).any() or (gain > NAME_MS).sum() < FEWEST:
+    if len(slots) < FLAG_STEPS or np.isnan(gain).any() or (gain > FLAG_MS).sum() < FEWEST:
         return None
     last, step, bound = (window.long.of(name, slots) for name in ("last", "step", "bound"))
     if np.isnan(bound).any():
         return None
     usual = min(float(median(gain)), 3 * float(formulas.quantile(gain, 0.25)))
-    least = max(float(bound.max()), NAME_MS, OUTSTANDING * usual)
+    least = max(float(bound.max()), FLAG_MS, OUTSTANDING * usual)
     clear = (gain > least) & (last >= 0)
     if clear.sum() < FEWEST:
         return None
@@ -311,22 +316,22 @@ def intermittent(window: ScopeWindow) -> Found | None:
     own = clear & (last == rank)
     mean = float(step.mean())
     cost = float(np.where(own, gain, 0.0).mean())
-    if cost < NAME_MS or mean <= 0 or 100 * cost / mean < NAME_PCT:
+    if cost < FLAG_MS or mean <= 0 or 100 * cost / mean < FLAG_PCT:
         return None
     recoverable = float(median(gain[own]))
-    return Found((rank,), float(own.mean()), recoverable, cost, 100 * cost / mean, least)
+    return LatePattern((rank,), float(own.mean()), recoverable, cost, 100 * cost / mean, least)
 
 
 def _onsets(found: Indices, ranks: Column) -> Mask:
     """Which late steps begin an occurrence of their rank: not right after another, nor within APART steps of
     the occurrence before."""
     fresh: Mask = np.zeros(len(found), bool)
-    seen: dict[float, int] = {}
+    previous: dict[float, int] = {}
     counted: dict[float, int] = {}
     for i, (at, rank) in enumerate(zip(found.tolist(), ranks.tolist(), strict=True)):
-        if at - seen.get(rank, -APART) > 1 and at - counted.get(rank, -APART) >= APART:
+        if at - previous.get(rank, -APART) > 1 and at - counted.get(rank, -APART) >= APART:
             fresh[i], counted[rank] = True, at
-        seen[rank] = at
+        previous[rank] = at
     return fresh
 
 
@@ -337,16 +342,16 @@ def _by_chance(count: int, total: int, members: int) -> float:
 
 
 def _lasting(begins: Indices, steps: int) -> bool:
-    """Neither one bad stretch nor a thing of the past."""
+    """Whether it occurred in both halves of the steps, and does still."""
     half = (begins < steps // 2).mean()
     recent = (begins >= steps - RECENT).sum()
     return bool(0.25 <= half <= 0.75 and recent >= max(1, len(begins) * RECENT / steps / 2))
 
 
-def rotating(window: ScopeWindow, held: int | None = None) -> Found | None:
-    """Somebody is clearly late in most steps, by much the same, and it is not always the same rank.
+def rotating(window: ScopeWindow, held: int | None = None) -> LatePattern | None:
+    """Some rank is clearly late in most steps, by much the same, and it is not always the same rank.
 
-    The first of the ranks is the one named so far while it takes part, else the most frequent.
+    The first of the ranks is the one flagged so far while it takes part, else the most frequent.
     """
     slots = window.newest(MANY)
     last, gain, skew, step = (
@@ -355,12 +360,12 @@ def rotating(window: ScopeWindow, held: int | None = None) -> Found | None:
     if len(slots) < MANY or np.isnan(gain).any():
         return None
     low, high = (float(formulas.quantile(gain, share)) for share in (0.25, 0.75))
-    if low < max(NAME_MS, STEADY * high):
+    if low < max(FLAG_MS, STEADY * high):
         return None
     bound = window.bound_ms(slots)
     usual = float(median(skew - gain))  # how far the others are apart, where there are others
-    least = max(float(bound.max()), NAME_MS, usual if len(window.members) > 2 else 0.0)
-    if not low > least or formulas.certainty(gain - least) < SURE:
+    least = max(float(bound.max()), FLAG_MS, usual if len(window.members) > 2 else 0.0)
+    if not low > least or formulas.certainty(gain - least) < CERTAIN:
         return None
     clear = (gain > least) & (last >= 0)
     counts = np.bincount(last[clear].astype(np.int64), minlength=len(window.members))
@@ -374,8 +379,8 @@ def rotating(window: ScopeWindow, held: int | None = None) -> Found | None:
         order.sort(key=lambda one: one != held)
     as_it_ran = float(median(step))
     cost = as_it_ran - float(median(step - gain))
-    if cost < NAME_MS or as_it_ran <= 0 or 100 * cost / as_it_ran < NAME_PCT:
+    if cost < FLAG_MS or as_it_ran <= 0 or 100 * cost / as_it_ran < FLAG_PCT:
         return None
     share = float(counts[order[0]] / len(slots))
     recoverable = float(median(gain[clear]))
-    return Found(tuple(order), share, recoverable, cost, 100 * cost / as_it_ran, least)
+    return LatePattern(tuple(order), share, recoverable, cost, 100 * cost / as_it_ran, least)

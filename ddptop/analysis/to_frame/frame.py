@@ -16,7 +16,7 @@ from ddptop.analysis.stall.current import current_stall, stall_diagnosis
 from ddptop.analysis.stall.detection import rank_states
 from ddptop.analysis.stall.rank_position import deaths
 from ddptop.analysis.steps.medians import known
-from ddptop.analysis.straggler.cost import present
+from ddptop.analysis.straggler.cost import select_steps
 from ddptop.analysis.to_frame.on_request import heat, timeline
 from ddptop.analysis.to_frame.tables import (
     bucket_figures,
@@ -32,7 +32,7 @@ from ddptop.protocol.limits import MUTE_AFTER
 
 if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
-    from ddptop.analysis.straggler.cost import Present
+    from ddptop.analysis.straggler.cost import FrameSteps
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Frame
     from ddptop.protocol.messages import Scalar
@@ -55,8 +55,8 @@ def build(
 ) -> Frame:
     """See `Reducer.frame`."""
     figures = state.figures
-    made_of = present(figures, state.history.end)
-    detail, straggler = made_of.detail, made_of.straggler
+    shown = select_steps(figures, state.history.end)
+    detail, straggler = shown.detail, shown.straggler
     outcome: RunOutcome = state.run.state if state.run is not None else "live"
     states = rank_states(state, now_ns)
     diagnosis = stall_diagnosis(state, states, now_ns)
@@ -66,11 +66,11 @@ def build(
         source="simulated" if simulated else source,
         unix_s=state.unix_s(now_ns),
         run=_run(state, now_ns, group_state(states, outcome, stalled=diagnosis is not None), recording),
-        group=_group(state, made_of),
-        ranks=rank_columns(state, states, made_of, now_ns),
+        group=_group(state, shown),
+        ranks=rank_columns(state, states, shown, now_ns),
         buckets=bucket_figures(state, detail),
         straggler=with_throttle(straggler, state.ranks),
-        suspect=made_of.suspect,
+        suspect=shown.suspect,
         alerts=alerts(state, states, straggler, diagnosis, now_ns),
         happenings=state.log.all(),
         overhead=_overhead(state),
@@ -123,8 +123,8 @@ def _run(state: RunState, now_ns: int, shown: RankStatus, recording: str | None)
     )
 
 
-def _group(state: RunState, made_of: Present) -> Group:
-    figures, slots, detail = state.figures, made_of.steps, made_of.detail
+def _group(state: RunState, shown: FrameSteps) -> Group:
+    figures, slots, detail = state.figures, shown.steps, shown.detail
     number, step, end = (figures.steps.group.of(name, slots) for name in ("number", "step", "end"))
     p50 = known(np.median(step)) if len(step) else None
     span = float(end[-1] - end[0]) if len(end) > 1 else 0.0
@@ -147,7 +147,7 @@ def _group(state: RunState, made_of: Present) -> Group:
         exposed_comm_ms=exposed,
         overlap_pct=detail.group("overlap"),
         busbw_gbps=detail.group("busbw"),
-        **made_of.what_if._asdict(),
+        **shown.what_if._asdict(),
         bound_ms=_widest(detail.bound),
         transfer_bound_ms=_widest(detail.transfer_bound),
         clock_free=detail.clock_free,

@@ -114,8 +114,8 @@ MOST_CELLS = 4096
 US = 1e3
 
 
-class _Worked(NamedTuple):
-    """A process group's all-reduces, worked out. Microseconds on the ranks' common axis."""
+class _GroupTimes(NamedTuple):
+    """A process group's all-reduces, evaluated. Microseconds on the ranks' common axis."""
 
     part: PackedPart
     timing: Timing
@@ -134,7 +134,7 @@ def timeline(state: RunState, want: TimelineRequest, straggler: int | None) -> T
     if packed is None:
         return None
     shift = _shifts(state, packed)
-    worked = _work_out(state, packed, free=shift is None)
+    worked = _evaluate_groups(state, packed, free=shift is None)
     begins = np.zeros(packed.head.shape[1]) if shift is None else shift
     waits = _waits(packed, worked)
     decided = _decided(worked)
@@ -163,7 +163,7 @@ def timeline(state: RunState, want: TimelineRequest, straggler: int | None) -> T
 
 
 def _shifts(state: RunState, packed: Packed) -> Column | None:
-    """(ranks,) each rank's begin after the first of all, in ms; None where clocks cannot tell."""
+    """(ranks,) each rank's begin after the first of all, in ms; None where the clocks are too inaccurate."""
     window = state.figures.detail
     if window is not None and window.clock_free:
         return None
@@ -171,26 +171,26 @@ def _shifts(state: RunState, packed: Packed) -> Column | None:
     if len(hosts) > 1 and not all(how.comparable for _, how in packed.compared):
         return None
     begin_ns = packed.begin_ns.copy()
-    told: NDArray[np.bool_] = np.zeros(len(begin_ns), bool)
+    shifted: NDArray[np.bool_] = np.zeros(len(begin_ns), bool)
     for scope, how in packed.compared:
         members = np.array(scope.ranks)
-        fresh = ~told[members]  # a rank in several groups has one clock all the same
+        fresh = ~shifted[members]  # a rank in several groups has one clock all the same
         begin_ns[members[fresh]] += how.offset_ns[fresh]
-        told[members] = True
-    if len(hosts) > 1 and not told.all():
+        shifted[members] = True
+    if len(hosts) > 1 and not shifted.all():
         return None
     return np.asarray((begin_ns - begin_ns.min()) / 1e6)
 
 
-def _work_out(state: RunState, packed: Packed, *, free: bool) -> list[_Worked]:
-    worked: list[_Worked] = []
+def _evaluate_groups(state: RunState, packed: Packed, *, free: bool) -> list[_GroupTimes]:
+    worked: list[_GroupTimes] = []
     first = 0
     hello = state.ranks[0].hello
     backend = hello.backend if hello is not None else ""
     for part in packed.parts:
         lanes = formulas.lanes_of(part.backend or backend)
         timing = _timing(packed, part, lanes, aligned=not free)
-        worked.append(_Worked(part, timing, bucket_times.figures(timing), first))
+        worked.append(_GroupTimes(part, timing, bucket_times.figures(timing), first))
         first += len(part.numbers)
     return worked
 
@@ -209,7 +209,7 @@ def _timing(packed: Packed, part: PackedPart, lanes: int, *, aligned: bool) -> T
     return bucket_times.Timing(part.numbers, ready, end, lanes, aligned, shift)
 
 
-def _waits(packed: Packed, worked: list[_Worked]) -> bucket_times.Waits | None:
+def _waits(packed: Packed, worked: list[_GroupTimes]) -> bucket_times.Waits | None:
     if not worked:
         return None
     if len(worked) == 1 and len(worked[0].part.scope.ranks) == packed.head.shape[1]:
@@ -218,7 +218,7 @@ def _waits(packed: Packed, worked: list[_Worked]) -> bucket_times.Waits | None:
     return bucket_times.together(packed.head.shape[1], pieces)
 
 
-def _decided(worked: list[_Worked]) -> tuple[int, float] | None:
+def _decided(worked: list[_GroupTimes]) -> tuple[int, float] | None:
     """Who came last at the all-reduce of the largest skew, and that skew in ms."""
     best: tuple[int, float] | None = None
     for one in worked:
@@ -233,7 +233,7 @@ def _bound(packed: Packed) -> float | None:
     return _known(max(bounds)) if bounds else None
 
 
-def _reduces(worked: list[_Worked]) -> list[Reduce]:
+def _reduces(worked: list[_GroupTimes]) -> list[Reduce]:
     found = []
     for one in worked:
         for number in one.part.numbers:
@@ -243,9 +243,9 @@ def _reduces(worked: list[_Worked]) -> list[Reduce]:
 
 
 def _chosen(
-    packed: Packed, worked: list[_Worked], last: int | None, straggler: int | None, focus: int
+    packed: Packed, worked: list[_GroupTimes], last: int | None, straggler: int | None, focus: int
 ) -> list[int]:
-    """Ranks that get a lane: all where there are few, else who matters, then those about the focus."""
+    """Ranks that get a lane: all if they are few, else last arriver, straggler and those near the focus."""
     world = packed.head.shape[1]
     launches = max(1, sum(len(one.part.numbers) for one in worked))
     most = min(world, MOST_LANES, max(2, MOST_CELLS // launches))
@@ -262,7 +262,7 @@ def _chosen(
     return [*(rank for rank in lead if rank not in about), *sorted(about)]
 
 
-def _lanes(packed: Packed, worked: list[_Worked], begins: Column, ranks: list[int]) -> list[Lane]:
+def _lanes(packed: Packed, worked: list[_GroupTimes], begins: Column, ranks: list[int]) -> list[Lane]:
     lanes = []
     for rank in ranks:
         begin = float(begins[rank])
@@ -274,7 +274,7 @@ def _lanes(packed: Packed, worked: list[_Worked], begins: Column, ranks: list[in
     return lanes
 
 
-def _row(one: _Worked, rank: int, begin: float) -> tuple[Column, ...]:
+def _row(one: _GroupTimes, rank: int, begin: float) -> tuple[Column, ...]:
     """A rank's launches in one group, in ms on the common axis: place, ready, start, arrival, end, last."""
     at = one.part.scope.ranks.index(rank)
     # The group counts from its own members' first begin.
@@ -283,9 +283,9 @@ def _row(one: _Worked, rank: int, begin: float) -> tuple[Column, ...]:
     ready, start, arrival, end = (column[:, 0, at] / US + move for column in times)
     there = ~np.isnan(ready)
     who = one.found.bucket_last[0]
-    # Nobody is called last where the clocks could have it the other way round.
-    told = (who >= 0) & (one.found.bucket_skew[0] > one.part.compared.bound_ms().max())
-    last = np.where(told, (who == at).astype(float), np.nan)
+    # No rank is marked as last where the skew is within the bound of the clocks.
+    clear = (who >= 0) & (one.found.bucket_skew[0] > one.part.compared.bound_ms().max())
+    last = np.where(clear, (who == at).astype(float), np.nan)
     places: Column = one.first + np.arange(len(ready), dtype=np.float64)
     return tuple(column[there] for column in (places, ready, start, arrival, end, last))
 

@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.medians import DetailMedians
     from ddptop.analysis.steps.windows import ScopeWindow
-    from ddptop.analysis.straggler.cost import Present
+    from ddptop.analysis.straggler.cost import FrameSteps
     from ddptop.frames.columns import Column, Indices
     from ddptop.frames.frame import Straggler
     from ddptop.protocol.messages import Bucket
     from ddptop.protocol.vocabulary import RankStatus
 
 
-def rank_columns(state: RunState, states: Sequence[RankStatus], made_of: Present, now_ns: int) -> Ranks:
+def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameSteps, now_ns: int) -> Ranks:
     """All ranks. Of a rank in several process groups collective, wait, transfer and exposed communication are
     the unions over all of them, lateness and its bound those of the group in which it is largest."""
     members = state.ranks
-    steps, slots, detail = state.figures.steps, made_of.steps, made_of.detail
+    steps, slots, detail = state.figures.steps, shown.steps, shown.detail
     walls = steps.ranks.medians(("step", *PHASES), slots) if len(slots) else {}
     unknown = detail.unknown
     own = detail.ranks("self")
@@ -116,7 +116,7 @@ MEMORY = ("allocated_bytes", "reserved_bytes", "peak_bytes", "retries")
 
 
 def gpu_facts(members: Sequence[RankState]) -> tuple[GpuFacts, ...]:
-    """Of every rank that has told something of a GPU."""
+    """Of every rank whose GPU or CUDA memory is known."""
     return tuple(
         GpuFacts(
             rank=rank,
@@ -143,7 +143,7 @@ FREE = ("wait", "transfer")
 
 def bucket_figures(state: RunState, detail: DetailMedians) -> tuple[BucketFigures, ...]:
     """Of the layouts that have detail, one process group after the other; before any has, the sizes of the
-    layout told, without figures."""
+    reported layout, without figures."""
     window = detail.window
     if window is not None and len(detail.slots):
         return tuple(bucket for scope in window.scopes.values() for bucket in _of_scope(state, detail, scope))
@@ -154,13 +154,13 @@ def bucket_figures(state: RunState, detail: DetailMedians) -> tuple[BucketFigure
     rank, session = found
     buckets = state.layouts.buckets(session.layouts.get(session.generation, -1)) or ()
     groups = {bucket.model: state.groups.of(rank, bucket.model) for bucket in buckets}
-    names = {model: told.group if told is not None else "" for model, told in groups.items()}
+    names = {model: known.group if known is not None else "" for model, known in groups.items()}
     return tuple(_unmeasured(bucket, session.generation, names[bucket.model]) for bucket in buckets)
 
 
 def _of_scope(state: RunState, detail: DetailMedians, window: ScopeWindow) -> Iterator[BucketFigures]:
     """The buckets of one process group."""
-    slots = window.told(detail.slots)
+    slots = window.with_detail(detail.slots)
     if not len(slots):
         return
     names = {name: f"free_{name}" if window.clock_free and name in FREE else name for name in TIMES}
@@ -178,7 +178,7 @@ def _of_scope(state: RunState, detail: DetailMedians, window: ScopeWindow) -> It
 
 
 def _generation(state: RunState, window: ScopeWindow) -> int:
-    """The number that the group's first rank gave the layout; where it tells several apart, its newest."""
+    """The number that the group's first rank gave the layout; of several, the newest."""
     session = state.session_of(state.ranks[window.scope.ranks[0]])
     if session is None:
         return 0
@@ -212,7 +212,7 @@ def _measured(
     bucket: Bucket, generation: int, times: dict[str, float | None], window: ScopeWindow, last: Column
 ) -> BucketFigures:
     """With the medians of its times and, step by step, who came last."""
-    if window.clock_free:  # the clocks cannot tell
+    if window.clock_free:  # the clocks are too inaccurate
         times, last = {**times, "skew": None}, last[:0]
     factor = window.factor
     algbw = _bandwidth(bucket.wire_bytes, times["transfer"])
@@ -243,10 +243,10 @@ def _bandwidth(size: int | None, time_ms: float | None) -> float | None:
 def _usual(last: Column) -> tuple[int | None, float | None]:
     """The rank that comes last most often, and in how many percent of the steps."""
     last = last[~np.isnan(last)]
-    told = last[last >= 0].astype(np.int64)
-    if not len(told):
+    ranks = last[last >= 0].astype(np.int64)
+    if not len(ranks):
         return None, None
-    counts = np.bincount(told)
+    counts = np.bincount(ranks)
     return int(counts.argmax()), 100.0 * float(counts.max()) / len(last)
 
 

@@ -10,12 +10,13 @@ from ddptop.analysis.health.exits import (
     ended_badly,
     ended_ns,
     exit_known,
+    fatal_mismatch,
     own_call,
     reason,
 )
 from ddptop.analysis.ranks import SILENT_S
 from ddptop.analysis.stall import sentences
-from ddptop.analysis.stall.mismatch import fatal_mismatch, operation_words
+from ddptop.analysis.stall.mismatch import operation_words
 from ddptop.analysis.stall.rank_position import ended_step, rank_position
 from ddptop.frames.calls import place
 from ddptop.frames.frame import Alert

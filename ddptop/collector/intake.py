@@ -18,7 +18,7 @@ from ddptop.protocol.codec import encode
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.limits import MAX_TEXT, NS
 from ddptop.protocol.messages import LEFT, WELL, Bye, Clock, Event, Hello, Message, Received, Scalar, Steps
-from ddptop.recording.history import GROUP, Found, Past, joined, picked
+from ddptop.recording.history import GROUP, HistoryPiece, PastEvent, joined, picked
 from ddptop.transport.receiver import AckedReceiver
 
 MOST_COARSE = 256
@@ -38,7 +38,7 @@ class NewHistory:
         self._marked_s = 0.0
         self._taken: set[tuple[float, str]] = set()
 
-    def take(self, *, final: bool, coarser: int = 1) -> Past | None:
+    def take(self, *, final: bool, coarser: int = 1) -> HistoryPiece | None:
         """New points in whole groups of steps, or with `final` all of them; None where there are none.
 
         `coarser`: in how many times as many steps as usual there shall be one point.
@@ -61,16 +61,16 @@ class NewHistory:
         window = reducer.state.figures.detail
         best = np.full(reducer.state.figures.world, np.nan) if window is None else window.best_self
         marks = self._marks(float(columns["time_s"][-1]))
-        return Past(joined(groups), np.asarray(best, np.float64), marks, self._happenings())
+        return HistoryPiece(joined(groups), np.asarray(best, np.float64), marks, self._happenings())
 
-    def _happenings(self) -> tuple[Found, ...]:
+    def _happenings(self) -> tuple[PastEvent, ...]:
         """What was logged since the last time."""
         logged = self._reducer.state.log.all()
         fresh = [one for one in logged if (one.unix_s, one.kind) not in self._taken]
         self._taken = {(one.unix_s, one.kind) for one in logged}
         start_s = self._reducer.state.started_s
         return tuple(
-            Found(
+            PastEvent(
                 one.unix_s - start_s,
                 one.kind,
                 one.severity,
@@ -148,7 +148,7 @@ class Intake:
         self._errors = InternalErrors()
         self._reported_refused = (0, 0)
         self._report_refused_ns = 0
-        record.set_past(NewHistory(reducer))
+        record.set_history(NewHistory(reducer))
 
     def drain(self, now_ns: int) -> int:
         """Take all that has arrived; returns the number of messages."""

@@ -12,7 +12,7 @@ from ddptop.protocol.messages import Bye, Hello, Progress, Received
 from ddptop.recording.disk import numbered
 from ddptop.recording.format import RecordingError
 from ddptop.recording.reader import Recording
-from ddptop.recording.writer import PastTeller, Writer
+from ddptop.recording.writer import HistorySource, Writer
 
 PROGRESS_EVERY_NS = 1_000_000_000
 """One heartbeat a second is kept of each rank: a replay shows its own cost and its silences from them."""
@@ -38,10 +38,10 @@ class Record:
                 self._error = f"not recorded: {self.path}: {reason}"
             return
 
-    def set_past(self, past: PastTeller) -> None:
+    def set_history(self, past: HistorySource) -> None:
         """Where the recording gets the group's history from."""
         if self._writer is not None:
-            self._writer.past = past
+            self._writer.history = past
 
     @property
     def note(self) -> str | None:

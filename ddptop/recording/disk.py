@@ -1,4 +1,4 @@
-"""A file that is only ever appended to, and the thread that brings it to the disk."""
+"""A file that is only appended to, and the thread that syncs it to the disk."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class AppendFile:
         self.size = os.fstat(self.descriptor).st_size
         head = os.pread(self.descriptor, len(MAGIC), 0)
         if not MAGIC.startswith(head):
-            # A slip in --ddptop-record must not cost somebody's file.
+            # A mistake in --ddptop-record must not overwrite another file.
             raise RecordingError(f"{path} exists and is not a recording of this version: not overwritten")
         if not resume and self.size > len(MAGIC):
             raise FileExistsError(errno.EEXIST, "exists already", str(path))
@@ -110,7 +110,7 @@ class AppendFile:
         self.size = size
 
     def close(self) -> None:
-        """Bring it to the disk and let go of it."""
+        """Sync it to the disk and close it."""
         self._closing.set()
         self._thread.join()
         os.close(self.descriptor)
@@ -149,7 +149,7 @@ def _lock(descriptor: int, path: Path) -> None:
 
 
 def is_being_written(descriptor: int) -> bool:
-    """Whether a writer holds the file now. A file system without locks says no."""
+    """Whether a writer holds the file now. False on a file system without locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

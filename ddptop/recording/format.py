@@ -16,7 +16,7 @@ Kinds of frames:
     HISTORY = zlib of the group's history points, thinned out (`ddptop.recording.history`); it follows the
               INDEX whose blocks it is about, where the writer knew any. Earlier versions pass over it.
     COPY    = (offset, summary) of an earlier BLOCK, then zlib of those of its records without which the
-              others say nothing (HELLO, LAYOUT, ...): read where that BLOCK cannot be. Earlier versions pass
+              others mean nothing (HELLO, LAYOUT, ...): read where that BLOCK cannot be. Earlier versions pass
               over it.
 
 A file without a FOOTER is still being written, or its writer was killed: what follows its last INDEX is
@@ -65,7 +65,7 @@ class RecordingError(Exception):
 
 
 class Summary(NamedTuple):
-    """What an index tells of a block without reading it."""
+    """What an index holds of a block, to find it without reading it."""
 
     first_ns: int
     last_ns: int
@@ -74,7 +74,7 @@ class Summary(NamedTuple):
     last_step: int
     records: int
     lasting: int
-    """How many of the records matter for ever after: all but STEPS, PROGRESS and USAGE."""
+    """How many of the records hold from then on: all but STEPS, PROGRESS and USAGE."""
 
 
 class Entry(NamedTuple):
@@ -119,7 +119,7 @@ def block_summary(payload: bytes) -> Summary:
 
 
 def is_possible(entry: Entry) -> bool:
-    """Whether a writer of ours can have made this entry: a checksum tells of accidents, not of intent."""
+    """Whether a writer of ours can have made this entry: a checksum does not detect a forged file."""
     s = entry.summary
     steps = (s.first_step, s.last_step)
     return (
@@ -195,7 +195,7 @@ SEARCH_BYTES = 1 << 20
 """Piece of the file in which the next sync is searched."""
 SEARCHED_TIMES = 16
 """Damage is searched for whole frames until so many times its size was read."""
-MAX_MENDED = 1 << 17
+MAX_CORRECTED = 1 << 17
 """Largest frame in which a wrong bit is looked for; a block has 64 kB before it is compressed."""
 
 
@@ -235,7 +235,7 @@ def read_frame(descriptor: int, offset: int) -> Frame | None:
 def walk(descriptor: int, offset: int, end: int) -> Iterator[Frame]:
     """All whole frames that begin in offset..end, in order; what lies between them is no frame.
 
-    A block with a single wrong bit is put right. A caller finds other damage by comparing each frame's offset
+    A block with a single wrong bit is corrected. A caller finds other damage by comparing each frame's offset
     with the end of the one before it.
     """
     left = SEARCHED_TIMES * (end - offset) + SEARCH_BYTES
@@ -244,7 +244,7 @@ def walk(descriptor: int, offset: int, end: int) -> Iterator[Frame]:
         if found is None:
             following, spent = _next_whole(descriptor, offset + 1, end, left)
             left -= spent
-            found = mended(descriptor, offset, end if following is None else following.offset)
+            found = corrected(descriptor, offset, end if following is None else following.offset)
             if found is not None:
                 yield found
             if following is None:
@@ -254,17 +254,17 @@ def walk(descriptor: int, offset: int, end: int) -> Iterator[Frame]:
         offset = found.end
 
 
-def read_mended(descriptor: int, offset: int, size: int) -> Frame | None:
+def read_corrected(descriptor: int, offset: int, size: int) -> Frame | None:
     """The block at this offset of a file of so many bytes, where its frame has a single wrong bit."""
-    end = min(size, offset + HEADER.size + MAX_MENDED)
+    end = min(size, offset + HEADER.size + MAX_CORRECTED)
     following, _ = _next_whole(descriptor, offset + 1, end, SEARCHED_TIMES * SEARCH_BYTES)
-    return mended(descriptor, offset, size if following is None else following.offset)
+    return corrected(descriptor, offset, size if following is None else following.offset)
 
 
 def _next_whole(descriptor: int, offset: int, end: int, most: int) -> tuple[Frame | None, int]:
     """The next whole frame that begins in offset..end, and how many bytes were read to find it.
 
-    None also after `most` bytes: a file that claims a large frame at every step must not take for ever.
+    None also after `most` bytes: a file that claims a large frame at every step must not take unbounded time.
     """
     spent = 0
     while spent <= most:
@@ -281,14 +281,14 @@ def _next_whole(descriptor: int, offset: int, end: int, most: int) -> tuple[Fram
     return None, spent
 
 
-def mended(descriptor: int, offset: int, end: int) -> Frame | None:
-    """The BLOCK or COPY in offset..end with one bit put right; None where more is wrong with it.
+def corrected(descriptor: int, offset: int, end: int) -> Frame | None:
+    """The BLOCK or COPY in offset..end with one bit corrected; None where more is wrong with it.
 
     A CRC-32 differs by another value for every single bit of a message of up to 2^32 bits, so the difference
-    says which bit it was. That this was all is then held against zlib's own checksum of the records.
+    says which bit it was. zlib's own checksum of the records then verifies that this was all.
     """
     length = end - offset - HEADER.size
-    if not 0 <= length <= MAX_MENDED - HEADER.size or not 0 <= offset < MAX_OFFSET:
+    if not 0 <= length <= MAX_CORRECTED - HEADER.size or not 0 <= offset < MAX_OFFSET:
         return None
     data = bytearray(os.pread(descriptor, end - offset, offset))
     if len(data) != end - offset:
@@ -334,7 +334,7 @@ def _differences() -> NDArray[np.uint32]:
     table = [zlib.crc32(bytes([value])) ^ zlib.crc32(b"\0") for value in range(256)]
     found = np.array([table[1 << bit] for bit in range(8)], np.uint32)
     shift = np.array([((1 << bit) >> 8) ^ table[(1 << bit) & 255] for bit in range(32)], np.uint32)
-    while len(found) < 8 * MAX_MENDED:
+    while len(found) < 8 * MAX_CORRECTED:
         found = np.concatenate([found, _shifted(found, shift)])
         shift = _shifted(shift, shift)
     return found

@@ -1,10 +1,8 @@
-"""What a recording says of its own past in few bytes, so that a reader need not read all of it.
+"""The group's history inside a recording, in few bytes, so that a reader need not read all of the file.
 
 A long run has millions of steps. Of every `GROUP` complete steps a recording keeps `POINTS` as points of the
-group's history, picked so that the middle and the slow ones among them are seen; losses and waits of these
+group's history, selected so that median and slow steps are among them; losses and waits of these
 points are those of the whole group of steps. With them goes each rank's own best time so far.
-
-What the writer told of the group's history, read as it comes in.
 """
 
 from __future__ import annotations
@@ -37,10 +35,10 @@ NARROW = ("loss_mean", "loss_min", "loss_max", "step_ms", "wait_ms", "transfer_m
 
 MOST_MARKS = 500
 MOST_CHARACTERS = 500
-"""Of what is told of one happening."""
+"""Of the message of one event."""
 
 
-class Found(NamedTuple):
+class PastEvent(NamedTuple):
     """Something that happened, as in `ddptop.frames.frame.Happening`."""
 
     at_s: float
@@ -54,36 +52,36 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """Points of the history, oldest first, and what had been found by the last of them."""
+class HistoryPiece:
+    """Points of the history, oldest first, and what the analysis knew at the last of them."""
 
     points: Columns
     best_ms: NDArray[np.float64]
     """(ranks,) each rank's own best median self time since its layouts were made; NaN: none yet."""
     marks: tuple[tuple[float, str], ...]
-    """(seconds since the run began, kind) of what the analysis found since the last Past."""
-    found: tuple[Found, ...] | None = None
-    """All that happened since the last Past, in words; None: the writer is one that does not tell."""
+    """(seconds since the run began, kind) of the warnings of the analysis since the last piece."""
+    events: tuple[PastEvent, ...] | None = None
+    """All that happened since the last piece; None: written by a version that did not record it."""
 
 
-def past_payload(past: Past) -> bytes:
+def history_payload(past: HistoryPiece) -> bytes:
     """Payload of a HISTORY frame."""
     columns = [past.points[name].astype("<f8").tobytes() for name in WIDE]
     columns += [past.points[name].astype("<f4").tobytes() for name in NARROW]
     best = past.best_ms.astype("<f4").tobytes()
     content = [columns, best, list(past.marks[:MOST_MARKS])]
-    if past.found is not None:
-        words = past.found[:MOST_MARKS]
-        content.append([one._replace(message=one.message[:MOST_CHARACTERS]) for one in words])
+    if past.events is not None:
+        events = past.events[:MOST_MARKS]
+        content.append([event._replace(message=event.message[:MOST_CHARACTERS]) for event in events])
     return zlib.compress(msgpack.packb(content), 1)
 
 
-def past_content(payload: bytes) -> Past:
-    """What such a payload says. Raises RecordingError."""
+def history_content(payload: bytes) -> HistoryPiece:
+    """The piece in such a payload. Raises RecordingError."""
     inflate = zlib.decompressobj()
     try:
         raw = inflate.decompress(payload, MAX_RAW)
-        columns, best, marks, *words = msgpack.unpackb(raw, max_ext_len=0, max_map_len=0, use_list=False)
+        columns, best, marks, *rest = msgpack.unpackb(raw, max_ext_len=0, max_map_len=0, use_list=False)
         wide = [np.frombuffer(column, "<f8") for column in columns[: len(WIDE)]]
         narrow = [np.frombuffer(column, "<f4") for column in columns[len(WIDE) :]]
         points: dict[str, Any] = dict(zip((*WIDE, *NARROW), [*wide, *narrow], strict=True))
@@ -93,14 +91,14 @@ def past_content(payload: bytes) -> Past:
             raise ValueError("times that are not in order")
         if len(points["time_s"]) and not 0 <= points["time_s"][-1] < MAX_NS / 1e9:
             raise ValueError("a time that cannot be")
-        told = tuple((float(at), str(kind)) for at, kind in marks[:MOST_MARKS])
-        found = tuple(_found(*one) for one in words[0][:MOST_MARKS]) if words else None
-        return Past(points, np.frombuffer(best, "<f4").astype(np.float64), told, found)
+        checked = tuple((float(at), str(kind)) for at, kind in marks[:MOST_MARKS])
+        events = tuple(_event(*fields) for fields in rest[0][:MOST_MARKS]) if rest else None
+        return HistoryPiece(points, np.frombuffer(best, "<f4").astype(np.float64), checked, events)
     except (ValueError, TypeError, zlib.error, msgpack.UnpackException) as error:
         raise RecordingError(f"a history cannot be read: {error}") from error
 
 
-def _found(
+def _event(
     at_s: float,
     kind: str,
     severity: str,
@@ -108,11 +106,11 @@ def _found(
     step: int | None,
     message: str,
     incarnation: int = 0,
-) -> Found:
-    """`incarnation`: earlier versions did not write it."""
+) -> PastEvent:
+    """`incarnation`: earlier versions did not record it."""
     where, when = (None if number is None else int(number) for number in (rank, step))
     message = str(message)[:MOST_CHARACTERS]
-    return Found(
+    return PastEvent(
         float(at_s), str(kind), cast("Severity", str(severity)), where, when, message, int(incarnation)
     )
 
@@ -125,42 +123,42 @@ def picked(points: Columns) -> dict[str, NDArray[np.float64]]:
     order = np.argsort(points["step_ms"], kind="stable")
     slow = count - 1 - (count - 1) // 20  # the slowest but for one step in twenty: the group's p95
     at = np.unique([order[count // 6], order[count // 2], order[(5 * count) // 6], order[slow]])
-    found = {name: np.asarray(column, np.float64)[at] for name, column in points.items()}
+    chosen = {name: np.asarray(column, np.float64)[at] for name, column in points.items()}
     with np.errstate(invalid="ignore", over="ignore"):
         for name in ("wait_ms", "transfer_ms", "busbw_gbps"):
-            there = points[name][np.isfinite(points[name])]
-            found[name][:] = there.mean() if len(there) else np.nan
+            known = points[name][np.isfinite(points[name])]
+            chosen[name][:] = known.mean() if len(known) else np.nan
         means = points["loss_mean"]
-        told = means[np.isfinite(means)]
-        found["loss_mean"][:] = told.mean() if len(told) else np.nan
-        found["loss_min"][:] = np.fmin.reduce(points["loss_min"])
-        found["loss_max"][:] = np.fmax.reduce(points["loss_max"])
-    # A loss that is no number must not be averaged away.
+        finite = means[np.isfinite(means)]
+        chosen["loss_mean"][:] = finite.mean() if len(finite) else np.nan
+        chosen["loss_min"][:] = np.fmin.reduce(points["loss_min"])
+        chosen["loss_max"][:] = np.fmax.reduce(points["loss_max"])
+    # A NaN or Inf loss must not be averaged away.
     bad = np.flatnonzero(np.isinf(means) | (np.isnan(means) & np.isnan(points["loss_max"])))
-    if len(bad) and len(told):
-        found["loss_mean"][-1] = means[bad[0]]
-    return found
+    if len(bad) and len(finite):
+        chosen["loss_mean"][-1] = means[bad[0]]
+    return chosen
 
 
 def joined(pieces: Sequence[Columns]) -> dict[str, NDArray[np.float64]]:
-    """Points of several pasts as one."""
+    """Points of several pieces as one."""
     names = (*WIDE, *NARROW)
     if not pieces:
         return {name: np.empty(0) for name in names}
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in names}
 
 
-class Histories:
-    """Pieces of one file, kept once they are read. A damaged one is left out."""
+class HistoryPieces:
+    """The pieces in one file, kept once they are read. A damaged one is left out."""
 
     def __init__(self, descriptor: int) -> None:
         """The descriptor is the caller's to close."""
         self._descriptor = descriptor
         self._read = 0
-        self._pasts: list[tuple[int, Past]] = []
+        self._pieces: list[tuple[int, HistoryPiece]] = []
 
-    def up_to(self, offsets: Sequence[int], began_ns: int) -> list[tuple[int, Past]]:
-        """(last moment that it covers, Past) for every piece, oldest first.
+    def up_to(self, offsets: Sequence[int], began_ns: int) -> list[tuple[int, HistoryPiece]]:
+        """(last moment that it covers, HistoryPiece) for every piece, oldest first.
 
         `offsets`: where in the file they are, as far as that is known by now; `began_ns`: when the run began.
         """
@@ -169,10 +167,10 @@ class Histories:
             if found is None or found.kind != HISTORY:
                 continue
             try:
-                past = past_content(found.payload)
+                past = history_content(found.payload)
             except RecordingError:
                 continue
             if len(past.points["time_s"]):
-                self._pasts.append((began_ns + int(past.points["time_s"][-1] * NS), past))
+                self._pieces.append((began_ns + int(past.points["time_s"][-1] * NS), past))
         self._read = len(offsets)
-        return self._pasts
+        return self._pieces

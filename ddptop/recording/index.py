@@ -1,10 +1,7 @@
-"""Which blocks a recording holds, told by its INDEX frames, and by its blocks where those do not reach.
+"""The blocks of a recording, from its INDEX frames, or from the blocks themselves where those are missing.
 
-All blocks of a recording as columns: a long run has hundreds of thousands of them.
-
-Where in a recording a moment or a step is, by the summaries of its blocks alone.
-
-How far a recording goes: its index, its size, and whether it still grows.
+Blocks are held as columns: a long run has hundreds of thousands of them. Their summaries alone say in which
+block a moment or a step is.
 """
 
 from __future__ import annotations
@@ -96,7 +93,7 @@ class Blocks:
 
 
 class Contents(NamedTuple):
-    """What was found in a file."""
+    """The contents of a file."""
 
     blocks: Blocks
     """All blocks, in order."""
@@ -114,7 +111,7 @@ class Contents(NamedTuple):
     histories: tuple[int, ...] = ()
     """Offsets at which a HISTORY frame may be, in order: behind every INDEX."""
     broken: bool = False
-    """An INDEX was damaged or says what cannot be: blocks before it were found by walking."""
+    """An INDEX was damaged or impossible: blocks before it were found by walking."""
 
 
 def load(descriptor: int, size: int) -> Contents:
@@ -150,14 +147,14 @@ def extend(known: Contents, descriptor: int, size: int) -> Contents:
         end, sequence = found.end, found.sequence + 1
     added.sort()
     blocks = known.blocks + Blocks.of(added) if added else known.blocks
-    told = (unindexed, last_index, end, sequence, closed, damaged, tuple(histories), known.broken)
-    return Contents(blocks, *told)
+    rest = (unindexed, last_index, end, sequence, closed, damaged, tuple(histories), known.broken)
+    return Contents(blocks, *rest)
 
 
 def _is_missing(entry: Entry, added: list[Entry], known: Contents) -> bool:
     """Whether the block that a COPY is of was not found: it is damaged, and read from there."""
     last = known.blocks[len(known.blocks) - 1].offset if len(known.blocks) else 0
-    return entry.offset > last and all(one.offset != entry.offset for one in added[-COPY_WITHIN:])
+    return entry.offset > last and all(other.offset != entry.offset for other in added[-COPY_WITHIN:])
 
 
 def _footer_index(descriptor: int, size: int) -> Frame | None:
@@ -232,7 +229,7 @@ def _entry(found: Frame) -> Entry | None:
 
 
 BACK_AT_ONCE = 256
-"""Blocks that are looked at in one go on the way back."""
+"""Blocks that are examined at once on the way back."""
 
 
 def block_at(blocks: Blocks, t_ns: int) -> int:
@@ -275,10 +272,10 @@ def block_of_step(blocks: Blocks, step: int) -> int | None:
 
 
 class Extent:
-    """What is known of one file, as it was when it was last looked at."""
+    """What is known of one file, as of the last `refresh`."""
 
     def __init__(self, descriptor: int) -> None:
-        """Look for the first time. The descriptor is the caller's to close. Raises OSError."""
+        """Read it for the first time. The descriptor is the caller's to close. Raises OSError."""
         self._descriptor = descriptor
         self.first_step: int | None = None
         """Lowest step number in it; None: it holds no step."""
@@ -287,15 +284,15 @@ class Extent:
         self.contents = load(descriptor, self.size)
         self._note_steps(self.contents.blocks)
 
-    def look(self) -> None:
-        """Take notice of what was written since."""
+    def refresh(self) -> None:
+        """Read what was written since."""
         self._ask()
         known = len(self.contents.blocks)
         self.contents = extend(self.contents, self._descriptor, self.size)
         self._note_steps(self.contents.blocks.part(known, len(self.contents.blocks)))
 
     def _ask(self) -> None:
-        # Asked before the size: a writer that ends in between has written all that the size says.
+        # Before the size: a writer that ends in between has written all of that size.
         self.growing = is_being_written(self._descriptor)
         """A writer holds it."""
         self.size = os.fstat(self._descriptor).st_size
@@ -309,7 +306,7 @@ class Extent:
             self.last_step = last if self.last_step is None else max(last, self.last_step)
 
     def damage(self, reader: BlockReader) -> str | None:
-        """What of the file could not be read, or not as it is there, in words; None: nothing.
+        """What of the file could not be read, or only after a correction, as text; None: nothing.
 
         `reader` knows of the blocks that were read so far.
         """
@@ -323,8 +320,8 @@ class Extent:
         if reader.unreadable:
             lost = f", {reader.lost:,} messages are lost" if reader.lost else ""
             parts.append(f"{reader.unreadable:,} of {len(contents.blocks):,} blocks cannot be read{lost}")
-        if reader.mended:
-            blocks = "a block" if reader.mended == 1 else f"{reader.mended:,} blocks"
+        if reader.corrected:
+            blocks = "a block" if reader.corrected == 1 else f"{reader.corrected:,} blocks"
             parts.append(f"a wrong bit in {blocks} was put right")
         if torn > 0 and not self.growing:
             parts.append(f"the last {torn:,} bytes are cut off or damaged")

@@ -1,11 +1,4 @@
-"""Reading a recording: finished, cut off, damaged, or being written at this moment.
-
-A place in a recording, from which it is read message by message.
-
-Opening a file only where it is a recording that this version reads.
-
-The message that a recording begins with, or one in its place.
-"""
+"""Reading a recording: finished, cut off, damaged, or still being written."""
 
 from __future__ import annotations
 
@@ -22,13 +15,13 @@ from ddptop.protocol.limits import NS, VERSION
 from ddptop.protocol.messages import Hello, Progress, Received, Run, Type
 from ddptop.recording import index as lookup
 from ddptop.recording.format import MAGIC, RecordingError, Summary, read_frame
-from ddptop.recording.history import Histories, Past
+from ddptop.recording.history import HistoryPiece, HistoryPieces
 from ddptop.recording.index import Blocks, Extent
-from ddptop.recording.records import BlockReader, Wanted, everything, is_no_steps, only
+from ddptop.recording.records import BlockReader, Selector, everything, is_no_steps, only
 
 
 class Cursor:
-    """Reads a recording message by message, and goes on when a growing one was refreshed."""
+    """Reads a recording message by message, and continues after a growing one was refreshed."""
 
     def __init__(self, recording: Recording, from_ns: int) -> None:
         """Use `Recording.cursor`."""
@@ -53,7 +46,7 @@ class Cursor:
 
 
 def first_run(lasting: Iterable[Received], path: Path, start_ns: int) -> Run:
-    """The first RUN among these messages; where its block is damaged, one made up of what the ranks said."""
+    """The first RUN among these messages; where its block is damaged, one made from the first HELLO."""
     hello: Hello | None = None
     for received in lasting:
         if isinstance(received.message, Run):
@@ -126,7 +119,7 @@ class Recording:
         self.path = path
         self._extent = Extent(descriptor)
         self._reader = BlockReader(descriptor)
-        self._histories = Histories(descriptor)
+        self._history = HistoryPieces(descriptor)
         if not len(self._blocks):
             raise RecordingError(f"{path} is empty: nothing of the run was written")
         self.run = first_run(self.lasting(), path, self.start_ns)
@@ -147,7 +140,7 @@ class Recording:
     _finalizer: weakref.finalize[[int], Recording]
 
     def close(self) -> None:
-        """Let go of the file. May be called twice."""
+        """Close the file. May be called twice."""
         self._finalizer()
 
     def __enter__(self) -> Recording:
@@ -195,12 +188,12 @@ class Recording:
 
     @property
     def share_read(self) -> float:
-        """Where in the file it was read last, as a share (0..1) of it. From any thread."""
+        """Where in the file the last read was, as a share (0..1) of it. From any thread."""
         return self._reader.offset / max(1, self.bytes)
 
     @property
     def latest_run(self) -> Run:
-        """The newest RUN message: it tells how the run ended, if somebody saw it end."""
+        """The newest RUN message: how the run ended, if its collector saw the end."""
         for index in reversed(self._lasting_blocks()):
             for received in reversed(self._read(index, only(Type.RUN))):
                 if isinstance(received.message, Run):
@@ -209,23 +202,23 @@ class Recording:
 
     @property
     def world_size(self) -> int | None:
-        """Ranks of the run, by the first that introduced itself; None: none did."""
+        """Ranks of the run, by the first HELLO; None: there is none."""
         hellos = (r.message for r in self.lasting() if isinstance(r.message, Hello))
         return next((hello.world_size for hello in hellos), None)
 
     @property
     def damage(self) -> str | None:
-        """What of the file could not be read so far, in words; None where nothing is known to be missing."""
+        """What of the file could not be read so far, as text; None: nothing is known to be missing."""
         return self._extent.damage(self._reader)
 
-    # -- its past -----------------------------------------------------------------
+    # -- history ------------------------------------------------------------------
 
-    def pasts(self) -> list[tuple[int, Past]]:
-        """What its writer told of the group's history: (last moment that it covers, Past), oldest first.
+    def history_pieces(self) -> list[tuple[int, HistoryPiece]]:
+        """The group's history as the writer recorded it: (last moment that it covers, piece), oldest first.
 
-        Empty where the writer told none. A damaged one is left out.
+        Empty where the writer recorded none. A damaged piece is left out.
         """
-        return self._histories.up_to(self._extent.contents.histories, self.run.monotonic_ns)
+        return self._history.up_to(self._extent.contents.histories, self.run.monotonic_ns)
 
     # -- reading ----------------------------------------------------------------
 
@@ -240,12 +233,12 @@ class Recording:
         return Cursor(self, 0 if from_ns is None else from_ns)
 
     def lasting(self, *, from_ns: int = 0) -> Iterator[Received]:
-        """Messages that matter for ever after (all but STEPS, PROGRESS and USAGE), in order."""
+        """Messages that hold from then on (all but STEPS, PROGRESS and USAGE), in order."""
         for index in self._lasting_blocks(self.block_at(from_ns)):
-            yield from (found for found in self._reader.lasting(self._blocks[index]) if found.t_ns >= from_ns)
+            yield from (r for r in self._reader.lasting(self._blocks[index]) if r.t_ns >= from_ns)
 
     def tail(self, *, before_ns: int | None = None, steps: int = TAIL_STEPS) -> Iterator[Received]:
-        """What it takes to stand at a moment without reading all that was before it, in order.
+        """The messages that a reducer needs at a moment without reading all that was before it, in order.
 
         That is: every lasting message before `before_ns` (None: the end), the STEPS of about the last `steps`
         steps, and what else arrived in that time and in the last ten seconds.
@@ -255,10 +248,10 @@ class Recording:
         from_steps = lookup.steps_back(self._blocks, self.block_at(until), steps)
         from_beats = min(from_steps, self.block_at(until - TAIL_NS))
         for index in self._lasting_blocks(0, from_beats):
-            yield from (found for found in self._reader.lasting(self._blocks[index]) if found.t_ns < until)
+            yield from (r for r in self._reader.lasting(self._blocks[index]) if r.t_ns < until)
         for index in range(from_beats, stop):
-            wanted = everything if index >= from_steps else is_no_steps
-            yield from (received for received in self._read(index, wanted) if received.t_ns < until)
+            selects = everything if index >= from_steps else is_no_steps
+            yield from (received for received in self._read(index, selects) if received.t_ns < until)
 
     def tail_from_ns(self, *, before_ns: int, steps: int) -> int:
         """When the steps of such a `tail` begin to arrive."""
@@ -266,7 +259,7 @@ class Recording:
         return int(self._blocks.first_ns[first])
 
     def detail_every(self, *, before_ns: int) -> int:
-        """The sampling interval of some rank shortly before this moment; 1 where none is told."""
+        """The sampling interval of some rank shortly before this moment; 1 where none is recorded."""
         stop = min(len(self._blocks), self.block_at(before_ns) + 1)
         for index in range(stop - 1, max(-1, self.block_at(before_ns - TAIL_NS) - 1), -1):
             for received in reversed(self._read(index, only(Type.PROGRESS))):
@@ -288,9 +281,9 @@ class Recording:
         return summary.first_ns, summary.last_ns
 
     def refresh(self) -> bool:
-        """Take notice of what was written since; True when there is more to read."""
+        """Read what was written since; True when there is more to read."""
         before = len(self._blocks)
-        self._extent.look()
+        self._extent.refresh()
         return len(self._blocks) > before
 
     def block(self, index: int) -> list[Received] | None:
@@ -298,7 +291,7 @@ class Recording:
         return self._read(index, everything) if index < len(self._blocks) else None
 
     def summary(self, index: int) -> Summary:
-        """What the index tells of a block: when it begins and ends, its steps; it is not read."""
+        """The index's summary of a block: when it begins and ends, its steps; it is not read."""
         return self._blocks[index].summary
 
     def block_at(self, t_ns: int) -> int:
@@ -313,8 +306,8 @@ class Recording:
 
     def _lasting_blocks(self, first: int = 0, stop: int | None = None) -> list[int]:
         """Numbers of the blocks that hold lasting messages."""
-        found: list[int] = (np.flatnonzero(self._blocks.lasting[first:stop]) + first).tolist()
-        return found
+        numbers: list[int] = (np.flatnonzero(self._blocks.lasting[first:stop]) + first).tolist()
+        return numbers
 
-    def _read(self, index: int, wanted: Wanted) -> list[Received]:
-        return self._reader.read(self._blocks[index], wanted)
+    def _read(self, index: int, selects: Selector) -> list[Received]:
+        return self._reader.read(self._blocks[index], selects)

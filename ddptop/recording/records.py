@@ -1,7 +1,4 @@
-"""Messages as records in a block, and back.
-
-Messages of single blocks: those of a kind that is wanted, what lasts from memory, damage counted.
-"""
+"""Messages as records of a block, and back; single blocks of a file are read here, and damage counted."""
 
 from __future__ import annotations
 
@@ -39,13 +36,13 @@ from ddptop.recording.format import (
     Summary,
     block_records,
     copy_content,
+    read_corrected,
     read_frame,
-    read_mended,
     walk,
 )
 
 PASSING = (Steps, Progress, Usage, Replica, Gpu, Memory, Logged)
-"""Messages that only a moment cares for; all others matter for ever after."""
+"""Messages that matter for a moment only; all others hold from then on (`lasting`)."""
 PASSING_TYPES = frozenset(int(Type[kind.__name__.upper()]) for kind in PASSING)
 
 
@@ -53,10 +50,10 @@ COPY_WITHIN = 16
 """A COPY is written behind the block after the one that it is of: so many frames later at most."""
 
 ESSENTIAL = (Run, Hello, Layout, Card, Membership)
-"""Messages without which those that follow say nothing: they are kept twice."""
+"""Messages without which those that follow cannot be read: they are stored twice."""
 
-Wanted: TypeAlias = "Callable[[int], bool]"
-"""Whether messages of this type are asked for."""
+Selector: TypeAlias = "Callable[[int], bool]"
+"""Whether messages of this type are requested."""
 
 
 def pack(received: Received, body: bytes) -> bytes:
@@ -110,7 +107,7 @@ class BlockBuilder:
 
     @property
     def essential(self) -> bytes:
-        """Those of its records that are to be kept twice."""
+        """Those of its records that are to be stored twice."""
         return b"".join(self._essential)
 
     def build(self) -> tuple[Summary, bytes]:
@@ -122,21 +119,21 @@ class BlockBuilder:
 
 
 def read_block(descriptor: int, entry: Entry) -> tuple[bytes, bool]:
-    """The records of a block, decompressed, and whether it was whole: a single wrong bit has been put right.
+    """The records of a block, decompressed, and whether it was whole: a single wrong bit was corrected.
 
     Raises RecordingError where more is wrong with it, OSError where the file cannot be read.
     """
     found = read_frame(descriptor, entry.offset)
     whole = found is not None
     if found is None:
-        found = read_mended(descriptor, entry.offset, os.fstat(descriptor).st_size)
+        found = read_corrected(descriptor, entry.offset, os.fstat(descriptor).st_size)
     if found is None or found.kind != BLOCK or len(found.payload) < SUMMARY_BYTES:
         raise RecordingError(f"damaged at byte {entry.offset}")
     return block_records(found.payload), whole
 
 
 def read_copy(descriptor: int, entry: Entry) -> bytes:
-    """Those records of a block that are kept twice; none where there is no copy. Raises OSError."""
+    """Those records of a block that are stored twice; none where there is no copy. Raises OSError."""
     end = min(os.fstat(descriptor).st_size, entry.offset + COPY_WITHIN * MAX_PAYLOAD)
     for found in islice(walk(descriptor, entry.offset, end), COPY_WITHIN):
         if found.kind == COPY:
@@ -149,8 +146,8 @@ def read_copy(descriptor: int, entry: Entry) -> bytes:
     return b""
 
 
-def parse(raw: bytes, wanted: Wanted) -> Iterator[Received]:
-    """The messages among the records whose type is `wanted`; others are passed over without being decoded.
+def parse(raw: bytes, selects: Selector) -> Iterator[Received]:
+    """The messages among the records whose type is `selects`; others are not decoded.
 
     Messages of a type that this version does not know are left out. Raises RecordingError for what no writer
     of ours has made.
@@ -173,7 +170,7 @@ def parse(raw: bytes, wanted: Wanted) -> Iterator[Received]:
     except (ValueError, msgpack.UnpackException) as error:
         damage = RecordingError(f"a block holds something else than records: {error}")
     whole = records if _are_records(records) else list(_leading(records))
-    yield from _messages([record for record in whole if wanted(body_type(record[-1]))])
+    yield from _messages([record for record in whole if selects(body_type(record[-1]))])
     if len(whole) < len(records):
         raise RecordingError("a record is no record, or a number of it is out of range")
     if damage is not None:
@@ -181,7 +178,7 @@ def parse(raw: bytes, wanted: Wanted) -> Iterator[Received]:
 
 
 def _messages(records: Sequence[tuple[Any, ...]]) -> Iterator[Received]:
-    """What is in these records, without those of no known type or with nonsense in them."""
+    """The messages in these records, without those of unknown type or with invalid fields."""
     bodies = [record[-1] for record in records if body_type(record[-1]) == Type.STEPS]
     try:
         steps = iter(decode_steps(bodies) if bodies else ())
@@ -218,12 +215,12 @@ def _are_records(records: Sequence[Any]) -> bool:
 
 
 def _leading(records: Sequence[Any]) -> Iterator[Any]:
-    """Those before the first that is none."""
+    """Those before the first invalid one."""
     return takewhile(lambda record: _are_records((record,)), records)
 
 
 LASTING_KEPT = 50_000
-"""Lasting messages that stay in memory, some 50 MB at most: 4096 ranks say three each when they join."""
+"""Lasting messages that stay in memory, some 50 MB at most: 4096 ranks send three each when they join."""
 
 
 class BlockReader:
@@ -234,7 +231,7 @@ class BlockReader:
         self._descriptor = descriptor
         self._unreadable: dict[int, int] = {}
         """By offset of the block: records in it that are lost."""
-        self._mended: set[int] = set()
+        self._corrected: set[int] = set()
         self._lasting: dict[int, list[Received]] = {}
         self._lasting_kept = 0
         self.offset = 0
@@ -251,38 +248,38 @@ class BlockReader:
         return sum(self._unreadable.values())
 
     @property
-    def mended(self) -> int:
-        """Blocks so far of which a single wrong bit was put right."""
-        return len(self._mended)
+    def corrected(self) -> int:
+        """Blocks so far in which a single wrong bit was corrected."""
+        return len(self._corrected)
 
-    def read(self, entry: Entry, wanted: Wanted) -> list[Received]:
-        """Messages of the wanted kinds, in order."""
-        found: list[Received] = []
+    def read(self, entry: Entry, selects: Selector) -> list[Received]:
+        """Messages of the selected types, in order."""
+        messages: list[Received] = []
         self.offset = entry.offset
         try:
             records, whole = read_block(self._descriptor, entry)
             if not whole:
-                self._mended.add(entry.offset)
-            found.extend(parse(records, wanted))
+                self._corrected.add(entry.offset)
+            messages.extend(parse(records, selects))
         except (RecordingError, OSError):
-            if not found:
-                return self._copied(entry, wanted)
-            self._unreadable.setdefault(entry.offset, entry.summary.records - len(found))
-        return found
+            if not messages:
+                return self._copied(entry, selects)
+            self._unreadable.setdefault(entry.offset, entry.summary.records - len(messages))
+        return messages
 
-    def _copied(self, entry: Entry, wanted: Wanted) -> list[Received]:
-        """Of a block that cannot be read: what was kept of it twice."""
-        found: list[Received] = []
+    def _copied(self, entry: Entry, selects: Selector) -> list[Received]:
+        """Of a block that cannot be read: what was stored of it twice."""
+        messages: list[Received] = []
         try:
             records = read_copy(self._descriptor, entry)
-            found.extend(parse(records, wanted))
+            messages.extend(parse(records, selects))
         except (RecordingError, OSError):
             records = b""
         self._unreadable.setdefault(entry.offset, max(0, entry.summary.records - count_records(records)))
-        return found
+        return messages
 
     def lasting(self, entry: Entry) -> list[Received]:
-        """Lasting messages. They are asked for wherever one goes, so many of them are kept."""
+        """Lasting messages. Every jump needs them, so many of them are kept."""
         known = self._lasting.get(entry.offset)
         if known is None:
             known = self.read(entry, is_lasting)
@@ -303,10 +300,10 @@ def is_no_steps(kind: int) -> bool:
 
 
 def is_lasting(kind: int) -> bool:
-    """What matters for ever after."""
+    """Messages that hold from then on."""
     return kind not in PASSING_TYPES
 
 
-def only(wanted: Type) -> Wanted:
+def only(type_: Type) -> Selector:
     """Messages of one kind."""
-    return lambda kind: kind == wanted
+    return lambda kind: kind == type_

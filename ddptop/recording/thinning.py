@@ -1,4 +1,4 @@
-"""What a recording gives up as it nears its limit: bucket detail, then steps, events last of all.
+"""What a recording leaves out as it nears its limit: bucket detail, then steps, events last of all.
 
 A stage begins at a share of the limit, so that what is kept grows ever more slowly however long the run is:
 each time the file has grown by `HALVE_EVERY` of the limit, half of the steps that were still kept go too.
@@ -32,7 +32,7 @@ READING_NS = 1_000_000_000
 """Heartbeats are kept once a second, and with every second step once in two seconds, and so on."""
 
 MOST_KEYS = 100_000
-"""What is remembered of processes and kinds, so that a run that restarts for ever does not fill memory."""
+"""Entries kept of processes and kinds, so that a run with endless restarts does not fill memory."""
 
 
 class Thinner:
@@ -41,7 +41,7 @@ class Thinner:
     def __init__(self, limit_bytes: int) -> None:
         self._limit = max(1, limit_bytes)
         self.thins = False
-        """Bucket detail is given up."""
+        """Bucket detail is left out."""
         self.every = 1
         """Only steps divisible by this are kept; a power of two, so that all ranks keep the same ones."""
         self.full = False
@@ -50,8 +50,8 @@ class Thinner:
         self._read_ns: dict[tuple[int, int, type[Message]], int] = {}
         self._counts: Counter[tuple[object, ...]] = Counter()
 
-    def look(self, size: int) -> bool:
-        """Take notice of the size of the file; True when the rule has changed by it. It never relaxes."""
+    def update(self, size: int) -> bool:
+        """Note the size of the file; True when what is kept has changed. It never grows again."""
         share, every = size / self._limit, 1
         if share > STEPS_UNTIL:
             every = 1 << min(40, 1 + int((share - STEPS_UNTIL) / HALVE_EVERY))
@@ -63,7 +63,7 @@ class Thinner:
 
     @property
     def note(self) -> str | None:
-        """What is given up, for a person."""
+        """What is left out, for a person."""
         if self.full:
             return "recording at its limit: nothing more is recorded"
         if not self.thins:
@@ -86,7 +86,7 @@ class Thinner:
         if isinstance(message, Steps):
             for steps in self.thin(message) if self.thins else (message,):
                 yield received if steps is message else replace(received, message=steps)
-        elif (self._is_due(received) if passing else self._is_told(received)) or isinstance(message, Run):
+        elif (self._is_due(received) if passing else self._keeps_event(received)) or isinstance(message, Run):
             yield received
 
     def thin(self, steps: Steps) -> Iterator[Steps]:
@@ -112,7 +112,7 @@ class Thinner:
         self._read_ns[key] = received.t_ns
         return True
 
-    def _is_told(self, received: Received) -> bool:
+    def _keeps_event(self, received: Received) -> bool:
         """An event or another message that lasts."""
         if not self._sparse:
             return True

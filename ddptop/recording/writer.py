@@ -1,4 +1,4 @@
-"""Writing a recording. Whatever the disk does, the caller only ever sees a note."""
+"""Writing a recording. Errors of the disk never reach the caller: they are noted as text."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from ddptop.recording.format import (
     frame,
     index_payload,
 )
-from ddptop.recording.history import Past, past_payload
+from ddptop.recording.history import HistoryPiece, history_payload
 from ddptop.recording.index import load
 from ddptop.recording.records import PASSING, BlockBuilder
 from ddptop.recording.thinning import MOST_KEYS, Thinner
 
 FLUSH_BYTES = 64 * 1024
 FLUSH_SHARE = 64
-"""A block is at most this part of the limit: what thins itself by the size of the file must see it grow."""
+"""A block is at most this part of the limit: thinning depends on the size of the file."""
 FLUSH_NS = 250_000_000
 """A crash of the collector costs at most this much; ranks send it again."""
 
@@ -44,7 +44,7 @@ INDEX_BYTES = 4 << 20
 """What a reader has to walk over at the end of a file that was not closed."""
 
 END_BYTES = 1024
-"""Room for the last words of a recording that is at its limit, besides a copy of its RUN message."""
+"""Room for the end of a recording that is at its limit, besides a copy of its RUN message."""
 
 RETRY_NS = 1_000_000_000
 """Pause before a disk that took nothing is tried again."""
@@ -54,10 +54,10 @@ WAITING_BYTES = 4 << 20
 twice as much everything is."""
 
 
-class PastTeller(Protocol):
-    """Knows the group's history, which the messages alone would take long to tell."""
+class HistorySource(Protocol):
+    """Has the group's history, which takes long to compute from the messages alone."""
 
-    def take(self, *, final: bool, coarser: int = 1) -> Past | None:
+    def take(self, *, final: bool, coarser: int = 1) -> HistoryPiece | None:
         """What was added since the last time; None for nothing. `final`: there will be no other time.
 
         `coarser`: in how many times as many steps there shall be one point.
@@ -75,10 +75,10 @@ class Writer:
         """
         self.note: str | None = None
         """Why it stopped, or what it leaves out, for a person."""
-        self.past: PastTeller | None = None
+        self.history: HistorySource | None = None
         """Asked whenever an INDEX is written."""
         self.unwritten = 0
-        """Step records that are not in the file for want of room on the disk."""
+        """Step records that are not in the file for lack of room on the disk."""
         self._file: AppendFile | None = AppendFile(path, resume=resume)
         self._block = BlockBuilder()
         self._waiting: deque[tuple[Summary, bytes, int, bytes]] = deque()
@@ -91,39 +91,33 @@ class Writer:
         self._limit = limit_bytes
         self._flush_bytes = min(FLUSH_BYTES, max(1, limit_bytes // FLUSH_SHARE))
         self._thinner = Thinner(limit_bytes)
-        self._told: set[int] = set()
-        self._told_every = 1
+        self._recorded: set[int] = set()
+        self._recorded_every = 1
         self._end_bytes = END_BYTES
         self._unindexed: list[Entry] = []
         self._to_copy: tuple[Entry, bytes] | None = None
         """The block written last, and what of it is to be kept twice."""
         self._last_index = self._sequence = 0
-        self._final_size = 0
         self._path = path
         self._restored = False
         self.removed = False
-        """Somebody has deleted the file: what was in it is gone."""
+        """The file was deleted, and its contents are lost."""
         try:
-            self._take_up(self._file)
+            self._continue(self._file)
         except BaseException:
             self._file.close()
             raise
 
-    def _take_up(self, file: AppendFile) -> None:
-        """Stand behind the last whole frame."""
+    def _continue(self, file: AppendFile) -> None:
+        """Continue after the last whole frame."""
         contents = load(file.descriptor, file.size)
         file.truncate(contents.end)
         count = len(contents.blocks)
         self._unindexed = [*contents.blocks.part(count - contents.unindexed, count)]
         self._last_index, self._sequence = contents.last_index, contents.next_sequence
         self._indexed_to = contents.last_index
-        if self._thinner.look(file.size):
+        if self._thinner.update(file.size):
             self.note = self._thinner.note
-
-    @property
-    def bytes_written(self) -> int:
-        """Size of the file."""
-        return self._final_size if self._file is None else self._file.size
 
     @property
     def buffered(self) -> int:
@@ -137,7 +131,7 @@ class Writer:
             self._is_new(received.session, encode(message))
         elif isinstance(message, Event) and message.kind == "thinned":
             every = message.fields.get("every")
-            self._told_every = every if type(every) is int else 1
+            self._recorded_every = every if type(every) is int else 1
             self._thinner.full = self._thinner.full or message.fields.get("full") is True
 
     def add(self, received: Received, body: bytes) -> None:
@@ -155,8 +149,8 @@ class Writer:
         elif self._thinner.full or self._has_no_room(passing):
             self.unwritten += _rows(message) if self._failing is not None else 0
             return
-        if self._thinner.every != self._told_every:  # the one before died before it wrote that down
-            self._tell_thinning(received.t_ns)
+        if self._thinner.every != self._recorded_every:  # the writer before died before it recorded that
+            self._record_thinning(received.t_ns)
         for kept in self._thinner.kept(received, passing=passing):
             self._block.add(kept, body if kept is received else encode(kept.message))
             self._block_rows += _rows(kept.message)
@@ -164,13 +158,13 @@ class Writer:
             self.flush()
 
     def _is_new(self, session: int, body: bytes) -> bool:
-        """Of one process: a rank says some things again to every new collector."""
+        """From this process: a rank sends some messages again to every new collector."""
         key = hash((session, body))
-        if key in self._told:
+        if key in self._recorded:
             return False
-        if len(self._told) >= MOST_KEYS:
-            self._told.clear()
-        self._told.add(key)
+        if len(self._recorded) >= MOST_KEYS:
+            self._recorded.clear()
+        self._recorded.add(key)
         return True
 
     def _has_no_room(self, passing: bool) -> bool:
@@ -189,7 +183,7 @@ class Writer:
             self.note = f"the disk has not taken all of the recording: {_reason(error)}"
 
     def check(self) -> None:
-        """Write the file anew where somebody has deleted it: once, for who does it again means it."""
+        """Write the file again where it was deleted: once, as a second deletion is intended."""
         if self._file is None or not self._file.is_deleted():
             return
         reason = "it was deleted again"
@@ -219,7 +213,7 @@ class Writer:
             self._write_waiting()
 
     def close(self) -> None:
-        """Write the rest, INDEX and FOOTER, and let go of the file. May be called twice."""
+        """Write the rest, INDEX and FOOTER, and close the file. May be called twice."""
         self.check()
         self.flush()
         if self._failing is not None:
@@ -254,8 +248,8 @@ class Writer:
             self._to_copy = (entry, essential) if essential else None
             if len(self._unindexed) >= INDEX_BLOCKS or self._file.size - self._indexed_to >= INDEX_BYTES:
                 self._write_index()
-            if self._thinner.look(self._file.size):
-                self._tell_thinning(summary.last_ns)
+            if self._thinner.update(self._file.size):
+                self._record_thinning(summary.last_ns)
         if failed is not None and self._failing is None:
             missing = f": {self.unwritten:,} step records are missing" if self.unwritten else ""
             self.note = f"recording goes on: the disk had taken nothing for a time ({failed}){missing}"
@@ -269,12 +263,12 @@ class Writer:
         return self._file.size + HEADER.size + payload_bytes + end <= self._limit
 
     def _give_up(self, summary: Summary) -> None:
-        """There is no room for a block: from here on only the end of the run is told."""
+        """There is no room for a block: from here on only the end of the run is recorded."""
         self._waiting.clear()
         self._waiting_bytes = 0
         if not self._thinner.full:
             self._thinner.full = True
-            self._tell_thinning(summary.last_ns)
+            self._record_thinning(summary.last_ns)
             self.flush()
 
     def _write_copy(self) -> None:
@@ -292,14 +286,18 @@ class Writer:
         if self._write(INDEX, index_payload(self._last_index, self._unindexed)):
             self._last_index = self._indexed_to = offset
             self._unindexed = []
-            past = self.past.take(final=final, coarser=self._thinner.every) if self.past is not None else None
-            payload = past_payload(past) if past is not None else b""
+            past = (
+                self.history.take(final=final, coarser=self._thinner.every)
+                if self.history is not None
+                else None
+            )
+            payload = history_payload(past) if past is not None else b""
             if 0 < len(payload) <= MAX_PAYLOAD and self._fits(len(payload)):
                 self._write(HISTORY, payload)
 
-    def _tell_thinning(self, now_ns: int) -> None:
-        """Into the file too: who reads it must not take what was left out for lost."""
-        self.note, self._told_every = self._thinner.note, self._thinner.every
+    def _record_thinning(self, now_ns: int) -> None:
+        """In the file too: a reader must not count what was left out as lost."""
+        self.note, self._recorded_every = self._thinner.note, self._thinner.every
         fields: dict[str, Scalar] = {
             "every": self._thinner.every,
             "beats_s": self._thinner.reading_s,
@@ -324,7 +322,6 @@ class Writer:
     def _release(self, file: AppendFile) -> None:
         self._block.clear()
         self._waiting.clear()
-        self._final_size = file.size
         self._file = None
         file.close()
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ddptop.frames.columns import Column
     from ddptop.protocol.messages import Received
-    from ddptop.recording.history import Found
+    from ddptop.recording.history import PastEvent
     from ddptop.recording.reader import Recording
 
 COLUMNS = tuple(field.name for field in fields(History) if field.name != "start")
@@ -52,7 +52,7 @@ class Backfill:
         """Read on for so long."""
         if self._player is None:
             self._player = Player(self._recording, whole_bytes=sys.maxsize)
-            pasts = self._recording.pasts()
+            pasts = self._recording.history_pieces()
             if pasts:
                 self._player.stand_at(pasts[-1][0])
         self._player.read_on(self._recording.end_ns, until=time.monotonic() + seconds)
@@ -75,7 +75,7 @@ class Backfill:
         return _joined(pieces, history, begin_s)
 
     def _by_writer(self) -> Mapping[str, Column]:
-        pasts = self._recording.pasts()
+        pasts = self._recording.history_pieces()
         if len(pasts) > self._pieces:
             self._told = past.joined([self._told, *(piece.points for _, piece in pasts[self._pieces :])])
             self._pieces = len(pasts)
@@ -113,7 +113,7 @@ class Happened:
         self._told_s = float("-inf")
         """The collector has told of everything up to here."""
 
-    def add(self, found: Iterable[Found], started_s: float, until_s: float) -> None:
+    def add(self, found: Iterable[PastEvent], started_s: float, until_s: float) -> None:
         """What was told up to `until_s`; `started_s`: when the run began. Seconds since 1970."""
         self._told += [Happening(started_s + one.at_s, *one[1:]) for one in found]
         self._told.sort(key=_when)

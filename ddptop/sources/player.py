@@ -222,7 +222,7 @@ class Player:
 
         Of the time between that and the tail, a minute at most, they are not known.
         """
-        told = [(end_ns, past) for end_ns, past in self.recording.pasts() if end_ns <= t_ns]
+        told = [(end_ns, past) for end_ns, past in self.recording.history_pieces() if end_ns <= t_ns]
         self.reducer.state.settle()
         window = self.reducer.state.figures.detail
         if not told or window is None or len(told[-1][1].best_ms) != len(window.best_self):

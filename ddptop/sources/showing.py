@@ -169,13 +169,13 @@ class Showing:
         recording = self._recording
         self._marks.add_messages(recording.lasting(from_ns=self._marked_ns), recording.start_ns)
         self._marked_ns = recording.end_ns + 1
-        pasts = recording.pasts()
+        pasts = recording.history_pieces()
         started_s = recording.run.unix_ns / NS
         for end_ns, past in pasts[self._pasts_marked :]:
             self._marks.add_found(past.marks)
-            if past.found is not None:
+            if past.events is not None:
                 self._happened.add(
-                    past.found, started_s, started_s + (end_ns - recording.run.monotonic_ns) / NS
+                    past.events, started_s, started_s + (end_ns - recording.run.monotonic_ns) / NS
                 )
         self._pasts_marked = len(pasts)
         self._told_ns = pasts[-1][0] if pasts else 0

@@ -20,7 +20,7 @@ import numpy as np
 from ddptop.protocol.codec import encode
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Flag, Progress, Received, StepRow, Steps
-from ddptop.recording.history import GROUP, Past, joined, picked
+from ddptop.recording.history import GROUP, HistoryPiece, joined, picked
 from ddptop.recording.writer import Writer
 from ddptop.sources.replay import ReplaySource
 from tests.recording.made_up import START_NS, hello, layout, run_message
@@ -36,7 +36,7 @@ class Teller:
     def __init__(self) -> None:
         self.done = self._told = 0
 
-    def take(self, *, final: bool, coarser: int = 1) -> Past | None:
+    def take(self, *, final: bool, coarser: int = 1) -> HistoryPiece | None:
         """The steps since the last time."""
         stop = self.done if final else self._told + (self.done - self._told) // GROUP * GROUP
         if stop <= self._told:
@@ -52,14 +52,14 @@ class Teller:
             picked({name: column[at : at + GROUP] for name, column in columns.items()})
             for at in range(0, len(step), GROUP)
         ]
-        return Past(joined(groups), np.full(WORLD, 42.0), ())
+        return HistoryPiece(joined(groups), np.full(WORLD, 42.0), ())
 
 
 def make(path: Path, steps: int) -> None:
     """Write the recording."""
     noise, teller = random.Random(1), Teller()
     writer = Writer(path, limit_bytes=8 << 30)
-    writer.past = teller
+    writer.history = teller
 
     def put(received: Received) -> None:
         writer.add(received, encode(received.message))

@@ -367,7 +367,7 @@ def test_a_message_that_sets_off_an_error_of_ours_is_counted_and_the_next_one_ta
             raise OverflowError("signed integer is greater than maximum")
 
     receiver = SimpleNamespace(drain=lambda _: arriving, refused=0, refused_why="")
-    record = SimpleNamespace(add=lambda received, _: kept.append(received), set_past=lambda _: None)
+    record = SimpleNamespace(add=lambda received, _: kept.append(received), set_history=lambda _: None)
     reducer = SimpleNamespace(feed=said.append)
     admission = SimpleNamespace(returning=lambda *_: None)
     intake = Intake(

@@ -200,7 +200,7 @@ def test_a_file_made_to_do_harm_is_read_or_refused(whole: bytes, tmp_path: Path)
                     for _ in recording.records():
                         pass
                     list(recording.tail())
-                    recording.pasts()
+                    recording.history_pieces()
                     recording.span_of_step(50)
                     assert recording.latest_run and recording.detail_every(before_ns=2**62) >= 1
                     assert recording.messages >= 0 and recording.damage != ""

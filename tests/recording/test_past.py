@@ -17,11 +17,11 @@ from ddptop.recording.history import (
     NARROW,
     POINTS,
     WIDE,
-    Found,
-    Past,
+    HistoryPiece,
+    PastEvent,
+    history_content,
+    history_payload,
     joined,
-    past_content,
-    past_payload,
     picked,
 )
 from ddptop.recording.reader import Recording
@@ -44,18 +44,18 @@ class Teller:
     def __init__(self) -> None:
         self.asked: list[bool] = []
 
-    def take(self, *, final: bool, coarser: int = 1) -> Past | None:
+    def take(self, *, final: bool, coarser: int = 1) -> HistoryPiece | None:
         """The next ten."""
         self.asked.append(final)
-        return Past(points(10, 10 * len(self.asked)), np.array([1.5, NAN]), ((0.5, "straggler"),))
+        return HistoryPiece(points(10, 10 * len(self.asked)), np.array([1.5, NAN]), ((0.5, "straggler"),))
 
 
 def test_what_is_written_is_read() -> None:
-    late = Found(0.5, "straggler", "warning", 1, 10, "rank 1, data")
-    past = Past(points(100), np.array([1.5, NAN]), ((0.5, "straggler"), (2.0, "nan")), (late,))
-    read = past_content(past_payload(past))
-    assert (read.marks, read.found) == (past.marks, past.found)
-    assert past_content(past_payload(replace(past, found=None))).found is None, "of an older writer"
+    late = PastEvent(0.5, "straggler", "warning", 1, 10, "rank 1, data")
+    past = HistoryPiece(points(100), np.array([1.5, NAN]), ((0.5, "straggler"), (2.0, "nan")), (late,))
+    read = history_content(history_payload(past))
+    assert (read.marks, read.events) == (past.marks, past.events)
+    assert history_content(history_payload(replace(past, events=None))).found is None, "of an older writer"
     np.testing.assert_equal(read.best_ms, past.best_ms)
     for name in (*WIDE, *NARROW):
         np.testing.assert_allclose(read.points[name], past.points[name], rtol=1e-6)
@@ -77,9 +77,9 @@ def test_what_is_written_is_read() -> None:
 )
 def test_what_no_writer_of_ours_has_made_is_refused(content: object) -> None:
     with pytest.raises(RecordingError):
-        past_content(zlib.compress(msgpack.packb(content)))
+        history_content(zlib.compress(msgpack.packb(content)))
     with pytest.raises(RecordingError):
-        past_content(b"no zlib")
+        history_content(b"no zlib")
 
 
 def test_a_group_of_steps_becomes_points_that_show_its_middle_and_its_slow_ones() -> None:
@@ -107,7 +107,7 @@ def test_it_stands_behind_every_index_and_disturbs_nobody(tmp_path: Path) -> Non
     records = list(a_run(2000))
     for part, resume in ((records[:200], False), (records[200:], True)):
         writer = Writer(path, limit_bytes=GIB, resume=resume)
-        writer.past = teller
+        writer.history = teller
         for received in part:
             writer.add(received, encode(received.message))
             writer.flush()
@@ -117,7 +117,7 @@ def test_it_stands_behind_every_index_and_disturbs_nobody(tmp_path: Path) -> Non
     with Recording.open(path) as recording:
         assert recording.damage is None
         assert list(recording.records()) == records
-        pasts = recording.pasts()
+        pasts = recording.history_pieces()
         assert len(pasts) == len(teller.asked)
         steps = joined([past.points for _, past in pasts])["step"]
         assert steps.tolist() == list(range(10, 10 + len(steps)))
@@ -128,17 +128,17 @@ def test_it_is_found_in_a_file_that_grows_and_left_out_where_it_is_damaged(tmp_p
     path, teller = tmp_path / "a.ddptop", Teller()
     records = list(a_run(2000))
     writer = Writer(path, limit_bytes=GIB)
-    writer.past = teller
+    writer.history = teller
     writer.add(records[0], encode(records[0].message))
     writer.flush()
     with Recording.open(path) as recording:
-        assert recording.pasts() == []
+        assert recording.history_pieces() == []
         for received in records[1:]:
             writer.add(received, encode(received.message))
             writer.flush()
         recording.refresh()
-        assert len(recording.pasts()) == len(teller.asked) > 0
-        assert recording.pasts() is recording.pasts()
+        assert len(recording.history_pieces()) == len(teller.asked) > 0
+        assert recording.history_pieces() is recording.history_pieces()
     writer.close()
     data = bytearray(path.read_bytes())
     with path.open("rb") as stream:
@@ -146,5 +146,5 @@ def test_it_is_found_in_a_file_that_grows_and_left_out_where_it_is_damaged(tmp_p
     data[first.offset + HEADER.size] ^= 0xFF
     path.write_bytes(data)
     with Recording.open(path) as recording:
-        assert len(recording.pasts()) == len(teller.asked) - 1
+        assert len(recording.history_pieces()) == len(teller.asked) - 1
         assert list(recording.records()) == records

@@ -162,7 +162,7 @@ def test_what_a_rank_says_again_to_a_new_collector_is_written_once(tmp_path: Pat
 
 def test_a_kept_step_keeps_its_figures() -> None:
     thinner = Thinner(1000)
-    thinner.look(710)
+    thinner.update(710)
     assert thinner.every == 2
     batch = steps(7, 4, 0)
     kept = list(thinner.thin(batch))
@@ -175,7 +175,7 @@ def test_the_rule_never_relaxes() -> None:
     thinner = Thinner(1000)
     seen = []
     for size in (600, 601, 650, 701, 721, 741, 600):
-        seen.append((thinner.look(size), thinner.thins, thinner.every))
+        seen.append((thinner.update(size), thinner.thins, thinner.every))
     assert seen == [
         (False, False, 1),
         (True, True, 1),

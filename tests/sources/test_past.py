@@ -32,7 +32,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recording with what its collector knew."""
     target = tmp_path_factory.mktemp("past") / "large.ddptop"
     writer, reducer = Writer(target, limit_bytes=GIB), Reducer()
-    writer.past = NewHistory(reducer)
+    writer.history = NewHistory(reducer)
     for received in a_run(STEPS):
         writer.add(received, encode(received.message))
         reducer.feed(received)
@@ -68,7 +68,7 @@ def test_the_early_history_needs_no_reading(
     assert (np.diff(time_s) > 0).all()
     assert frame.playback is not None
     with Recording.open(large) as recording:
-        kinds = [kind for _, past in recording.pasts() for _, kind in past.marks]
+        kinds = [kind for _, past in recording.history_pieces() for _, kind in past.marks]
     assert "straggler" in kinds
     assert [kind for _, kind in frame.playback.marks] == kinds, "of a part that was not read"
 
@@ -200,5 +200,5 @@ def test_two_recordings_go_together(large: Path, tmp_path: Path) -> None:
 
 def test_seconds_of_the_run_are_moments_of_the_recording(large: Path) -> None:
     with Recording.open(large) as recording:
-        for end_ns, past in recording.pasts():
+        for end_ns, past in recording.history_pieces():
             assert end_ns == pytest.approx(START_NS + (past.points["step"][-1] + 1) * STEP_US * 1000, abs=1e6)

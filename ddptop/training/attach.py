@@ -6,7 +6,7 @@ everything else is installed when the first DDP model is built, in processes tha
 A session begins with the first model that DDP takes, or before it refuses one (shapes that differ between
 ranks, a lazy module, nothing to train): otherwise the reason why such a process exits would not be reported.
 
-Training may end in a process that lives on, or is killed at once: Ray Train has its workers destroy their
+Training may end in a process that continues, or is killed at once: Ray Train has its workers destroy their
 group, and then kills them, so that nothing that waits for the interpreter's exit is run. So the last step and
 a BYE are sent before the default process group is destroyed.
 """

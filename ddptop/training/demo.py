@@ -1,7 +1,7 @@
-"""The training that `ddptop demo` watches: a classifier on data that it makes, one rank slow for a while.
+"""The training of `ddptop demo`: a classifier on synthetic data, with one rank slow in some of the steps.
 
-It is what a user's own script would be on `ddptop.setup` and `group.wrap`, but for one thing: it ends when
-its standard input does, which is a pipe that `ddptop demo` holds.
+It is like a user's own script with `ddptop.setup` and `group.wrap`, with one difference: it ends when its
+standard input does, which is a pipe from `ddptop demo`.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Teacher(Dataset[tuple[torch.Tensor, torch.Tensor]]):  # type: ignore[misc]
         return self.x[index], self.y[index]
 
 
-class SlowForAWhile:
-    """Collates a batch, and on one rank takes its time over it in some of the steps."""
+class SlowCollate:
+    """Collates a batch, and sleeps on one rank in some of the steps."""
 
     def __init__(self, slow: bool) -> None:
         self._slow = slow
@@ -85,33 +85,33 @@ def batches(group: ddptop.Group) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     dataset = Teacher(8192)
     sampler: DistributedSampler[tuple[torch.Tensor, torch.Tensor]] = DistributedSampler(dataset)
     slow = group.rank == group.world_size - 1 and group.world_size > 1
-    loader = DataLoader(dataset, BATCH, sampler=sampler, collate_fn=SlowForAWhile(slow), drop_last=True)
+    loader = DataLoader(dataset, BATCH, sampler=sampler, collate_fn=SlowCollate(slow), drop_last=True)
     for epoch in itertools.count():
         sampler.set_epoch(epoch)
         yield from loader
 
 
-class Together:
+class CommonStop:
     """Ends training on all ranks after the same step, some steps after rank 0 was asked to end.
 
     Rank 0 then writes the number of the last step into the store. No rank can finish a step that rank 0 has
     not begun: all of them read that number before they come to it.
     """
 
-    def __init__(self, asked: threading.Event, store: torch.distributed.Store, rank: int) -> None:
-        self._asked = asked if rank == 0 else None
+    def __init__(self, request: threading.Event, store: torch.distributed.Store, rank: int) -> None:
+        self._request = request if rank == 0 else None
         self._store = store
 
     def last(self, step: int) -> bool:
         """Whether `step`, which has not begun, is beyond the last one."""
-        if self._asked is not None and self._asked.is_set():
+        if self._request is not None and self._request.is_set():
             self._store.set(LAST, str(step + AHEAD))
-            self._asked = None
+            self._request = None
         return bool(self._store.check([LAST])) and step > int(self._store.get(LAST))
 
 
-def main(asked: InputEnd) -> None:
-    """Train for `--steps` steps, or until `asked` to end."""
+def main(request: InputEnd) -> None:
+    """Train for `--steps` steps, or until `request` is set."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=0, help="0: until asked to end")
     options = parser.parse_args()
@@ -122,10 +122,10 @@ def main(asked: InputEnd) -> None:
     with ddptop.setup() as group:
         ddp = group.wrap(model(), bucket_cap_mb=1)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
-        together = Together(asked, store, group.rank)
-        asked.grace_s = GRACE_S
+        common_stop = CommonStop(request, store, group.rank)
+        request.grace_s = GRACE_S
         for step, (x, y) in enumerate(itertools.islice(batches(group), options.steps or None)):
-            if together.last(step):
+            if common_stop.last(step):
                 break
             loss = cross_entropy(ddp(x.to(group.device)), y.to(group.device))
             optimizer.zero_grad()

@@ -6,10 +6,9 @@ ends the thread, which C++ answers with `terminate called without an active exce
 done all its work is aborted by SIGABRT. Plain torch 2.13 does so about once in 200 processes on two busy
 cores. A wait of a few milliseconds at exit (`wait_for_gloo`) prevents it.
 
-Where a fatal signal leaves its traces: the interpreter writes all threads' stacks to a file as it dies.
-
-The file lies in the run's folder, where the collector reads it once the process is gone. The user's own
-`faulthandler.enable()`, before or after, wins; stderr and the exit code stay as they would be without us.
+At a fatal signal the interpreter writes all threads' stacks to the crash file in the run folder, which the
+collector reads once the process has exited. The user's own `faulthandler.enable()`, before or after, takes
+precedence; stderr and the exit code are the same as without ddptop.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ Action = Callable[[ModuleType], None]
 def when_imported(name: str, action: Action) -> None:
     """Call `action(module)` right after the module `name` has been executed, or now if it already was.
 
-    The finder takes itself away when the module is asked for, and the module's own loader does the work,
-    so that nothing of this remains visible. What `action` raises is counted and goes no further.
+    The finder removes itself when the module is imported, and the module's own loader executes it, so that
+    nothing of this remains visible. What `action` raises is counted and not raised further.
     """
     loaded = sys.modules.get(name)
     if loaded is not None:
@@ -50,7 +50,7 @@ class _OneShotFinder:
 def _act(action: Action, module: ModuleType) -> None:
     try:
         action(module)
-    except Exception as error:  # noqa: BLE001 - the training boundary: somebody's `import` stands above us
+    except Exception as error:  # noqa: BLE001 - the training boundary: the caller is an `import` of the user's
         guard.caught(error)
 
 

@@ -1,7 +1,4 @@
-"""From the training thread's step records to messages: layouts, microseconds, batches.
-
-Who this rank is: what its HELLO says.
-"""
+"""What a rank sends: its HELLO, and its step records as messages (layouts, microseconds, batches)."""
 
 from __future__ import annotations
 
@@ -145,7 +142,7 @@ def _cells(record: StepRecord, numbers: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Identity:
-    """What does not change while the process lives."""
+    """What identifies this rank, the same while the process runs: the fields of its HELLO."""
 
     run_id: str
     session: int
@@ -178,7 +175,7 @@ class Identity:
         )
 
     def hello(self, timing_path: str) -> Hello:
-        """The HELLO of this moment, with both clocks read together."""
+        """The HELLO, with both clocks read together now."""
         return Hello(
             version=VERSION,
             run_id=self.run_id,

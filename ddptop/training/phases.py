@@ -156,7 +156,7 @@ def _shadow_step(recorder: Recorder, original: Patched) -> Patched:
             hide_frame(error)
             raise
         try:
-            # torch leaves here whether the others synchronised their gradients in this iteration.
+            # Here torch keeps whether the others synchronised their gradients in this iteration.
             if self.ddp.require_forward_param_sync:
                 recorder.shadow_step_ends(began)
         except Exception as error:  # noqa: BLE001 - the training boundary

@@ -54,7 +54,7 @@ class LoggedScalars:
         self._newest: dict[str, tuple[int, Any]] = {}
 
     def note(self, name: str, value: Any, step: int) -> None:
-        """A float, or on a GPU a value that is still on its way."""
+        """A float, or on a GPU a value that is not copied yet."""
         if name in self._newest or len(self._newest) < MAX_NAMES:
             self._newest[name] = (step, value)
 
@@ -65,11 +65,11 @@ class LoggedScalars:
         for name in list(self._newest):
             step, value = self._newest.pop(name)
             if not isinstance(value, float):
-                found = read(value) if read is not None else None
-                if found is None:
+                copied = read(value) if read is not None else None
+                if copied is None:
                     self._newest.setdefault(name, (step, value))
                     continue
-                value = found
+                value = copied
             values[name] = value if math.isfinite(value) else None
             newest = max(newest, step)
         return Logged(newest, values) if values else None
@@ -88,7 +88,7 @@ class Published(Protocol):
     timing_path: str
 
     def device_bound_ns(self) -> int | None:
-        """How far a moment on the GPU may be wrong; None where none is known."""
+        """Error bound of timestamps on the GPU; None where none is known."""
 
     def request_description(self) -> None:
         """Have the training thread describe the models again."""
@@ -151,7 +151,7 @@ _CPU_OF_THREAD = 6
 
 
 class Publisher(threading.Thread):
-    """Takes finished steps from the recorder, packs them, and keeps the acked link to the collector going."""
+    """Takes finished steps from the recorder, packs them, and serves the acked link to the collector."""
 
     def __init__(
         self, session: Published, identity: Identity, budget: Budget, *, sequence: Callable[[], int]
@@ -165,7 +165,7 @@ class Publisher(threading.Thread):
         self._budget = budget
         self._sequence = sequence
         self._layout = LayoutTracker(session.parameters)
-        self._bounds = TimerBounds(session.recorder.handed, session.device_bound_ns)
+        self._bounds = TimerBounds(session.recorder.handover_ns, session.device_bound_ns)
         self._evaluation = EvaluationWatch(session.recorder)
         self._reporter = EvidenceReporter(threading.get_ident(), self._position)
         self._memberships_sent: dict[int, Message] = {}
@@ -387,12 +387,12 @@ class Publisher(threading.Thread):
 
 def _zeromq_threads() -> set[int]:
     """Ids of the threads that libzmq has started in this process so far."""
-    found = set()
+    threads = set()
     for task in Path("/proc/self/task").glob("*"):
         with contextlib.suppress(OSError):  # it has just exited
             if (task / "comm").read_text().startswith("ZMQbg"):
-                found.add(int(task.name))
-    return found
+                threads.add(int(task.name))
+    return threads
 
 
 def _cpu_ns(threads: set[int]) -> int:

@@ -10,12 +10,12 @@ All times are CLOCK_MONOTONIC in nanoseconds. Everything here runs on the traini
 bucket all-reduces may be noted by an autograd thread and their ends by a gloo thread (list operations
 that the interpreter makes atomic); the publisher thread only pops finished records and reads counters.
 
-The one exception is the recorder's own cost: CPU time of the thread that runs it (CLOCK_THREAD_CPUTIME_ID),
-so that time in which the operating system ran another process, or a thread waited for the GIL, is never
-counted. Reading that clock is a system call of 0.4 us (measured; CLOCK_MONOTONIC takes 0.07 us), and a plain
-step would read it 14 times. So it is read in three steps of every eight only (`clocked`), and the cost of a
-step is the median over those. A measured interval includes one of the two readings around it; over all
-steps that is more than the readings cost, so that the figure is 1 to 2 us too high rather than too low.
+The recorder's own cost is CPU time of the thread that runs it (CLOCK_THREAD_CPUTIME_ID): time in which the
+operating system ran another process, or a thread waited for the GIL, is never counted. Reading that clock is
+a system call of 0.4 us (measured; CLOCK_MONOTONIC takes 0.07 us), and a plain step would read it 14 times. So
+it is read in three steps of every eight only (`clocked`), and the cost of a step is the median over those. A
+measured interval includes one of the two readings around it; over all steps that is more than the readings
+cost, so that the figure is 1 to 2 us too high rather than too low.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ FORWARD, FORWARD_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END = range(6
 """What `Recorder.marks` is called with."""
 
 QUEUE_STEPS = 8192
-"""Finished steps that wait for the publisher: 25 s of 3 ms steps. The oldest is dropped, and the gap in
-step numbers is counted by the collector."""
+"""Finished steps that wait for the publisher: 25 s of 3 ms steps. Then the oldest is dropped, which the
+collector counts by the gap in step numbers."""
 
 MAX_CALLS = MAX_CELLS // 3
 """All-reduces kept of one step: the memory of a rank that loops over collectives must be bounded."""
@@ -122,8 +122,8 @@ class Recorder:
         """On a device: records an event at every border of a phase (`ddptop.training.device.PhaseMarks`)."""
         self.asides = 0
         """Batches fetched and DDP forwards without gradients since the last DDP forward with them."""
-        self.handed: deque[int] = deque(maxlen=256)
-        """How long after their ready stamps the last buckets had been handed to the process group, in ns."""
+        self.handover_ns: deque[int] = deque(maxlen=256)
+        """How long after their ready timestamps the last buckets were given to the process group, in ns."""
         self._optimizer_exists = optimizer_exists
         self._optimizer_seen = False
         self._unstepped_backwards = 0
@@ -151,8 +151,6 @@ class Recorder:
         self._loss_sum = 0.0
         self._loss_count = 0
         self._loss_later: list[Any] = []
-
-    # -- phases ---------------------------------------------------------------
 
     def data_begins(self) -> None:
         """The training thread asks its loader for a batch."""
@@ -283,8 +281,6 @@ class Recorder:
         self._step_ends(at)
         self._cost += cpu() - began
 
-    # -- what else a step carries ----------------------------------------------
-
     def log_loss(self, loss: Any) -> None:
         """The loss of this step as the user logs it; it replaces what backward was given."""
         self._logged_loss = loss
@@ -297,7 +293,7 @@ class Recorder:
         if len(self.calls) >= MAX_CALLS:
             return None
         if launched and type(ready) is int:  # a device's timer gives no clock reading
-            self.handed.append(launched - ready)
+            self.handover_ns.append(launched - ready)
         call: BucketCall = [key, ready, 0]
         self.calls.append(call)
         return call
@@ -330,8 +326,6 @@ class Recorder:
         """Drop what is recorded: in a forked child, which is not the rank, and at exit."""
         self.records, self.calls = deque(maxlen=QUEUE_STEPS), []
         self._loss_later = []
-
-    # -- steps ----------------------------------------------------------------
 
     def _open_first(self, at: int) -> None:
         """The first step begins with the fetch of its batch, where there was one."""

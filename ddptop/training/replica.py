@@ -190,7 +190,7 @@ def every_for(every: int, cost_ns: float, allowance_ns: float) -> int:
 
 
 class _Model:
-    """The parameters of one DDP model that are the same on all its ranks, as long as that model lives."""
+    """The parameters of one DDP model that are the same on all its ranks, as long as that model exists."""
 
     def __init__(self, ddp: Any) -> None:
         ignored = getattr(ddp, "parameters_to_ignore", ())

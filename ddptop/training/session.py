@@ -125,7 +125,7 @@ class Session:
             guard.caught(error)
 
     def device_bound_ns(self) -> int | None:
-        """How far a moment on the GPU may be wrong; None where none is known."""
+        """Error bound of timestamps on the GPU; None where none is known."""
         return None if self.device is None else self.device.clock.bound_ns
 
     def attach_model(self, ddp: Any) -> None:
@@ -229,7 +229,7 @@ class Session:
     def leave_group(self) -> None:
         """Publish the last step and a BYE before the script destroys its process groups in good order.
 
-        Bounded by `LEAVE_S`. A training that goes on afterwards, with another group, is published as ever.
+        Bounded by `LEAVE_S`. A training that continues, with another group, is published as before.
         """
         if self._publisher is None or exit_reason().reason != FINISHED:
             return  # an exception is in flight: it is reported when the process exits

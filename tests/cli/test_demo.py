@@ -20,10 +20,10 @@ torch = pytest.importorskip("torch")
 
 
 def test_ranks_that_are_asked_to_end_do_so_after_the_same_step() -> None:
-    from ddptop.training.demo import AHEAD, Together
+    from ddptop.training.demo import AHEAD, CommonStop
 
     asked, store = threading.Event(), torch.distributed.HashStore()
-    ranks = [Together(asked, store, rank) for rank in range(3)]
+    ranks = [CommonStop(asked, store, rank) for rank in range(3)]
     assert not any(rank.last(step) for step in range(5) for rank in ranks)
     asked.set()
     # Rank 1 has begun step 5 before rank 0 looks.

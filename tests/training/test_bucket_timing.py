@@ -71,4 +71,4 @@ def test_a_stamp_that_is_no_host_time_is_not_measured(ready: object) -> None:
     recorder = Recorder()
     recorder.note("key", 1_000, 4_000)
     recorder.note("key", ready, 5_000)  # type: ignore[arg-type]
-    assert list(recorder.handed) == [3_000]
+    assert list(recorder.handover_ns) == [3_000]

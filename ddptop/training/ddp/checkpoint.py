@@ -78,9 +78,9 @@ def save(
     Raises:
         OSError: on rank 0, where it could not be written; RuntimeError with its text on the others.
     """
-    place = Path(path)
-    if place.is_dir() or not place.suffix:
-        place = place / f"checkpoint-{epoch:05d}-{step:09d}.pt"
+    file_path = Path(path)
+    if file_path.is_dir() or not file_path.suffix:
+        file_path = file_path / f"checkpoint-{epoch:05d}-{step:09d}.pt"
     with phase("checkpoint"):
         if optimizer is not None and hasattr(optimizer, "consolidate_state_dict"):
             optimizer.consolidate_state_dict(to=0)
@@ -93,8 +93,8 @@ def save(
                     "step": step,
                     "extra": dict(extra or {}),
                 }
-                write_whole(place, lambda file: torch.save(state, file))
-    return place
+                write_whole(file_path, lambda file: torch.save(state, file))
+    return file_path
 
 
 def load(
@@ -123,13 +123,13 @@ def load(
         FileNotFoundError: where there is no such checkpoint.
         RuntimeError: where the file does not fit the model, with torch's message; on all ranks, if on any.
     """
-    found = latest(path) if Path(path).is_dir() else Path(path)
+    checkpoint = latest(path) if Path(path).is_dir() else Path(path)
     failure: Exception | None = None
     result = Checkpoint()
     try:
-        if found is None:
+        if checkpoint is None:
             raise FileNotFoundError(f"no checkpoint-*.pt in {path}")
-        result = _load(found, model, optimizer, strict, weights_only)
+        result = _load(checkpoint, model, optimizer, strict, weights_only)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
         failure = error
     errors = _all_objects(group, None if failure is None else f"{type(failure).__name__}: {failure}")
@@ -137,16 +137,16 @@ def load(
         raise failure
     for rank, text in enumerate(errors):
         if text is not None:  # this rank could go on, but not without the others
-            raise RuntimeError(f"rank {rank} could not load {found}: {text}")
+            raise RuntimeError(f"rank {rank} could not load {checkpoint}: {text}")
     return result
 
 
 def latest(folder: str | os.PathLike[str]) -> Path | None:
     """The checkpoint of the highest epoch, then step, that `save` wrote into a folder; None without any."""
-    place = Path(folder)
-    if not place.is_dir():
+    directory = Path(folder)
+    if not directory.is_dir():
         return None
-    known = [(match, file) for file in place.iterdir() if (match := _NAME.fullmatch(file.name))]
+    known = [(match, file) for file in directory.iterdir() if (match := _NAME.fullmatch(file.name))]
     best = max(known, key=lambda pair: (int(pair[0][1]), int(pair[0][2])), default=None)
     return None if best is None else best[1]
 
@@ -162,8 +162,8 @@ def resume(
     Called at every start it makes a script go on after an elastic restart (`group.restarts` counts those).
     All ranks load the file that rank 0 finds.
     """
-    found = broadcast_object(group, latest(folder))
-    return Checkpoint() if found is None else load(group, found, model, optimizer)
+    newest = broadcast_object(group, latest(folder))
+    return Checkpoint() if newest is None else load(group, newest, model, optimizer)
 
 
 def _load(
@@ -258,16 +258,16 @@ def fitted_names(model: torch.nn.Module, state: Mapping[str, T]) -> dict[str, T]
     """
     paths = wrapper_paths(model)
     own = {without_wrappers(name, paths): name for name in model.state_dict()}
-    found = match(list(state), own)
-    return {own.get(found[name], found[name]): value for name, value in state.items()}
+    matches = match(list(state), own)
+    return {own.get(matches[name], matches[name]): value for name, value in state.items()}
 
 
 def match(names: Collection[str], targets: Collection[str]) -> dict[str, str]:
     """Each of `names` to the one of `targets` (names without wrappers) that it means, or to itself.
 
     First the same wrappers before all names are tried, from none up, and the one that fits most is taken:
-    so `module.weight` and `module.module.weight` of a wrapped model keep apart. What is left is compared name
-    by name, with as few components taken out as can be, and only where no two names come to mean the same.
+    so `module.weight` and `module.module.weight` of a wrapped model are not confused. The remaining names are
+    compared one by one, with as few components removed as possible, and only where no two names become equal.
     """
     best: dict[str, str] = {}
     for length in itertools.count():
@@ -293,7 +293,7 @@ def match(names: Collection[str], targets: Collection[str]) -> dict[str, str]:
 def _shorter(name: str) -> Iterator[str]:
     """`name` with fewer and fewer of its wrapper-like components, as many as possible kept first."""
     parts = name.split(".")
-    places = [i for i, part in enumerate(parts[:-1]) if part in WRAPPERS][:MAX_REMOVED]
-    for count in range(len(places) + 1):
-        for removed in itertools.combinations(places, count):
+    wrappers = [i for i, part in enumerate(parts[:-1]) if part in WRAPPERS][:MAX_REMOVED]
+    for count in range(len(wrappers) + 1):
+        for removed in itertools.combinations(wrappers, count):
             yield ".".join(part for i, part in enumerate(parts) if i not in removed)

@@ -22,7 +22,7 @@ class Group(GroupInfo):
 
     @classmethod
     def current(cls) -> Group:
-        """The process group that someone else has made (a trainer); a group of one where there is none."""
+        """The process group that was made elsewhere (by a trainer); a group of one where there is none."""
         gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
         device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
         if not dist.is_initialized():

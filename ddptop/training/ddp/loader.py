@@ -20,7 +20,7 @@ class Loader(DataLoader[Any]):  # type: ignore[misc]  # torch is not followed
     """torch's DataLoader over a DistributedSampler; made by `group.loader`.
 
     Plain iteration is one epoch, each in another order; `epoch(n)` is the epoch `n`, in the same order
-    whenever it is asked for (after a resume, for example).
+    whenever it is requested (after a resume, for example).
     """
 
     def __init__(self, dataset: Dataset[Any], sampler: DistributedSampler[Any], **options: Any) -> None:
@@ -59,11 +59,11 @@ class Loader(DataLoader[Any]):  # type: ignore[misc]  # torch is not followed
         the counts to `group.mean` as the weight. All ranks get the same number of batches, as a model whose
         forward communicates needs; a count may be 0.
         """
-        left = self.samples
+        remaining = self.samples
         size = self.batch_size or 1
         for batch in self.epoch(epoch):
-            yield batch, max(0, min(left, size))
-            left -= size
+            yield batch, max(0, min(remaining, size))
+            remaining -= size
 
 
 def loader(

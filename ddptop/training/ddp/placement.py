@@ -26,7 +26,7 @@ def hosts(text: str) -> list[str]:
     Raises:
         ValueError: for brackets that do not match, an empty name, a range that runs backwards.
     """
-    found: list[str] = []
+    names: list[str] = []
     for entry in _split(text):
         # "rack[1-2]n[3-4]" has odd pieces in brackets, even ones as they are.
         pieces = re.split(r"\[([^\[\]]*)\]", entry)
@@ -35,11 +35,11 @@ def hosts(text: str) -> list[str]:
         choices = [
             _numbers(piece, text) if odd else [piece] for odd, piece in zip(itertools.cycle((0, 1)), pieces)
         ]
-        for words in itertools.product(*choices):
-            found.append("".join(words))
-            if len(found) > MAX_HOSTS:
+        for parts in itertools.product(*choices):
+            names.append("".join(parts))
+            if len(names) > MAX_HOSTS:
                 raise ValueError(f"a Slurm node list of more than {MAX_HOSTS} hosts: {text[:80]!r}")
-    return found
+    return names
 
 
 def tasks_per_node(text: str) -> list[int]:

@@ -47,7 +47,7 @@ class WaitNotice:
 
 
 def pauses(within_s: float | None = None) -> Iterator[None]:
-    """Yield at once, then after longer and longer pauses, for `within_s` seconds (None: for ever)."""
+    """Yield at once, then after longer and longer pauses, for `within_s` seconds (None: without end)."""
     end = None if within_s is None else time.monotonic() + within_s
     pause = FIRST_S
     while True:
@@ -81,7 +81,7 @@ class Card:
     """As asked for; None: to be decided."""
     seed: int | None
     address: str = ""
-    """Of its host, on the way to rank 0."""
+    """Of its host, as used to connect to rank 0."""
     nonce: str = ""
     """Of this process: an earlier one may have had the same rank."""
     device: str | None = None
@@ -148,7 +148,7 @@ def _decide(store: Any, own: Card, timeout: timedelta) -> dict[str, Any]:
 
 def _receive_decision(store: Any, own: Card, timeout: timedelta) -> dict[str, Any]:
     """The other ranks' part."""
-    why = f"nothing for {_words(timeout)}"
+    why = f"nothing for {_seconds(timeout)}"
     acknowledged = ""
     try:
         for _ in pauses(timeout.total_seconds()):
@@ -192,9 +192,9 @@ def decide(cards: list[Card]) -> dict[str, Any]:
         for card in cards:
             given.setdefault(getattr(card, what), card)
         if len(given) > 1:
-            words = ", ".join(f"rank {card.rank} {value}" for value, card in given.items())
+            values = ", ".join(f"rank {card.rank} {value}" for value, card in given.items())
             hint = "; ddptop makes each rank's own random numbers from one seed" if what == "seed" else ""
-            return {"wrong": f"the ranks were given different values of {what}: {words}{hint}"}
+            return {"wrong": f"the ranks were given different values of {what}: {values}{hint}"}
     shared = _shared_gpu(cards)
     without = next((card for card in cards if card.gpu is None), None)
     backend = cards[0].backend or ("gloo" if shared or without else "nccl")
@@ -232,26 +232,26 @@ def _shared_gpu(cards: list[Card]) -> tuple[Card, Card] | None:
 
 def _missing(came: list[int], world_size: int, timeout: timedelta) -> str:
     return (
-        f"after {_words(timeout)} {_absent(came, world_size)}. "
-        f"Here: {_some(came)}. Look for their errors, or start as many ranks as the world size says"
+        f"after {_seconds(timeout)} {_absent(came, world_size)}. "
+        f"Here: {_list_of(came)}. Look for their errors, or start as many ranks as the world size says"
     )
 
 
 def _absent(came: list[int], world_size: int) -> str:
     missing = sorted(set(range(world_size)) - set(came))
-    return f"{len(missing)} of {world_size} ranks have not come: {_some(missing)}"
+    return f"{len(missing)} of {world_size} ranks have not come: {_list_of(missing)}"
 
 
-def _some(ranks: list[int], most: int = 16) -> str:
-    words = ", ".join(str(rank) for rank in ranks[:most])
-    return words if len(ranks) <= most else f"{words} and {len(ranks) - most} more"
+def _list_of(ranks: list[int], most: int = 16) -> str:
+    listed = ", ".join(str(rank) for rank in ranks[:most])
+    return listed if len(ranks) <= most else f"{listed} and {len(ranks) - most} more"
 
 
 def _name(card: Card) -> str:
     return f"rank {card.rank} (process {card.pid} on {card.host})"
 
 
-def _words(timeout: timedelta) -> str:
+def _seconds(timeout: timedelta) -> str:
     return f"{timeout.total_seconds():g} s"
 
 

@@ -47,7 +47,7 @@ def for_gloo(addresses: Sequence[str]) -> str | None:
     """The interface for GLOO_SOCKET_IFNAME; None where torch's own choice will do.
 
     Args:
-        addresses: of the ranks' hosts, as each sees itself on the way to rank 0.
+        addresses: of the ranks' hosts, as used to connect to rank 0.
     """
     if len(set(addresses)) < 2 or "GLOO_SOCKET_IFNAME" in os.environ:
         return None
@@ -109,7 +109,7 @@ def setup(
         world_size: number of ranks.
         backend: `nccl`, `gloo` or what else `init_process_group` takes; the same on all ranks.
         device: where this rank's model is, if not on the GPU of its local rank, or the CPU under gloo.
-        seed: the same on all ranks, and written on the run's card; None leaves the generators alone.
+        seed: the same on all ranks, and shown with the run; None leaves the generators alone.
         timeout: of collectives; torch's own unless given.
         start_timeout: how long to wait for ranks that have not started yet.
 

@@ -77,11 +77,11 @@ class Ranks:
             return None
         failure, rank = min(failed)
         if failure.exit_code is not None:
-            words = f"process {rank} terminated with exit code {failure.exit_code}"
-            left: Exception = mp.ProcessExitedException(words, rank, self.pids()[rank], failure.exit_code)
-            return left
-        words = f"\n\n-- Process {rank} terminated with the following error:\n{failure.traceback}"
-        raised: Exception = mp.ProcessRaisedException(words, rank, self.pids()[rank])
+            message = f"process {rank} terminated with exit code {failure.exit_code}"
+            exited: Exception = mp.ProcessExitedException(message, rank, self.pids()[rank], failure.exit_code)
+            return exited
+        message = f"\n\n-- Process {rank} terminated with the following error:\n{failure.traceback}"
+        raised: Exception = mp.ProcessRaisedException(message, rank, self.pids()[rank])
         return raised
 
 

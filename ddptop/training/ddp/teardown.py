@@ -45,9 +45,9 @@ class Failure(NamedTuple):
 
 STAY_S = 2.0
 """How much longer a rank that failed after another one stays: launchers take the first process that exits
-for the cause. torchrun looks every 0.1 s, and ends the others then."""
+for the cause. torchrun checks every 0.1 s, and then ends the others."""
 
-ASK_S = 1.0
+ANSWER_S = 1.0
 """How long a failing rank waits for the store to answer whether it is the first: rank 0 may be stopped."""
 
 _path: Path | None = None
@@ -86,17 +86,17 @@ def read_failure(path: Path) -> Failure | None:
 
 
 def is_first_failure() -> bool:
-    """Whether no other rank of the default group has asked this before; False where that is not known."""
+    """Whether no other rank of the default group has called this before; False where that is not known."""
     answers: list[int] = []
 
-    def ask() -> None:
+    def add_one() -> None:
         with contextlib.suppress(RuntimeError, ValueError):  # rank 0, which serves the store, may have exited
             answers.append(process_groups.default_store().add("failed", 1))
 
-    asking = threading.Thread(target=ask, name="ddptop-failure", daemon=True)
+    thread = threading.Thread(target=add_one, name="ddptop-failure", daemon=True)
     with contextlib.suppress(RuntimeError):  # no thread can be started
-        asking.start()
-        asking.join(ASK_S)
+        thread.start()
+        thread.join(ANSWER_S)
     return answers == [1]
 
 
@@ -134,14 +134,14 @@ class Connections:
 
 def _open_sockets() -> dict[int, str]:
     """File descriptor -> the kernel's name of the socket; empty where there is no /proc."""
-    found: dict[int, str] = {}
+    sockets: dict[int, str] = {}
     with contextlib.suppress(OSError):
         for entry in Path("/proc/self/fd").iterdir():
             with contextlib.suppress(OSError):
                 name = str(entry.readlink())
                 if name.startswith("socket:"):
-                    found[int(entry.name)] = name
-    return found
+                    sockets[int(entry.name)] = name
+    return sockets
 
 
 connections = Connections()

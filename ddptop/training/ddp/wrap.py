@@ -89,7 +89,7 @@ def wrap_in_group(
         group: the process group, which has a device.
         model: the module; moved in place. One that is spread over several devices stays where it is.
         sync_batchnorm: make its BatchNorm layers SyncBatchNorm: statistics of the whole group's batch.
-            On the CPU torch has none, and says so here.
+            On the CPU torch has none: they stay, with a warning.
         comm_hook: `allreduce`, `fp16`, `bf16`, `powersgd`, `noop`, or your own `(state, bucket) -> Future`.
             None: DDP's own all-reduce, whose result is that of plain DDP to the last bit. `powersgd` on
             gloo gets one bucket for all gradients unless you give `bucket_cap_mb`: with several it can hang.
@@ -249,9 +249,9 @@ def _all_below(model: torch.nn.Module, ignored: Iterable[str]) -> list[str]:
     """Full names of the parameters and buffers that are named, or in a submodule that is."""
     known = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
     names: list[str] = []
-    for word in ignored:
-        matching = [name for name in known if name == word or name.startswith(word + ".")]
+    for ignored_name in ignored:
+        matching = [name for name in known if name == ignored_name or name.startswith(ignored_name + ".")]
         if not matching:
-            raise ValueError(f"ignore: the model has no parameter, buffer or submodule {word!r}")
+            raise ValueError(f"ignore: the model has no parameter, buffer or submodule {ignored_name!r}")
         names += matching
     return names

@@ -34,7 +34,7 @@ PAUSE_NS = 1_000_000_000
 
 
 class Reference(NamedTuple):
-    """An event and the moment at which it happened."""
+    """An event and the time at which it happened."""
 
     event: CudaEvent
     at_ns: int
@@ -58,7 +58,7 @@ class DeviceClock:
 
     @property
     def bound_ns(self) -> int | None:
-        """How far a moment given by `host_ns` may be wrong; None while there is no reference."""
+        """Error bound of `host_ns`; None while there is no reference."""
         return self._references[-1].bound_ns if self._references else None
 
     def renew(self) -> bool:
@@ -87,7 +87,7 @@ class DeviceClock:
         return bool(self._references)
 
     def host_ns(self, event: CudaEvent) -> int | None:
-        """The moment of an event that has happened; None while there is no reference."""
+        """The time of an event that has happened; None while there is no reference."""
         if not self._references:
             return None
         newest = self._references[-1]
@@ -112,7 +112,7 @@ class DeviceClock:
                 return Reference(event, (before + after) // 2, (after - before) // 2)
             if queried > end:
                 self._stream = None
-                return None  # the event, still to come, is left to the garbage collector
+                return None  # the event has not happened yet: the garbage collector frees it
             before = queried  # it had not happened: its time is not earlier than this query
 
 

@@ -28,7 +28,7 @@ def _step_aside() -> bool:
 def _watch_for_ddp() -> None:
     try:
         from ddptop.training import attach
-    except ImportError:  # another Python than ddptop's own: the launcher says that no rank reported
+    except ImportError:  # another Python than ddptop's own: the launcher reports that no rank was seen
         return
     if attach.enabled():
         attach.attach_when_imported()

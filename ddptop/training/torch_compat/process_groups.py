@@ -88,7 +88,7 @@ def membership_of(group: Any, model: int) -> Membership:
 def backend_of(group: Any) -> str:
     """Its backend by name, `nccl` or `gloo`; where `init_process_group()` was left to choose one, its choice.
 
-    torch itself then says `undefined`.
+    torch itself then gives `undefined`.
     """
     name = _backend(group)
     return str(group.name()) if name == "undefined" else name

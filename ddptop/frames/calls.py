@@ -1,4 +1,4 @@
-"""Stacks read as a person reads them: whose code is it, and does it wait in a collective."""
+"""What a stack shows: the user's own call, whether it waits in a collective, whether it compiles."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _INSTALLED = re.compile(
 `runtime` was the name of the training folder when earlier recordings were made."""
 
 _OWN_DEMO = re.compile(r"[/\\]ddptop[/\\](training|runtime)[/\\]demo\.py$")
-"""The training of `ddptop demo` stands for the user's."""
+"""The training of `ddptop demo` counts as the user's code."""
 
 _COLLECTIVE = re.compile(r"[/\\]torch[/\\](distributed|autograd|nn[/\\]parallel)[/\\]")
-"""Where a main thread stands that waits for the other ranks: DDP's own waits in backward and forward."""
+"""Files in which a main thread waits for the other ranks: DDP itself waits in backward and forward."""
 
 _COMPILE = re.compile(
     r"[/\\]torch[/\\](_dynamo[/\\](convert_frame|symbolic_convert|output_graph)"
     r"|_inductor[/\\](compile_fx|async_compile|scheduler|graph))\.py$"
 )
-"""Where torch compiles, and not where it runs what it has compiled."""
+"""Files of torch that compile, except those that run compiled code."""
 
 _RUNS = frozenset({"__call__", "run"})
 """Functions in those files that run compiled code."""
 
-MAX_THREADS, MAX_CALLS, MAX_WORDS = 8, 40, 160
-"""What a frame carries of a rank's stacks: a page of it. The recording has all, a frame must stay small."""
+MAX_THREADS, MAX_CALLS, MAX_CHARACTERS = 8, 40, 160
+"""Limits of a rank's stacks in a frame, which must stay small; the recording has all."""
 
 
 @lru_cache(maxsize=4096)
@@ -53,7 +53,7 @@ def is_users(file: str) -> bool:
 
 
 def main_stack(stacks: Iterable[Stack]) -> Stack | None:
-    """That of the main thread, or of the exception that ended it."""
+    """The stack of the main thread, or of the exception that ended it."""
     return next((stack for stack in stacks if stack.main), None)
 
 
@@ -83,17 +83,17 @@ def _waits_there(file: str) -> bool:
 def collective_called(stacks: Iterable[Stack]) -> str:
     """The collective of torch.distributed that the main thread has called: `all_reduce`; empty: none seen."""
     stack = main_stack(stacks)
-    found = ""
+    name = ""
     for frame in stack.frames if stack is not None else ():
         if is_users(frame.file):
             break
         if frame.file.endswith("distributed_c10d.py"):
-            found = frame.function
-    return found
+            name = frame.function
+    return name
 
 
 def compiling(stacks: Iterable[Stack]) -> bool:
-    """The main thread is in the compiler of torch._dynamo or inductor, not in what they compiled."""
+    """The main thread is in the compiler of torch._dynamo or inductor, not in compiled code."""
     stack = main_stack(stacks)
     for frame in stack.frames if stack is not None else ():
         if _COMPILE.search(frame.file) and frame.function not in _RUNS:
@@ -104,7 +104,7 @@ def compiling(stacks: Iterable[Stack]) -> bool:
 
 
 def traces(stacks: Iterable[Stack], *, all_threads: bool = True) -> tuple[Trace, ...]:
-    """Stacks as frames carry them, the main thread's first: of each the innermost calls."""
+    """Stacks for a frame, the main thread's first, each with its innermost calls."""
     ordered = sorted(stacks, key=lambda stack: not stack.main)
     kept = ordered[: MAX_THREADS if all_threads else 1]
     return tuple(
@@ -121,4 +121,6 @@ def place(call: Call) -> str:
 
 
 def _call(frame: StackFrame) -> Call:
-    return Call(frame.file[-MAX_WORDS:], frame.line, frame.function[:MAX_WORDS], frame.code[:MAX_WORDS])
+    return Call(
+        frame.file[-MAX_CHARACTERS:], frame.line, frame.function[:MAX_CHARACTERS], frame.code[:MAX_CHARACTERS]
+    )

@@ -1,16 +1,16 @@
-"""The part of a frame that explains why a run stands still or why a rank is gone."""
+"""The part of a frame that explains a stall or the death of a rank."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 MAX_POSITIONS = 8
-"""Ranks shown with their stacks: a page holds no more, the recording has all."""
+"""Ranks with their stacks in a frame; the recording has all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call on a stack; `line` 0 and an empty `code` are not known."""
+    """One call on a stack; `line` 0 and an empty `code` are unknown."""
 
     file: str
     line: int
@@ -29,19 +29,18 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class RankPosition:
-    """What is known of one rank at a stall or at its end."""
+    """What is known of one rank at a stall or at its exit."""
 
     rank: int
     host: str
     pid: int | None
     process: str
-    """`alive`, `stopped` (SIGSTOP), `silent`, or how it ended: `killed by SIGKILL`, `exit code 1`."""
+    """`alive`, `stopped` (SIGSTOP), `silent`, or how it exited: `killed by SIGKILL`, `exit code 1`."""
     step: int | None
     bucket: int | None
     sequence: int | None
-    """Collectives launched in the process group in question."""
+    """Collectives launched in the process group `group`."""
     group: str
-    """That group."""
     operation: str
     """The collective that it has launched and that has not completed: `all_reduce of [[1000]] Float`."""
     user_call: Call | None
@@ -49,42 +48,42 @@ class RankPosition:
     traces: tuple[Trace, ...]
     """The main thread's first; empty where the rank could not answer."""
     at_s: float | None
-    """Unix seconds at which it said this; None: it did not answer."""
+    """Unix seconds of its answer; None: it did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Why the step does not move."""
+    """Why the run is stalled."""
 
     kind: str
     """`dead`, `missing`, `mismatch`, `device` (a GPU that does not get on), `transport`, or `asking` while
     the ranks have not answered yet."""
     since_s: float
-    """Unix seconds at which the step last moved."""
+    """Unix seconds at which the stalled step began."""
     step: int | None
     ranks: tuple[int, ...]
-    """Who is to blame: gone, missing, or on the smaller side of a mismatch; empty: nobody."""
+    """The ranks that cause it: exited, missing, or on the smaller side of a mismatch; may be empty."""
     waiting: tuple[int, ...]
     """Ranks that have launched the collective and wait in it."""
     sentence: str
     """`rank 1 is missing: it has not entered all_reduce 3 of step 12,480 (sequence 49,923)`."""
     detail: tuple[str, ...]
-    """What more there is to say, a line each: who waits where, what the process does."""
+    """More lines: which ranks wait, where the missing ranks are, what their processes do."""
     positions: tuple[RankPosition, ...]
-    """At most MAX_POSITIONS ranks: those to blame first, then one that waits, then others."""
+    """At most MAX_POSITIONS ranks: first those that cause the stall, then one that waits, then others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A rank's process that ended as it should not."""
+    """A rank that failed or whose process died."""
 
     rank: int
     since_s: float
     step: int | None
     exit_code: int | None
     signal: str | None
-    """`SIGKILL`; None: no signal, or not known."""
+    """`SIGKILL`; None: no signal, or unknown."""
     reason: str
-    """`ValueError: no such file`; empty where it could not say."""
+    """`ValueError: no such file`; empty: unknown."""
     position: RankPosition
     """Its `traces` hold the traceback, or the stacks at a fatal signal."""

@@ -1,7 +1,4 @@
-"""All that is known of a stall and of deaths, as lines: for the page, a file or plain text.
-
-What is known of one rank at a stall or at its end: who it is, what its process does, where it stands.
-"""
+"""The evidence of a stall and of deaths as lines: the sentence, and the process and stacks of each rank."""
 
 from __future__ import annotations
 
@@ -20,21 +17,21 @@ from ddptop.render.trouble import stalled_for
 
 def position_lines(
     context: RenderContext,
-    told: RankPosition,
+    position: RankPosition,
     width: int,
     *,
-    blamed: bool = False,
+    responsible: bool = False,
     every: bool = False,
     most: int | None = None,
 ) -> list[Line]:
-    """A heading, then the main thread's stack: at most `most` calls of it.
+    """A heading and the main thread's stack, at most `most` calls of it; with `every` all threads and calls.
 
-    With `every` all calls of it, and all other threads.
+    `responsible`: the stall is due to it.
     """
-    lines = _heading(context, told, width, blamed)
-    if not told.traces:
-        return [*lines, Line(" " * INDENT).add(_silence(told), "dim")]
-    main, *others = told.traces
+    lines = _heading(context, position, width, responsible)
+    if not position.traces:
+        return [*lines, Line(" " * INDENT).add(_no_stack(position), "dim")]
+    main, *others = position.traces
     if every:
         lines.append(_label(context, main))
     lines += stack_lines(context, main, width, every=every, most=most)
@@ -44,20 +41,28 @@ def position_lines(
 
 
 def position_table(context: RenderContext, positions: list[RankPosition], width: int) -> list[Line]:
-    """A title and a row per rank: where each of them stands."""
+    """A title and a row per rank with its position."""
 
     def texts(cell: object) -> list[str]:
-        return [cell(told) for told in positions]  # type: ignore[operator]  # a function of one position
+        return [cell(position) for position in positions]  # type: ignore[operator]  # a function of one position
 
     columns = [
-        table.measured("rank", texts(lambda told: str(told.rank)), 99),
-        table.measured("process", texts(lambda told: context.clean(told.process)), 80, right=False, most=18),
-        table.measured("step", texts(lambda told: count(told.step)), 60),
-        table.measured("sequence", texts(lambda told: count(told.sequence)), 70),
+        table.measured("rank", texts(lambda position: str(position.rank)), 99),
         table.measured(
-            "waits in", texts(lambda told: context.clean(told.operation) or UNKNOWN), 90, right=False, most=36
+            "process", texts(lambda position: context.clean(position.process)), 80, right=False, most=18
         ),
-        table.measured("called at", texts(lambda told: _called_at(context, told.user_call)), 85, right=False),
+        table.measured("step", texts(lambda position: count(position.step)), 60),
+        table.measured("sequence", texts(lambda position: count(position.sequence)), 70),
+        table.measured(
+            "waits in",
+            texts(lambda position: context.clean(position.operation) or UNKNOWN),
+            90,
+            right=False,
+            most=36,
+        ),
+        table.measured(
+            "called at", texts(lambda position: _called_at(context, position.user_call)), 85, right=False
+        ),
     ]
     columns = table.fitting(columns, width - 2, 2)
     rows = [table.body(columns, at, 2) for at in range(len(positions))]
@@ -72,25 +77,25 @@ def _called_at(context: RenderContext, call: Call | None) -> str:
     ).rstrip()
 
 
-def _where_it_is(context: RenderContext, told: RankPosition) -> list[str]:
-    """Its place in the sequence of collectives, in words, as far as it is known."""
-    words = [f"step {count(told.step)}"] if told.step is not None else []
-    words += [f"sequence {count(told.sequence)}"] if told.sequence is not None else []
-    words += [f"group {context.clean(told.group)}"] if told.group not in ("", "0") else []
-    return [*words, f"in {context.clean(told.operation)}"] if told.operation else words
+def _where_it_is(context: RenderContext, position: RankPosition) -> list[str]:
+    """Step, sequence number, process group and collective, as far as known."""
+    words = [f"step {count(position.step)}"] if position.step is not None else []
+    words += [f"sequence {count(position.sequence)}"] if position.sequence is not None else []
+    words += [f"group {context.clean(position.group)}"] if position.group not in ("", "0") else []
+    return [*words, f"in {context.clean(position.operation)}"] if position.operation else words
 
 
-def _heading(context: RenderContext, told: RankPosition, width: int, blamed: bool) -> list[Line]:
-    name = f"rank {told.rank}"
-    who = ", ".join([name, context.clean(told.host) or "host unknown", *_pid(told)])
-    words = [who, context.clean(told.process), *_where_it_is(context, told)]
+def _heading(context: RenderContext, position: RankPosition, width: int, responsible: bool) -> list[Line]:
+    name = f"rank {position.rank}"
+    who = ", ".join([name, context.clean(position.host) or "host unknown", *_pid(position)])
+    words = [who, context.clean(position.process), *_where_it_is(context, position)]
     first, *rest = wrap(" · ".join(words), width - 2)
-    lines = [Line("■ " if blamed else "  ", "bad").add(name, "strong").add(first[cells(name) :], "text")]
+    lines = [Line("■ " if responsible else "  ", "bad").add(name, "strong").add(first[cells(name) :], "text")]
     return lines + [Line("  ").add(text, "text") for text in rest]
 
 
-def _pid(told: RankPosition) -> list[str]:
-    return [f"pid {told.pid}"] if told.pid is not None else []
+def _pid(position: RankPosition) -> list[str]:
+    return [f"pid {position.pid}"] if position.pid is not None else []
 
 
 def _label(context: RenderContext, trace: Trace) -> Line:
@@ -104,53 +109,60 @@ def _label(context: RenderContext, trace: Trace) -> Line:
     return Line(" " * (INDENT - 1)).add(name, "dim")
 
 
-def _silence(told: RankPosition) -> str:
-    if told.process == "stopped":
+def _no_stack(position: RankPosition) -> str:
+    if position.process == "stopped":
         return "stopped by a signal (SIGSTOP) or a debugger: it cannot answer"
-    if told.process == "alive":
+    if position.process == "alive":
         return "it has not answered yet"
-    if told.process == "silent":
+    if position.process == "silent":
         return "it does not answer"
-    return "it could not say where it was"
+    return "its stack is not known"
 
 
 SIDE_BY_SIDE = 120
-"""Cells from which both sides of a mismatch fit next to each other."""
+"""Width from which both sides of a mismatch are drawn next to each other."""
 
 
 def evidence(context: RenderContext, width: int, *, every: bool = False) -> list[Line]:
-    """All of it, unscrolled; nothing where nothing is stalled and nobody has died. `every`: see below."""
-    return _Teller(context, width, every, None).all()
+    """All lines; empty without a stall and without deaths. `every`: all calls of all threads."""
+    return _Evidence(context, width, every, None).all()
 
 
 def brief(context: RenderContext, width: int, most: int) -> list[Line]:
-    """For a reader who has the verdict already: at most `most` calls of those to blame and of who died."""
-    return _Teller(context, width, False, most).all()
+    """Without the sentence: at most `most` calls of the ranks that cause the stall or have died."""
+    return _Evidence(context, width, False, most).all()
 
 
 @dataclass(frozen=True)
-class _Teller:
+class _Evidence:
     context: RenderContext
     width: int
     every: bool
     """All calls of all threads."""
     most: int | None
-    """So many calls of a stack, and none of those who only wait."""
+    """Maximum number of calls of a stack, then without the ranks that only wait; None: no limit."""
 
     def all(self) -> list[Line]:
         stall, deaths = self.context.frame.stall, self.context.frame.deaths
         lines = self.stall(stall) if stall is not None else []
-        told = {one.rank for one in stall.positions if one.traces} if stall is not None else set()
+        shown = {p.rank for p in stall.positions if p.traces} if stall is not None else set()
         for at, death in enumerate(deaths):
             lines += [Line()] if lines and (self.most is None or at == 0) else []
             lines += self.death(death, first=at == 0)
-            if death.rank not in told and (self.most is None or at == 0):
+            if death.rank not in shown and (self.most is None or at == 0):
                 lines += self.one(death.position)
         return lines
 
-    def one(self, told: RankPosition, *, blamed: bool = False, width: int | None = None) -> list[Line]:
+    def one(
+        self, position: RankPosition, *, responsible: bool = False, width: int | None = None
+    ) -> list[Line]:
         return position_lines(
-            self.context, told, width or self.width, blamed=blamed, every=self.every, most=self.most
+            self.context,
+            position,
+            width or self.width,
+            responsible=responsible,
+            every=self.every,
+            most=self.most,
         )
 
     def stall(self, stall: Stall) -> list[Line]:
@@ -160,43 +172,43 @@ class _Teller:
             lines += headline("■", title, self.context.clean(stall.sentence), self.width)
         for text in stall.detail if self.most is None else ():
             lines += [Line("  ").add(part, "dim") for part in wrap(self.context.clean(text), self.width - 2)]
-        blamed = [told for told in stall.positions if told.rank in stall.ranks]
-        others = [told for told in stall.positions if told.rank not in stall.ranks]
-        if stall.kind == "mismatch" and blamed and others:
-            return lines + self.sides(blamed, others)
-        for told in blamed:
-            lines += [*self.gap(lines), *self.one(told, blamed=True)]
+        responsible = [position for position in stall.positions if position.rank in stall.ranks]
+        others = [position for position in stall.positions if position.rank not in stall.ranks]
+        if stall.kind == "mismatch" and responsible and others:
+            return lines + self.sides(responsible, others)
+        for position in responsible:
+            lines += [*self.gap(lines), *self.one(position, responsible=True)]
         if others and not self.every:
             lines += [*self.gap(lines), *position_table(self.context, others, self.width)]
         return lines + self.others(others)
 
     def others(self, others: list[RankPosition]) -> list[Line]:
-        """One after the other; those whose main thread stands at the same place share its stack."""
+        """One after the other; ranks whose main threads have the same stack share it."""
         lines: list[Line] = []
         alike: dict[tuple[Call, ...], list[RankPosition]] = {}
-        for told in others if self.most is None else ():
-            calls = told.traces[0].calls if told.traces and not self.every else ()
-            alike.setdefault(calls or (Call("", told.rank, "", ""),), []).append(told)
+        for position in others if self.most is None else ():
+            calls = position.traces[0].calls if position.traces and not self.every else ()
+            alike.setdefault(calls or (Call("", position.rank, "", ""),), []).append(position)
         for first, *rest in alike.values():
             lines += [Line(), *self.one(first)]
             if rest:
-                who = ranks_phrase([told.rank for told in rest], 0)
-                verb = "stands" if len(rest) == 1 else "stand"
-                lines.append(Line(f"  {who} {verb} at the same place"))
+                who = ranks_phrase([position.rank for position in rest], 0)
+                verb = "has" if len(rest) == 1 else "have"
+                lines.append(Line(f"  {who} {verb} the same stack"))
         return lines
 
-    def sides(self, blamed: list[RankPosition], others: list[RankPosition]) -> list[Line]:
-        """The two sides of a mismatch, beside or below each other; then who else there is."""
-        lines = position_table(self.context, [*blamed, *others], self.width)
+    def sides(self, responsible: list[RankPosition], others: list[RankPosition]) -> list[Line]:
+        """The two sides of a mismatch, beside or below each other; then the other ranks."""
+        lines = position_table(self.context, [*responsible, *others], self.width)
         lines = [Line(), *lines, Line()] if self.most is None else [*lines, Line()]
         if self.width >= SIDE_BY_SIDE:
             half = self.width // 2
-            left = self.one(blamed[0], blamed=True, width=half - 2)
+            left = self.one(responsible[0], responsible=True, width=half - 2)
             lines += beside([line.cut(half - 2) for line in left], self.one(others[0], width=half), half)
         else:
-            lines += [*self.one(blamed[0], blamed=True), Line(), *self.one(others[0])]
-        for told in blamed[1:] if self.most is None else ():
-            lines += [Line(), *self.one(told, blamed=True)]
+            lines += [*self.one(responsible[0], responsible=True), Line(), *self.one(others[0])]
+        for position in responsible[1:] if self.most is None else ():
+            lines += [Line(), *self.one(position, responsible=True)]
         return lines + self.others(others[1:])
 
     def death(self, death: Death, *, first: bool) -> list[Line]:
@@ -215,7 +227,7 @@ class _Teller:
 
 
 def headline(sign: str, title: str, sentence: str, width: int) -> list[Line]:
-    """A loud title and, hanging on it, a sentence."""
+    """A title and a sentence, wrapped below the title."""
     lead = cells(title) + 4
     first, *rest = wrap(f"{'_' * lead} {sentence}", width)
     lines = [Line(f"{sign} {title} ", "bad").add(first[lead:], "strong")]

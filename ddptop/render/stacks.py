@@ -16,13 +16,13 @@ from ddptop.render.text import cells, fit, fit_tail
 INDENT = 4
 
 ONE_LINE = 64
-"""Cells from which place, function and code of a call fit on one line."""
+"""Width from which place, function and code of a call fit on one line."""
 
 WIDE = 110
-"""Cells from which more of a file's path tells more than it costs."""
+"""Width from which more of a file's path is shown."""
 
 FOLDED = 3
-"""So many library calls in a row are shown; of more only the first, which says what they are about."""
+"""Library calls in a row that are shown; of more only the first one is."""
 
 _INSTALLED = re.compile(r"^.*[/\\](?:(?:site|dist)-packages|lib(?:64)?[/\\]python[\d.]+)[/\\]")
 
@@ -32,7 +32,7 @@ def stack_lines(
 ) -> list[Line]:
     """A line per call; on a narrow screen the code of the user's calls goes below.
 
-    `every`: fold nothing; `most`: so many calls, innermost first.
+    `every`: fold no calls; `most`: maximum number of calls, innermost first.
     """
     shown: list[Call | int | str] = list(trace.calls if every else _folded(trace.calls))
     if most is not None and len(shown) > most:
@@ -60,7 +60,7 @@ def _left_out(entry: int | str) -> str:
 def place(call: Call, room: int, folder: str = "") -> str:
     """`data/tokenize.py:88`: the file's name, with as many of its folders as fit into `room` cells.
 
-    `folder`: that of the script; it goes without saying.
+    `folder`: that of the script, which is left out.
     """
     line = f":{call.line}" if call.line else ""
     file = _INSTALLED.sub("", call.file.removeprefix(folder))

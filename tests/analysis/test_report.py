@@ -252,6 +252,6 @@ def test_json_is_the_report_with_its_units(slow: Report) -> None:
     assert data["run"]["exit_code"] == 0
     assert data["run"]["card"]["ddp.static_graph"] is False
     assert data["run"]["started_at"] == 1_700_000_000.0
-    assert data["stragglers"][0]["cause"] == "data"
+    assert data["culprits"][0]["cause"] == "data"
     assert len(data["spans"]) == len(slow.spans)
     assert set(data["ranks"][0]) >= {"lateness_ms", "last_pct", "relative_score", "wait_ms"}

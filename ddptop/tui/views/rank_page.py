@@ -185,7 +185,7 @@ def _position(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
     title = said or ("no progress" if frame.stall else "")
     lines = [rule(width, fit(scene.clean(title), max(8, width - 20)).rstrip(), "7 shows all")]
     best = next((one for one in positions if one.traces), positions[0])
-    lines += position_lines(scene, best, width, blamed=rank in scene.responsible)
+    lines += position_lines(scene, best, width, responsible=rank in scene.responsible)
     return lines[:most]
 
 

@@ -71,7 +71,7 @@ def test_every_rank_has_its_own(stage) -> None:
     check(stage, 0, {(rank, place) for rank in range(4) for place in range(8)})
     assert drift(stage).message == (
         "replicas of 4 ranks differ since the first check, at step 0: never broadcast?; "
-        "which is right cannot be told"
+        "which is right is unknown"
     )
     assert drift(stage).rank is None
 
@@ -81,7 +81,7 @@ def test_of_two_ranks_both_are_named_and_none_is_blamed(make_world) -> None:
     check(stage, 64, ranks=range(2))
     check(stage, 80, {(1, 0)}, ranks=range(2))
     assert drift(stage).message == (
-        "replicas of 2 ranks differ since step 80 (equal at step 64); which is right cannot be told"
+        "replicas of 2 ranks differ since step 80 (equal at step 64); which is right is unknown"
     )
     assert (drift(stage).rank, drift(stage).evidence["majority"]) == (None, False)
 

@@ -10,13 +10,13 @@ from ddptop.analysis.health.exits import (
     ended_badly,
     ended_ns,
     exit_known,
-    fatal_mismatch,
+    follows,
     own_call,
     reason,
 )
 from ddptop.analysis.ranks import SILENT_S
 from ddptop.analysis.stall import sentences
-from ddptop.analysis.stall.mismatch import operation_words
+from ddptop.analysis.stall.mismatch import fatal_mismatch, operation_words
 from ddptop.analysis.stall.rank_position import ended_step, rank_position
 from ddptop.frames.calls import place
 from ddptop.frames.frame import Alert
@@ -159,7 +159,8 @@ def _mismatch(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
 
 
 def _fatal_mismatch(state: RunState) -> Alert | None:
-    sides = fatal_mismatch(state.ranks)
+    ended = ended_badly(state.ranks)
+    sides = fatal_mismatch(state.ranks, ended, [rank for rank in ended[1:] if follows(state.ranks[rank])])
     if not sides:
         return None
     evidence: dict[str, Scalar] = {}

@@ -1,24 +1,17 @@
-"""How the process of a rank exited, in words, and whether that can have been the cause of other exits.
-
-A collective mismatch may kill a rank: gloo aborts where a peer sends more bytes than were expected. Seen with
-torch 2.13: `op.preamble.length <= op.nbytes. 2000 vs 1000` from a gloo thread, SIGABRT without a Python
-exception; the other rank then fails with `Connection reset by peer`, or torchrun ends it first.
-"""
+"""How the process of a rank exited, in words, and whether that can have been the cause of other exits."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from ddptop.analysis.stall.mismatch import operation_words, pending_operation
-from ddptop.frames.calls import collective_called, in_collective, place, user_call
+from ddptop.frames.calls import place, user_call
 from ddptop.frames.phrases import SENT_TO_ALL, ended_by_signal, exit_phrase
 from ddptop.protocol.messages import WELL
 
 if TYPE_CHECKING:
     from ddptop.analysis.ranks import RankState
     from ddptop.frames.stall import Call
-    from ddptop.protocol.evidence import Evidence
 
 _FOLLOWS = re.compile(
     r"connection (reset|closed|refused|was closed)|read error|broken pipe|closed by peer"
@@ -101,57 +94,3 @@ def ended_badly(rank_states: list[RankState]) -> list[int]:
     """
     ranks = [rank for rank, rank_state in enumerate(rank_states) if rank_state.ended_badly]
     return sorted(ranks, key=lambda rank: (follows(rank_states[rank]), ended_ns(rank_states[rank]), rank))
-
-
-class FatalSide(NamedTuple):
-    """What a rank of a fatal mismatch was in; empty texts are unknown."""
-
-    rank: int
-    operation: str
-    call: str
-
-    def words(self) -> str:
-        at = f" ({self.call})" if self.call else ""
-        return f"rank {self.rank} in {self.operation or 'a collective'}{at}"
-
-
-def fatal_mismatch(ranks: list[RankState]) -> list[FatalSide]:
-    """Both sides of the mismatch that killed a rank, or its own one; empty: no rank was aborted so."""
-    ended = ended_badly(ranks)
-    if not ended or not _aborted_in_collective(ranks[ended[0]]):
-        return []
-    sides = [_fatal_side(ended[0], ranks[ended[0]])]
-    sides += [side for side in _peers(ranks, ended) if side is not None][:1]
-    return [side for side in sides if side is not None] if sides[0] is not None else []
-
-
-def _aborted_in_collective(rank_state: RankState) -> bool:
-    last = rank_state.last_words
-    if last is None or rank_state.hello is None or "gloo" not in rank_state.hello.backend:
-        return False
-    aborted = rank_state.signal == "SIGABRT" or (rank_state.signal is None and "Abort" in last.reason)
-    return aborted and in_collective(last.stacks)
-
-
-def _peers(ranks: list[RankState], ended: list[int]) -> list[FatalSide | None]:
-    """What the others were in: those that failed because of it first, then those that answered."""
-    failed = [rank for rank in ended[1:] if follows(ranks[rank])]
-    rest = [rank for rank in range(len(ranks)) if rank not in ended]
-    return [_fatal_side(rank, ranks[rank]) for rank in (*failed, *rest)]
-
-
-def _fatal_side(rank: int, rank_state: RankState) -> FatalSide | None:
-    evidence = rank_state.last_words or rank_state.evidence
-    if evidence is None:
-        return None
-    call = user_call(evidence.stacks)
-    return FatalSide(rank, _operation(evidence), place(call) if call is not None else "")
-
-
-def _operation(evidence: Evidence) -> str:
-    # gloo marks a collective that failed as done: for a rank that has ended use the newest one.
-    newest = evidence.operations[-1] if evidence.operations and evidence.reason else None
-    known = operation_words(pending_operation(evidence) or newest)
-    return (
-        known or collective_called(evidence.stacks) or ("backward" if in_collective(evidence.stacks) else "")
-    )

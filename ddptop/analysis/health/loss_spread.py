@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 STEPS = 100
 """Complete steps that are compared."""
 
-FEW = 32
-"""Fewer steps than this say nothing."""
+MIN_STEPS = 32
+"""Complete steps from which losses are compared."""
 
 EVERY = 32
-"""Complete steps between two looks."""
+"""Complete steps between two evaluations."""
 
 NOISES, LEVELS, SHARE = 3.0, 5.0, 0.1
 """How far apart: in sigmas of the difference, in the others' own distances, as a share of the loss."""
 
-KEEP = 0.6
-"""Share of these thresholds down to which a rank once named keeps the name, so that it does not flicker."""
+HYSTERESIS = 0.6
+"""Share of these thresholds down to which a flagged rank stays flagged: the alert must not flicker."""
 
 
 class Apart(NamedTuple):
@@ -51,14 +51,14 @@ class Apart(NamedTuple):
     steps: int
 
 
-def stands_apart(losses: Column, held: frozenset[int] = frozenset()) -> list[Apart]:
-    """Ranks whose losses (steps, ranks) stand apart, the farthest first; those `held` were named before.
+def stands_apart(losses: Column, flagged: frozenset[int] = frozenset()) -> list[Apart]:
+    """Ranks whose losses (steps, ranks) stand apart, the farthest first; `flagged`: those that did before.
 
-    Steps in which a loss is not known are left out.
+    Steps with an unknown loss are left out.
     """
     losses = losses[np.isfinite(losses).all(axis=1)]
     steps, world = losses.shape
-    if steps < FEW or world < 2:
+    if steps < MIN_STEPS or world < 2:
         return []
     middle = losses[:, ::-1] if world == 2 else np.median(losses, axis=1, keepdims=True)
     apart = np.median(losses - middle, axis=0)
@@ -66,10 +66,10 @@ def stands_apart(losses: Column, held: frozenset[int] = frozenset()) -> list[Apa
     least = np.maximum(NOISES * np.maximum(noise, np.median(noise)), SHARE * np.median(np.abs(losses)))
     if world > 2:
         least = np.maximum(least, LEVELS * np.sort(np.abs(apart))[world // 2])
-    least = least * np.array([KEEP if rank in held else 1.0 for rank in range(world)])
-    found = [rank for rank in range(world) if abs(apart[rank]) > least[rank]]
-    found.sort(key=lambda rank: -abs(apart[rank]))
-    return [_apart(losses, rank) for rank in found]
+    least = least * np.array([HYSTERESIS if rank in flagged else 1.0 for rank in range(world)])
+    result = [rank for rank in range(world) if abs(apart[rank]) > least[rank]]
+    result.sort(key=lambda rank: -abs(apart[rank]))
+    return [_apart(losses, rank) for rank in result]
 
 
 def _apart(losses: Column, rank: int) -> Apart:
@@ -78,62 +78,62 @@ def _apart(losses: Column, rank: int) -> Apart:
 
 
 class LossSpread:
-    """Looks at every 32nd complete step, so that it never depends on who asks for frames."""
+    """Evaluated every 32 complete steps, so that it does not depend on when frames are built."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._found: list[Apart] = []
+        self._apart: list[Apart] = []
         self._since_s = 0.0
         self.restart(0)
 
     def restart(self, world: int) -> None:
-        """Other processes: their losses are compared anew."""
+        """New processes: the comparison starts again."""
         self._losses: Column = np.empty((0, world))
         self._count = 0
-        self._found = []
+        self._apart = []
 
     def take(self, step: CompleteStep, unix_s: float) -> None:
-        """Add the next complete step; `unix_s` is when it got complete."""
+        """Add the next complete step; `unix_s`: when it became complete."""
         losses = [row.loss for row in step.rows]
         if not len(self._losses):
             self._losses = np.full((STEPS, len(losses)), np.nan)
         self._losses[self._count % STEPS] = np.array(losses, np.float64)
         self._count += 1
         if self._count % EVERY == 0:
-            self._look(step.step, unix_s)
+            self._evaluate(step.step, unix_s)
 
-    def _look(self, step: int, unix_s: float) -> None:
-        before = frozenset(one.rank for one in self._found)
+    def _evaluate(self, step: int, unix_s: float) -> None:
+        before = frozenset(rank_loss.rank for rank_loss in self._apart)
         with np.errstate(over="ignore", invalid="ignore"):  # losses may be 1e300
-            self._found = stands_apart(self._losses[: self._count], before)
-        now = frozenset(one.rank for one in self._found)
+            self._apart = stands_apart(self._losses[: self._count], before)
+        now = frozenset(rank_loss.rank for rank_loss in self._apart)
         if not before and now:
             self._since_s = unix_s
-            rank = self._found[0].rank if len(now) == 1 else None
+            rank = self._apart[0].rank if len(now) == 1 else None
             self._log.add(unix_s, "loss_spread", self._words(), severity="warning", rank=rank, step=step)
         elif before and not now:
             self._log.add(unix_s, "loss_spread_end", "the ranks' losses agree again", step=step)
 
     def alert(self) -> Alert | None:
-        """The alert as of the last look."""
-        if not self._found:
+        """The alert as of the last evaluation."""
+        if not self._apart:
             return None
-        first = self._found[0]
+        first = self._apart[0]
         evidence = {
             "loss": round(first.own, 6),
             "others_loss": round(first.others, 6),
             "steps": first.steps,
-            "ranks": len(self._found),
+            "ranks": len(self._apart),
         }
         return Alert("loss_spread", "warning", first.rank, None, self._since_s, self._words(), evidence)
 
     def _words(self) -> str:
-        first, world = self._found[0], self._losses.shape[1]
+        first, world = self._apart[0], self._losses.shape[1]
         if world == 2:
             return (
                 f"losses of ranks 0 1 stand apart: {first.own:.4g} and {first.others:.4g}"
                 if first.rank == 0
                 else f"losses of ranks 0 1 stand apart: {first.others:.4g} and {first.own:.4g}"
             )
-        who = ranks_phrase([one.rank for one in self._found], world)
+        who = ranks_phrase([rank_loss.rank for rank_loss in self._apart], world)
         return f"loss of {who} stands apart: {first.own:.4g} where the others have {first.others:.4g}"

@@ -1,9 +1,8 @@
-"""Replica drift: DDP keeps the parameters of all ranks equal; checksums tell when they are not.
+"""Replica drift: DDP keeps the parameters of all ranks equal; checksums show when they are not.
 
-Each check covers some pieces of a model on all ranks of its process group. Of a piece on which they differ
-the value that more than half of the ranks have is right; without such a majority nobody is blamed.
-
-One check of a model's replicas: what the ranks said of the same pieces after the same step.
+A check covers some pieces of a model on all ranks of its process group: the checksums that they reported of
+the same pieces after the same step. Of a piece on which they differ, the value of more than half of the ranks
+counts as right; without such a majority no rank is flagged.
 """
 
 from __future__ import annotations
@@ -20,31 +19,30 @@ if TYPE_CHECKING:
     from ddptop.analysis.event_log import EventLog
     from ddptop.protocol.messages import Replica, Scalar
 
-MAX_LINES = 64
-"""Different answers to one check that are kept: a healthy group gives one."""
+MAX_ANSWERS = 64
+"""Different reports to one check that are kept; equal replicas give one."""
 
 
-class Opinion(NamedTuple):
-    """What the ranks say of one piece."""
+class PieceResult(NamedTuple):
+    """The result of a check for one piece."""
 
-    told: frozenset[int]
-    """Ranks that said something of it: each takes as many pieces as its budget allows."""
-    odd: tuple[int, ...]
-    """Ranks without the majority's value; all that told where there is none; empty where all are equal."""
-    certain: bool
-    """There is a majority."""
+    reported: frozenset[int]
+    """Ranks that reported it: each takes as many pieces as its budget allows."""
+    differing: tuple[int, ...]
+    """Ranks without the majority's value; all of `reported` without a majority; empty where all are equal."""
+    majority: bool
 
 
 @dataclass(slots=True)
-class _Line:
-    """Ranks that agree as far as each has told, with the longest answer among them."""
+class _Answer:
+    """Ranks whose reports agree as far as each goes, with the longest of these reports."""
 
     values: tuple[int, ...]
     counts: dict[int, int]
-    """Rank -> how many pieces it told."""
+    """Rank to number of pieces that it reported."""
 
     def takes(self, rank: int, values: tuple[int, ...]) -> bool:
-        """Add the rank if it agrees."""
+        """Add the rank if its report agrees."""
         common = min(len(values), len(self.values))
         if values[:common] != self.values[:common]:
             return False
@@ -56,79 +54,81 @@ class _Line:
 
 @dataclass(slots=True)
 class Check:
-    """The answers so far."""
+    """The reports to one check so far."""
 
     pieces: int
-    heard: set[int] = field(default_factory=set)
-    lines: list[_Line] = field(default_factory=list)
+    reported: set[int] = field(default_factory=set)
+    answers: list[_Answer] = field(default_factory=list)
     overflow: set[int] = field(default_factory=set)
-    """Ranks whose answers differed from so many others that they are not kept."""
+    """Ranks whose reports are not kept, because there are too many different ones."""
 
     def add(self, rank: int, values: tuple[int, ...]) -> None:
-        """A rank's answer."""
-        self.heard.add(rank)
-        if any(line.takes(rank, values) for line in self.lines):
+        """Add the report of a rank."""
+        self.reported.add(rank)
+        if any(answer.takes(rank, values) for answer in self.answers):
             return
-        if len(self.lines) < MAX_LINES:
-            self.lines.append(_Line(values, {rank: len(values)}))
+        if len(self.answers) < MAX_ANSWERS:
+            self.answers.append(_Answer(values, {rank: len(values)}))
         else:
             self.overflow.add(rank)
 
     def complete(self, group: tuple[int, ...], present: Set[int]) -> bool:
-        """Every rank of the group (empty: all) that is there has answered."""
+        """Whether every present rank of the group (empty: all ranks) has reported."""
         if not group:
-            return len(self.heard) >= len(present) and present <= self.heard
-        return all(rank in self.heard or rank not in present for rank in group)
+            return len(self.reported) >= len(present) and present <= self.reported
+        return all(rank in self.reported or rank not in present for rank in group)
 
-    def opinions(self) -> Iterator[Opinion]:
-        """Of each piece, the check's first one first."""
-        least = min(min(line.counts.values()) for line in self.lines)
-        everybody = frozenset(self.heard)
-        for i in range(max(len(line.values) for line in self.lines)):
-            if i < least and len(self.lines) == 1:
-                yield Opinion(everybody, (), True)
+    def piece_results(self) -> Iterator[PieceResult]:
+        """The results of all pieces in their order."""
+        least = min(min(answer.counts.values()) for answer in self.answers)
+        every_rank = frozenset(self.reported)
+        for i in range(max(len(answer.values) for answer in self.answers)):
+            if i < least and len(self.answers) == 1:
+                yield PieceResult(every_rank, (), True)
             else:
                 yield self._of(i)
 
-    def _of(self, i: int) -> Opinion:
-        held: dict[int, list[int]] = {}
-        for line in self.lines:
-            ranks = [rank for rank, count in line.counts.items() if count > i]
+    def _of(self, i: int) -> PieceResult:
+        ranks_with: dict[int, list[int]] = {}
+        for answer in self.answers:
+            ranks = [rank for rank, count in answer.counts.items() if count > i]
             if ranks:
-                held.setdefault(line.values[i], []).extend(ranks)
-        told = frozenset(rank for ranks in held.values() for rank in ranks) | self.overflow
-        if len(held) == 1 and not self.overflow:
-            return Opinion(told, (), True)
-        most = max(held, key=lambda value: len(held[value]))
-        certain = 2 * len(held[most]) > len(told)
-        odd = {rank for value, ranks in held.items() if not certain or value != most for rank in ranks}
-        return Opinion(told, tuple(sorted(odd | self.overflow)), certain)
+                ranks_with.setdefault(answer.values[i], []).extend(ranks)
+        reported = frozenset(rank for ranks in ranks_with.values() for rank in ranks) | self.overflow
+        if len(ranks_with) == 1 and not self.overflow:
+            return PieceResult(reported, (), True)
+        most = max(ranks_with, key=lambda value: len(ranks_with[value]))
+        majority = 2 * len(ranks_with[most]) > len(reported)
+        differing = {
+            rank for value, ranks in ranks_with.items() if not majority or value != most for rank in ranks
+        }
+        return PieceResult(reported, tuple(sorted(differing | self.overflow)), majority)
 
 
 OPEN_CHECKS = 8
-"""Checks of one model that wait for ranks; the ranks of a step report within a second or so of each other."""
+"""Incomplete checks of one model; all ranks report a step within about a second."""
 
 MAX_PIECES = 4096
-"""Pieces of one model that are remembered."""
+"""Pieces of one model that are tracked."""
 
 
 class _Key(NamedTuple):
-    """A model of the ranks that reduce its gradients together; no ranks: all."""
+    """A model on the ranks that reduce its gradients together; empty: all ranks."""
 
     model: int
     ranks: tuple[int, ...]
 
 
 class _Equal(NamedTuple):
-    """The last check that saw a piece equal on the ranks that told it, and the last one on all ranks."""
+    """The last check with a piece equal on the ranks that reported it, and the last one with all ranks."""
 
     step: int
-    told: frozenset[int]
+    reported: frozenset[int]
     full: int | None
 
     def of(self, ranks: tuple[int, ...]) -> int | None:
-        """The last check that saw it equal with these ranks among those that told."""
-        return self.step if self.told.issuperset(ranks) else self.full
+        """The last check with the piece equal in which these ranks reported it."""
+        return self.step if self.reported.issuperset(ranks) else self.full
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,25 +136,24 @@ class Drift:
     """A piece on which the ranks differ."""
 
     ranks: tuple[int, ...]
-    """Those without the majority's value; all of them where there is no majority."""
-    certain: bool
-    """There is a majority."""
+    """Those without the majority's value; all of them without a majority."""
+    majority: bool
     since: int
-    """The check that first saw it."""
+    """Step of the first check with the drift."""
     equal: int | None
-    """The last check that saw the piece equal; None: never."""
+    """Step of the last check with the piece equal; None: none."""
     since_s: float
 
 
 class Replicas:
-    """The checks under way and the pieces that differ. Depends on the order of messages alone."""
+    """Incomplete checks and pieces that differ. Depends on the order of messages alone."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self.restart(0)
 
     def restart(self, world: int) -> None:
-        """Other processes: nothing is known of their parameters."""
+        """New processes: nothing is known of their parameters."""
         self._open: dict[_Key, dict[tuple[int, int], Check]] = {}
         self._equal: dict[_Key, dict[int, _Equal]] = {}
         self._drifts: dict[tuple[_Key, int], Drift] = {}
@@ -174,72 +173,74 @@ class Replicas:
         checks = self._open.setdefault(key, {})
         place = (replica.step, replica.first % replica.pieces)
         check = checks.setdefault(place, Check(replica.pieces))
-        if rank in check.heard:
+        if rank in check.reported:
             return
         check.add(rank, replica.values)
         expected = present & {*group} if group else present
         if check.complete(group, present):
-            # Words of a rank come in order: what an older check still lacks will never come.
-            for older in sorted(one for one in checks if one[0] <= replica.step):
-                self._judge(key, checks.pop(older), older, expected, unix_s)
+            # Messages of a rank arrive in order: what an older check still misses will not arrive.
+            for older in sorted(place for place in checks if place[0] <= replica.step):
+                self._evaluate(key, checks.pop(older), older, expected, unix_s)
         elif len(checks) > OPEN_CHECKS:
             oldest = min(checks)
-            self._judge(key, checks.pop(oldest), oldest, expected, unix_s)
+            self._evaluate(key, checks.pop(oldest), oldest, expected, unix_s)
 
     def alert(self) -> Alert | None:
-        """Lasts until the ranks agree again on every piece, or restart."""
+        """The alert of a drift, until the ranks agree again on every piece or restart."""
         if not self._drifts:
             return None
-        (key, _), first = min(self._drifts.items(), key=lambda one: (one[1].since, one[0]))
+        (key, _), first = min(self._drifts.items(), key=lambda entry: (entry[1].since, entry[0]))
         evidence: dict[str, Scalar] = {
             "model": key.model,
             "since_step": first.since,
             "equal_step": first.equal,
             "pieces": len(self._drifts),
             "ranks": len(first.ranks),
-            "majority": first.certain,
+            "majority": first.majority,
         }
-        rank = first.ranks[0] if first.certain else None
+        rank = first.ranks[0] if first.majority else None
         text = drift_words(first, self._world)
         return Alert("replica_drift", "critical", rank, first.since, first.since_s, text, evidence)
 
-    def _judge(
+    def _evaluate(
         self, key: _Key, check: Check, place: tuple[int, int], expected: Set[int], unix_s: float
     ) -> None:
-        """Compare what the ranks said, piece by piece, where at least more than half have said it."""
+        """Compare the reports piece by piece, where more than half of the expected ranks have reported."""
         step, first = place
         before = len(self._drifts)
         equal = self._equal.setdefault(key, {})
-        for i, found in enumerate(check.opinions()):
+        for i, result in enumerate(check.piece_results()):
             piece = (first + i) % check.pieces
-            if step < self._newest.get((key, piece), 0) or 2 * len(found.told) <= len(expected):
+            if step < self._newest.get((key, piece), 0) or 2 * len(result.reported) <= len(expected):
                 continue
             self._newest[key, piece] = step
             known = self._drifts.get((key, piece))
-            if found.odd:
-                self._differs(key, piece, found, step, unix_s)
-            elif found.told >= (expected if known is None else expected & {*known.ranks}):
+            if result.differing:
+                self._differs(key, piece, result, step, unix_s)
+            elif result.reported >= (expected if known is None else expected & {*known.ranks}):
                 self._drifts.pop((key, piece), None)
-            if not found.odd:
-                full = step if found.told >= expected else equal[piece].full if piece in equal else None
-                equal[piece] = _Equal(step, found.told, full)
+            if not result.differing:
+                full = step if result.reported >= expected else equal[piece].full if piece in equal else None
+                equal[piece] = _Equal(step, result.reported, full)
         if before and not self._drifts:
             text = f"the replicas agree again at step {step:,}"
             self._log.add(unix_s, "replica_drift_end", text, step=step)
 
-    def _differs(self, key: _Key, piece: int, found: Opinion, step: int, unix_s: float) -> None:
+    def _differs(self, key: _Key, piece: int, result: PieceResult, step: int, unix_s: float) -> None:
         known = self._drifts.get((key, piece))
         since, since_s = (step, unix_s) if known is None else (known.since, known.since_s)
         equal = self._equal[key].get(piece)
-        drift = Drift(found.odd, found.certain, since, equal.of(found.odd) if equal else None, since_s)
+        drift = Drift(
+            result.differing, result.majority, since, equal.of(result.differing) if equal else None, since_s
+        )
         if not self._drifts:
-            rank = found.odd[0] if found.certain and len(found.odd) == 1 else None
+            rank = result.differing[0] if result.majority and len(result.differing) == 1 else None
             text = drift_words(drift, self._world)
             self._log.add(unix_s, "replica_drift", text, severity="critical", rank=rank, step=step)
         self._drifts[key, piece] = drift
 
     def _forget(self, key: _Key, pieces: int) -> None:
-        """The model is divided in another way now."""
+        """The model is divided into other pieces now."""
         self._pieces[key] = pieces
         self._open.pop(key, None)
         self._equal.pop(key, None)
@@ -256,4 +257,4 @@ def drift_words(drift: Drift, world: int) -> str:
         text = f"{begin} since the first check, at step {drift.since:,}: never broadcast?"
     else:
         text = f"{begin} since step {drift.since:,} (equal at step {drift.equal:,})"
-    return text if drift.certain else f"{text}; which is right cannot be told"
+    return text if drift.majority else f"{text}; which is right is unknown"

@@ -6,10 +6,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddptop.analysis.health.exits import ended_badly
+from ddptop.analysis.ranks import STALE_S
 from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.detection import COMPILE_GRACE_NS, rank_states, stall_limit_ns, stalled_since
-from ddptop.analysis.stall.diagnosis import Diagnosis, diagnose
-from ddptop.analysis.stall.rank_position import rank_position, rank_progress
+from ddptop.analysis.stall.diagnosis import Diagnosis, RankProgress, diagnose
+from ddptop.analysis.stall.rank_position import (
+    DEFAULT_GROUP,
+    answer_since,
+    device_since,
+    rank_position,
+    sequence_of,
+)
+from ddptop.frames.calls import in_collective
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.stall import MAX_POSITIONS, Stall
 from ddptop.protocol.limits import NS
@@ -22,6 +30,9 @@ if TYPE_CHECKING:
 
 ANSWER_NS = 5 * NS
 """Time given to the ranks to answer before a missing answer means something."""
+
+MAX_OPERATIONS = 32
+"""Collectives of one rank that are compared: those in progress are among the newest."""
 
 ALL_THREADS = 2
 """Ranks shown with the stacks of all threads: usually a missing one and one that waits."""
@@ -50,6 +61,31 @@ def stall_diagnosis(state: RunState, statuses: Sequence[RankStatus], now_ns: int
         result = diagnose(progress, awaits_answers=awaits_answers)
     step = min((ranks[rank].step for rank in result.waiting or result.ranks), default=0)
     return replace(result, since_ns=since_ns, step=step, awaits_answers=awaits_answers)
+
+
+def rank_progress(state: RunState, rank: int, since_ns: int, now_ns: int) -> RankProgress:
+    """How far a rank has got, from its heartbeats and its answer."""
+    rank_state = state.ranks[rank]
+    answer = answer_since(rank_state, since_ns)
+    names = {DEFAULT_GROUP} | ({group.name for group in answer.groups} if answer is not None else set())
+    sequences = {name: sequence_of(rank_state, name, answer) for name in sorted(names)}
+    device = device_since(rank_state, since_ns)
+    inside = None
+    if answer is not None:
+        inside = any(not op.done for op in answer.operations) or in_collective(answer.stacks)
+    return RankProgress(
+        rank=rank,
+        step=rank_state.step,
+        bucket=rank_state.bucket,
+        answered=answer is not None,
+        silent=rank_state.stopped
+        or state.interruptions.silence_ns(rank_state.heard_ns, now_ns) > STALE_S * NS,
+        sequences={name: number for name, number in sequences.items() if number is not None},
+        operations=answer.operations[-MAX_OPERATIONS:] if answer is not None else (),
+        inside=inside,
+        device="" if device is None else device.state,
+        device_at=None if device is None or device.state != "collective" else (device.step, device.bucket),
+    )
 
 
 def current_stall(state: RunState, diagnosis: Diagnosis | None, now_ns: int) -> Stall | None:

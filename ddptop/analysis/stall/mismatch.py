@@ -1,17 +1,22 @@
 """The collectives that ranks are in, and mismatches: ranks in different ones at the same sequence number.
 
-A mismatch stalls the run, or kills a rank (`health.exits.fatal_mismatch`).
+A mismatch stalls the run, or kills a rank: gloo aborts where a peer sends more bytes than were expected. Seen
+with torch 2.13: `op.preamble.length <= op.nbytes. 2000 vs 1000` from a gloo thread, SIGABRT without a Python
+exception; the other rank then fails with `Connection reset by peer`, or torchrun ends it first.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from ddptop.frames.calls import collective_called, in_collective, place, user_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ddptop.analysis.ranks import RankState
     from ddptop.protocol.evidence import Evidence, Operation
 
 UNEQUAL_BY_NATURE = ("gather", "scatter", "all_to_all", "alltoall", "send", "recv")
@@ -92,3 +97,57 @@ def _sides(entries: Sequence[tuple[int, Operation]]) -> tuple[Side, ...]:
 def _signature(op: Operation) -> tuple[str, ...]:
     name = op.name.rsplit(":", 1)[-1]
     return (name,) if any(word in name for word in UNEQUAL_BY_NATURE) else (name, op.sizes, op.dtype)
+
+
+class FatalSide(NamedTuple):
+    """What a rank of a fatal mismatch was in; empty texts are unknown."""
+
+    rank: int
+    operation: str
+    call: str
+
+    def words(self) -> str:
+        at = f" ({self.call})" if self.call else ""
+        return f"rank {self.rank} in {self.operation or 'a collective'}{at}"
+
+
+def fatal_mismatch(
+    ranks: Sequence[RankState], ended: Sequence[int], followers: Sequence[int]
+) -> list[FatalSide]:
+    """Both sides of the mismatch that killed a rank, or its own one; empty: no rank was aborted so.
+
+    `ended`: ranks that failed or died, the cause first; `followers`: those of them that failed because of it.
+    """
+    if not ended or not _aborted_in_collective(ranks[ended[0]]):
+        return []
+    own = _fatal_side(ended[0], ranks[ended[0]])
+    if own is None:
+        return []
+    peers = (*followers, *(rank for rank in range(len(ranks)) if rank not in ended))
+    other = next((side for rank in peers if (side := _fatal_side(rank, ranks[rank])) is not None), None)
+    return [own] if other is None else [own, other]
+
+
+def _aborted_in_collective(rank_state: RankState) -> bool:
+    last = rank_state.last_words
+    if last is None or rank_state.hello is None or "gloo" not in rank_state.hello.backend:
+        return False
+    aborted = rank_state.signal == "SIGABRT" or (rank_state.signal is None and "Abort" in last.reason)
+    return aborted and in_collective(last.stacks)
+
+
+def _fatal_side(rank: int, rank_state: RankState) -> FatalSide | None:
+    evidence = rank_state.last_words or rank_state.evidence
+    if evidence is None:
+        return None
+    call = user_call(evidence.stacks)
+    return FatalSide(rank, _operation(evidence), place(call) if call is not None else "")
+
+
+def _operation(evidence: Evidence) -> str:
+    # gloo marks a collective that failed as done: for a rank that has ended use the newest one.
+    newest = evidence.operations[-1] if evidence.operations and evidence.reason else None
+    known = operation_words(pending_operation(evidence) or newest)
+    return (
+        known or collective_called(evidence.stacks) or ("backward" if in_collective(evidence.stacks) else "")
+    )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, cast
 
 from ddptop.analysis.health.exits import ended_badly, ended_ns, own_call, process_words, reason
 from ddptop.analysis.ranks import STALE_S, DeviceWord
-from ddptop.analysis.stall.diagnosis import RankProgress
 from ddptop.analysis.stall.mismatch import operation_words, pending_operation
 from ddptop.frames import calls
 from ddptop.frames.stall import MAX_POSITIONS, Death, RankPosition
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
 
 DEFAULT_GROUP = "0"
 
-MAX_OPERATIONS = 32
-"""Collectives of one rank that are compared: those in progress are among the newest."""
-
 
 def answer_since(rank_state: RankState, since_ns: int) -> Evidence | None:
     """The rank's answer since the stall began; an older one is about another stall."""
@@ -33,37 +29,12 @@ def answer_since(rank_state: RankState, since_ns: int) -> Evidence | None:
     )
 
 
-def _sequence_of(rank_state: RankState, group: str, answer: Evidence | None) -> int | None:
+def sequence_of(rank_state: RankState, group: str, answer: Evidence | None) -> int | None:
     """Collectives that the rank is known to have launched in a group."""
     seen = [state.sequence for state in (answer.groups if answer else ()) if state.name == group]
     if group == DEFAULT_GROUP and rank_state.sequence is not None:
         seen.append(rank_state.sequence)
     return max((number for number in seen if number >= 0), default=None)
-
-
-def rank_progress(state: RunState, rank: int, since_ns: int, now_ns: int) -> RankProgress:
-    """How far a rank has got, from its heartbeats and its answer."""
-    rank_state = state.ranks[rank]
-    answer = answer_since(rank_state, since_ns)
-    names = {DEFAULT_GROUP} | ({group.name for group in answer.groups} if answer is not None else set())
-    sequences = {name: _sequence_of(rank_state, name, answer) for name in sorted(names)}
-    device = device_since(rank_state, since_ns)
-    inside = None
-    if answer is not None:
-        inside = any(not op.done for op in answer.operations) or calls.in_collective(answer.stacks)
-    return RankProgress(
-        rank=rank,
-        step=rank_state.step,
-        bucket=rank_state.bucket,
-        answered=answer is not None,
-        silent=rank_state.stopped
-        or state.interruptions.silence_ns(rank_state.heard_ns, now_ns) > STALE_S * NS,
-        sequences={name: number for name, number in sequences.items() if number is not None},
-        operations=answer.operations[-MAX_OPERATIONS:] if answer is not None else (),
-        inside=inside,
-        device="" if device is None else device.state,
-        device_at=None if device is None or device.state != "collective" else (device.step, device.bucket),
-    )
 
 
 def device_word(event: Event, t_ns: int) -> DeviceWord:
@@ -123,7 +94,7 @@ def rank_position(
         process=process,
         step=rank_state.step,
         bucket=rank_state.bucket,
-        sequence=_sequence_of(rank_state, group, answer),
+        sequence=sequence_of(rank_state, group, answer),
         group=group,
         operation=operation_words(pending_operation(answer, group) or pending_operation(answer)),
         user_call=own_call(rank_state) if ended else calls.user_call(answer.stacks) if answer else None,

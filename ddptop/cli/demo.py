@@ -1,7 +1,7 @@
 """`ddptop demo`: two real DDP ranks on this machine, watched on the live screen.
 
-The demo's processes end when their standard input does: a pipe that the command holds, and closes or leaves
-behind however it ends. So also SIGKILL, and a terminal that is closed, leave nothing behind.
+The demo's processes end when their standard input does: a pipe that the command holds, and closes by any
+kind of exit. So no process is left after SIGKILL or a closed terminal.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ HEADLESS_STEPS = 600
 
 
 def main(options: argparse.Namespace) -> int:
-    """Start the training, show it until the person or the steps end it, and clean up."""
+    """Start the training, show it until the user quits or the steps are done, and clean up."""
     problem = why_unusable("ddptop demo", installed_version())
     if problem is not None:
         raise CliError(problem)
@@ -78,7 +78,7 @@ def _start(name: str, ranks: int, steps: int, output: IO[bytes]) -> subprocess.P
         stdin=subprocess.PIPE,  # the launcher's ranks inherit it
         stdout=output,
         stderr=subprocess.STDOUT,
-        start_new_session=True,  # Ctrl-C ends the watching, and that ends the training in good order
+        start_new_session=True,  # Ctrl-C ends the screen, which then ends the training orderly
     )
 
 
@@ -113,7 +113,7 @@ def wait_for_run(name: str, training: subprocess.Popen[bytes], output: IO[bytes]
 
 
 def watch(run: RunFile, training: subprocess.Popen[bytes], mode: show.Mode, settings: Settings) -> int:
-    """Show the run until it or the person ends; a screen ends with the process `training` as well."""
+    """Show the run until it ends or the user quits; a screen ends with the process `training` as well."""
     from ddptop.sources.live import LiveSource
 
     # The screen ends with the training: it would wait for a key after the last step.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ddptop.recording.reader import Recording
 
 SUFFIX = ".ddptop"
-"""Of a recording's file name; what stands before it is the name of the run."""
+"""Suffix of a recording's file name; the rest is the name of the run."""
 
 WAIT_S = 10.0
 """How long a run is waited for while a launcher is starting it: importing torch takes two seconds, on a
@@ -98,7 +98,7 @@ def newest_recording() -> Path:
 
 
 def recording_of(word: str | None) -> Path:
-    """The recording that a person means by a path, by a run's name or id or how it begins; None: the newest.
+    """The recording that a user means by a path, by a run's name or id or how it begins; None: the newest.
 
     Raises CliError: 3 where there is none, 1 where the run does not record.
     """
@@ -125,16 +125,16 @@ def wait_for_live(word: str | None, wait_s: float | None) -> list[RunFile]:
     `wait_s`: how long to wait at most; None: WAIT_S, and only while a launcher is starting a run.
     """
     deadline = time.monotonic() + (WAIT_S if wait_s is None else wait_s)
-    said = False
+    announced = False
     while True:
         running = live()
         if any(word is None or _begins(run, word) for run in running) or time.monotonic() >= deadline:
             return running
         if wait_s is None and not _run_is_starting(running):
             return running
-        if not said:
+        if not announced:
             note(f"waiting for {'a run to start' if word is None else f'run {word}'}")
-            said = True
+            announced = True
         time.sleep(POLL_S)
 
 

@@ -104,10 +104,10 @@ def show(
     until: threading.Event | None = None,
     view: ViewName | None = None,
 ) -> int:
-    """Start the source, show it until it or the person ends, close it. Returns the exit code.
+    """Start the source, show it until it ends or the user quits, close it. Returns the exit code.
 
-    `until`: set when the process that makes the frames has ended. A screen stays after the end of a run, for
-    the person to leave, but closes then; everything else waits for frames at least until then.
+    `until`: set when the process that makes the frames has ended. A screen stays after the end of a run, but
+    closes then; everything else waits for frames at least until then.
     `view`: the one that the screen begins with, whatever the settings say.
     """
     with _started(source):

@@ -1,4 +1,4 @@
-"""`ddptop demo --simulate RANKS`: made-up ranks, the real collector, the real screen."""
+"""`ddptop demo --simulate RANKS`: simulated ranks, the real collector, the real screen."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEADLESS_STEPS = 120
 
 
 class Simulated:
-    """The processes of a made-up run: its collector, and one that plays all of its ranks."""
+    """The processes of a simulated run: its collector, and one that simulates all of its ranks."""
 
     def __init__(self, name: str, ranks: int, steps: int) -> None:
         """Raises CliError where they cannot be started."""
@@ -72,7 +72,7 @@ class Simulated:
             stdin=subprocess.DEVNULL,
             stdout=self.output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C ends the watching, and that ends the rest in good order
+            start_new_session=True,  # Ctrl-C ends the screen, which then ends the rest orderly
         )
 
     def _end_with_ranks(self) -> None:
@@ -80,14 +80,14 @@ class Simulated:
         self.finish(0 if self._stopped else code)
 
     def finish(self, exit_code: int) -> None:
-        """Bring the run to its end; the second time nothing."""
+        """Finish the run; does nothing the second time."""
         with self._lock:
             over, self._over = self._over, True
             if not over and self._supervisor.finish(exit_code) is None:
                 remove_run_directory(self._directory)
 
     def stop(self) -> None:
-        """End the ranks if they are still at it, then the run."""
+        """End the ranks if they still run, then the run."""
         self._stopped = self.process.poll() is None
         demo.stop(self.process)
         self.finish(0 if self._stopped else self.process.returncode)
@@ -95,7 +95,7 @@ class Simulated:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Start the run, show it until the person or the steps end it, and clean up."""
+    """Start the run, show it until the user quits or the steps are done, and clean up."""
     settings = load(vars(options)).settings
     mode = show.Mode.WATCH if options.headless else show.choose_mode(options, live=True)
     steps = options.steps or (0 if mode is show.Mode.SCREEN else HEADLESS_STEPS)

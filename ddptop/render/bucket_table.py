@@ -98,7 +98,7 @@ def bucket_columns(
 
 
 def bucket_texts(context: RenderContext) -> dict[str, Callable[[BucketFigures], str]]:
-    """What stands in the cells; empty or a dash where it is not known. `~`: of the clock-free fallback."""
+    """The texts of the cells; empty or a dash where not known. `~`: of the clock-free fallback."""
     free = context.frame.group.clock_free
     sign = "~" if free else ""
     shares = dict(zip(map(id, context.frame.buckets), shares_of_best(context), strict=True))

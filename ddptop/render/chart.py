@@ -228,7 +228,7 @@ def no_number(mean: Column, largest: Column) -> Mask:
 
 
 def cells(axis: Axis, across: int, step: Column, time_s: Column, nan_at: Sequence[float]) -> dict[int, Mark]:
-    """Marks by cell of the axis; `nan_at`: moments at which a loss was no number. The gravest is kept."""
+    """Marks by cell of the axis; `nan_at`: moments at which a loss was no number. The most severe is kept."""
     cell_s = axis.bin_s * across
     count = axis.columns // across
     first = int(np.searchsorted(time_s, axis.begin_s))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RenderContext:
-    """A frame and how to draw it. Made anew for every picture."""
+    """A frame and how to draw it. A new one for every picture."""
 
     frame: Frame
     ascii_only: bool = field(default=False, kw_only=True)

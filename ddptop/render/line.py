@@ -26,7 +26,7 @@ SEEN_WHEN_BLANK = frozenset(("badge", "match"))
 """Roles with a ground or a line of their own; a blank of any other has no colour."""
 
 Ground: TypeAlias = Literal["", "cursor", "banner"]
-"""What lies behind a whole line."""
+"""The background of a whole line."""
 
 Piece: TypeAlias = "tuple[str, Role]"
 

@@ -1,4 +1,4 @@
-"""Numbers as a person reads them. What is not known (None, NaN) is a dash, never a zero."""
+"""Numbers as text for users. What is not known (None, NaN) is a dash, never a zero."""
 
 from __future__ import annotations
 

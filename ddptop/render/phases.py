@@ -61,7 +61,7 @@ class Breakdown:
         self.known = ends > 0
         steps = np.where(np.isnan(ranks.step_ms), ends, ranks.step_ms)
         self.full_ms = float(steps.max(initial=0.0))
-        """What the whole width stands for: the slowest rank's step."""
+        """ms of the whole width: the slowest rank's step."""
         self._edges = np.vstack([np.zeros_like(ends), np.cumsum(np.nan_to_num(self.ms), axis=0)])
 
     def column(self, title: str) -> Column:
@@ -119,7 +119,7 @@ def _backward_parts(backward: Column, exposed: Column, waited: Column) -> tuple[
 
 
 def legend(ascii_only: bool, waited_for: Sequence[int], width: int) -> Line:
-    """Sign and name of every part on one line; the whom of the wait gives way first."""
+    """Sign and name of every part on one line; the ranks waited for are left out first."""
     whom = ranks_phrase(list(waited_for), 0 if len(waited_for) <= MAX_LISTED_RANKS else len(waited_for))
     named = {"wait": f"wait for {whom}"} if waited_for else {}
     for names, gap in ((named, 2), (named, 1), ({}, 2), ({}, 1), (SHORT, 1)):

@@ -51,7 +51,7 @@ _LEGEND = (
 
 _CLOCK_FREE = (
     "ms, medians over the last 100 complete steps; clocks too inexact to say which rank is late, so",
-    "~ the shortest collective of all ranks stands for the transfer, and the rest for the wait",
+    "~ the shortest collective of all ranks is taken as the transfer, the rest as the wait",
 )
 
 NOTHING_RECORDED = ("recording stopped", "not recorded", "nothing is recorded", "nothing more is recorded")

@@ -185,7 +185,7 @@ def last_update(age_ms: float) -> str:
 
 
 def mark(context: RenderContext, rank: int) -> Piece:
-    """To be compared; whom a stall is due to; whom the others wait for at every step."""
+    """Marked for comparison, responsible for a stall, or a straggler."""
     if rank == context.marked:
         return "◆", "accent"
     if rank in context.responsible:

@@ -18,7 +18,7 @@ TEXT_GAP = 2
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its title, its width in cells, and what stands in row `i`."""
+    """One column: its title, its width in cells, and the cell of row `i`."""
 
     title: str
     width: int
@@ -87,7 +87,7 @@ def body(columns: Sequence[Column], row: int, gap: int = 1) -> Line:
         text, role = column.cell(row)
         cut = fit_tail(text, column.width) if column.tail else fit(text, column.width, column.right)
         pieces += [between, (cut, role)] if pieces else [(cut, role)]
-    line.width = total(columns, gap)  # known: measured anew for every cell it was a third of a row
+    line.width = total(columns, gap)  # set once: measuring every cell took a third of the time
     return line
 
 

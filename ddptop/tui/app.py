@@ -56,7 +56,7 @@ class DdptopApp(Actions, App[None]):
     end (`source`).
     """
 
-    ENABLE_COMMAND_PALETTE = False  # ours is drawn by lines, takes every key at once and knows ranks and runs
+    ENABLE_COMMAND_PALETTE = False  # ours takes every key at once and has ranks and runs
     AUTO_FOCUS = None
     BINDINGS: ClassVar[list[BindingType]] = [
         # Priority: they are then handled in the order in which they were pressed, before any widget.

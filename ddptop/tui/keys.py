@@ -100,7 +100,7 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a key does. `keys` are Textual's names, `shown` is what stands on the keyboard."""
+    """What a key does. `keys` are Textual's names, `shown` is their label."""
 
     keys: str
     shown: str

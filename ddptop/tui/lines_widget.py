@@ -34,7 +34,7 @@ class LinesWidget(Widget):
         self._strips: list[Strip] = []
 
     def show_lines(self, lines: list[Line], palette: Palette) -> int:
-        """Replace the picture; returns how many lines had to be drawn anew."""
+        """Replace the picture; returns how many lines were redrawn."""
         width = self.size.width
         whole = palette is not self._palette or len(lines) != len(self._lines)
         self._palette = palette
@@ -57,7 +57,7 @@ class LinesWidget(Widget):
         self._on_new_size()
 
     def forget(self) -> None:
-        """Draw everything anew next time: the width has changed."""
+        """Redraw everything next time: the width has changed."""
         self._lines, self._palette = [], None
 
     def target_at(self, y: int) -> int | None:

@@ -1,6 +1,6 @@
 """The text of a filter or search: plain words, `/regular expressions/`, and `!` for not.
 
-Words stand beside each other for *and*. Case does not count. A word that means nothing as plain text, but
+Several words are combined by *and*. Case does not count. A word that means nothing as plain text, but
 reads as a regular expression, is taken as one: `node[0-3]` need not be wrapped in slashes.
 """
 

@@ -30,7 +30,7 @@ class RunChoice:
 
 
 class Runs(Protocol):
-    """Finds and opens runs. Both may take a while: they are called in a thread."""
+    """Finds and opens runs. Both may be slow: they are called in a thread."""
 
     def choices(self) -> Sequence[RunChoice]:
         """All there are: live ones first, newest first. Raises ValueError with the reason for none at all."""
@@ -42,8 +42,8 @@ class Runs(Protocol):
 class NoSource:
     """The source before a run is chosen: no frames, and a line that says what to do."""
 
-    def __init__(self, said: str = "choose a run: Enter opens it") -> None:
-        self._said = said
+    def __init__(self, text: str = "choose a run: Enter opens it") -> None:
+        self._text = text
 
     def start(self) -> None:
         """Nothing to start."""
@@ -53,7 +53,7 @@ class NoSource:
 
     def status(self) -> str | None:
         """What to do."""
-        return self._said
+        return self._text
 
     def failure(self) -> str | None:
         """Nothing to fail."""

@@ -1,6 +1,6 @@
 """What a view draws: a frame, and the place of the user in it (view, cursors, filters).
 
-The place is changed by keys and the mouse; what it shows is drawn anew with every frame.
+The place is changed by keys and the mouse; its contents come from every new frame.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ChartState:
     log_loss: bool = False
     """The loss on a logarithmic axis."""
     at_s: float | None = None
-    """Where the crosshair stands, in seconds since the run began; None: there is none."""
+    """Position of the crosshair in seconds since the run began; None: there is none."""
     plots: tuple[Plot, ...] = ()
     """Every chart on the screen."""
 
@@ -93,7 +93,7 @@ class Scroll:
     page: int = 1
     """Lines that are on the screen."""
     hit: int | None = None
-    """The line of a page of text on which a search stands."""
+    """On a page of text: the line of the current match."""
 
     def fitted(self, total: int, height: int) -> tuple[Scroll, range]:
         """For `total` lines of which `height` can be shown: cursor and first line, and the lines to show.
@@ -147,7 +147,7 @@ class Place:
     inverted: bool = False
     """Reversed order."""
     follow: bool = False
-    """The rank is kept in view whatever the filter says."""
+    """The rank is shown even where the filter hides it."""
     marked: int | None = None
     """The rank that another one is to be compared with."""
     filter: str = ""
@@ -211,7 +211,7 @@ TO_STALL = -1
 
 @dataclass(frozen=True)
 class Scene(RenderContext):
-    """A frame, a place in it and how to draw. Made anew for every picture."""
+    """A frame, a place in it and how to draw. A new one for every picture."""
 
     place: Place
     frozen: bool = field(default=False, kw_only=True)

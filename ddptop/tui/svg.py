@@ -175,9 +175,9 @@ def _written(drawing: _Drawing) -> Iterator[str]:
         yield f'<path {how}{ink} d="{"".join(paths)}"/>'
     for (colour, bold, under), letters in drawing.texts.items():
         if letters:
-            loud = ' font-weight="bold"' if bold else ""
+            weight = ' font-weight="bold"' if bold else ""
             line = ' text-decoration="underline"' if under else ""
-            yield f'<g fill="{colour}"{loud}{line}>{"".join(letters)}</g>'
+            yield f'<g fill="{colour}"{weight}{line}>{"".join(letters)}</g>'
 
 
 def _colour(style: Style) -> str:

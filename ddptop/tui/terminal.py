@@ -77,7 +77,7 @@ def ended_by_signals(end: Callable[[int], object]) -> Iterator[None]:
     """In the block, a signal of ENDING calls `end(128 + its number)` from the running event loop.
 
     A signal that is ignored (nohup, a background job) stays ignored. After the first one, those that follow
-    are ignored for good: a closing terminal sends several, and the end shall not be interrupted.
+    are ignored: a closing terminal sends several, and closing must not be interrupted.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

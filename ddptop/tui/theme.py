@@ -1,7 +1,7 @@
 """Colours: three themes of our own, and the style of every role in whatever theme is chosen.
 
-Phases differ in lightness as well as in hue, and in their glyphs. Waiting is the palest of them:
-work stands out and waste looks empty. Red is for stalled, lost and failed alone.
+Phases differ in lightness as well as in hue, and in their glyphs. Wait has the least contrast:
+work is seen first, and lost time looks empty. Red is for stalled, lost and failed alone.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class Palette:
 
     def _style(self, role: Role, ground: Ground, behind: Color) -> Style:
         if ground == "banner" or role == "badge":
-            loud = self._named("banner", "warning")
-            return Style(color=self._background.rich_color, bgcolor=loud.rich_color, bold=True)
+            emphasis = self._named("banner", "warning")
+            return Style(color=self._background.rich_color, bgcolor=emphasis.rich_color, bold=True)
         bold = role in ("strong", "bad", "accent", "match")
         colour = self._colour("warn" if role == "match" else role)
         # Underlined too, for terminals without colour.
@@ -155,16 +155,16 @@ class Palette:
         own = self._theme.variables.get(f"ddptop-{name}")
         try:
             return Color.parse(own or self._system[borrowed])
-        except ColorParseError:  # some themes of Textual leave a colour to the terminal
+        except ColorParseError:  # some themes of Textual use the terminal's colour
             return self._background.inverse
 
 
 def _basic_style(role: Role, ground: Ground) -> Style:
     if ground == "banner" or role == "badge":
         return Style(color="black", bgcolor="yellow", bold=True)
-    loud = role in ("strong", "bad", "accent", "match") or ground == "cursor"
+    emphasis = role in ("strong", "bad", "accent", "match") or ground == "cursor"
     colour = _BASIC.get(role, "default")
-    return Style(color=colour, bgcolor="default", bold=loud, underline=True if role == "match" else None)
+    return Style(color=colour, bgcolor="default", bold=emphasis, underline=True if role == "match" else None)
 
 
 _PALE = frozenset(("dim", "faint", "rule", "wait"))
@@ -174,5 +174,7 @@ _PALE = frozenset(("dim", "faint", "rule", "wait"))
 def _plain_style(role: Role, ground: Ground) -> Style:
     if ground == "banner" or role == "badge":
         return Style(reverse=True, bold=True)
-    loud = role in ("strong", "bad", "accent", "match") or ground == "cursor"
-    return Style(bold=loud, dim=role in _PALE and not loud, underline=True if role == "match" else None)
+    emphasis = role in ("strong", "bad", "accent", "match") or ground == "cursor"
+    return Style(
+        bold=emphasis, dim=role in _PALE and not emphasis, underline=True if role == "match" else None
+    )

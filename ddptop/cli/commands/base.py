@@ -49,7 +49,7 @@ class Command:
         """Declare the subcommand's arguments."""
 
     def run(self, options: argparse.Namespace) -> int:
-        """Do it and return the exit code. Raises CliError for whatever a person can put right."""
+        """Run the command and return the exit code. Raises CliError for what the user can correct."""
         raise NotImplementedError
 
 

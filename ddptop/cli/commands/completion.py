@@ -50,7 +50,7 @@ def _names() -> int:
 
 
 NAMES = "ddptop completion names 2>/dev/null"
-"""Asked whenever a person completes, so that a run started a minute ago is offered."""
+"""Asked whenever a user completes, so that a run started a minute ago is offered."""
 
 _BASH = """\
 # ddptop completion for bash: put `eval "$(ddptop completion bash)"` into ~/.bashrc

@@ -32,7 +32,7 @@ class Demo(Command):
             "--simulate",
             type=_simulated,
             metavar="RANKS",
-            help="no training: made-up messages of so many ranks through the real collector",
+            help="no training: simulated messages of so many ranks through the real collector",
         )
         parser.add_argument(
             "--steps", type=_steps, default=None, metavar="N", help="end after so many steps (default: go on)"

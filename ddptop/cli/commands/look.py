@@ -88,7 +88,7 @@ def _seconds(text: str) -> float:
 
 
 def show_live(run: RunFile, options: argparse.Namespace, mode: Mode) -> int:
-    """Show a live run until it ends or the person leaves."""
+    """Show a live run until it ends or the user quits."""
     from ddptop.cli.settings import load
     from ddptop.cli.show import show
     from ddptop.sources.live import LiveSource
@@ -97,7 +97,7 @@ def show_live(run: RunFile, options: argparse.Namespace, mode: Mode) -> int:
 
 
 def show_picker(options: argparse.Namespace) -> int:
-    """Let the person choose on the screen, and look at one run after the other."""
+    """Let the user choose on the screen, and show one run after the other."""
     from ddptop.cli.settings import load
     from ddptop.cli.show import Mode, show
     from ddptop.tui.runs import NoSource
@@ -106,7 +106,7 @@ def show_picker(options: argparse.Namespace) -> int:
 
 
 def pick(running: Sequence[RunFile]) -> RunFile:
-    """Let the person choose by number. Without a terminal raises CliError (3) with the list."""
+    """Let the user choose by number. Without a terminal raises CliError (3) with the list."""
     from ddptop.cli.runs import of_live, table
     from ddptop.cli.show import has_terminal
 
@@ -121,7 +121,7 @@ def pick(running: Sequence[RunFile]) -> RunFile:
         print("Number of the run to look at [1]: ", end="", file=sys.stderr, flush=True)
         answer = sys.stdin.readline()
         if not answer:
-            raise KeyboardInterrupt  # Ctrl-D: they changed their mind
+            raise KeyboardInterrupt  # Ctrl-D
         text = answer.strip() or "1"
         if text.isdecimal() and 1 <= int(text) <= len(running):
             return running[int(text) - 1]

@@ -53,7 +53,7 @@ class Ls(Command):
 
 
 class Rm(Command):
-    """Removes recordings that a person names."""
+    """Removes recordings that a user names."""
 
     name = "rm"
     summary = "Remove recordings."
@@ -66,7 +66,7 @@ class Rm(Command):
         )
 
     def run(self, options: argparse.Namespace) -> int:
-        """Remove them; nothing is removed where one of them cannot be meant."""
+        """Remove them; nothing is removed where one of them does not match."""
         for path in [_only_match(word) for word in options.runs]:
             _remove(path, dry_run=False)
         return Exit.DONE
@@ -105,7 +105,7 @@ class Prune(Command):
 
 
 def _only_match(word: str) -> Path:
-    """The recording called so. Raises CliError: 3 where none or several are, 1 while it is being written."""
+    """The recording of this name. Raises CliError: 3 for none or several, 1 while it is being written."""
     from ddptop.cli.find import SUFFIX, live, recorded
 
     running = live()

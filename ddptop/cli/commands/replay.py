@@ -10,7 +10,7 @@ from ddptop.cli.commands.base import Command, add_screen_options
 from ddptop.cli.errors import CliError, Exit
 
 MAX_SPEED = 1000.0
-"""An hour in under four seconds; beyond it a person uses `g`, or says `max`."""
+"""An hour in under four seconds; faster is `max`, or the key `g`."""
 
 
 class Replay(Command):
@@ -63,7 +63,7 @@ def show_recording(
     at_end: bool = False,
     compare: Path | None = None,
 ) -> int:
-    """Show a recording from its beginning, from step `at`, or standing at its end; beside it `compare`.
+    """Show a recording from its beginning, from step `at`, or paused at its end; beside it `compare`.
 
     Raises CliError: 3 no such recording, 4 not allowed to read it, 2 no such step in it.
     """

@@ -73,7 +73,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Cross:
-    """Where the crosshair stands."""
+    """The position of the crosshair."""
 
     at_s: float
     moment: Callable[[int], tuple[str, ...]]

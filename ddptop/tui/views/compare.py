@@ -1,4 +1,4 @@
-"""Two ranks side by side, figure by figure, with the sign and size of what lies between them.
+"""Two ranks side by side, figure by figure, with the sign and size of the difference.
 
 Two recordings side by side, at the same step: figures, differences, buckets, and both their curves.
 """
@@ -112,7 +112,7 @@ def _signed(figure: Figure, apart: float, beside: float) -> str:
         return UNKNOWN
     text = figure.text(abs(apart))
     decimals = figure.text(beside).partition(".")[2]
-    if "e" in text and decimals.isdecimal():  # as many places as the figures that it stands beside
+    if "e" in text and decimals.isdecimal():  # as many decimals as the figures beside it
         text = f"{abs(apart):.{len(decimals)}f}"
     if not any(letter in "123456789" for letter in text):
         return "0"
@@ -254,7 +254,7 @@ def _difference(a: float | None, b: float | None, digits: int, more: bool) -> tu
 
 
 def _buckets_of_runs(first: Frame, second: Frame, width: int) -> list[Line]:
-    """Both layouts by index; a bucket that only one of them has stands with dashes."""
+    """Both layouts by index; a bucket that only one of them has gets dashes."""
     a, b = ({one.index: one for one in frame.buckets if one.model == 0} for frame in (first, second))
     columns = ("wait A", "wait B", "move A", "move B", "busbw A", "busbw B")
     head = (

@@ -15,7 +15,7 @@ from ddptop.tui.prompt import prompt_line
 from ddptop.tui.scene import Scene
 
 _ALWAYS = ("?", "q")
-"""Kept, however narrow the terminal is; they stand at the end."""
+"""Shown at the end of the line, however narrow the terminal is."""
 
 _FIRST = ("/", "space", ":", "s", "c", "F", "r")
 """Keys without a place of their own, the most useful first."""
@@ -118,7 +118,7 @@ _MARKS: dict[str, tuple[str, Role]] = {
 }
 
 _SEVERITY: tuple[Role, ...] = ("dim", "warn", "bad")
-"""Of marks in the same cell the gravest is seen."""
+"""Of marks in the same cell the most severe is shown."""
 
 
 def banner(scene: Scene, width: int) -> Line | None:

@@ -53,7 +53,7 @@ def _widest_gap(parts: list[Line], width: int) -> int:
 
 
 def state(scene: Scene) -> Line:
-    """Sign and word of the run's state, louder when the picture is not of now."""
+    """Sign and word of the run's state, emphasized when the picture is not live."""
     frame, played = scene.frame, scene.frame.playback
     line = Line()
     if scene.failure is not None:

@@ -1,6 +1,6 @@
 """The heat map of any figure: ranks x recent steps, or hosts x local ranks as they are now.
 
-Hosts stand below each other, in several blocks beside each other.
+Hosts are listed below each other, in several blocks beside each other.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ def _axis(steps: tuple[int, ...], chosen: int, label: int, cell: int) -> Line:
 def _cells(
     line: Line, levels: list[int], shades: Shades, cell: int, chosen: int | None, ascii_only: bool
 ) -> None:
-    """Runs of one shade, so that a line of a calm map is one piece."""
+    """Runs of one shade, so that a line of equal cells is one piece."""
     run, before = "", None
     for at, level in enumerate(levels):
         glyph, role = shades.sign(level, ascii_only)

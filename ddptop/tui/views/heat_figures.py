@@ -138,13 +138,13 @@ def under_cursor(
 
 GLYPHS, PLAIN = " ░▒▓█", " .:+#"
 ROLES: tuple[Role, ...] = ("faint", "backward", "forward", "data", "warn")
-"""Of a shade. The lowest is blank: what is as usual is to look calm."""
+"""Of a shade. The lowest is blank: usual values are not emphasized."""
 
 UNSEEN: tuple[str, Role] = ("·", "faint")
 """Where nothing is known; never a shade."""
 
 RARE = 99.0
-"""Percentile of the cells that the loudest shade begins near: one hiccup must not pale all other trouble."""
+"""Percentile of the cells that the loudest shade begins near: one outlier must not hide all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,9 @@ class Shades:
         low = float(np.median(ranked)) if usual is None and len(ranked) else sign * (usual or 0.0)
         high = float(np.percentile(ranked, RARE)) if len(ranked) else low
         if high - low <= least and len(ranked):
-            high = float(ranked[np.isfinite(ranked)].max())  # all others are calm: nothing to pale
+            high = float(
+                ranked[np.isfinite(ranked)].max()
+            )  # all others are usual: the rare one sets the range
         step = max(high - low, least) / 5
         first, second, third, fourth = (sign * (low + step * i) for i in range(1, 5))
         return cls((first, second, third, fourth), down)

@@ -175,14 +175,14 @@ def _collectives(scene: Scene, rank: int) -> str:
 
 
 def _position(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
-    """Where it stands in a stall, or how it ended; with the key that shows all of it."""
+    """Its position in a stall, or how it exited; with the key that shows more."""
     frame = scene.frame
     positions = [death.position for death in frame.deaths if death.rank == rank]
     positions += [one for one in (frame.stall.positions if frame.stall else ()) if one.rank == rank]
     if not positions or most < 3:
         return []
-    said = next((death_phrase(death) for death in frame.deaths if death.rank == rank), "")
-    title = said or ("no progress" if frame.stall else "")
+    exit_text = next((death_phrase(death) for death in frame.deaths if death.rank == rank), "")
+    title = exit_text or ("no progress" if frame.stall else "")
     lines = [rule(width, fit(scene.clean(title), max(8, width - 20)).rstrip(), "7 shows all")]
     best = next((one for one in positions if one.traces), positions[0])
     lines += position_lines(scene, best, width, responsible=rank in scene.responsible)

@@ -182,7 +182,7 @@ def _with_matches(columns: list[table.Column], body: Line, pattern: re.Pattern[s
     """Matches are marked where the filter looks: in words, not in figures."""
     line = Line()
     for at, piece in enumerate(body.pieces):
-        title = columns[at // 2].title if at % 2 == 0 else ""  # gaps stand between the columns
+        title = columns[at // 2].title if at % 2 == 0 else ""  # every second piece is a gap
         line.pieces += marked(piece, pattern) if title in ("host", "dev", "state") else [piece]
     line.width = body.width
     return line

@@ -48,7 +48,7 @@ DEFAULTS: Mapping[str, Scalar] = {
 """Defaults of DistributedDataParallel: other values are emphasized."""
 
 _PLACES = {name: place for place, name in enumerate(sorted(DEFAULTS))}
-"""Options that a person can set come before what follows from them."""
+"""Options of the user, before values that follow from them."""
 
 _YES_NO = frozenset(
     {"broadcast_buffers", "find_unused_parameters", "gradient_as_bucket_view", "static_graph"}
@@ -100,8 +100,8 @@ def _from_environment(name: str) -> bool:
 
 def _option(name: str, value: Scalar) -> Fact:
     usual = DEFAULTS.get(name)
-    loud: Role = "strong" if usual is not None and value != usual else "text"
-    return Fact(name, _words(name, value), loud)
+    role: Role = "strong" if usual is not None and value != usual else "text"
+    return Fact(name, _words(name, value), role)
 
 
 def _words(name: str, value: Scalar) -> str:
@@ -122,7 +122,7 @@ NAME, VALUE = 26, 13
 """Cells for the name of a fact, at most, and what its value needs for a column of its own."""
 
 FEW_HOSTS = 8
-"""More than these stand at the end of the page."""
+"""More than these come at the end of the page."""
 
 MAX_HOSTS = 64
 """Hosts in the table: those that lost records or whose clock is known worst come first."""

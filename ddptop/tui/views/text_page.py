@@ -39,7 +39,7 @@ def _next(hits: list[int], here: int, by: int) -> int | None:
 
 
 def _here(line: Line) -> Line:
-    """The same line, of which it is seen that the search stands on it."""
+    """The same line, marked as the current match."""
     chosen = Line(ground="cursor").extend(line)
     chosen.target = line.target
     return chosen

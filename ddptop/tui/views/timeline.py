@@ -77,7 +77,7 @@ def _lane(scene: Scene, stall: Stall, rank: int, text: str, label: int, bar: int
 
 
 def _bar(scene: Scene, stall: Stall, rank: int, width: int) -> Line:
-    """What usually lies behind the rank, then what it is in: no time is known of either in this step."""
+    """The usual time of the phases it has done, then its current phase: this step has no times yet."""
     plain = scene.ascii_only
     now = "wait" if rank in stall.waiting else scene.frame.ranks.phase[rank]
     names = [part.name for part in PARTS]
@@ -163,7 +163,7 @@ def _head(scene: Scene, shown: Timeline, state: TimelineState, width: int) -> Li
 
 
 def _words(scene: Scene, shown: Timeline, state: TimelineState) -> tuple[str, Role, str]:
-    """Sign, role and what is to be said of this step; what makes it less than it seems comes first."""
+    """Sign, role and notes on this step; limits of its figures come first."""
     notes = []
     sign, role = ("●", "good")
     if state.step is not None and state.step != shown.step:

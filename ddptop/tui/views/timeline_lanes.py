@@ -43,7 +43,7 @@ class Plan:
 
     @classmethod
     def of(cls, shown: Timeline, state: TimelineState, width: int) -> Plan:
-        """The figures give way to the axis, bytes first."""
+        """Where the axis needs the room, figures are left out, bytes first."""
         rank = max((len(str(lane.rank)) for lane in shown.lanes), default=1)
         bucket = max((len(_name(shown, place)) for place in range(len(shown.reduces))), default=2)
         label = rank + bucket + 4

@@ -74,7 +74,7 @@ def count_lost(state: RunState, rank_state: RankState, session: Session, stop: i
 
 
 def count_unsent(state: RunState, rank_state: RankState, steps: int, t_ns: int) -> int:
-    """The process of this rank is gone and had finished so many steps; returns how many rows it kept."""
+    """The process of a rank has exited after so many steps; returns how many rows it did not send."""
     session = state.sessions.get(rank_state.session)
     if session is None or steps <= session.next_step:
         return 0
@@ -131,14 +131,14 @@ PLAIN_FAILURE = 1
 
 def on_event(state: RunState, event: Event, t_ns: int) -> None:
     """Take one event. What names a rank or a process that is not there is ignored."""
-    member = state.ranks[event.rank] if 0 <= event.rank < len(state.ranks) else None
+    rank_state = state.ranks[event.rank] if 0 <= event.rank < len(state.ranks) else None
     if event.kind in _OF_RANKS:
         if (
-            member is not None
-            and member is not ABSENT
-            and event.fields.get("session", member.session) == member.session
+            rank_state is not None
+            and rank_state is not ABSENT
+            and event.fields.get("session", rank_state.session) == rank_state.session
         ):
-            _OF_RANKS[event.kind](state, event, member, t_ns)
+            _OF_RANKS[event.kind](state, event, rank_state, t_ns)
     elif event.kind in ("recording", "thinned"):
         state.kept_every = _whole(event.fields.get("every")) or state.kept_every
         beats_s = event.fields.get("beats_s")
@@ -148,7 +148,7 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
         state.log.add(state.unix_s(t_ns), "recording", state.recording_trouble[1], severity="warning")
     elif event.kind == "rank_returned":
         return_to_session(state, _whole(event.fields.get("session")) or 0, t_ns)
-        _log(state, event, "reports again: the process that took its place has ended", t_ns)
+        _log(state, event, "reports again: the process that replaced it has exited", t_ns)
     elif event.kind == "refused_messages":
         _refused(state, event, t_ns)
     elif event.kind == "settings":
@@ -170,7 +170,7 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
         state.log.add(state.unix_s(t_ns), event.kind, text, severity="warning")
     elif event.kind not in LOGGED_ELSEWHERE:
         text = event.kind.replace("_", " ") + (f": {_text(event)}" if _text(event) else "")
-        if member is not None:
+        if rank_state is not None:
             _log(state, event, text, t_ns)
         else:
             step = event.step if event.step >= 0 else None
@@ -187,74 +187,74 @@ def _refused(state: RunState, event: Event, t_ns: int) -> None:
         state.log.add(state.unix_s(t_ns), event.kind, text, severity="warning")
 
 
-def _lost(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
-    if member.bye is not None:
+def _lost(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+    if rank_state.bye is not None:
         return
-    member.gone_ns = t_ns
+    rank_state.gone_ns = t_ns
     state.presence_changed()
-    _note_exit(event, member, t_ns)
-    text = describe_exit(member) if exit_known(member) else "lost: no process any more"
+    _note_exit(event, rank_state, t_ns)
+    text = describe_exit(rank_state) if exit_known(rank_state) else "lost: no process any more"
     _log(state, event, text, t_ns, severity="critical")
 
 
-def _exited(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
+def _exited(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     """The exit code is known: of a process that sent BYE, or later than its loss."""
-    _note_exit(event, member, t_ns)
+    _note_exit(event, rank_state, t_ns)
     if event.fields.get("left"):
-        if member.signal is not None or member.exit_code:
-            _log(state, event, f"{process_words(member)}, after it had left its group", t_ns)
-    elif member.signal is not None:
-        _log(state, event, f"was ended by {member.signal}", t_ns, severity="critical")
-    elif member.exit_code and (member.exit_code != PLAIN_FAILURE or not reason(member)):
-        _log(state, event, f"exited with code {member.exit_code}", t_ns, severity="critical")
+        if rank_state.signal is not None or rank_state.exit_code:
+            _log(state, event, f"{process_words(rank_state)}, after it had left its group", t_ns)
+    elif rank_state.signal is not None:
+        _log(state, event, f"was ended by {rank_state.signal}", t_ns, severity="critical")
+    elif rank_state.exit_code and (rank_state.exit_code != PLAIN_FAILURE or not reason(rank_state)):
+        _log(state, event, f"exited with code {rank_state.exit_code}", t_ns, severity="critical")
 
 
-def _note_exit(event: Event, member: RankState, t_ns: int) -> None:
+def _note_exit(event: Event, rank_state: RankState, t_ns: int) -> None:
     code, signal = event.fields.get("exit_code"), event.fields.get("signal")
-    if member.exit_ns is None and (code is not None or signal is not None):
-        member.exit_ns = t_ns
+    if rank_state.exit_ns is None and (code is not None or signal is not None):
+        rank_state.exit_ns = t_ns
     if isinstance(code, int):
-        member.exit_code = code
+        rank_state.exit_code = code
     if isinstance(signal, str) and signal:
-        member.signal = signal
+        rank_state.signal = signal
 
 
-def _process(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
+def _process(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     stopped = event.fields.get("state") == "stopped"
-    if stopped != member.stopped:
-        member.stopped = stopped
-        text = "was stopped (SIGSTOP)" if stopped else "goes on: its process is running again"
+    if stopped != rank_state.stopped:
+        rank_state.stopped = stopped
+        text = "was stopped (SIGSTOP)" if stopped else "continues: its process is running again"
         _log(state, event, text, t_ns, severity="warning" if stopped else "info")
 
 
-def _warned(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
+def _warned(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     _log(state, event, f"was warned: {_text(event)}", t_ns, severity="warning")
 
 
-def _phase(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
-    member.declare(event.kind == "phase_begins", t_ns)
+def _phase(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+    rank_state.declare(event.kind == "phase_begins", t_ns)
     state.excused_ns = t_ns
 
 
-def _timer(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
+def _timer(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     ready_us, end_us = event.fields.get("ready_us"), event.fields.get("end_us")
     if isinstance(ready_us, (int, float)) and isinstance(end_us, (int, float)):
         state.timers.take(event.rank, ready_us, end_us)
 
 
-def _device(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
-    member.device = device_word(event, t_ns)
+def _device(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+    rank_state.device = device_word(event, t_ns)
 
 
-def _unsent(state: RunState, event: Event, member: RankState, t_ns: int) -> None:
+def _unsent(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     steps, exact = event.fields.get("steps"), event.fields.get("exact")
-    lost = count_unsent(state, member, steps, t_ns) if type(steps) is int else 0
+    lost = count_unsent(state, rank_state, steps, t_ns) if type(steps) is int else 0
     if exact and lost:
         text = f"ended before {lost:,} finished step{'' if lost == 1 else 's'} could be sent"
         _log(state, event, text, t_ns, severity="warning")
     elif not exact:
         least = f"{lost:,} of them at least" if lost else "how many is not known"
-        text = f"ended without a word: its last steps may be missing, {least}"
+        text = f"exited without BYE: its last steps may be missing, {least}"
         _log(state, event, text, t_ns, severity="warning")
 
 

@@ -87,7 +87,7 @@ class RankState:
     delay_ns: int = 0
     """Least time from a reading of its own clock to its arrival: what its clock is behind, at most."""
     stood_ns: int = 0
-    """How long its step had stood at that reading."""
+    """For how long its step had not changed at that reading."""
     step: int = 0
     progress: Progress | None = None
     rss_bytes: int | None = None
@@ -98,7 +98,7 @@ class RankState:
     memory: Memory | None = None
     """Of torch's CUDA allocator."""
     declared: int = 0
-    """Phases of the user's own that it is in (`ddptop.phase`): there, a step may stand still."""
+    """Phases of the user's own that it is in (`ddptop.phase`): there, a step may take any time."""
     bye: Bye | None = None
     gone_ns: int | None = None
     """When its process was seen to have exited."""
@@ -114,7 +114,7 @@ class RankState:
     evidence_ns: int = 0
     """Its newest answer, and when it came."""
     device: DeviceWord | None = None
-    """Where its GPU stood when it last answered."""
+    """The state of its GPU when it last answered."""
     last_words: Evidence | None = None
     """Its evidence at its exit, of its own or from its crash file."""
     joined: bool = False

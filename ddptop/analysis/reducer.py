@@ -15,7 +15,7 @@ from ddptop.analysis.stall.detection import stalled_since
 from ddptop.analysis.state import RunState
 from ddptop.analysis.steps.evaluate import StepEvaluation
 from ddptop.analysis.steps.pairing import Batch
-from ddptop.analysis.to_frame.frame import build, with_wanted
+from ddptop.analysis.to_frame.frame import build, with_requested
 from ddptop.frames.calls import compiling
 from ddptop.frames.history import KEPT_POINTS
 from ddptop.protocol.evidence import Evidence
@@ -66,7 +66,7 @@ class Reducer:
         self._stall_log = StallLog()
 
     def stalled_since(self, now_ns: int) -> int | None:
-        """When the step last moved (collector's clock); None while there is no stall."""
+        """When the step last changed (collector's clock); None while there is no stall."""
         return stalled_since(self.state, now_ns)
 
     def frame(
@@ -87,7 +87,7 @@ class Reducer:
         state.settle()
         with np.errstate(over="ignore", invalid="ignore"):  # losses may be 1e300, infinite or NaN
             frame = build(state, now_ns, cursor=cursor, focus=focus, source=source, recording=recording)
-            return with_wanted(state, frame, want)
+            return with_requested(state, frame, want)
 
     def end_recall(self) -> None:
         """What was fed so far came from a recording; from here on messages come as ranks send them."""
@@ -137,7 +137,7 @@ class Reducer:
         state = self.state
         rank_state = state.ranks[session.rank]
         current = rank_state.session == number
-        if isinstance(message, Usage):  # the agent's, about the process: no word of the rank itself
+        if isinstance(message, Usage):  # of the agent, about the process: no sign of the rank itself
             if current:
                 _on_usage(message, rank_state, t_ns)
             return

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Figures:
-    """What is known from complete steps alone. A restart of ranks makes new ones; the history goes on."""
+    """What is known from complete steps alone. A restart of ranks makes new ones; the history continues."""
 
     def __init__(self, world: int, size: int) -> None:
         """`size`: steps of the window."""
@@ -139,7 +139,7 @@ class RunState:
         return self._present
 
     def presence_changed(self) -> None:
-        """A rank has come, gone, or run out of inputs."""
+        """A rank has joined, exited, or run out of inputs."""
         self._present = None
 
     @property

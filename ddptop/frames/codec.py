@@ -275,7 +275,7 @@ POINTS = HISTORY_BYTES // sum(_dtype(name).itemsize for name in _columns(frames.
 
 
 def _write(kind: Any, value: Any) -> Any:
-    """A field's value as msgpack knows it."""
+    """A field's value as msgpack writes it."""
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     if isinstance(value, WITH_COLUMNS):

@@ -153,11 +153,11 @@ class HeatRequest:
         return f"heat {self.figure} {self.rows} {self.columns} {self.first} {self.count}"
 
 
-Want: TypeAlias = "TimelineRequest | HeatRequest"
+Request: TypeAlias = "TimelineRequest | HeatRequest"
 
 
-def parse(text: str) -> Want | None:
-    """The want in these words; None where there is none."""
+def parse_request(text: str) -> Request | None:
+    """The request in this text; None where there is none."""
     words = text.split()
     try:
         if words[:1] == ["timeline"] and len(words) <= 3:

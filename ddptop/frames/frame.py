@@ -176,7 +176,7 @@ class Straggler:
     recoverable_ms: float
     cost_pct: float
     last_pct: float
-    """Share of the judged steps in which it, or one of `ranks`, came last."""
+    """Share of the evaluated steps in which it, or one of `ranks`, came last."""
     cause: Cause | None
     parts_ms: Mapping[StepPhase, float]
     ranks: tuple[int, ...] = ()
@@ -200,7 +200,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """How the clock of one host stands to the collector's."""
+    """Offset of one host's clock from the collector's, and its bound."""
 
     host: str
     offset_ms: float | None
@@ -327,7 +327,7 @@ class RankSteps:
 
 @dataclass(frozen=True, slots=True)
 class Playback:
-    """Where a recording stands. None in a live frame."""
+    """The position in a recording. None in a live frame."""
 
     position_s: float
     duration_s: float

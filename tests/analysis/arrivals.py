@@ -75,4 +75,4 @@ def looks(
 
 def straggler(window: DetailWindow, steps: int) -> Straggler | None:
     """The figures of the rank flagged now."""
-    return flagged.straggler(window, window.judged(steps))
+    return flagged.straggler(window, window.evaluated(steps))

@@ -153,7 +153,7 @@ def test_the_collectives_give_a_wrong_clock_away(make_world) -> None:
     assert found.group.clock_free
     assert reducer.state.figures.contradicted
     assert [h.message for h in found.happenings if h.kind == "clocks"] == [
-        "the hosts' clocks contradict the collectives by more than their bound: no rank is named"
+        "the hosts' clocks contradict the collectives by more than their bound: no rank is flagged"
     ]
     found, reducer = told(world, both_clocks(world, 0.1), 150, reducer)
     assert not reducer.state.figures.contradicted

@@ -383,5 +383,5 @@ def test_a_tail_that_nobody_knows_is_said_to_be_unknown(make_world) -> None:
     reducer.feed(world.event("unsent", 1, session=world.session(1), steps=43, exact=False))
     assert reducer.state.ranks[1].lost_records == 3
     assert reducer.state.log.all()[-1].message == (
-        "rank 1 ended without a word: its last steps may be missing, 3 of them at least"
+        "rank 1 exited without BYE: its last steps may be missing, 3 of them at least"
     )

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ddptop.frames.columns import fold, folds
-from ddptop.frames.detail import Heat, HeatRequest, Lane, Reduce, Span, Timeline, TimelineRequest, parse
+from ddptop.frames.detail import (
+    Heat,
+    HeatRequest,
+    Lane,
+    Reduce,
+    Span,
+    Timeline,
+    TimelineRequest,
+    parse_request,
+)
 from ddptop.frames.frame import Clocks
 from tests.tui.fake import FakeSource, several
 
@@ -29,7 +38,7 @@ class WantedSource(FakeSource):
 
 def with_wanted(frame: Frame, text: str) -> Frame:
     """The frame with the made-up part that `text` asks for."""
-    want = parse(text)
+    want = parse_request(text)
     if frame.group.step is None:
         return frame
     if isinstance(want, TimelineRequest):

@@ -140,12 +140,12 @@ class StepEvaluation:
         at = 0
         while at < len(run):
             clock_free = window.clock_free
-            stop, judged = add_detail(window, evaluated, at, places, numbers[run])
+            stop, applied = add_detail(window, evaluated, at, places, numbers[run])
             chunk = run[at:stop]
             wait, transfer, busbw = evaluated.history(at, stop, clock_free=clock_free)
             points["wait_ms"][chunk], points["transfer_ms"][chunk] = wait, transfer
             points["busbw_gbps"][chunk] = busbw
-            if judged:
+            if applied:
                 self._note_flag(numbers[chunk[-1]], times[chunk[-1]])
                 self._check_clocks(window, numbers[chunk[-1]], times[chunk[-1]])
             at = stop
@@ -173,7 +173,7 @@ class StepEvaluation:
         now = any(scope.contradicted for scope in window.scopes.values())
         if now and not self._figures.contradicted:
             now_s = self._state.started_ns / NS + float(time_s)
-            text = "the hosts' clocks contradict the collectives by more than their bound: no rank is named"
+            text = "the hosts' clocks contradict the collectives by more than their bound: no rank is flagged"
             self._state.log.add(now_s, "clocks", text, severity="warning", step=int(step))
         self._figures.contradicted = now
 

@@ -253,7 +253,7 @@ def add_detail(
     window.newest = int(steps[stop - 1])
     if not due[stop - first - 1]:
         return stop, False
-    slots = window.judged(int(points[stop - 1]) + 1)
+    slots = window.evaluated(int(points[stop - 1]) + 1)
     for scope in window.scopes.values():
         scope.compare_clocks(slots)
     evaluate_flag(window, slots)

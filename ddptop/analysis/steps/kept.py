@@ -91,7 +91,7 @@ class Packed(NamedTuple):
     """(ranks,) on the clock of each rank's host."""
     parts: tuple[PackedPart, ...]
     compared: tuple[tuple[Scope, Comparison], ...]
-    """Of all process groups, those that cannot be judged in this step too."""
+    """Of all process groups, also of those without bucket detail in this step."""
 
     @property
     def bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Medians over the judged detailed steps, taken when a frame is made and not before."""
+"""Medians over detailed steps, computed when a frame is built."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class DetailMedians:
         return self._largest(transfer_bound)
 
     def last_pct(self) -> Column:
-        """(ranks,) share of the judged steps in which each came last; the largest over its process groups."""
+        """(ranks,) share of the steps in which each came last; the largest over its process groups."""
 
         def share(window: ScopeWindow, slots: Indices) -> Column:
             members = len(window.members)

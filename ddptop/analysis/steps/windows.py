@@ -293,8 +293,8 @@ class DetailWindow:
             own = self.ranks.medians((name,), self.ranks.recent(DETAILED_BACK))[name]
             self.best_self = np.fmin(self.best_self, own)
 
-    def judged(self, end: int) -> Indices:
-        """Slots of the steps that ranks are judged by, when the history has `end` points; oldest first.
+    def evaluated(self, end: int) -> Indices:
+        """Slots of the steps that ranks are evaluated by, when the history has `end` points; oldest first.
 
         Where few of the window's steps have detail, older ones too: to flag a rank takes many steps.
         """

@@ -71,7 +71,7 @@ def select_steps(figures: Figures, end: int) -> FrameSteps:
     slots = window.since(end - len(steps))
     straggler = suspect = None
     if len(slots):
-        evaluated = window.judged(end)
+        evaluated = window.evaluated(end)
         straggler = flagged.straggler(window, evaluated)
         suspect = _suspect(window, evaluated) if straggler is None else None
     late = suspect if straggler is None or straggler.pattern != "persistent" else straggler

@@ -52,8 +52,8 @@ def shows_in_own_time(
     least = OWN_TIME_SHARE * straggler.lateness_ms
     if sum(ms for ms in straggler.parts_ms.values() if ms > 0) >= least:
         return True
-    moving = detail.ranks.of("exposed", slots) - detail.ranks.of("exposed_wait", slots)
-    values = moving[window.members].T
+    transfer = detail.ranks.of("exposed", slots) - detail.ranks.of("exposed_wait", slots)
+    values = transfer[window.members].T
     over = values[:, rank] - median(np.delete(values, rank, axis=1))
     return bool(median(over) >= least)
 
@@ -155,10 +155,10 @@ def _persistent(detail: DetailWindow, window: ScopeWindow, slots: Indices, flag:
         lateness = window.ranks.of("lateness", slots).T[:, list(measured.ranks)]
         late[:, list(measured.ranks)] = lateness > measured.bound_ms
     parts = excess(detail, window, slots, late)
-    moving = len(detail.moves) == MOVES and detail.count - detail.moves[0] <= MOVES_WITHIN
+    rotates = len(detail.moves) == MOVES and detail.count - detail.moves[0] <= MOVES_WITHIN
     return Straggler(
         rank=flag.global_rank,
-        pattern="rotating" if moving else "persistent",
+        pattern="rotating" if rotates else "persistent",
         lateness_ms=measured.lateness_ms,
         bound_ms=measured.bound_ms,
         recoverable_ms=measured.recoverable_ms,

@@ -149,7 +149,7 @@ def gain(window: ScopeWindow, slots: Indices, ranks: tuple[int, ...]) -> tuple[C
     than the latest of the others.
 
     Of one rank this is METRICS' recoverable. Of several: how much later they came at the deciding
-    all-reduce, but no more than the step gains when the whole later half is moved, through lanes and
+    all-reduce, but no more than the step gains when the whole later half arrives earlier, through lanes and
     transfers as they were: a delay that hides behind compute costs nothing.
     """
     if len(ranks) == 1:

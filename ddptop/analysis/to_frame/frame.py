@@ -1,7 +1,4 @@
-"""A frame from the reducer's state: medians are taken here, and only here.
-
-The parts of a frame that only some viewers want.
-"""
+"""A frame from the state: medians are taken here, and only here."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from ddptop.analysis.to_frame.tables import (
     rank_steps,
     with_throttle,
 )
-from ddptop.frames.detail import TimelineRequest, parse
+from ddptop.frames.detail import TimelineRequest, parse_request
 from ddptop.frames.frame import Clocks, Frame, Group, Overhead, RunInfo
 from ddptop.protocol.limits import MUTE_AFTER
 
@@ -76,8 +73,8 @@ def build(
         overhead=_overhead(state),
         history=state.history.since(cursor),
         focus=rank_steps(state, detail, focus) if in_world and focus is not None else None,
-        records=sum(member.records for member in state.ranks),
-        lost_records=sum(member.lost_records for member in state.ranks),
+        records=sum(rank_state.records for rank_state in state.ranks),
+        lost_records=sum(rank_state.lost_records for rank_state in state.ranks),
         stall=current_stall(state, diagnosis, now_ns),
         deaths=deaths(state, now_ns),
         logged=logged(state.ranks, focus),
@@ -88,7 +85,7 @@ def build(
 
 def _clocks(state: RunState) -> tuple[Clocks, ...]:
     """The ranks of one host share its clock; several are compared with the collector's."""
-    hosts = sorted({member.hello.host for member in state.ranks if member.hello is not None})
+    hosts = sorted({rank_state.hello.host for rank_state in state.ranks if rank_state.hello is not None})
     if len(hosts) == 1:
         return (Clocks(hosts[0], 0.0, 0.0),)
     found = []
@@ -101,7 +98,7 @@ def _clocks(state: RunState) -> tuple[Clocks, ...]:
 
 def _run(state: RunState, now_ns: int, shown: RankStatus, recording: str | None) -> RunInfo:
     run = state.run
-    hellos = [member.hello for member in state.ranks if member.hello is not None]
+    hellos = [rank_state.hello for rank_state in state.ranks if rank_state.hello is not None]
     card: dict[str, Scalar] = dict(state.cards[min(state.cards)]) if state.cards else {}
     torch, script, argv = (card.pop(name, None) for name in CARD_OWN)
     until_ns = now_ns if state.ended_ns is None else min(now_ns, state.ended_ns)
@@ -188,12 +185,12 @@ def _detail_reason(found: Overhead) -> str | None:
     return f"more would exceed the {budget:g}% budget"
 
 
-def with_wanted(state: RunState, frame: Frame, text: str) -> Frame:
+def with_requested(state: RunState, frame: Frame, text: str) -> Frame:
     """The frame with what `text` asks for; the same frame where that is nothing."""
-    want = parse(text)
-    if want is None or not state.ranks:
+    request = parse_request(text)
+    if request is None or not state.ranks:
         return frame
-    if isinstance(want, TimelineRequest):
+    if isinstance(request, TimelineRequest):
         late = frame.straggler
-        return replace(frame, timeline=timeline(state, want, late.rank if late is not None else None))
-    return replace(frame, heat=heat(state, want))
+        return replace(frame, timeline=timeline(state, request, late.rank if late is not None else None))
+    return replace(frame, heat=heat(state, request))

@@ -84,7 +84,7 @@ def _phases(head: Mapping[str, int]) -> Iterable[tuple[StepPhase, int, int]]:
 def _backward(
     since: float, until: float, ready: Column, start: Column, arrival: Column, end: Column
 ) -> list[Span]:
-    """Backward compute until the last bucket was ready; after it, what was waited for and what moved."""
+    """Backward compute until the last bucket was ready; after it, exposed wait and exposed transfer."""
     computed = min(max(float(ready.max()), since), until) if len(ready) else until
     found = [Span("backward", since, computed)] if computed > since else []
     edges = np.concatenate([start, arrival, end])
@@ -124,11 +124,11 @@ class _GroupTimes(NamedTuple):
     """Place of its first all-reduce among those of all groups."""
 
 
-def timeline(state: RunState, want: TimelineRequest, straggler: int | None) -> Timeline | None:
+def timeline(state: RunState, request: TimelineRequest, straggler: int | None) -> Timeline | None:
     """The step asked for, or the newest where that is not kept; None before the first complete step."""
     kept = state.figures.kept
-    packed = kept.find(want.step)
-    picked = packed is not None and want.step is not None
+    packed = kept.find(request.step)
+    picked = packed is not None and request.step is not None
     if packed is None:
         packed = kept.find(None)
     if packed is None:
@@ -158,7 +158,7 @@ def timeline(state: RunState, want: TimelineRequest, straggler: int | None) -> T
         skew_ms=None if decided is None else decided[1],
         kept_every=state.kept_every,
         reduces=tuple(_reduces(worked)),
-        lanes=tuple(_lanes(packed, worked, begins, _chosen(packed, worked, last, straggler, want.rank))),
+        lanes=tuple(_lanes(packed, worked, begins, _chosen(packed, worked, last, straggler, request.rank))),
     )
 
 
@@ -167,16 +167,16 @@ def _shifts(state: RunState, packed: Packed) -> Column | None:
     window = state.figures.detail
     if window is not None and window.clock_free:
         return None
-    hosts = {member.hello.host for member in state.ranks if member.hello is not None}
+    hosts = {r.hello.host for r in state.ranks if r.hello is not None}
     if len(hosts) > 1 and not all(how.comparable for _, how in packed.compared):
         return None
     begin_ns = packed.begin_ns.copy()
     shifted: NDArray[np.bool_] = np.zeros(len(begin_ns), bool)
     for scope, how in packed.compared:
-        members = np.array(scope.ranks)
-        fresh = ~shifted[members]  # a rank in several groups has one clock all the same
-        begin_ns[members[fresh]] += how.offset_ns[fresh]
-        shifted[members] = True
+        ranks = np.array(scope.ranks)
+        fresh = ~shifted[ranks]  # a rank in several groups has one clock all the same
+        begin_ns[ranks[fresh]] += how.offset_ns[fresh]
+        shifted[ranks] = True
     if len(hosts) > 1 and not shifted.all():
         return None
     return np.asarray((begin_ns - begin_ns.min()) / 1e6)
@@ -277,7 +277,7 @@ def _lanes(packed: Packed, worked: list[_GroupTimes], begins: Column, ranks: lis
 def _row(one: _GroupTimes, rank: int, begin: float) -> tuple[Column, ...]:
     """A rank's launches in one group, in ms on the common axis: place, ready, start, arrival, end, last."""
     at = one.part.scope.ranks.index(rank)
-    # The group counts from its own members' first begin.
+    # The group counts from its own ranks' first begin.
     move = begin - float(one.timing.shift[0, at]) / US
     times = (one.timing.ready, one.found.met.start, one.found.met.arrival, one.timing.end)
     ready, start, arrival, end = (column[:, 0, at] / US + move for column in times)
@@ -299,29 +299,29 @@ def _known(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def heat(state: RunState, want: HeatRequest) -> Heat | None:
-    """The last steps that are kept, at most `want.columns`; None where none of these ranks is there."""
+def heat(state: RunState, request: HeatRequest) -> Heat | None:
+    """The last steps that are kept, at most `request.columns`; None where none of these ranks is there."""
     world = state.figures.world
-    count = min(want.count or world, world - want.first)
+    count = min(request.count or world, world - request.first)
     if count <= 0:
         return None
-    steps, values = _figure(state, want.figure, want.columns)
-    part = values[want.first : want.first + count]
-    edges = folds(count, want.rows)
+    steps, values = _figure(state, request.figure, request.columns)
+    part = values[request.first : request.first + count]
+    edges = folds(count, request.rows)
     value, rank = fold(part, edges)
     known = part[np.isfinite(part)]
     spread = [float(f(known)) for f in (np.min, np.median, np.max)] if len(known) else [None, None, None]
     return Heat(
-        figure=want.figure,
-        first=want.first,
+        figure=request.figure,
+        first=request.first,
         count=count,
-        rows=tuple((edges + want.first).tolist()),
+        rows=tuple((edges + request.first).tolist()),
         steps=tuple(int(step) for step in steps.tolist()),
         low=spread[0],
         middle=spread[1],
         high=spread[2],
         value=value.ravel().astype(np.float32),
-        rank=(rank + want.first).ravel().astype(np.float32),
+        rank=(rank + request.first).ravel().astype(np.float32),
     )
 
 

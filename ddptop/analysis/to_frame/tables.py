@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameSteps, now_ns: int) -> Ranks:
     """All ranks. Of a rank in several process groups collective, wait, transfer and exposed communication are
     the unions over all of them, lateness and its bound those of the group in which it is largest."""
-    members = state.ranks
+    ranks = state.ranks
     steps, slots, detail = state.figures.steps, shown.steps, shown.detail
     walls = steps.ranks.medians(("step", *PHASES), slots) if len(slots) else {}
     unknown = detail.unknown
@@ -41,7 +41,7 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
 
     def each(value: Callable[[RankState], float | None]) -> Column:
         """Exact: counts and ids."""
-        return np.array([value(member) for member in members], np.float64)
+        return np.array([value(rank_state) for rank_state in ranks], np.float64)
 
     def narrow(column: Column) -> Column:
         """float32, as it also travels: a frame is the same before and after the credit link."""
@@ -52,17 +52,17 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
     if window is None or np.isnan(window.best_self).all():
         individual = unknown
     return Ranks(
-        host=tuple(m.hello.host if m.hello else "" for m in members),
-        device=tuple(m.hello.device if m.hello else "" for m in members),
+        host=tuple(r.hello.host if r.hello else "" for r in ranks),
+        device=tuple(r.hello.device if r.hello else "" for r in ranks),
         state=tuple(states),
-        phase=tuple(m.phase for m in members),
-        local_rank=each(lambda m: m.hello.local_rank if m.hello else None),
-        pid=each(lambda m: m.hello.pid if m.hello else None),
-        incarnation=each(lambda m: m.hello.incarnation if m.hello else None),
-        age_ms=each(lambda m: max(0, now_ns - m.heard_ns) / 1e6 if m.hello else None),
-        step=each(lambda m: m.step if m.hello else None),
-        bucket=each(lambda m: m.bucket),
-        sequence=each(lambda m: m.sequence),
+        phase=tuple(r.phase for r in ranks),
+        local_rank=each(lambda r: r.hello.local_rank if r.hello else None),
+        pid=each(lambda r: r.hello.pid if r.hello else None),
+        incarnation=each(lambda r: r.hello.incarnation if r.hello else None),
+        age_ms=each(lambda r: max(0, now_ns - r.heard_ns) / 1e6 if r.hello else None),
+        step=each(lambda r: r.step if r.hello else None),
+        bucket=each(lambda r: r.bucket),
+        sequence=each(lambda r: r.sequence),
         loss=narrow(state.figures.loss),
         **{f"{name}_ms": narrow(walls.get(name, unknown)) for name in ("step", *PHASES)},
         **{f"{name}_ms": narrow(detail.ranks(name)) for name in ("collective", "wait", "transfer")},
@@ -74,12 +74,12 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
         last_pct=narrow(detail.last_pct()),
         relative_score=narrow(formulas.relative_scores(own)),
         individual_score=narrow(individual),
-        records=each(lambda m: m.records),
-        lost_records=each(lambda m: m.lost_records),
-        rss_bytes=each(lambda m: m.rss_bytes),
-        cpu_pct=narrow(each(lambda m: m.cpu_pct)),
-        joined=narrow(each(lambda m: m.joined if m.hello else None)),
-        micro_steps=narrow(each(lambda m: m.micro_steps)),
+        records=each(lambda r: r.records),
+        lost_records=each(lambda r: r.lost_records),
+        rss_bytes=each(lambda r: r.rss_bytes),
+        cpu_pct=narrow(each(lambda r: r.cpu_pct)),
+        joined=narrow(each(lambda r: r.joined if r.hello else None)),
+        micro_steps=narrow(each(lambda r: r.micro_steps)),
     )
 
 
@@ -115,24 +115,24 @@ GPU = tuple(field.name for field in fields(GpuReading))
 MEMORY = ("allocated_bytes", "reserved_bytes", "peak_bytes", "retries")
 
 
-def gpu_facts(members: Sequence[RankState]) -> tuple[GpuFacts, ...]:
+def gpu_facts(ranks: Sequence[RankState]) -> tuple[GpuFacts, ...]:
     """Of every rank whose GPU or CUDA memory is known."""
     return tuple(
         GpuFacts(
             rank=rank,
-            **{name: getattr(member.gpu, name, None) for name in GPU},
-            **{name: getattr(member.memory, name, None) for name in MEMORY},
+            **{name: getattr(rank_state.gpu, name, None) for name in GPU},
+            **{name: getattr(rank_state.memory, name, None) for name in MEMORY},
         )
-        for rank, member in enumerate(members)
-        if member.gpu is not None or member.memory is not None
+        for rank, rank_state in enumerate(ranks)
+        if rank_state.gpu is not None or rank_state.memory is not None
     )
 
 
-def with_throttle(straggler: Straggler | None, members: Sequence[RankState]) -> Straggler | None:
+def with_throttle(straggler: Straggler | None, ranks: Sequence[RankState]) -> Straggler | None:
     """The straggler with why its GPU is slow, where that is known."""
-    if straggler is None or straggler.rank >= len(members):
+    if straggler is None or straggler.rank >= len(ranks):
         return straggler
-    gpu = members[straggler.rank].gpu
+    gpu = ranks[straggler.rank].gpu
     return replace(straggler, throttle=gpu.throttle) if gpu is not None and gpu.throttle else straggler
 
 
@@ -147,7 +147,7 @@ def bucket_figures(state: RunState, detail: DetailMedians) -> tuple[BucketFigure
     window = detail.window
     if window is not None and len(detail.slots):
         return tuple(bucket for scope in window.scopes.values() for bucket in _of_scope(state, detail, scope))
-    sessions = ((rank, state.session_of(member)) for rank, member in enumerate(state.ranks))
+    sessions = ((rank, state.session_of(rank_state)) for rank, rank_state in enumerate(state.ranks))
     found = next(((rank, s) for rank, s in sessions if s is not None and s.generation >= 0), None)
     if found is None:
         return ()

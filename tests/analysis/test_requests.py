@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.frames.detail import MOST_COLUMNS, MOST_ROWS, HeatRequest, TimelineRequest, parse
+from ddptop.frames.detail import MOST_COLUMNS, MOST_ROWS, HeatRequest, TimelineRequest, parse_request
 
 
 @pytest.mark.parametrize(
@@ -17,13 +17,13 @@ from ddptop.frames.detail import MOST_COLUMNS, MOST_ROWS, HeatRequest, TimelineR
     ],
 )
 def test_a_want_survives_its_words(want: TimelineRequest | HeatRequest) -> None:
-    assert parse(str(want)) == want
+    assert parse_request(str(want)) == want
 
 
 def test_what_is_left_out_has_a_meaning() -> None:
-    assert parse("timeline") == TimelineRequest(None, 0)
-    assert parse("timeline 5") == TimelineRequest(5, 0)
-    assert parse("heat loss 4 9 2") == HeatRequest("loss", 4, 9, 2, 0)
+    assert parse_request("timeline") == TimelineRequest(None, 0)
+    assert parse_request("timeline 5") == TimelineRequest(5, 0)
+    assert parse_request("heat loss 4 9 2") == HeatRequest("loss", 4, 9, 2, 0)
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_what_is_left_out_has_a_meaning() -> None:
     ],
 )
 def test_nonsense_is_no_want(text: str) -> None:
-    assert parse(text) is None
+    assert parse_request(text) is None

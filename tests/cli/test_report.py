@@ -20,7 +20,7 @@ from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.messages import Progress, Received, Steps, Type
 from ddptop.recording.format import MAGIC, Entry
 from ddptop.recording.reader import Recording
-from ddptop.recording.records import BlockReader, Wanted
+from ddptop.recording.records import BlockReader, Selector
 from ddptop.report import build
 from ddptop.report.build import read
 from ddptop.report.content import Report
@@ -227,10 +227,10 @@ def test_no_block_is_read_twice_and_frames_are_few(
     frames: list[int] = []
     read_block, frame = BlockReader.read, Reducer.frame
 
-    def counted_read(reader: BlockReader, entry: Entry, wanted: Wanted) -> list[Received]:
-        if wanted(Type.STEPS):
+    def counted_read(reader: BlockReader, entry: Entry, selects: Selector) -> list[Received]:
+        if selects(Type.STEPS):
             blocks.append(entry.offset)
-        return read_block(reader, entry, wanted)
+        return read_block(reader, entry, selects)
 
     def counted_frame(reducer: Reducer, now_ns: int, **options: Any) -> Frame:
         frames.append(now_ns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ddptop.frames.frame import Happening
+from ddptop.frames.frame import LoggedEvent
 from ddptop.frames.phrases import ranks_phrase
 
 if TYPE_CHECKING:
@@ -83,10 +83,10 @@ class EventLog:
             # By time, not by order of arrival: a batch of steps is about an earlier time.
             self._entries.remove(min(self._entries, key=lambda e: e.unix_s))
 
-    def all(self) -> tuple[Happening, ...]:
+    def all(self) -> tuple[LoggedEvent, ...]:
         """Oldest first."""
         return tuple(
-            Happening(e.unix_s, e.kind, e.severity, _only(e.ranks), e.step, _message(e), e.incarnation)
+            LoggedEvent(e.unix_s, e.kind, e.severity, _only(e.ranks), e.step, _message(e), e.incarnation)
             for e in sorted(self._entries, key=lambda e: e.unix_s)
         )
 

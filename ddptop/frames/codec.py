@@ -84,7 +84,7 @@ PARTS: Mapping[str, Any] = {
     "Group": frame.Group,
     "BucketFigures": frame.BucketFigures,
     "Alert": frame.Alert,
-    "Happening": frame.Happening,
+    "LoggedEvent": frame.LoggedEvent,
     "Overhead": frame.Overhead,
     "Clocks": frame.Clocks,
     "Call": stall.Call,
@@ -124,7 +124,7 @@ OPTIONAL_PARTS: Mapping[str, Any] = {
 LISTS: Mapping[str, str] = {
     "tuple[BucketFigures, ...]": "BucketFigures",
     "tuple[Alert, ...]": "Alert",
-    "tuple[Happening, ...]": "Happening",
+    "tuple[LoggedEvent, ...]": "LoggedEvent",
     "tuple[Clocks, ...]": "Clocks",
     "tuple[Call, ...]": "Call",
     "tuple[Trace, ...]": "Trace",

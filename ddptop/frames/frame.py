@@ -249,7 +249,7 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class LoggedEvent:
     """Something that happened, for the event line and the events view."""
 
     unix_s: float
@@ -359,7 +359,7 @@ class Frame:
     buckets: tuple[BucketFigures, ...]
     straggler: Straggler | None
     alerts: tuple[Alert, ...]
-    happenings: tuple[Happening, ...]
+    events: tuple[LoggedEvent, ...]
     """The last hundred, oldest first."""
     overhead: Overhead
     history: History

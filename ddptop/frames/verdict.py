@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddptop.frames.frame import Alert, Frame, Happening, Straggler
+    from ddptop.frames.frame import Alert, Frame, LoggedEvent, Straggler
 
 SIGNS = {"good": "●", "busy": "○", "doubt": "◌", "warning": "▲", "critical": "■"}
 
@@ -196,10 +196,10 @@ def skew_pct(frame: Frame) -> float | None:
     return 100 * (1 - even_ms / step_ms) if step_ms and even_ms is not None else None
 
 
-def _recovered(frame: Frame) -> Happening | None:
+def _recovered(frame: Frame) -> LoggedEvent | None:
     """A straggler that has recovered within the last steps, and none since."""
     group = frame.group
-    events = [event for event in frame.happenings if event.kind in ("straggler", "straggler_end")]
+    events = [event for event in frame.events if event.kind in ("straggler", "straggler_end")]
     last = events[-1] if events else None
     if last is None or last.kind != "straggler_end" or last.incarnation != group.incarnation:
         return None

@@ -39,7 +39,7 @@ MOST_CHARACTERS = 500
 
 
 class PastEvent(NamedTuple):
-    """Something that happened, as in `ddptop.frames.frame.Happening`."""
+    """Something that happened, as in `ddptop.frames.frame.LoggedEvent`."""
 
     at_s: float
     """Since the run began."""

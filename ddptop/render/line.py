@@ -238,7 +238,7 @@ def of_state(state: str) -> tuple[str, Role]:
 
 
 def of_severity(severity: str, kind: str = "") -> tuple[str, Role]:
-    """Sign and role of an alert or a happening."""
+    """Sign and role of an alert or a logged event."""
     sign, role = _SEVERITIES.get(severity, ("●", "dim"))
     return ("■", "bad") if kind in _RED_KINDS and severity != "info" else (sign, role)
 

@@ -20,7 +20,7 @@ from ddptop.render.trouble import kind_words, stalled_for, step_now
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame, Ranks
 
-LAST_HAPPENINGS = 6
+LAST_EVENTS = 6
 """Of what happened; the recording has the rest."""
 
 MAX_CALLS = 12
@@ -193,7 +193,7 @@ def _alerts(frame: Frame, color: bool) -> list[str]:
 
 def _happenings(frame: Frame, color: bool) -> list[str]:
     lines = []
-    for event in frame.happenings[-LAST_HAPPENINGS:]:
+    for event in frame.events[-LAST_EVENTS:]:
         sign, role = of_severity(event.severity, event.kind)
         in_verdict = frame.stall is not None and event.kind in STALLS and event.unix_s >= frame.stall.since_s
         what = kind_words(event.kind) if in_verdict else clean(event.message)

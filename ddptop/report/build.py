@@ -123,7 +123,7 @@ def finish(
         stalls=tuple(incidents.stalls),
         deaths=incidents.deaths,
         troubles=incidents.troubles,
-        happenings=incidents.happenings,
+        events=incidents.events,
         advice=(),
         overhead=last.overhead,
     )

@@ -10,7 +10,7 @@ from ddptop.frames.snapshot import SCHEMA, tidy
 from ddptop.frames.stall import Stall
 
 if TYPE_CHECKING:
-    from ddptop.frames.frame import Alert, Happening, Overhead, RunInfo
+    from ddptop.frames.frame import Alert, LoggedEvent, Overhead, RunInfo
     from ddptop.frames.stall import Death
     from ddptop.protocol.messages import Scalar
 
@@ -228,7 +228,7 @@ class Report:
     - `ranks`: list of RankSummary (by rank), `phases_pct`: share of the step by phase, mean over ranks
     - `communication`: Communication, `buckets`: list of BucketSummary
     - `stalls`: list of StallPeriod, `deaths`: list of Death, `troubles`: list of Alert, those that were
-      active at any time (NaN, replica drift, lost records, recording), `happenings`: list of Happening
+      active at any time (NaN, replica drift, lost records, recording), `events`: list of LoggedEvent
     - `advice`: list of Suggestion (the largest gain first), `overhead`: Overhead at the end
     """
 
@@ -246,7 +246,7 @@ class Report:
     stalls: tuple[StallPeriod, ...]
     deaths: tuple[Death, ...]
     troubles: tuple[Alert, ...]
-    happenings: tuple[Happening, ...]
+    events: tuple[LoggedEvent, ...]
     advice: tuple[Suggestion, ...]
     overhead: Overhead
 
@@ -257,6 +257,7 @@ KEYS = {
     "stragglers": "culprits",
     "flagged_s": "named_s",
     "flagged_pct": "named_pct",
+    "events": "happenings",
 }
 """Field to JSON key where the two differ: the keys of schema 1 do not change."""
 

@@ -21,7 +21,7 @@ from ddptop.report.content import StallPeriod
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
-    from ddptop.frames.frame import Frame, Happening, History
+    from ddptop.frames.frame import Frame, History, LoggedEvent
     from ddptop.frames.stall import Death
     from ddptop.protocol.messages import Received
     from ddptop.protocol.vocabulary import AlertKind
@@ -177,8 +177,8 @@ class Incidents:
         self.stalls: list[StallPeriod] = []
         self._deaths: dict[tuple[int, int | None], Death] = {}
         self._troubles: dict[tuple[str, int | None, int | None], Alert] = {}
-        self._older: list[Happening] = []
-        self._newer: tuple[Happening, ...] = ()
+        self._older: list[LoggedEvent] = []
+        self._newer: tuple[LoggedEvent, ...] = ()
         self._since_log_read = 0
         """Messages."""
         self._checked_ns = self._diagnosed_ns = 0
@@ -196,7 +196,7 @@ class Incidents:
         known: set[tuple[str, float]] = {
             (alert.kind, alert.since_s if alert.step is None else alert.step) for alert in alerts
         }
-        for entry in self.happenings:
+        for entry in self.events:
             key = (entry.kind, entry.unix_s if entry.step is None else entry.step)
             if entry.kind in PASSING and key not in known:
                 known.add(key)
@@ -206,7 +206,7 @@ class Incidents:
         return tuple(sorted(alerts, key=lambda alert: alert.since_s))
 
     @property
-    def happenings(self) -> tuple[Happening, ...]:
+    def events(self) -> tuple[LoggedEvent, ...]:
         """All entries of the log, oldest first."""
         self._read_log()
         return (*self._older, *self._newer)

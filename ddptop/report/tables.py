@@ -249,9 +249,9 @@ def _events(report: Report, count: int) -> tuple[list[str], list[str]]:
         kind = "death" if alert.kind in ("lost_rank", "failed_rank") and not report.deaths else alert.kind
         if kind in EVENT_SIGNS:
             place(kind, alert.since_s, alert.since_s)
-    for happening in report.happenings:
-        if happening.kind in ("restart", "collector_restart", "nan"):
-            place(happening.kind, happening.unix_s, happening.unix_s)
+    for event in report.events:
+        if event.kind in ("restart", "collector_restart", "nan"):
+            place(event.kind, event.unix_s, event.unix_s)
     used = [mark for mark in dict.fromkeys(EVENT_SIGNS.values()) if mark in marks]
     return marks, used
 

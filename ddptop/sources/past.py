@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.event_log import KEPT
-from ddptop.frames.frame import Happening, History
+from ddptop.frames.frame import History, LoggedEvent
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.messages import WELL, Bye, Event, Hello, Run
 from ddptop.recording import history as past
@@ -109,17 +109,17 @@ class Happened:
     """All that a recording's collector wrote down, in order of time. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._told: list[Happening] = []
+        self._told: list[LoggedEvent] = []
         self._told_s = float("-inf")
         """The collector has told of everything up to here."""
 
     def add(self, found: Iterable[PastEvent], started_s: float, until_s: float) -> None:
         """What was told up to `until_s`; `started_s`: when the run began. Seconds since 1970."""
-        self._told += [Happening(started_s + one.at_s, *one[1:]) for one in found]
+        self._told += [LoggedEvent(started_s + one.at_s, *one[1:]) for one in found]
         self._told.sort(key=_when)
         self._told_s = until_s
 
-    def by(self, now_s: float, own: Sequence[Happening]) -> tuple[Happening, ...]:
+    def by(self, now_s: float, own: Sequence[LoggedEvent]) -> tuple[LoggedEvent, ...]:
         """The last ones at `now_s`, oldest first; `own`: what a reducer found that began shortly before.
 
         Such a reducer finds anew what had begun long before, and nothing of what had ended: as far as the
@@ -133,12 +133,12 @@ class Happened:
         return tuple(sorted([*known, *(one for one in told if _key(one) not in better)], key=_when)[-KEPT:])
 
 
-def _when(happening: Happening) -> float:
-    return happening.unix_s
+def _when(event: LoggedEvent) -> float:
+    return event.unix_s
 
 
-def _key(happening: Happening) -> tuple[float, str]:
-    return round(happening.unix_s, 3), happening.kind
+def _key(event: LoggedEvent) -> tuple[float, str]:
+    return round(event.unix_s, 3), event.kind
 
 
 STALL = "stall"
@@ -192,11 +192,11 @@ class Marks:
             if kind is not None:
                 self._add((received.t_ns - start_ns) / 1e9, kind)
 
-    def add_happenings(self, happenings: Iterable[Happening], start_unix_s: float) -> None:
+    def add_events(self, events: Iterable[LoggedEvent], start_unix_s: float) -> None:
         """Marks of what the analysis found: a straggler, a loss that is no number."""
-        for happening in happenings:
-            if happening.severity != "info":
-                self._add(happening.unix_s - start_unix_s, happening.kind)
+        for event in events:
+            if event.severity != "info":
+                self._add(event.unix_s - start_unix_s, event.kind)
 
     def add_found(self, marks: Iterable[tuple[float, str]]) -> None:
         """Marks that the run's own collector wrote down: seconds since the run began, and the kind."""

@@ -185,13 +185,13 @@ class Showing:
         frame = player.frame(focus=controls.focus, want=controls.want)
         # What the collector wrote down it had seen from the start; after a jump a reducer finds things anew.
         told_s = player.reducer.state.unix_s(self._told_ns)
-        fresh = [happening for happening in frame.happenings if happening.unix_s > told_s]
-        self._marks.add_happenings(fresh, player.reducer.state.unix_s(self._recording.start_ns))
+        fresh = [event for event in frame.events if event.unix_s > told_s]
+        self._marks.add_events(fresh, player.reducer.state.unix_s(self._recording.start_ns))
         if not player.from_start:
             if self._backfill is None:
                 self._backfill = Backfill(self._recording)
-            happened = self._happened.by(frame.unix_s, frame.happenings)
-            frame = replace(frame, history=self._backfill.before(frame.history), happenings=happened)
+            happened = self._happened.by(frame.unix_s, frame.events)
+            frame = replace(frame, history=self._backfill.before(frame.history), events=happened)
         return with_playback(
             frame, player, self._marks, playing=controls.playing, speed=controls.speed, behind=self._behind
         )

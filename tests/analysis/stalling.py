@@ -103,4 +103,4 @@ class Stage:
 
     def said(self, kind: str) -> list[str]:
         """The log's lines of one kind."""
-        return [happening.message for happening in self.frame().happenings if happening.kind == kind]
+        return [event.message for event in self.frame().events if event.kind == kind]

@@ -81,7 +81,7 @@ def test_a_declared_phase_is_no_stall(running) -> None:
         reducer.feed(world.progress(rank, t_us=world.now_us + 60_000_000))
     found = look(60)
     assert found.ranks.state == ("live", "live")
-    assert [h.kind for h in found.happenings] == ["joined"]
+    assert [h.kind for h in found.events] == ["joined"]
     world.now_us += 61_000_000
     reducer.feed(world.event("phase_ends", 1, name="evaluate"))
     assert look(0).ranks.state == ("live", "live"), "after it the step has its time again"
@@ -125,7 +125,7 @@ def test_a_process_that_is_gone_is_lost_at_once(running) -> None:
     found = look()
     assert found.ranks.state == ("live", "lost")
     assert (found.alerts[0].kind, found.alerts[0].severity) == ("lost_rank", "critical")
-    assert found.happenings[-1].message == "rank 1 lost: no process any more"
+    assert found.events[-1].message == "rank 1 lost: no process any more"
 
 
 def test_goodbyes(running) -> None:
@@ -151,7 +151,7 @@ def test_a_finished_run_stays_finished(running) -> None:
     assert found.run.exit_code == 0
     assert found.run.elapsed_s == pytest.approx(world.now_us / 1e6)
     assert found.alerts == ()
-    assert [h.message for h in found.happenings][-2:] == ["2 ranks finished", "run finished, exit code 0"]
+    assert [h.message for h in found.events][-2:] == ["2 ranks finished", "run finished, exit code 0"]
 
 
 def test_a_failed_run_says_who_gave_no_word(running) -> None:
@@ -171,7 +171,7 @@ def test_events_of_the_collector(running) -> None:
     found = look()
     assert kinds(found) == ["recording"]
     assert found.alerts[0].message == "disk full: recording stopped"
-    assert [h.kind for h in found.happenings] == ["joined", "collector_restart", "recording"]
+    assert [h.kind for h in found.events] == ["joined", "collector_restart", "recording"]
 
 
 def test_usage_and_heartbeat_columns(running) -> None:
@@ -212,5 +212,5 @@ def test_only_the_last_hundred_happenings_are_kept(running) -> None:
     for i in range(300):
         reducer.feed(world.event("note", message=f"number {i}"))
     found = look()
-    assert len(found.happenings) == 100
-    assert found.happenings[-1].message == "note: number 299"
+    assert len(found.events) == 100
+    assert found.events[-1].message == "note: number 299"

@@ -140,7 +140,7 @@ def test_with_clocks_too_figures_do_not_depend_on_when_frames_are_asked_for(make
             if i % every == 0:
                 reducer.frame(START_NS + world.now_us * 1000)
         found = reducer.frame(START_NS + world.now_us * 1000)
-        shown.append((snapshot(found), found.happenings, found.history.wait_ms.tolist()))
+        shown.append((snapshot(found), found.events, found.history.wait_ms.tolist()))
     for other in shown[1:]:
         np.testing.assert_equal(other, shown[0])
 
@@ -152,7 +152,7 @@ def test_the_collectives_give_a_wrong_clock_away(make_world) -> None:
     assert found.straggler is None
     assert found.group.clock_free
     assert reducer.state.figures.contradicted
-    assert [h.message for h in found.happenings if h.kind == "clocks"] == [
+    assert [h.message for h in found.events if h.kind == "clocks"] == [
         "the hosts' clocks contradict the collectives by more than their bound: no rank is flagged"
     ]
     found, reducer = told(world, both_clocks(world, 0.1), 150, reducer)

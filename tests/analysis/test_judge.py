@@ -135,7 +135,7 @@ def test_a_straggler_that_recovers_is_let_go_and_both_are_told(make_world) -> No
     world.delays.clear()
     found, _ = watch(world, 120, reducer)
     assert found.straggler is None
-    told = [(h.kind, h.rank) for h in found.happenings]
+    told = [(h.kind, h.rank) for h in found.events]
     assert told == [("joined", None), ("straggler", 1), ("straggler_end", 1)]
     assert found.ranks.individual_score[1] == pytest.approx(1.0)
 
@@ -149,7 +149,7 @@ def test_a_rebuild_lets_the_name_go_and_baselines_start_again(make_world) -> Non
         reducer.feed(world.layout(rank, rebuilt))
     found, _ = watch(world, 10, reducer)
     assert found.straggler is None
-    assert found.happenings[-1].kind == "straggler_end"
+    assert found.events[-1].kind == "straggler_end"
     assert np.isnan(found.ranks.individual_score).all()
     found, _ = watch(world, 60, reducer)
     assert found.straggler is not None

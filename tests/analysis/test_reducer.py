@@ -49,7 +49,7 @@ def test_ranks_not_yet_heard_are_waited_for(make_world) -> None:
     found = frame(reducer, world)
     assert found.ranks.state == ("live", "waiting", "live", "waiting")
     assert found.run.state == "waiting"
-    assert found.happenings[-1].message == "ranks 0 2 joined"
+    assert found.events[-1].message == "ranks 0 2 joined"
 
 
 def test_a_healthy_world(started) -> None:
@@ -70,7 +70,7 @@ def test_a_healthy_world(started) -> None:
     assert found.group.no_straggler_ms == pytest.approx(14.0)
     assert found.straggler is None
     assert found.alerts == ()
-    assert [h.message for h in found.happenings] == ["4 ranks joined"]
+    assert [h.message for h in found.events] == ["4 ranks joined"]
     assert found.history.time_s[-1] == pytest.approx(120 * 0.014)
     assert found.focus is not None
     np.testing.assert_array_equal(found.focus.step, np.arange(20, 120))
@@ -92,7 +92,7 @@ def test_figures_do_not_depend_on_when_frames_are_asked_for(make_world) -> None:
             if i % every == 0:
                 frame(reducer, world)
         found = frame(reducer, world)
-        shown.append((snapshot(found), found.happenings, found.history.wait_ms.tolist()))
+        shown.append((snapshot(found), found.events, found.history.wait_ms.tolist()))
     for other in shown[1:]:
         np.testing.assert_equal(other, shown[0])
 
@@ -167,13 +167,13 @@ def test_an_elastic_restart_begins_again_but_history_goes_on(make_world) -> None
     found = frame(reducer, again)
     assert found.group.step is None
     assert found.ranks.state == ("waiting", "live")
-    assert found.happenings[-1].message == "elastic restart 1: rank 1"
+    assert found.events[-1].message == "elastic restart 1: rank 1"
     feed(reducer, again.introduce(), again.steps(10), leftovers)
     found = frame(reducer, again)
     assert found.group.step == 9
     assert found.ranks.incarnation.tolist() == [1, 1]
-    assert (found.group.incarnation, found.happenings[0].incarnation) == (1, 0)
-    assert found.happenings[-1].message == "elastic restart 1: 2 ranks"
+    assert (found.group.incarnation, found.events[0].incarnation) == (1, 0)
+    assert found.events[-1].message == "elastic restart 1: 2 ranks"
     assert found.history.step.tolist() == [*range(40), *range(10)]
     assert found.records == 80 + 1 + 20
     assert found.lost_records == 0
@@ -216,7 +216,7 @@ def test_layouts_are_compared_by_content_not_by_generation_number(make_world) ->
         )
     found = frame(reducer, world)
     assert np.isfinite(found.history.wait_ms).tolist() == [True] * 10 + [False] * 10
-    assert "rank 1 rebuilt gradient buckets, generation 5" in [h.message for h in found.happenings]
+    assert "rank 1 rebuilt gradient buckets, generation 5" in [h.message for h in found.events]
 
 
 def test_a_rebuild_starts_new_baselines(started) -> None:
@@ -228,7 +228,7 @@ def test_a_rebuild_starts_new_baselines(started) -> None:
     found = frame(reducer, world)
     assert [(b.generation, b.bytes) for b in found.buckets] == [(1, 16_000_000), (1, 1)]
     assert found.buckets[0].algbw_gbps == pytest.approx(16.0)
-    assert found.happenings[-1].message == "4 ranks rebuilt gradient buckets, generation 1"
+    assert found.events[-1].message == "4 ranks rebuilt gradient buckets, generation 1"
 
 
 def test_what_is_learnt_of_a_bucket_later_is_no_rebuild(started) -> None:
@@ -237,7 +237,7 @@ def test_what_is_learnt_of_a_bucket_later_is_no_rebuild(started) -> None:
     told = tuple(Bucket(0, i, 8_000_000, 8_000_000, 9, "float32", "") for i in range(2))
     feed(reducer, [world.layout(rank, told) for rank in range(4)], world.steps(2))
     found = frame(reducer, world)
-    assert [h.kind for h in found.happenings] == ["joined"]
+    assert [h.kind for h in found.events] == ["joined"]
     assert found.buckets[0].parameters == 9
     assert found.group.no_straggler_ms is not None, "the window went on"
 
@@ -290,7 +290,7 @@ def test_nan_loss_names_the_first_rank_and_step(started) -> None:
     assert (passed.kind, passed.severity, passed.rank, passed.step) == ("nan", "warning", 2, 57)
     assert passed.message == "loss of rank 2 and 3 more was NaN or infinite from step 57 to 69"
     assert verdict(recovered).sentence.startswith(f"{passed.message}, ")
-    assert [(h.rank, h.step, h.message) for h in recovered.happenings if h.kind == "nan"] == [
+    assert [(h.rank, h.step, h.message) for h in recovered.events if h.kind == "nan"] == [
         (2, 57, "rank 2 with a loss that is NaN since step 57"),
         (None, 60, "ranks 0 1 3 with a loss that is NaN since step 60"),
     ]
@@ -368,7 +368,7 @@ def test_what_a_dead_rank_kept_is_counted_once(make_world) -> None:
     assert [member.lost_records for member in reducer.state.ranks] == [0, 8]
     frame = reducer.frame(START_NS + world.now_us * 1000)
     assert frame.lost_records == 8
-    said = [one.message for one in frame.happenings if one.kind == "unsent"]
+    said = [one.message for one in frame.events if one.kind == "unsent"]
     assert said == ["rank 1 ended before 8 finished steps could be sent"]
     alert = next(alert for alert in frame.alerts if alert.kind == "lost_records")
     assert (alert.rank, alert.evidence["lost"]) == (1, 8)

@@ -32,7 +32,7 @@ def test_equal_replicas_raise_nothing(stage) -> None:
     for step in range(16, 400, 16):
         check(stage, step, first=step // 4 % 8)
     assert drift(stage) is None
-    assert [h.kind for h in stage.frame().happenings] == ["joined"]
+    assert [h.kind for h in stage.frame().events] == ["joined"]
 
 
 def test_the_rank_that_differs_is_named_with_both_steps(stage) -> None:

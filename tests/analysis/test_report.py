@@ -148,7 +148,7 @@ def test_steps_left_out_are_counted_and_are_neither_lost_nor_a_stall(make_world:
     assert part.cost.flagged_s == pytest.approx(whole.cost.flagged_s, rel=0.2)
     assert all(rank.lost_records == 0 for rank in part.ranks)
     assert not part.stalls
-    assert not [one for one in part.happenings if one.kind.startswith("stall")]
+    assert not [one for one in part.events if one.kind.startswith("stall")]
 
 
 def test_lost_steps_still_count_as_lost(make_world: type[World]) -> None:

@@ -375,7 +375,7 @@ def test_the_log_does_not_depend_on_who_looked(make_world) -> None:
                 stage.frame()
         answer_all(stage)
         stage.beat(26, {rank: {"step": 42, "bucket": 0, "sequence": 84} for rank in range(4)})
-        logs.append((stage.frame().happenings, snapshot(stage.frame())["alerts"]))
+        logs.append((stage.frame().events, snapshot(stage.frame())["alerts"]))
     assert logs[0] == logs[1]
 
 
@@ -411,7 +411,7 @@ def test_the_runs_own_patience_holds_also_in_a_replay(stage) -> None:
     stage.tell("settings", -1, stall_s=3.0)
     one_missing(stage, until_s=5)
     assert stage.frame().run.state == "stalled"
-    assert not any("settings" in happening.message for happening in stage.frame().happenings)
+    assert not any("settings" in event.message for event in stage.frame().events)
 
 
 HELD_UP_S = 30

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.frames.frame import Clocks, Happening
+from ddptop.frames.frame import Clocks, LoggedEvent
 from ddptop.frames.verdict import duration, verdict
 
 NS = 1_000_000_000
@@ -135,8 +135,8 @@ def test_a_rank_that_has_only_just_become_slow_is_not_denied(scene) -> None:
 def test_figures_that_still_hold_a_straggler_of_before_are_laid_to_it(scene) -> None:
     frame = scene(60, size=2)
     group = replace(frame.group, step_ms_p50=20.0, no_straggler_ms=16.0)
-    ended = Happening(5.0, "straggler_end", "info", 1, 40, "as an earlier version says it")
-    after = replace(frame, group=group, happenings=(ended,))
+    ended = LoggedEvent(5.0, "straggler_end", "info", 1, 40, "as an earlier version says it")
+    after = replace(frame, group=group, events=(ended,))
     assert both(after)[0] == "○ straggler recovered: rank 1 · 20% of step time lost to skew"
     even = replace(group, no_straggler_ms=19.8)
     assert both(replace(after, group=even))[0].startswith("● straggler recovered: rank 1 · 1.0% of step time")

@@ -185,7 +185,7 @@ def frame() -> Frame:
             parts_ms={"data": 20.2, "forward": -0.1},
         ),
         alerts=(Alert("straggler", "warning", 1, 11902, 1_699_999_900.0, "rank 1 is late: data"),),
-        happenings=(),
+        events=(),
         overhead=Overhead(budget_pct=1.0, measured_pct=0.6, us_per_step=31.0, detail_every=8, failures=0),
         history=History(0, empty, empty, empty, empty, empty, empty, empty, empty, empty),
         focus=None,

@@ -170,7 +170,7 @@ def test_of_a_long_recording_stretches_tell_the_same(tmp_path: Path, monkeypatch
     assert [one.rank for one in part.stragglers] == [1]
     assert not part.stalls
     assert all(rank.lost_records == 0 for rank in part.ranks)
-    assert "mute" in [one.kind for one in part.happenings]
+    assert "mute" in [one.kind for one in part.events]
     assert "evenly spread; all events" in " ".join(page(part, 80).split())
 
 

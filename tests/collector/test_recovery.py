@@ -184,7 +184,7 @@ def test_a_recording_that_cannot_be_written_is_told_and_the_run_goes_on(stage):
     source = stage.source()
     stage.ended(stage.ranks(steps=300))
     frame = stage.until(source, lambda frame: frame.group.step == 299)
-    assert [item.kind for item in frame.happenings].count("recording") == 1
+    assert [item.kind for item in frame.events].count("recording") == 1
     summary = stage.finish(collector)
     assert (summary["steps"], summary["recording"]) == (299, None)
     assert "not recorded" in summary["recording_note"]

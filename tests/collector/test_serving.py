@@ -102,7 +102,7 @@ def test_a_killed_rank_is_lost_at_once(stage):
     ranks[1].kill()
     frame = stage.until(source, lambda frame: frame.ranks.state[1] == "lost")
     assert frame.ranks.age_ms[1] < 2000  # its silence alone would say so after ten seconds
-    assert [(item.kind, item.rank) for item in frame.happenings][-1] == ("lost_rank", 1)
+    assert [(item.kind, item.rank) for item in frame.events][-1] == ("lost_rank", 1)
     assert frame.ranks.state[0] == "live"
     ranks[0].kill()
     stage.finish(collector, 1)

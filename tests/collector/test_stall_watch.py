@@ -201,7 +201,7 @@ def test_a_collector_that_was_stopped_takes_nobody_for_stalled(stage):
     assert report.stalls == ()
     assert {alert.kind for alert in report.troubles} == {"interruption"}
     assert frame.run.state == "finished"
-    assert [one.kind for one in frame.happenings if "stall" in one.kind] == []
+    assert [one.kind for one in frame.events if "stall" in one.kind] == []
 
 
 def test_a_stopped_process_is_told_and_goes_on(stage):

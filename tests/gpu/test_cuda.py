@@ -146,5 +146,5 @@ def test_a_gpu_that_does_not_get_on_is_named(backend: str, ranks: int, tmp_path:
     assert stuck
     assert {word.fields["state"] for word in stuck} == {"compute"}
     frame = frame_at(recording, step=None)
-    told = [happening.message for happening in frame.happenings if happening.kind == "stall"]
+    told = [event.message for event in frame.events if event.kind == "stall"]
     assert f"stall: the GPU of rank {ranks - 1} does not get on" in " ".join(told)

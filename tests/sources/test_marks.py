@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop.frames.frame import Happening
+from ddptop.frames.frame import LoggedEvent
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.messages import Bye, Event, Hello, Message, Received, Run
 from ddptop.sources.past import Marks
@@ -45,9 +45,9 @@ def test_a_stall_that_a_growing_recording_goes_on_with_stays_one_mark() -> None:
 def test_the_verdict_on_a_stall_is_no_second_mark_of_it() -> None:
     found = Marks()
     found.add_messages([Received(100 * S, 0, 1, 0, evidence(1))], 0)
-    told = [Happening(112.0, "stall", "critical", 1, 7, "rank 1 is missing")]
+    told = [LoggedEvent(112.0, "stall", "critical", 1, 7, "rank 1 is missing")]
     for _ in range(2):
-        found.add_happenings([*told, Happening(500.0, "nan", "critical", 1, 57, "NaN")], 0.0)
+        found.add_events([*told, LoggedEvent(500.0, "nan", "critical", 1, 57, "NaN")], 0.0)
     assert [(round(share * 1000), kind) for share, kind in found.shares(1000.0)] == [
         (100, "stall"),
         (500, "nan"),

@@ -18,5 +18,5 @@ def test_what_a_jump_leaves_out_is_not_taken_for_a_stall(tail: bool) -> None:
         now_ns = START_NS + second * NS
         reducer.feed(Received(now_ns, 0, 1000, 0, Progress(now_ns, 5000, 2, 3, 9, 1, 25.0, 0.1, 0)))
         reducer.feed(Received(now_ns + 1, -1, 0, 0, Event("mute", now_ns, -1, -1)))
-    told = [happening for happening in reducer.state.log.all() if "stall" in happening.kind]
+    told = [event for event in reducer.state.log.all() if "stall" in event.kind]
     assert bool(told) is not tail

@@ -81,9 +81,9 @@ def test_what_had_happened_by_a_moment_is_what_was_seen_live_and_nothing_later(
     for step in (STEPS - 100, 1000):
         source.seek(step=step)
         frame = wait_for(source, lambda f, step=step: f.group.step == step)
-        live = live_frame(list(a_run(STEPS)), step).happenings
+        live = live_frame(list(a_run(STEPS)), step).events
         assert "straggler" in {one.kind for one in live}
-        told = [(one.kind, one.step, one.message) for one in frame.happenings]
+        told = [(one.kind, one.step, one.message) for one in frame.events]
         assert told == [(one.kind, one.step, one.message) for one in live]
 
 

@@ -113,7 +113,7 @@ def test_everything_arrives_is_understood_and_the_dead_are_started_again(
     assert (frame.group.step, frame.lost_records, receiver.refused) == (199, 0, 0)
     assert (frame.source, frame.run.nodes, len(frame.buckets)) == ("simulated", 3, 4)
     assert set(frame.ranks.state) == {"finished"}
-    assert "straggler" in {one.kind for one in frame.happenings}
-    assert {(one.kind, one.rank) for one in frame.happenings if one.kind == "failed_rank"} == {
+    assert "straggler" in {one.kind for one in frame.events}
+    assert {(one.kind, one.rank) for one in frame.events if one.kind == "failed_rank"} == {
         ("failed_rank", 19)
     }

@@ -34,7 +34,7 @@ def test_refusals_and_warnings_are_torchs_own_and_warnings_are_seen(tmp_path: Pa
     for words in IN_ALL_BUILDS if has_nccl() else (*IN_ALL_BUILDS, WITHOUT_NCCL):
         assert text.count(words) == 2, "once on each rank"
 
-    told = [one for one in frame_at(pair.recording, None).happenings if one.kind == "warning"]
+    told = [one for one in frame_at(pair.recording, None).events if one.kind == "warning"]
     assert {one.severity for one in told} == {"warning"}
     for words in (
         "2 ranks were warned: UserWarning: Grad strides do not match bucket view strides.",

@@ -13,8 +13,8 @@ from ddptop.frames.frame import (
     BucketFigures,
     Frame,
     Group,
-    Happening,
     History,
+    LoggedEvent,
     Overhead,
     Playback,
     Ranks,
@@ -91,7 +91,7 @@ def live(world: int = 4, **changes: Any) -> Frame:
         buckets=buckets(),
         straggler=None,
         alerts=(),
-        happenings=(Happening(NOW - 67, "join", "info", None, None, f"{world} ranks joined"),),
+        events=(LoggedEvent(NOW - 67, "join", "info", None, None, f"{world} ranks joined"),),
         overhead=Overhead(1.0, 0.62, 132.0, 4, 0),
         history=history(),
         focus=None,
@@ -120,7 +120,7 @@ def straggler(world: int = 4) -> Frame:
         ranks=late_ranks(world),
         straggler=Straggler(1, "persistent", 20.3, 0.1, 20.2, 43.2, 96.0, "data", {"data": 20.2}),
         alerts=(Alert("straggler", "warning", 1, 11_902, NOW - 27, message),),
-        happenings=(*frame.happenings, Happening(NOW - 27, "straggler", "warning", 1, 11_902, message)),
+        events=(*frame.events, LoggedEvent(NOW - 27, "straggler", "warning", 1, 11_902, message)),
         history=history(slow_from=9_000),
     )
 
@@ -178,7 +178,7 @@ def lost() -> Frame:
             step=column(12_480, 12_480, 12_479, 12_480),
         ),
         alerts=(Alert("lost_rank", "critical", 2, 12_479, NOW - 12, message),),
-        happenings=(*frame.happenings, Happening(NOW - 12, "lost_rank", "critical", 2, 12_479, message)),
+        events=(*frame.events, LoggedEvent(NOW - 12, "lost_rank", "critical", 2, 12_479, message)),
         lost_records=3,
     )
 
@@ -203,7 +203,7 @@ def waiting() -> Frame:
         group=Group(**blank),
         ranks=replace(ranks, state=("live", "live", "waiting", "waiting"), host=("node0", "node0", "", "")),
         buckets=(),
-        happenings=(),
+        events=(),
         overhead=Overhead(None, None, None, None, 0),
         history=History(0, **empty),
         records=0,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddptop.frames.frame import Frame, Happening
+from ddptop.frames.frame import Frame, LoggedEvent
 from ddptop.render.chart import Axis, Scale, holes, no_number, quantiles, thinned
 from ddptop.tui.scene import ChartState, Place, Scene
 from ddptop.tui.views.charts import charts
@@ -29,8 +29,8 @@ def with_losses() -> Frame:
     columns["loss_mean"] = np.where(columns["step"] == 3000, np.nan, columns["loss_mean"])
     waits = {name: getattr(kept, name)[there] for name in ("wait_ms", "transfer_ms", "busbw_gbps")}
     found = replace(kept, time_s=time_s[there], **columns, **waits)
-    nan = Happening(frame.run.started_at + float(time_s[3500]), "nan", "critical", 1, 3500, "rank 1: NaN")
-    return replace(frame, history=found, happenings=(*frame.happenings, nan))
+    nan = LoggedEvent(frame.run.started_at + float(time_s[3500]), "nan", "critical", 1, 3500, "rank 1: NaN")
+    return replace(frame, history=found, events=(*frame.events, nan))
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from ddptop.frames.frame import Alert, Frame, Happening
+from ddptop.frames.frame import Alert, Frame, LoggedEvent
 from ddptop.tui.runs import RunChoice
 from ddptop.tui.scene import Place, Scene
 from ddptop.tui.views.compare import compare_runs_page
@@ -43,9 +43,9 @@ def nasty(frame: Frame) -> Frame:
     ranks = replace(frame.ranks, host=(NASTY,) * world, device=(NASTY,) * world, phase=(NASTY,) * world)
     alert = Alert("nan", "warning", 1, 3, NOW - 5, NASTY, {NASTY: NASTY})
     alerts = (alert, replace(alert, kind=NASTY))
-    happenings = (Happening(NOW - 5, NASTY, NASTY, 1, 3, NASTY), *frame.happenings)
+    events = (LoggedEvent(NOW - 5, NASTY, NASTY, 1, 3, NASTY), *frame.events)
     buckets = tuple(replace(bucket, dtype=NASTY, hook=NASTY, group=NASTY) for bucket in frame.buckets)
-    return replace(frame, run=run, ranks=ranks, alerts=alerts, happenings=happenings, buckets=buckets)
+    return replace(frame, run=run, ranks=ranks, alerts=alerts, events=events, buckets=buckets)
 
 
 @pytest.mark.parametrize("ascii_only", [False, True])

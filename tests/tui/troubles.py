@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddptop.frames.frame import Alert, Frame, Happening
+from ddptop.frames.frame import Alert, Frame, LoggedEvent
 from ddptop.frames.stall import Call, Death, RankPosition, Stall, Trace
 from tests.tui.fake import NOW, column, live, replay
 
@@ -116,7 +116,7 @@ def died() -> Frame:
             age_ms=column(11_000, 210, 12_300, 180),
         ),
         alerts=(Alert("failed_rank", "critical", 2, 12_480, NOW - 12, message),),
-        happenings=(*frame.happenings, Happening(NOW - 12, "failed_rank", "critical", 2, 12_480, message)),
+        events=(*frame.events, LoggedEvent(NOW - 12, "failed_rank", "critical", 2, 12_480, message)),
         deaths=deaths,
     )
 
@@ -163,9 +163,9 @@ def _stalled(stall: Stall) -> Frame:
         run=replace(frame.run, state="stalled"),
         ranks=replace(frame.ranks, state=("stalled",) * 4),
         alerts=(Alert("stall", "critical", stall.ranks[0], 12_480, NOW - 17, stall.sentence, evidence),),
-        happenings=(
-            *frame.happenings,
-            Happening(NOW - 2, "stall", "critical", stall.ranks[0], 12_480, stall.sentence),
+        events=(
+            *frame.events,
+            LoggedEvent(NOW - 2, "stall", "critical", stall.ranks[0], 12_480, stall.sentence),
         ),
         stall=stall,
     )

@@ -69,7 +69,7 @@ def build(
         straggler=with_throttle(straggler, state.ranks),
         suspect=shown.suspect,
         alerts=alerts(state, states, straggler, diagnosis, now_ns),
-        happenings=state.log.all(),
+        events=state.log.all(),
         overhead=_overhead(state),
         history=state.history.since(cursor),
         focus=rank_steps(state, detail, focus) if in_world and focus is not None else None,

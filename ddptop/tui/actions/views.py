@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop.frames.frame import Alert, Happening
+from ddptop.frames.frame import Alert, LoggedEvent
 from ddptop.render.trouble import PAGE_KINDS
 from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.keys import VIEWS, Do, ViewName
@@ -183,10 +183,10 @@ class ViewActions(ActionsBase):
             self.action_open()
         self.repaint()
 
-    def _open_event(self, event: Alert | Happening) -> None:
+    def _open_event(self, event: Alert | LoggedEvent) -> None:
         """Go to its time in a recording, and open the page with its details."""
         played = self.playback
-        if played is not None and played.duration_s > 0 and isinstance(event, Happening):
+        if played is not None and played.duration_s > 0 and isinstance(event, LoggedEvent):
             assert self.shown is not None
             begin = self.shown.unix_s - played.position_s
             self.source.seek(share=min(1.0, max(0.0, (event.unix_s - begin) / played.duration_s)))

@@ -310,7 +310,7 @@ def _loss(scene: Scene) -> Curve:
         parts.append(Line(f"rank {group.loss_max_rank}" if group.loss_max_rank is not None else "", "faint"))
     kept = f"since step {count(history.step[0])}" if history.start else "whole run"
     began = scene.frame.run.started_at
-    seen = [one.unix_s - began for one in scene.frame.happenings if one.kind == "nan"]
+    seen = [one.unix_s - began for one in scene.frame.events if one.kind == "nan"]
     seen += history.time_s[no_number(history.loss_mean, history.loss_max)].tolist()
     return Curve(
         [*parts, Line(kept, "faint")], history.time_s, history.loss_mean, "accent", behind=history.loss_max,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddptop.frames.frame import Alert, Frame, Happening
+from ddptop.frames.frame import Alert, Frame, LoggedEvent
 from ddptop.render.line import Line, highlight, of_severity, rule
 from ddptop.render.numbers import age, clock, count, counted
 from ddptop.render.text import fit, wrap
@@ -27,19 +27,19 @@ def event_lines(scene: Scene, width: int, height: int) -> list[Line]:
     """
     said = scene.status if scene.status != f"the run has {scene.frame.run.state}" else None
     lines = [Line("! ", "warn").add(scene.clean(said), "text").cut(width)] if said else []
-    happenings = list(reversed(scene.frame.happenings))
-    if height == 1 and not lines and happenings:
-        line = happening(scene, happenings[0], short=True).cut(width)
-        for other in happenings[1:2]:
-            second = happening(scene, other, short=True)
+    events = list(reversed(scene.frame.events))
+    if height == 1 and not lines and events:
+        line = event_line(scene, events[0], short=True).cut(width)
+        for other in events[1:2]:
+            second = event_line(scene, other, short=True)
             if line.width + ASIDE + second.width <= width:
                 line.pad(width - second.width).extend(second)
         return [line]
-    lines += [happening(scene, event).cut(width) for event in happenings[: height - len(lines)]]
+    lines += [event_line(scene, event).cut(width) for event in events[: height - len(lines)]]
     return lines[:height] or [Line("nothing has happened yet", "faint")]
 
 
-def texts_of(events: Sequence[Alert | Happening]) -> list[str]:
+def texts_of(events: Sequence[Alert | LoggedEvent]) -> list[str]:
     """What a filter looks into, in lower case."""
     return [
         f"{event.kind} {kind_words(event.kind)} {event.severity} {event.message} "
@@ -49,7 +49,7 @@ def texts_of(events: Sequence[Alert | Happening]) -> list[str]:
     ]
 
 
-def happening(scene: Scene, event: Happening, short: bool = False) -> Line:
+def event_line(scene: Scene, event: LoggedEvent, short: bool = False) -> Line:
     """Time, sign, message and, where it adds something, the step."""
     sign, role = of_severity(event.severity, event.kind)
     line = Line(clock(event.unix_s, seconds=not short), "dim").add(f" {sign} ", role)
@@ -84,7 +84,7 @@ NARROW = 70
 
 
 def events(scene: Scene, width: int, height: int) -> Page:
-    """Alerts above, happenings below, one cursor for both; what is under it in full at the foot."""
+    """Alerts above, logged events below, one cursor for both; what is under it in full at the foot."""
     alerts, happened = _passing(scene.frame, scene.place.event_filter)
     total = len(alerts) + len(happened)
     cursor = min(max(scene.place.scroll.cursor, 0), max(0, total - 1))
@@ -101,7 +101,7 @@ def events(scene: Scene, width: int, height: int) -> Page:
     lines += [Line(f"  and {hidden:,} more", "dim")] if hidden else []
     lines.append(rule(width, f"{counted(len(happened), 'event')}, newest first"))
     if not happened:
-        none = "no event matches" if scene.frame.happenings else "nothing has happened yet"
+        none = "no event matches" if scene.frame.events else "nothing has happened yet"
         lines.append(Line(f"  {none}", "dim"))
     full = IN_FULL + 1 if height >= ROOM_FOR_IT and total else 0
     before = len(alerts)
@@ -109,7 +109,7 @@ def events(scene: Scene, width: int, height: int) -> Page:
     scroll = replace(scene.place.scroll, cursor=max(0, cursor - before))
     scroll, shown = scroll.fitted(len(happened), height - len(lines) - full)
     for at in shown:
-        line = highlight(happening(scene, happened[at]), pattern)
+        line = highlight(event_line(scene, happened[at]), pattern)
         lines.append(_chosen(before + at == cursor, line, before + at, width))
     if full:
         lines += [Line()] * (height - full - len(lines))
@@ -117,14 +117,14 @@ def events(scene: Scene, width: int, height: int) -> Page:
     return Page(lines, Layout(replace(scroll, cursor=cursor)))
 
 
-def listed(frame: Frame, typed: str = "") -> list[Alert | Happening]:
-    """All that the cursor goes through: alerts, then happenings, newest first, that the filter lets pass."""
+def listed(frame: Frame, typed: str = "") -> list[Alert | LoggedEvent]:
+    """All that the cursor goes through: alerts, then events, newest first, that the filter lets pass."""
     alerts, happened = _passing(frame, typed)
     return [*alerts, *happened]
 
 
-def _passing(frame: Frame, typed: str) -> tuple[list[Alert], list[Happening]]:
-    alerts, happened = list(frame.alerts), list(reversed(frame.happenings))
+def _passing(frame: Frame, typed: str) -> tuple[list[Alert], list[LoggedEvent]]:
+    alerts, happened = list(frame.alerts), list(reversed(frame.events))
     if not match.conditions(typed):
         return alerts, happened
     return (
@@ -144,8 +144,8 @@ def _chosen(chosen: bool, line: Line, at: int, width: int) -> Line:
     return whole.cut(width)
 
 
-def _in_full(scene: Scene, chosen: Alert | Happening, width: int) -> list[Line]:
-    when = chosen.unix_s if isinstance(chosen, Happening) else chosen.since_s
+def _in_full(scene: Scene, chosen: Alert | LoggedEvent, width: int) -> list[Line]:
+    when = chosen.unix_s if isinstance(chosen, LoggedEvent) else chosen.since_s
     words = [kind_words(scene.clean(chosen.kind)), f"{clock(when)}, {age(scene.frame.unix_s - when)} ago"]
     words += [f"rank {chosen.rank}"] if chosen.rank is not None else []
     words += [f"step {count(chosen.step)}"] if chosen.step is not None else []

@@ -118,7 +118,7 @@ def overview(scene: Scene, width: int, height: int) -> Page:
     grave = in_trouble(scene.frame)
     most = 1 if height < ONE_LINE_VERDICT else 4 if width < 70 or grave else 3
     said = verdict_lines(scene, width, most)
-    room = heights(height, len(scene.frame.ranks.state), len(said), len(scene.frame.happenings))
+    room = heights(height, len(scene.frame.ranks.state), len(said), len(scene.frame.events))
     rows = rank_rows(scene, width, room.table)
     lines = said[: room.verdict]
     if room.rules:

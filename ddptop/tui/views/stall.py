@@ -17,7 +17,7 @@ from ddptop.render.stacks import place
 from ddptop.render.text import cells, wrap
 from ddptop.render.trouble import PAGE_KINDS, in_trouble
 from ddptop.tui.scene import Layout, Page, Scene
-from ddptop.tui.views.events import happening
+from ddptop.tui.views.events import event_line
 from ddptop.tui.views.text_page import below, text_page
 
 if TYPE_CHECKING:
@@ -74,10 +74,10 @@ def _calm(scene: Scene, width: int) -> list[Line]:
         "and where the others wait; when a process dies, how, and its traceback."
     )
     lines += [Line(), *(Line("  ").add(text, "dim") for text in wrap(words, width - 2))]
-    past = [event for event in frame.happenings if event.kind in PAGE_KINDS and event.severity != "info"]
+    past = [event for event in frame.events if event.kind in PAGE_KINDS and event.severity != "info"]
     if past:
         lines += [Line(), Line("  ").add("earlier in this run", "dim")]
-        lines += [Line("  ").extend(happening(scene, event)) for event in reversed(past[-EARLIER:])]
+        lines += [Line("  ").extend(event_line(scene, event)) for event in reversed(past[-EARLIER:])]
     return lines
 
 

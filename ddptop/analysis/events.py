@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.health.exits import describe_exit, exit_known, process_words, reason
+from ddptop.analysis.health.exits import describe_exit, exit_known, process_phrase, reason
 from ddptop.analysis.ranks import ABSENT, RankState, Session
-from ddptop.analysis.stall.rank_position import device_word
+from ddptop.analysis.stall.rank_position import device_report
 from ddptop.analysis.state import Figures
 from ddptop.analysis.steps.pairing import Pairing
 
@@ -202,7 +202,7 @@ def _exited(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> 
     _note_exit(event, rank_state, t_ns)
     if event.fields.get("left"):
         if rank_state.signal is not None or rank_state.exit_code:
-            _log(state, event, f"{process_words(rank_state)}, after it had left its group", t_ns)
+            _log(state, event, f"{process_phrase(rank_state)}, after it had left its group", t_ns)
     elif rank_state.signal is not None:
         _log(state, event, f"was ended by {rank_state.signal}", t_ns, severity="critical")
     elif rank_state.exit_code and (rank_state.exit_code != PLAIN_FAILURE or not reason(rank_state)):
@@ -243,7 +243,7 @@ def _timer(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> N
 
 
 def _device(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
-    rank_state.device = device_word(event, t_ns)
+    rank_state.device = device_report(event, t_ns)
 
 
 def _unsent(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:

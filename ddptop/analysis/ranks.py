@@ -54,8 +54,8 @@ class PassedLoss(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceWord:
-    """What a rank's events say of its GPU, from its answer to the collector."""
+class DeviceReport:
+    """The state of a rank's GPU by its events, from its answer to the collector."""
 
     t_ns: int
     """When it came."""
@@ -113,9 +113,9 @@ class RankState:
     evidence: Evidence | None = None
     evidence_ns: int = 0
     """Its newest answer, and when it came."""
-    device: DeviceWord | None = None
+    device: DeviceReport | None = None
     """The state of its GPU when it last answered."""
-    last_words: Evidence | None = None
+    exit_evidence: Evidence | None = None
     """Its evidence at its exit, of its own or from its crash file."""
     joined: bool = False
     """In its newest step it had run out of inputs and only shadowed the others."""

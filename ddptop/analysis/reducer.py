@@ -264,7 +264,7 @@ class Reducer:
 
     def _on_evidence(self, evidence: Evidence, rank_state: RankState, t_ns: int) -> None:
         if evidence.number == 0:
-            rank_state.last_words = evidence
+            rank_state.exit_evidence = evidence
             return
         rank_state.evidence, rank_state.evidence_ns = evidence, t_ns
         rank_state.read_clock(evidence.t_ns, t_ns, self.state.interruptions)

@@ -78,7 +78,7 @@ def verdict(frame: Frame) -> Verdict:
         if kind in alerts:
             return _unhealthy(frame, alerts[kind])
     if frame.straggler is not None:
-        return Verdict("straggler", "warning", straggler_words(frame.straggler), step_line(frame))
+        return Verdict("straggler", "warning", straggler_phrase(frame.straggler), step_line(frame))
     if "loss_spread" in alerts:
         return Verdict("loss_spread", "warning", alerts["loss_spread"].message, step_line(frame))
     return _no_straggler(frame)
@@ -92,7 +92,7 @@ def _unhealthy(frame: Frame, alert: Alert) -> Verdict:
     return Verdict(alert.kind, "warning", f"{alert.message}, {ago} ago", step_line(frame))
 
 
-def straggler_words(s: Straggler) -> str:
+def straggler_phrase(s: Straggler) -> str:
     """`rank 1 arrives 20.3 ±0.1 ms late in 96% of steps · data loading · costs 43%`.
 
     Several ranks, an intermittent and a rotating straggler have sentences of their own.
@@ -293,8 +293,8 @@ def _finished(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     if wrong is not None:
         detail = wrong.message
     elif frame.straggler is not None:
-        detail = f"at the end {straggler_words(frame.straggler)}"
-    steps += restart_words(frame.group.incarnation)
+        detail = f"at the end {straggler_phrase(frame.straggler)}"
+    steps += restart_phrase(frame.group.incarnation)
     return Verdict("finished", "good", f"finished: {steps} · {duration(frame.run.elapsed_s)}", detail)
 
 
@@ -311,9 +311,9 @@ def _last_step(frame: Frame) -> str:
     step = frame.group.step
     if step is None:
         return "no step finished by all ranks"
-    return f"last complete step {step:,}{restart_words(frame.group.incarnation)}"
+    return f"last complete step {step:,}{restart_phrase(frame.group.incarnation)}"
 
 
-def restart_words(incarnation: int) -> str:
+def restart_phrase(incarnation: int) -> str:
     """` (restart 1)` after a step number; empty before the first restart."""
     return f" (restart {incarnation})" if incarnation else ""

@@ -15,7 +15,7 @@ from ddptop.render.phases import Breakdown, legend
 from ddptop.render.rank_table import plain_rank_columns
 from ddptop.render.table import text_lines
 from ddptop.render.text import clean, to_ascii
-from ddptop.render.trouble import kind_words, stalled_for, step_now
+from ddptop.render.trouble import kind_phrase, stalled_for, step_now
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame, Ranks
@@ -83,7 +83,7 @@ def picture(frame: Frame, width: int, ascii: bool = False, color: bool = False) 
 
 def watch_line(frame: Frame) -> str:
     """The group at the frame's moment on one line, its columns in the same place from line to line."""
-    from ddptop.frames.verdict import restart_words, slowest
+    from ddptop.frames.verdict import restart_phrase, slowest
 
     group, grave = frame.group, _grave(frame)
     refused = [clean(alert.message) for alert in frame.alerts if alert.kind == "refused_messages"]
@@ -91,7 +91,7 @@ def watch_line(frame: Frame) -> str:
         [
             clock(frame.unix_s),
             f"{frame.run.state:<8}",
-            f"step {count(step_now(frame)):>9}{restart_words(group.incarnation)}",
+            f"step {count(step_now(frame)):>9}{restart_phrase(group.incarnation)}",
             f"{UNKNOWN if frame.run.state in RED_STATES else fixed(group.steps_per_s):>6}/s",
             f"loss {loss(group.loss_mean):>9}",
             f"{fixed(group.step_ms_p50):>7} ms",
@@ -114,7 +114,7 @@ def _recording_trouble(frame: Frame) -> str:
 
 
 def _head(frame: Frame, color: bool) -> list[str]:
-    from ddptop.frames.verdict import restart_words
+    from ddptop.frames.verdict import restart_phrase
 
     run, group = frame.run, frame.group
     sign, role = of_state(run.state)
@@ -123,7 +123,7 @@ def _head(frame: Frame, color: bool) -> list[str]:
     if frame.source != "live":
         parts.append(frame.source.upper())
     parts += [
-        f"step {count(step_now(frame))}{restart_words(group.incarnation)}",
+        f"step {count(step_now(frame))}{restart_phrase(group.incarnation)}",
         *([f"{fixed(group.steps_per_s)}/s"] if run.state not in RED_STATES else []),
         f"loss {loss(group.loss_mean)}",
         f"overhead {fixed(frame.overhead.measured_pct, 1, '%')}",
@@ -196,7 +196,7 @@ def _happenings(frame: Frame, color: bool) -> list[str]:
     for event in frame.events[-LAST_EVENTS:]:
         sign, role = of_severity(event.severity, event.kind)
         in_verdict = frame.stall is not None and event.kind in STALLS and event.unix_s >= frame.stall.since_s
-        what = kind_words(event.kind) if in_verdict else clean(event.message)
+        what = kind_phrase(event.kind) if in_verdict else clean(event.message)
         lines.append(f"{paint(sign, role, color)} {clock(event.unix_s)} {what}")
     return lines
 

@@ -31,7 +31,7 @@ PAGE_KINDS = frozenset(("stall", "stalled", "mismatch", "lost_rank", "failed_ran
 """Kinds of alerts and logged events that the stall page shows more about."""
 
 
-def kind_words(kind: str) -> str:
+def kind_phrase(kind: str) -> str:
     """A kind of alert or logged event in words."""
     return _KINDS.get(kind, kind.replace("_", " "))
 

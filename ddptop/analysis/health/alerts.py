@@ -16,7 +16,7 @@ from ddptop.analysis.health.exits import (
 )
 from ddptop.analysis.ranks import SILENT_S
 from ddptop.analysis.stall import sentences
-from ddptop.analysis.stall.mismatch import fatal_mismatch, operation_words
+from ddptop.analysis.stall.mismatch import fatal_mismatch, operation_phrase
 from ddptop.analysis.stall.rank_position import ended_step, rank_position
 from ddptop.frames.calls import place
 from ddptop.frames.frame import Alert
@@ -151,7 +151,7 @@ def _mismatch(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
         call = rank_position(state, side.ranks[0], since_ns, since_ns=since_ns).user_call
         evidence[f"side{i}_rank"] = side.ranks[0]
         evidence[f"side{i}_ranks"] = len(side.ranks)
-        evidence[f"side{i}_operation"] = operation_words(side.operation)
+        evidence[f"side{i}_operation"] = operation_phrase(side.operation)
         evidence[f"side{i}_call"] = place(call) if call is not None else None
     rank, since_s = mismatch.sides[0].ranks[0], state.unix_s(since_ns)
     message = sentences.sentence(state, diagnosis)

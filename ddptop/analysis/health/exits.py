@@ -31,7 +31,7 @@ MAX_REASON = 120
 
 def reason(rank_state: RankState) -> str:
     """The exception: `ValueError: no such file`; empty if unknown."""
-    text = rank_state.last_words.reason if rank_state.last_words is not None else ""
+    text = rank_state.exit_evidence.reason if rank_state.exit_evidence is not None else ""
     if not text and rank_state.bye is not None and rank_state.bye.reason not in WELL:
         text = rank_state.bye.reason
     line = _BUILD_PATH.sub("", text.strip().split("\n", 1)[0])
@@ -40,10 +40,10 @@ def reason(rank_state: RankState) -> str:
 
 def own_call(rank_state: RankState) -> Call | None:
     """The call in the user's code in which it exited."""
-    return user_call(rank_state.last_words.stacks) if rank_state.last_words is not None else None
+    return user_call(rank_state.exit_evidence.stacks) if rank_state.exit_evidence is not None else None
 
 
-def process_words(rank_state: RankState) -> str:
+def process_phrase(rank_state: RankState) -> str:
     """`killed by SIGKILL`, `exit code 1`, `gone`; what the process did, not why."""
     if rank_state.signal is not None:
         return (

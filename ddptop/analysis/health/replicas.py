@@ -199,7 +199,7 @@ class Replicas:
             "majority": first.majority,
         }
         rank = first.ranks[0] if first.majority else None
-        text = drift_words(first, self._world)
+        text = drift_phrase(first, self._world)
         return Alert("replica_drift", "critical", rank, first.since, first.since_s, text, evidence)
 
     def _evaluate(
@@ -235,7 +235,7 @@ class Replicas:
         )
         if not self._drifts:
             rank = result.differing[0] if result.majority and len(result.differing) == 1 else None
-            text = drift_words(drift, self._world)
+            text = drift_phrase(drift, self._world)
             self._log.add(unix_s, "replica_drift", text, severity="critical", rank=rank, step=step)
         self._drifts[key, piece] = drift
 
@@ -248,7 +248,7 @@ class Replicas:
         self._drifts = {place: drift for place, drift in self._drifts.items() if place[0] != key}
 
 
-def drift_words(drift: Drift, world: int) -> str:
+def drift_phrase(drift: Drift, world: int) -> str:
     """`replica of rank 2 differs since step 80 (equal at step 64)`."""
     who = ranks_phrase([*drift.ranks], world)
     one = len(drift.ranks) == 1

@@ -53,7 +53,7 @@ def pending_operation(answer: Evidence | None, group: str | None = None) -> Oper
     return min(waiting, key=lambda op: op.sequence, default=None)
 
 
-def operation_words(op: Operation | None) -> str:
+def operation_phrase(op: Operation | None) -> str:
     """`all_reduce of [[1000]] Float`; empty for none."""
     if op is None:
         return ""
@@ -129,7 +129,7 @@ def fatal_mismatch(
 
 
 def _aborted_in_collective(rank_state: RankState) -> bool:
-    last = rank_state.last_words
+    last = rank_state.exit_evidence
     if last is None or rank_state.hello is None or "gloo" not in rank_state.hello.backend:
         return False
     aborted = rank_state.signal == "SIGABRT" or (rank_state.signal is None and "Abort" in last.reason)
@@ -137,7 +137,7 @@ def _aborted_in_collective(rank_state: RankState) -> bool:
 
 
 def _fatal_side(rank: int, rank_state: RankState) -> FatalSide | None:
-    evidence = rank_state.last_words or rank_state.evidence
+    evidence = rank_state.exit_evidence or rank_state.evidence
     if evidence is None:
         return None
     call = user_call(evidence.stacks)
@@ -147,7 +147,7 @@ def _fatal_side(rank: int, rank_state: RankState) -> FatalSide | None:
 def _operation(evidence: Evidence) -> str:
     # gloo marks a collective that failed as done: for a rank that has ended use the newest one.
     newest = evidence.operations[-1] if evidence.operations and evidence.reason else None
-    known = operation_words(pending_operation(evidence) or newest)
+    known = operation_phrase(pending_operation(evidence) or newest)
     return (
         known or collective_called(evidence.stacks) or ("backward" if in_collective(evidence.stacks) else "")
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from ddptop.analysis.health.exits import ended_badly, ended_ns, own_call, process_words, reason
-from ddptop.analysis.ranks import STALE_S, DeviceWord
-from ddptop.analysis.stall.mismatch import operation_words, pending_operation
+from ddptop.analysis.health.exits import ended_badly, ended_ns, own_call, process_phrase, reason
+from ddptop.analysis.ranks import STALE_S, DeviceReport
+from ddptop.analysis.stall.mismatch import operation_phrase, pending_operation
 from ddptop.frames import calls
 from ddptop.frames.stall import MAX_POSITIONS, Death, RankPosition
 from ddptop.protocol.limits import NS
@@ -37,15 +37,15 @@ def sequence_of(rank_state: RankState, group: str, answer: Evidence | None) -> i
     return max((number for number in seen if number >= 0), default=None)
 
 
-def device_word(event: Event, t_ns: int) -> DeviceWord:
+def device_report(event: Event, t_ns: int) -> DeviceReport:
     """The state of a GPU from an Event("device"); what is malformed is left empty."""
     state, phase, error = (str(event.fields.get(name) or "") for name in ("state", "phase", "error"))
     bucket = event.fields.get("bucket")
     known = cast("DeviceState", state), event.step, cast("RankPhase", phase)
-    return DeviceWord(t_ns, *known, bucket if isinstance(bucket, int) else -1, error)
+    return DeviceReport(t_ns, *known, bucket if isinstance(bucket, int) else -1, error)
 
 
-def device_since(rank_state: RankState, since_ns: int) -> DeviceWord | None:
+def device_since(rank_state: RankState, since_ns: int) -> DeviceReport | None:
     """The state of the rank's GPU, if reported since the stall began.
 
     In a step without bucket detail, the flight recorder may show that no all-reduce is in progress.
@@ -76,11 +76,11 @@ def rank_position(
     rank_state = state.ranks[rank]
     answer = answer_since(rank_state, since_ns)
     ended = rank_state.ended_badly or rank_state.bye is not None
-    if ended and rank_state.last_words is not None:
-        answer = rank_state.last_words
+    if ended and rank_state.exit_evidence is not None:
+        answer = rank_state.exit_evidence
     t_ns = rank_state.evidence_ns if answer is rank_state.evidence else None
     if ended:
-        process = process_words(rank_state)
+        process = process_phrase(rank_state)
         t_ns = ended_ns(rank_state)
     elif rank_state.stopped:
         process = "stopped"
@@ -96,7 +96,7 @@ def rank_position(
         bucket=rank_state.bucket,
         sequence=sequence_of(rank_state, group, answer),
         group=group,
-        operation=operation_words(pending_operation(answer, group) or pending_operation(answer)),
+        operation=operation_phrase(pending_operation(answer, group) or pending_operation(answer)),
         user_call=own_call(rank_state) if ended else calls.user_call(answer.stacks) if answer else None,
         traces=calls.traces(answer.stacks, all_threads=all_threads) if answer else (),
         at_s=state.unix_s(t_ns) if answer is not None and t_ns is not None else None,

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ddptop.analysis.health.exits import describe_exit
-from ddptop.analysis.stall.mismatch import operation_name, operation_words, pending_operation
+from ddptop.analysis.stall.mismatch import operation_name, operation_phrase, pending_operation
 from ddptop.analysis.stall.rank_position import answer_since, device_since, ended_step
 from ddptop.frames.calls import is_users, main_stack, place, user_call
 from ddptop.frames.phrases import ranks_phrase
@@ -15,7 +15,7 @@ from ddptop.frames.phrases import ranks_phrase
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ddptop.analysis.ranks import DeviceWord, RankState
+    from ddptop.analysis.ranks import DeviceReport, RankState
     from ddptop.analysis.stall.diagnosis import Diagnosis
     from ddptop.analysis.stall.mismatch import Mismatch
     from ddptop.analysis.state import RunState
@@ -50,7 +50,7 @@ def sentence(state: RunState, diagnosis: Diagnosis) -> str:
         return f"{everyone} have all launched {what}{number} and none completes: {why}"
     if diagnosis.kind == "device":
         launched = f": all hosts have launched {_collective(state, diagnosis)}" if diagnosis.waiting else ""
-        return stuck_words(state.ranks, diagnosis.ranks, diagnosis.since_ns) + launched
+        return stuck_phrase(state.ranks, diagnosis.ranks, diagnosis.since_ns) + launched
     return short_sentence(state, diagnosis)
 
 
@@ -63,12 +63,12 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
         )
         return f"no rank is behind in step {diagnosis.step:,}{rest}"
     if diagnosis.kind == "dead":
-        return dead_words(state, diagnosis.ranks)
+        return dead_phrase(state, diagnosis.ranks)
     if diagnosis.kind == "transport":
         why = "transport" if diagnosis.on_device else "transport or device"
         return f"all ranks are in {_collective(state, diagnosis)}, none completes it: {why}"
     if diagnosis.kind == "device":
-        return stuck_words(state.ranks, diagnosis.ranks, diagnosis.since_ns)
+        return stuck_phrase(state.ranks, diagnosis.ranks, diagnosis.since_ns)
     if diagnosis.kind == "mismatch":
         if diagnosis.mismatch is not None:
             return _sides(diagnosis.mismatch, len(ranks))
@@ -125,7 +125,7 @@ def analyser_lines(state: RunState, since_ns: int) -> tuple[str, ...]:
     return tuple(result)
 
 
-def dead_words(state: RunState, dead: Sequence[int]) -> str:
+def dead_phrase(state: RunState, dead: Sequence[int]) -> str:
     """`rank 2 was killed by SIGKILL at step 340 (out of memory?) and 3 more`."""
     if not dead:
         return "all ranks have exited"
@@ -175,7 +175,7 @@ def _sides(mismatch: Mismatch, world: int) -> str:
     parts = []
     for side in mismatch.sides:
         single = len(side.ranks) == 1
-        what = operation_words(side.operation) if len(names) == 1 else operation_name(side.operation)
+        what = operation_phrase(side.operation) if len(names) == 1 else operation_name(side.operation)
         parts.append(f"{ranks_phrase(side.ranks, world)} {'calls' if single else 'call'} {what}")
     return " where ".join(parts)
 
@@ -220,10 +220,10 @@ def _own_operation(state: RunState, diagnosis: Diagnosis, rank: int) -> str:
     if op is None:
         return "a collective"
     group = f" of group {op.group}" if op.group != "0" else ""
-    return f"{operation_words(op)} (sequence {op.sequence:,}{group})"
+    return f"{operation_phrase(op)} (sequence {op.sequence:,}{group})"
 
 
-def device_words(device: DeviceWord | None) -> str:
+def device_phrase(device: DeviceReport | None) -> str:
     """`its GPU makes no progress in forward of step 30: a kernel does not complete`; may be empty."""
     if device is None:
         return ""
@@ -247,13 +247,13 @@ def device_lines(rank_state: RankState, since_ns: int) -> list[str]:
     """Whether a rank's host or its GPU makes no progress, from its events and its stack: a line each."""
     answer = answer_since(rank_state, since_ns)
     lines = [
-        device_words(device_since(rank_state, since_ns)),
+        device_phrase(device_since(rank_state, since_ns)),
         waits_for_device(answer.stacks) if answer else "",
     ]
     return [line for line in lines if line]
 
 
-def stuck_words(rank_states: Sequence[RankState], ranks: Sequence[int], since_ns: int) -> str:
+def stuck_phrase(rank_states: Sequence[RankState], ranks: Sequence[int], since_ns: int) -> str:
     """`the GPU of rank 2 makes no progress in backward of step 30`: where the first of them is."""
     single = len(ranks) == 1
     gpus = f"the GPU{'' if single else 's'} of {ranks_phrase(ranks, len(rank_states))}"

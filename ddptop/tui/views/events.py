@@ -12,7 +12,7 @@ from ddptop.frames.frame import Alert, Frame, LoggedEvent
 from ddptop.render.line import Line, highlight, of_severity, rule
 from ddptop.render.numbers import age, clock, count, counted
 from ddptop.render.text import fit, wrap
-from ddptop.render.trouble import kind_words
+from ddptop.render.trouble import kind_phrase
 from ddptop.tui import match
 from ddptop.tui.scene import Layout, Page, Scene
 
@@ -42,7 +42,7 @@ def event_lines(scene: Scene, width: int, height: int) -> list[Line]:
 def texts_of(events: Sequence[Alert | LoggedEvent]) -> list[str]:
     """What a filter looks into, in lower case."""
     return [
-        f"{event.kind} {kind_words(event.kind)} {event.severity} {event.message} "
+        f"{event.kind} {kind_phrase(event.kind)} {event.severity} {event.message} "
         f"{f'rank {event.rank}' if event.rank is not None else ''} "
         f"{f'step {event.step}' if event.step is not None else ''}".lower()
         for event in events
@@ -146,7 +146,7 @@ def _chosen(chosen: bool, line: Line, at: int, width: int) -> Line:
 
 def _in_full(scene: Scene, chosen: Alert | LoggedEvent, width: int) -> list[Line]:
     when = chosen.unix_s if isinstance(chosen, LoggedEvent) else chosen.since_s
-    words = [kind_words(scene.clean(chosen.kind)), f"{clock(when)}, {age(scene.frame.unix_s - when)} ago"]
+    words = [kind_phrase(scene.clean(chosen.kind)), f"{clock(when)}, {age(scene.frame.unix_s - when)} ago"]
     words += [f"rank {chosen.rank}"] if chosen.rank is not None else []
     words += [f"step {count(chosen.step)}"] if chosen.step is not None else []
     text = " · ".join([*words, scene.clean(chosen.message)])

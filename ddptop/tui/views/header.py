@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.verdict import restart_words
+from ddptop.frames.verdict import restart_phrase
 from ddptop.render.line import Line, gather, of_state
 from ddptop.render.numbers import UNKNOWN, age, count, counted, duration, fixed, known, loss
 from ddptop.render.text import cells
@@ -104,7 +104,7 @@ def _figures(scene: Scene) -> list[Line]:
     figures = [
         Line("step ", "dim")
         .add(count(step_now(frame)), "strong" if frame.stall is None else "bad")
-        .add(restart_words(group.incarnation), "dim"),
+        .add(restart_phrase(group.incarnation), "dim"),
         # Without progress the rate of the last steps would be wrong.
         Line(fixed(rate, digits), "strong").add("/s", "dim") if frame.run.state == "live" else Line(),
         Line("loss ", "dim").add(loss(group.loss_mean), "strong"),

@@ -16,7 +16,6 @@ from typing import Any
 from unittest import mock
 
 import msgpack
-from ddptop.report.reading import read
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.protocol.codec import decode, encode
@@ -24,6 +23,7 @@ from ddptop.protocol.messages import Received
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockReader
 from ddptop.recording.writer import Writer
+from ddptop.report.build import read
 from ddptop.sources.replay import frame_of
 from ddptop.sources.simulation import ranks
 from ddptop.sources.simulation import ranks as node

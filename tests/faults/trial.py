@@ -152,7 +152,7 @@ class Trial:
         return Seen(summary, dict(rows), last, doubled, self._stalls(), events, self.told)
 
     def _stalls(self) -> int:
-        from ddptop.report.reading import read
+        from ddptop.report.build import read
 
         try:
             with Recording.open(self.recording) as recording:

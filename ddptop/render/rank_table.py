@@ -40,7 +40,6 @@ class Figure:
 def rank_figures(context: RenderContext) -> dict[str, Figure]:
     """By the title of its column. The screen, `--once` and the sort order take them from here."""
     ranks, parts = context.frame.ranks, context.breakdown
-    load, memory = _gpu_values(context)
     return {
         "step": Figure(ranks.step, count),
         "loss": Figure(ranks.loss, loss),
@@ -53,8 +52,7 @@ def rank_figures(context: RenderContext) -> dict[str, Figure]:
         "wait": Figure(parts.column("wait"), _wait_or_transfer(context)),
         "transfer": Figure(parts.column("transfer"), _wait_or_transfer(context)),
         "score": Figure(ranks.relative_score, lambda value: fixed(value, 2)),
-        "gpu%": Figure(load, _whole),
-        "gpumem": Figure(memory, size),
+        **_gpu_figures(context),
         "mem": Figure(ranks.rss_bytes, size),
         "cpu%": Figure(ranks.cpu_pct, _whole),
         "lost": Figure(ranks.lost_records, count),
@@ -140,14 +138,16 @@ def accumulates(context: RenderContext) -> bool:
     return bool((context.frame.ranks.micro_steps > 1).any())
 
 
-def _gpu_values(context: RenderContext) -> tuple[Column, Column]:
-    """(ranks,) utilization in % and memory in bytes of the ranks' GPUs."""
+def _gpu_figures(context: RenderContext) -> dict[str, Figure]:
+    """Utilization in % and memory in bytes of the ranks' GPUs, where any rank reports one."""
+    if not context.frame.gpus:
+        return {}
     load, memory = (np.full(len(context.frame.ranks.state), np.nan) for _ in range(2))
     for gpu in context.frame.gpus:
         if gpu.rank < len(load):
             load[gpu.rank] = np.nan if gpu.util_pct is None else gpu.util_pct
             memory[gpu.rank] = np.nan if gpu.mem_bytes is None else gpu.mem_bytes
-    return load, memory
+    return {"gpu%": Figure(load, _whole), "gpumem": Figure(memory, size)}
 
 
 def _plain_state(frame: Frame, rank: int) -> str:

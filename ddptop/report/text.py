@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.frames.phrases import death_phrase
 from ddptop.frames.verdict import SIGNS
-from ddptop.render.line import of_state
+from ddptop.render.line import of_state, paint
 from ddptop.render.numbers import UNKNOWN, clock, count, counted, duration, fixed
 from ddptop.render.text import clean, to_ascii, wrap
 from ddptop.report.findings import HEALTH, amount, and_more, by_kind
@@ -106,9 +106,6 @@ def _wrapped_below_indent(text: str, width: int, indent: int) -> list[str]:
     return [" " * (own if i == 0 else indent) + line for i, line in enumerate(lines)]
 
 
-_ANSI = {"good": "32", "warn": "33", "bad": "1;31", "head": "1"}
-"""ANSI codes; red for stalled, lost and failed alone."""
-
 _BAD = frozenset({"failed", "lost", "stall"})
 
 MAX_ADVICE = 5
@@ -135,13 +132,13 @@ def page(report: Report, width: int, ascii_only: bool = False, color: bool = Fal
 
 
 def _titled(title: str, lines: list[str], color: bool) -> list[str]:
-    return [_paint(title, "head", color), *lines] if lines else []
+    return [paint(title, "head", color), *lines] if lines else []
 
 
 def _head(report: Report, width: int, color: bool) -> list[str]:
     run = report.run
     sign, role = of_state(run.state)
-    state = _paint(f"{sign} {run.state.upper()}", role, color)
+    state = paint(f"{sign} {run.state.upper()}", role, color)
     simulated = "   SIMULATED" if report.source == "simulated" else ""
     command = run.argv if run.argv[:1] == (run.script,) else (run.script, *run.argv)
     hosts = sorted({rank.host for rank in report.ranks} - {""})
@@ -165,7 +162,7 @@ def _verdict(report: Report, width: int, color: bool) -> list[str]:
     for finding in report.verdict:
         first, *rest = _wrapped(f"{SIGNS[finding.sign]} {finding.sentence}", width, 2)
         role = _role(finding)
-        lines += [_paint(first, role, color), *(_paint(line, role, color) for line in rest)]
+        lines += [paint(first, role, color), *(paint(line, role, color) for line in rest)]
         for detail in finding.detail:
             lines += ["  " + line for line in wrap(clean(detail), width - 2)]
     return lines
@@ -277,7 +274,3 @@ def _footing(report: Report, width: int) -> list[str]:
 def _wrapped(text: str, width: int, indent: int = 0) -> list[str]:
     lines = wrap(clean(text), width - indent)
     return [(" " * indent if i else "") + line for i, line in enumerate(lines)]
-
-
-def _paint(text: str, role: str, color: bool) -> str:
-    return f"\x1b[{_ANSI[role]}m{text}\x1b[0m" if color and role in _ANSI else text

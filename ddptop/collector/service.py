@@ -315,7 +315,7 @@ class Collector:
         self._record.close()
         self._intake.acknowledge(now_ns)
         self._host.report_recording(now_ns)
-        watching = self._server.heard_since(now_ns - 2 * NS)
+        watching = self._server.active_since(now_ns - 2 * NS)
         served: set[bytes] = set()
         while watching - served and time.monotonic_ns() - now_ns < LAST_FRAME_NS:
             self._server.drain(time.monotonic_ns())

@@ -55,7 +55,7 @@ def number(low: float, high: float) -> Callable[[object], float]:
     """A finite number in low..high; msgpack may have written it as an integer."""
 
     def check(value: object) -> float:
-        # NaN fails the comparison, which is what is wanted.
+        # NaN fails the comparison, as it must.
         if type(value) not in (int, float) or not low <= value <= high:  # type: ignore[operator]
             raise ProtocolError(f"no number in {low}..{high}")
         return float(value)  # type: ignore[arg-type]
@@ -92,12 +92,12 @@ def optional(check: Check) -> Check:
     return lambda value: None if value is None else check(value)
 
 
-def one_of(*words: str) -> Callable[[object], str]:
-    """One of these words."""
+def one_of(*values: str) -> Callable[[object], str]:
+    """One of these texts."""
 
     def check(value: object) -> str:
-        if type(value) is not str or value not in words:
-            raise ProtocolError(f"none of {', '.join(words)}")
+        if type(value) is not str or value not in values:
+            raise ProtocolError(f"none of {', '.join(values)}")
         return value
 
     return check

@@ -1,4 +1,4 @@
-"""Messages as bytes: `encode` trusts its caller, `decode` trusts nobody.
+"""Messages as bytes: `encode` trusts its caller, `decode` checks every field.
 
 A message is one msgpack array, `[Type, field, ...]` with the fields in the order of `messages.py`.
 STEPS carries one flat array for each row: the row's fields in order, with the cells spliced in at the end.
@@ -35,14 +35,15 @@ _FIRST_AT = StepRow._fields.index("forward_at_us")
 _AFTER_AT = StepRow._fields.index("optimizer_at_us") + 1
 
 _STATE_BEGINS = bytes((0x90 + 1 + len(NAMES[State]), Type.STATE))
-"""A msgpack array of so many elements and its first one: tells the one large message from the small ones."""
+"""A msgpack array of so many elements and its first one: how the one message begins that may be large."""
 
 
 def encode(message: Message) -> bytes:
     """The message as bytes.
 
     Text is cut to MAX_TEXT characters, a list or map of texts to MAX_CARD entries and half of a message:
-    long arguments must not cost a rank its voice. Numbers are the caller's care; `decode` refuses wild ones.
+    long arguments must not stop a rank from reporting. Numbers are not checked here; `decode`
+    refuses those out of range.
     """
     if isinstance(message, Steps):
         # The hot one: a row and its cells are tuples already, and joining them is all the work there is.
@@ -80,7 +81,7 @@ def decode(data: bytes) -> Message:
     """The message in `data`, every field checked for type and range; texts are safe to show.
 
     Raises UnknownType for a type of a later version, ProtocolError for anything else that is not right.
-    Memory stays within a small multiple of the size limits, whatever the bytes say.
+    Memory stays within a small multiple of the size limits, whatever the bytes are.
     """
     fields = _unpack(data)
     code = fields[0]
@@ -120,7 +121,7 @@ def _unpack(data: bytes) -> tuple[Any, ...]:
 def decode_steps(bodies: Sequence[bytes]) -> list[Steps]:
     """All of these STEPS messages, checked together as `decode` checks each, which costs less.
 
-    Raises ProtocolError where not all of them are right; which one is wrong, `decode` says.
+    Raises ProtocolError where not all of them are right; `decode` shows which one is wrong.
     """
     unpacker = msgpack.Unpacker(
         use_list=False,
@@ -153,13 +154,13 @@ def _steps(fields: tuple[Any, ...]) -> Steps:
 
 def _all_steps(messages: Sequence[tuple[Any, ...]]) -> list[Steps]:
     """STEPS messages as unpacked, their rows checked together."""
-    found = [_steps_fields(fields) for fields in messages]
-    rows = tuple(chain.from_iterable(batch for *_, batch in found))
+    heads = [_steps_fields(fields) for fields in messages]
+    rows = tuple(chain.from_iterable(batch for *_, batch in heads))
     _check_rows(rows)
     parsed = iter([_step_row(row) for row in rows])
     return [
         Steps(generation, first, base, tuple(islice(parsed, len(batch))))
-        for generation, first, base, batch in found
+        for generation, first, base, batch in heads
     ]
 
 
@@ -183,7 +184,7 @@ def _check_rows(rows: tuple[Any, ...]) -> None:
             raise ProtocolError("a row is no row")
         if type(row[_LOSS]) not in (float, type(None)):
             raise ProtocolError("loss: no float")
-    # One pass in C over all the integers; only -1, which few fields may be, needs a closer look.
+    # One pass in C over all the integers; only -1, which few fields may be, needs a second check.
     integers = list(chain.from_iterable(row[:_LOSS] + row[_ROW_HEAD:] for row in rows))
     if set(map(type, integers)) != {int}:
         raise ProtocolError("a row holds something else than integers")

@@ -1,4 +1,4 @@
-"""What a rank can testify of itself: its threads' stacks, its process groups, its collectives."""
+"""What a rank reports when asked or at its exit: its threads' stacks, process groups and collectives."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Evidence:
 
     t_ns: int
     number: int
-    """Of the ASK that it answers; 0: the rank's own word at its end."""
+    """Of the ASK that it answers; 0: sent by the rank itself at its exit."""
     step: int
     phase: int
     bucket: int

@@ -1,4 +1,4 @@
-"""What the two ends of a link tell each other: nothing of it is kept in a recording."""
+"""Messages between the two ends of a link, which are not recorded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Credit:
     """Viewer to collector: room for one more frame.
 
     `cursor` is the number of history points the viewer already has, `epoch` whose history that is;
-    `focus` is the rank whose single steps it wants as well, -1 for none. `want` asks for one more part of
+    `focus` is the rank whose single steps it requests as well, -1 for none. `want` requests one more part of
     the frame (`ddptop.frames.detail`), empty: none.
     """
 

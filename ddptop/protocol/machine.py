@@ -1,4 +1,4 @@
-"""What is read of a rank's process, GPU and memory beside its steps. Of each only the newest one counts."""
+"""Readings of a rank's process, GPU and memory beside its steps. Of each only the newest one counts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One look at a GPU. None: this GPU or its driver does not tell."""
+    """One reading of a GPU. None: this GPU or its driver does not report it."""
 
     util_pct: float | None
     mem_bytes: int | None
@@ -28,7 +28,7 @@ class GpuReading:
     clock_mhz: int | None
     max_clock_mhz: int | None
     throttle: str | None
-    """Why the clocks are held down, in words; empty: they are not."""
+    """Why the clocks are throttled, as text; empty: they are not."""
     pcie_tx_bytes_s: int | None
     pcie_rx_bytes_s: int | None
     nvlink_tx_bytes: int | None
@@ -45,7 +45,7 @@ class Gpu(GpuReading):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What torch's CUDA allocator says in a rank. Only the newest one counts."""
+    """A reading of torch's CUDA allocator in a rank. Only the newest one counts."""
 
     t_ns: int
     allocated_bytes: int

@@ -2,8 +2,6 @@
 
 Clocks: `*_ns` is CLOCK_MONOTONIC of the host where it was read, in integer nanoseconds.
 Durations and offsets inside a step are integer microseconds.
-
-What a rank says at its end when all is well; any other reason of a BYE is that of a failure.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ class Phase(IntEnum):
     BACKWARD = 3
     OPTIMIZER = 4
     EVALUATE = 5
-    """Batches or forwards without gradients go on while the step stands still."""
+    """Batches or forwards without gradients go on while the step does not change."""
 
 
 class Flag(IntEnum):
@@ -72,12 +70,12 @@ class Flag(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A rank introduces itself: first on every connection, so that a restarted collector knows it again."""
+    """A rank introduces itself: first on every connection, so that a restarted collector recognises it."""
 
     version: int
     run_id: str
     session: int
-    """Random 63-bit number of this process's recorder: tells a restarted rank from a reconnecting one."""
+    """Random 63-bit number of this process's recorder: a restarted rank has another one."""
     rank: int
     world_size: int
     local_rank: int
@@ -108,7 +106,7 @@ class Bucket(NamedTuple):
 
     model: int
     """Which DDP model of the process, from 0 in order of construction."""
-    index: int  # type: ignore[assignment]  # the field's own word, and nobody asks a bucket for tuple.index
+    index: int  # type: ignore[assignment]  # the established name; tuple.index is not used
     """Bucket index inside that model."""
     bytes: int
     """Size of the flat gradient buffer."""
@@ -238,7 +236,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How the clock of a host stands to the collector's; the collector's own word."""
+    """Offset between the clock of a host and the collector's, as the collector measured it."""
 
     t_ns: int
     host: str
@@ -297,10 +295,10 @@ class Received:
 
 
 FINISHED = "finished"
-"""Its process ends by itself. The exit code still tells whether its script meant that."""
+"""Reason of a BYE: its process ends by itself. The exit code shows whether that is a failure."""
 
 LEFT = "left its group"
-"""Its script has destroyed its process groups in good order, and the training with it. Whoever started the
-process may kill it from now on (Ray does, once its train function has returned): that is no death."""
+"""Reason of a BYE: its script has destroyed its process groups, and the training with it. What started the
+process may kill it from now on (Ray does, once its train function has returned): that is no failure."""
 
 WELL = frozenset({FINISHED, LEFT})

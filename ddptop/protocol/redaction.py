@@ -1,7 +1,7 @@
 """Secrets in a script's arguments, replaced before anything of them is recorded, shown or sent.
 
-What looks like a secret is told by the name of the option or variable (`--api-key X`, `password=Y`,
-`AWS_SECRET_ACCESS_KEY=Z`), and by forms that are nothing else: a URL's user and password, the well-known
+What looks like a secret is recognised by the name of the option or variable (`--api-key X`, `password=Y`,
+`AWS_SECRET_ACCESS_KEY=Z`), and by unmistakable forms: a URL's user and password, the well-known
 beginnings of access tokens. In doubt it is replaced.
 """
 

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """Hands out frames. All methods return at once and may be called from any thread.
+    """Provides frames. All methods return at once and may be called from any thread.
 
-    A frame is always complete: its history is all that is kept, so a screen accumulates nothing.
+    A frame is always complete, with all the history: a screen accumulates nothing.
     """
 
     def start(self) -> None:
@@ -22,19 +22,19 @@ class Source(Protocol):
         """The newest frame, or None while there is none yet. The same object until there is a newer one."""
 
     def status(self) -> str | None:
-        """Why no frame comes, in one line for a person; None while all is well."""
+        """Why no frame comes, in one line for a person; None: frames come."""
 
     def failure(self) -> str | None:
         """The internal error that stopped the source's thread, in one line; None while the thread works.
 
-        The thread starts over at the next request to play or to go somewhere, or by itself after a second.
+        The thread starts over at the next request to play or to seek, or by itself after a second.
         """
 
     def focus(self, rank: int | None) -> None:
-        """Ask for the single steps of this rank in coming frames."""
+        """Request the single steps of this rank in coming frames."""
 
-    def want(self, text: str) -> None:
-        """Ask for one more part of coming frames, by a text of `ddptop.frames.detail`; empty: none."""
+    def request(self, text: str) -> None:
+        """Request one more part of coming frames, by a text of `ddptop.frames.detail`; empty: none."""
 
     def play(self, playing: bool | None = None) -> None:
         """Run or hold the recording; None toggles. Live: nothing."""

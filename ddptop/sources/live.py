@@ -32,7 +32,7 @@ ASK_AGAIN_S = 1.0
 """A credit may be lost with the collector that had it; a later one replaces it, so asking again is safe."""
 
 AGE_EVERY_S = 0.5
-"""How often a frame that no longer moves is handed out again, with the time gone on."""
+"""How often a frame that no longer changes is handed out again, with a later time."""
 
 ENDED = ("finished", "failed")
 
@@ -52,7 +52,7 @@ class LiveSource(Source):
         self._live: Frame | None = None
         self._status: str | None = f"waiting for the collector of {run.name}"
         self._failure: str | None = None
-        self._heard = self._asked = self._aged = time.monotonic()
+        self._received_s = self._asked = self._aged = time.monotonic()
         self._owed = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run_thread, name="ddptop-live")
@@ -79,7 +79,7 @@ class LiveSource(Source):
         """Ask for the single steps of this rank in coming frames."""
         self._focus = -1 if rank is None else rank
 
-    def want(self, text: str) -> None:
+    def request(self, text: str) -> None:
         """Ask for one more part of coming frames."""
         self._want = text
 
@@ -108,7 +108,7 @@ class LiveSource(Source):
             except Exception as error:  # noqa: BLE001  # shown; the last frame is no longer the present
                 self._failure = self._status = error_line(error)
                 if self._live is not None and self._live.run.state not in ENDED:
-                    self._frame = aged(self._live, time.monotonic() - self._heard, "stale")
+                    self._frame = aged(self._live, time.monotonic() - self._received_s, "stale")
                 self._decoder, self._owed, self._cursor = FrameDecoder(), False, 0
                 self._history.clear()
                 self._stop.wait(ASK_AGAIN_S)
@@ -154,7 +154,7 @@ class LiveSource(Source):
         except FrameError as error:
             self._status = f"cannot read the collector's frames ({error}): is it another version of ddptop?"
             return None
-        self._heard = time.monotonic()
+        self._received_s = time.monotonic()
         self.skipped += state.skipped
         if state.epoch != self._epoch:
             self._epoch = state.epoch
@@ -168,28 +168,28 @@ class LiveSource(Source):
     def _age(self) -> None:
         """Hand out the last frame again, as what it is, when no newer one comes."""
         now = time.monotonic()
-        if now - self._heard < SILENT_S or now - self._aged < AGE_EVERY_S:
+        if now - self._received_s < SILENT_S or now - self._aged < AGE_EVERY_S:
             return
         self._aged = now
-        there = self._collector_is_there()
+        running = self._collector_runs()
         last = self._live
         if last is not None and last.run.state in ENDED:
-            return  # the last word of a run is shown for as long as anyone looks
-        if not there and (end := self._last_words(last)) is not None:
+            return  # the final frame of a run is shown until the viewer closes
+        if not running and (end := self._final_frame(last)) is not None:
             self._live = self._frame = end
             self._status = f"the run has {end.run.state}"
             return
         if last is None:
             gone = f"the collector of {self._run.name} is gone"
-            self._status = f"{self._run.name} does not answer yet" if there else gone
+            self._status = f"{self._run.name} does not answer yet" if running else gone
             return
-        silent_s = now - self._heard
-        what = "does not answer" if there else "is gone"
+        silent_s = now - self._received_s
+        what = "does not answer" if running else "is gone"
         self._status = f"the collector {what}; this is the run as it was {silent_s:.0f} s ago"
-        self._frame = aged(last, silent_s, "stale" if there else "lost")
+        self._frame = aged(last, silent_s, "stale" if running else "lost")
 
-    def _last_words(self, last: Frame | None) -> Frame | None:
-        """How the run ended, from its recording: while this process was stopped, or before it had a frame."""
+    def _final_frame(self, last: Frame | None) -> Frame | None:
+        """How the run ended, from its recording: this process was stopped then, or had no frame yet."""
         from ddptop.recording.reader import RecordingError
         from ddptop.sources.replay import frame_at
 
@@ -206,13 +206,13 @@ class LiveSource(Source):
         history = max(last.history, end.history, key=lambda kept: len(kept.step))
         return replace(end, source=last.source, history=history, playback=None)
 
-    def _collector_is_there(self) -> bool:
-        run = read_run_file(self._run.directory)  # again: a collector that was started anew has another pid
+    def _collector_runs(self) -> bool:
+        run = read_run_file(self._run.directory)  # again: a restarted collector has another pid
         return run is not None and is_alive(run)
 
 
 def aged(frame: Frame, silent_s: float, state: RankStatus) -> Frame:
-    """The frame as it looks when nothing was heard for `silent_s` seconds: nobody in it is live any more."""
+    """The frame after `silent_s` seconds without a newer one: no rank in it is live any more."""
     run = replace(frame.run, state=state, elapsed_s=frame.run.elapsed_s + silent_s)
     ranks = replace(
         frame.ranks,

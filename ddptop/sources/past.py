@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 COLUMNS = tuple(field.name for field in fields(History) if field.name != "start")
 
 REACHES_S = 1.0
-"""The past that the writer told reaches up to what was read where no more than this lies between."""
+"""Longest gap between the recorded history and the part that was read that counts as none."""
 
 
 class Backfill:
-    """What came earlier, for the charts: as the writer told it, and where it told nothing, by reading the
-    recording once, bit by bit. Not thread-safe."""
+    """The earlier history, for the charts: as the writer recorded it, and where it did not, by reading the
+    recording once, in small parts. Not thread-safe."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self._player: Player | None = None
-        self._told: Mapping[str, Column] = past.joined([])
+        self._recorded: Mapping[str, Column] = past.joined([])
         self._pieces = 0
         self._lacks = False
 
@@ -54,7 +54,7 @@ class Backfill:
             self._player = Player(self._recording, whole_bytes=sys.maxsize)
             pasts = self._recording.history_pieces()
             if pasts:
-                self._player.stand_at(pasts[-1][0])
+                self._player.jump_to(pasts[-1][0])
         self._player.read_on(self._recording.end_ns, until=time.monotonic() + seconds)
 
     def before(self, history: History) -> History:
@@ -62,9 +62,9 @@ class Backfill:
         if not len(history.step):
             return history
         begin_s = float(history.time_s[0])
-        told = self._by_writer()
-        pieces = [told]
-        end_s = float(told["time_s"][-1]) if len(told["time_s"]) else -math.inf
+        recorded = self._by_writer()
+        pieces = [recorded]
+        end_s = float(recorded["time_s"][-1]) if len(recorded["time_s"]) else -math.inf
         if self._player is None:
             self._lacks = begin_s - max(end_s, 0.0) > REACHES_S
             return _joined(pieces, history, begin_s)
@@ -77,13 +77,15 @@ class Backfill:
     def _by_writer(self) -> Mapping[str, Column]:
         pasts = self._recording.history_pieces()
         if len(pasts) > self._pieces:
-            self._told = past.joined([self._told, *(piece.points for _, piece in pasts[self._pieces :])])
+            self._recorded = past.joined(
+                [self._recorded, *(piece.points for _, piece in pasts[self._pieces :])]
+            )
             self._pieces = len(pasts)
-        return self._told
+        return self._recorded
 
     @staticmethod
     def _read(player: Player, end_s: float) -> History | None:
-        """What was read of the rest; None: nothing past what the writer told, which ends at `end_s`.
+        """What was read of the rest; None: nothing after the recorded history, which ends at `end_s`.
 
         Steps may have ended before the run's own first moment: clocks of ranks and collector are set by hand
         or by NTP, so a time of 0 means nothing here.
@@ -105,32 +107,34 @@ def _joined(pieces: list[Mapping[str, Column]], history: History, begin_s: float
     return replace(history, start=0, **whole)
 
 
-class Happened:
-    """All that a recording's collector wrote down, in order of time. Not thread-safe."""
+class RecordedEvents:
+    """All events that the run's collector recorded, in order of time. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._told: list[LoggedEvent] = []
-        self._told_s = float("-inf")
-        """The collector has told of everything up to here."""
+        self._events: list[LoggedEvent] = []
+        self._until_s = float("-inf")
+        """The collector has recorded everything up to here."""
 
-    def add(self, found: Iterable[PastEvent], started_s: float, until_s: float) -> None:
-        """What was told up to `until_s`; `started_s`: when the run began. Seconds since 1970."""
-        self._told += [LoggedEvent(started_s + one.at_s, *one[1:]) for one in found]
-        self._told.sort(key=_when)
-        self._told_s = until_s
+    def add(self, events: Iterable[PastEvent], started_s: float, until_s: float) -> None:
+        """Events up to `until_s`; `started_s`: when the run began. Seconds since 1970."""
+        self._events += [LoggedEvent(started_s + event.at_s, *event[1:]) for event in events]
+        self._events.sort(key=_when)
+        self._until_s = until_s
 
     def by(self, now_s: float, own: Sequence[LoggedEvent]) -> tuple[LoggedEvent, ...]:
-        """The last ones at `now_s`, oldest first; `own`: what a reducer found that began shortly before.
+        """The last ones at `now_s`, oldest first; `own`: those of a reducer that began shortly before.
 
-        Such a reducer finds anew what had begun long before, and nothing of what had ended: as far as the
-        collector has told, that is what counts. Of what both know (messages that last: a rank joined) the
-        reducer tells better: it may have seen more ranks do the same.
+        Such a reducer reports again what began long before, and nothing of what had ended: as far as the
+        collector has recorded events, those count. Of events that both have (from lasting messages: a rank
+        joined) the reducer's is shown: it may cover more ranks.
         """
-        told = self._told[: bisect_right(self._told, now_s, key=_when)]
-        written = {_key(one) for one in told}
-        known = [one for one in own if one.unix_s > self._told_s or _key(one) in written]
-        better = {_key(one) for one in known}
-        return tuple(sorted([*known, *(one for one in told if _key(one) not in better)], key=_when)[-KEPT:])
+        recorded = self._events[: bisect_right(self._events, now_s, key=_when)]
+        keys = {_key(event) for event in recorded}
+        known = [event for event in own if event.unix_s > self._until_s or _key(event) in keys]
+        replaced = {_key(event) for event in known}
+        return tuple(
+            sorted([*known, *(event for event in recorded if _key(event) not in replaced)], key=_when)[-KEPT:]
+        )
 
 
 def _when(event: LoggedEvent) -> float:
@@ -142,7 +146,7 @@ def _key(event: LoggedEvent) -> tuple[float, str]:
 
 
 STALL = "stall"
-"""The mark of ranks that were asked for evidence: the step had stood still."""
+"""The mark of a stall: ranks were asked for evidence."""
 
 MAX_MARKS = 500
 """More than a bar has cells."""
@@ -151,7 +155,7 @@ QUIET = frozenset(("rebuild", "joined", "timer", "phase_begins", "phase_ends", "
 """Kinds of events that every healthy run has, or that belong to a stall, which has its mark."""
 
 SAME_STALL_S = 90.0
-"""Ranks are asked anew every 60 s while a stall lasts: answers closer than this tell of the same one."""
+"""Ranks are asked every 60 s while a stall lasts: answers closer than this belong to the same one."""
 
 
 def mark_of(received: Received) -> str | None:
@@ -198,7 +202,7 @@ class Marks:
             if event.severity != "info":
                 self._add(event.unix_s - start_unix_s, event.kind)
 
-    def add_found(self, marks: Iterable[tuple[float, str]]) -> None:
+    def add_recorded(self, marks: Iterable[tuple[float, str]]) -> None:
         """Marks that the run's own collector wrote down: seconds since the run began, and the kind."""
         for at_s, kind in marks:
             self._add(at_s, kind)

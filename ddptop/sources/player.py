@@ -1,6 +1,6 @@
-"""A recording and the reducer over it: stands at one moment, goes to another.
+"""A position in a recording, and the reducer with the state of the run there.
 
-Ranks report steps in batches; whoever stands at one step holds the rest of each batch back.
+Ranks report steps in batches; at a step in the middle of a batch the rest of it is held back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class HeldSteps:
-    """STEPS messages, or ends of them, that belong to later steps than the one stood at."""
+    """STEPS messages, or ends of them, that belong to later steps than the current one."""
 
     def __init__(self) -> None:
         self._waiting: deque[Received] = deque()
@@ -75,7 +75,7 @@ TAIL_ROWS = 1_600
 """From a larger one, about so many step rows before the moment: some hundredths of a second."""
 LEAST_TAIL_STEPS, LEAST_TAIL_ROWS = 200, 2**17
 """Two windows of medians, or as many steps as so many rows are, a second of work: of more than 1,000 ranks,
-figures right after a jump are over fewer steps than live, and say so (`Group.window_steps`)."""
+figures right after a jump are over fewer steps than live, and show it (`Group.window_steps`)."""
 FEWEST_TAIL_STEPS = 20
 """However many ranks there are."""
 DETAILED_STEPS = 40
@@ -88,8 +88,8 @@ READ_ON_NS = 20 * NS
 FEW_STEPS = 100
 """So many steps ahead are always reached by reading on."""
 
-GLANCE = 8
-"""Messages between two looks at the clock: a few milliseconds."""
+MESSAGES_PER_CLOCK = 8
+"""Messages between two readings of the clock: a few milliseconds."""
 
 FEED_FAILURES = (ArithmeticError, LookupError, TypeError, ValueError)
 """What a message that passed every check could still set off in the arithmetic: it costs that message."""
@@ -98,12 +98,12 @@ NOT_ENDED = frozenset(("live", "stale", "stalled", "waiting"))
 
 
 class Player:
-    """Where a recording stands, and the group there. Not thread-safe."""
+    """A position in a recording, and the group there. Not thread-safe."""
 
     def __init__(
         self, recording: Recording, *, whole_bytes: int = WHOLE_BYTES, tail_rows: int = TAIL_ROWS
     ) -> None:
-        """Stand at the first message. See WHOLE_BYTES and TAIL_ROWS for the two measures."""
+        """Begin at the first message. See WHOLE_BYTES and TAIL_ROWS for the two limits."""
         self.recording = recording
         self.position_ns = recording.start_ns
         self.refused = 0
@@ -125,10 +125,10 @@ class Player:
         """The newest complete step."""
         return self.reducer.state.complete_step
 
-    # -- going somewhere -----------------------------------------------------------
+    # -- seeking -------------------------------------------------------------------
 
     def go_to(self, t_ns: int) -> None:
-        """Stand at this moment, or at the nearest one that the recording covers."""
+        """Go to this moment, or to the nearest one that the recording covers."""
         t_ns = max(self.recording.start_ns, min(t_ns, self.recording.end_ns))
         if not self.position_ns <= t_ns <= self.position_ns + READ_ON_NS:
             self._start_over(t_ns)
@@ -140,13 +140,13 @@ class Player:
         count = 0
         while (received := self._cursor.peek()) is not None and received.t_ns <= t_ns:
             count += 1
-            if until is not None and count % GLANCE == 0 and time.monotonic() > until:
+            if until is not None and count % MESSAGES_PER_CLOCK == 0 and time.monotonic() > until:
                 return
             self._see_next(None)
         self.position_ns = max(self.position_ns, min(t_ns, self.recording.end_ns))
 
     def go_to_step(self, step: int) -> None:
-        """Stand at the last moment at which no rank's steps after `step` had been taken in.
+        """Go to the last moment at which no rank's steps after `step` had been read.
 
         Below the first step that is the beginning, from the last one on the end.
         """
@@ -170,12 +170,12 @@ class Player:
         if self.step == before and following is not None:
             self._read_to_step(following, self.recording.end_ns)  # those between were lost, or thinned out
 
-    def stand_at(self, t_ns: int) -> None:
-        """Stand at this moment, having read no more than it takes, however near it and small the file is."""
+    def jump_to(self, t_ns: int) -> None:
+        """Go to this moment and read no more than needed, however near it is and small the file."""
         self._start_over(max(self.recording.start_ns, min(t_ns, self.recording.end_ns)), whole=False)
 
-    def leap_saves_reading(self, t_ns: int) -> bool:
-        """Whether `stand_at` this later moment reads less than reading on to it."""
+    def skip_saves_reading(self, t_ns: int) -> bool:
+        """Whether `jump_to` this later moment reads less than reading on to it."""
         return (
             self.recording.tail_from_ns(before_ns=t_ns + 1, steps=self._steps_before(t_ns)) > self.position_ns
         )
@@ -183,7 +183,7 @@ class Player:
     # -- what is there ---------------------------------------------------------------
 
     def frame(self, *, focus: int | None = None, want: str = "") -> Frame:
-        """The group at the moment stood at; a recording nobody saw the end of ends as lost."""
+        """The group at this position; a recording without an end ends as lost."""
         frame = self.reducer.frame(
             self.position_ns, focus=focus, source="replay", recording=str(self.recording.path), want=want
         )
@@ -194,7 +194,7 @@ class Player:
     # -- inside ------------------------------------------------------------------------
 
     def _start_over(self, t_ns: int, *, whole: bool = True) -> None:
-        """A new reducer that has seen what it takes to stand at `t_ns`, or the start of a small recording."""
+        """A new reducer that has seen what is needed at `t_ns`, or the start of a small recording."""
         self._held = HeldSteps()
         small = whole and self.recording.bytes <= self._whole_bytes
         self.from_start = small or t_ns <= self.recording.start_ns
@@ -213,23 +213,23 @@ class Player:
         self.position_ns = max(self.position_ns, t_ns)
 
     def _steps_before(self, t_ns: int) -> int:
-        """How many steps before a moment it takes to stand there."""
+        """How many steps before a moment have to be read to go there."""
         every = self.recording.detail_every(before_ns=t_ns + 1)
         return max(self._tail_steps, min(DETAILED_STEPS * every, self._most_tail_steps))
 
     def _recall_best(self, t_ns: int) -> None:
-        """The ranks' best times from before the tail, as the writer told them last.
+        """The ranks' best times from before the tail, as the writer recorded them last.
 
         Of the time between that and the tail, a minute at most, they are not known.
         """
-        told = [(end_ns, past) for end_ns, past in self.recording.history_pieces() if end_ns <= t_ns]
+        recorded = [(end_ns, past) for end_ns, past in self.recording.history_pieces() if end_ns <= t_ns]
         self.reducer.state.settle()
         window = self.reducer.state.figures.detail
-        if not told or window is None or len(told[-1][1].best_ms) != len(window.best_self):
+        if not recorded or window is None or len(recorded[-1][1].best_ms) != len(window.best_self):
             return
-        end_ns, past = told[-1]
-        news = (one.message for one in self.recording.lasting(from_ns=end_ns) if one.t_ns <= t_ns)
-        if not any(isinstance(message, (Hello, Layout, Membership)) for message in news):
+        end_ns, past = recorded[-1]
+        later = (r.message for r in self.recording.lasting(from_ns=end_ns) if r.t_ns <= t_ns)
+        if not any(isinstance(message, (Hello, Layout, Membership)) for message in later):
             window.best_self = np.fmin(window.best_self, past.best_ms)
 
     def _go_to_span(self, step: int, span: tuple[int, int] | None) -> None:
@@ -253,7 +253,7 @@ class Player:
     def _incarnation_of(self, step: int, end_ns: int) -> int:
         """Elastic restarts before the processes that report this step in the block that ends at a moment.
 
-        A step number says nothing without it: each incarnation counts from 0 again.
+        A step number means nothing without it: each incarnation counts from 0 again.
         """
         hellos = (r.message for r in self.recording.lasting() if r.t_ns <= end_ns)
         of = {hello.session: hello.incarnation for hello in hellos if isinstance(hello, Hello)}
@@ -268,7 +268,7 @@ class Player:
         while (received := self._cursor.peek()) is not None:
             if (
                 self.reducer.state.incarnation > incarnation
-            ):  # it restarted first: stand at the first step after
+            ):  # it restarted first: stop at the first step after
                 step, incarnation = 0, self.reducer.state.incarnation
             complete = self.step is not None and self.step >= step
             # A step that some rank lost is never complete: enough when every rank is past it.

@@ -55,7 +55,7 @@ class ReplaySource:
     def __init__(
         self, path: Path, *, at: int | None = None, speed: float = 1.0, playing: bool = True
     ) -> None:
-        """Open the recording and stand at its start, or at step `at`.
+        """Open the recording at its start, or at step `at`.
 
         Raises OSError, and RecordingError where the file is no recording.
         """
@@ -89,7 +89,7 @@ class ReplaySource:
         """See Source."""
         self._controls.set(focus=rank)
 
-    def want(self, text: str) -> None:
+    def request(self, text: str) -> None:
         """See Source."""
         self._controls.set(want=text)
 
@@ -190,9 +190,9 @@ class PairSource(Source):
         """See Source."""
         self._first.focus(rank)
 
-    def want(self, text: str) -> None:
+    def request(self, text: str) -> None:
         """See Source."""
-        self._first.want(text)
+        self._first.request(text)
 
     def play(self, playing: bool | None = None) -> None:
         """See Source."""

@@ -1,4 +1,4 @@
-"""Pages that a person wants to keep as a file."""
+"""Saving a page as a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from ddptop.host.folders import RunDirectoryError, state_directory
 
 MOST_NUMBERS = 100
-"""Files of one run and one second: more than anyone saves."""
+"""Files of one run in one second."""
 
 
 def save_page(
@@ -31,7 +31,7 @@ def _write_new(folder: Path, stem: str, text: str, suffix: str) -> Path:
     for number in range(1, MOST_NUMBERS):
         path = folder / (f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}")
         try:
-            # Exclusively: in a folder of many users the name could be a link that somebody laid there.
+            # Exclusively: in a folder of many users the name could be a link that another user put there.
             with path.open("x", encoding="utf-8") as stream:
                 stream.write(text)
         except FileExistsError:

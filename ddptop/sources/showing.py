@@ -1,4 +1,4 @@
-"""The thread of a replay: it moves the clock of the recording, obeys the controls, makes the frames."""
+"""The thread of a replay: it advances the clock of the recording, follows the controls, makes the frames."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ddptop.frames.frame import Playback
 from ddptop.protocol.limits import NS
-from ddptop.sources.past import Backfill, Happened, Marks
+from ddptop.sources.past import Backfill, Marks, RecordedEvents
 from ddptop.sources.player import Player
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ FRAME_S = 0.125
 READ_S = 0.1
 """Longest time without a frame while the clock runs faster than the file can be read."""
 FOLLOW_S = 0.5
-"""Between two looks at a growing file: its writer flushes every quarter of a second."""
+"""Between two checks of a growing file: its writer flushes every quarter of a second."""
 BACKFILL_S = 0.02
 """The early history is read in pieces this long and with pauses as long: the screen needs the interpreter."""
 MIN_SPEED, MAX_SPEED = 0.01, 10_000.0
@@ -33,7 +33,7 @@ MIN_SPEED, MAX_SPEED = 0.01, 10_000.0
 
 
 class Controls:
-    """What a person wants, told from any thread."""
+    """The controls of a replay, set from any thread."""
 
     def __init__(self, playing: bool, speed: float) -> None:
         self.wake = threading.Event()
@@ -49,7 +49,7 @@ class Controls:
         self.set(speed=speed)
 
     def set(self, *, speed: float | None = None, focus: int | None = -1, want: str | None = None) -> None:
-        """A new speed, a rank (None: none) whose single steps are wanted, or what else frames shall have."""
+        """Set the speed, the rank (None: none) with single steps, or the requested part of frames."""
         if speed is not None:
             self.speed = speed if speed == math.inf else min(MAX_SPEED, max(MIN_SPEED, speed))
         if focus != -1:
@@ -98,13 +98,13 @@ class Showing:
         self._publish = publish
         self._player = Player(recording)
         self._marks = Marks()
-        self._happened = Happened()
+        self._events = RecordedEvents()
         self._marked_ns = 0
         self._pasts_marked = 0
-        self._told_ns = 0
-        """Up to here the marks are those that the run's own collector wrote down."""
-        self._leaps: float | None = None
-        """The speed at which reading could not keep up: the clock then leaps from frame to frame."""
+        self._recorded_ns = 0
+        """Up to here the marks are those that the run's own collector recorded."""
+        self._skip_speed: float | None = None
+        """The speed at which reading could not keep up: the clock then skips from frame to frame."""
         self._behind = False
         """Whether it plays more slowly than it should."""
         self._backfill: Backfill | None = None
@@ -112,11 +112,11 @@ class Showing:
 
     @property
     def position_ns(self) -> int:
-        """Where in the recording it stands."""
+        """The position in the recording."""
         return self._player.position_ns
 
     def run(self) -> None:
-        """Show until the controls say that it is enough. Raises OSError when the file goes away."""
+        """Show until the controls are closed. Raises OSError when the file cannot be read any more."""
         self._clock_s = time.monotonic()
         self._mark()
         while not self._controls.closing:
@@ -139,24 +139,24 @@ class Showing:
             self._controls.playing = False
 
     def _advance(self, passed_s: float, speed: float) -> None:
-        """By so much of the wall's time.
+        """Advance by so much wall time.
 
-        What cannot be read in time is leapt over: the clock keeps its word, and the figures at the new place
-        are made of the steps before it all the same. Where those steps reach back to the present place, a
-        leap would read no less: then it plays more slowly, and says so.
+        What cannot be read in time is skipped: the clock is right, and the figures at the new position are
+        still computed from the steps before it. Where those steps reach back to the present position, a skip
+        would read no less: then it plays more slowly, and shows that.
         """
         player, until = self._player, self._clock_s + READ_S
         if speed == math.inf:
             player.read_on(self._recording.end_ns, until=until)
             return
         goal_ns = min(player.position_ns + int(passed_s * speed * NS), self._recording.end_ns)
-        if self._leaps != speed or not player.leap_saves_reading(goal_ns):
-            self._leaps = None
+        if self._skip_speed != speed or not player.skip_saves_reading(goal_ns):
+            self._skip_speed = None
             player.read_on(goal_ns, until=until)
         self._behind = player.position_ns < goal_ns
-        if self._behind and player.leap_saves_reading(goal_ns):
-            self._behind, self._leaps = False, speed
-            player.stand_at(goal_ns)
+        if self._behind and player.skip_saves_reading(goal_ns):
+            self._behind, self._skip_speed = False, speed
+            player.jump_to(goal_ns)
 
     def _follow(self) -> None:
         now_s = time.monotonic()
@@ -172,32 +172,32 @@ class Showing:
         pasts = recording.history_pieces()
         started_s = recording.run.unix_ns / NS
         for end_ns, past in pasts[self._pasts_marked :]:
-            self._marks.add_found(past.marks)
+            self._marks.add_recorded(past.marks)
             if past.events is not None:
-                self._happened.add(
+                self._events.add(
                     past.events, started_s, started_s + (end_ns - recording.run.monotonic_ns) / NS
                 )
         self._pasts_marked = len(pasts)
-        self._told_ns = pasts[-1][0] if pasts else 0
+        self._recorded_ns = pasts[-1][0] if pasts else 0
 
     def _frame(self) -> Frame:
         player, controls = self._player, self._controls
         frame = player.frame(focus=controls.focus, want=controls.want)
-        # What the collector wrote down it had seen from the start; after a jump a reducer finds things anew.
-        told_s = player.reducer.state.unix_s(self._told_ns)
-        fresh = [event for event in frame.events if event.unix_s > told_s]
+        # The collector has seen the run from the start; after a jump a reducer reports things again.
+        recorded_s = player.reducer.state.unix_s(self._recorded_ns)
+        fresh = [event for event in frame.events if event.unix_s > recorded_s]
         self._marks.add_events(fresh, player.reducer.state.unix_s(self._recording.start_ns))
         if not player.from_start:
             if self._backfill is None:
                 self._backfill = Backfill(self._recording)
-            happened = self._happened.by(frame.unix_s, frame.events)
-            frame = replace(frame, history=self._backfill.before(frame.history), events=happened)
+            events = self._events.by(frame.unix_s, frame.events)
+            frame = replace(frame, history=self._backfill.before(frame.history), events=events)
         return with_playback(
             frame, player, self._marks, playing=controls.playing, speed=controls.speed, behind=self._behind
         )
 
     def _rest(self) -> None:
-        """Until the next frame is due or somebody calls; the early history is read meanwhile."""
+        """Wait until the next frame is due or a control is set; the early history is read meanwhile."""
         at_once = self._controls.playing and self._controls.speed == math.inf
         end_s = time.monotonic() + (BACKFILL_S if at_once else FRAME_S)
         backfill = self._backfill
@@ -213,7 +213,7 @@ class Showing:
 def with_playback(
     frame: Frame, player: Player, marks: Marks, *, playing: bool, speed: float, behind: bool = False
 ) -> Frame:
-    """The frame with where in the recording it stands."""
+    """The frame with its position in the recording."""
     recording = player.recording
     damage = [recording.damage] if recording.damage else []
     if player.refused:

@@ -1,4 +1,4 @@
-"""The credit link: a viewer gets a frame only when it has said that it has room for one.
+"""The credit link: a viewer gets a frame only when it has given credit for one.
 
 Wire: viewer to collector [CREDIT], collector to viewer [STATE], one frame each. A credit replaces the one
 before it, so a viewer holds at most one, and a stopped viewer finds one frame at most in its socket.
@@ -23,14 +23,14 @@ LARGEST_FRAME_BYTES = MAX_FRAME_BYTES - 64
 """What fits in a STATE: its other fields and msgpack's marks take less than 64 bytes."""
 
 FORGET_NS = 600 * 10**9
-"""A viewer that said nothing for ten minutes is forgotten; if it was only stopped, it is a new one later."""
+"""A viewer that sent nothing for ten minutes is forgotten; if it was only stopped, it is a new one later."""
 
 STOPPED_NS = 10 * 10**9
 """A viewer asks at least every few seconds. One that has not for so long is stopped, and gives up its place
 where all are taken."""
 
 MAX_VIEWERS = 256
-"""More than a team has; a process that connects in a loop must not grow the collector."""
+"""More than a team has; a process that connects in a loop must not use up the collector's memory."""
 
 
 class Waiting(NamedTuple):
@@ -46,14 +46,14 @@ class Waiting(NamedTuple):
 
 @dataclass(slots=True)
 class _Viewer:
-    heard_ns: int
+    received_ns: int
     credit: Credit | None = None
     since_ns: int = 0
     sent_ns: int | None = None
 
 
 class CreditServer:
-    """The collector's end: knows who has room for a frame."""
+    """The collector's end: which viewers have given credit."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
         self._viewers: dict[bytes, _Viewer] = {}
@@ -74,7 +74,7 @@ class CreditServer:
                 break
             if not self._note(frames, now_ns):
                 self.refused += 1
-        silent = [name for name, viewer in self._viewers.items() if now_ns - viewer.heard_ns > FORGET_NS]
+        silent = [name for name, viewer in self._viewers.items() if now_ns - viewer.received_ns > FORGET_NS]
         for name in silent:
             del self._viewers[name]
 
@@ -86,12 +86,12 @@ class CreditServer:
             if viewer.credit is not None
         ]
 
-    def heard_since(self, t_ns: int) -> set[bytes]:
+    def active_since(self, t_ns: int) -> set[bytes]:
         """Viewers that gave a credit after this moment."""
-        return {name for name, viewer in self._viewers.items() if viewer.heard_ns > t_ns}
+        return {name for name, viewer in self._viewers.items() if viewer.received_ns > t_ns}
 
     def send(self, name: bytes, state: State, now_ns: int) -> bool:
-        """Send a frame and use up the credit. False: the viewer is gone (forgotten) or its socket is full."""
+        """Send a frame and use up the credit. False: the viewer was forgotten or its socket is full."""
         try:
             self.socket.send_multipart([name, encode(state)], zmq.NOBLOCK)
         except zmq.Again:
@@ -103,7 +103,7 @@ class CreditServer:
         return True
 
     def deny(self, name: bytes, now_ns: int) -> None:
-        """Use up the credit without a frame: there is none to be had now."""
+        """Use up the credit without a frame: none can be made now."""
         viewer = self._viewers[name]
         viewer.credit, viewer.sent_ns = None, now_ns
 
@@ -128,14 +128,14 @@ class CreditServer:
         viewer = self._viewers.setdefault(name, _Viewer(now_ns))
         if viewer.credit is None:
             viewer.since_ns = now_ns
-        viewer.credit, viewer.heard_ns = credit, now_ns
+        viewer.credit, viewer.received_ns = credit, now_ns
         return True
 
     def _forget_closed(self) -> None:
-        """Viewers whose connection is closed give up their places, also those that were killed.
+        """Forget viewers whose connection is closed, also those that were killed.
 
         libzmq gives no event that names them; but a ROUTER that must deliver refuses a peer that is not
-        there. The others get an empty message, which every viewer passes over.
+        there. The others get an empty message, which every viewer ignores.
         """
         for name in list(self._viewers):
             try:
@@ -148,8 +148,8 @@ class CreditServer:
     def _forget_stopped(self, now_ns: int) -> bool:
         """The viewer that has been silent longest gives up its place, if it is stopped; it is a new one when
         it goes on."""
-        name = min(self._viewers, key=lambda name: self._viewers[name].heard_ns)
-        if now_ns - self._viewers[name].heard_ns <= STOPPED_NS:
+        name = min(self._viewers, key=lambda name: self._viewers[name].received_ns)
+        if now_ns - self._viewers[name].received_ns <= STOPPED_NS:
             return False
         del self._viewers[name]
         return True
@@ -174,7 +174,7 @@ class CreditClient:
             raise
 
     def grant(self, credit: Credit) -> bool:
-        """Ask for one frame; False if nobody is there to hear it. Never blocks."""
+        """Ask for one frame; False if no collector is connected. Never blocks."""
         try:
             self.socket.send(encode(credit), zmq.NOBLOCK)
         except zmq.Again:

@@ -1,7 +1,7 @@
 """The collector's end of the acked link: every session's messages in order, none twice, none skipped over.
 
 Rule: only `seq == seen + 1` is accepted; a later one is discarded and nacked, so that nothing past a hole
-is ever acked. A `base` beyond that says that the hole will never be filled: reading goes on from there,
+is ever acked. A `base` beyond that means that the hole will never be filled: reading continues from there,
 and the reducer sees the loss as a gap in step numbers.
 """
 
@@ -67,7 +67,7 @@ class _Session:
     safe: int
     """Highest number that was acked."""
     route: bytes
-    """ZeroMQ's name of the connection it was last heard on."""
+    """ZeroMQ's name of the connection that its last message came over."""
     nack: bool = False
 
 
@@ -93,11 +93,11 @@ def read_head(data: bytes) -> Head:
 
 
 class AckedReceiver:
-    """Reads messages from ranks and tells them what is safe.
+    """Receives messages from ranks and acks those that are safe.
 
     `epoch` names this collector process. `seen` maps sessions to the highest number that a collector before
     this one has recorded, so that nothing is doubled. `run_id` refuses ranks of another run.
-    With `hold_acks` messages are acked only when `acknowledge` says that they are safe; otherwise by `drain`.
+    With `hold_acks` messages are acked only by `acknowledge`, once they are safe; otherwise by `drain`.
     `admit` is asked about every HELLO, with the pid of the process that sent it (None: not known), and raises
     ProtocolError to refuse it.
     """
@@ -125,9 +125,9 @@ class AckedReceiver:
         self.detail_every = 1
         """Announced in every ACK: the group's largest sampling interval."""
         self.refused = 0
-        """Messages that were not what they should be."""
+        """Messages that were not valid."""
         self.refused_why = ""
-        """What was wrong with the last of them."""
+        """Why the last of them was refused."""
         self.unknown = 0
         """Messages of a type that this version does not know."""
         self.socket = bind(context, endpoint, high=HIGH, max_bytes=MAX_RANK_MESSAGE_BYTES, heartbeat=True)
@@ -159,7 +159,7 @@ class AckedReceiver:
         return accepted
 
     def acknowledge(self, *, safe: bool = True) -> None:
-        """Answer the sessions that were heard since they were last answered.
+        """Answer the sessions from which messages came since the last answer.
 
         With `safe`, all that was drained so far is kept for good, and acked. Without, sessions with messages
         that are not yet safe wait for their ack; heartbeats and holes are answered.
@@ -178,7 +178,7 @@ class AckedReceiver:
         self._to_ack = waiting
 
     def ask(self, session: int, number: int) -> None:
-        """Ask the rank behind a session for EVIDENCE, if it has been heard; never blocks, may get lost."""
+        """Ask the rank behind a session for EVIDENCE, if it has sent anything; never blocks, may get lost."""
         known = self._sessions.get(session)
         if known is not None:
             self._send(known.route, encode(Ask(number)))
@@ -193,7 +193,7 @@ class AckedReceiver:
     def _send(self, route: bytes, body: bytes) -> None:
         try:
             self.socket.send_multipart([route, body], zmq.NOBLOCK)
-        except zmq.ZMQError:  # full or gone: the sender asks again
+        except zmq.ZMQError:  # full or closed: the sender asks again
             return
 
     def _receive(self) -> list[bytes | zmq.Frame]:
@@ -222,7 +222,7 @@ class AckedReceiver:
         if head.seq != session.seen + 1:
             session.nack |= head.seq > session.seen
             return None
-        # Counted as seen before it is understood: what is refused now would be refused again for ever.
+        # Counted as seen before it is decoded: what is refused now would be refused again every time.
         session.seen = head.seq
         return Received(now_ns, head.rank, head.session, head.seq, _allowed(decode(body), NUMBERED)), body
 
@@ -230,7 +230,7 @@ class AckedReceiver:
         self, route: bytes, head: Head, session: _Session | None, body: bytes, frame: zmq.Frame
     ) -> Message | None:
         if session is None and head.seq:
-            self._answer(route, 0, True)  # it has not said HELLO to this collector
+            self._answer(route, 0, True)  # it has not sent HELLO to this collector
             return None
         message = _allowed(decode(body), (Hello, Progress))
         if session is not None and session.rank != head.rank:

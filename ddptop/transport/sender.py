@@ -1,4 +1,4 @@
-"""The rank's end of the acked link: what is offered is kept until the collector says it is safe.
+"""The rank's end of the acked link: what is offered is kept until the collector has acked it.
 
 Wire: two frames, [head, body]. The head is msgpack [session, rank, seq, base], where `seq` counts the
 offered messages from 1 (0: HELLO and heartbeats, which are not acked) and `base` is the oldest message
@@ -93,7 +93,7 @@ class AckedSender:
 
     def offer(self, body: bytes) -> None:
         """Number a message and keep it until it is acked; `service` sends it."""
-        if len(body) > MAX_RANK_MESSAGE_BYTES:  # the collector would end the connection over it, for ever
+        if len(body) > MAX_RANK_MESSAGE_BYTES:  # the collector would close the connection over it, every time
             self.dropped += 1
             return
         if not self._window:

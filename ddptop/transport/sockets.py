@@ -21,7 +21,7 @@ RECONNECT_MS = (100, 500)
 for a collector that was started again: it must have tried by then."""
 
 HANDSHAKE_MS = 3000
-"""A peer that connects and says nothing is dropped."""
+"""A peer that connects and sends nothing is dropped."""
 
 HEARTBEAT_MS = (2000, 6000)
 """Interval and timeout: a forked DataLoader worker can keep a dead rank's connection open, a heartbeat
@@ -67,7 +67,7 @@ def connect(
     max_bytes: int,
     heartbeat: bool,
 ) -> zmq.Socket[bytes]:
-    """A DEALER that keeps trying to reach `endpoint` and queues nothing while nobody is there."""
+    """A DEALER that keeps trying to reach `endpoint` and queues nothing while it is not connected."""
     socket = context.socket(zmq.DEALER)
     socket.linger = 0
     socket.sndhwm = send_high
@@ -105,9 +105,9 @@ def bind(
 
 
 def peer_pid(frame: zmq.Frame) -> int | None:
-    """The process that made the connection over which a frame came, as the kernel told libzmq then.
+    """The process that made the connection over which a frame came, as the kernel reported it to libzmq then.
 
-    None: not over ipc, a libzmq without SO_PEERCRED, or a process whose pid namespace is not seen from here.
+    None: not over ipc, a libzmq without SO_PEERCRED, or a process of another pid namespace.
     libzmq gives `NAME:UID:GID:PID`.
     """
     try:
@@ -118,7 +118,7 @@ def peer_pid(frame: zmq.Frame) -> int | None:
 
 
 def arrived(socket: zmq.Socket[bytes]) -> Iterator[Message]:
-    """The messages that have arrived at a DEALER, as far as they make sense. Never blocks."""
+    """The valid messages that have arrived at a DEALER. Never blocks."""
     while True:
         try:
             frames = socket.recv_multipart(zmq.NOBLOCK)

@@ -179,7 +179,7 @@ class DdptopApp(Actions, App[None]):
             drawn = canvas.show_lines(page.lines, self._palette)
         if (want := requested_detail(self.place)) != self._requested:
             self._requested = want
-            self.source.want(want)
+            self.source.request(want)
         return drawn
 
     def _page(self, width: int, height: int) -> Page:

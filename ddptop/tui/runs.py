@@ -62,7 +62,7 @@ class NoSource:
     def focus(self, rank: int | None) -> None:
         """Nothing to focus."""
 
-    def want(self, text: str) -> None:
+    def request(self, text: str) -> None:
         """Nothing to ask for."""
 
     def play(self, playing: bool | None = None) -> None:

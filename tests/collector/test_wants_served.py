@@ -36,8 +36,8 @@ def test_two_viewers_get_each_what_it_asked_for(tmp_path: Path) -> None:
         for source in (lanes, cells):
             source.start()
             stack.callback(source.close)
-        lanes.want("timeline 20 3")
-        cells.want("heat data 2 5")
+        lanes.request("timeline 20 3")
+        cells.request("heat data 2 5")
 
         def served() -> bool:
             server.drain(time.monotonic_ns())
@@ -55,7 +55,7 @@ def test_two_viewers_get_each_what_it_asked_for(tmp_path: Path) -> None:
         assert second is not None and second.heat is not None and second.timeline is None
         assert second.heat.steps == (25, 26, 27, 28, 29)
 
-        cells.want("heat of the moment")
+        cells.request("heat of the moment")
         while second.heat is not None:
             assert time.monotonic() < end, "a want that makes no sense still brings something"
             server.drain(time.monotonic_ns())

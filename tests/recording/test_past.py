@@ -55,7 +55,7 @@ def test_what_is_written_is_read() -> None:
     past = HistoryPiece(points(100), np.array([1.5, NAN]), ((0.5, "straggler"), (2.0, "nan")), (late,))
     read = history_content(history_payload(past))
     assert (read.marks, read.events) == (past.marks, past.events)
-    assert history_content(history_payload(replace(past, events=None))).found is None, "of an older writer"
+    assert history_content(history_payload(replace(past, events=None))).events is None, "of an older writer"
     np.testing.assert_equal(read.best_ms, past.best_ms)
     for name in (*WIDE, *NARROW):
         np.testing.assert_allclose(read.points[name], past.points[name], rtol=1e-6)

@@ -118,7 +118,7 @@ def test_where_a_leap_would_read_no_less_it_plays_more_slowly_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(showing, "READ_S", -1.0)
-    monkeypatch.setattr(player, "GLANCE", 1)
+    monkeypatch.setattr(player, "MESSAGES_PER_CLOCK", 1)
     leaps: list[int] = []
     monkeypatch.setattr(Player, "stand_at", lambda player, t_ns: leaps.append(t_ns))
     source = play(speed=1)
@@ -164,12 +164,12 @@ def test_more_than_a_frame_s_usual_parts_is_given_on_demand(
 ) -> None:
     source = play(at=500, playing=False)
     assert wait_for(source, lambda f: f.group.step == 500).heat is None
-    source.want("heat step 2 10")
+    source.request("heat step 2 10")
     assert wait_for(source, lambda f: f.heat is not None).group.step == 500
-    source.want("timeline")
+    source.request("timeline")
     frame = wait_for(source, lambda f: f.timeline is not None)
     assert frame.heat is None
-    source.want("")
+    source.request("")
     wait_for(source, lambda f: f.timeline is None)
 
 

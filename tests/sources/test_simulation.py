@@ -68,7 +68,7 @@ def test_a_group_of_one_has_nobody_to_wait_for_and_lives() -> None:
 def test_everything_arrives_is_understood_and_the_dead_are_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulated, "MOURNING_S", 1.0)
+    monkeypatch.setattr(simulated, "RESTART_AFTER_S", 1.0)
     endpoint = f"ipc://{tmp_path}/ingest"
     story = Story(20, 100.0)
     monkeypatch.setattr(Story, "cycle", 400)

@@ -79,7 +79,7 @@ def test_a_viewer_that_left_is_forgotten_when_it_is_written_to(wire, link, serve
     client.close()
     # ZeroMQ notices the closed connection in its own time.
     wire.wait_for(lambda: not server.send(viewer.name, State(1, 0, b""), 1) and not server.waiting())
-    assert server.heard_since(0) == set()
+    assert server.active_since(0) == set()
 
 
 def test_a_silent_viewer_is_forgotten(wire, server, client):
@@ -147,7 +147,7 @@ def test_a_viewer_that_was_killed_leaves_its_place_to_the_next(wire, link, serve
     late = CreditClient(link.endpoint)
     wire.wait_for(lambda: late.grant(Credit(0, 7, -1)) and (server.drain(2) or bool(server.waiting())))
     assert [viewer.credit.cursor for viewer in server.waiting()] == [7]
-    assert len(server.heard_since(0)) == 2  # the one that lives keeps its place
+    assert len(server.active_since(0)) == 2  # the one that lives keeps its place
     assert receive(wire, living) == State(1, 0, b"")
     for client in (living, late):
         client.close()

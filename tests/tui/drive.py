@@ -47,7 +47,7 @@ class Sketch(Actions):
         self.place.settle(page.layout)
         if (want := requested_detail(self.place)) != self._requested:
             self._requested = want
-            self.source.want(want)
+            self.source.request(want)
         return len(self.lines)
 
     def scene(self) -> Scene:

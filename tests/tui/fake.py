@@ -58,7 +58,7 @@ class FakeSource:
         if self.frame is not None:
             self.frame = replace(self.frame, focus=None if rank is None else single_steps(rank))
 
-    def want(self, text: str) -> None:
+    def request(self, text: str) -> None:
         """Notes it."""
         self.asked.append(("want", text))
 

@@ -30,7 +30,7 @@ NAN = float("nan")
 class WantedSource(FakeSource):
     """Gives what is wanted at once, as a collector would with its next frame."""
 
-    def want(self, text: str) -> None:
+    def request(self, text: str) -> None:
         self.asked.append(("want", text))
         assert self.frame is not None
         self.frame = with_wanted(self.frame, text)

@@ -1,1 +1,1 @@
-"""A made-up training run of many ranks: real messages over the real link, and no training."""
+"""A simulated training run of many ranks: real messages over the real link, without training."""

@@ -1,4 +1,4 @@
-"""`python -m ddptop.sources.simulation`: all the ranks of a made-up run in one process."""
+"""`python -m ddptop.sources.simulation`: all the ranks of a simulated run in one process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddptop.sources.simulation.story import Story
 
 
 def main() -> int:
-    """Live through the story until the steps are done; for ever where there is no end to them."""
+    """Simulate the given number of steps, or without end."""
     parser = argparse.ArgumentParser(prog="python -m ddptop.sources.simulation", allow_abbrev=False)
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--run-id", required=True)
@@ -31,7 +31,7 @@ def main() -> int:
     story = Story(options.ranks, rate, detail_every=1 if options.ranks <= 64 else 4)
     ranks = Ranks(story, ingest_endpoint(options.directory), options.run_id, steps=options.steps)
     try:
-        # Whoever started it may have been killed: made-up ranks are of no use to anyone else.
+        # The process that started it may have been killed: simulated ranks are of no other use.
         while ranks.work(time.monotonic_ns()) and os.getppid() == options.parent:
             time.sleep(ranks.pause_s)
     finally:

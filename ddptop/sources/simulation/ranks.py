@@ -1,10 +1,9 @@
-"""The made-up ranks in time: steps as they come due, heartbeats, answers, a death and what follows.
+"""The simulated ranks in time: steps as they become due, heartbeats, answers, a failure and a restart.
 
-The ranks of one made-up host on one connection of the acked link.
-
-An ack does not say which of the sessions on a connection it is for, so nothing is kept to be sent again:
-every message gives its own number as the oldest one that is still there. What a collector misses while it is
-started anew is then counted as lost, as it would be of ranks that had to drop it.
+The ranks of one simulated host share one connection of the acked link. An ack does not say which of the
+sessions on a connection it is for, so nothing is kept to be sent again: every message gives its own number as
+the oldest one that is kept. What a collector misses while it is restarted is then counted as lost, as it
+would be of ranks that had to drop it.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ class Node:
         self._put(rank - self.ranks.start, 0, encode(message))
 
     def service(self) -> None:
-        """Send what can be sent, and hear the collector."""
+        """Send what can be sent, and read what the collector sent."""
         while self._due:
             try:
                 self._socket.send_multipart(self._due[0], zmq.NOBLOCK)
@@ -124,13 +123,13 @@ class Node:
                 break
             self._due.popleft()
         for message in arrived(self._socket):
-            self._hear(message)
+            self._receive(message)
 
     def close(self) -> None:
         """Close the connection."""
         self._socket.close(linger=1000)
 
-    def _hear(self, message: Message) -> None:
+    def _receive(self, message: Message) -> None:
         if isinstance(message, Ask):
             self.asked = message.number
         elif isinstance(message, Ack) and message.epoch != self._epoch:
@@ -148,17 +147,17 @@ class Node:
 
 
 REPORT_S = 1.0
-"""Many ranks report once a second: a rank is called stale when nothing was heard of it for one and a half."""
+"""Many ranks report once a second: a rank is stale when nothing has come from it for one and a half."""
 QUICK_REPORT_S = 0.25
 """Few report as often as real ones."""
 BEAT_EVERY = 4
-"""One report in so many is followed by a heartbeat; while the step stands still every one is."""
+"""One report in so many is followed by a heartbeat; while the step does not change every one is."""
 
 MOST_ROWS = 100
 """Step rows in one message: far from the limits of the link."""
 
-MOURNING_S = 12.0
-"""From a death until the elastic agent has started all ranks again."""
+RESTART_AFTER_S = 12.0
+"""From a failure until the elastic agent has restarted all ranks."""
 
 REASON = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB"
 
@@ -191,7 +190,7 @@ class Ranks:
 
     def work(self, now_ns: int) -> bool:
         """Do what is due by this moment; False when the steps are done."""
-        if self._mourns_until_ns is not None and now_ns >= self._mourns_until_ns:
+        if self._restart_ns is not None and now_ns >= self._restart_ns:
             self._restart(now_ns)
         self._take_steps(now_ns)
         done = self._left == 0
@@ -206,7 +205,7 @@ class Ranks:
         return not done
 
     def close(self) -> None:
-        """Every rank says that it is done; what is not sent within a second is not sent."""
+        """Every rank sends BYE; what is not sent within a second is dropped."""
         now_ns = time.monotonic_ns()
         for node in self._nodes:
             for rank in node.ranks:
@@ -225,7 +224,7 @@ class Ranks:
     def _restart(self, now_ns: int) -> None:
         """Processes of the next incarnation."""
         self._incarnation += 1
-        self._mourns_until_ns: int | None = None
+        self._restart_ns: int | None = None
         self._step = 0
         self._end_ns = now_ns
         """When the last finished step ended."""
@@ -233,7 +232,7 @@ class Ranks:
         self._ahead: tuple[int, list[StepRow]] | None = None
         """Length and rows of the step that is going on."""
         count = len(self._nodes)
-        self._told = [0] * count
+        self._reported = [0] * count
         """By node: steps before this one were reported."""
         self._answered = [node.asked for node in self._nodes]
         # Spread over the period, as hosts that started by themselves.
@@ -243,8 +242,8 @@ class Ranks:
             node.begin(self._incarnation, now_ns, time.time_ns())
 
     def _take_steps(self, now_ns: int) -> None:
-        """Make up the steps that have ended by now."""
-        while self._mourns_until_ns is None and self._left != 0:
+        """Simulate the steps that have ended by now."""
+        while self._restart_ns is None and self._left != 0:
             if self._ahead is None:
                 self._ahead = self._story.rows(self._step, 0)
             wall_us, rows = self._ahead
@@ -255,34 +254,34 @@ class Ranks:
             self._ahead = None
             self._left = None if self._left is None else self._left - 1
             if self._story.is_last_of(self._step):
-                self._die(end_ns)
+                self._fail(end_ns)
             self._step, self._end_ns = self._step + 1, end_ns
             self._forget()
 
     def _forget(self) -> None:
-        told = min(self._told)
-        self._rows = [entry for entry in self._rows if entry[0] >= told]
+        reported = min(self._reported)
+        self._rows = [entry for entry in self._rows if entry[0] >= reported]
 
-    def _die(self, now_ns: int) -> None:
-        """One rank fails; the others wait for it in the next step, until all are started again."""
-        self._mourns_until_ns = now_ns + int(MOURNING_S * NS)
+    def _fail(self, now_ns: int) -> None:
+        """One rank fails; the others wait for it in the next step, until all are restarted."""
+        self._restart_ns = now_ns + int(RESTART_AFTER_S * NS)
         node = self._nodes[-1]
         self._report(len(self._nodes) - 1, node, now_ns)
         stack = Stack("traceback", True, _FAILED)
-        words = Evidence(now_ns, 0, self._step + 1, Phase.FORWARD, 0, REASON, (), (stack,), ())
-        node.offer(self._story.mortal, words)
-        node.offer(self._story.mortal, Bye(now_ns, "OutOfMemoryError"))
+        evidence = Evidence(now_ns, 0, self._step + 1, Phase.FORWARD, 0, REASON, (), (stack,), ())
+        node.offer(self._story.failing_rank, evidence)
+        node.offer(self._story.failing_rank, Bye(now_ns, "OutOfMemoryError"))
 
     def _alive(self, node: Node) -> list[int]:
-        dead = self._story.mortal if self._mourns_until_ns is not None else -1
+        dead = self._story.failing_rank if self._restart_ns is not None else -1
         return [rank for rank in node.ranks if rank != dead]
 
     def _report(self, at: int, node: Node, now_ns: int) -> None:
-        entries = [entry for entry in self._rows if entry[0] >= self._told[at]]
+        entries = [entry for entry in self._rows if entry[0] >= self._reported[at]]
         for begin in range(0, len(entries), MOST_ROWS):
             self._offer_steps(node, entries[begin : begin + MOST_ROWS])
         if entries:
-            self._told[at] = entries[-1][0] + 1
+            self._reported[at] = entries[-1][0] + 1
         self._reports += 1
         if not entries or self._reports // len(self._nodes) % BEAT_EVERY == at % BEAT_EVERY:
             for rank in self._alive(node):

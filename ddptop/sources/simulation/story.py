@@ -1,4 +1,4 @@
-"""What the made-up ranks live through: mostly nothing, then a straggler, a NaN, a death."""
+"""What happens in the simulated run: mostly nothing, then a straggler, a NaN, a failure."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ LATE = 0.35
 """How late the straggler is, as a part of the step."""
 
 DATA, FORWARD, BACKWARD, OPTIMIZER = 0.05, 0.27, 0.52, 0.10
-"""Parts of a step in which nobody waits; what is missing to 1 is spent between them."""
+"""Parts of a step in which no rank waits; the rest is spent between them."""
 
 BUCKET_BYTES = (8_392_704, 25_165_824, 25_165_824, 26_214_400)
-MOVE = 0.02
-"""Part of a step that moving one bucket's bytes takes."""
+TRANSFER = 0.02
+"""Part of a step that the transfer of one bucket takes."""
 
 JITTER = 0.004
 """Standard deviation of a rank's phases, as a part of the step."""
@@ -42,7 +42,7 @@ JITTER = 0.004
 
 @dataclass(frozen=True)
 class Story:
-    """A run of `world` ranks at `rate` steps a second while nothing is the matter. The same every time."""
+    """A run of `world` ranks at `rate` steps a second while undisturbed. The same every time."""
 
     world: int
     rate: float
@@ -60,17 +60,17 @@ class Story:
 
     @property
     def straggler(self) -> int:
-        """The rank that is late for a while."""
+        """The rank that is late temporarily."""
         return self.world // 3
 
     @property
     def nan_rank(self) -> int:
-        """The rank whose loss is NaN for a while."""
+        """The rank whose loss is NaN temporarily."""
         return self.world // 2
 
     @property
-    def mortal(self) -> int:
-        """The rank that fails; a group of one lives for ever."""
+    def failing_rank(self) -> int:
+        """The rank that fails; a group of one never does."""
         return self.world - 1
 
     @property
@@ -121,11 +121,11 @@ class Story:
         count = len(BUCKET_BYTES)
         part = BACKWARD * self.step_us / count
         ready = backward_at[:, None] + (part * (1 + np.arange(count))).astype(np.int64)
-        moving = int(MOVE * self.step_us)
+        transfer = int(TRANSFER * self.step_us)
         cells: Times = np.empty((self.world, count, 3), np.int64)
         end = 0
         for bucket in range(count):
-            end = max(end, int(ready[:, bucket].max())) + moving
+            end = max(end, int(ready[:, bucket].max())) + transfer
             cells[:, bucket] = np.stack(
                 [np.full(self.world, bucket), ready[:, bucket], end - ready[:, bucket]], axis=1
             )
@@ -137,5 +137,5 @@ class Story:
         part = (step % self.cycle) / self.cycle
         if NAN[0] <= part < NAN[1]:
             losses[self.nan_rank] = math.nan
-        told: list[float] = losses.tolist()
-        return told
+        values: list[float] = losses.tolist()
+        return values

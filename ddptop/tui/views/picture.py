@@ -105,7 +105,7 @@ def without_frame(place: Place, status: str | None, width: int, height: int, asc
 
 
 def requested_detail(place: Place) -> str:
-    """A text for `Source.want`; empty: nothing."""
+    """A text for `Source.request`; empty: nothing."""
     if place.view == "timeline":
         return place.timeline.request()
     if place.view == "heat":

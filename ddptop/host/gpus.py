@@ -1,6 +1,6 @@
 """The GPUs of this host's ranks, read through NVML in a thread of its own: a PCIe reading takes 20 ms.
 
-Needs the `gpu` extra (nvidia-ml-py) and a driver.
+Needs nvidia-ml-py and a driver.
 """
 
 from __future__ import annotations

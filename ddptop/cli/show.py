@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ddptop.cli.errors import CliError, Exit, note
+from ddptop.protocol.vocabulary import ENDED
 
 if TYPE_CHECKING:
     from ddptop.cli.settings import Settings
@@ -53,9 +54,6 @@ POLL_S = 0.05
 
 PIPE_COLUMNS = 100
 """Width of a picture that no terminal limits."""
-
-ENDED = frozenset({"finished", "failed"})
-"""States of a run after which a collector that went silent has done its work."""
 
 GONE_S = 10.0
 """A collector that died is restarted within seconds; after this it will not be."""

@@ -14,6 +14,12 @@ RunOutcome: TypeAlias = Literal["live", "finished", "failed"]
 RankStatus: TypeAlias = Literal["waiting", "live", "stale", "stalled", "lost", "finished", "failed"]
 """State of a rank, and of the run on the screen. `waiting`: it has not reported yet."""
 
+ENDED = frozenset({"finished", "failed"})
+"""States of a run that has ended."""
+
+NOT_ENDED = frozenset({"live", "stale", "stalled", "waiting"})
+"""States of a run that goes on; a recording that ends in one of them has lost its end."""
+
 RankPhase: TypeAlias = Literal["", "other", "data", "forward", "backward", "optimizer", "evaluate"]
 """What a rank was in at its last heartbeat, the names of `messages.Phase`; empty: unknown."""
 

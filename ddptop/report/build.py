@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.vocabulary import NOT_ENDED
 from ddptop.recording.format import NO_STEP
 from ddptop.report import summaries
 from ddptop.report.advice import advice
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from ddptop.protocol.messages import Received
     from ddptop.recording.reader import Recording
     from ddptop.report.step_table import StepTable
-
-NOT_ENDED = frozenset(("live", "stale", "stalled", "waiting"))
 
 WHOLE_ROWS = 200_000
 """Rows of steps up to which a recording is read whole: at 30 to 50 us a row, eight seconds on a busy core."""

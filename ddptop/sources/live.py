@@ -14,6 +14,7 @@ from ddptop.frames.codec import FrameDecoder, FrameError, has_more
 from ddptop.frames.history import HistoryStore
 from ddptop.host.runs import is_alive, read_run_file, view_endpoint
 from ddptop.protocol.link import Credit
+from ddptop.protocol.vocabulary import ENDED
 from ddptop.sources.base import Source, error_line
 from ddptop.transport.credit import CreditClient
 
@@ -33,8 +34,6 @@ ASK_AGAIN_S = 1.0
 
 AGE_EVERY_S = 0.5
 """How often a frame that no longer changes is handed out again, with a later time."""
-
-ENDED = ("finished", "failed")
 
 
 class LiveSource(Source):

@@ -18,6 +18,7 @@ import numpy as np
 from ddptop.analysis.reducer import Reducer
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Hello, Layout, Membership, Received, Steps
+from ddptop.protocol.vocabulary import NOT_ENDED
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
@@ -93,8 +94,6 @@ MESSAGES_PER_CLOCK = 8
 
 FEED_FAILURES = (ArithmeticError, LookupError, TypeError, ValueError)
 """What a message that passed every check could still set off in the arithmetic: it costs that message."""
-
-NOT_ENDED = frozenset(("live", "stale", "stalled", "waiting"))
 
 
 class Player:

@@ -120,7 +120,7 @@ def test_where_a_leap_would_read_no_less_it_plays_more_slowly_and_says_so(
     monkeypatch.setattr(showing, "READ_S", -1.0)
     monkeypatch.setattr(player, "MESSAGES_PER_CLOCK", 1)
     leaps: list[int] = []
-    monkeypatch.setattr(Player, "stand_at", lambda player, t_ns: leaps.append(t_ns))
+    monkeypatch.setattr(Player, "jump_to", lambda player, t_ns: leaps.append(t_ns))
     source = play(speed=1)
     frame = wait_for(source, lambda f: f.playback.behind)
     source.play(False)

@@ -45,10 +45,7 @@ MAX_NAMES = 64
 
 
 class LoggedScalars:
-    """The newest value of each name that a script logs, until the publisher takes it.
-
-    Written by the training thread. A name is written whole: no lock is needed.
-    """
+    """The newest value of each name that a script logs. A name is written whole: no lock is needed."""
 
     def __init__(self) -> None:
         self._newest: dict[str, tuple[int, Any]] = {}
@@ -102,10 +99,7 @@ FRESH_S = 5.0
 
 
 class EvaluationWatch:
-    """Whether this rank evaluates: it fetches batches or runs forwards without gradients in the same step.
-
-    Checked with every heartbeat, on the publisher's thread.
-    """
+    """Whether this rank evaluates: it fetches batches or runs forwards without gradients in the same step."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

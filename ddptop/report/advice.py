@@ -211,7 +211,7 @@ DATA_PCT = 10.0
 """Least time blocked on the next batch on every rank, as a share of the step, for more workers to help."""
 
 SLOW_SCORE = 0.75
-"""Relative score below which a rank is flagged."""
+"""Relative score below which a slow forward or backward is taken for a slow device, not for larger inputs."""
 
 WORTH_PCT = 1.0
 """Least cost of a rank, in percent of the run, for a suggestion about it."""

@@ -52,7 +52,7 @@ def table(entries: Sequence[RunChoice]) -> list[str]:
             entry.name,
             "-" if entry.ranks is None else str(entry.ranks),
             Path(entry.script).name or "-",
-            "-" if entry.started_at is None else age(now - entry.started_at),
+            "-" if entry.started_at is None else short_age(now - entry.started_at),
             entry.path or "-",
         ]
         for entry in entries
@@ -76,7 +76,7 @@ def as_json(entry: RunChoice) -> dict[str, object]:
     }
 
 
-def age(seconds: float) -> str:
+def short_age(seconds: float) -> str:
     """How long ago, in one unit: 45s, 12m, 3h, 9d."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
         if seconds >= size:

@@ -10,7 +10,7 @@ from ddptop.render import table
 from ddptop.render.context import RenderContext
 from ddptop.render.line import Line, beside
 from ddptop.render.numbers import UNKNOWN, clock, count, counted
-from ddptop.render.stacks import INDENT, place, stack_lines
+from ddptop.render.stacks import INDENT, fitted_place, stack_lines
 from ddptop.render.text import cells, fit, wrap
 from ddptop.render.trouble import stalled_for
 
@@ -73,7 +73,7 @@ def _called_at(context: RenderContext, call: Call | None) -> str:
     if call is None:
         return UNKNOWN
     return fit(
-        f"{context.clean(place(call, 18, context.folder))} {context.clean(call.function)}", 30
+        f"{context.clean(fitted_place(call, 18, context.folder))} {context.clean(call.function)}", 30
     ).rstrip()
 
 

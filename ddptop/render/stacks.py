@@ -39,7 +39,7 @@ def stack_lines(
         shown = [*shown[: most - 1], "..."]
     calls = [entry for entry in shown if isinstance(entry, Call)]
     most_place, most_name = (44, 30) if width >= WIDE else (26, 16)
-    places = {id(call): context.clean(place(call, most_place, context.folder)) for call in calls}
+    places = {id(call): context.clean(fitted_place(call, most_place, context.folder)) for call in calls}
     place_width = min(most_place, max((cells(text) for text in places.values()), default=0))
     name_width = min(most_name, max((cells(context.clean(call.function)) for call in calls), default=0))
     lines: list[Line] = []
@@ -57,7 +57,7 @@ def _left_out(entry: int | str) -> str:
     return counted(entry, "more library call") if isinstance(entry, int) else "and the calls around it"
 
 
-def place(call: Call, room: int, folder: str = "") -> str:
+def fitted_place(call: Call, room: int, folder: str = "") -> str:
     """`data/tokenize.py:88`: the file's name, with as many of its folders as fit into `room` cells.
 
     `folder`: that of the script, which is left out.

@@ -42,7 +42,7 @@ class Do(Enum):
     NEXT_VIEW = "next_view"
     OPEN = "open"
     LEAVE = "leave"
-    OTHER = "other"
+    COMPARE_RUNS = "compare_runs"
     PICK = "pick"
     SWITCH = "switch"
     PALETTE = "palette"
@@ -50,8 +50,8 @@ class Do(Enum):
     RANK = "rank"
     MOVE = "move"
     PAGE = "page"
-    ASIDE = "aside"
-    END = "end"
+    SIDEWAYS = "sideways"
+    TO_END = "to_end"
     THREADS = "threads"
     LOG = "log"
     CROSS = "cross"
@@ -62,9 +62,9 @@ class Do(Enum):
     PICK_STEP = "pick_step"
     NEWEST = "newest"
     ALL_LANES = "all_lanes"
-    ACROSS = "across"
-    FIGURE = "figure"
-    CHOOSE_FIGURE = "choose_figure"
+    CELL = "cell"
+    METRIC = "metric"
+    CHOOSE_METRIC = "choose_metric"
     SHAPE = "shape"
     FILTER = "filter"
     SEARCH = "search"
@@ -129,10 +129,10 @@ _LANES: tuple[_Row, ...] = (
 )
 
 _CELLS: tuple[_Row, ...] = (
-    ("left", "←", Do.ACROSS(-1), "", "the cell before"),
-    ("right", "→", Do.ACROSS(1), "", "the cell after"),
-    ("m", "m", Do.FIGURE(1), "metric", "the next metric"),
-    ("M", "M", Do.FIGURE(-1), "", "the metric before"),
+    ("left", "←", Do.CELL(-1), "", "the cell before"),
+    ("right", "→", Do.CELL(1), "", "the cell after"),
+    ("m", "m", Do.METRIC(1), "metric", "the next metric"),
+    ("M", "M", Do.METRIC(-1), "", "the metric before"),
     ("v", "v", Do.SHAPE(), "shape", "ranks by steps, or hosts by local ranks"),
 )
 
@@ -170,12 +170,12 @@ KEYS = (
     Key("j", "j", Do.MOVE(1), "", "down"),
     Key("pageup", "PgUp", Do.PAGE(-1), "", "a page up"),
     Key("pagedown", "PgDn", Do.PAGE(1), "", "a page down"),
-    Key("left", "←", Do.ASIDE(-1), "", "the view, or the rank, before"),
-    Key("right", "→", Do.ASIDE(1), "", "the view, or the rank, after"),
-    Key("home", "Home", Do.END(0), "", "top; of a recording: its start"),
-    Key("end", "End", Do.END(1), "", "bottom; of a recording: its end"),
-    Key("g", "g", Do.END(0), "", "top; in a recording: go to"),
-    Key("G", "G", Do.END(1), "", "bottom; of a recording: its end"),
+    Key("left", "←", Do.SIDEWAYS(-1), "", "the view, or the rank, before"),
+    Key("right", "→", Do.SIDEWAYS(1), "", "the view, or the rank, after"),
+    Key("home", "Home", Do.TO_END(0), "", "top; of a recording: its start"),
+    Key("end", "End", Do.TO_END(1), "", "bottom; of a recording: its end"),
+    Key("g", "g", Do.TO_END(0), "", "top; in a recording: go to"),
+    Key("G", "G", Do.TO_END(1), "", "bottom; of a recording: its end"),
     Key("tab", "Tab", Do.NEXT_VIEW(1), "", "the next view"),
     Key("shift+tab", "S-Tab", Do.NEXT_VIEW(-1), "", "the view before"),
     Key("slash", "/", Do.SEARCH(), "search", "search the page", views=TEXTS),
@@ -192,7 +192,7 @@ KEYS = (
     Key("y", "y", Do.COPY(), "", "copy the screen's text to the clipboard"),
     Key("t", "t", Do.THREADS(), "threads", "all threads, every call", views=("stall",)),
     Key("r", "r", Do.PICK(), "runs", "the runs and recordings to choose from"),
-    Key("o", "o", Do.OTHER(), "", "the two recordings side by side, where two were opened"),
+    Key("o", "o", Do.COMPARE_RUNS(), "", "the two recordings side by side, where two were opened"),
     Key("colon", ":", Do.PALETTE(), "all", "the palette: any view, rank, theme, run, key by name"),
     Key("ctrl+p", "Ctrl P", Do.PALETTE(), "", "the same"),
     Key("space", "space", Do.PAUSE(), "pause", "freeze the screen, or pause the recording"),

@@ -10,7 +10,7 @@ from textual.fuzzy import Matcher
 
 from ddptop.tui.keys import ANSWERS, KEYS, VIEWS, Action, Do, ViewName, meaning
 from ddptop.tui.runs import RunChoice
-from ddptop.tui.views.heat_state import NOW_FIGURES as HEAT_FIGURES
+from ddptop.tui.views.heat_state import NOW_FIGURES
 
 _RANK = re.compile(r"\s*(?:rank|r)?\s*(\d{1,9})\s*")
 
@@ -67,8 +67,8 @@ def _fixed(view: ViewName, themes: Sequence[str], replay: bool) -> Iterator[Entr
         still = key.keys in _STILL and not key.replay
         if meaning(key.keys, view, replay) is key and not still and key.action.do is not Do.VIEW:
             yield Entry(key.help, "", key.shown, key.action)
-    for figure in HEAT_FIGURES:
-        yield Entry(f"heat {figure}", f"the heat map of {figure}", "", Do.CHOOSE_FIGURE(figure))
+    for figure in NOW_FIGURES:
+        yield Entry(f"heat {figure}", f"the heat map of {figure}", "", Do.CHOOSE_METRIC(figure))
     for theme in themes:
         yield Entry(f"theme {theme}", "", "", Do.THEME(theme))
 

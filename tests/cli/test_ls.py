@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.cli.runs import age
+from ddptop.cli.runs import short_age
 
 from .recordings import write_recording
 
@@ -50,4 +50,4 @@ def test_live_runs_and_recordings(ddptop, live_run, tmp_path: Path) -> None:
     [(-3.0, "0s"), (59.0, "59s"), (60.0, "1m"), (7_300.0, "2h"), (86_400.0 * 40, "40d")],
 )
 def test_age(seconds: float, text: str) -> None:
-    assert age(seconds) == text
+    assert short_age(seconds) == text

@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ddptop.frames.detail import HEAT_FIGURES
 from ddptop.frames.frame import GpuFacts
 from ddptop.tui.views.heat_figures import Shades
-from ddptop.tui.views.heat_state import FIGURES, HeatState
+from ddptop.tui.views.heat_state import HeatState
 from tests.tui import fake_views
 from tests.tui.drive import Stage, on_stage
 from tests.tui.fake import CASES, NAN, straggler
@@ -139,13 +140,13 @@ def test_at_the_newest_step_the_cursor_stays_with_it() -> None:
 def test_figures_that_are_not_known_step_by_step_show_hosts() -> None:
     state = HeatState()
     state.next_figure(-1)
-    assert state.figure == FIGURES[-1] and not state.hosts
+    assert state.figure == HEAT_FIGURES[-1] and not state.hosts
     state.choose("cpu")
     assert state.hosts and state.request() == ""
     state.toggle_shape()
-    assert state.figure in FIGURES and state.request().startswith("heat ")
+    assert state.figure in HEAT_FIGURES and state.request().startswith("heat ")
     state.choose("nothing such")
-    assert state.figure in FIGURES
+    assert state.figure in HEAT_FIGURES
 
 
 def test_the_app_asks_for_the_map_in_the_size_that_it_has_room_for() -> None:

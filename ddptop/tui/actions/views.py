@@ -49,7 +49,7 @@ class ViewActions(ActionsBase):
             rank = place.heat.enter()
             self.action_rank(rank) if rank is not None else self.repaint()
 
-    def action_other(self) -> None:
+    def action_compare_runs(self) -> None:
         """The two recordings side by side."""
         if hasattr(self.source, "other"):
             self.open_view("runs")
@@ -108,7 +108,7 @@ class ViewActions(ActionsBase):
         if place.view == "overview":
             self._to_row(place.scroll.cursor + lines)
         elif place.view in ("rank", "compare"):
-            self.action_aside(1 if lines > 0 else -1)
+            self.action_sideways(1 if lines > 0 else -1)
         elif place.view == "timeline":
             place.timeline.move(lines, len(self.shown.ranks.state) if self.shown is not None else 0)
             self.repaint()
@@ -126,7 +126,7 @@ class ViewActions(ActionsBase):
         if place.view not in ("rank", "compare"):
             self.action_move(pages * lines)
 
-    def action_aside(self, by: int) -> None:
+    def action_sideways(self, by: int) -> None:
         """The crosshair; else the neighbouring view, or on a rank's page the neighbouring rank."""
         place = self.place
         if place.view == "overview" and place.charts.move(by):
@@ -145,7 +145,7 @@ class ViewActions(ActionsBase):
         at = VIEWS.index(self.place.view) + by if self.place.view in VIEWS else 0
         self.open_view(VIEWS[at % len(VIEWS)])
 
-    def action_end(self, which: int) -> None:
+    def action_to_end(self, which: int) -> None:
         """Start (0) or end (1) of the recording, else of the list."""
         if self.playback is not None and self.place.view != "picker":
             self.source.seek(share=float(which))
@@ -243,17 +243,17 @@ class LaneActions(ActionsBase):
         self.place.timeline.toggle_all()
         self.repaint()
 
-    def action_across(self, by: int) -> None:
+    def action_cell(self, by: int) -> None:
         """Some cells to the right."""
         self.place.heat.move(0, by)
         self.repaint()
 
-    def action_figure(self, by: int) -> None:
+    def action_metric(self, by: int) -> None:
         """Another metric."""
         self.place.heat.next_figure(by)
         self.repaint()
 
-    def action_choose_figure(self, name: str) -> None:
+    def action_choose_metric(self, name: str) -> None:
         """A metric by name."""
         self.place.heat.choose(name)
         self.open_view("heat")

@@ -6,15 +6,12 @@ from dataclasses import dataclass, field, replace
 
 from ddptop.frames.detail import HEAT_FIGURES, MOST_COLUMNS, MOST_ROWS, HeatRequest
 
-FIGURES = HEAT_FIGURES
-"""Of ranks x steps, in the order of the key."""
-
 NOW_FIGURES = (
     *("step", "data", "forward", "backward", "optimizer", "other"),
     *("wait", "transfer", "collective", "exposed", "lateness", "loss"),
     *("last", "score", "cpu", "memory", "gpu", "gpu_memory", "gpu_temp", "age", "lost"),
 )
-"""Of hosts x local ranks."""
+"""Metrics of hosts x local ranks, in the order of the key; those of ranks x steps are `HEAT_FIGURES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ class HeatState:
     @property
     def figures(self) -> tuple[str, ...]:
         """Those of the present shape."""
-        return NOW_FIGURES if self.hosts else FIGURES
+        return NOW_FIGURES if self.hosts else HEAT_FIGURES
 
     def fitted_to(self, world: int) -> HeatState:
         """A copy of its own for a picture of `world` ranks: of fewer than were unfolded all are shown."""
@@ -89,7 +86,7 @@ class HeatState:
     def choose(self, figure: str) -> None:
         """A figure by name; one that is not known step by step turns to hosts x local ranks."""
         if figure in NOW_FIGURES:
-            self.hosts = self.hosts or figure not in FIGURES
+            self.hosts = self.hosts or figure not in HEAT_FIGURES
             self.figure = figure
 
     def toggle_shape(self) -> None:

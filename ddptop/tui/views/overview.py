@@ -25,7 +25,7 @@ _ROLES: dict[str, Role] = {
     "busy": "dim",
     "doubt": "warn",
     "warning": "warn",
-    "critical": "warn",
+    "critical": "warn",  # an alert while training continues: red is for the verdicts of `_RED`
 }
 
 _RED = frozenset({"stalled", "lost", "failed"})
@@ -34,14 +34,14 @@ _RED = frozenset({"stalled", "lost", "failed"})
 
 def verdict_lines(scene: Scene, width: int, most: int) -> list[Line]:
     """At most `most` lines; a sentence that is too long for one goes on below, indented."""
-    said = verdict(scene.frame)
-    grave = said.kind in _RED
-    role: Role = "bad" if grave else _ROLES[said.sign]
-    sentence = _wrapped(scene, said.sentence, width) if most > 1 else [scene.clean(said.sentence)]
-    lines = [Line("  ").add(text, "bad" if grave else "strong") for text in sentence]
+    shown = verdict(scene.frame)
+    red = shown.kind in _RED
+    role: Role = "bad" if red else _ROLES[shown.sign]
+    sentence = _wrapped(scene, shown.sentence, width) if most > 1 else [scene.clean(shown.sentence)]
+    lines = [Line("  ").add(text, "bad" if red else "strong") for text in sentence]
     if lines:
-        lines[0].pieces[0] = (f"{SIGNS[said.sign]} ", role)
-    detail = said.detail
+        lines[0].pieces[0] = (f"{SIGNS[shown.sign]} ", role)
+    detail = shown.detail
     if cells(detail) > width - INDENT:
         detail = detail.replace("with communication fully overlapped", "fully overlapped")
     lines += [Line("  ").add(text, "dim") for text in _wrapped(scene, detail, width)]
@@ -115,12 +115,12 @@ def heights(height: int, ranks: int, verdict: int, happened: int) -> Heights:
 
 def overview(scene: Scene, width: int, height: int) -> Page:
     """All of the group on one screen."""
-    grave = in_trouble(scene.frame)
-    most = 1 if height < ONE_LINE_VERDICT else 4 if width < 70 or grave else 3
-    said = verdict_lines(scene, width, most)
-    room = heights(height, len(scene.frame.ranks.state), len(said), len(scene.frame.events))
+    trouble = in_trouble(scene.frame)
+    most = 1 if height < ONE_LINE_VERDICT else 4 if width < 70 or trouble else 3
+    lines = verdict_lines(scene, width, most)
+    room = heights(height, len(scene.frame.ranks.state), len(lines), len(scene.frame.events))
     rows = rank_rows(scene, width, room.table)
-    lines = said[: room.verdict]
+    lines = lines[: room.verdict]
     if room.rules:
         lines.append(rule(width, tally(scene, rows), _alerts(scene, rows, width)))
     table = rank_table(scene, rows)

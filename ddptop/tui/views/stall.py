@@ -13,7 +13,7 @@ from ddptop.render.context import RenderContext
 from ddptop.render.evidence import evidence
 from ddptop.render.line import Line, rule
 from ddptop.render.numbers import count, counted
-from ddptop.render.stacks import place
+from ddptop.render.stacks import fitted_place
 from ddptop.render.text import cells, wrap
 from ddptop.render.trouble import PAGE_KINDS, in_trouble
 from ddptop.tui.scene import Layout, Page, Scene
@@ -58,7 +58,7 @@ def _small(scene: Scene, width: int) -> list[Line]:
     calls = [one.user_call for one in positions if one.user_call is not None]
     lines = [head.cut(width)]
     for call in calls:
-        lines.append(Line("  ").add(scene.clean(place(call, width // 2, scene.folder)), "accent"))
+        lines.append(Line("  ").add(scene.clean(fitted_place(call, width // 2, scene.folder)), "accent"))
         lines[-1].add(f" {scene.clean(call.function)}", "strong")
     return lines
 

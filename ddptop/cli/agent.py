@@ -1,6 +1,6 @@
 """`python -m ddptop.cli.agent FOLDER RUN_ID PID:START`: the collector of a run without a launcher.
 
-Started by a rank (`ddptop.training.collector_start`) or by one of several launchers
+Started by a rank (`ddptop.training.join_run`) or by one of several launchers
 (`ddptop.cli.watched_run`), it reads the same settings from the environment as `ddptop-run`, and ends when
 the run's processes are gone.
 """

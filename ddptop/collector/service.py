@@ -14,12 +14,12 @@ import zmq
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.admission import Admission
 from ddptop.collector.flight_analyser import FlightAnalyser
+from ddptop.collector.host_watch import HostWatch
 from ddptop.collector.intake import Intake, InternalErrors
 from ddptop.collector.launcher import Arguments, LauncherPipe, RunWithoutLauncher, ranks_started
 from ddptop.collector.record import Earlier, Record, earlier
 from ddptop.collector.stall_watch import StallWatch, living_sessions
 from ddptop.collector.viewers import Viewers
-from ddptop.collector.watch import HostWatch
 from ddptop.frames.frame import Frame
 from ddptop.host.gpus import GpuSampler
 from ddptop.host.nccl_ras import RasClient

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Everything is imported here and not in the thread: in a worker that is forked while a thread imports, those
+# modules would be locked for good.
 import contextlib
 import math
 import os
@@ -29,11 +31,11 @@ from ddptop.protocol.messages import (
 )
 from ddptop.training.bucket_timing import TimerBounds
 from ddptop.training.budget import Budget
-from ddptop.training.collector_start import collector_keeper
 from ddptop.training.device.timing import DeviceTiming, memory_of
 from ddptop.training.evidence.reporter import OWN, EvidenceReporter
 from ddptop.training.exit import ExitReason
 from ddptop.training.guard import guard, report_once
+from ddptop.training.join_run import collector_keeper
 from ddptop.training.packing import Identity, LayoutTracker, pack
 from ddptop.training.recorder import Recorder, StepRecord
 from ddptop.training.replica import SHARE, ReplicaCheck
@@ -120,9 +122,6 @@ class EvaluationWatch:
             return phase
         return Phase.EVALUATE
 
-
-# Everything is imported here and not in the thread: in a worker that is forked while a thread imports, those
-# modules would be locked for good.
 
 PERIOD_S = 0.25
 """Between two reads of the queue: a screen at 4 Hz sees every batch, and waking up stays cheap."""

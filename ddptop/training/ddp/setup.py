@@ -21,7 +21,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from ddptop.training import attach, collector_start, exit
+from ddptop.training import attach, exit, join_run
 from ddptop.training.ddp import rendezvous, teardown
 from ddptop.training.ddp.group import Group
 from ddptop.training.ddp.group_info import seed_generators
@@ -134,7 +134,7 @@ def setup(
     _begin_group(chosen, dist.PrefixStore(number, store), placement, target, timeout)
     exit.wait_for_gloo_at_exit()
     teardown.end_at_exit()
-    collector_start.join_run(number, attach.attach_when_imported)
+    join_run.join_run(number, attach.attach_when_imported)
     return Group(
         placement.rank,
         placement.world_size,

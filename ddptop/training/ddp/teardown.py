@@ -29,7 +29,7 @@ from typing import NamedTuple
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-from ddptop.training import collector_start
+from ddptop.training import join_run
 from ddptop.training.exit import wait_for_gloo
 from ddptop.training.torch_compat import process_groups
 
@@ -177,7 +177,7 @@ def end(*, failed: bool) -> None:
     destroy(failed=failed)
     while variables_set:
         os.environ.pop(variables_set.pop(), None)
-    collector_start.leave_run()
+    join_run.leave_run()
 
 
 def _at_exit() -> None:

@@ -1,4 +1,4 @@
-"""What a viewer wants goes with its credit, and comes back in its frames alone."""
+"""A viewer's request is sent with its credit and answered in its frames only."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def fresh_guard(monkeypatch: pytest.MonkeyPatch) -> Guard:
     return fresh
 
 
-def witness() -> EvidenceReporter:
+def reporter() -> EvidenceReporter:
     return EvidenceReporter(threading.get_ident(), lambda: PLACE)
 
 
@@ -37,7 +37,7 @@ def answer(one: EvidenceReporter, asked: int) -> Evidence:
 
 
 def test_every_question_is_answered_once(fresh_guard: Guard) -> None:
-    one = witness()
+    one = reporter()
     assert one.answer(0) is None, "nobody has asked"
     first = answer(one, 111)
     assert (first.number, first.step, first.phase, first.bucket, first.reason) == (111, *PLACE, "")
@@ -56,7 +56,7 @@ def test_what_blocks_is_left_out_and_holds_nobody_up(
     release = threading.Event()
     monkeypatch.setattr(flight_recorder, "read", lambda _now: release.wait() and flight_recorder.NOTHING)
     monkeypatch.setattr(module, "DEADLINE_S", 0.1)
-    one = witness()
+    one = reporter()
     assert one.answer(5) is None, "it does not wait itself"
     found = answer(one, 5)
     assert found.stacks and not found.operations
@@ -75,13 +75,13 @@ def test_what_fails_is_counted_and_left_out(monkeypatch: pytest.MonkeyPatch, fre
         raise RuntimeError("no flight recorder")
 
     monkeypatch.setattr(flight_recorder, "read", fail)
-    assert answer(witness(), 5).stacks
+    assert answer(reporter(), 5).stacks
     assert fresh_guard.count == 1
 
 
 def test_last_words_hold_the_traceback_and_the_reason(fresh_guard: Guard) -> None:
     trace = Stack("traceback", True, (StackFrame("train.py", 3, "load", ""),))
-    told = witness().exit_evidence("ValueError: " + "x" * 1000, trace)
+    told = reporter().exit_evidence("ValueError: " + "x" * 1000, trace)
     assert told.stacks == (trace,)
     assert told.number == 0
     assert len(told.reason) == module.REASON_CHARACTERS

@@ -116,7 +116,7 @@ def test_between_two_phases_no_phase_is_named() -> None:
     assert step.found() == DevicePosition(COMPUTE, "")
 
 
-def test_the_testimony_is_of_the_oldest_step_that_the_device_has_not_done() -> None:
+def test_the_position_is_of_the_oldest_step_that_the_device_has_not_done() -> None:
     timing = DeviceTiming(FakeDevice(look_ns=0), FakeSlots())
     recorder = Recorder()
     recorder.marks = timing.marks

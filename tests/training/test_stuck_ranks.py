@@ -1,4 +1,4 @@
-"""Real ranks tell what they are doing while they are stuck, and why they end."""
+"""Real ranks report what they are doing while they are stuck, and why they end."""
 
 from __future__ import annotations
 

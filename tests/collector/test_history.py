@@ -1,4 +1,4 @@
-"""What the collector tells its recording of the group's history."""
+"""The history points that the collector writes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The run's own process: ingest, recorder, and the serving of viewers. Never loads torch."""
+"""The process of a run: receives and records messages, detects stalls, serves viewers. Never loads torch."""

@@ -1,8 +1,8 @@
 """torch's own analyser of flight recorder dumps, run at a stall, in a process of its own that loads torch.
 
 Its result is recorded as Event("analyser"). The dumps it has read are kept beside the recording, in a
-folder that is made for them: `RECORDING.flight`, or with a number behind it where something has that name
-already. `torchfrtrace --allow-incomplete-ranks RECORDING.flight` reads them again.
+folder that is made for them: `RECORDING.ddptop.flight`, with a number appended where something has that name
+already. `torchfrtrace --allow-incomplete-ranks RECORDING.ddptop.flight` reads them again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Ingest: messages from the link into the recording and the reducer, and acks back to the ranks."""
+"""Intake: messages from the link into the recording and the reducer, and acks back to the ranks.
+
+`NewHistory` holds the history points that the recording does not have yet, `InternalErrors` counts failures
+of our own, `Intake` feeds recording and reducer.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ PROGRESS_EVERY_NS = 1_000_000_000
 
 
 class Record:
-    """Writes messages, if it can, and knows which of them would survive this process."""
+    """Writes messages, if it can, and tracks which of them would survive this process."""
 
     def __init__(self, path: Path | None, *, limit_bytes: int, resume: bool) -> None:
         self.path = path

@@ -19,7 +19,8 @@ NEXT_ROUND_NS = 60 * NS
 """A stall may change while it lasts (a rank leaves a slow loader and enters a collective)."""
 
 DEATH_NS = 9 * NS
-"""What survivors do right after a death explains it; who does not answer is asked once more, then left."""
+"""What the others do right after a death explains it. After a death the remaining ranks are asked at most
+twice."""
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from ddptop.analysis.event_log import KEPT
 from ddptop.frames.frame import History, LoggedEvent
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.messages import WELL, Bye, Event, Hello, Run
-from ddptop.recording import history as past
+from ddptop.recording import history as recorded_history
 from ddptop.sources.player import Player
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Backfill:
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self._player: Player | None = None
-        self._recorded: Mapping[str, Column] = past.joined([])
+        self._recorded: Mapping[str, Column] = recorded_history.joined([])
         self._pieces = 0
         self._lacks = False
 
@@ -77,7 +77,7 @@ class Backfill:
     def _by_writer(self) -> Mapping[str, Column]:
         pasts = self._recording.history_pieces()
         if len(pasts) > self._pieces:
-            self._recorded = past.joined(
+            self._recorded = recorded_history.joined(
                 [self._recorded, *(piece.points for _, piece in pasts[self._pieces :])]
             )
             self._pieces = len(pasts)
@@ -210,7 +210,7 @@ class Marks:
     def _add(self, at_s: float, kind: str) -> None:
         if kind == STALL and not self._begins(int(at_s)):
             return
-        # The same thing from two roads, or of many ranks at once, is one mark.
+        # The same thing, reported by two sources or of many ranks at once, is one mark.
         if len(self._moments) < MAX_MARKS:
             self._moments[round(at_s, 1), kind] = None
 

@@ -44,7 +44,7 @@ class Controls:
         self.want = ""
         self._orders: list[Order] = []
         self._absolute = False
-        """Whether the first of the orders leads to the same place from everywhere."""
+        """Whether the first order sets an absolute position."""
         self._lock = threading.Lock()
         self.set(speed=speed)
 
@@ -59,13 +59,13 @@ class Controls:
         self.wake.set()
 
     def play(self, playing: bool | None) -> None:
-        """Run or hold; None: the other one."""
+        """Run or hold; None toggles."""
         with self._lock:
             self.playing = not self.playing if playing is None else playing
         self.wake.set()
 
     def order(self, order: Order, *, instead: bool) -> None:
-        """Go somewhere, after or `instead` of where it was to go before."""
+        """Queue an order, or replace the queued ones (`instead`)."""
         with self._lock:
             self._absolute = instead or (self._absolute and bool(self._orders))
             self._orders = [order] if instead else [*self._orders, order]
@@ -129,7 +129,7 @@ class Showing:
             self._rest()
 
     def _move(self) -> None:
-        """Let the clock of the recording go on by what has passed on the wall."""
+        """Advance the clock of the recording by the wall-clock time since the last call."""
         before, self._clock_s = self._clock_s, time.monotonic()
         if not self._controls.playing:
             self._behind = False

@@ -260,21 +260,21 @@ class TimedModel:
             set_reducer_group(reducer, self._timed if detail else self._plain)
 
 
-RECENT = 256
+BOUND_RECENT = 256
 """Timestamps that are evaluated: some ten steps of 25 buckets."""
 
-FIRST = 32
+BOUND_FIRST = 32
 """Timestamps after which the bounds are reported first; DDP has rebuilt its buckets by then."""
 
-QUANTILE = 0.5
+BOUND_QUANTILE = 0.5
 """Figures are medians over steps, and what shifts every timestamp by at most its own delay shifts a median by
 no more than about the median delay. The tail (ms, when a busy machine preempts the thread) is not in them."""
 
-HOOK_READY_US = 100.0
+BOUND_HOOK_READY_US = 100.0
 """Where a communication hook is timed there is no second timestamp before the collective to compare the first
 with: the hook runs between them. Analysis assumes the same of a rank that has reported nothing."""
 
-LEAST_US = 5.0
+BOUND_LEAST_US = 5.0
 """Smaller changes are noise."""
 
 
@@ -286,7 +286,7 @@ class TimerBounds:
         `device_bound_ns`: how far a device's moments may be wrong on the host's clock; None: no device."""
         self._handed = handed
         self._device_bound_ns = device_bound_ns
-        self._late: deque[int] = deque(maxlen=RECENT)
+        self._late: deque[int] = deque(maxlen=BOUND_RECENT)
         self._seen = 0
         self._sent: tuple[float, float] | None = None
 
@@ -301,10 +301,10 @@ class TimerBounds:
 
     def news(self, rank: int, step: int) -> Event | None:
         """The bounds as an event, when they are first known and whenever one has doubled or halved."""
-        if self._seen < FIRST:
+        if self._seen < BOUND_FIRST:
             return None
         handed = list(self._handed)
-        bounds = (quantile_us(handed) if handed else HOOK_READY_US, quantile_us(list(self._late)))
+        bounds = (quantile_us(handed) if handed else BOUND_HOOK_READY_US, quantile_us(list(self._late)))
         device_ns = self._device_bound_ns()
         if device_ns is not None:  # an event happens with what it marks: only the clock is inexact
             bounds = (device_ns / 1e3, max(device_ns / 1e3, bounds[1]))
@@ -322,11 +322,12 @@ class TimerBounds:
 
 
 def quantile_us(values_ns: Sequence[int]) -> float:
-    """The QUANTILE in microseconds; 0 of nothing."""
+    """The BOUND_QUANTILE of times in nanoseconds, in microseconds; 0 for no times."""
     ordered = sorted(values_ns)
-    return round(ordered[min(len(ordered) - 1, int(len(ordered) * QUANTILE))] / 1e3, 1) if ordered else 0.0
+    at = min(len(ordered) - 1, int(len(ordered) * BOUND_QUANTILE))
+    return round(ordered[at] / 1e3, 1) if ordered else 0.0
 
 
 def _has_changed(old: float, new: float) -> bool:
     low, high = sorted((old, new))
-    return high - low > LEAST_US and high >= 2 * low
+    return high - low > BOUND_LEAST_US and high >= 2 * low

@@ -30,7 +30,7 @@ KEPT = 7
 """Measurements in a median: with detail in every 32nd step those of the last 224 steps."""
 
 KEPT_OFTEN = 16
-"""The same of what is measured in every eighth step, or with every batch."""
+"""Measurements in a median of costs taken in every eighth step, or with every batch."""
 
 WALLS = 64
 """Steps in the median step time: an evaluation between two of them changes nothing."""
@@ -57,8 +57,8 @@ WRAPPER_NS = 2_000
 call costs 0.1 to 0.3 us in a training loop."""
 
 CALL_NS = 15_000
-"""The same of each timed all-reduce: from C++ into Python and back, and the completion callback, for which a
-thread of gloo takes the interpreter's lock. Hot and on quiet cores 15 us, more on a busy machine."""
+"""Overhead of each timed all-reduce outside our clocks: from C++ into Python and back, and the completion
+callback, for which a thread of gloo takes the GIL. 15 us when hot on quiet cores, more on a busy machine."""
 
 
 class Budget:
@@ -171,7 +171,7 @@ class Budget:
 
 
 def median(values: Iterable[float]) -> float:
-    """0 of nothing."""
+    """The median; 0 for no values."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     if len(ordered) % 2:

@@ -1,1 +1,1 @@
-"""How messages travel: the acked link to the collector, the credit link to viewers, run discovery."""
+"""How messages travel: the acked link to the collector and the credit link to viewers."""

@@ -197,7 +197,10 @@ class AckedReceiver:
             return
 
     def _receive(self) -> list[bytes | zmq.Frame]:
-        """The frames of the next message, the last one uncopied: it knows who sent it. Raises zmq.Again."""
+        """The frames of the next message, the last one uncopied: it carries the sender's pid.
+
+        Raises zmq.Again.
+        """
         frames: list[bytes | zmq.Frame] = [self.socket.recv(zmq.NOBLOCK)]
         while self.socket.getsockopt(zmq.RCVMORE):
             frames.append(self.socket.recv(zmq.NOBLOCK, copy=len(frames) != 2))

@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from ddptop.training.bucket_timing import FIRST, HOOK_READY_US, TimerBounds, quantile_us
+from ddptop.training.bucket_timing import BOUND_FIRST, BOUND_HOOK_READY_US, TimerBounds, quantile_us
 from ddptop.training.recorder import Recorder, StepRecord
 
 US = 1_000
@@ -30,7 +30,7 @@ def told(bounds: TimerBounds) -> tuple[float, float] | None:
 
 def test_bounds_are_told_once_they_are_known() -> None:
     bounds = TimerBounds(deque([20 * US] * 100))
-    bounds.take([step([-100] * (FIRST - 1))])
+    bounds.take([step([-100] * (BOUND_FIRST - 1))])
     assert told(bounds) is None
     bounds.take([step([-100])])
     assert told(bounds) == (20.0, 0.0)
@@ -48,7 +48,7 @@ def test_late_callbacks_widen_the_bound_of_ends() -> None:
 def test_they_are_told_again_when_one_has_doubled_or_halved() -> None:
     handed = deque([20 * US] * 10, maxlen=10)
     bounds = TimerBounds(handed)
-    bounds.take([step([-1] * FIRST)])
+    bounds.take([step([-1] * BOUND_FIRST)])
     assert told(bounds) == (20.0, 0.0)
     for us, expected in ((30, None), (45, (45.0, 0.0)), (40, None), (20, (20.0, 0.0))):
         handed.extend([us * US] * 10)
@@ -57,8 +57,8 @@ def test_they_are_told_again_when_one_has_doubled_or_halved() -> None:
 
 def test_where_a_hook_is_timed_the_ready_bound_is_the_one_that_analysis_assumes() -> None:
     bounds = TimerBounds(deque())
-    bounds.take([step([-1] * FIRST)])
-    assert told(bounds) == (HOOK_READY_US, 0.0)
+    bounds.take([step([-1] * BOUND_FIRST)])
+    assert told(bounds) == (BOUND_HOOK_READY_US, 0.0)
 
 
 def test_the_bound_of_a_median_is_a_median() -> None:

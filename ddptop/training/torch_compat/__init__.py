@@ -1,4 +1,4 @@
-"""Every private name of torch that ddptop uses, and nowhere else (tests/architecture/test_torch_names.py).
+"""All uses of private names of torch; no other folder uses one (tests/architecture/test_torch_names.py).
 
 Checked on torch 2.6, 2.13 and 2.15. Where a later torch lacks one, ddptop reports it once and training runs
 as under torchrun.

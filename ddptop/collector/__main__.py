@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None, notify: Callable[[Mapping[str, objec
     """
     arguments = parse(argv)
     for number in (signal.SIGINT, signal.SIGTERM):
-        # Meant for the training, whose end is to be recorded; ours comes when the launcher's pipe closes.
+        # For the training, whose end is to be recorded; this process ends when the launcher's pipe closes.
         signal.signal(number, signal.SIG_IGN)
     _allow_many_connections()
     os.nice(NICENESS)

@@ -22,17 +22,17 @@ class _Process:
     """In this process's pid namespace; None: not known."""
     start: int | None
     of_launcher: bool
-    """It descends from the run's launcher."""
+    """Whether it descends from the run's launcher."""
     sent_bye: bool = False
 
     @property
     def ended(self) -> bool:
-        """It has sent BYE, or is known to have exited."""
+        """Whether it has sent BYE, or is known to have exited."""
         return self.sent_bye or (self.pid is not None and not self._is_there)
 
     @property
     def lives(self) -> bool:
-        """It is known to run, and has not sent BYE."""
+        """Whether it is known to run, and has not sent BYE."""
         return not self.sent_bye and self._is_there
 
     @property
@@ -43,13 +43,14 @@ class _Process:
 class Admission:
     """Decides on every HELLO. A rank belongs to its process as long as that runs.
 
-    A new process takes it when the one before it has exited or sent BYE, or when one belongs to the other.
-    Where the kernel does not report which process sent a HELLO (other pid namespaces), the newest one has it.
+    A new process takes the rank when the earlier one has exited or sent BYE, when one of the two descends
+    from the other, or when only the new one descends from the launcher. Where the kernel does not report
+    which process sent a HELLO (other pid namespaces), the newest process has the rank.
     """
 
     def __init__(self, *, launcher: int, most_ranks: int | None = None, simulated: bool = False) -> None:
-        """`launcher`: pid of the process that started the run, or 0; `most_ranks`: that it starts, None where
-        that is not known; `simulated`: one process reports as all ranks."""
+        """`launcher`: pid of the process that started the run, or 0; `most_ranks`: how many ranks it starts,
+        None: not known; `simulated`: one process reports as all ranks."""
         self._launcher = launcher
         self._most_ranks = most_ranks
         self._simulated = simulated
@@ -73,7 +74,7 @@ class Admission:
         self._make_holder(newcomer)
 
     def recall(self, hello: Hello) -> None:
-        """Admitted by a collector before this one. Its pid counts if it is a process of this user here."""
+        """Take over a HELLO that an earlier collector admitted; its pid counts if it is of this user."""
         if not self._simulated:
             ours = is_own(hello.pid) and start_after(hello.pid, hello.unix_ns / 1e9) is False
             self._make_holder(self._process(hello, hello.pid if ours else None))
@@ -87,7 +88,7 @@ class Admission:
     def returning(self, rank: int, session: int) -> Hello | None:
         """The HELLO of a process that still reports after the one that replaced it has ended, else None.
 
-        It holds its rank again from now on.
+        That process has its rank again from now on.
         """
         before, holder = self._before.get(rank), self._holders.get(rank)
         if before is None or holder is None or before.hello.session != session or not holder.ended:

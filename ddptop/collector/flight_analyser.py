@@ -38,7 +38,7 @@ MOST_FOLDERS = 100
 
 
 class FlightAnalyser:
-    """At most one analysis at a time; a newer request replaces the one under way. Never blocks or raises."""
+    """Runs one analysis at a time; a newer request replaces the one under way. Never blocks or raises."""
 
     def __init__(
         self,
@@ -63,8 +63,10 @@ class FlightAnalyser:
         self._complained = False
 
     def work(self, now_ns: int, answered: tuple[int, int] | None) -> None:
-        """Begin what is due, report the result. `answered`: when ranks were asked, and the ASK's number, once
-        they have answered."""
+        """Begin an analysis that is due, report the result of one that has ended.
+
+        `answered`: when ranks were asked, and the ASK's number; None until they have answered.
+        """
         if self._process is not None:
             self._poll(self._process, now_ns)
         if answered is not None and self._has_dumps():
@@ -154,7 +156,7 @@ class FlightAnalyser:
 
 
 def _make_folder(path: Path) -> int:
-    """A descriptor of a new, private folder called `path`, or with a number behind it where that is taken.
+    """A descriptor of a new, private folder called `path`, with a number appended where that is taken.
 
     Raises OSError; RunDirectoryError where another user could replace it.
     """
@@ -176,6 +178,6 @@ def _make_folder(path: Path) -> int:
 
 
 def _lines(output: str) -> list[str]:
-    """Of what the analyser's process printed. Raises ValueError, KeyError or TypeError for anything else."""
+    """The lines of a printed result. Raises ValueError, KeyError or TypeError for anything else."""
     result = json.loads(output.strip().rpartition("\n")[2])
     return [str(line)[:LINE_CHARACTERS] for line in result["lines"]][:MAX_LINES]

@@ -26,7 +26,7 @@ from ddptop.recording.history import GROUP, HistoryPiece, PastEvent, joined, pic
 from ddptop.transport.receiver import AckedReceiver
 
 MOST_COARSE = 256
-"""Times GROUP, 16,384 steps: the history in memory holds several such groups."""
+"""Most GROUPs in one point, 16,384 steps: the history in memory holds several such points."""
 
 LOST = "lost_records"
 """Kind of the replay mark at a point by which records were lost."""
@@ -45,7 +45,7 @@ class NewHistory:
     def take(self, *, final: bool, coarser: int = 1) -> HistoryPiece | None:
         """New points in whole groups of steps, or with `final` all of them; None where there are none.
 
-        `coarser`: in how many times as many steps as usual there shall be one point.
+        `coarser`: one point covers so many times as many steps as usual.
         """
         group = GROUP * min(coarser, MOST_COARSE)
         reducer = self._reducer
@@ -68,7 +68,7 @@ class NewHistory:
         return HistoryPiece(joined(groups), np.asarray(best, np.float64), marks, self._happenings())
 
     def _happenings(self) -> tuple[PastEvent, ...]:
-        """What was logged since the last time."""
+        """Events that were logged since the last call."""
         logged = self._reducer.state.log.all()
         fresh = [one for one in logged if (one.unix_s, one.kind) not in self._taken]
         self._taken = {(one.unix_s, one.kind) for one in logged}
@@ -87,7 +87,7 @@ class NewHistory:
         )
 
     def _marks(self, now_s: float) -> tuple[tuple[float, str], ...]:
-        """Warnings of the analysis since the last time, and whether records were lost."""
+        """Warnings of the analysis since the last call, and whether records were lost."""
         start_s = self._reducer.state.started_s
         marks = [
             (one.unix_s - start_s, one.kind)
@@ -231,7 +231,7 @@ class Intake:
                 self._admission.note_bye(received.rank, session, sent=False)
 
     def _note_failure(self, received: Received, now_ns: int) -> None:
-        """After the reducer has it: what decides which ranks are asked for evidence."""
+        """Note what decides which ranks are asked for evidence; called once the reducer has the message."""
         message = received.message
         if isinstance(message, Evidence):
             self._stalls.answered(received.session, message.number)
@@ -239,7 +239,7 @@ class Intake:
             self._stalls.note_death(now_ns, living_sessions(self._reducer))
 
     def recall(self, received: Received, now_ns: int) -> None:
-        """Take a message from the recording of a collector before this one."""
+        """Take a message from the recording of an earlier collector."""
         self._note(received, now_ns)
         if isinstance(received.message, Hello):
             self._admission.recall(received.message)

@@ -42,9 +42,9 @@ class Arguments:
     simulated: bool = False
     """The ranks are simulated: their pids mean nothing."""
     most_ranks: int | None = None
-    """That the launcher starts; None: not known."""
+    """Number of ranks that the launcher starts; None: not known."""
     alone: tuple[int, int] | None = None
-    """The launcher is none of ours; its pid and start, or zeros (`RunWithoutLauncher`)."""
+    """Of a run without a launcher of ours: pid and start of its launcher, or zeros (`RunWithoutLauncher`)."""
 
 
 def parse(argv: Sequence[str] | None = None) -> Arguments:
@@ -87,7 +87,7 @@ LINGER_NS = 3_000_000_000
 
 
 class Linger:
-    """Whether a run has ended, by whether its processes run."""
+    """Decides that a run has ended once none of its processes runs any more."""
 
     def __init__(self) -> None:
         self._left_ns: int | None = None
@@ -187,7 +187,7 @@ class LauncherPipe:
         self._ranks_well = ranks_well
         self._linger = Linger()
         self.exit_code: int | None = None
-        """Of the run; None: not reported."""
+        """Exit code of the run; None: not reported."""
         self._data = b""
         self._exits: list[tuple[int, int]] = []
         os.set_blocking(descriptor, False)

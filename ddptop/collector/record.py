@@ -23,7 +23,7 @@ class Record:
 
     def __init__(self, path: Path | None, *, limit_bytes: int, resume: bool) -> None:
         self.path = path
-        """Of the recording; with a number appended where another run had the name first."""
+        """Path of the recording, with a number appended where another run had the name first."""
         self._writer: Writer | None = None
         self._error: str | None = None
         self._taken_note: str | None = None
@@ -39,7 +39,7 @@ class Record:
             return
 
     def set_history(self, past: HistorySource) -> None:
-        """Where the recording gets the group's history from."""
+        """Set the source of the group's history for the recording."""
         if self._writer is not None:
             self._writer.history = past
 
@@ -57,7 +57,7 @@ class Record:
 
     @property
     def existing(self) -> str | None:
-        """Path of the recording as text, None where nothing is recorded."""
+        """Path of the recording as text; None where nothing is recorded."""
         return str(self.path) if self._writer is not None and not self._writer.removed else None
 
     def add(self, received: Received, body: bytes) -> None:
@@ -74,7 +74,7 @@ class Record:
             self.flush()  # a process waits for this ack before it may end
 
     def recall(self, received: Received) -> None:
-        """A collector before this one has written this message."""
+        """Note a message that an earlier collector has written."""
         if self._writer is not None:
             self._writer.recall(received)
 
@@ -104,7 +104,7 @@ class Record:
         return self._writer is None or self._writer.buffered == 0
 
     def close(self) -> None:
-        """Bring the file to its end."""
+        """Write the end of the recording, and close the file."""
         if self._writer is not None:
             self._writer.close()
 
@@ -118,14 +118,14 @@ STEPS = (300, 20_000)
 
 @dataclass(frozen=True)
 class Earlier:
-    """What a collector before this one has left of the same run."""
+    """What an earlier collector of the same run has left."""
 
     path: Path | None
     """Where the run is recorded, or is to be."""
     started_at: float | None
     """Unix seconds; None: there was none, this is the run's first collector."""
     recording: Recording | None
-    """To be continued."""
+    """The recording to be continued; None: there is none."""
 
     def records(self) -> Iterator[Received]:
         """The end of its recording: everything that the reducer needs, oldest first."""

@@ -69,7 +69,7 @@ class StallWatch:
             self._ask_those_due(current, sessions, now_ns)
 
     def answered(self, session: int, number: int) -> None:
-        """EVIDENCE of this number came."""
+        """Note that EVIDENCE of this number has arrived."""
         if self._round is not None and number == self._round.number:
             self._round.answered.add(session)
 
@@ -84,7 +84,7 @@ class StallWatch:
         return (current.began_ns, current.number) if current.complete else None
 
     def recall(self, session: int, number: int, now_ns: int) -> None:
-        """A collector before this one has asked, and this session has answered."""
+        """Note that this session has answered an earlier collector, which had asked with this number."""
         age_ns = self._clock() - number
         if number <= 0 or age_ns < 0:
             return

@@ -21,8 +21,8 @@ from ddptop.host.runs import ensure_run_directory
 
 RESTART_AFTER_S = 0.2
 MOST_PAUSE_S = 30.0
-"""Pauses before a collector that died is restarted: each twice the one before. A crash loop must not use up a
-core, and ranks keep their records for minutes."""
+"""Longest pause before a collector that died is restarted; each pause is twice the one before. A crash loop
+must not use up a core, and ranks keep their records for minutes."""
 
 STEADY_S = 10.0
 """After a collector that ran for so long, the next pause is the shortest again."""
@@ -31,7 +31,7 @@ MAX_SHORT_LIVED = 4
 """Collectors that died in a row, each sooner than that, before a person is notified."""
 
 EXITS_A_LINE = 50
-"""A line of 50 stays below what a pipe takes at once, and its reader."""
+"""Exits in one line: 50 stay below what a pipe and its reader take at once."""
 
 FINISH_S = 6.0
 """How long the end of a run waits for the last records: the collector itself waits 2 s for its ranks."""
@@ -126,7 +126,7 @@ class CollectorSupervisor:
                 json.dumps({"exit_code": exit_code}) + "\n", timeout=RESTARTED_FINISH_S
             )
             summary = summary_in(output)
-            # One without any record does not know whether there were any: the other may have had them all.
+            # A collector without any record cannot know whether some are lost: the other may have had all.
             return summary if summary is not None and (summary.records or summary.lost) else None
         except (subprocess.TimeoutExpired, OSError, ValueError):
             return None

@@ -1,4 +1,4 @@
-"""Frames of a run that is going on, from its collector, over the credit link."""
+"""Frames of a live run, from its collector over the credit link."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 POLL_MS = 100
 
 SILENT_S = 1.5
-"""Without a frame for this long the last one is no longer the present: the collector sends four a second."""
+"""After this long without a frame the last one counts as stale: the collector sends four a second."""
 
 ASK_AGAIN_S = 1.0
 """A credit may be lost with the collector that had it; a later one replaces it, so asking again is safe."""
@@ -83,15 +83,15 @@ class LiveSource(Source):
         self._want = text
 
     def play(self, playing: bool | None = None) -> None:
-        """A live run cannot be held."""
+        """Nothing: a live run cannot be held."""
 
     def set_speed(self, factor: float) -> None:
-        """A live run has one speed."""
+        """Nothing: a live run has one speed."""
 
     def seek(
         self, *, step: int | None = None, share: float | None = None, by_steps: int | None = None
     ) -> None:
-        """A live run is always at its end."""
+        """Nothing: a live run is always at its end."""
 
     def close(self) -> None:
         """End the thread."""
@@ -165,7 +165,7 @@ class LiveSource(Source):
         return replace(frame, history=history)
 
     def _age(self) -> None:
-        """Hand out the last frame again, as what it is, when no newer one comes."""
+        """Hand out the last frame again, marked as stale or lost, when no newer one comes."""
         now = time.monotonic()
         if now - self._received_s < SILENT_S or now - self._aged < AGE_EVERY_S:
             return
@@ -188,7 +188,10 @@ class LiveSource(Source):
         self._frame = aged(last, silent_s, "stale" if running else "lost")
 
     def _final_frame(self, last: Frame | None) -> Frame | None:
-        """How the run ended, from its recording: this process was stopped then, or had no frame yet."""
+        """The last frame of a run that has ended, from its recording; None where that has none.
+
+        Needed where this process was stopped when the run ended, or had no frame yet.
+        """
         from ddptop.recording.reader import RecordingError
         from ddptop.sources.replay import frame_at
 

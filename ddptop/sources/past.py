@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 COLUMNS = tuple(field.name for field in fields(History) if field.name != "start")
 
 REACHES_S = 1.0
-"""Longest gap between the recorded history and the part that was read that counts as none."""
+"""Up to this length a gap between the recorded history and the part that was read counts as none."""
 
 
 class Backfill:
@@ -49,7 +49,7 @@ class Backfill:
         return not self._lacks or (self._player is not None and self._player.at_end)
 
     def work(self, seconds: float) -> None:
-        """Read on for so long."""
+        """Read on for so many seconds."""
         if self._player is None:
             self._player = Player(self._recording, whole_bytes=sys.maxsize)
             pasts = self._recording.history_pieces()
@@ -58,7 +58,7 @@ class Backfill:
         self._player.read_on(self._recording.end_ns, until=time.monotonic() + seconds)
 
     def before(self, history: History) -> History:
-        """This history with what was before it, as far as that is known by now."""
+        """The earlier history, as far as it is known by now, followed by `history`."""
         if not len(history.step):
             return history
         begin_s = float(history.time_s[0])
@@ -85,7 +85,7 @@ class Backfill:
 
     @staticmethod
     def _read(player: Player, end_s: float) -> History | None:
-        """What was read of the rest; None: nothing after the recorded history, which ends at `end_s`.
+        """The history read by `player`; None: nothing after the recorded history, which ends at `end_s`.
 
         Steps may have ended before the run's own first moment: clocks of ranks and collector are set by hand
         or by NTP, so a time of 0 means nothing here.
@@ -122,11 +122,12 @@ class RecordedEvents:
         self._until_s = until_s
 
     def by(self, now_s: float, own: Sequence[LoggedEvent]) -> tuple[LoggedEvent, ...]:
-        """The last ones at `now_s`, oldest first; `own`: those of a reducer that began shortly before.
+        """The last events at `now_s`, oldest first; `own`: those of a reducer that began shortly before.
 
-        Such a reducer reports again what began long before, and nothing of what had ended: as far as the
-        collector has recorded events, those count. Of events that both have (from lasting messages: a rank
-        joined) the reducer's is shown: it may cover more ranks.
+        Such a reducer reports again what began long before, and nothing that had ended by then. So the
+        collector's events are taken for the time that it has recorded, the reducer's for the time after it.
+        Of events that both have (from lasting messages: a rank joined) the reducer's is taken: it may cover
+        more ranks.
         """
         recorded = self._events[: bisect_right(self._events, now_s, key=_when)]
         keys = {_key(event) for event in recorded}
@@ -197,13 +198,13 @@ class Marks:
                 self._add((received.t_ns - start_ns) / 1e9, kind)
 
     def add_events(self, events: Iterable[LoggedEvent], start_unix_s: float) -> None:
-        """Marks of what the analysis found: a straggler, a loss that is no number."""
+        """Marks of what the analysis has logged: a straggler, a loss that is no number."""
         for event in events:
             if event.severity != "info":
                 self._add(event.unix_s - start_unix_s, event.kind)
 
     def add_recorded(self, marks: Iterable[tuple[float, str]]) -> None:
-        """Marks that the run's own collector wrote down: seconds since the run began, and the kind."""
+        """Marks that the run's own collector recorded: seconds since the run began, and the kind."""
         for at_s, kind in marks:
             self._add(at_s, kind)
 

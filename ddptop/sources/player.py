@@ -73,12 +73,12 @@ WHOLE_BYTES = 1 << 20
 """A recording of this size is read from its start wherever one goes: some 30,000 step rows, half a second of
 work, and every figure is exactly what it was live."""
 TAIL_ROWS = 1_600
-"""From a larger one, about so many step rows before the moment: some hundredths of a second."""
+"""A larger one is read from about so many step rows before the moment: some hundredths of a second."""
 LEAST_TAIL_STEPS, LEAST_TAIL_ROWS = 200, 2**17
 """Two windows of medians, or as many steps as so many rows are, a second of work: of more than 1,000 ranks,
 figures right after a jump are over fewer steps than live, and show it (`Group.window_steps`)."""
 FEWEST_TAIL_STEPS = 20
-"""However many ranks there are."""
+"""Fewest steps of the tail, however many ranks there are."""
 DETAILED_STEPS = 40
 """Where few steps have bucket detail, the tail reaches back over so many of those: waits and straggler are
 judged by the last 32. It may take 20,000 rows for it."""
@@ -147,7 +147,7 @@ class Player:
     def go_to_step(self, step: int) -> None:
         """Go to the last moment at which no rank's steps after `step` had been read.
 
-        Below the first step that is the beginning, from the last one on the end.
+        A step before the first one means the beginning, the last step or a later one the end.
         """
         self._go_to_span(step, self.recording.span_of_step(step))
 

@@ -37,7 +37,7 @@ def frame_at(path: Path, step: int | None) -> Frame:
 
 
 def frame_of(recording: Recording, step: int | None) -> Frame:
-    """The same of an open recording."""
+    """As `frame_at`, of an open recording."""
     with gc_paused():
         player = Player(recording, whole_bytes=EXACT_BYTES, tail_rows=EXACT_ROWS)
         if step is None:
@@ -50,7 +50,7 @@ def frame_of(recording: Recording, step: int | None) -> Frame:
 
 
 class ReplaySource:
-    """A `Source` that plays a recording. Its thread owns the file; calls leave it a note and return."""
+    """A `Source` that plays a recording. Its thread owns the file; calls set its controls and return."""
 
     def __init__(
         self, path: Path, *, at: int | None = None, speed: float = 1.0, playing: bool = True

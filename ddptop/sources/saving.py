@@ -9,7 +9,7 @@ from pathlib import Path
 from ddptop.host.folders import RunDirectoryError, state_directory
 
 MOST_NUMBERS = 100
-"""Files of one run in one second."""
+"""Most files of one run in one second."""
 
 
 def save_page(

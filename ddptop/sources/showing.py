@@ -27,7 +27,7 @@ READ_S = 0.1
 FOLLOW_S = 0.5
 """Between two checks of a growing file: its writer flushes every quarter of a second."""
 BACKFILL_S = 0.02
-"""The early history is read in pieces this long and with pauses as long: the screen needs the interpreter."""
+"""The early history is read in pieces this long and with pauses as long: the screen needs the GIL."""
 MIN_SPEED, MAX_SPEED = 0.01, 10_000.0
 """Beyond the largest speed there is only `math.inf`: as fast as the file can be read, nothing left out."""
 
@@ -72,7 +72,7 @@ class Controls:
         self.wake.set()
 
     def return_to(self, t_ns: int) -> None:
-        """Go to a moment before anything else, unless the next order leads somewhere from everywhere."""
+        """Go to a moment before the queued orders, unless the first of them sets an absolute position."""
         with self._lock:
             if not (self._orders and self._absolute):
                 self._orders.insert(0, lambda player: player.go_to(t_ns))
@@ -84,13 +84,13 @@ class Controls:
         return orders
 
     def close(self) -> None:
-        """Come to an end."""
+        """End the replay."""
         self.closing = True
         self.wake.set()
 
 
 class Showing:
-    """One thread's work, from the first frame to the last."""
+    """The work of the replay's thread, from the first frame to the last."""
 
     def __init__(self, recording: Recording, controls: Controls, publish: Callable[[Frame], None]) -> None:
         self._recording = recording
@@ -203,7 +203,7 @@ class Showing:
         backfill = self._backfill
         busy = self._controls.playing or self._recording.growing
         while backfill is not None and not backfill.done and time.monotonic() < end_s:
-            busy = True  # one more frame is due, to show what was found
+            busy = True  # one more frame is due, to show what was read
             backfill.work(BACKFILL_S)
             if self._controls.wake.wait(BACKFILL_S):
                 return

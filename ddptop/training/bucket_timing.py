@@ -8,8 +8,8 @@ the same group.
 
 `timed_hook` times whatever communication hook it carries, and returns that hook's own future.
 
-When a bucket was ready and when its all-reduce ended is the matter of a `BucketTimer`, one for each kind of
-device: `HostTimer` here, those of CUDA in `device/events.py`. `TimerBounds` measures, from the timestamps
+A `BucketTimer` measures when a bucket was ready and when its all-reduce ended, one for each kind of device:
+`HostTimer` here, those of CUDA in `device/events.py`. `TimerBounds` measures, from the timestamps
 themselves, how far they may be wrong.
 """
 
@@ -275,7 +275,7 @@ BOUND_HOOK_READY_US = 100.0
 with: the hook runs between them. Analysis assumes the same of a rank that has reported nothing."""
 
 BOUND_LEAST_US = 5.0
-"""Smaller changes are noise."""
+"""Smaller changes of a bound are noise."""
 
 
 class TimerBounds:

@@ -2,7 +2,7 @@
 
 Counted is CPU time of the threads that run our code, never elapsed time: on a busy machine an interval of
 20 us lasts 10 ms when the operating system runs another process in it, and a controller that counts those
-stops recording exactly when the reason of a slow training is to be shown. On the training threads CPU time is
+stops recording exactly when the cause of a slow training is to be shown. On the training threads CPU time is
 measured in three steps of every eight (`ddptop.training.recorder`), for the publisher and ZeroMQ's threads
 always. What no clock of ours can see is added as constants below. Every figure is a median over few and
 recent measurements: one outlier changes nothing, and a change of load takes effect within `KEPT` of them.
@@ -41,7 +41,7 @@ or the interval would swing from batch to batch."""
 
 LEAST_SHARE = 1 / 4
 """Of the budget, which detail may take even where the budget is exceeded without it (steps of a few ms):
-without it the cost would hardly be lower, and a slow rank could not be named."""
+without it the cost would hardly be lower, and a slow rank could not be flagged."""
 
 TIGHT_SHARE = 0.5
 """Of the budget: above it the publisher runs less often before detail becomes rarer than need be."""
@@ -116,7 +116,7 @@ class Budget:
         return median(self._walls)
 
     def account(self, records: Sequence[StepRecord], publisher_ns: int, checks_ns: float = 0.0) -> None:
-        """Take in finished steps, and what else of ours has run.
+        """Account for finished steps, and for what else of ours has run.
 
         `publisher_ns`: CPU time of the publisher and of ZeroMQ's threads since the last call, in ns.
         `checks_ns`: that of the replica checks per step.

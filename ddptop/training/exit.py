@@ -33,7 +33,7 @@ from ddptop.training.evidence.reporter import REASON_CHARACTERS, traceback_stack
 
 
 class ExitReason(NamedTuple):
-    """As text (`finished`, `ValueError: no such file`, `exit code 3`), and the traceback."""
+    """Why a process exits: text (`finished`, `ValueError: no such file`, `exit code 3`) and traceback."""
 
     reason: str
     trace: Stack | None
@@ -44,7 +44,7 @@ _of_child: list[ExitReason] = []
 
 
 def exit_reason() -> ExitReason:
-    """Of this process, from atexit or from multiprocessing's finalizers.
+    """The exit reason of this process; called from atexit or from multiprocessing's finalizers.
 
     A script's uncaught exception has been printed by then and is kept in `sys.last_value`. A child of
     multiprocessing runs its finalizers while the exception is still in flight, from Python 3.13 on after

@@ -18,7 +18,8 @@ from ddptop.host.runs import ensure_run_directory, read_command, write_command
 from ddptop.training.guard import guard
 
 RESTARTED_BY = "DDPTOP_AGENT"
-"""Variable, set where the ranks themselves keep a collector running: the process that may restart them."""
+"""Environment variable, set where the ranks themselves keep a collector running: pid and start of the process
+that may restart the ranks (torchrun), or zeros."""
 
 CHECK_S = 5.0
 """After this long without an ack, a rank checks whether the collector has exited; at most this often."""
@@ -97,7 +98,10 @@ class CollectorKeeper:
         self._starts += collector_start.start(folder, _command(folder), processes.environment())
 
     def check(self, last_ack_s: float) -> None:
-        """Called by the publisher; the last ack was received at `last_ack_s` (of `time.monotonic`)."""
+        """Start a collector again if it has exited; called by the publisher.
+
+        `last_ack_s`: when the last ack was received, by `time.monotonic`.
+        """
         now_s = time.monotonic()
         if now_s - last_ack_s < CHECK_S or now_s < self._due_s or self._starts >= MAX_STARTS:
             return
@@ -110,7 +114,7 @@ class CollectorKeeper:
             guard.caught(error)
 
     def _end_membership(self) -> None:
-        """Also in a forked child, which must not keep its parent's membership."""
+        """End the membership; also in a forked child, which must not keep its parent's membership."""
         member, self._member = self._member, None
         if member is not None:
             os.close(member)

@@ -213,7 +213,7 @@ class Publisher(threading.Thread):
                 thread.join(LATE_S)
 
     def run(self) -> None:
-        """Until closed; a failure here ends the recording of this rank, never its training."""
+        """Publish until closed; a failure here ends the recording of this rank, never its training."""
         try:
             if self._session.device is not None:
                 self._session.device.enter_thread()

@@ -52,7 +52,7 @@ class Pieces:
         self._first: list[int] = []
         """Number of the first piece of each entry of `_parameters`."""
         self._parameters: list[tuple[int, ...]] = []
-        """Those that share one piece, or one that may have many."""
+        """Parameters that share one piece, or a single one that may be cut into many."""
         self.count = 0
         shared: list[int] = []
         for number, size in enumerate(self._sizes):
@@ -95,7 +95,7 @@ MAX_EVERY = 4096
 """Replicas are checked at least this often, as bucket detail is taken."""
 
 SHARE = 0.1
-"""Of the budget."""
+"""Share of the budget that the checks may take."""
 
 MEMORY = 0.8
 """Weight of the earlier mean of a piece's cost against a new measurement."""

@@ -128,7 +128,7 @@ class DdptopApp(Actions, App[None]):
         yield LinesWidget(self._ascii_only, self.repaint)
 
     async def on_event(self, event: Event) -> None:
-        """An open prompt takes the keys before any binding sees them, but for Ctrl-C and Ctrl-Z."""
+        """An open prompt takes the keys before any binding does, except Ctrl-C and Ctrl-Z."""
         prompt = self.place.prompt
         if prompt is not None and isinstance(event, Key) and event.key not in ("ctrl+c", "ctrl+z"):
             self.type_key(prompt, event.key, event.character)
@@ -151,7 +151,7 @@ class DdptopApp(Actions, App[None]):
             self.set_interval(TERMINAL_CHECK_S, self._check_terminal)
 
     def _check_terminal(self) -> None:
-        """Exit when the terminal is gone; with `setsid` or `nohup` no SIGHUP says so."""
+        """Exit when the terminal is closed; with `setsid` or `nohup` no SIGHUP is sent."""
         if not terminal_is_there():
             self.exit()
 

@@ -109,7 +109,7 @@ class Key:
     """For the key line; empty: only in the help."""
     help: str
     views: tuple[ViewName, ...] = ()
-    """Where it means this; empty: wherever it means nothing else."""
+    """Views in which it means this; empty: wherever it means nothing else."""
     replay: bool = False
     """Only of use where a recording is played."""
 

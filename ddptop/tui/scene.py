@@ -151,10 +151,10 @@ class Place:
     marked: int | None = None
     """The rank that another one is to be compared with."""
     filter: str = ""
-    """Of ranks."""
+    """The filter of ranks."""
     event_filter: str = ""
     run_filter: str = ""
-    """Of the picker."""
+    """The filter of the picker."""
     searched: str = ""
     """The last search: its matches are marked, and `n` and `N` go through them."""
     seek: int = 0
@@ -185,7 +185,7 @@ class Place:
 
     @property
     def scroll(self) -> Scroll:
-        """Of the view that is open."""
+        """The scroll of the view that is open."""
         return self.scrolls[self.view]
 
     def settle(self, layout: Layout) -> None:
@@ -231,5 +231,5 @@ class Scene(RenderContext):
         return self.place.marked
 
     def at(self, place: Place) -> Scene:
-        """The same moment, seen from another place."""
+        """The same scene with another `Place`."""
         return replace(self, place=place)

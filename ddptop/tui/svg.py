@@ -1,6 +1,6 @@
-"""A picture as an SVG that needs nothing: no font from the network, every cell in its place.
+"""A picture as an SVG that loads nothing, no font either, and has every cell in its place.
 
-Blocks, braille and rules as shapes of an SVG, so that they meet whatever font a reader has.
+Blocks, braille and rules are drawn as shapes, so that neighbours meet in whatever font a reader has.
 """
 
 from __future__ import annotations

@@ -104,11 +104,11 @@ def ended_by_signals(end: Callable[[int], object]) -> Iterator[None]:
 
 AS_PUT = "\x1b[8l"
 """Each letter stays in its cell: BDSM of ECMA-48 reset, as the terminal working group's BiDi recommendation
-has it (VTE, mintty). Other terminals pass over it; those that set right-to-left words in their own order
+has it (VTE, mintty). Other terminals ignore it; those that set right-to-left words in their own order
 would move the figures beside a name in Hebrew or Arabic into each other's columns."""
 
 AS_READ = "\x1b[8h"
-"""Where that recommendation begins."""
+"""The mode set again, which is the initial state of that recommendation."""
 
 
 @contextmanager

@@ -83,8 +83,8 @@ _BASIC: dict[Role, str] = {
     "match": "yellow", "good": "green", "warn": "yellow", "bad": "red", "data": "yellow",
     "forward": "bright_blue", "backward": "blue", "transfer": "cyan", "optimizer": "magenta",
 }  # fmt: skip
-"""Where a terminal has 16 colours: by name, and its own for all else, so that dark and light ones do alike.
-The nearest of the 16 would show a warning's orange as the red of a failure."""
+"""Colours by name where a terminal has 16; all other roles have the terminal's default, which suits dark and
+light ones. The nearest of the 16 would show a warning's orange as the red of a failure."""
 
 
 def own_theme_for(theme: Theme) -> Theme:

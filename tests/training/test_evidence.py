@@ -79,7 +79,7 @@ def test_what_fails_is_counted_and_left_out(monkeypatch: pytest.MonkeyPatch, fre
     assert fresh_guard.count == 1
 
 
-def test_last_words_hold_the_traceback_and_the_reason(fresh_guard: Guard) -> None:
+def test_exit_evidence_holds_the_traceback_and_the_reason(fresh_guard: Guard) -> None:
     trace = Stack("traceback", True, (StackFrame("train.py", 3, "load", ""),))
     told = reporter().exit_evidence("ValueError: " + "x" * 1000, trace)
     assert told.stacks == (trace,)

@@ -30,8 +30,8 @@ from ddptop.training.device.resolver import DeviceScalars, PinnedSlots, Slots, S
 from ddptop.training.recorder import BucketCall, Recorder, now
 
 IDLE, COMPUTE, COLLECTIVE, EITHER = "idle", "compute", "collective", "either"
-"""It has done all that it was given; a kernel does not end; an all-reduce does not end; one of the two, in a
-step whose buckets are not timed."""
+"""States of a device at a stall: it has done all that it was given; a kernel does not end; an all-reduce does
+not end; one of the two, in a step whose buckets are not timed."""
 
 _NAMES = {Mark.FORWARD: "forward", Mark.BACKWARD: "backward", Mark.OPTIMIZER: "optimizer"}
 

@@ -72,7 +72,7 @@ def abort() -> None:
 
 
 def default_sequence() -> int:
-    """The same of the default group; -1 where there is none."""
+    """Collectives launched in the default group so far; -1 where there is none."""
     group = dist.group.WORLD  # each time: a script may destroy its group and make another
     return sequence_of(group) if group is not None else -1
 
@@ -86,9 +86,9 @@ def membership_of(group: Any, model: int) -> Membership:
 
 
 def backend_of(group: Any) -> str:
-    """Its backend by name, `nccl` or `gloo`; where `init_process_group()` was left to choose one, its choice.
+    """Name of the backend of a group, `nccl` or `gloo`.
 
-    torch itself then gives `undefined`.
+    Where `init_process_group()` was left to choose, torch gives `undefined`: then the one that it has chosen.
     """
     name = _backend(group)
     return str(group.name()) if name == "undefined" else name

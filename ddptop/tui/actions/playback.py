@@ -1,4 +1,4 @@
-"""Keys of a recording: a speed, a place in it, the next mark. Freezing, saving and copying the picture."""
+"""Keys of a recording: speed, position, the next mark. Freezing, saving and copying the picture."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class PromptActions(ActionsBase):
         self.repaint()
 
     def _answer(self, prompt: Prompt) -> None:
-        """Enter. A prompt with an invalid text stays open and says what is valid."""
+        """Enter. A prompt with an invalid text stays open and shows what is valid."""
         if prompt.purpose == "palette":
             self.act(Do.RUN_PALETTE(prompt.text, prompt.at))
             return

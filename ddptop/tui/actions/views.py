@@ -1,4 +1,4 @@
-"""Keys that go from view to view and about in them, in the timeline and the heat map too."""
+"""Keys that open views, and that move the cursor in them, also in the timeline and the heat map."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddptop.tui.scene import TO_STALL, Scroll
 from ddptop.tui.views.events import listed
 
 LANES_A_PAGE = 4
-"""Of the timeline: a lane has several lines."""
+"""Lanes of the timeline that PgUp and PgDn move by: a lane has several lines."""
 
 FAR = 1_000_000
 """More lines than any list has."""
@@ -50,7 +50,7 @@ class ViewActions(ActionsBase):
             self.action_rank(rank) if rank is not None else self.repaint()
 
     def action_compare_runs(self) -> None:
-        """The two recordings side by side."""
+        """Show the two recordings side by side."""
         if hasattr(self.source, "other"):
             self.open_view("runs")
         else:
@@ -67,7 +67,7 @@ class ViewActions(ActionsBase):
         self.repaint()
 
     def action_leave(self) -> None:
-        """One step back: crosshair, page, filter, marks."""
+        """Go one step back: from the crosshair, page, filter, marks."""
         place = self.place
         if (place.view == "overview" and place.charts.off()) or self._out_of_view():
             self.repaint()
@@ -127,7 +127,7 @@ class ViewActions(ActionsBase):
             self.action_move(pages * lines)
 
     def action_sideways(self, by: int) -> None:
-        """The crosshair; else the neighbouring view, or on a rank's page the neighbouring rank."""
+        """Move the crosshair; else open the neighbouring view, or on a rank's page the neighbouring rank."""
         place = self.place
         if place.view == "overview" and place.charts.move(by):
             self.repaint()
@@ -141,12 +141,12 @@ class ViewActions(ActionsBase):
             self.action_next_view(by)
 
     def action_next_view(self, by: int) -> None:
-        """The neighbouring one of the views with a number; from any other page the overview."""
+        """Open the neighbouring one of the views with a number; from any other page the overview."""
         at = VIEWS.index(self.place.view) + by if self.place.view in VIEWS else 0
         self.open_view(VIEWS[at % len(VIEWS)])
 
     def action_to_end(self, which: int) -> None:
-        """Start (0) or end (1) of the recording, else of the list."""
+        """Go to the start (0) or end (1) of the recording, else of the list."""
         if self.playback is not None and self.place.view != "picker":
             self.source.seek(share=float(which))
         elif self.place.view not in ("rank", "compare"):
@@ -244,17 +244,17 @@ class LaneActions(ActionsBase):
         self.repaint()
 
     def action_cell(self, by: int) -> None:
-        """Some cells to the right."""
+        """Move the cursor of the heat map some cells to the right."""
         self.place.heat.move(0, by)
         self.repaint()
 
     def action_metric(self, by: int) -> None:
-        """Another metric."""
+        """Show the next metric in the heat map, or the one before."""
         self.place.heat.next_figure(by)
         self.repaint()
 
     def action_choose_metric(self, name: str) -> None:
-        """A metric by name."""
+        """Show a metric in the heat map, by its name."""
         self.place.heat.choose(name)
         self.open_view("heat")
 

@@ -12,7 +12,7 @@ from ddptop.render.text import cells, wrap
 from ddptop.tui.scene import Layout, Page, Scene
 
 MIN_BAR, MAX_BAR = 16, 40
-"""Cells beside the table from which a bar is worth drawing, and more than which none needs."""
+"""Least cells beside the table for a bar to be drawn, and most cells of a bar."""
 
 _LEGEND = (
     "coll = wait for the slowest rank + transfer, median ms, hidden by compute or not",

@@ -145,7 +145,7 @@ def _all(scene: Scene) -> list[Figure]:
 
 
 def _worse(part: str) -> int:
-    """More waiting is the other rank's fault."""
+    """Whether more of a part is worse (1): not of wait (0), which another rank causes."""
     return 0 if part == "wait" else 1
 
 

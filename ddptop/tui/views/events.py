@@ -1,7 +1,4 @@
-"""What holds now, and what happened, newest first.
-
-What happened, newest first, on as many lines as there is room for.
-"""
+"""The events page: alerts, then logged events, newest first. Also the event lines of the overview."""
 
 from __future__ import annotations
 
@@ -21,12 +18,12 @@ ASIDE = 4
 
 
 def event_lines(scene: Scene, width: int, height: int) -> list[Line]:
-    """What the source says and the header does not; then what happened, the newest first.
+    """The source's status where the header does not show it, then the logged events, newest first.
 
-    One line alone holds two events where they fit.
+    A single line holds two events where they fit.
     """
-    said = scene.status if scene.status != f"the run has {scene.frame.run.state}" else None
-    lines = [Line("! ", "warn").add(scene.clean(said), "text").cut(width)] if said else []
+    status = scene.status if scene.status != f"the run has {scene.frame.run.state}" else None
+    lines = [Line("! ", "warn").add(scene.clean(status), "text").cut(width)] if status else []
     events = list(reversed(scene.frame.events))
     if height == 1 and not lines and events:
         line = event_line(scene, events[0], short=True).cut(width)
@@ -40,7 +37,7 @@ def event_lines(scene: Scene, width: int, height: int) -> list[Line]:
 
 
 def texts_of(events: Sequence[Alert | LoggedEvent]) -> list[str]:
-    """What a filter looks into, in lower case."""
+    """The texts that a filter searches, in lower case."""
     return [
         f"{event.kind} {kind_phrase(event.kind)} {event.severity} {event.message} "
         f"{f'rank {event.rank}' if event.rank is not None else ''} "

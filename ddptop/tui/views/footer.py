@@ -99,7 +99,7 @@ def _note(text: str, width: int) -> list[Line]:
 
 
 SHORTEST = 10
-"""Cells below which a bar shows no place."""
+"""Cells below which a bar shows no position."""
 
 _MARKS: dict[str, tuple[str, Role]] = {
     "straggler": ("▲", "warn"),

@@ -32,7 +32,7 @@ CELL, GAP = 2, 2
 LONGEST_NAME = 14
 
 FOLDED = 3
-"""Cells for how many more hosts a row stands for."""
+"""Cells for the number of further hosts that a row stands for."""
 
 
 def host_cells(scene: Scene, state: HeatState, width: int, room: int) -> tuple[Shades, list[Line], Line]:

@@ -81,10 +81,10 @@ TIMED = ("wait", "transfer", "collective", "exposed", "lateness")
 """Known in steps whose buckets were timed."""
 
 OF_STEP = 0.02
-"""Differences below this share of a step are no news."""
+"""Differences below this share of a step do not matter."""
 
 OF_USUAL = 0.1
-"""Nor does one below this share of the usual value."""
+"""Nor do differences below this share of the usual value."""
 
 
 def least_range(figure: str, usual: float | None, frame: Frame) -> float:

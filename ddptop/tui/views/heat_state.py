@@ -38,7 +38,7 @@ class Grid:
 
 @dataclass
 class HeatState:
-    """Figure, shape, the ranks unfolded, and the cursor."""
+    """Metric, shape, the unfolded ranks, and the cursor."""
 
     figure: str = "step"
     hosts: bool = False
@@ -70,34 +70,34 @@ class HeatState:
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """Those of the present shape."""
+        """The metrics of the present shape."""
         return NOW_FIGURES if self.hosts else HEAT_FIGURES
 
     def fitted_to(self, world: int) -> HeatState:
-        """A copy of its own for a picture of `world` ranks: of fewer than were unfolded all are shown."""
+        """A copy for a picture of `world` ranks: all of them, where the unfolded ranks are not among them."""
         inside = [] if not self.hosts and self.first >= world else list(self.inside)
         return replace(self, inside=inside)
 
     def next_figure(self, by: int) -> None:
-        """The figure after this one, or before it."""
+        """Choose the metric after this one, or before it."""
         at = self.figures.index(self.figure)
         self.figure = self.figures[(at + by) % len(self.figures)]
 
     def choose(self, figure: str) -> None:
-        """A figure by name; one that is not known step by step turns to hosts x local ranks."""
+        """Choose a metric by name; one that is not known for each step switches to hosts x local ranks."""
         if figure in NOW_FIGURES:
             self.hosts = self.hosts or figure not in HEAT_FIGURES
             self.figure = figure
 
     def toggle_shape(self) -> None:
-        """The other shape."""
+        """Switch to the other shape."""
         self.hosts = not self.hosts
         self.row, self.column, self.inside = 0, 0 if self.hosts else -1, []
         if self.figure not in self.figures:
             self.figure = self.figures[0]
 
     def move(self, rows: int, columns: int = 0) -> None:
-        """The cursor down and to the right. At the right edge of the steps it stays with the newest one."""
+        """Move the cursor down and to the right. At the right edge it stays with the newest step."""
         grid = self.grid
         if grid is None:
             return
@@ -116,7 +116,7 @@ class HeatState:
         self.settle()
 
     def settle(self) -> None:
-        """The cursor on the map, whatever its size is now."""
+        """Keep the cursor on the map, whatever its size is now."""
         if self.grid is not None:
             self.row = min(max(self.row, 0), max(0, self.grid.rows - 1))
             self.column = min(self.column, self.grid.columns - 1)
@@ -150,7 +150,7 @@ class HeatState:
         return None
 
     def leave(self) -> bool:
-        """One fold back out; False where all ranks were shown already."""
+        """Undo the last unfolding; False where all ranks were shown already."""
         if not self.inside:
             return False
         self.inside.pop()
@@ -158,7 +158,7 @@ class HeatState:
         return True
 
     def click(self, x: int, y: int) -> bool:
-        """The cursor to a cell of the body; True where the map is there."""
+        """Move the cursor to a cell of the body; True where the map is there."""
         grid = self.grid
         if grid is None:
             return False

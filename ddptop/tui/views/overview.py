@@ -114,7 +114,7 @@ def heights(height: int, ranks: int, verdict: int, happened: int) -> Heights:
 
 
 def overview(scene: Scene, width: int, height: int) -> Page:
-    """All of the group on one screen."""
+    """The overview of the whole group."""
     trouble = in_trouble(scene.frame)
     most = 1 if height < ONE_LINE_VERDICT else 4 if width < 70 or trouble else 3
     lines = verdict_lines(scene, width, most)
@@ -138,7 +138,7 @@ def overview(scene: Scene, width: int, height: int) -> Page:
 
 
 def _alerts(scene: Scene, rows: RankRows, width: int) -> str:
-    """That more is wrong than the verdict can say; nothing where the rule has no room for it."""
+    """The number of alerts where there are several; empty where the rule has no room for it."""
     held = len(scene.frame.alerts)
     words = f"{counted(held, 'alert')}: key 5"
     return words if held > 1 and cells(tally(scene, rows)) + cells(words) + 12 <= width else ""

@@ -87,7 +87,7 @@ LONG = 60
 """Cells that are enough for a state in full."""
 
 PART_BAR = 40
-"""No wider: the figures say it, the bar only shows it."""
+"""Most cells of a bar: its figure is beside it."""
 
 
 def rank_page(scene: Scene, width: int, height: int) -> Page:

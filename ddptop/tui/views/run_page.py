@@ -29,7 +29,7 @@ OPTIONS, VERSIONS, ENVIRONMENT = "DDP's options", "versions", "environment"
 
 
 class Fact(NamedTuple):
-    """A name and what there is to say of it."""
+    """A fact of the run: its name and value."""
 
     name: str
     value: str
@@ -293,7 +293,7 @@ def _sum(column: Column, ranks: list[int]) -> float | None:
 
 
 def _ago(column: Column, ranks: list[int]) -> str:
-    """The rank that was silent longest."""
+    """The longest time since a rank was last received from."""
     values = column[ranks]
     return UNKNOWN if np.isnan(values).all() else duration(float(np.nanmax(values)) / 1e3)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ddptop.tui.views.timeline_state import TimelineState
 
 READY, QUEUED, WAIT, TRANSFER, UNSEEN = (("┊", "|"), ("╌", ":"), ("░", "."), ("≈", "~"), ("?", "?"))
-"""Of an all-reduce: handed over, behind others in the queue, a rank is missing, bytes move, end not seen."""
+"""Glyphs of an all-reduce: ready, queued behind others, waiting for a rank, in transfer, end not known."""
 
 _SPAN_NAMES = {"wait": "waiting", "transfer": "moving"}
 """Names of spans in a frame, where they are not the name of the part."""

@@ -1,4 +1,4 @@
-"""Who is named, why, and who is not."""
+"""Which rank is flagged, why, and which is not."""
 
 from __future__ import annotations
 

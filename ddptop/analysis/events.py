@@ -15,7 +15,6 @@ from ddptop.analysis.state import Figures
 from ddptop.analysis.steps.pairing import Pairing
 
 if TYPE_CHECKING:
-    from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
     from ddptop.protocol.messages import Event, Hello, Scalar
     from ddptop.protocol.vocabulary import Severity

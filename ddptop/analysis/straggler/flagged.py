@@ -14,7 +14,6 @@ from ddptop.frames.frame import Straggler
 if TYPE_CHECKING:
     from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow
     from ddptop.frames.columns import Indices, Mask
-    from ddptop.frames.frame import Straggler
     from ddptop.protocol.vocabulary import Cause, Pattern, StepPhase
 
 OWN_TIME_SHARE = 0.5

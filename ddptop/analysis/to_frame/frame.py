@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
     from ddptop.analysis.straggler.cost import FrameSteps
     from ddptop.frames.columns import Column
-    from ddptop.frames.frame import Frame
     from ddptop.protocol.messages import Scalar
     from ddptop.protocol.vocabulary import FrameSource, RankStatus, RunOutcome
 

@@ -149,7 +149,7 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
         return_to_session(state, _whole(event.fields.get("session")) or 0, t_ns)
         _log(state, event, "reports again: the process that replaced it has exited", t_ns)
     elif event.kind == "refused_messages":
-        _refused(state, event, t_ns)
+        _on_refused(state, event, t_ns)
     elif event.kind == "settings":
         stall_s = event.fields.get("stall_s")
         if isinstance(stall_s, (int, float)) and stall_s > 0:
@@ -176,7 +176,7 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
             state.log.add(state.unix_s(t_ns), event.kind, text, step=step)
 
 
-def _refused(state: RunState, event: Event, t_ns: int) -> None:
+def _on_refused(state: RunState, event: Event, t_ns: int) -> None:
     first = state.refused_messages is None
     since_ns = t_ns if state.refused_messages is None else state.refused_messages[0]
     state.refused_messages = (since_ns, event)
@@ -186,7 +186,7 @@ def _refused(state: RunState, event: Event, t_ns: int) -> None:
         state.log.add(state.unix_s(t_ns), event.kind, text, severity="warning")
 
 
-def _lost(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+def _on_lost(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     if rank_state.bye is not None:
         return
     rank_state.gone_ns = t_ns
@@ -196,7 +196,7 @@ def _lost(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> No
     _log(state, event, text, t_ns, severity="critical")
 
 
-def _exited(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+def _on_exited(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     """The exit code is known: of a process that sent BYE, or later than its loss."""
     _note_exit(event, rank_state, t_ns)
     if event.fields.get("left"):
@@ -218,7 +218,7 @@ def _note_exit(event: Event, rank_state: RankState, t_ns: int) -> None:
         rank_state.signal = signal
 
 
-def _process(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+def _on_process(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     stopped = event.fields.get("state") == "stopped"
     if stopped != rank_state.stopped:
         rank_state.stopped = stopped
@@ -226,26 +226,26 @@ def _process(state: RunState, event: Event, rank_state: RankState, t_ns: int) ->
         _log(state, event, text, t_ns, severity="warning" if stopped else "info")
 
 
-def _warned(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+def _on_warned(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     _log(state, event, f"was warned: {_text(event)}", t_ns, severity="warning")
 
 
-def _phase(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+def _on_phase(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     rank_state.declare(event.kind == "phase_begins", t_ns)
     state.excused_ns = t_ns
 
 
-def _timer(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+def _on_timer(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     ready_us, end_us = event.fields.get("ready_us"), event.fields.get("end_us")
     if isinstance(ready_us, (int, float)) and isinstance(end_us, (int, float)):
         state.timers.take(event.rank, ready_us, end_us)
 
 
-def _device(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+def _on_device(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     rank_state.device = device_report(event, t_ns)
 
 
-def _unsent(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+def _on_unsent(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     steps, exact = event.fields.get("steps"), event.fields.get("exact")
     lost = count_unsent(state, rank_state, steps, t_ns) if type(steps) is int else 0
     if exact and lost:
@@ -258,15 +258,15 @@ def _unsent(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> 
 
 
 _OF_RANKS = {
-    "unsent": _unsent,
-    "device": _device,
-    "lost_rank": _lost,
-    "exit": _exited,
-    "process": _process,
-    "warning": _warned,
-    "phase_begins": _phase,
-    "phase_ends": _phase,
-    "timer": _timer,
+    "unsent": _on_unsent,
+    "device": _on_device,
+    "lost_rank": _on_lost,
+    "exit": _on_exited,
+    "process": _on_process,
+    "warning": _on_warned,
+    "phase_begins": _on_phase,
+    "phase_ends": _on_phase,
+    "timer": _on_timer,
 }
 
 

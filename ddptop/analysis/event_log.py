@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 KEPT = 100
 UNORDERED = frozenset({"warning"})
-"""Kinds of which one rank may have several at once, in any order."""
+"""Kinds of events that one rank may report several of, in any order."""
 TOGETHER_S = 30.0
-"""Ranks join, restart and end within seconds of each other; events further apart have lines of their own."""
+"""Ranks join, restart and end within seconds of each other. Events further apart get separate lines."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class EventLog:
         rank: int | None = None,
         step: int | None = None,
     ) -> None:
-        """Add an event of which `message` is the whole text."""
+        """Add an event. `message` is its whole text."""
         ranks = [] if rank is None else [rank]
         self._put(_Entry(unix_s, kind, severity, ranks, step, message, self.incarnation))
 
@@ -64,7 +64,7 @@ class EventLog:
         severity: Severity = "info",
         step: int | None = None,
     ) -> None:
-        """Add an event of one rank; the same `text` (`joined`) of several ranks becomes one line."""
+        """Add an event of one rank. Several ranks with the same `text` (`joined`) share one line."""
         same = (text, world, self.incarnation)
         for entry in reversed(self._entries):
             if entry.kind != kind or unix_s - entry.unix_s > TOGETHER_S:
@@ -84,7 +84,7 @@ class EventLog:
             self._entries.remove(min(self._entries, key=lambda e: e.unix_s))
 
     def all(self) -> tuple[LoggedEvent, ...]:
-        """Oldest first."""
+        """All events, oldest first."""
         return tuple(
             LoggedEvent(e.unix_s, e.kind, e.severity, _only(e.ranks), e.step, _message(e), e.incarnation)
             for e in sorted(self._entries, key=lambda e: e.unix_s)

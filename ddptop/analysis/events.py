@@ -1,7 +1,7 @@
 """Events and sessions: what the collector and the ranks report beside their steps.
 
-An event goes into the state and the log. Each process of a rank is a session: which is the present one, and
-which of its steps are lost.
+An event changes the state and adds a line to the log. Each process of a rank is a session: this module
+decides which session is the present one and counts the steps that are lost.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def begin_session(state: RunState, hello: Hello, t_ns: int) -> None:
 
 
 def return_to_session(state: RunState, number: int, t_ns: int) -> None:
-    """The session before a rank's present one has outlived it: the rank is its process's again."""
+    """The newer process exited first; the rank belongs to the older one (session `number`) again."""
     session = state.sessions.get(number)
     if session is None or session.rank >= len(state.ranks):
         return
@@ -64,7 +64,7 @@ def return_to_session(state: RunState, number: int, t_ns: int) -> None:
 
 
 def count_lost(state: RunState, rank_state: RankState, session: Session, stop: int, t_ns: int) -> int:
-    """Rows of the session from its next one to before `stop` will not come; returns how many."""
+    """Count the rows from `session.next_step` up to `stop`, which never arrive, as lost; returns how many."""
     lost = max(0, _multiples(session.next_step, stop, state.kept_every))
     rank_state.lost_records += lost
     if lost and state.lost_since_ns is None:
@@ -73,7 +73,7 @@ def count_lost(state: RunState, rank_state: RankState, session: Session, stop: i
 
 
 def count_unsent(state: RunState, rank_state: RankState, steps: int, t_ns: int) -> int:
-    """The process of a rank has exited after so many steps; returns how many rows it did not send."""
+    """Count the rows that a process which exited after `steps` steps did not send; returns how many."""
     session = state.sessions.get(rank_state.session)
     if session is None or steps <= session.next_step:
         return 0
@@ -83,7 +83,7 @@ def count_unsent(state: RunState, rank_state: RankState, steps: int, t_ns: int) 
 
 
 def _remember(state: RunState, hello: Hello) -> None:
-    """Rows of a rank's last process may still come after the HELLO of its next one; older ones do not."""
+    """Keep the last two sessions of a rank: rows of a process may arrive after the HELLO of the next one."""
     state.sessions[hello.session] = Session(hello.rank, hello)
     known = state.sessions_of.setdefault(hello.rank, [])
     known.append(hello.session)
@@ -92,7 +92,8 @@ def _remember(state: RunState, hello: Hello) -> None:
 
 
 def _regroup(state: RunState, hello: Hello) -> None:
-    """A new incarnation or process: what was pending can never be complete, steps count from 0 again."""
+    """Start anew with a new incarnation or process: incomplete steps stay incomplete, and step numbers begin
+    at 0 again."""
     ranks = state.ranks
     newer = hello.incarnation > state.incarnation
     replaced = hello.rank < len(ranks) and ranks[hello.rank].hello is not None
@@ -122,14 +123,14 @@ def _multiples(first: int, stop: int, every: int) -> int:
 
 
 LOGGED_ELSEWHERE = frozenset({"rebuild", "restart"})
-"""Logged with LAYOUT and HELLO, in more detail."""
+"""Kinds that are logged in more detail when LAYOUT or HELLO arrives."""
 
 PLAIN_FAILURE = 1
 """Python's exit code after an exception, which has been logged already."""
 
 
 def on_event(state: RunState, event: Event, t_ns: int) -> None:
-    """Take one event. What names a rank or a process that is not there is ignored."""
+    """Take one event. An event of an unknown rank or an earlier process is ignored."""
     rank_state = state.ranks[event.rank] if 0 <= event.rank < len(state.ranks) else None
     if event.kind in _OF_RANKS:
         if (
@@ -197,7 +198,7 @@ def _on_lost(state: RunState, event: Event, rank_state: RankState, t_ns: int) ->
 
 
 def _on_exited(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
-    """The exit code is known: of a process that sent BYE, or later than its loss."""
+    """The exit code of a process that sent BYE or was reported lost before."""
     _note_exit(event, rank_state, t_ns)
     if event.fields.get("left"):
         if rank_state.signal is not None or rank_state.exit_code:

@@ -1,4 +1,4 @@
-"""What is known of each rank as a process: sessions, heartbeats, counts, and the state that follows."""
+"""What is known of each rank as a process: sessions, heartbeats, counts; the state of a rank and of the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ddptop.protocol.vocabulary import DeviceState, RankPhase, RankStatus, RunOutcome
 
 MAX_LOGGED = 64
-"""Names of logged values: a script that makes a new one in every step must not fill the memory."""
+"""Most names of logged values: a script that makes a new name in every step must not fill the memory."""
 
 HEARTBEAT_S = 0.5
 """Period of PROGRESS. A loaded machine may be late with one or two; three in a row are shown."""
@@ -31,7 +31,7 @@ PHASE_NAMES: Mapping[int, RankPhase] = {phase.value: cast("RankPhase", phase.nam
 
 @dataclass(slots=True)
 class Session:
-    """One process of one rank, as far as its numbered messages have come."""
+    """One process of one rank, and how many of its steps have arrived."""
 
     rank: int
     hello: Hello
@@ -43,10 +43,10 @@ class Session:
 
 
 class PassedLoss(NamedTuple):
-    """A row of NaN or Inf losses that a finite one has ended."""
+    """Consecutive NaN or infinite losses of a rank, after which a loss was finite again."""
 
     step: int
-    """Its first."""
+    """The first step with such a loss."""
     since_ns: int
     finite_step: int
     """The step whose loss was finite again."""
@@ -58,20 +58,20 @@ class DeviceReport:
     """The state of a rank's GPU by its events, from its answer to the collector."""
 
     t_ns: int
-    """When it came."""
+    """When the answer arrived, on the collector's clock."""
     state: DeviceState
     step: int
     phase: RankPhase
-    """`forward`, `backward`, `optimizer`; empty: between them."""
+    """`forward`, `backward`, `optimizer`; empty: none of them."""
     bucket: int
-    """The all-reduce that it is in or has not reached; -1: none is known."""
+    """The all-reduce that the GPU is in or has not reached; -1: unknown."""
     error: str
-    """What CUDA reports instead."""
+    """The error that CUDA reports; empty: none."""
 
 
 @dataclass(slots=True)
 class RankState:
-    """One rank. What belongs to its process starts again with each session, the counts do not."""
+    """One rank. A new session resets everything except `records` and `lost_records`."""
 
     records: int = 0
     lost_records: int = 0
@@ -79,26 +79,26 @@ class RankState:
     session: int = 0
     heard_ns: int = 0
     seen_ns: int = 0
-    """When its host's agent last read its process: a sign that it is there, not that it works."""
+    """When its host's agent last read its process: it exists, which does not mean that it works."""
     moved_ns: int = 0
-    """When its step last changed, by its own clock where known: not when that arrived."""
+    """When its step last changed, by its own clock where known; not when the message about it arrived."""
     own_ns: int = 0
     """The newest reading of its own clock that it has sent."""
     delay_ns: int = 0
-    """Least time from a reading of its own clock to its arrival: what its clock is behind, at most."""
+    """Least time from a reading of its own clock to its arrival: its clock is behind by at most this."""
     stood_ns: int = 0
-    """For how long its step had not changed at that reading."""
+    """How long its step had not changed at that reading."""
     step: int = 0
     progress: Progress | None = None
     rss_bytes: int | None = None
     cpu_pct: float | None = None
     gpu: Gpu | None = None
     logged: dict[str, float] = field(default_factory=dict)
-    """Newest value of everything that the script logged; NaN where it was no finite number."""
+    """Newest value of each name that the script logged; NaN where it was no number."""
     memory: Memory | None = None
-    """Of torch's CUDA allocator."""
+    """Memory of torch's CUDA allocator."""
     declared: int = 0
-    """Phases of the user's own that it is in (`ddptop.phase`): there, a step may take any time."""
+    """Number of the user's own phases that it is in (`ddptop.phase`): in these a step may take any time."""
     bye: Bye | None = None
     gone_ns: int | None = None
     """When its process was seen to have exited."""
@@ -107,28 +107,28 @@ class RankState:
     exit_ns: int | None = None
     exit_code: int | None = None
     signal: str | None = None
-    """How its process ended, and when that came known; `SIGKILL`."""
+    """How its process ended and when that became known; a signal by its name, `SIGKILL`."""
     stopped: bool = False
-    """Its process is held: SIGSTOP, or a debugger."""
+    """Its process is stopped, by SIGSTOP or a debugger."""
     evidence: Evidence | None = None
     evidence_ns: int = 0
-    """Its newest answer, and when it came."""
+    """Its newest answer and when that arrived."""
     device: DeviceReport | None = None
     """The state of its GPU when it last answered."""
     exit_evidence: Evidence | None = None
-    """Its evidence at its exit, of its own or from its crash file."""
+    """Evidence at its exit, sent by itself or read from its crash file."""
     joined: bool = False
-    """In its newest step it had run out of inputs and only shadowed the others."""
+    """In its newest step it had run out of inputs and only answered the others' collectives (`join`)."""
     micro_steps: int | None = None
-    """Backward passes in the newest step of its own."""
+    """Backward passes in its newest step that had inputs."""
     bad_loss_step: int | None = None
     bad_loss_ns: int = 0
-    """First step of an unbroken row of NaN or Inf losses, and when it arrived."""
+    """First of the consecutive steps with NaN or infinite losses up to now, and when it arrived."""
     bad_loss_before: PassedLoss | None = None
-    """The newest such row that has ended."""
+    """The newest such period that has ended."""
 
     def take_logged(self, values: Mapping[str, Scalar]) -> None:
-        """The newest values of what its script logs."""
+        """Take the newest values that its script logged."""
         for name, value in values.items():
             if name in self.logged or len(self.logged) < MAX_LOGGED:
                 self.logged[name] = float(value) if isinstance(value, (int, float)) else math.nan
@@ -140,14 +140,14 @@ class RankState:
         self.own_ns, self.delay_ns = hello.monotonic_ns, t_ns - hello.monotonic_ns
 
     def forget_process(self) -> None:
-        """The others restarted: nothing of this rank's old process says anything of its next one."""
+        """Forget the old process: the ranks restarted, and a new process of this rank will follow."""
         self.__init__(records=self.records, lost_records=self.lost_records)  # type: ignore[misc]
 
     def read_clock(self, own_ns: int, t_ns: int, interruptions: Interruptions) -> None:
-        """A reading of the rank's own clock arrived at `t_ns`.
+        """Take a reading of the rank's own clock that arrived at `t_ns`.
 
-        Where the collector did not run, readings are missing: time for which there is neither a reading nor
-        a running collector does not count as standing, for the whole machine may have been held.
+        Time without a reading in which the collector did not run either does not count into `stood_ns`: the
+        whole machine may have been stopped.
         """
         self.delay_ns = min(self.delay_ns, t_ns - own_ns)
         passed_ns = own_ns - self.own_ns
@@ -159,14 +159,14 @@ class RankState:
         self.own_ns, self.stood_ns = own_ns, self.stood_ns + max(0, passed_ns)
 
     def moved_to(self, step: int, own_ns: int) -> None:
-        """Its training thread is in `step` since this moment of its own clock, which has been read."""
+        """The training thread is in `step` since `own_ns` on its own clock; call `read_clock` first."""
         if step > self.step:
             self.step, self.moved_ns = step, own_ns + self.delay_ns
-            # A HELLO to a new collector is younger than the steps that still wait behind it.
+            # A HELLO to a new collector has a later time than steps that the sender kept and sends after it.
             self.own_ns, self.stood_ns = own_ns, 0
 
     def declare(self, begins: bool, t_ns: int) -> None:
-        """A declared phase begins or ends; from its end the step has its time again."""
+        """A declared phase begins or ends. At its end the time of the step is counted from 0 again."""
         self.declared = max(0, self.declared + (1 if begins else -1))
         self.moved_ns = max(self.moved_ns, t_ns)
         self.stood_ns = 0
@@ -178,7 +178,7 @@ class RankState:
 
     @property
     def bucket(self) -> int | None:
-        """All-reduces launched in the step it is in."""
+        """All-reduces launched in its present step; None: unknown."""
         seen = self.progress
         return seen.bucket if seen and seen.bucket >= 0 and seen.step == self.step else None
 
@@ -194,14 +194,14 @@ class RankState:
 
     @property
     def finished(self) -> bool:
-        """Its BYE says that it finished, or left its group."""
+        """Whether its BYE says that it finished or left its group."""
         return self.bye is not None and self.bye.reason in WELL
 
     @property
     def ended_badly(self) -> bool:
-        """Its process exited without BYE, or with an exception, an exit code or a signal.
+        """Whether its process exited without BYE, or with an exception, an exit code or a signal.
 
-        What happens to it after it has left its group does not concern the training.
+        How a process exits after it has left its group does not concern the training.
         """
         if self.bye is None:
             return self.gone_ns is not None
@@ -211,14 +211,14 @@ class RankState:
 
     @property
     def running(self) -> bool:
-        """It has sent HELLO and no BYE, and its process has not been seen to exit."""
+        """Whether it has sent HELLO and no BYE, and its process has not been seen to exit."""
         return self.hello is not None and self.bye is None and self.gone_ns is None
 
     def state(self, silent_ns: int, run_state: RunOutcome, *, host_gone: bool) -> RankStatus:
-        """waiting, live, stale, lost, finished or failed; whether it stalls is for the group to say.
+        """waiting, live, stale, lost, finished or failed. Whether it is stalled depends on the whole group.
 
-        `silent_ns`: for how long nothing came of it. `host_gone`: nothing came from its host for SILENT_S,
-        be it of another rank or of the agent.
+        `silent_ns`: time since its last message. `host_gone`: nothing arrived from its host for SILENT_S,
+        neither from another rank nor from the agent.
         """
         if self.bye is not None:
             return "finished" if self.finished and not self.ended_badly else "failed"
@@ -238,9 +238,9 @@ ABSENT = RankState()
 
 
 def group_state(states: Sequence[RankStatus], run_state: RunOutcome, *, stalled: bool = False) -> RankStatus:
-    """The worst state of a rank. A late heartbeat shows on its rank; the run is stale when no rank reports.
+    """The state of the run: the worst state of a rank, but stale only when no rank reports.
 
-    `stalled`: by the rule of the whole group, also where every stalled rank is silent.
+    `stalled`: the run is stalled by the rule for the whole group, even where every stalled rank is silent.
     """
     if run_state in ("finished", "failed"):
         return run_state

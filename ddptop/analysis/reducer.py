@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 
 class Reducer:
-    """Takes messages, in the order of their sessions, into a `RunState`, and makes frames of it.
+    """Takes the messages of each session in their order into a `RunState`, and makes frames from it.
 
     Every figure but ages, states and counts depends on the rows up to `complete_step` alone, so that two
-    reducers fed the same messages agree, however often each was asked for a frame. Not thread-safe.
+    reducers fed the same messages agree, however often a frame was made by each. Not thread-safe.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class Reducer:
         stall_s: float = 15.0,
         tail: bool = False,
     ) -> None:
-        """Options as of `RunState`."""
+        """The options of `RunState`."""
         self.state = RunState(window=window, history_points=history_points, stall_s=stall_s, tail=tail)
         self._evaluation = StepEvaluation(self.state)
         self.state.settle = self._evaluation.settle
         self._stall_log = StallLog()
 
     def stalled_since(self, now_ns: int) -> int | None:
-        """When the step last changed (collector's clock); None while there is no stall."""
+        """When the stalled step began, on the collector's clock; None while there is no stall."""
         return stalled_since(self.state, now_ns)
 
     def frame(
@@ -81,7 +81,8 @@ class Reducer:
     ) -> Frame:
         """The group at `now_ns` (collector's clock), with the history from point `cursor` on.
 
-        `want`: one more part of it (`ddptop.frames.detail`).
+        `focus`: the rank whose single steps it holds. `want`: the text of a request for a timeline or a
+        heat map (`ddptop.frames.detail`); empty: none.
         """
         state = self.state
         state.settle()
@@ -100,7 +101,7 @@ class Reducer:
         self._take(received)
         state.taken += 1
         state.newest_ns = max(state.newest_ns, received.t_ns)
-        if not state.tail:  # in a tail, much lies between two messages that says nothing of a stall
+        if not state.tail:  # the time between two messages of a tail is no stall: messages are skipped
             self._stall_log.check(state, received.t_ns)
 
     def _take(self, received: Received) -> None:
@@ -133,11 +134,11 @@ class Reducer:
             state.log.add(state.unix_s(t_ns), run.state, f"run {run.state}{code}", severity=severity)
 
     def _on_session(self, message: Message, session: Session, number: int, t_ns: int) -> None:
-        """A message of a process that has introduced itself."""
+        """A message of a process that has sent HELLO."""
         state = self.state
         rank_state = state.ranks[session.rank]
         current = rank_state.session == number
-        if isinstance(message, Usage):  # of the agent, about the process: no sign of the rank itself
+        if isinstance(message, Usage):  # from the agent, about the process: no sign of the rank itself
             if current:
                 _on_usage(message, rank_state, t_ns)
             return

@@ -1,4 +1,4 @@
-"""The state of a run: everything that is known of it from the messages so far. Data, and questions to it.
+"""The state of a run: everything that is known of it from the messages so far.
 
 `Reducer` changes it with every message; alerts, stall diagnosis, exits and frames read it.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Figures:
-    """What is known from complete steps alone. A restart of ranks makes new ones; the history continues."""
+    """What is known from complete steps alone. After a restart it begins anew; the history continues."""
 
     def __init__(self, world: int, size: int) -> None:
         """`size`: steps of the window."""
@@ -39,11 +39,11 @@ class Figures:
         self.detail: DetailWindow | None = None
         """The last detailed steps; None before the first."""
         self.kept = KeptSteps()
-        """The last detailed steps, row by row."""
+        """The last detailed steps as they were reported, for timelines."""
         self.loss: Column = np.full(world, np.nan)
         """Each rank's last known loss among complete steps."""
         self.has_loss: Mask = np.zeros(world, bool)
-        """Ranks that have reported one: it may still be NaN."""
+        """Ranks that have reported a loss, which may be NaN."""
         self.straggler: int | None = None
         self.straggler_since_s = 0.0
         self.contradicted = False
@@ -61,12 +61,12 @@ class RunState:
         stall_s: float = 15.0,
         tail: bool = False,
     ) -> None:
-        """`window`: complete steps that medians are taken over. `stall_s`: least time without a step,
-        until the run's own setting comes."""
+        """`window`: complete steps that medians are taken over. `stall_s`: least time without a step before a
+        stall; the run's own setting replaces it."""
         self.stall_s = stall_s
         self.tail = tail
-        """True while only the end of a recording is fed: rows before a session's first one then count as
-        received, not as lost. Set it to False when the messages go on without a hole."""
+        """True while only the end of a recording is fed: the rows before a session's first one count as
+        received then, not as lost. Set it to False when the messages go on without a gap."""
         self.run: Run | None = None
         self.ended_ns: int | None = None
         self.clock: tuple[int, int] | None = None
@@ -83,7 +83,7 @@ class RunState:
         self.cards: dict[int, dict[str, Scalar]] = {}
         self.sessions: dict[int, Session] = {}
         self.sessions_of: dict[int, list[int]] = {}
-        """Of each rank its last two sessions, the present one last."""
+        """The last two sessions of each rank, the present one last."""
         self.groups = Groups()
         self.layouts = Layouts()
         self.clocks = HostClocks()
@@ -96,7 +96,7 @@ class RunState:
         """When the collector first refused a message, and its newest count of them."""
         self.lost_since_ns: int | None = None
         self.kept_every = 1
-        """A thinned recording holds only the steps divisible by this."""
+        """A thinned recording holds only the steps divisible by this number; 1: all."""
 
         self.complete_step: int | None = None
         """The newest step that every rank has reported, in the ranks' present incarnation."""
@@ -104,18 +104,18 @@ class RunState:
         self.history = HistoryStore(history_points)
         self.figures = Figures(0, window)
         self.settle: Callable[[], None] = lambda: None
-        """Evaluates the complete steps that wait; to be called before `figures` or `history` are read. Set by
-        the reducer."""
+        """Evaluates the complete steps that wait. Call it before `figures` or `history` is read. Set by the
+        reducer."""
         self.replicas = Replicas(self.log)
         self.loss_spread = LossSpread(self.log)
 
         self.excused_ns = 0
-        """When a rank was last in a declared phase or evaluating: there, steps may stop."""
+        """When a rank was last in a declared phase or evaluating: during these, steps need not advance."""
         self.compiling_ns = 0
         """When a rank last gave evidence of compiling."""
         self.analyser_results: dict[str, tuple[int, tuple[str, ...]]] = {}
-        """What torch's flight recorder analyser (`analyser`) and NCCL itself (`ras`) last reported of it,
-        and when the ranks had been asked for it."""
+        """By source (`analyser`: torch's flight recorder analyser, `ras`: NCCL) when the ranks were asked, and
+        the lines of the last result."""
         self._present: frozenset[int] | None = None
         self._detail_every: int | None = 1
 
@@ -149,7 +149,7 @@ class RunState:
         return self.history.end
 
     def unix_s(self, t_ns: int) -> float:
-        """A moment on the collector's clock as Unix seconds; 0 at the very first message if no RUN came."""
+        """A moment on the collector's clock as Unix seconds. Before RUN or HELLO the clock is unknown: 0."""
         unix_ns, at_ns = self.clock or (0, t_ns)
         return (unix_ns + t_ns - at_ns) / NS
 
@@ -160,7 +160,7 @@ class RunState:
 
     @property
     def started_ns(self) -> int:
-        """The same in nanoseconds; 0 before it."""
+        """Unix nanoseconds of the run's first message; 0 before it."""
         return self.clock[0] if self.clock else 0
 
     def session_of(self, rank_state: RankState) -> Session | None:
@@ -168,8 +168,8 @@ class RunState:
         return self.sessions.get(rank_state.session)
 
     def steps_of(self, session: int) -> tuple[int, int]:
-        """Steps of a process whose rows have arrived or are known to be lost, and how many steps it has
-        finished at least, by its heartbeats."""
+        """For a process: (steps whose rows have arrived or are known to be lost, steps that it has finished at
+        least, by its heartbeats)."""
         known = self.sessions.get(session)
         if known is None or known.rank >= len(self.ranks):
             return 0, 0

@@ -20,14 +20,14 @@ STUCK = ("compute", "error")
 
 @dataclass(frozen=True, slots=True)
 class RankProgress:
-    """How far one rank has got."""
+    """The progress of one rank: step, bucket, sequence numbers, GPU."""
 
     rank: int
     step: int
     bucket: int | None = None
     """All-reduces launched in the step."""
     answered: bool = False
-    """It has answered since the stall began; what only an answer contains is unknown before."""
+    """It has answered since the stall began. The fields that only an answer contains are unknown before."""
     silent: bool = False
     """It does not report, or its process is stopped."""
     sequences: Mapping[str, int] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Diagnosis:
     outside: bool = False
     """`ranks` are in their own code, and no rank waits in a collective."""
     on_device: bool = False
-    """Of `transport`: every GPU is in the collective."""
+    """For the kind `transport`: every GPU is in the collective."""
     since_ns: int = 0
     """When the stalled step began."""
     step: int = 0
@@ -71,7 +71,7 @@ class Diagnosis:
 
 
 def diagnose(progress: Sequence[RankProgress], *, awaits_answers: bool) -> Diagnosis:
-    """The missing ranks, by step, then by the groups' sequence numbers, then by bucket; else another kind.
+    """Diagnose a stall: the ranks missing by step, sequence number or bucket, or else another kind of stall.
 
     `awaits_answers`: more ranks may answer, so that nothing is concluded from a missing answer.
     """
@@ -90,7 +90,7 @@ def diagnose(progress: Sequence[RankProgress], *, awaits_answers: bool) -> Diagn
     if len(behind) == len(progress):
         return _all_equal(progress, awaits_answers=awaits_answers)
     if awaits_answers and any(p.inside for p in behind) and not all(p.answered or p.silent for p in progress):
-        # A rank that waits in a collective may be in another one than the others: their answers decide.
+        # A rank that waits in a collective may be in another one than the others: the answers show which.
         return Diagnosis("asking", (), tuple(p.rank for p in progress if not p.silent))
     missing = tuple(p.rank for p in sorted(behind, key=lambda p: (p.step, p.rank)))
     waiting = tuple(p.rank for p in progress if p.rank not in missing and p.inside is not False)
@@ -113,13 +113,13 @@ def _behind(progress: Sequence[RankProgress]) -> list[RankProgress]:
 
 
 def _all_gpus_in_one_collective(progress: Sequence[RankProgress]) -> bool:
-    """Every GPU is in the same all-reduce: no rank is missing."""
+    """Whether every GPU is in the same all-reduce, so that no rank is missing."""
     at = {p.device_at for p in progress}
     return len(progress) > 1 and at != {None} and len(at) == 1
 
 
 def _same_count_in_different_steps(progress: Sequence[RankProgress]) -> bool:
-    """Ranks in different steps have launched equally many collectives and wait: one of them skipped one."""
+    """Whether ranks wait in different steps after equally many collectives, so that one was skipped."""
     if len({p.step for p in progress}) == 1 or not all(p.inside and p.sequences for p in progress):
         return False
     return not _ahead(progress)
@@ -149,8 +149,8 @@ def _missing_collective(missing: RankProgress, progress: Sequence[RankProgress])
 
 
 def _all_equal(progress: Sequence[RankProgress], *, awaits_answers: bool) -> Diagnosis:
-    """No rank is behind: the cause is a silent rank, a GPU that has not reached what its host has launched,
-    or the transport; or no rank is in a collective."""
+    """The diagnosis where no rank is behind: a silent rank, a GPU that has not reached the collective which
+    its host has launched, the transport, or no rank in a collective."""
     silent = tuple(p.rank for p in progress if p.silent)
     others = tuple(p.rank for p in progress if not p.silent)
     if awaits_answers and not all(p.answered or p.silent for p in progress):

@@ -1,6 +1,7 @@
-"""How far the times of two ranks can be compared: timers inside a host, clocks between hosts.
+"""Clocks: offsets and bounds between hosts, timers inside a host, and when the collector did not run.
 
-Also when the collector did not run: nothing of that time could arrive.
+`Comparison` says how accurately the times of two ranks can be compared. `Interruptions` holds the time in
+which no message could arrive, whatever the ranks did.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ class HostClocks:
 
 
 class Interruptions:
-    """When the collector did not run: nothing of that time could arrive, whatever the ranks did."""
+    """Intervals in which the collector did not run, so that no message could arrive."""
 
     KEPT = 64
-    """Older ones lie before any stall that can still be diagnosed."""
+    """Older ones ended before any stall that can still be diagnosed began."""
 
     def __init__(self) -> None:
         self._spans: deque[tuple[int, int]] = deque(maxlen=self.KEPT)
         self.unkept_ns = 0
-        """Between two heartbeats of a rank that a thinned recording keeps."""
+        """Time between two heartbeats that a thinned recording keeps; it does not count as silence."""
 
     def add(self, begin_ns: int, end_ns: int) -> None:
-        """One more, on the collector's clock; later than those before it."""
+        """Add an interval on the collector's clock. It is later than those before it."""
         if end_ns > begin_ns:
             self._spans.append((begin_ns, end_ns))
 
@@ -61,17 +62,17 @@ class Interruptions:
         return sum(max(0, min(end, end_ns) - max(begin, begin_ns)) for begin, end in self._spans)
 
     def silence_ns(self, heard_ns: int, now_ns: int) -> int:
-        """How long nothing has come since `heard_ns`, less the time in which the collector did not run."""
+        """Time from `heard_ns` to `now_ns`, less that in which the collector did not run and less `unkept_ns`."""
         return max(0, now_ns - heard_ns - self.within(heard_ns, now_ns) - self.unkept_ns)
 
 
 SAME_HOST_BOUND_MS = 0.1
-"""How far two ready stamps of one host may be wrong where the ranks have reported no bound: one clock, read
-on entry to the hook, so only what delays the reading itself: tens of us on a busy machine. Completion stamps,
-up to 18 ms late, play no part."""
+"""How far two ready stamps of one host may be wrong where the ranks have reported no bound. The host has one
+clock, which is read on entry to the hook, so only a delay of the reading itself counts: tens of us on a busy
+machine. Completion stamps, which are up to 18 ms late, are not used for this."""
 
 STAMP_MS = 0.002
-"""Two stamps in whole microseconds: no bound is less."""
+"""Least bound: stamps are whole microseconds, and a comparison takes two."""
 
 MS = 1e6
 """Nanoseconds in a millisecond."""
@@ -86,7 +87,7 @@ class Comparison:
     offset_ns: NDArray[np.int64]
     """To be added to the rank's times to put them on the collector's clock."""
     clock_ms: Column
-    """That offset is wrong by at most this; NaN: the host's clock was not compared."""
+    """The offset is wrong by at most this; NaN: the host's clock was not compared."""
     ready_ms: Column
     """Bound of a ready stamp, from the rank's own timer."""
     end_ms: Column
@@ -99,14 +100,14 @@ class Comparison:
     def bound_ms(self) -> Column:
         """(ranks,) bound of each rank's arrival against the others': the widest pair that it is part of.
 
-        Between hosts the sum of both clocks' bounds; within a host one clock, so nothing. A ready stamp is
-        early by at most its timer's bound, so that the larger one holds for a pair. NaN: not comparable.
+        Between two hosts the bounds of both clocks are added; ranks of one host share a clock. A ready stamp
+        is early by at most its timer's bound, so that the larger of two holds for a pair. NaN: not comparable.
         """
         clock = np.zeros(len(self.host))
         if self.several_hosts:
             hosts, first = np.unique(self.host, return_index=True)
             each = self.clock_ms[first]
-            widest = each.argmax()  # of NaN elements the first: NaN it stays
+            widest = each.argmax()  # the first NaN, where there is one: the result stays NaN
             rest = np.delete(each, widest).max()
             clock = self.clock_ms + np.where(self.host == hosts[widest], rest, each[widest])
         return np.asarray(clock + self.ready_ms.max(initial=STAMP_MS))

@@ -1,4 +1,4 @@
-"""What is known of each rank as a process: sessions, heartbeats, counts; the state of a rank and of the run."""
+"""What is known of each rank as a process: sessions, heartbeats, counts, and the state that follows."""
 
 from __future__ import annotations
 

@@ -114,8 +114,8 @@ class RunState:
         self.compiling_ns = 0
         """When a rank last gave evidence of compiling."""
         self.analyser_results: dict[str, tuple[int, tuple[str, ...]]] = {}
-        """By source (`analyser`: torch's flight recorder analyser, `ras`: NCCL) when the ranks were asked, and
-        the lines of the last result."""
+        """By source (`analyser`: torch's flight recorder analyser, `ras`: NCCL) when the ranks were asked,
+        and the lines of the last result."""
         self._present: frozenset[int] | None = None
         self._detail_every: int | None = 1
 
@@ -168,8 +168,8 @@ class RunState:
         return self.sessions.get(rank_state.session)
 
     def steps_of(self, session: int) -> tuple[int, int]:
-        """For a process: (steps whose rows have arrived or are known to be lost, steps that it has finished at
-        least, by its heartbeats)."""
+        """For a process: (steps whose rows have arrived or are known to be lost, steps that it has finished
+        at least, by its heartbeats)."""
         known = self.sessions.get(session)
         if known is None or known.rank >= len(self.ranks):
             return 0, 0

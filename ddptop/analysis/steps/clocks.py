@@ -62,7 +62,8 @@ class Interruptions:
         return sum(max(0, min(end, end_ns) - max(begin, begin_ns)) for begin, end in self._spans)
 
     def silence_ns(self, heard_ns: int, now_ns: int) -> int:
-        """Time from `heard_ns` to `now_ns`, less that in which the collector did not run and less `unkept_ns`."""
+        """Time from `heard_ns` to `now_ns`, less that in which the collector did not run and less
+        `unkept_ns`."""
         return max(0, now_ns - heard_ns - self.within(heard_ns, now_ns) - self.unkept_ns)
 
 
@@ -101,7 +102,8 @@ class Comparison:
         """(ranks,) bound of each rank's arrival against the others': the widest pair that it is part of.
 
         Between two hosts the bounds of both clocks are added; ranks of one host share a clock. A ready stamp
-        is early by at most its timer's bound, so that the larger of two holds for a pair. NaN: not comparable.
+        is early by at most its timer's bound, so that the larger of two holds for a pair. NaN: not
+        comparable.
         """
         clock = np.zeros(len(self.host))
         if self.several_hosts:

@@ -1,4 +1,4 @@
-"""Complete steps by process group; the last detailed ones are kept in a bounded memory, for timelines."""
+"""Complete steps divided by process group, of which the last detailed ones are kept for timelines."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ KEPT_STEPS = 64
 """Detailed steps that can be requested: as many as a person steps through."""
 
 RAW_INTEGERS = 2**16
-"""Steps stay as they came while they are at most so many integers, some 3 MB: of a small world only
-steps that are requested are ever converted."""
+"""Most integers in steps that are kept as they arrived, some 3 MB. With few ranks, only steps that are
+requested are ever converted."""
 
 PACKED_BYTES = 4 * 2**20
-"""Of a large one the older steps are packed: six steps of 4096 ranks with ten buckets."""
+"""Most bytes of older steps, which are packed: six steps of 4096 ranks with ten buckets."""
 
 HEAD = (
     *("begin_us", "wall_us", "data_us", "forward_us", "backward_us", "optimizer_us"),
@@ -35,28 +35,28 @@ HEAD = (
 """Columns of `Packed.head`: the fields of a StepRow up to here."""
 
 LONGEST_US = 2**31 - 1
-"""35 minutes: a step that took longer is drawn as if it had ended then."""
+"""35 minutes: a longer step is drawn as if it had ended then."""
 
 
 class DividedStep(NamedTuple):
-    """A complete step by process group, with what was known when it was complete: what comes later changes no
-    figure of it."""
+    """A complete step divided by process group, with the clock comparisons at that moment: later ones do not
+    change its figures."""
 
     step: CompleteStep
     parts: tuple[Part, ...]
     compared: tuple[Comparison, ...]
     """How the ranks of each part can be compared."""
     version: int
-    """Of the process groups."""
+    """`Groups.version` at that moment."""
 
 
 class Kind(NamedTuple):
-    """What consecutive steps must share to be evaluated together."""
+    """The properties that consecutive steps must share to be evaluated together."""
 
     version: int
     launched: tuple[tuple[int, tuple[int, ...], int, int, bool], ...]
-    """Of each part with bucket detail: its number, the buckets launched, layout, the identity of what is
-    known of its buckets, and whether its ranks can be compared."""
+    """For each part with bucket detail: its index, the buckets launched, the layout, the `id` of its tuple of
+    buckets, and whether its ranks can be compared."""
 
 
 class PackedPart(NamedTuple):
@@ -69,20 +69,20 @@ class PackedPart(NamedTuple):
     numbers: tuple[int, ...]
     """Bucket number in `buckets`, per launch."""
     ready: NDArray[np.int32]
-    """Since the rank's own begin."""
+    """Microseconds since the rank's own begin of the step."""
     took: NDArray[np.int32]
-    """-1: the end is not known."""
+    """Duration; -1: the end is not known."""
     joined: NDArray[np.bool_]
-    """(ranks of the group,) those that shadow the others' collectives."""
+    """(ranks of the group,) whether the rank only answered the others' collectives (`join`)."""
 
     @property
     def bytes(self) -> int:
-        """Of the arrays."""
+        """Bytes that the arrays take."""
         return int(self.ready.nbytes + self.took.nbytes)
 
 
 class Packed(NamedTuple):
-    """A complete step."""
+    """A complete step as arrays."""
 
     step: int
     head: NDArray[np.int32]
@@ -91,11 +91,11 @@ class Packed(NamedTuple):
     """(ranks,) on the clock of each rank's host."""
     parts: tuple[PackedPart, ...]
     compared: tuple[tuple[Scope, Comparison], ...]
-    """Of all process groups, also of those without bucket detail in this step."""
+    """All process groups, including those without bucket detail in this step."""
 
     @property
     def bytes(self) -> int:
-        """Of the arrays."""
+        """Bytes that the arrays take."""
         own = int(self.head.nbytes + self.begin_ns.nbytes)
         return own + sum(part.bytes for part in self.parts)
 
@@ -124,7 +124,7 @@ def _narrow(times_us: NDArray[np.int64]) -> NDArray[np.int32]:
 
 
 class KeptSteps:
-    """The newest steps with bucket detail, and the newest one at all."""
+    """The newest steps with bucket detail, and the newest step of all."""
 
     def __init__(self) -> None:
         self._newest: tuple[DividedStep, Kind] | None = None
@@ -150,7 +150,9 @@ class KeptSteps:
         return (*packed, *(divided.step.step for divided, _ in self._raw))
 
     def find(self, step: int | None) -> Packed | None:
-        """A step; None: the newest with detail, else the newest at all. None where it is not kept."""
+        """The step with this number, or None where it is not kept.
+
+        `step` None: the newest step with detail, or else the newest step of all."""
         if self._looked is not None and self._looked.step == self._wanted(step):
             return self._looked
         self._looked = self._look_up(self._wanted(step))

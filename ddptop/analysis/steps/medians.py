@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Indices
 
 FEWEST_DETAILED = 3
-"""Detailed steps below which ranks are not compared: what a window of 100 steps has of every 32nd."""
+"""Least detailed steps to compare ranks: as many as 100 steps have when every 32nd has detail."""
 
 
 class DetailMedians:
-    """Medians over some detailed steps; all unknown where there are none.
+    """Medians over some detailed steps; unknown where there are none.
 
-    Where the clocks are too inaccurate, wait and transfer are the clock-free fallback, and what compares the
-    ranks' arrivals is unknown.
+    Where the clocks are too inaccurate, wait and transfer are the clock-free fallback, and lateness, skew and
+    last arrivers are unknown.
     """
 
     def __init__(self, window: DetailWindow | None, slots: Indices, world: int) -> None:
         self.window = window
         self.slots = slots
         self.enough = len(slots) >= FEWEST_DETAILED
-        """Whether they are enough to compare ranks."""
+        """Whether there are enough steps to compare ranks."""
         self.clock_free = window is not None and window.clock_free
         self.unknown: Column = np.full(world, np.nan)
 
@@ -52,7 +52,7 @@ class DetailMedians:
         return self.window.ranks.of(self.name(name), self.slots)
 
     def name(self, name: str) -> str:
-        """The column that holds it now."""
+        """The column to read: `name`, or its clock-free fallback."""
         free = f"free_{name}"
         return free if self.clock_free and free in FREE else name
 
@@ -64,11 +64,12 @@ class DetailMedians:
         return known(median(self.window.group.of(name, self.slots)))
 
     def lateness(self) -> Column:
-        """(ranks,) median lateness; of a rank in several process groups the one that is largest in size."""
+        """(ranks,) median lateness; for a rank in several process groups the one with the largest absolute
+        value."""
         return self._largest(lambda window, slots: median(window.ranks.of("lateness", slots)))
 
     def lateness_of(self, rank: int, slots: Indices) -> Column:
-        """(n,) of one rank in single steps; of several process groups that in which it is largest in size."""
+        """(n,) lateness of one rank in single steps; of several process groups the largest absolute value."""
         found = np.full(len(slots), np.nan)
         for window in self.window.scopes.values() if self.window is not None else ():
             if rank not in window.scope.ranks or window.clock_free:
@@ -80,22 +81,22 @@ class DetailMedians:
 
     @cached_property
     def bound(self) -> Column:
-        """(ranks,) how far lateness and wait may be wrong; known where the clocks were compared."""
+        """(ranks,) how far lateness and wait may be wrong; NaN where the clocks were not compared."""
         return self._largest(lambda window, slots: window.bound_ms(slots), judged_only=False)
 
     @cached_property
     def transfer_bound(self) -> Column:
         """(ranks,) how far the transfer time may be wrong.
 
-        An end is stamped by a callback that can only run late. All ranks' all-reduces end at much the same
-        time, so what a rank stamped after the first of them, summed over the step's all-reduces, may be
-        lateness; where the rank's timer saw its callbacks late by more, that much. To this the bound of the
-        last arrival is added.
+        An end is stamped by a callback, which can only run late. An all-reduce ends at about the same time on
+        all ranks, so the time from the first stamp to this rank's own may be delay of its callback. The bound
+        is this time summed over the all-reduces of the step (or the delay that the rank's timer measured, if
+        that is larger) plus the bound of the last arrival.
         """
         return self._largest(transfer_bound)
 
     def last_pct(self) -> Column:
-        """(ranks,) share of the steps in which each came last; the largest over its process groups."""
+        """(ranks,) percent of the steps in which each came last; the largest over its process groups."""
 
         def share(window: ScopeWindow, slots: Indices) -> Column:
             members = len(window.members)
@@ -110,7 +111,9 @@ class DetailMedians:
     def _largest(
         self, measure: Callable[[ScopeWindow, Indices], Column], *, judged_only: bool = True
     ) -> Column:
-        """(ranks,) of each rank's process groups the value largest in size."""
+        """(ranks,) of the values in a rank's process groups the one with the largest absolute value.
+
+        `judged_only`: leave out groups whose clocks are too inaccurate."""
         found: Column = self.unknown.copy()
         if self.window is None or not len(self.slots):
             return found

@@ -1,7 +1,8 @@
-"""From the rows of single ranks to complete steps, which all ranks have reported, and to process groups.
+"""Pairs the rows of single ranks to complete steps, which all ranks have reported, and divides these by
+process group.
 
-Bucket layouts are compared by content, for each rank numbers its own generations. A complete step is divided
-into one part for each process group that reduces gradients in it.
+Bucket layouts are compared by content, because each rank numbers its own generations. A complete step is
+divided into one part for each process group that reduces gradients in it.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ if TYPE_CHECKING:
     Shape: TypeAlias = tuple[tuple[int, int, int, str, str], ...]
 
 MAX_HELD = 16_384
-"""Rows kept for ranks that have not caught up, at most some 20 MB. The 1 MiB that a rank's sender keeps for
-a collector that does not answer is up to 10,000 rows. Rows of more than ten buckets count several times."""
+"""Most rows that are kept until the slower ranks report them: some 20 MB. A rank's sender keeps up to 1 MiB,
+or 10,000 rows, for a collector that does not answer. Rows of more than ten buckets count several times."""
 
 CELLS_PER_ROW = 32
 
 ALWAYS_KEPT = 8
-"""Steps that are never given up, however large the world: ranks of one step report within a heartbeat."""
+"""Steps that are always kept, for any number of ranks: all ranks report a step within a heartbeat."""
 
 
 class Batch(NamedTuple):
@@ -42,7 +43,8 @@ class CompleteStep(NamedTuple):
 
 
 class Pairing:
-    """Holds what is reported until every rank has reported it. A step that some rank lost is passed over."""
+    """Holds the rows of a step until every rank has reported it. A step of which a row was lost is
+    dropped."""
 
     def __init__(self, world: int) -> None:
         self._world = world
@@ -50,11 +52,11 @@ class Pairing:
         """Rows waiting for the other ranks, large ones counted several times."""
         self._floor = -1
         self._steps: dict[int, dict[int, tuple[StepRow, Batch]]] = {}
-        """By step and rank: what ranks that report nothing would take is not held."""
+        """By step and rank; a rank that reports nothing takes no memory."""
         self._weights: dict[int, int] = {}
 
     def add(self, rank: int, step: int, row: StepRow, batch: Batch) -> CompleteStep | None:
-        """Take a row; a rank's rows come in order. Returns the step when this was the last row it lacked."""
+        """Take a row; the rows of a rank come in order. Returns the step if this row makes it complete."""
         if step <= self._floor:
             return None
         rows = self._steps.get(step)
@@ -76,7 +78,7 @@ class Pairing:
         return CompleteStep(step, [pair[0] for pair in done], [pair[1] for pair in done])
 
     def _forget_through(self, last: int) -> None:
-        """Every rank is past `last`, so what an earlier step still lacks is lost."""
+        """Drop the steps up to `last`: every rank is past it, so rows that they still lack are lost."""
         self._floor = last
         if len(self._steps) == 1 and last in self._steps:
             self.held = 0
@@ -88,20 +90,20 @@ class Pairing:
             del self._steps[step]
 
     def _forget_oldest(self) -> None:
-        """Give up the oldest eighth of the steps: a rank that never reports must not fill the memory."""
+        """Drop the oldest eighth of the steps: a rank that never reports must not fill the memory."""
         steps = sorted(self._steps)
         self._forget_through(steps[len(steps) // 8])
 
 
 class Layouts:
-    """Gives equal layouts the same number, whichever rank they come from and whatever it calls them.
+    """Gives equal layouts the same number, whichever rank reports them and however it numbers them.
 
-    What a rank learns later of a bucket (its parameters, its bytes on the wire) makes no new layout.
+    Facts that a rank reports later (a bucket's parameters, its bytes on the wire) make no new layout.
     """
 
     KEPT: ClassVar[int] = 1024
-    """Layouts known at once; DDP makes two or three, for each part of a model that is divided over process
-    groups. A number is never given to another layout."""
+    """Most layouts known at once. DDP makes two or three for each part of a model that is divided over
+    process groups. A number is never used for another layout."""
 
     def __init__(self) -> None:
         self._numbers: dict[Shape, int] = {}
@@ -125,7 +127,8 @@ class Layouts:
         return number
 
     def buckets(self, number: int) -> tuple[Bucket, ...] | None:
-        """The content behind a number, with all that is known of it by now."""
+        """The buckets of the layout with this number, with all that is known of them; None: unknown
+        number."""
         return self._buckets.get(number)
 
 
@@ -146,7 +149,7 @@ class Scope(NamedTuple):
 
 
 class Groups:
-    """The process group of every rank's every model, as the ranks reported it."""
+    """The process group of each model of each rank, as the ranks reported it."""
 
     def __init__(self) -> None:
         self._memberships: dict[tuple[int, int], Membership] = {}
@@ -166,13 +169,14 @@ class Groups:
         return self._memberships.get((rank, model))
 
     def restart(self) -> None:
-        """A new incarnation of the group: what the old processes reported does not count."""
+        """Forget the memberships: a new incarnation has begun."""
         self._memberships.clear()
         self._backends.clear()
         self.version += 1
 
     def only(self, world: int) -> Scope | None:
-        """The one group of all ranks, or None where there are several. A rank that reported none is in it."""
+        """The group of all ranks, or None where there are several groups. Ranks that reported none belong to
+        it."""
         reported = {(m.group, m.ranks) for m in self._memberships.values()}
         everyone = tuple(range(world))
         names = {group for group, _ in reported}
@@ -180,7 +184,7 @@ class Groups:
         return Scope(min(names, default=""), everyone) if whole and len(names) <= 1 else None
 
     def scope_of(self, rank: int, model: int, world: int) -> Scope:
-        """The group of a rank's model; of one that reported none, the group of all."""
+        """The group of a rank's model; where none was reported, a group of all ranks."""
         reported = self._memberships.get((rank, model))
         if reported is None:
             return Scope("", tuple(range(world)))
@@ -192,16 +196,16 @@ class Groups:
 
 
 class Part(NamedTuple):
-    """What one process group did in a step; rows and batches are those of its ranks, in their order."""
+    """The part of a step in one process group; rows and batches are those of its ranks, in their order."""
 
     scope: Scope
     step: CompleteStep
     layout: int
     """Number of the content of the group's own buckets; -1: not reported."""
     buckets: tuple[Bucket, ...]
-    """These, as the group's first rank numbers its models."""
+    """The group's own buckets, with models as its first rank numbers them."""
     backend: str
-    """Empty: not reported."""
+    """The group's backend; empty: not reported."""
 
 
 class _Share(NamedTuple):
@@ -211,7 +215,7 @@ class _Share(NamedTuple):
     layout: int
     buckets: tuple[Bucket, ...]
     place: dict[int, int]
-    """Bucket number in the rank's layout -> in the group's."""
+    """From the bucket number in the rank's layout to that in the group's."""
 
 
 class Splitter:
@@ -221,15 +225,15 @@ class Splitter:
         self._groups = groups
         self._layouts = layouts
         self._own = Layouts()
-        """Layouts of single groups: models are numbered anew within the group, so that ranks whose other
-        models differ still agree on it."""
+        """Layouts of single groups. Models are numbered anew within a group, so that its layout is equal on
+        ranks whose other models differ."""
         self.restart(0)
 
     def restart(self, world: int) -> None:
-        """A group of another size, or other processes."""
+        """Begin anew with another number of ranks or other processes."""
         self._world = world
         self.version = -1
-        """Of the memberships that steps are divided by now."""
+        """`Groups.version` of the memberships by which steps are divided now."""
         self._only: Scope | None = None
         self._shares: dict[tuple[int, int], tuple[tuple[Bucket, ...], list[_Share]]] = {}
 

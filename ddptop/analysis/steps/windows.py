@@ -1,7 +1,7 @@
-"""The last steps in rings of columns, ranks x steps: of all complete steps, and of those with bucket detail.
+"""The last steps as rings of columns, (ranks, steps): all complete steps, and those with bucket detail.
 
-A `StepWindow` holds every step's wall time and phases, a `DetailWindow` what bucket detail adds, and in it a
-`ScopeWindow` for each process group its arrivals and buckets.
+A `StepWindow` holds the wall time and phases of every step. A `DetailWindow` holds what bucket detail adds,
+and in it a `ScopeWindow` for each process group holds arrivals and buckets.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ PHASES: tuple[StepPhase, ...] = ("data", "forward", "backward", "optimizer", "ot
 STEP_COLUMNS = ("step", *PHASES)
 
 MAP_STEPS, MAP_CELLS = 256, 1 << 17
-"""Steps kept for heat maps, which are as wide as a terminal; and the most of all ranks together, which 512
-ranks reach (3.7 MB). No figure but a map looks back further than the window."""
+"""Steps kept for heat maps, which are as wide as a terminal, and the largest number of cells (ranks x steps),
+which 512 ranks reach (3.7 MB). Only heat maps use steps before the window."""
 
 
 class Ring:
-    """Named columns of the last `size` steps, (columns, *shape, size), float32: 1 us in 8 s is kept."""
+    """Named columns of the last `size` steps, (columns, *shape, size), in float32, which resolves 1 us in 8
+    s.
+
+    `wide`: in float64."""
 
     def __init__(
         self, names: tuple[str, ...], shape: tuple[int, ...], size: int, *, wide: bool = False
@@ -40,13 +43,13 @@ class Ring:
         self._shape = (len(names), *shape)
         self._dtype = np.float64 if wide else np.float32
         self._data: Column = np.empty((*self._shape, 0), self._dtype)
-        """Made with the first step: a world of which no step is complete takes no memory."""
+        """Allocated with the first step: before it, a large world takes no memory."""
         self._size = size
         self.count = 0
         """Steps added since the ring was made."""
 
     def add(self, values: Column) -> None:
-        """Add steps: (columns, n, *shape)."""
+        """Add n steps: (columns, n, *shape)."""
         self._make()
         steps = values.shape[1]
         if steps > self._size:
@@ -61,7 +64,7 @@ class Ring:
         self.count += steps
 
     def pass_over(self, steps: int) -> None:
-        """Add steps of which nothing is known."""
+        """Add steps of which nothing is known, as NaN."""
         self._make()
         kept = min(steps, self._size)
         self._data[..., np.arange(self.count + steps - kept, self.count + steps) % self._size] = np.nan
@@ -81,16 +84,16 @@ class Ring:
         return np.asarray(self._data[self._index[name]][..., slots])
 
     def medians(self, names: tuple[str, ...], slots: Indices) -> dict[str, Column]:
-        """Medians over the given slots, (*shape) for each column."""
+        """Medians over the given slots, shape `shape` for each column."""
         if len(slots) == self._size:
             return {name: median(self._data[self._index[name]]) for name in names}
         return {name: median(self.of(name, slots)) for name in names}
 
 
 class StepWindow:
-    """Wall and phases of the last complete steps of every rank, and the median wall over ranks.
+    """Wall time and phases of the last complete steps of every rank, and the median wall time over ranks.
 
-    The window are the last `size` of them; heat maps look back further where there are not too many ranks.
+    The window is the last `size` steps. Earlier steps are kept for heat maps.
     """
 
     def __init__(self, world: int, size: int) -> None:
@@ -100,7 +103,8 @@ class StepWindow:
         self._size = size
 
     def add(self, numbers: Column, end_s: Column, columns: Column, loss: Column) -> Column:
-        """Add n steps: numbers and ends (n,), (wall and PHASES, n, ranks) in ms, losses (n, ranks).
+        """Add n steps: `numbers` and `end_s` (n,), `columns` (wall and PHASES, n, ranks) in ms, `loss` (n,
+        ranks).
 
         Returns (n,) the median over ranks of the wall time.
         """
@@ -116,29 +120,29 @@ class StepWindow:
 
 WAITS = ("collective", "wait", "transfer", "exposed", "exposed_wait")
 PARTS = ("part_data", "part_forward", "part_backward", "part_optimizer", "part_other")
-"""Phases again, of detailed steps, where backward counts compute only: what the cause is read from."""
+"""The phases of detailed steps, backward without exposed communication: the cause is found in them."""
 FREE = ("free_wait", "free_transfer", "free_exposed_wait", "free_self")
-"""The clock-free fallback of the same columns; kept where there are several hosts."""
+"""The clock-free fallback of these columns; kept where there are several hosts."""
 DETAIL_SCALARS = ("point", "step", "overlap", "busbw", "free_busbw", "recoverable", "hidden", "both")
 SCOPE_COLUMNS = ("lateness", "arrival", "bound", "spread")
 SCOPE_SCALARS = ("step", "last", "recoverable", "half", "skew", "contradiction")
 BUCKET_COLUMNS = ("collective", "wait", "transfer", "skew", "last", "spread", "free_wait", "free_transfer")
 
 FEW_DETAILED = 8
-"""With fewer detailed steps than this in the window a median says little: look further back."""
+"""Least detailed steps for a median. Where the window has fewer, earlier ones are used too."""
 DETAILED_BACK = 32
-"""How many detailed steps to take then, however old."""
+"""Detailed steps that are used then, of any age."""
 
 LONG = 1024
-"""Detailed steps of which each last arriver is remembered: what happens now and then shows in many only."""
+"""Detailed steps whose last arriver is kept: an intermittent straggler shows only in many steps."""
 
 
 MOVES = 3
-"""Changes of the flagged rank that are remembered: so many in a short time are a rotating straggler."""
+"""Changes of the flagged rank that are kept: this many in a short time are a rotating straggler."""
 
 
 class Flagged(NamedTuple):
-    """The flagged rank, or the first of several, and for what it was flagged."""
+    """The flagged rank, or the first of several, and by which pattern it was flagged."""
 
     scope: Scope
     rank: int
@@ -146,7 +150,7 @@ class Flagged(NamedTuple):
     pattern: Pattern
     cost_ms: float
     lateness_ms: float
-    """When it was flagged."""
+    """Its lateness when it was flagged."""
 
     @property
     def global_rank(self) -> int:
@@ -170,7 +174,7 @@ class ScopeWindow:
         self.scope = scope
         self.layout = layout
         self.buckets = buckets
-        """May be replaced by the same buckets with more known of them."""
+        """Replaced when more is known of the same buckets."""
         members = len(scope.ranks)
         self.members = np.array(scope.ranks)
         self.ranks = Ring(SCOPE_COLUMNS, (members,), size)
@@ -181,13 +185,13 @@ class ScopeWindow:
             ring.count = before
         self.several_hosts = several_hosts
         self.clock_free = several_hosts
-        """Whether the clocks are too inaccurate for the arrivals seen; decided at each evaluation."""
+        """Whether the clocks are too inaccurate to compare the arrivals; decided at each evaluation."""
         self.contradicted = False
         """Whether the collectives contradict the clocks."""
 
     @property
     def factor(self) -> float:
-        """The bus factor of its size."""
+        """The bus factor for this number of ranks."""
         return formulas.bus_factor(len(self.scope.ranks))
 
     def add(self, ranks: Column, group: Column, bucket: Column) -> None:
@@ -203,7 +207,7 @@ class ScopeWindow:
             ring.pass_over(steps)
 
     def with_detail(self, slots: Indices) -> Indices:
-        """Those of the slots in which this group has bucket detail."""
+        """The slots in which this group has bucket detail."""
         return np.asarray(slots[~np.isnan(self.group.of("last", slots))])
 
     def newest(self, steps: int) -> Indices:
@@ -211,7 +215,7 @@ class ScopeWindow:
         return self.with_detail(self.group.recent(self.group.count))[-steps:]
 
     def compare_clocks(self, slots: Indices) -> None:
-        """Decide over these steps whether the clocks are accurate enough for the arrivals seen."""
+        """Decide over these steps whether the clocks are accurate enough to compare the arrivals."""
         slots = self.with_detail(slots)
         if not self.several_hosts or not len(slots):
             return
@@ -222,14 +226,14 @@ class ScopeWindow:
         self.clock_free = self.contradicted or not skew > bound
 
     def bound_ms(self, slots: Indices) -> Column:
-        """(members,) the widest bound of the steps; NaN where clocks were not compared."""
+        """(members,) the largest bound in these steps; NaN where clocks were not compared."""
         if not len(slots):
             return np.full(len(self.members), np.nan)
         return np.asarray(np.fmax.reduce(self.ranks.of("bound", slots), axis=-1), np.float64)
 
 
 class DetailWindow:
-    """The detailed steps of one set of layouts. A rebuild makes a new one: baselines start again."""
+    """The detailed steps with the same bucket layouts. When DDP rebuilds its buckets a new window begins."""
 
     def __init__(
         self, world: int, size: int, *, several_hosts: bool, version: int = -1, newest: int = -1
@@ -243,10 +247,10 @@ class DetailWindow:
         self.group = Ring(DETAIL_SCALARS, (), size, wide=True)
         self.scopes: dict[Scope, ScopeWindow] = {}
         self.best_self = np.full(world, np.nan)
-        """Each rank's own best median self time so far, of DETAILED_BACK steps at a time."""
+        """(ranks,) each rank's least median self time so far, over DETAILED_BACK steps at a time."""
         self.flagged: Flagged | None = None
         self.last_flagged: Flagged | None = None
-        """The last one that was."""
+        """The last rank that was flagged; stays when it no longer is."""
         self.moves: deque[int] = deque(maxlen=MOVES)
         """Detailed steps at which the flag went from one rank to another."""
         self._size = size
@@ -264,7 +268,7 @@ class DetailWindow:
     def scope(
         self, scope: Scope, layout: int, buckets: tuple[Bucket, ...], *, several_hosts: bool
     ) -> ScopeWindow:
-        """The window of a process group; it is made at its first detailed step."""
+        """The window of a process group, which begins with its first detailed step."""
         found = self.scopes.get(scope)
         if found is None:
             found = ScopeWindow(
@@ -277,9 +281,11 @@ class DetailWindow:
     def add(
         self, ranks: Column, group: Column, scopes: Mapping[Scope, tuple[Column, Column, Column]]
     ) -> None:
-        """Add n steps, (columns, n, ...) for each ring, and those of the process groups that have detail.
+        """Add n steps, (columns, n, ...) for each ring; `scopes`: those of the process groups that have
+        detail.
 
-        Not past a multiple of DETAILED_BACK at once, where the best times are read.
+        The steps of one call may end at a multiple of DETAILED_BACK, where `best_self` is updated, but must
+        not go past it.
         """
         self.ranks.add(ranks)
         self.group.add(group)
@@ -294,14 +300,15 @@ class DetailWindow:
             self.best_self = np.fmin(self.best_self, own)
 
     def evaluated(self, end: int) -> Indices:
-        """Slots of the steps that ranks are evaluated by, when the history has `end` points; oldest first.
+        """Slots of the steps over which ranks are evaluated when the history has `end` points; oldest first.
 
-        Where few of the window's steps have detail, older ones too: to flag a rank takes many steps.
+        Where few steps of the window have detail, earlier ones are included: flagging a rank takes many
+        steps.
         """
         within = self.since(end - self._size)
         return within if len(within) >= FEW_DETAILED else self.group.recent(DETAILED_BACK)
 
     def since(self, point: int) -> Indices:
-        """Slots of the steps from a history point on, at most the window, oldest first."""
+        """Slots of the steps from a history point on, oldest first; at most those of the window."""
         slots = self.group.recent(self._size)
         return np.asarray(slots[self.group.of("point", slots) >= point])

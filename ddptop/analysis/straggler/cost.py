@@ -1,7 +1,7 @@
-"""The steps that a frame's figures are made of, the straggler in them, and its cost.
+"""The steps that a frame's figures are computed from, since when a rank is slow in them, and what it costs.
 
-Usually the window of the last complete steps. Where a rank has become slow within it, the steps from then on:
-medians over steps of before and after would describe neither.
+Usually these are the window of the last complete steps. Where a rank has become slow within the window, they
+are the steps from then on: medians over steps before and after would describe neither.
 """
 
 from __future__ import annotations
@@ -25,29 +25,32 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import Straggler
 
 RECENT = (4, 8, 12, 16)
-"""Newest detailed steps in which a rank that is not flagged yet is searched: four are enough
-of many ranks, twelve of two (CHANCE)."""
+"""Numbers of newest detailed steps in which a suspect is searched: for many ranks four steps are enough, for
+two ranks twelve (CHANCE)."""
 
 SUSPECT_SHARE = 0.75
-"""Share of these steps in which it comes last."""
+"""Least share of these steps in which the suspect comes last."""
 
 CHANCE = 1e-3
-"""How likely, at most, any of that many equal ranks comes last so often."""
+"""Largest probability that any of equally fast ranks comes last so often."""
 
 BEFORE_SHARE, AFTER_SHARE = 0.25, 0.75
-"""A rank became slow at a step when it is late in no more of the steps before, no fewer of those after."""
+"""A rank became slow at a step when it is late in at most BEFORE_SHARE of the steps before and in at least
+AFTER_SHARE of those after."""
 
 LEVEL_STEPS = 8
-"""Newest detailed steps that its present lateness is read from."""
+"""Newest detailed steps whose median is the present lateness."""
 
 
 class WhatIf(NamedTuple):
-    """The median step had each been shorter by what it would have gained, in ms; None: unknown."""
+    """The median step in ms if each step had been shorter by what it loses; None: unknown."""
 
     no_straggler_ms: float | None = None
-    """Had the flagged ranks, or where none is flagged the last arriver, come with the others."""
+    """If the flagged ranks, or the last arriver where none is flagged, had arrived with the others."""
     no_exposed_comm_ms: float | None = None
+    """If all communication had been hidden behind compute."""
     both_ms: float | None = None
+    """Both."""
 
 
 class FrameSteps(NamedTuple):
@@ -88,10 +91,10 @@ def select_steps(figures: Figures, end: int) -> FrameSteps:
 
 
 def onset(lateness: Column) -> int:
-    """(n,) lateness of one rank, oldest first: the first step of those in which it is as late as it is now.
+    """Index of the first step since which a rank is as late as now; 0: it was in all steps.
 
-    0 where it was as late in all of them. The step from which on the sum of what it is later than half
-    its present lateness is largest (CUSUM): single steps that do not fit change nothing.
+    `lateness`: (n,) of one rank, oldest first. The result maximizes the sum, from it to the end, of lateness
+    minus half the present lateness (CUSUM), so that single steps that do not fit change nothing.
     """
     level = float(median(lateness[-LEVEL_STEPS:]))
     if not level > 0:
@@ -104,7 +107,7 @@ def onset(lateness: Column) -> int:
 
 
 def _suspect(window: DetailWindow, slots: Indices) -> Suspect | None:
-    """The rank that is clearly the last to arrive in the newest detailed steps, too few to flag it."""
+    """The rank that clearly comes last in the newest detailed steps, which are too few to flag it."""
     found = [_suspect_in(scope, slots) for scope in window.scopes.values() if not scope.clock_free]
     return max((one for one in found if one is not None), key=lambda one: one.lateness_ms, default=None)
 
@@ -133,13 +136,13 @@ def _suspect_in(window: ScopeWindow, slots: Indices) -> Suspect | None:
 
 
 def _by_chance(count: int, steps: int, members: int) -> float:
-    """How likely one of so many equal ranks is the last in `count` or more of the steps."""
+    """Probability that any of `members` equally fast ranks comes last in `count` or more of the steps."""
     p = 1 / members
     return members * sum(comb(steps, k) * p**k * (1 - p) ** (steps - k) for k in range(count, steps + 1))
 
 
 def _with_cost(figures: Figures, found: FrameSteps, end: int) -> FrameSteps:
-    """The same with what the steps would have been, and the flagged rank's cost by these steps too."""
+    """`found` with the what-if figures, and with the flagged rank's cost over the same steps."""
     detail, straggler = found.detail, found.straggler
     window = detail.window
     if window is None or not detail.enough:
@@ -174,10 +177,10 @@ def _with_cost(figures: Figures, found: FrameSteps, end: int) -> FrameSteps:
 
 
 def _flagged_gain(window: DetailWindow, world: int, straggler: Straggler, slots: Indices) -> Column | None:
-    """(n,) ms by which each detailed step had been shorter without the flagged ranks' lateness.
+    """(n,) ms that each detailed step would have saved without the flagged ranks' lateness.
 
-    None where their process group is not all ranks: its steps are not those of the others; and where all of
-    them are flagged: none is left to compare them with.
+    None where their process group does not contain all ranks, because the steps of the others differ, and
+    where all ranks are flagged, because none is left to compare them with.
     """
     flag = window.flagged
     assert flag is not None
@@ -188,7 +191,7 @@ def _flagged_gain(window: DetailWindow, world: int, straggler: Straggler, slots:
 
 
 def _nearest(at: Column, points: Indices) -> Indices:
-    """(points,) for each the index of the nearest of `at`, both ascending."""
+    """(points,) index of the element of `at` that is nearest to each point; both are ascending."""
     after = np.minimum(np.searchsorted(at, points), len(at) - 1)
     before = np.maximum(after - 1, 0)
     return np.where(points - at[before] <= np.abs(at[after] - points), before, after)

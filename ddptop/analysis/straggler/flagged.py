@@ -1,4 +1,4 @@
-"""The flagged straggler over all process groups: its figures, and the phase that holds its excess."""
+"""Applies the rules: flags at most one rank over all process groups, and finds its figures and its cause."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ if TYPE_CHECKING:
     from ddptop.protocol.vocabulary import Cause, Pattern, StepPhase
 
 OWN_TIME_SHARE = 0.5
-"""Part of a rank's lateness that must be found in its own time before it is flagged."""
+"""A rank is flagged only if at least this share of its lateness shows in its own time."""
 
 CAUSE_SHARE = 0.8
-"""A phase is the cause when it holds this much of the excess, else the cause is mixed."""
+"""A phase is the cause when it has at least this share of the excess; else the cause is mixed."""
 
 
 def excess(detail: DetailWindow, window: ScopeWindow, slots: Indices, late: Mask) -> dict[StepPhase, float]:
-    """By phase, how much longer it takes the late rank than the median of the others of its process group:
-    median over the steps, ms.
+    """For each phase the ms that the late ranks take longer than the median of the other ranks of their
+    process group, as a median over the steps.
 
-    `late`: (n, ranks) in which steps which ranks count as late. In a step with several of them each is set
-    against those who are not.
+    `late`: (n, ranks) whether a rank counts as late in a step. Late ranks are compared with the others.
     """
     parts: dict[StepPhase, float] = {}
     for phase, name in zip(PHASES, PARTS, strict=True):
@@ -42,11 +41,11 @@ def excess(detail: DetailWindow, window: ScopeWindow, slots: Indices, late: Mask
 def shows_in_own_time(
     detail: DetailWindow, window: ScopeWindow, slots: Indices, rank: int, straggler: Straggler
 ) -> bool:
-    """Whether the lateness of a rank (its index in the group) shows in its own time: in what it took longer
-    over its phases, or over its share of the collectives (a slow link).
+    """Whether the lateness of `rank` (index in the group) shows in its own time: its phases take longer, or
+    its part of the collectives does (a slow link).
 
-    Load on a machine that ranks share makes one of them seem late over a hundred steps, without any phase
-    of its own being longer (seen: four ranks on two busy cores).
+    Load on a machine that ranks share can make one of them late over a hundred steps although none of its
+    phases takes longer (seen with four ranks on two busy cores).
     """
     least = OWN_TIME_SHARE * straggler.lateness_ms
     if sum(ms for ms in straggler.parts_ms.values() if ms > 0) >= least:
@@ -58,7 +57,7 @@ def shows_in_own_time(
 
 
 def cause(parts: dict[StepPhase, float]) -> Cause | None:
-    """The phase that holds 80 % of the excess, else `mixed`; None where there is no excess to explain."""
+    """The phase with at least CAUSE_SHARE of the excess, else `mixed`; None: there is no excess."""
     over = {phase: ms for phase, ms in parts.items() if ms > 0}
     if not over:
         return None
@@ -67,15 +66,17 @@ def cause(parts: dict[StepPhase, float]) -> Cause | None:
 
 
 FADED = 0.25
-"""A rank whose lateness has come down to this share of that when it was flagged must meet
-the flag thresholds anew. Otherwise noise, which is always there, would keep it flagged."""
+"""A rank whose lateness has decreased to this share of that when it was flagged must meet the flag thresholds
+again. Otherwise noise alone would keep it flagged."""
 
 MOVES_WITHIN = 512
-"""A flag that went from one rank to another MOVES times within so many detailed steps is one that rotates."""
+"""The straggler is rotating when the flag changed MOVES times within this many detailed steps."""
 
 
 def evaluate_flag(detail: DetailWindow, slots: Indices) -> None:
-    """Evaluate the rules over these detailed steps: flag the rank that costs most, or none."""
+    """Evaluate the rules over these detailed steps and flag the rank that costs most, or none.
+
+    The rank flagged so far stays flagged while the rules still find it."""
     before = detail.flagged
     found = [flag for window in detail.scopes.values() if (flag := _in(detail, window, slots)) is not None]
     kept = [flag for flag in found if before is not None and flag[:2] == before[:2]]
@@ -89,7 +90,7 @@ def evaluate_flag(detail: DetailWindow, slots: Indices) -> None:
 
 
 def _in(detail: DetailWindow, window: ScopeWindow, slots: Indices) -> Flagged | None:
-    """The rank to flag in one process group."""
+    """The rank to flag in one process group; None: no rank."""
     if window.clock_free:
         return None
     held = detail.flagged if detail.flagged is not None and detail.flagged.scope == window.scope else None
@@ -147,7 +148,7 @@ def _persistent(detail: DetailWindow, window: ScopeWindow, slots: Indices, flag:
         return None
     measured, slots = result
     slots = window.with_detail(slots)
-    # Of one rank all steps count, of several those in which each is late.
+    # For one rank all steps count; for several, each counts in the steps in which it is late.
     late: Mask = np.zeros((len(slots), len(window.members)), bool)
     late[:, list(measured.ranks)] = True
     if len(measured.ranks) > 1:
@@ -172,7 +173,7 @@ def _persistent(detail: DetailWindow, window: ScopeWindow, slots: Indices, flag:
 def _of_pattern(
     detail: DetailWindow, window: ScopeWindow, slots: Indices, flag: Flagged, found: rules.LatePattern
 ) -> Straggler:
-    """Lateness and cause over the late steps only."""
+    """An intermittent or rotating straggler: lateness and cause over the late steps only."""
     last = window.group.of("last", slots)
     clear = (window.group.of("recoverable", slots) > found.clear_ms) & np.isin(last, found.ranks)
     late = clear[:, None] & (last[:, None] == np.arange(len(window.members)))

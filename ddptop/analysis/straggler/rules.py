@@ -1,7 +1,8 @@
 """The rules that flag a straggler, each with its thresholds and their reasons.
 
 Persistent: the others of its process group wait for the rank in most steps. By phase: one of its phases takes
-longer, and its arrivals agree. Intermittent: it is late now and then, clearly. Rotating: ranks late in turn.
+longer, and its arrivals agree. Intermittent: it is clearly late now and then. Rotating: ranks are late
+in turn.
 """
 
 from __future__ import annotations
@@ -20,49 +21,50 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Indices, Mask
 
 EVERY, EVERY_STEPS = 16, 32
-"""The rules are evaluated every so many detailed steps, and hardly more steps of any kind: where detail is
-sampled, a rank is flagged as soon, and the evaluations cost little."""
+"""The rules are evaluated every EVERY detailed steps, and every EVERY_STEPS steps of any kind where fewer
+have detail: a rank is flagged as soon where detail is sampled, and the evaluations cost little."""
 
 FLAG_PCT, FLAG_MS = 2.0, 0.3
-"""Least cost of a flagged straggler: below either, removing it gains nothing worth the work."""
+"""Least cost of a flagged straggler, in percent of the step and in ms: less is not worth the work."""
 
 KEEP_PCT = 1.0
 """A flagged rank stays flagged down to this cost, so that the flag does not flicker."""
 
 FLAG_SHARE, KEEP_SHARE = 0.5, 0.4
-"""Share of the evaluated steps in which it comes last: of two equal ranks each does in half of them."""
+"""Share of the evaluated steps in which it comes last, to be flagged and to stay flagged. Of two equal ranks
+each comes last in half of the steps."""
 
 FLAG_STEPS = 48
 """Detailed steps before a rank is flagged: two equal processes that start up on a busy machine can look
 unequal for two dozen steps in a row (seen on two cores)."""
 
 CLEAR_QUARTILE = 0.25
-"""In three steps of four it must be late beyond the bound: noise is late half of the time."""
+"""In three of four steps the rank must be later than the bound: a rank with mere noise is late in half."""
 
 SPREAD_SHARE = 1 / 3
-"""That quartile must also be this share of the median: a delay that varies, not noise around nothing. Delays
-that are themselves random (exponential) reach 0.4."""
+"""The lower quartile of the lateness must also be at least this share of its median, as that of a delay is
+and that of noise around 0 is not. Random delays (exponential) reach 0.4."""
 
 CERTAIN = 5.0
-"""The mean lateness must be so many standard errors above the bound (`formulas.certainty`): load that comes
+"""Standard errors by which the mean lateness must be above the bound (`formulas.certainty`): load that comes
 and goes over dozens of steps is no straggler."""
 
 NEWEST = 64
 """Newest steps in which a rank that has just become slow is flagged."""
 
 FEWER = 32
-"""The same, where one of its phases varies less than its arrivals."""
+"""Newest steps in which it is flagged where one of its phases varies less than its arrivals."""
 
 STEADY = 0.5
-"""A difference is a delay, not noise, when its lower quartile is this share of its upper quartile: of
-exponential noise it is 0.21, of normal noise less."""
+"""A difference is a delay, not noise, when its lower quartile is at least this share of its upper quartile.
+Of exponential noise it is 0.21, of normal noise less."""
 
 AGREES_SHARE = 0.5
-"""Part of what a phase takes longer that must be found in the rank's arrivals."""
+"""Part of a phase's excess that must be found in the rank's arrivals."""
 
 TOGETHER_SHARE = 0.5
-"""Ranks are stragglers together when each is late by this share of the latest one's lateness: without the
-latest alone, half of the lateness would stay."""
+"""Ranks are stragglers together when the lateness of each is this share of the largest one: if only the
+latest rank were fixed, half of the lateness would remain."""
 
 
 class Measurement(NamedTuple):
@@ -71,26 +73,34 @@ class Measurement(NamedTuple):
     ranks: tuple[int, ...]
     """The main straggler first."""
     share: float
-    """Of the steps, in which one of them comes last."""
+    """Share of the steps in which one of them comes last."""
     lateness_ms: float
-    """Of the first; so are the next three."""
+    """Median lateness of the first rank."""
     lateness_low_ms: float
+    """Lower quartile of the first rank's lateness."""
     certainty: float
+    """How many standard errors the first rank's mean lateness is above the bound (`formulas.certainty`)."""
     bound_ms: float
+    """How far the first rank's lateness may be wrong."""
     recoverable_ms: float
+    """Median of what a step would have saved, over the steps in which one of them comes last."""
     cost_ms: float
+    """What the median step would have saved."""
     cost_pct: float
+    """The cost in percent of the median step."""
 
 
 class _Late(NamedTuple):
-    """(members,) each rank's lateness over the evaluated steps."""
+    """(members,) each rank's lateness over the evaluated steps, in ms."""
 
     median: Column
     low: Column
+    """Lower quartile."""
     bound: Column
+    """How far it may be wrong."""
 
     def clear(self) -> Column:
-        """Whether it is late beyond bound and spread."""
+        """(members,) whether the lower quartile exceeds both the bound and SPREAD_SHARE of the median."""
         with np.errstate(invalid="ignore"):
             return np.asarray(self.low > np.maximum(self.bound, SPREAD_SHARE * self.median))
 
@@ -106,9 +116,9 @@ def _late(window: ScopeWindow, slots: Indices) -> _Late:
 
 
 def measure(window: ScopeWindow, slots: Indices, rank: int | None = None) -> Measurement | None:
-    """Measure `rank` and those that are late beside it; without `rank`, the latest of the clearly late ones.
+    """Measure `rank` and the ranks that are late together with it; without `rank`, the latest rank.
 
-    None: too few steps, or no rank is clearly late.
+    None: too few steps, or without `rank` no rank is clearly late.
     """
     slots = window.with_detail(slots)
     if len(slots) < FEW_DETAILED:
@@ -145,12 +155,12 @@ def measure(window: ScopeWindow, slots: Indices, rank: int | None = None) -> Mea
 
 
 def gain(window: ScopeWindow, slots: Indices, ranks: tuple[int, ...]) -> tuple[Column, Column]:
-    """(n,) whether one of `ranks` came last, and what each step had been shorter by, had they come no later
-    than the latest of the others.
+    """(n,) whether one of `ranks` came last, and the ms that each step would have saved if they had arrived
+    with the latest other rank.
 
-    Of one rank this is METRICS' recoverable. Of several: how much later they came at the deciding
-    all-reduce, but no more than the step gains when the whole later half arrives earlier, through lanes and
-    transfers as they were: a delay that hides behind compute costs nothing.
+    For one rank this is `recoverable` (METRICS.md). For several it is how much later they came at the
+    deciding all-reduce, but at most what the step saves when the whole later half of the ranks arrives
+    earlier, with lanes and transfers as they were: a delay that compute hides costs nothing.
     """
     if len(ranks) == 1:
         is_last = window.group.of("last", slots) == ranks[0]
@@ -162,9 +172,10 @@ def gain(window: ScopeWindow, slots: Indices, ranks: tuple[int, ...]) -> tuple[C
 
 
 def persistent(window: ScopeWindow, slots: Indices, held: int | None) -> Measurement | None:
-    """The ranks that the others wait for in most steps, given the rank flagged so far; None: there are none.
+    """The ranks that the others wait for in most steps; None: there are none.
 
-    A flagged rank stays flagged while the thresholds hold, unless it is another rank in the newest steps.
+    `held`, the rank flagged so far, stays flagged while it meets the lower thresholds, unless another rank
+    meets those for flagging in the newest steps.
     """
     slots, newest = window.with_detail(slots), window.newest(NEWEST)
     if held is not None:
@@ -184,11 +195,11 @@ def persistent(window: ScopeWindow, slots: Indices, held: int | None) -> Measure
 
 
 def by_phase(detail: DetailWindow, window: ScopeWindow) -> Measurement | None:
-    """A rank that the others wait for, and one of whose phases takes longer in three steps of four.
+    """A rank that the others wait for and that has a phase which takes longer in three of four steps.
 
     On a busy machine arrivals vary by more than a delay of a few ms, because the operating system runs other
-    processes in every phase. The phase that holds the delay varies less, so that spread and certainty are
-    measured there. Arrivals must agree: the rank comes last in most steps, by at least half of that.
+    processes in every phase. The phase with the delay varies less, so that spread and certainty are
+    measured in it. Arrivals must agree: the rank comes last in most steps, by at least half of that delay.
     """
     if len(window.newest(NEWEST)) < FLAG_STEPS:
         return None
@@ -223,8 +234,10 @@ def _arrivals_agree(measured: Measurement, over_ms: float) -> bool:
 
 
 def measure_while_late(window: ScopeWindow, slots: Indices, rank: int) -> tuple[Measurement, Indices] | None:
-    """A flagged rank over steps in which it is equally late, and those steps: a median over steps before and
-    after it became slow would describe neither. None: it is not late any more."""
+    """Measure a flagged rank over steps in which it is equally late; returns those steps too.
+
+    A median over steps before and after it became slow would describe neither. None: it is not late any more.
+    """
     measured = [
         (found, steps)
         for steps in (slots, window.newest(NEWEST), window.newest(FEWER))
@@ -235,62 +248,62 @@ def measure_while_late(window: ScopeWindow, slots: Indices, rank: int) -> tuple[
 
 
 def meets_flag_threshold(measured: Measurement) -> bool:
-    """It is late beyond bound and spread, in most steps, and costs enough."""
+    """Whether the lateness exceeds bound and spread in most steps and costs enough to flag the rank."""
     late = measured.lateness_low_ms > max(measured.bound_ms, SPREAD_SHARE * measured.lateness_ms)
     worth = measured.cost_pct >= FLAG_PCT and measured.cost_ms >= FLAG_MS
     return late and worth and measured.share > FLAG_SHARE and measured.certainty >= CERTAIN
 
 
 def meets_keep_threshold(measured: Measurement) -> bool:
-    """What it takes to stay flagged: less, but no figure may contradict the sentence on the screen."""
+    """Whether a flagged rank stays flagged: lower thresholds, but no figure may contradict the verdict."""
     late = measured.lateness_ms > measured.bound_ms and measured.lateness_low_ms > -measured.lateness_ms
     return late and measured.share > KEEP_SHARE and measured.cost_pct >= KEEP_PCT
 
 
 OUTSTANDING = 6.0
-"""A step is clearly late when it loses so many times what an ordinary one loses: of exponential noise one
-step in seventy does, of normal noise none."""
+"""A step is clearly late when it loses this many times what an ordinary step loses: with exponential noise
+one step in seventy does, with normal noise none."""
 
 APART = 4
-"""Occurrences within so many steps are one: a busy machine stays busy for some steps."""
+"""Late steps within this many steps count as one occurrence: a busy machine stays busy for some steps."""
 
 ODDS, DOUBT = 3.0, 1e-5
-"""A rank is behind the late steps when even one of three times the odds of its equals would come last so
-often by chance less than once in 100,000 evaluations: noise is never quite alike on two ranks."""
+"""The late steps are those of one rank when chance does not explain its count. A rank with ODDS times the
+odds of the others (noise is never quite alike on two ranks) would reach it with a probability below DOUBT."""
 
 FEWEST = 12
-"""Occurrences that make a pattern, however many ranks it could have been."""
+"""Least occurrences that make a pattern, for any number of ranks."""
 
 RECENT = 64
-"""It is over when there were not half as many occurrences as usual in so many steps."""
+"""Newest steps. The pattern is over when they have less than half of the usual number of occurrences."""
 
 MANY = 96
-"""Newest steps that lateness in turns is read from."""
+"""Newest steps in which a rotating straggler is searched."""
 
 MOST = 0.7
-"""Share of the steps that one rank may be late in: of two that take turns by chance each is in half."""
+"""Largest share of the steps in which one rank is late: of two ranks that take turns each is late in half."""
 
 
 class LatePattern(NamedTuple):
-    """Lateness now and then, or in turns, over steps of a process group. Ranks are indices in it."""
+    """An intermittent or rotating straggler over steps of a process group. Ranks are indices in it."""
 
     ranks: tuple[int, ...]
     """The main straggler first."""
     share: float
-    """Of the steps, in which the first comes last, clearly."""
+    """Share of steps in which the first rank is clearly the last arriver."""
     recoverable_ms: float
-    """Median over the steps in which one of them is last, clearly."""
+    """Median over the steps in which one of them is clearly the last arriver."""
     cost_ms: float
     cost_pct: float
     clear_ms: float
-    """From here on a step counts as clearly late."""
+    """A step that loses more than this is clearly late."""
 
 
 def intermittent(window: ScopeWindow) -> LatePattern | None:
-    """One rank behind most of the clearly late steps, though late in the smaller part of all.
+    """A rank that is the last arriver in most of the clearly late steps, which are the smaller part of all.
 
-    Its cost is a mean over the steps, not a median, which would be 0: the mean step less what the steps
-    lose in which it came last, clearly.
+    Its cost is a mean over all steps of what the clearly late ones lose in which it came last; a median would
+    be 0.
     """
     slots = window.long.recent(LONG)
     gain = window.long.of("recoverable", slots)
@@ -323,8 +336,8 @@ def intermittent(window: ScopeWindow) -> LatePattern | None:
 
 
 def _onsets(found: Indices, ranks: Column) -> Mask:
-    """Which late steps begin an occurrence of their rank: not right after another, nor within APART steps of
-    the occurrence before."""
+    """Which late steps begin an occurrence of their rank: those neither right after another late step of the
+    rank nor within APART steps of the begin of its last occurrence."""
     fresh: Mask = np.zeros(len(found), bool)
     previous: dict[float, int] = {}
     counted: dict[float, int] = {}
@@ -336,22 +349,23 @@ def _onsets(found: Indices, ranks: Column) -> Mask:
 
 
 def _by_chance(count: int, total: int, members: int) -> float:
-    """How likely one rank of ODDS times its equals' odds is behind `count` or more of `total` late steps."""
+    """Probability that a rank with ODDS times the odds of the others comes last in `count` or more of `total`
+    late steps."""
     p = ODDS / (ODDS + members - 1)
     return sum(comb(total, k) * p**k * (1 - p) ** (total - k) for k in range(count, total + 1))
 
 
 def _lasting(begins: Indices, steps: int) -> bool:
-    """Whether it occurred in both halves of the steps, and does still."""
+    """Whether it occurred in both halves of the steps and still occurs."""
     half = (begins < steps // 2).mean()
     recent = (begins >= steps - RECENT).sum()
     return bool(0.25 <= half <= 0.75 and recent >= max(1, len(begins) * RECENT / steps / 2))
 
 
 def rotating(window: ScopeWindow, held: int | None = None) -> LatePattern | None:
-    """Some rank is clearly late in most steps, by much the same, and it is not always the same rank.
+    """Ranks of which one is clearly late in most steps, by a similar time, but not always the same one.
 
-    The first of the ranks is the one flagged so far while it takes part, else the most frequent.
+    The first of them is the rank flagged so far (`held`) if it is one of them, else the most frequent.
     """
     slots = window.newest(MANY)
     last, gain, skew, step = (
@@ -363,7 +377,7 @@ def rotating(window: ScopeWindow, held: int | None = None) -> LatePattern | None
     if low < max(FLAG_MS, STEADY * high):
         return None
     bound = window.bound_ms(slots)
-    usual = float(median(skew - gain))  # how far the others are apart, where there are others
+    usual = float(median(skew - gain))  # skew of the other ranks, where there are several
     least = max(float(bound.max()), FLAG_MS, usual if len(window.members) > 2 else 0.0)
     if not low > least or formulas.certainty(gain - least) < CERTAIN:
         return None
@@ -371,7 +385,7 @@ def rotating(window: ScopeWindow, held: int | None = None) -> LatePattern | None
     counts = np.bincount(last[clear].astype(np.int64), minlength=len(window.members))
     if counts.max() > MOST * len(slots):
         return None
-    part = max(1.0, len(slots) / (2 * len(counts)))  # half of what each would have, did all take turns
+    part = max(1.0, len(slots) / (2 * len(counts)))  # half of the share of each if all ranks took turns
     order = [int(one) for one in np.argsort(-counts, kind="stable") if counts[one] >= part]
     if len(order) < 2:
         return None

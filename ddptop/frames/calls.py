@@ -18,20 +18,22 @@ _INSTALLED = re.compile(
     |[/\\]lib(64)?[/\\]python\d[\d.]*[/\\]
     |[/\\]python\d+\.zip[/\\]
     |[/\\]torch[/\\](_|nn|distributed|autograd|optim|utils|cuda|amp|multiprocessing|jit|fx|library|func)
-    |[/\\]ddptop[/\\](training|runtime|transport|host|protocol|frames|analysis|agent|collector|cli|sources|tui|recording)[/\\]
+    |[/\\]ddptop[/\\](training|runtime|transport|host|protocol|frames|analysis|agent)[/\\]
+    |[/\\]ddptop[/\\](collector|cli|sources|render|report|tui|recording)[/\\]
     |[/\\]torchinductor_
     |^<frozen""",
     re.VERBOSE,
 )
-"""Files of Python itself, of what was installed into it, of torch built in place, and our own.
+"""Files of Python itself, of installed packages, of torch built in place, and of ddptop.
 
-`runtime` was the name of the training folder when earlier recordings were made."""
+`runtime` and `agent` are names of folders in other versions of ddptop, which are in their recordings."""
 
 _OWN_DEMO = re.compile(r"[/\\]ddptop[/\\](training|runtime)[/\\]demo\.py$")
 """The training of `ddptop demo` counts as the user's code."""
 
 _COLLECTIVE = re.compile(r"[/\\]torch[/\\](distributed|autograd|nn[/\\]parallel)[/\\]")
-"""Files in which a main thread waits for the other ranks: DDP itself waits in backward and forward."""
+"""Files in which a main thread waits for the other ranks: torch.distributed, and DDP in forward and
+backward."""
 
 _COMPILE = re.compile(
     r"[/\\]torch[/\\](_dynamo[/\\](convert_frame|symbolic_convert|output_graph)"
@@ -43,7 +45,7 @@ _RUNS = frozenset({"__call__", "run"})
 """Functions in those files that run compiled code."""
 
 MAX_THREADS, MAX_CALLS, MAX_CHARACTERS = 8, 40, 160
-"""Limits of a rank's stacks in a frame, which must stay small; the recording has all."""
+"""Limits of a rank's stacks in a frame, which must stay small; the recording has the complete stacks."""
 
 
 @lru_cache(maxsize=4096)
@@ -53,7 +55,7 @@ def is_users(file: str) -> bool:
 
 
 def main_stack(stacks: Iterable[Stack]) -> Stack | None:
-    """The stack of the main thread, or of the exception that ended it."""
+    """The stack of the main thread, or of the exception that ended it; None: not reported."""
     return next((stack for stack in stacks if stack.main), None)
 
 
@@ -65,7 +67,7 @@ def user_call(stacks: Iterable[Stack]) -> Call | None:
 
 
 def in_collective(stacks: Iterable[Stack]) -> bool:
-    """The main thread waits in torch.distributed or in DDP's backward, called by no hook of the user's."""
+    """Whether the main thread waits in torch.distributed or in DDP, and not in a hook of the user."""
     stack = main_stack(stacks)
     for frame in stack.frames if stack is not None else ():
         if is_users(frame.file):
@@ -93,7 +95,7 @@ def collective_called(stacks: Iterable[Stack]) -> str:
 
 
 def compiling(stacks: Iterable[Stack]) -> bool:
-    """The main thread is in the compiler of torch._dynamo or inductor, not in compiled code."""
+    """Whether the main thread is in the compiler of torch._dynamo or inductor, not in compiled code."""
     stack = main_stack(stacks)
     for frame in stack.frames if stack is not None else ():
         if _COMPILE.search(frame.file) and frame.function not in _RUNS:

@@ -1,4 +1,4 @@
-"""Columns of figures, NaN where unknown, and what analysis and drawing both do with them."""
+"""Columns of figures, NaN where unknown, and the functions on them that analysis and drawing share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def median(values: Column) -> Column:
-    """Median along the last axis, NaN elements aside; NaN where nothing is left."""
+    """Median along the last axis without NaN; NaN where nothing is left."""
     ordered = np.sort(values, axis=-1)  # sorts NaN to the end
     size = values.shape[-1]
     if not size:
@@ -31,21 +31,21 @@ def median(values: Column) -> Column:
 
 
 def folds(count: int, rows: int) -> Indices:
-    """Edges of `rows` folds of `count` things, as even as whole things allow; fewer where there are fewer."""
+    """Edges of `rows` folds of `count` elements, whose sizes differ by at most one; at most `count` folds."""
     rows = min(rows, count)
     return np.arange(rows + 1, dtype=np.int64) * count // max(1, rows)
 
 
 def fold(values: Column, edges: Indices, *, worst_is_least: bool = False) -> tuple[Column, Column]:
-    """(things, columns) to (folds, columns): the worst value of every fold, and whose it is; NaN unknown.
+    """(elements, columns) to two (folds, columns): the worst value of each fold and its index; NaN: unknown.
 
-    An infinite value is worse than any number, so it wins.
+    The worst value is the largest, or with `worst_is_least` the smallest.
     """
     if not values.size:
         empty = np.full((len(edges) - 1, values.shape[1]), np.nan)
         return empty, empty
     ranking = np.where(np.isnan(values), -np.inf, -values if worst_is_least else values)
-    # A block is as tall as the largest fold: folds differ by one, so at most one row is looked at twice.
+    # A block is as tall as the largest fold: folds differ by one, so at most one row is read twice.
     height = int(np.diff(edges).max())
     inside = np.minimum(edges[:-1, None] + np.arange(height), edges[1:, None] - 1)
     place = ranking[inside].argmax(axis=1)

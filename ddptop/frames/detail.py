@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of a rank's step, in ms since the first of all ranks began it."""
+    """A part of a rank's step, in ms since the first begin of the step on any rank."""
 
     name: SpanName
     begin_ms: float
@@ -31,15 +31,15 @@ class Lane:
 
     rank: int
     spans: tuple[Span, ...]
-    """What the training thread did, in order and without holes, from the rank's own begin to its end."""
+    """The phases of the training thread in order and without gaps, from the rank's own begin to its end."""
     reduces: Column
-    """Place of each all-reduce in `Timeline.reduces`; a rank has those of its own process groups."""
+    """Index of each all-reduce in `Timeline.reduces`; a rank has those of its own process groups."""
     ready_ms: Column
     start_ms: Column
     arrival_ms: Column
-    """Until here some rank was missing: the wait ends, the transfer begins."""
+    """Arrival of the last rank: the wait ends, the transfer begins."""
     end_ms: Column
-    """NaN: the end was not seen."""
+    """NaN: the end is not known."""
     last: Column
     """1 where this rank came last, 0 where another did, NaN where the clocks are too inaccurate."""
 
@@ -60,9 +60,9 @@ class Timeline:
 
     step: int
     kept: tuple[int, ...]
-    """Steps that can be asked for, ascending; others are no longer, or not, kept."""
+    """Steps that can be requested, ascending; others are not kept."""
     picked: bool
-    """Whether this very step was asked for; otherwise it is the newest with bucket detail."""
+    """Whether this step was requested; otherwise it is the newest with bucket detail."""
     detailed: bool
     """Whether the buckets of this step were timed; where not, only phases are known."""
     clock_free: bool
@@ -77,16 +77,17 @@ class Timeline:
     """Mean over ranks."""
     overlap_pct: float | None
     bound_ms: float | None
-    """How far two ranks' arrivals may be wrong against each other."""
+    """How far a comparison of two ranks' arrivals may be wrong."""
     last: int | None
-    """The rank that came last at the deciding all-reduce, the one of the largest skew."""
+    """The rank that came last at the deciding all-reduce, the one with the largest skew."""
     skew_ms: float | None
-    """That skew."""
+    """The skew at the deciding all-reduce."""
     kept_every: int
-    """Of a thinned recording only steps divisible by this are kept; 1: all."""
+    """A thinned recording has only the steps divisible by this; 1: all."""
     reduces: tuple[Reduce, ...]
     lanes: tuple[Lane, ...]
-    """At most `timeline.MOST_LANES`: the last arriver and the straggler first, then those about the focus."""
+    """At most MOST_LANES (`analysis/to_frame/on_request.py`): where there are more ranks, the last arriver
+    and the straggler first, then those near the focus."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +99,22 @@ class Heat:
 
     figure: str
     first: int
-    """First rank that was asked for."""
+    """First rank that was requested."""
     count: int
-    """Ranks that were asked for."""
+    """Number of ranks that were requested."""
     rows: tuple[int, ...]
-    """Row i holds the ranks from rows[i] to before rows[i + 1]."""
+    """Row i holds the ranks from rows[i] up to rows[i + 1], without the latter."""
     steps: tuple[int, ...]
     """One per column, oldest first."""
     low: float | None
-    """Least, middle and largest of all cells of all ranks in these steps, before folding."""
+    """`low`, `middle`, `high`: least, median and largest value of all ranks in these steps, before
+    folding."""
     middle: float | None
     high: float | None
     value: Column
     """NaN: unknown for all ranks of the fold."""
     rank: Column
-    """Whose value it is; NaN: unknown."""
+    """The rank with that value; NaN: unknown."""
 
 
 HEAT_FIGURES = (
@@ -122,7 +124,7 @@ HEAT_FIGURES = (
 """Figures that are kept for every rank and step."""
 
 MOST_ROWS, MOST_COLUMNS = 128, 256
-"""A larger terminal gets larger folds: at 8 bytes a cell a map takes a quarter of a frame at most."""
+"""A larger terminal gets larger folds: at 8 bytes per cell a map takes at most a quarter of a frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ class TimelineRequest:
     step: int | None = None
     """None: the newest one with bucket detail."""
     rank: int = 0
-    """Among the lanes at any rate."""
+    """A rank that always has a lane."""
 
     def __str__(self) -> str:
         return f"timeline {-1 if self.step is None else self.step} {self.rank}"
@@ -147,7 +149,7 @@ class HeatRequest:
     columns: int
     first: int = 0
     count: int = 0
-    """Ranks; 0: all from `first` on."""
+    """Number of ranks; 0: all from `first` on."""
 
     def __str__(self) -> str:
         return f"heat {self.figure} {self.rows} {self.columns} {self.first} {self.count}"

@@ -1,4 +1,4 @@
-"""Frames: all that a screen, the JSON snapshot, `--once`, `--watch` and the report ever read.
+"""Frames: the data that a screen, the JSON snapshot, `--once`, `--watch` and the report read.
 
 A frame is frozen and complete. Numbers that are not known are NaN in columns and None in scalars;
 both become `null` in JSON and a dash on the screen. Columns are numpy arrays, one element per rank
@@ -50,7 +50,7 @@ class RunInfo:
     recording: str | None
     """Path of the recording; None when it is off."""
     card: Mapping[str, Scalar]
-    """Everything else rank 0 reported of itself; DDP's options under `ddp.*`."""
+    """The other facts that rank 0 reported; DDP's options under `ddp.*`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +77,15 @@ class Group:
     no_exposed_comm_ms: float | None
     both_ms: float | None
     bound_ms: float | None = None
-    """How far any comparison of two ranks' arrivals may be wrong: wait, lateness, skew, what-if."""
+    """How far a comparison of two ranks' arrivals may be wrong, and so wait, lateness, skew and what-if."""
     transfer_bound_ms: float | None = None
-    """The same of an end: completion callbacks run late by a time that cannot be measured."""
+    """How far a transfer may be wrong: completion callbacks run late by a time that cannot be measured."""
     clock_free: bool = False
     """The clocks are too inaccurate: wait and transfer are the clock-free fallback, no rank is flagged."""
     incarnation: int = 0
     """Elastic restarts before `step`: each counts its steps from 0 again."""
     window_steps: int = 100
-    """Steps that the medians are over: fewer than 100 at the start and when a rank has just become slow."""
+    """Number of steps for the medians: fewer than 100 at the start and when a rank has just become slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,9 @@ class Ranks:
     pid: Column
     incarnation: Column
     age_ms: Column
-    """Since the rank last sent anything."""
+    """Time since the rank's last message."""
     step: Column
-    """The step the rank is in."""
+    """The step that the rank is in."""
     bucket: Column
     sequence: Column
     loss: Column
@@ -156,7 +156,7 @@ class BucketFigures:
     """busbw computed on the collective time, waiting included."""
     skew_ms: float | None
     last_arriver: int | None
-    """The rank that most often comes last."""
+    """The rank that comes last most often."""
     last_arriver_pct: float | None
     group: str = ""
     """Process group that reduces it; `0` is the default group, empty: not reported."""
@@ -180,9 +180,9 @@ class Straggler:
     cause: Cause | None
     parts_ms: Mapping[StepPhase, float]
     ranks: tuple[int, ...] = ()
-    """All ranks that hold the others up together, `rank` first; empty: `rank` alone."""
+    """All ranks that the others wait for, `rank` first; empty: `rank` alone."""
     throttle: str = ""
-    """Why the clocks of its GPU are held down, where they are."""
+    """Why its GPU is throttled; empty: it is not, or this is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +193,9 @@ class Suspect:
     lateness_ms: float
     bound_ms: float
     last: int
-    """In so many of ..."""
+    """Steps in which it came last."""
     steps: int
-    """... the newest steps with bucket detail it came last."""
+    """Newest steps with bucket detail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,8 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts(GpuReading):
-    """The GPU of one rank, as the agent of its host and torch's allocator see it. None: not reported."""
+    """The GPU of one rank, as reported by the agent of its host and by torch's allocator. None: not
+    reported."""
 
     rank: int
     allocated_bytes: int | None
@@ -231,12 +232,12 @@ class LoggedScalar:
     min_rank: int | None
     max_rank: int | None
     focus: float | None
-    """Of the rank in focus."""
+    """The value of the rank in focus."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A condition that holds now."""
+    """A condition that is present now."""
 
     kind: AlertKind
     severity: Severity
@@ -264,7 +265,7 @@ class LoggedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What ddptop itself costs the ranks, as measured in them: the worst rank."""
+    """What ddptop itself costs the ranks, measured in them; the figures are those of the worst rank."""
 
     budget_pct: float | None
     measured_pct: float | None
@@ -273,11 +274,11 @@ class Overhead:
     """None: not known, or no step has bucket detail any more."""
     failures: int
     detail_reason: str | None = None
-    """Why not every step has bucket detail; None where every one has, or the reason is not known."""
+    """Why not every step has bucket detail; None: every step has it, or the reason is unknown."""
 
     @property
     def detail_sentence(self) -> str | None:
-        """The same as a sentence: `bucket detail in 1 of 32 steps: more would exceed the 1% budget`."""
+        """The reason as a sentence: `bucket detail in 1 of 32 steps: more would exceed the 1% budget`."""
         if self.detail_reason is None:
             return None
         every = self.detail_every
@@ -287,9 +288,10 @@ class Overhead:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """One point per complete step, oldest first. `start`: number of the first point since the run began.
+    """One point per complete step, oldest first. `start`: number of the first point, counted from the run's
+    begin.
 
-    On the credit link `start` may be above 0 (only what was added); a source hands screens all that is kept.
+    On the credit link a frame has only the points that were added; a source gives screens all that are kept.
     """
 
     start: int
@@ -339,11 +341,11 @@ class Playback:
     growing: bool
     """The recording is still being written."""
     damage: str | None
-    """What of the file could not be read, in words."""
+    """Which part of the file could not be read, in words."""
     marks: tuple[tuple[float, str], ...]
     """(share of the duration, kind of event) for the replay bar."""
     behind: bool = False
-    """It plays more slowly than `speed`: reading takes longer."""
+    """It plays more slowly than `speed`, because reading takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,12 +371,12 @@ class Frame:
     playback: Playback | None = None
     stall: Stall | None = None
     deaths: tuple[Death, ...] = ()
-    """In order of time, at most MAX_POSITIONS; the first is the cause of the others."""
+    """The cause first, then in order of time; at most MAX_POSITIONS."""
     clocks: tuple[Clocks, ...] = ()
     logged: tuple[LoggedScalar, ...] = ()
     """In order of name."""
     gpus: tuple[GpuFacts, ...] = ()
-    """Of the ranks that have one, in order of rank."""
+    """One for each rank with a GPU, in order of rank."""
     timeline: Timeline | None = None
     heat: Heat | None = None
     suspect: Suspect | None = None

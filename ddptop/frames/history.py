@@ -26,7 +26,7 @@ FIRST_CAPACITY = 256
 
 
 class HistoryStore:
-    """Keeps the newest `kept` points (up to a quarter more, so that the oldest are dropped seldom)."""
+    """Keeps the newest `kept` points, and up to a quarter more, so that points are seldom moved."""
 
     def __init__(self, kept: int = KEPT_POINTS) -> None:
         self._kept = kept
@@ -45,7 +45,8 @@ class HistoryStore:
         return self._start + self._length
 
     def extend(self, piece: History) -> History:
-        """Add a piece and return all that is kept. Points already here are skipped; a hole starts anew."""
+        """Add a piece and return all points. Points that it already has are skipped; after a gap it begins
+        anew."""
         count = len(piece.step)
         if piece.start > self.end or self._length == 0:
             self.clear()
@@ -64,9 +65,9 @@ class HistoryStore:
         self._length += added
 
     def since(self, cursor: int) -> History:
-        """The points from number `cursor` on, or as many of them as are kept, as read-only views.
+        """The points from number `cursor` on, as far as they are kept, as read-only views.
 
-        A cursor beyond the end belongs to another history: it gets everything.
+        A cursor beyond the end belongs to another history: all points are returned.
         """
         first = cursor - self._start
         if first < 0 or first > self._length:
@@ -77,7 +78,8 @@ class HistoryStore:
         return History(start=self._start + first, **views)
 
     def _make_room(self, added: int) -> None:
-        """Into new arrays, never in place: views of the old ones may be on a screen."""
+        """Move the points to larger arrays. Views of the old arrays may be on a screen, so these do not
+        change."""
         needed = self._length + added
         capacity = len(self._columns["step"])
         if needed <= capacity:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 SCHEMA = 1
 
 DIGITS: Mapping[str, int] = {"_ms": 3, "_pct": 2, "_gbps": 4, "_s": 3, "_score": 4}
-"""Decimals by the unit in a name: microseconds are what the timers resolve."""
+"""Decimals by the unit in a name. The timers resolve microseconds, which are three decimals of a ms."""
 
 SIGNIFICANT = 6
-"""Digits of a loss: what float32 holds."""
+"""Significant digits of a loss: float32 holds no more."""
 
 COUNTS = frozenset(
     {"local_rank", "pid", "step", "bucket", "sequence", "records", "lost_records", "rss_bytes", "micro_steps"}
@@ -67,7 +67,8 @@ DDP = "ddp."
 """Card entries of DDP's own options begin with this."""
 
 DDP_OPTION = re.compile(r"ddp\d*\.")
-"""Likewise, of any model. The rest is reported by the recorder and by the script: versions, the seed."""
+"""Card entries of DDP's own options of any model begin with this. The other entries are reported by the
+recorder and by the script: versions, the seed."""
 
 
 def snapshot(frame: Frame) -> dict[str, object]:
@@ -95,6 +96,7 @@ def snapshot(frame: Frame) -> dict[str, object]:
         ),
         "logged": {scalar.name: _fields(scalar, LOGGED_FIELDS) for scalar in frame.logged},
         "stall": _stall(frame),
+        # Public keys of schema 1 (`testimony`, below `testimonies`); `position` everywhere else.
         "deaths": [
             {**_fields(death, DEATH_FIELDS), "testimony": _position(death.position)} for death in frame.deaths
         ],
@@ -207,6 +209,7 @@ def _stall(frame: Frame) -> dict[str, object] | None:
         "ranks": list(found.ranks),
         "waiting": list(found.waiting),
         "detail": list(found.detail),
+        # Public key of schema 1; `positions` everywhere else.
         "testimonies": [_position(position) for position in found.positions],
     }
 

@@ -1,11 +1,11 @@
-"""The part of a frame that explains a stall or the death of a rank."""
+"""The parts of a frame that explain a stall or the death of a rank."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 MAX_POSITIONS = 8
-"""Ranks with their stacks in a frame; the recording has all."""
+"""Most ranks with stacks in a frame; the recording has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Stall:
     """Why the run is stalled."""
 
     kind: str
-    """`dead`, `missing`, `mismatch`, `device` (a GPU that does not get on), `transport`, or `asking` while
+    """`dead`, `missing`, `mismatch`, `device` (a GPU that makes no progress), `transport`, or `asking` while
     the ranks have not answered yet."""
     since_s: float
     """Unix seconds at which the stalled step began."""
@@ -82,8 +82,8 @@ class Death:
     step: int | None
     exit_code: int | None
     signal: str | None
-    """`SIGKILL`; None: no signal, or unknown."""
+    """The signal that ended it, `SIGKILL`; None: no signal, or unknown."""
     reason: str
-    """`ValueError: no such file`; empty: unknown."""
+    """The exception, `ValueError: no such file`; empty: unknown."""
     position: RankPosition
     """Its `traces` hold the traceback, or the stacks at a fatal signal."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SIGNS = {"good": "●", "busy": "○", "doubt": "◌", "warning": "▲", "critical": "■"}
 
 ASCII = str.maketrans({"●": "*", "○": "o", "◌": "~", "▲": "!", "■": "X", "±": "+-", "·": "-", "–": "-"})
-"""Signs and marks in plain ASCII, no two signs alike."""
+"""Signs and marks in plain ASCII; each sign differs from the others."""
 
 CAUSES = {
     "data": "data loading",
@@ -27,7 +27,7 @@ CAUSES = {
 }
 
 UNEVEN_PCT = 5.0
-"""Share of step time lost to skew from which the verdict is about it, though no straggler is flagged."""
+"""Least share of step time lost to skew for a verdict about skew when no straggler is flagged."""
 
 WINDOW = 100
 """Steps that figures are medians over."""
@@ -37,7 +37,7 @@ RANKS_APPEAR = "ranks appear when they construct DistributedDataParallel"
 ONE_RANK = "one rank: no other rank to wait for"
 
 MAX_SECONDS = 100
-"""From so many seconds on a duration is in minutes."""
+"""From this many seconds on a duration is in minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def verdict(frame: Frame) -> Verdict:
 
 
 def _unhealthy(frame: Frame, alert: Alert) -> Verdict:
-    """Wrong numbers, now or some time ago."""
+    """The verdict about wrong numbers, now or some time ago."""
     if alert.severity == "critical":
         return Verdict(alert.kind, "critical", alert.message, step_line(frame))
     ago = duration(max(0.0, frame.unix_s - alert.since_s))
@@ -116,7 +116,7 @@ def straggler_phrase(s: Straggler) -> str:
 def step_line(frame: Frame) -> str:
     """`median step 46.8 ms · 26.6 without the straggler · 24.9 with communication fully overlapped`.
 
-    With the number of steps where that is less than the window; empty before the first step.
+    Contains the number of steps where that is less than the window. Empty before the first step.
     """
     group = frame.group
     if group.step is None or group.step_ms_p50 is None:
@@ -147,7 +147,7 @@ def _plain(text: str) -> str:
 
 
 def _no_straggler(frame: Frame) -> Verdict:
-    """No straggler: the ranks are even, or their arrivals cannot be compared."""
+    """No straggler is flagged: the ranks are even, or their arrivals cannot be compared."""
     group, run = frame.group, frame.run
     if group.step is None or group.step_ms_p50 is None:
         since = duration(run.elapsed_s)
@@ -197,7 +197,7 @@ def skew_pct(frame: Frame) -> float | None:
 
 
 def _recovered(frame: Frame) -> LoggedEvent | None:
-    """A straggler that has recovered within the last steps, and none since."""
+    """The event of a straggler that recovered within the last steps, if none was flagged since."""
     group = frame.group
     events = [event for event in frame.events if event.kind in ("straggler", "straggler_end")]
     last = events[-1] if events else None
@@ -270,7 +270,8 @@ def _stalled(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    """Up to four of them."""
+    """The first four, in their order. `ranks_phrase` would sort and count them, but here the main straggler
+    comes first, and the ranks that are awaited are listed."""
     return " ".join(str(rank) for rank in ranks[:4]) + (" ..." if len(ranks) > 4 else "")
 
 

@@ -259,7 +259,9 @@ KEYS = {
     "flagged_pct": "named_pct",
     "events": "happenings",
 }
-"""Field to JSON key where the two differ: the keys of schema 1 do not change."""
+"""Field to JSON key where the two differ. The keys are public keys of schema 1 (`testimonies`, `testimony`,
+`culprits`, ...), which do not change; the field names (`positions`, `stragglers`) are used everywhere
+else."""
 
 MOMENTS = ("started_at", "since_s", "until_s", "at_s", "unix_s")
 """Fields in Unix seconds, which `tidy` would round to six significant digits."""

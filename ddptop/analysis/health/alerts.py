@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ddptop.protocol.vocabulary import AlertKind, RankStatus
 
 PASSED_LOSS_NS = 600 * NS
-"""How long a loss that was NaN or infinite and is finite again remains an alert."""
+"""How long the alert of a NaN or infinite loss remains after the loss is finite again."""
 
 
 def alerts(
@@ -43,7 +43,8 @@ def alerts(
     diagnosis: Diagnosis | None,
     now_ns: int,
 ) -> tuple[Alert, ...]:
-    """The worst first; of failed and of lost ranks, first those that were the cause."""
+    """The alerts that are active, the worst first. Of failed and lost ranks those that were the cause come
+    first."""
     exits = [_failed(state, states), _lost(state, states)]
     if _first_lost(state, states):
         exits.reverse()
@@ -106,7 +107,8 @@ def _lost(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
 
 
 def _silent(state: RunState, ranks: list[int]) -> Alert:
-    """Ranks that do not report, nor do their hosts; how their processes exited is unknown."""
+    """The alert of lost ranks whose hosts do not report either, so that it is unknown how their processes
+    exited."""
     first = min(ranks, key=lambda rank: state.ranks[rank].heard_ns)
     rank_state = state.ranks[first]
     how = f"silent for more than {SILENT_S:.0f} s"
@@ -142,7 +144,7 @@ def _stalled(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
 
 
 def _mismatch(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
-    """Of a stall, or of a rank that gloo aborted because the others' tensors were of another size."""
+    """The mismatch of a stall, or one for which gloo aborted a rank: tensors of different sizes."""
     if diagnosis is None or diagnosis.mismatch is None:
         return _fatal_mismatch(state)
     mismatch, since_ns = diagnosis.mismatch, diagnosis.since_ns
@@ -189,7 +191,7 @@ def _bad_loss(state: RunState) -> Alert | None:
 
 
 def _bad_loss_before(state: RunState, now_ns: int) -> Alert | None:
-    """One that is finite again: the weights may still be affected."""
+    """A loss that was NaN or infinite and is finite again: the weights may still be affected."""
     passed = [
         (m.bad_loss_before, rank)
         for rank, m in enumerate(state.ranks)

@@ -1,4 +1,4 @@
-"""How the process of a rank exited, in words, and whether that can have been the cause of other exits."""
+"""How the process of a rank exited, in words, and whether its exit can be the cause of other exits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FOLLOWS = re.compile(
     r"|KeyboardInterrupt|SignalException|SystemExit: (143|130)|process group .*(abort|terminat)",
     re.IGNORECASE,
 )
-"""Errors of a rank that fails because another one has exited: a lost peer in gloo and NCCL."""
+"""Errors of a rank that fails because another one has exited: gloo and NCCL report a lost peer."""
 
 
 _BUILD_PATH = re.compile(r"\[[^\]\s]*/[^\]\s]*:\d+\] ")
@@ -44,7 +44,7 @@ def own_call(rank_state: RankState) -> Call | None:
 
 
 def process_phrase(rank_state: RankState) -> str:
-    """`killed by SIGKILL`, `exit code 1`, `gone`; what the process did, not why."""
+    """How the process exited, without the reason: `killed by SIGKILL`, `exit code 1`, `gone`."""
     if rank_state.signal is not None:
         return (
             f"killed by {rank_state.signal}"
@@ -61,7 +61,7 @@ def process_phrase(rank_state: RankState) -> str:
 def describe_exit(rank_state: RankState, step: int | None = None) -> str:
     """The words after `rank 1`: `failed: ValueError: bad batch (train.py:88 load)`.
 
-    `step`: where it ended, if that is known better than from its own last message.
+    `step`: the step in which it ended; None: that of its own last message.
     """
     call = own_call(rank_state)
     where = f" ({place(call)})" if call is not None else ""
@@ -70,12 +70,12 @@ def describe_exit(rank_state: RankState, step: int | None = None) -> str:
 
 
 def exit_known(rank_state: RankState) -> bool:
-    """Whether more is known than that the process is gone: a signal, an exit code or an exception."""
+    """Whether a signal, an exit code or an exception is known; otherwise only that the process is gone."""
     return rank_state.signal is not None or rank_state.exit_code is not None or bool(reason(rank_state))
 
 
 def follows(rank_state: RankState) -> bool:
-    """Whether it exited as ranks do after another one has exited, so that it is not the cause."""
+    """Whether it exited as ranks do after the exit of another one, so that it is not the cause."""
     if ended_by_signal(rank_state.signal, reason(rank_state)):
         return rank_state.signal in SENT_TO_ALL
     return bool(_FOLLOWS.search(reason(rank_state)))
@@ -90,7 +90,8 @@ def ended_ns(rank_state: RankState) -> int:
 def ended_badly(rank_states: list[RankState]) -> list[int]:
     """Ranks that failed or died: causes first, then the ranks that followed, each by time.
 
-    A peer may notice a death before the collector does, so that the cause is not always the first one.
+    A peer may fail before the collector detects the death that caused it, so time alone does not show the
+    cause.
     """
     ranks = [rank for rank, rank_state in enumerate(rank_states) if rank_state.ended_badly]
     return sorted(ranks, key=lambda rank: (follows(rank_states[rank]), ended_ns(rank_states[rank]), rank))

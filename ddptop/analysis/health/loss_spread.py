@@ -7,9 +7,13 @@ l[r, t] the loss of rank r in step t:
     apart r = median over t of d[r, t]
     noise r = 1.4826 x median over t of |d[r, t] - apart r|   (the normal distribution's sigma)
 
-A rank stands apart when |apart| exceeds three times the larger of its own noise and the median of all
-ranks' noise, five times the median of all ranks' |apart| (where each rank has a level of its own, none
-stands apart), and a tenth of the median |loss|. Medians throughout: heavy tails do not move them.
+A rank stands apart when |apart| exceeds all of these:
+
+- three times the larger of its own noise and the median of all ranks' noise
+- five times the median of all ranks' |apart|: where each rank has its own level, none stands apart
+- a tenth of the median |loss|
+
+Medians are used because heavy tails hardly change them.
 """
 
 from __future__ import annotations
@@ -27,23 +31,23 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column
 
 STEPS = 100
-"""Complete steps that are compared."""
+"""Newest complete steps that are compared."""
 
 MIN_STEPS = 32
-"""Complete steps from which losses are compared."""
+"""Least complete steps to compare losses."""
 
 EVERY = 32
 """Complete steps between two evaluations."""
 
 NOISES, LEVELS, SHARE = 3.0, 5.0, 0.1
-"""How far apart: in sigmas of the difference, in the others' own distances, as a share of the loss."""
+"""The three thresholds: in sigmas of the difference, in the median distance, as a share of the loss."""
 
 HYSTERESIS = 0.6
-"""Share of these thresholds down to which a flagged rank stays flagged: the alert must not flicker."""
+"""A flagged rank stays flagged down to this share of the thresholds, so that the alert does not flicker."""
 
 
 class Apart(NamedTuple):
-    """A rank's loss against the others'; medians over the steps."""
+    """A rank whose loss stands apart: its loss and the other ranks', medians over the steps."""
 
     rank: int
     own: float
@@ -52,9 +56,10 @@ class Apart(NamedTuple):
 
 
 def stands_apart(losses: Column, flagged: frozenset[int] = frozenset()) -> list[Apart]:
-    """Ranks whose losses (steps, ranks) stand apart, the farthest first; `flagged`: those that did before.
+    """Ranks whose losses stand apart, the farthest first.
 
-    Steps with an unknown loss are left out.
+    `losses`: (steps, ranks); `flagged`: ranks that stood apart at the last evaluation. Steps with an
+    unknown loss are left out.
     """
     losses = losses[np.isfinite(losses).all(axis=1)]
     steps, world = losses.shape
@@ -78,7 +83,8 @@ def _apart(losses: Column, rank: int) -> Apart:
 
 
 class LossSpread:
-    """Evaluated every 32 complete steps, so that it does not depend on when frames are built."""
+    """Compares the ranks' losses every 32 complete steps, so that results do not depend on when frames are
+    built."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
@@ -87,7 +93,7 @@ class LossSpread:
         self.restart(0)
 
     def restart(self, world: int) -> None:
-        """New processes: the comparison starts again."""
+        """Begin anew, with new processes."""
         self._losses: Column = np.empty((0, world))
         self._count = 0
         self._apart = []

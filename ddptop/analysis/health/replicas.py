@@ -1,8 +1,8 @@
 """Replica drift: DDP keeps the parameters of all ranks equal; checksums show when they are not.
 
-A check covers some pieces of a model on all ranks of its process group: the checksums that they reported of
-the same pieces after the same step. Of a piece on which they differ, the value of more than half of the ranks
-counts as right; without such a majority no rank is flagged.
+A check compares the checksums of some pieces of a model that all ranks of its process group reported after
+the same step. Where a piece differs, the value of more than half of the ranks counts as right; without such a
+majority no rank is flagged.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from ddptop.protocol.messages import Replica, Scalar
 
 MAX_ANSWERS = 64
-"""Different reports to one check that are kept; equal replicas give one."""
+"""Most different reports that one check keeps; equal replicas give one."""
 
 
 class PieceResult(NamedTuple):
     """The result of a check for one piece."""
 
     reported: frozenset[int]
-    """Ranks that reported it: each takes as many pieces as its budget allows."""
+    """Ranks that reported the piece. Each reports as many pieces as its budget allows."""
     differing: tuple[int, ...]
     """Ranks without the majority's value; all of `reported` without a majority; empty where all are equal."""
     majority: bool
@@ -35,14 +35,14 @@ class PieceResult(NamedTuple):
 
 @dataclass(slots=True)
 class _Answer:
-    """Ranks whose reports agree as far as each goes, with the longest of these reports."""
+    """Ranks whose reports are equal on the pieces that they share, with the longest of these reports."""
 
     values: tuple[int, ...]
     counts: dict[int, int]
     """Rank to number of pieces that it reported."""
 
     def takes(self, rank: int, values: tuple[int, ...]) -> bool:
-        """Add the rank if its report agrees."""
+        """Add the rank if its report is equal on the shared pieces; returns whether it was added."""
         common = min(len(values), len(self.values))
         if values[:common] != self.values[:common]:
             return False
@@ -106,28 +106,31 @@ class Check:
 
 
 OPEN_CHECKS = 8
-"""Incomplete checks of one model; all ranks report a step within about a second."""
+"""Most incomplete checks of one model; all ranks report a step within about a second."""
 
 MAX_PIECES = 4096
-"""Pieces of one model that are tracked."""
+"""Most pieces of one model that are tracked."""
 
 
 class _Key(NamedTuple):
-    """A model on the ranks that reduce its gradients together; empty: all ranks."""
+    """A model and the ranks that reduce its gradients together; no ranks: all."""
 
     model: int
     ranks: tuple[int, ...]
 
 
 class _Equal(NamedTuple):
-    """The last check with a piece equal on the ranks that reported it, and the last one with all ranks."""
+    """The last check in which a piece was equal.
+
+    `step`: on the ranks in `reported`; `full`: on all ranks, None where there was no such check.
+    """
 
     step: int
     reported: frozenset[int]
     full: int | None
 
     def of(self, ranks: tuple[int, ...]) -> int | None:
-        """The last check with the piece equal in which these ranks reported it."""
+        """The step of the last check in which the piece was equal and these ranks reported it."""
         return self.step if self.reported.issuperset(ranks) else self.full
 
 
@@ -136,24 +139,25 @@ class Drift:
     """A piece on which the ranks differ."""
 
     ranks: tuple[int, ...]
-    """Those without the majority's value; all of them without a majority."""
+    """The ranks without the majority's value; without a majority all that reported the piece."""
     majority: bool
     since: int
-    """Step of the first check with the drift."""
+    """Step of the first check in which the piece differed."""
     equal: int | None
-    """Step of the last check with the piece equal; None: none."""
+    """Step of the last check in which it was equal; None: never."""
     since_s: float
 
 
 class Replicas:
-    """Incomplete checks and pieces that differ. Depends on the order of messages alone."""
+    """Collects the checksums of all ranks and tracks pieces that differ; depends on the order of messages
+    alone."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self.restart(0)
 
     def restart(self, world: int) -> None:
-        """New processes: nothing is known of their parameters."""
+        """Begin anew, with new processes."""
         self._open: dict[_Key, dict[tuple[int, int], Check]] = {}
         self._equal: dict[_Key, dict[int, _Equal]] = {}
         self._drifts: dict[tuple[_Key, int], Drift] = {}
@@ -164,7 +168,10 @@ class Replicas:
     def take(
         self, rank: int, replica: Replica, group: tuple[int, ...], present: Set[int], unix_s: float
     ) -> None:
-        """`group`: ranks that hold this model, empty: all. `present`: ranks that have not ended or joined."""
+        """Take a report of checksums.
+
+        `group`: ranks that hold this model, empty: all. `present`: ranks that have neither ended nor joined.
+        """
         if not 0 < replica.pieces <= MAX_PIECES or not 0 < len(replica.values) <= replica.pieces:
             return
         key = _Key(replica.model, group)
@@ -205,7 +212,7 @@ class Replicas:
     def _evaluate(
         self, key: _Key, check: Check, place: tuple[int, int], expected: Set[int], unix_s: float
     ) -> None:
-        """Compare the reports piece by piece, where more than half of the expected ranks have reported."""
+        """Compare the reports for each piece that more than half of the expected ranks have reported."""
         step, first = place
         before = len(self._drifts)
         equal = self._equal.setdefault(key, {})
@@ -240,7 +247,7 @@ class Replicas:
         self._drifts[key, piece] = drift
 
     def _forget(self, key: _Key, pieces: int) -> None:
-        """The model is divided into other pieces now."""
+        """Forget a model that is now divided into other pieces."""
         self._pieces[key] = pieces
         self._open.pop(key, None)
         self._equal.pop(key, None)

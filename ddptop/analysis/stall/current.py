@@ -1,4 +1,4 @@
-"""The present stall: its diagnosis, the stall as frames carry it, and its lines in the log."""
+"""The present stall: its diagnosis, the `Stall` of a frame, and its lines in the log."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from ddptop.protocol.vocabulary import RankStatus
 
 ANSWER_NS = 5 * NS
-"""Time given to the ranks to answer before a missing answer means something."""
+"""Time that the ranks have to answer; before it nothing is concluded from a missing answer."""
 
 MAX_OPERATIONS = 32
-"""Collectives of one rank that are compared: those in progress are among the newest."""
+"""Newest collectives of one rank that are compared; those in progress are among them."""
 
 ALL_THREADS = 2
 """Ranks shown with the stacks of all threads: usually a missing one and one that waits."""
 
 CHECK_NS = NS // 2
-"""Interval between two checks for the log, in the time of the messages: a check loops over all ranks."""
+"""Interval between two checks for the log, by the arrival times of messages: a check loops over all ranks."""
 
 
 def stall_diagnosis(state: RunState, statuses: Sequence[RankStatus], now_ns: int) -> Diagnosis | None:
@@ -128,12 +128,12 @@ class StallLog:
     def __init__(self) -> None:
         self._next_ns = 0
         self._last_since_ns: int | None = None
-        """When the stall at the last check began. A stall is logged at its second check: at the first one the
-        collector may have been held up itself, with messages still unread."""
+        """When the stall seen at the last check began. A stall is logged at its second check: before the
+        first one the collector itself may have been stopped, so that messages are still unread."""
         self._logged: Diagnosis | None = None
 
     def check(self, state: RunState, now_ns: int) -> None:
-        """`now_ns`: when the newest message arrived."""
+        """Log the begin or the end of a stall. `now_ns`: when the newest message arrived."""
         if now_ns < self._next_ns or not state.ranks:
             return
         self._next_ns = now_ns + CHECK_NS
@@ -162,7 +162,7 @@ def _log_stall(state: RunState, diagnosis: Diagnosis, now_ns: int) -> None:
 
 
 def _log_end(state: RunState, logged: Diagnosis, now_ns: int) -> None:
-    """Only where the run goes on: the end of the run and the restart of a rank are logged as such."""
+    """Log that the run continues, unless the run has ended or a rank exits, which are logged as such."""
     running = [rank for rank in state.ranks if rank.running]
     moved_ns = min((rank.moved_ns for rank in running), default=logged.since_ns)
     ended = state.run is not None and state.run.state != "live"

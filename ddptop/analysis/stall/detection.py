@@ -1,7 +1,7 @@
-"""Detects a stall: the step of some rank takes longer than anything expected explains. And rank states.
+"""Detects a stall, in which the step of some rank takes longer than allowed, and the state of each rank.
 
-How long a step has taken is read from the rank's own clock, which it sends with steps and heartbeats, and
-from the time since its last message. Arrival times would mislead: the collector may have been stopped.
+The duration of a step is measured by the rank's own clock, which it sends with steps and heartbeats, and by
+the time since its last message. Arrival times would be wrong where the collector was stopped.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ STALL_STEPS = 10
 """A step may take this many median steps before it counts as a stall."""
 
 FIRST_STEP = 4
-"""Factor before the first step has finished: compilation and first batches take longer."""
+"""Factor of `stall_s` until the first step has finished: compilation and first batches take longer."""
 
 COMPILE_GRACE_NS = 10 * NS
-"""A rank that compiles is asked again before it is shown as stalled, so that its state does not flicker."""
+"""Added to the limit of a rank that compiles: it is asked again before it is shown as stalled."""
 
 IN_STEP = (Phase.FORWARD, Phase.BACKWARD)
-"""Once some ranks have finished, the others wait for them only in these phases."""
+"""After some ranks have finished, the others wait for them only in these phases."""
 
 
 def stalled_since(state: RunState, now_ns: int, *, grace_ns: int = 0) -> int | None:
@@ -65,7 +65,8 @@ def _step_ns(state: RunState, rank: RankState, now_ns: int) -> int:
 
 
 def stall_limit_ns(state: RunState) -> int:
-    """How long a step may take: max(stall_s, 10 median steps); before the first one four times stall_s."""
+    """How long a step may take: max(stall_s, 10 median steps); until the first step has finished 4
+    stall_s."""
     least_ns = state.stall_s * NS
     if state.complete_step is None and min(rank.step for rank in state.ranks) == 0:
         return int(FIRST_STEP * least_ns)

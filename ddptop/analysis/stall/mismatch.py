@@ -1,8 +1,9 @@
 """The collectives that ranks are in, and mismatches: ranks in different ones at the same sequence number.
 
-A mismatch stalls the run, or kills a rank: gloo aborts where a peer sends more bytes than were expected. Seen
-with torch 2.13: `op.preamble.length <= op.nbytes. 2000 vs 1000` from a gloo thread, SIGABRT without a Python
-exception; the other rank then fails with `Connection reset by peer`, or torchrun ends it first.
+A mismatch stalls the run, or kills a rank: gloo aborts where a peer sends more bytes than it expects. With
+torch 2.13 a gloo thread fails with `op.preamble.length <= op.nbytes. 2000 vs 1000`, and SIGABRT ends the
+process without a Python exception. The other rank then fails with `Connection reset by peer`, or torchrun
+ends it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ddptop.protocol.evidence import Evidence, Operation
 
 UNEQUAL_BY_NATURE = ("gather", "scatter", "all_to_all", "alltoall", "send", "recv")
-"""Collectives whose ranks may give tensors of different sizes: only the name is compared."""
+"""Collectives whose ranks may pass tensors of different sizes: only their names are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,10 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """`sides`: at least two, the smallest first."""
+    """Ranks of one process group in different collectives at one sequence number.
+
+    `sides`: at least two, the smallest first.
+    """
 
     group: str
     sequence: int
@@ -46,7 +50,8 @@ class Mismatch:
 
 
 def pending_operation(answer: Evidence | None, group: str | None = None) -> Operation | None:
-    """The earliest collective that it has launched and that has not completed."""
+    """The earliest collective that a rank has launched and that has not completed; `group` None: in any
+    group."""
     waiting = [
         op for op in (answer.operations if answer else ()) if not op.done and group in (None, op.group)
     ]
@@ -67,9 +72,9 @@ def operation_name(op: Operation) -> str:
 
 
 def find_mismatch(recorded: Iterable[tuple[int, Sequence[Operation]]]) -> Mismatch | None:
-    """The first collective in which ranks of a group differ and that has not completed on all of them.
+    """The first sequence number at which ranks of a group are in different collectives, not completed on all.
 
-    `recorded`: (rank, the entries of its flight recorder). Coalesced calls have one number and are skipped.
+    `recorded`: (rank, the entries of its flight recorder). Coalesced calls share a number and are skipped.
     """
     by_number: dict[tuple[str, int], list[tuple[int, Operation]]] = defaultdict(list)
     for rank, operations in recorded:
@@ -89,7 +94,7 @@ def _sides(entries: Sequence[tuple[int, Operation]]) -> tuple[Side, ...]:
     sides: dict[tuple[str, ...], list[tuple[int, Operation]]] = defaultdict(list)
     for rank, op in entries:
         sides[_signature(op)].append((rank, op))
-    # Of two equal sides the one without rank 0 comes first: that one is the reference.
+    # Of two sides of equal size the one without rank 0 comes first: the side of rank 0 is the reference.
     ordered = sorted(sides.values(), key=lambda side: (len(side), -min(rank for rank, _ in side)))
     return tuple(Side(tuple(sorted(rank for rank, _ in side)), side[0][1]) for side in ordered)
 
@@ -100,7 +105,7 @@ def _signature(op: Operation) -> tuple[str, ...]:
 
 
 class FatalSide(NamedTuple):
-    """What a rank of a fatal mismatch was in; empty texts are unknown."""
+    """The collective and the call that a rank of a fatal mismatch was in; empty: unknown."""
 
     rank: int
     operation: str
@@ -114,9 +119,9 @@ class FatalSide(NamedTuple):
 def fatal_mismatch(
     ranks: Sequence[RankState], ended: Sequence[int], followers: Sequence[int]
 ) -> list[FatalSide]:
-    """Both sides of the mismatch that killed a rank, or its own one; empty: no rank was aborted so.
+    """Both sides of a mismatch that killed a rank, or only that rank's; empty: no mismatch killed a rank.
 
-    `ended`: ranks that failed or died, the cause first; `followers`: those of them that failed because of it.
+    `ended`: ranks that failed or died, the cause first; `followers`: those that failed because of it.
     """
     if not ended or not _aborted_in_collective(ranks[ended[0]]):
         return []

@@ -23,7 +23,7 @@ DEFAULT_GROUP = "0"
 
 
 def answer_since(rank_state: RankState, since_ns: int) -> Evidence | None:
-    """The rank's answer since the stall began; an older one is about another stall."""
+    """The rank's answer if it came after the stall began; an older answer is about another stall."""
     return (
         rank_state.evidence if rank_state.evidence is not None and rank_state.evidence_ns > since_ns else None
     )
@@ -38,7 +38,7 @@ def sequence_of(rank_state: RankState, group: str, answer: Evidence | None) -> i
 
 
 def device_report(event: Event, t_ns: int) -> DeviceReport:
-    """The state of a GPU from an Event("device"); what is malformed is left empty."""
+    """The state of a GPU from an Event("device"); malformed fields are left empty."""
     state, phase, error = (str(event.fields.get(name) or "") for name in ("state", "phase", "error"))
     bucket = event.fields.get("bucket")
     known = cast("DeviceState", state), event.step, cast("RankPhase", phase)
@@ -46,9 +46,10 @@ def device_report(event: Event, t_ns: int) -> DeviceReport:
 
 
 def device_since(rank_state: RankState, since_ns: int) -> DeviceReport | None:
-    """The state of the rank's GPU, if reported since the stall began.
+    """The state of the rank's GPU if it was reported after the stall began.
 
-    In a step without bucket detail, the flight recorder may show that no all-reduce is in progress.
+    In a step without bucket detail the events alone do not separate compute from an all-reduce (`either`). If
+    the flight recorder shows that all collectives have completed, it is `compute`.
     """
     device = rank_state.device
     if device is None or device.t_ns <= since_ns:
@@ -69,7 +70,7 @@ def rank_position(
     group: str = DEFAULT_GROUP,
     all_threads: bool = True,
 ) -> RankPosition:
-    """The rank at a stall that began at `since_ns`, or at its exit.
+    """The position of a rank at a stall that began at `since_ns`, or at its exit.
 
     `group`: the process group of the stall; `all_threads`: with the stacks of all threads.
     """
@@ -123,9 +124,10 @@ def deaths(state: RunState, now_ns: int) -> tuple[Death, ...]:
 
 
 def ended_step(state: RunState, rank: int) -> int:
-    """The step in which a rank ended; its last message on that may be half a second old.
+    """The step in which a rank ended.
 
-    Where all ranks share one process group, no other can be more than a step ahead of it.
+    Its last message may be half a second old. Where all ranks share one process group, no other rank can be
+    more than a step ahead of it, which gives a lower bound.
     """
     step = state.ranks[rank].step
     if state.groups.only(len(state.ranks)) is None:

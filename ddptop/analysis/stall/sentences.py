@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ddptop.protocol.evidence import Stack
 
 MAX_DETAILED = 3
-"""Ranks that get lines of their own."""
+"""Ranks that have lines of their own."""
 
 _WAITS = re.compile(r"\.(item|tolist|cpu|numpy|nonzero|synchronize)\(|\bsynchronize\(|\b(float|int|bool)\(")
 """Calls in the user's code that wait for the device."""
@@ -55,7 +55,7 @@ def sentence(state: RunState, diagnosis: Diagnosis) -> str:
 
 
 def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
-    """The same for the verdict line: `rank 1 is missing: not in all_reduce 3 of step 12,480`."""
+    """The short sentence, for the verdict: `rank 1 is missing: not in all_reduce 3 of step 12,480`."""
     ranks = state.ranks
     if diagnosis.kind == "asking":
         rest = (
@@ -92,7 +92,7 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
 
 
 def detail(state: RunState, diagnosis: Diagnosis, positions: Sequence[RankPosition]) -> tuple[str, ...]:
-    """Which ranks wait in which collective, and where the missing ranks are: a line each."""
+    """Lines about the ranks: which wait, and where the missing ones are."""
     lines = []
     if diagnosis.waiting and diagnosis.kind in ("missing", "dead", "device") and not diagnosis.outside:
         who = ranks_phrase(diagnosis.waiting, len(state.ranks))
@@ -170,7 +170,7 @@ def _collective(state: RunState, diagnosis: Diagnosis) -> str:
 
 
 def _sides(mismatch: Mismatch, world: int) -> str:
-    """`rank 1 calls broadcast where ranks 0 2 3 call all_reduce`, or the sizes where the names agree."""
+    """`rank 1 calls broadcast where ranks 0 2 3 call all_reduce`; with sizes where the names are equal."""
     names = {operation_name(side.operation) for side in mismatch.sides}
     parts = []
     for side in mismatch.sides:
@@ -244,7 +244,7 @@ def device_phrase(device: DeviceReport | None) -> str:
 
 
 def device_lines(rank_state: RankState, since_ns: int) -> list[str]:
-    """Whether a rank's host or its GPU makes no progress, from its events and its stack: a line each."""
+    """Lines about whether a rank's host or its GPU makes no progress, from its CUDA events and its stack."""
     answer = answer_since(rank_state, since_ns)
     lines = [
         device_phrase(device_since(rank_state, since_ns)),
@@ -254,7 +254,7 @@ def device_lines(rank_state: RankState, since_ns: int) -> list[str]:
 
 
 def stuck_phrase(rank_states: Sequence[RankState], ranks: Sequence[int], since_ns: int) -> str:
-    """`the GPU of rank 2 makes no progress in backward of step 30`: where the first of them is."""
+    """`the GPU of rank 2 makes no progress in backward of step 30`; the phase is that of the first rank."""
     single = len(ranks) == 1
     gpus = f"the GPU{'' if single else 's'} of {ranks_phrase(ranks, len(rank_states))}"
     device = device_since(rank_states[ranks[0]], since_ns)

@@ -1,4 +1,4 @@
-"""Bucket detail of complete steps: cells of all ranks to the figures of METRICS, many steps at once."""
+"""Computes the figures of METRICS.md from the bucket detail of complete steps, many steps at once."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Timing:
     lanes: int
     aligned: bool
     shift: Column
-    """(n, ranks) the rank's own begin of the step on that common clock; 0 where there is none."""
+    """(n, ranks) each rank's own begin of the step on the common clock; 0 where there is none."""
 
 
 class Met(NamedTuple):
-    """When each all-reduce began and had all its ranks, (launches, n, ranks), beside `Timing`'s ends."""
+    """Start and last arrival of each all-reduce, (launches, n, ranks); the ends are in `Timing`."""
 
     start: Column
     arrival: Column
@@ -52,7 +52,7 @@ class Waits(NamedTuple):
     collective: Column
     """Length of the union of this rank's collectives."""
     wait: Column
-    """Time in which at least one of them lacked a rank."""
+    """Time in which some rank had not arrived at one of them or more."""
     transfer: Column
     """Time in which at least one of them transferred bytes. With several lanes it may overlap with `wait`."""
     exposed: Column
@@ -66,37 +66,40 @@ class StepFigures:
     met: Met
     waits: Waits
     lateness: Column
-    """(n, ranks), as the next, at the step's deciding all-reduce: the one with the largest arrival skew."""
+    """(n, ranks) at the step's deciding all-reduce, the one with the largest arrival skew."""
     arrival: Column
-    """How long after the first one the rank arrived there."""
+    """(n, ranks) time from the first rank's arrival there to this rank's."""
     spread: Column
-    """(n, ranks) how much later than the first this rank saw the ends, summed over its all-reduces."""
+    """(n, ranks) time from the first rank's end stamp to this rank's, summed over its all-reduces."""
     skew: Column
     """(n,) arrival skew at the deciding all-reduce."""
     last: Column
     """(n,) rank that came last there; -1: none, clocks too inaccurate or a lone rank."""
     recoverable: Column
-    """(n,) what the step had been shorter by, had the last arrivals come at the second-latest time."""
+    """(n,) time saved if each last arrival had come at the second-latest time."""
     half: Column
-    """(n,) and had the later half of the ranks come no later than the others."""
+    """(n,) time saved if the later half of the ranks had come with the latest of the others."""
     hidden: Column
-    """(n,) and by, had all communication been hidden: no more than the least exposed rank's share."""
+    """(n,) time saved if all communication had been hidden: the least exposed communication of any rank."""
     both: Column
+    """(n,) time saved by `recoverable` and hidden communication together."""
     contradiction: Column
-    """(n,) how long before the last arrival some rank saw the end: not positive, unless clocks are wrong."""
+    """(n,) how long before the last arrival some rank stamped the end; positive only if clocks are wrong."""
     bucket_collective: Column
-    """(n, launches), as the five that follow: mean over ranks."""
+    """(n, launches) mean over ranks; so are `bucket_wait`, `bucket_transfer` and `bucket_spread`."""
     bucket_wait: Column
     bucket_transfer: Column
     bucket_spread: Column
     bucket_skew: Column
+    """(n, launches) arrival skew."""
     bucket_last: Column
+    """(n, launches) the rank that came last; -1: none."""
 
 
 def launched(step: CompleteStep) -> tuple[int, ...] | None:
     """The bucket numbers that every rank launched in this step, in order; None without complete detail.
 
-    It is complete when all ranks that still had inputs sent detail of the same layout and sequence.
+    Detail is complete when all ranks with inputs sent it, with the same layout and order.
     """
     numbers: tuple[int, ...] | None = None
     layout = -1
@@ -148,15 +151,15 @@ def timing(
 
 
 def apart(t: Timing) -> Timing:
-    """The same with each rank on its own time, as if the clocks could not be compared."""
+    """`t` with each rank on its own time, as if the clocks could not be compared."""
     ready, end = t.ready - t.shift, t.end - t.shift
     return Timing(t.numbers, ready, end, t.lanes, False, np.zeros_like(t.shift))
 
 
 def meet(t: Timing) -> Met:
-    """Starts and last arrivals."""
-    # A callback may stamp an end many ms late, and never early. So on a shared clock the first end
-    # seen frees a lane on all ranks, and arrivals differ by ready stamps alone.
+    """Compute starts and last arrivals."""
+    # A callback may stamp an end many ms late, but never early. So on a shared clock a lane is free on all
+    # ranks from the first end stamp on, and arrivals differ by ready stamps alone.
     if not t.aligned:
         start = formulas.starts(t.ready, t.end, t.lanes)
         return Met(start, formulas.clock_free_arrival(start, t.end))
@@ -165,7 +168,7 @@ def meet(t: Timing) -> Met:
 
 
 def waits(ready: Column, met: Met, end: Column) -> Waits:
-    """Wait and transfer of each rank over all its launches; those of other ranks are NaN in it."""
+    """Wait and transfer of each rank over all its launches. Launches of other ranks are NaN in its column."""
     start, arrival = met
     unknown: Mask = np.any(np.isnan(end) & ~np.isnan(ready), axis=0) | np.isnan(ready).all(axis=0)
     return Waits(
@@ -178,9 +181,9 @@ def waits(ready: Column, met: Met, end: Column) -> Waits:
 
 
 def together(world: int, pieces: Sequence[tuple[Sequence[int], Timing, Met]]) -> Waits:
-    """The same of ranks that are in several process groups: their intervals united, nothing counted twice.
+    """`waits` of ranks that are in several process groups: the union of intervals, so nothing counts twice.
 
-    Each piece: the ranks of a group, and its all-reduces. Ranks of no group are NaN.
+    `pieces`: the ranks of each group, and its all-reduces. Ranks in no group are NaN.
     """
     steps = pieces[0][1].ready.shape[1]
     launches = sum(len(t.numbers) for _, t, _ in pieces)
@@ -188,7 +191,7 @@ def together(world: int, pieces: Sequence[tuple[Sequence[int], Timing, Met]]) ->
     at = 0
     for ranks, t, met in pieces:
         rows, columns = slice(at, at + len(t.numbers)), list(ranks)
-        # Back on the rank's own time: each group counts from its own members' first begin.
+        # On each rank's own time again, because each group counts from the first begin of its members.
         for whole, values in ((ready, t.ready), (end, t.end), (start, met.start), (arrival, met.arrival)):
             whole[rows, :, columns] = values - t.shift
         at += len(t.numbers)
@@ -196,7 +199,7 @@ def together(world: int, pieces: Sequence[tuple[Sequence[int], Timing, Met]]) ->
 
 
 def figures(t: Timing) -> StepFigures:
-    """Everything above, vectorised over steps and ranks."""
+    """Compute all figures, vectorized over steps and ranks."""
     met = meet(t)
     start, arrival = met
     first_end = np.fmin.reduce(t.end, axis=-1)
@@ -229,7 +232,7 @@ def figures(t: Timing) -> StepFigures:
 
 
 def _known(values_us: Column, unknown: Mask) -> Column:
-    """Milliseconds; NaN for a rank of which some end is unknown (or that had joined)."""
+    """In milliseconds; NaN for a rank with an unknown end, or that had joined."""
     return np.where(unknown, np.nan, values_us / US_PER_MS)
 
 
@@ -255,7 +258,7 @@ class _Decided(NamedTuple):
 
 
 def _decided(start: Column, aligned: bool) -> _Decided:
-    """What happened at each step's deciding all-reduce."""
+    """Lateness, arrival, skew and last arriver at each step's deciding all-reduce."""
     _, steps, ranks = start.shape
     if not aligned:
         unknown = np.full((steps, ranks), np.nan)
@@ -270,7 +273,7 @@ def _decided(start: Column, aligned: bool) -> _Decided:
 
 
 class _Gains(NamedTuple):
-    """(n,) ms that a step loses to its last arrivals, to its later half, and to the last and to exposed
+    """(n,) ms that a step loses: to its last arrivals, to its later half, and to last arrivals and exposed
     communication together."""
 
     recoverable: Column
@@ -279,10 +282,10 @@ class _Gains(NamedTuple):
 
 
 def _what_if(t: Timing, transfer: Column) -> _Gains:
-    """What a step had been shorter by.
+    """The time that each step would have saved.
 
-    All compare the same little model with and without, so that its errors cancel: arrivals as they were
-    or earlier, then lanes and transfer times as measured.
+    Each figure is a difference of two results of one model (`formulas.replay`), so that its errors cancel:
+    arrivals as they were or earlier, lanes and transfer times as measured. `transfer`: (launches, n).
     """
     _, steps, ranks = t.ready.shape
     if not t.aligned:

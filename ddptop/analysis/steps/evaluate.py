@@ -1,4 +1,4 @@
-"""Complete steps evaluated, in batches: into windows, history and the flagged straggler."""
+"""Evaluates complete steps in batches, into windows, history and the flagged straggler."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column
 
 BATCH_STEPS, BATCH_CELLS = 128, 2**18
-"""Steps are evaluated when there are so many of them, or so many integers in them: numpy's cost per call is
-shared, and what waits and the arrays made of it stay at a few MB."""
+"""Steps are evaluated when this many of them wait, or this many integers in them: steps share numpy's cost
+per call, and the waiting steps and their arrays take a few MB."""
 
 
 class StepEvaluation:
@@ -43,7 +43,7 @@ class StepEvaluation:
     def take(self, step: CompleteStep) -> None:
         """Add the next complete step."""
         state = self._state
-        if self._figures is not state.figures:  # ranks restarted; nothing of the steps before waits any more
+        if self._figures is not state.figures:  # ranks restarted; no step from before is waiting
             self._figures = state.figures
             self._splitter.restart(state.figures.world)
             self._compared = None
@@ -68,7 +68,7 @@ class StepEvaluation:
         return found
 
     def settle(self) -> None:
-        """Evaluate all that was taken."""
+        """Evaluate all steps that wait."""
         if not self._waiting:
             return
         steps, self._waiting, self._cells = self._waiting, [], 0
@@ -122,7 +122,7 @@ class StepEvaluation:
         columns: Column,
         points: dict[str, Column],
     ) -> None:
-        """Consecutive detailed steps of one kind; `run` are their indices."""
+        """Evaluate consecutive detailed steps of one kind; `run`: their indices in `divided`."""
         figures, steps = self._figures, [divided[i] for i in run]
         numbers, times = points["step"], points["time_s"]
         window = figures.detail
@@ -151,7 +151,7 @@ class StepEvaluation:
             at = stop
 
     def _note_flag(self, step: float, time_s: float) -> None:
-        """Log when another rank is flagged from here on, or none any more."""
+        """Log when the flag goes to another rank, or to none."""
         figures, window, log = self._figures, self._figures.detail, self._state.log
         rank = None if window is None or window.flagged is None else window.flagged.global_rank
         if rank == figures.straggler:
@@ -168,8 +168,8 @@ class StepEvaluation:
             log.add(now_s, "straggler", text, severity="warning", rank=rank, step=int(step))
 
     def _check_clocks(self, window: DetailWindow, step: float, time_s: float) -> None:
-        """Log when the collectives begin to contradict the clocks: some rank saw an end before the last of
-        the others had arrived, by more than offsets and timers can be wrong."""
+        """Log when the collectives begin to contradict the clocks: a rank stamped an end earlier than the
+        last arrival, by more than the bound of offsets and timers."""
         now = any(scope.contradicted for scope in window.scopes.values())
         if now and not self._figures.contradicted:
             now_s = self._state.started_ns / NS + float(time_s)
@@ -179,7 +179,7 @@ class StepEvaluation:
 
 
 _PHASES_OF = itemgetter(*range(1, 6))
-"""Wall and phases of a StepRow."""
+"""Gets wall time and phases of a StepRow."""
 
 
 def _columns(steps: list[CompleteStep]) -> Column:

@@ -1,4 +1,4 @@
-"""Detailed steps evaluated: from the reported times of every bucket to the rings of a `DetailWindow`.
+"""Evaluates detailed steps: from the reported times of every bucket to the rings of a `DetailWindow`.
 
 Consecutive steps of one kind are evaluated together. They are added in chunks, each up to the next evaluation
 of the flag rules.
@@ -36,20 +36,20 @@ BUSBW, BUSBW_FREE = DETAIL_SCALARS.index("busbw"), DETAIL_SCALARS.index("free_bu
 
 
 class GroupFigures(NamedTuple):
-    """One process group in n detailed steps, with what its rings take: (columns, n, ...)."""
+    """One process group in n detailed steps, and the values for its rings: (columns, n, ...)."""
 
     window: ScopeWindow
     timing: Timing
     found: StepFigures
     free: StepFigures | None
-    """Without comparing clocks; None where all is on one host."""
+    """The same figures without comparing clocks; None where all ranks are on one host."""
     ranks: Column
     group: Column
     bucket: Column
 
 
 class DetailFigures(NamedTuple):
-    """n detailed steps, with what the rings of all ranks take: (columns, n, ...)."""
+    """n detailed steps, and the values for the rings of all ranks: (columns, n, ...)."""
 
     groups: tuple[GroupFigures, ...]
     waits: Waits
@@ -67,7 +67,7 @@ class DetailFigures(NamedTuple):
 
 
 def kind_of(step: DividedStep) -> Kind:
-    """With nothing launched where no process group has bucket detail of all its ranks."""
+    """The kind of a step; nothing is `launched` where no process group has bucket detail of all its ranks."""
     found = []
     for i, (part, compared) in enumerate(zip(step.parts, step.compared, strict=True)):
         numbers = bucket_times.launched(part.step)
@@ -77,7 +77,7 @@ def kind_of(step: DividedStep) -> Kind:
 
 
 def needs_new_window(window: DetailWindow | None, step: DividedStep, kind: Kind) -> bool:
-    """Whether layouts or process groups are others than so far: baselines start again."""
+    """Whether layouts or process groups have changed, so that a new window begins."""
     if window is None or kind.version != window.version:
         return True
     parts = (step.parts[i] for i, *_ in kind.launched)
@@ -92,9 +92,10 @@ def evaluate_detail(
     columns: Column,
     points: Column,
 ) -> DetailFigures:
-    """Consecutive steps of one kind; (wall and PHASES, n, ranks) in ms, history points (n,).
+    """Evaluate n consecutive steps of one kind.
 
-    `backend`: of process groups that did not report theirs.
+    `columns`: (wall and PHASES, n, ranks) in ms; `points`: (n,) history points; `backend`: of process groups
+    that did not report theirs.
     """
     world = columns.shape[-1]
     groups = [
@@ -143,9 +144,10 @@ def figures_of_group(
     wall: Column,
     compared: Sequence[Comparison],
 ) -> GroupFigures:
-    """What the rings of one process group take of n steps: (n, ranks) of this group, compared step by step.
+    """The values of n steps for the rings of one process group.
 
-    `free`: the same steps without comparing clocks; None where all is on one host.
+    `free`: the figures without comparing clocks; None where all ranks are on one host. `wall`: (n, ranks of
+    the group); `compared`: one per step.
     """
     bounds = {id(one): one.bound_ms() for one in {id(one): one for one in compared}.values()}
     bound = np.stack([bounds[id(one)] for one in compared])
@@ -162,7 +164,7 @@ def figures_of_group(
 def _per_bucket(
     window: ScopeWindow, numbers: tuple[int, ...], found: StepFigures, free: StepFigures | None
 ) -> Column:
-    """(columns, n, buckets). A bucket that went out several times in a step counts with its last time."""
+    """(columns, n, buckets). Of a bucket launched several times in a step the last all-reduce counts."""
     values = np.full((len(BUCKET_COLUMNS), len(found.last), len(window.buckets)), np.nan)
     for i, name in enumerate(BUCKET_COLUMNS):
         source = found
@@ -182,8 +184,11 @@ def figures_of_detail(
     columns: Column,
     points: Column,
 ) -> DetailFigures:
-    """What the rings of all ranks take of n steps: of their history points (n,), their wall and PHASES
-    (.., n, ranks), their waits, and their process groups, with and without comparing clocks."""
+    """The values of n steps for the rings of all ranks.
+
+    `points`: (n,) history points; `columns`: (wall and PHASES, n, ranks); `free`: the waits without comparing
+    clocks.
+    """
     kept = [getattr(waits, name) for name in WAITS]
     computed = columns[3] - waits.exposed
     phases = [columns[1], columns[2], computed, columns[4], columns[5]]
@@ -203,8 +208,8 @@ def figures_of_detail(
 
 
 def _gained(wall: Column, groups: Sequence[tuple[ScopeWindow, Column]]) -> Column:
-    """(n,) how much shorter the median over ranks of the (n, ranks) step times were, had the steps of each
-    process group been so much (n,) shorter."""
+    """(n,) decrease of the median over ranks of the step times `wall` (n, ranks) if the steps of each process
+    group were shorter by its gain (n,)."""
     less = np.zeros_like(wall)
     for window, gain in groups:
         less[:, window.members] = np.maximum(less[:, window.members], gain[:, None])
@@ -220,8 +225,8 @@ def _overlap(waits: Waits) -> Column:
 
 
 def _busbw(groups: Sequence[tuple[GroupFigures, StepFigures]]) -> Column:
-    """All bytes of the step over the time of its transfers (mean over ranks), with the bus factor; the mean
-    over process groups."""
+    """(n,) busbw: bytes of the step over its transfer time (mean over ranks), times the bus factor; mean over
+    process groups."""
     each = []
     for one, found in groups:
         sizes = [one.window.buckets[number].wire_bytes for number in one.timing.numbers]
@@ -234,7 +239,7 @@ def _busbw(groups: Sequence[tuple[GroupFigures, StepFigures]]) -> Column:
 def add_detail(
     window: DetailWindow, figures: DetailFigures, first: int, points: Column, steps: Column
 ) -> tuple[int, bool]:
-    """Add evaluated steps from `first` on, up to the next evaluation of the flag rules or the end of the run.
+    """Add evaluated steps from `first` up to the next evaluation of the flag rules, at most all of them.
 
     `points`, `steps`: (n,) history points and step numbers. Returns where it stopped, and whether the rules
     were evaluated.
@@ -263,7 +268,8 @@ def add_detail(
 def _rules_are_due(steps: Column, before: int) -> Mask:
     """(n,) whether the rules are evaluated after these detailed steps; `before`: the detailed step before.
 
-    By step number, not by how many were read: the evaluations are the same however a moment was reached.
+    This depends on step numbers, not on how many steps were read, so that a replay from any position
+    evaluates at the same steps.
     """
     previous = np.concatenate([[before], steps[:-1]])
     every = steps // np.maximum(steps - previous, 1) % EVERY == EVERY - 1

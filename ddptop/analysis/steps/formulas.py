@@ -1,8 +1,8 @@
 """The formulas of one bucket all-reduce and of one step, as pure functions over arrays.
 
-Shapes: `launches` are the all-reduces of a step in order of launch, so an array is
-(launches, ..., ranks) with the rank axis last, or (..., ranks) where one value per step is meant.
-Times are in one unit on one clock (a host's), NaN where a rank has none. Words as in METRICS.md.
+Shapes: an array is (launches, ..., ranks), where `launches` are the all-reduces of a step in order of launch,
+or (..., ranks) with one value per step. Times are in one unit on one clock, NaN where a rank has none. Words
+are those of METRICS.md.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def lanes_of(backend: str | None) -> int:
 def starts(ready: Column, end: Column, lanes: int) -> Column:
     """Start of every all-reduce: ready, or the moment at which the earliest lane is free.
 
-    `ready` is (launches, ...); `end` has the same shape, or lacks the rank axis for ends all ranks share.
-    An unknown end frees its lane at once. A collective that was seen to end had started by then.
+    `ready` is (launches, ...); `end` has the same shape, or no rank axis where all ranks share the ends.
+    After an unknown end the lane is free at once. A start is never later than its end.
     """
     start = np.empty_like(ready)
     free = np.full((lanes, *ready.shape[1:]), -np.inf)
@@ -46,20 +46,20 @@ def starts(ready: Column, end: Column, lanes: int) -> Column:
 
 
 def last_arrival(start: Column, end: Column) -> Column:
-    """The moment the last rank has arrived, (launches, ...): never later than the first end seen of it."""
+    """When the last rank has arrived, (launches, ...); never later than the first end on any rank."""
     return np.asarray(np.fmin(np.fmax.reduce(start, axis=-1), np.fmin.reduce(end, axis=-1)))
 
 
 def clock_free_arrival(start: Column, end: Column) -> Column:
-    """The same on each rank's own clock, (launches, ..., ranks), where clocks cannot be compared.
+    """The last arrival on each rank's own clock, (launches, ..., ranks), where clocks cannot be compared.
 
-    X' = min over ranks of D: the transfer can have taken no longer than the shortest collective.
+    X' = min over ranks of D: the transfer took at most as long as the shortest collective.
     """
     return np.asarray(end - np.fmin.reduce(end - start, axis=-1)[..., None])
 
 
 def wait(start: Column, arrival: Column) -> Column:
-    """W = max(0, A - s): what a rank lost to a slower one."""
+    """W = max(0, A - s): the time that a rank lost to slower ranks."""
     return np.maximum(arrival - start, 0.0)
 
 
@@ -87,7 +87,7 @@ def exposed(ready: Column, end: Column) -> Column:
 
 
 def exposed_wait(ready: Column, start: Column, arrival: Column) -> Column:
-    """The part of the exposed communication in which some all-reduce still lacked a rank."""
+    """The part of the exposed communication in which some rank had not arrived at an all-reduce."""
     computed = np.fmax.reduce(ready, axis=0)
     return union(np.fmax(start, computed), arrival)
 
@@ -95,7 +95,7 @@ def exposed_wait(ready: Column, start: Column, arrival: Column) -> Column:
 def median_of_others(values: Column) -> Column:
     """For each element of the last axis the median of all the *others*; NaN elements are left out.
 
-    Over all of them, a pair would show half of the truth on each.
+    The median of all elements would show only half of the difference between two ranks.
     """
     ordered = np.sort(values, axis=-1)
     others = np.maximum((~np.isnan(values)).sum(axis=-1, keepdims=True) - 1, 0)
@@ -117,7 +117,7 @@ def lateness(start: Column) -> Column:
 
 
 def second_latest(times: Column) -> Column:
-    """The latest but one along the last axis, NaN aside; of a lone rank its own time."""
+    """The second-latest time along the last axis, without NaN; with a single rank its own time."""
     if times.shape[-1] < 2:
         return np.asarray(times[..., 0])
     filled = np.where(np.isnan(times), -np.inf, times)
@@ -127,20 +127,20 @@ def second_latest(times: Column) -> Column:
 
 
 def middle_latest(times: Column) -> Column:
-    """Of n times along the last axis the latest but n // 2: the latest of the others, where up to half are
-    late together. NaN aside; NaN where nothing is left."""
+    """The latest of n times along the last axis without the n // 2 largest, for up to half of the ranks that
+    are late together. Without NaN; NaN where nothing is left."""
     ordered = np.sort(times, axis=-1)  # sorts NaN to the end
     known = (~np.isnan(times)).sum(axis=-1, keepdims=True)
     return np.asarray(np.take_along_axis(ordered, np.maximum(known - 1 - known // 2, 0), axis=-1)[..., 0])
 
 
 def recoverable(start: Column) -> Column:
-    """A - second latest s of each all-reduce: what fixing only the last arriver would give back."""
+    """A - second latest s of each all-reduce: the time saved if the last arriver came second latest."""
     return np.asarray(np.fmax.reduce(start, axis=-1) - second_latest(start))
 
 
 def replay(arrival: Column, transfer: Column, lanes: int) -> Column:
-    """When the last of a step's all-reduces ends, given last arrivals and transfer times (launches, ...)."""
+    """When the last all-reduce of a step ends, from last arrivals and transfer times (launches, ...)."""
     free = np.full((lanes, *arrival.shape[1:]), -np.inf)
     for i in range(len(arrival)):
         free[0] = np.maximum(arrival[i], free[0]) + transfer[i]
@@ -170,7 +170,7 @@ def relative_scores(self_ms: Column) -> Column:
 
 
 def quantile(values: Column, share: float) -> Column:
-    """The element below which `share` of the last axis lies, NaN aside; NaN where nothing is left."""
+    """The element below which `share` of the last axis lies, without NaN; NaN where nothing is left."""
     size = values.shape[-1]
     if not size:
         return np.full(values.shape[:-1], np.nan)
@@ -181,7 +181,7 @@ def quantile(values: Column, share: float) -> Column:
 
 
 def mean(values: Column) -> Column:
-    """Mean along the last axis, NaN elements aside; NaN where nothing is left."""
+    """Mean along the last axis without NaN; NaN where nothing is left."""
     known = ~np.isnan(values)
     count = known.sum(axis=-1)
     total = np.where(known, values, 0.0).sum(axis=-1)
@@ -189,14 +189,16 @@ def mean(values: Column) -> Column:
 
 
 SURE_FEW = 15.0
-"""n independent steps must be (1 + SURE_FEW / n) times as certain, about what Student's t asks of n."""
+"""n independent steps must reach (1 + SURE_FEW / n) times the certainty of many, roughly as in Student's
+t."""
 
 
 def certainty(values: Column) -> float:
-    """Mean over standard error of a series in time, less where it rests on few steps (SURE_FEW).
+    """Mean divided by standard error of a time series, reduced where it has few steps (SURE_FEW).
 
-    n steps that resemble their neighbours with correlation r count as n (1 - r) / (1 + r) others (Bartlett).
-    r is corrected for being read from few steps (Kendall); outliers count as far as the quartiles let them.
+    With correlation r between neighbours, n steps count as n (1 - r) / (1 + r) independent ones (Bartlett). r
+    is corrected for its bias with few steps (Kendall). Outliers are clipped at two interquartile ranges
+    outside the quartiles.
     """
     values = values[~np.isnan(values)].astype(np.float64)
     if len(values) < 2:

@@ -1,5 +1,6 @@
-"""Pairs the rows of single ranks to complete steps, which all ranks have reported, and divides these by
-process group.
+"""Pairs the rows of single ranks to complete steps, and divides these by process group.
+
+A step is complete when all ranks have reported it.
 
 Bucket layouts are compared by content, because each rank numbers its own generations. A complete step is
 divided into one part for each process group that reduces gradients in it.

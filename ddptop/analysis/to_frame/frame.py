@@ -1,4 +1,4 @@
-"""A frame from the state: medians are taken here, and only here."""
+"""Builds a frame from the state, with medians over the steps that it shows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ddptop.protocol.vocabulary import FrameSource, RankStatus, RunOutcome
 
 CARD_OWN = ("torch", "script", "argv")
-"""Entries of a rank's card that have a place of their own in a frame."""
+"""Entries of a rank's card that are fields of their own in a frame."""
 
 GROUP_WAITS = ("collective", "wait", "transfer", "exposed")
 
@@ -49,7 +49,7 @@ def build(
     source: FrameSource,
     recording: str | None,
 ) -> Frame:
-    """See `Reducer.frame`."""
+    """The frame at `now_ns`. Arguments as in `Reducer.frame`."""
     figures = state.figures
     shown = select_steps(figures, state.history.end)
     detail, straggler = shown.detail, shown.straggler
@@ -83,7 +83,7 @@ def build(
 
 
 def _clocks(state: RunState) -> tuple[Clocks, ...]:
-    """The ranks of one host share its clock; several are compared with the collector's."""
+    """One per host: its clock compared with the collector's. A single host has one clock, so no offset."""
     hosts = sorted({rank_state.hello.host for rank_state in state.ranks if rank_state.hello is not None})
     if len(hosts) == 1:
         return (Clocks(hosts[0], 0.0, 0.0),)
@@ -153,7 +153,7 @@ def _group(state: RunState, shown: FrameSteps) -> Group:
 
 
 def _widest(bounds: Column) -> float | None:
-    """The bound that holds for every rank."""
+    """The largest bound, which holds for every rank; None: unknown."""
     return known(np.fmax.reduce(bounds)) if len(bounds) else None
 
 
@@ -175,7 +175,7 @@ def _overhead(state: RunState) -> Overhead:
 
 
 def _detail_reason(found: Overhead) -> str | None:
-    """Why bucket detail is sampled: it is a budget, measured in the rank, that a rank samples for."""
+    """Why not every step has bucket detail: the cost measured in the ranks against their budget."""
     every, budget, cost = found.detail_every, found.budget_pct, found.measured_pct
     if every is None or every == 1 or budget is None or cost is None:
         return None
@@ -185,7 +185,8 @@ def _detail_reason(found: Overhead) -> str | None:
 
 
 def with_requested(state: RunState, frame: Frame, text: str) -> Frame:
-    """The frame with what `text` asks for; the same frame where that is nothing."""
+    """The frame with the timeline or heat map that `text` requests; without a valid request the same
+    frame."""
     request = parse_request(text)
     if request is None or not state.ranks:
         return frame

@@ -1,7 +1,7 @@
-"""What a frame holds on request: the timeline of one step, and heat maps.
+"""The parts of a frame on request: the timeline of one step, and heat maps.
 
-Timeline: what each training thread did and every all-reduce, on one axis of time. Heat map: a figure of all
-ranks over the recent steps, folded to any size; the worst value of a fold is shown.
+Timeline: the phases of each training thread and every all-reduce, on one time axis. Heat map: a figure of all
+ranks over the recent steps, folded to any size; a fold shows its worst value.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from ddptop.protocol.vocabulary import SpanName, StepPhase
 
 LEAST_MS = 1e-3
-"""Times are whole microseconds: a hole that is shorter is rounding."""
+"""A shorter gap between two phases is a rounding error: times are whole microseconds."""
 
 
 def spans(
     head: Mapping[str, int], begin_ms: float, ready: Column, start: Column, arrival: Column, end: Column
 ) -> tuple[Span, ...]:
-    """Pieces from the rank's begin to its end without holes or overlaps.
+    """Spans from the begin of a rank's step to its end, without gaps or overlaps.
 
-    `head`: fields of its StepRow; columns: its all-reduces in ms on the same axis as `begin_ms`.
-    Of gradient accumulation only sums are known: the earlier passes are drawn as one forward, one backward.
+    `head`: fields of its StepRow; columns: its all-reduces in ms on the same axis as `begin_ms`. With
+    gradient accumulation only sums are known: the earlier passes are drawn as one forward and one backward.
     """
     done = begin_ms + head["wall_us"] / 1e3
     found: list[Span] = []
@@ -63,7 +63,7 @@ def spans(
 
 
 def _phases(head: Mapping[str, int]) -> Iterable[tuple[StepPhase, int, int]]:
-    """Name, begin and end in us since the step's begin, in the order in which a step goes."""
+    """Name, begin and end of each phase in order of time, in us since the begin of the step."""
     data, forward, backward = head["data_us"], head["forward_us"], head["backward_us"]
     forward_at, backward_at, optimizer_at = (
         head[f"{name}_at_us"] for name in ("forward", "backward", "optimizer")
@@ -84,7 +84,7 @@ def _phases(head: Mapping[str, int]) -> Iterable[tuple[StepPhase, int, int]]:
 def _backward(
     since: float, until: float, ready: Column, start: Column, arrival: Column, end: Column
 ) -> list[Span]:
-    """Backward compute until the last bucket was ready; after it, exposed wait and exposed transfer."""
+    """Backward compute until the last bucket was ready; then exposed wait and exposed transfer."""
     computed = min(max(float(ready.max()), since), until) if len(ready) else until
     found = [Span("backward", since, computed)] if computed > since else []
     edges = np.concatenate([start, arrival, end])
@@ -106,26 +106,26 @@ def _backward(
 
 
 MOST_LANES = 16
-"""Lanes of one frame: a screen holds no more at once, and a frame stays small."""
+"""Most lanes of one frame: a screen shows no more at once, and a frame stays small."""
 
 MOST_CELLS = 4096
-"""All-reduces of all lanes of a frame: of a step with a thousand of them few lanes are sent."""
+"""Most all-reduces in all lanes of a frame: a step with a thousand of them has few lanes."""
 
 US = 1e3
 
 
 class _GroupTimes(NamedTuple):
-    """A process group's all-reduces, evaluated. Microseconds on the ranks' common axis."""
+    """The figures of a process group's all-reduces. Microseconds on the ranks' common axis."""
 
     part: PackedPart
     timing: Timing
     found: StepFigures
     first: int
-    """Place of its first all-reduce among those of all groups."""
+    """Index of its first all-reduce among those of all groups."""
 
 
 def timeline(state: RunState, request: TimelineRequest, straggler: int | None) -> Timeline | None:
-    """The step asked for, or the newest where that is not kept; None before the first complete step."""
+    """The requested step, or the newest where that is not kept; None before the first complete step."""
     kept = state.figures.kept
     packed = kept.find(request.step)
     picked = packed is not None and request.step is not None
@@ -163,7 +163,7 @@ def timeline(state: RunState, request: TimelineRequest, straggler: int | None) -
 
 
 def _shifts(state: RunState, packed: Packed) -> Column | None:
-    """(ranks,) each rank's begin after the first of all, in ms; None where the clocks are too inaccurate."""
+    """(ranks,) ms from the first begin of any rank to each rank's; None: the clocks are too inaccurate."""
     window = state.figures.detail
     if window is not None and window.clock_free:
         return None
@@ -174,7 +174,7 @@ def _shifts(state: RunState, packed: Packed) -> Column | None:
     shifted: NDArray[np.bool_] = np.zeros(len(begin_ns), bool)
     for scope, how in packed.compared:
         ranks = np.array(scope.ranks)
-        fresh = ~shifted[ranks]  # a rank in several groups has one clock all the same
+        fresh = ~shifted[ranks]  # a rank in several groups has one clock, so one offset
         begin_ns[ranks[fresh]] += how.offset_ns[fresh]
         shifted[ranks] = True
     if len(hosts) > 1 and not shifted.all():
@@ -196,7 +196,7 @@ def _evaluate_groups(state: RunState, packed: Packed, *, free: bool) -> list[_Gr
 
 
 def _timing(packed: Packed, part: PackedPart, lanes: int, *, aligned: bool) -> Timing:
-    """As `detail.timing`, of one step."""
+    """`bucket_times.timing` of one packed step."""
     ready = part.ready[:, None, :].astype(np.float64)
     took = part.took[:, None, :]
     shift = np.zeros((1, len(part.scope.ranks)))
@@ -219,7 +219,7 @@ def _waits(packed: Packed, worked: list[_GroupTimes]) -> bucket_times.Waits | No
 
 
 def _decided(worked: list[_GroupTimes]) -> tuple[int, float] | None:
-    """Who came last at the all-reduce of the largest skew, and that skew in ms."""
+    """The rank that came last at the all-reduce with the largest skew, and that skew in ms."""
     best: tuple[int, float] | None = None
     for one in worked:
         last, skew = int(one.found.last[0]), float(one.found.skew[0])
@@ -245,7 +245,7 @@ def _reduces(worked: list[_GroupTimes]) -> list[Reduce]:
 def _chosen(
     packed: Packed, worked: list[_GroupTimes], last: int | None, straggler: int | None, focus: int
 ) -> list[int]:
-    """Ranks that get a lane: all if they are few, else last arriver, straggler and those near the focus."""
+    """Ranks that have a lane: all if they are few, else last arriver, straggler and those near the focus."""
     world = packed.head.shape[1]
     launches = max(1, sum(len(one.part.numbers) for one in worked))
     most = min(world, MOST_LANES, max(2, MOST_CELLS // launches))
@@ -277,7 +277,7 @@ def _lanes(packed: Packed, worked: list[_GroupTimes], begins: Column, ranks: lis
 def _row(one: _GroupTimes, rank: int, begin: float) -> tuple[Column, ...]:
     """A rank's launches in one group, in ms on the common axis: place, ready, start, arrival, end, last."""
     at = one.part.scope.ranks.index(rank)
-    # The group counts from its own ranks' first begin.
+    # The group counts from the first begin of its own ranks.
     move = begin - float(one.timing.shift[0, at]) / US
     times = (one.timing.ready, one.found.met.start, one.found.met.arrival, one.timing.end)
     ready, start, arrival, end = (column[:, 0, at] / US + move for column in times)
@@ -300,7 +300,7 @@ def _known(value: float) -> float | None:
 
 
 def heat(state: RunState, request: HeatRequest) -> Heat | None:
-    """The last steps that are kept, at most `request.columns`; None where none of these ranks is there."""
+    """The heat map over the newest kept steps, at most `request.columns`; None: no such ranks."""
     world = state.figures.world
     count = min(request.count or world, world - request.first)
     if count <= 0:
@@ -335,7 +335,7 @@ def _figure(state: RunState, figure: str, columns: int) -> tuple[Column, Column]
     window = figures.detail
     if window is None:
         return numbers, np.full((figures.world, len(slots)), np.nan)
-    # Buckets are timed in some steps only: the columns are those steps, however far back they lie.
+    # Buckets are timed in some steps only: the columns are those steps, of any age.
     slots = window.group.recent(columns)
     kept = state.history.since(0)
     points = window.group.of("point", slots).astype(np.int64) - kept.start
@@ -352,7 +352,7 @@ def _figure(state: RunState, figure: str, columns: int) -> tuple[Column, Column]
 
 
 def _lateness(detail: DetailMedians, world: int, slots: Indices) -> Column:
-    """(ranks, n); of a rank in several process groups that in which it is largest in size."""
+    """(ranks, n) lateness; for a rank in several process groups the one with the largest absolute value."""
     found = np.full((world, len(slots)), np.nan)
     window = detail.window
     assert window is not None

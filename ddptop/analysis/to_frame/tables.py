@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 
 
 def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameSteps, now_ns: int) -> Ranks:
-    """All ranks. Of a rank in several process groups collective, wait, transfer and exposed communication are
-    the unions over all of them, lateness and its bound those of the group in which it is largest."""
+    """The columns of all ranks.
+
+    For a rank in several process groups collective, wait, transfer and exposed communication are unions over
+    all of them, and lateness and its bound are the largest of any group.
+    """
     ranks = state.ranks
     steps, slots, detail = state.figures.steps, shown.steps, shown.detail
     walls = steps.ranks.medians(("step", *PHASES), slots) if len(slots) else {}
@@ -40,11 +43,11 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
     window = state.figures.detail
 
     def each(value: Callable[[RankState], float | None]) -> Column:
-        """Exact: counts and ids."""
+        """float64, which is exact for counts and ids."""
         return np.array([value(rank_state) for rank_state in ranks], np.float64)
 
     def narrow(column: Column) -> Column:
-        """float32, as it also travels: a frame is the same before and after the credit link."""
+        """float32, as it is sent, so that a frame is the same before and after the credit link."""
         return column.astype(np.float32)
 
     best = unknown if window is None else np.fmin(window.best_self, own)
@@ -84,7 +87,7 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
 
 
 def rank_steps(state: RunState, detail: DetailMedians, rank: int) -> RankSteps:
-    """The steps in the window of one rank; wait and transfer are what of them was not hidden."""
+    """The steps of one rank in the window; wait and transfer are the exposed ones."""
     steps = state.figures.steps
     slots = steps.slots()
     points: Indices = state.history.end - len(slots) + np.arange(len(slots))
@@ -116,7 +119,7 @@ MEMORY = ("allocated_bytes", "reserved_bytes", "peak_bytes", "retries")
 
 
 def gpu_facts(ranks: Sequence[RankState]) -> tuple[GpuFacts, ...]:
-    """Of every rank whose GPU or CUDA memory is known."""
+    """One for each rank whose GPU or CUDA memory is known."""
     return tuple(
         GpuFacts(
             rank=rank,
@@ -129,7 +132,7 @@ def gpu_facts(ranks: Sequence[RankState]) -> tuple[GpuFacts, ...]:
 
 
 def with_throttle(straggler: Straggler | None, ranks: Sequence[RankState]) -> Straggler | None:
-    """The straggler with why its GPU is slow, where that is known."""
+    """The straggler with the reason why its GPU is throttled, where there is one."""
     if straggler is None or straggler.rank >= len(ranks):
         return straggler
     gpu = ranks[straggler.rank].gpu
@@ -138,12 +141,14 @@ def with_throttle(straggler: Straggler | None, ranks: Sequence[RankState]) -> St
 
 TIMES = ("collective", "wait", "transfer", "skew")
 FREE = ("wait", "transfer")
-"""Of these the clock-free fallback is kept too."""
+"""Times that also have a clock-free fallback."""
 
 
 def bucket_figures(state: RunState, detail: DetailMedians) -> tuple[BucketFigures, ...]:
-    """Of the layouts that have detail, one process group after the other; before any has, the sizes of the
-    reported layout, without figures."""
+    """The buckets of the layouts that have bucket detail, one process group after the other.
+
+    Before any detail: those of the reported layout, without times.
+    """
     window = detail.window
     if window is not None and len(detail.slots):
         return tuple(bucket for scope in window.scopes.values() for bucket in _of_scope(state, detail, scope))
@@ -178,7 +183,7 @@ def _of_scope(state: RunState, detail: DetailMedians, window: ScopeWindow) -> It
 
 
 def _generation(state: RunState, window: ScopeWindow) -> int:
-    """The number that the group's first rank gave the layout; of several, the newest."""
+    """The generation of the layout on the group's first rank; if it had several, the newest."""
     session = state.session_of(state.ranks[window.scope.ranks[0]])
     if session is None:
         return 0
@@ -211,7 +216,7 @@ def _unmeasured(bucket: Bucket, generation: int, group: str) -> BucketFigures:
 def _measured(
     bucket: Bucket, generation: int, times: dict[str, float | None], window: ScopeWindow, last: Column
 ) -> BucketFigures:
-    """With the medians of its times and, step by step, who came last."""
+    """A bucket with the medians of its times. `last`: (steps,) the rank that came last in each."""
     if window.clock_free:  # the clocks are too inaccurate
         times, last = {**times, "skew": None}, last[:0]
     factor = window.factor

@@ -59,7 +59,7 @@ def _scalar(value: Any) -> bool:
 
 
 TEXTS = frozenset({"tuple[str, ...]", "tuple[RankStatus, ...]", "tuple[RankPhase, ...]"})
-"""Among columns: a text for each of their elements."""
+"""Annotations of fields with one text per rank."""
 
 CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "str": _text,
@@ -77,7 +77,7 @@ CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "Mapping[str, Scalar]": _mapping(_scalar),
     "Mapping[StepPhase, float]": _mapping(_number),
 }
-"""Whether a value is what the annotation says; it is taken as it is."""
+"""By annotation, the check of a value that is sent unchanged."""
 
 PARTS: Mapping[str, Any] = {
     "RunInfo": frame.RunInfo,
@@ -96,7 +96,7 @@ PARTS: Mapping[str, Any] = {
     "Span": detail.Span,
     "Reduce": detail.Reduce,
 }
-"""Dataclasses of such values."""
+"""Dataclasses whose fields are values or other parts, by name."""
 
 COLUMN_PARTS: Mapping[str, Any] = {
     "Ranks": frame.Ranks,
@@ -104,10 +104,10 @@ COLUMN_PARTS: Mapping[str, Any] = {
     "Lane": detail.Lane,
     "Heat | None": detail.Heat,
 }
-"""Dataclasses with columns, which within one of them are of one length."""
+"""Dataclasses with columns, by annotation. The columns of one object have the same length."""
 
 WITH_COLUMNS = tuple(COLUMN_PARTS.values())
-"""The classes of them."""
+"""The classes in COLUMN_PARTS."""
 
 OPTIONAL_PARTS: Mapping[str, Any] = {
     "Straggler | None": frame.Straggler,
@@ -119,7 +119,7 @@ OPTIONAL_PARTS: Mapping[str, Any] = {
     "Timeline | None": detail.Timeline,
     "Heat | None": detail.Heat,
 }
-"""Dataclasses that may also be None."""
+"""Dataclasses that may be None, by annotation."""
 
 LISTS: Mapping[str, str] = {
     "tuple[BucketFigures, ...]": "BucketFigures",
@@ -136,20 +136,20 @@ LISTS: Mapping[str, str] = {
     "tuple[Reduce, ...]": "Reduce",
     "tuple[Lane, ...]": "Lane",
 }
-"""Tuples of dataclasses, by what they hold."""
+"""Annotations of tuples, and the annotation of their elements."""
 
 
 VERSION = 5
-"""Raised when a frame's fields change: viewer and collector may be of different installations."""
+"""Incremented when the fields of a frame change: viewer and collector may be of different installations."""
 
 ROOM = limits.MAX_FRAME_BYTES - 4096
-"""What a frame may take of one link message."""
+"""Most bytes of a frame in one link message."""
 
 HISTORY_BYTES = 768 * 1024
-"""Of history in one frame; what is beyond it comes with the next."""
+"""Most bytes of history in one frame; the points after it are sent with the next frame."""
 
 TEXT_CHARACTERS = 512 * 1024
-"""In one column of texts: 256 for each of 2048 hosts. Where there are more texts they are cut to fit."""
+"""Most characters in a column of texts: 256 for each of 2048 hosts. With more texts, each is cut to fit."""
 
 WIDE = HISTORY_WIDE | {
     *("local_rank", "pid", "incarnation", "age_ms", "bucket"),
@@ -159,17 +159,17 @@ WIDE = HISTORY_WIDE | {
 
 MAX_ITEMS = limits.MAX_WORLD
 MAX_CHARACTERS = 4096
-"""In one text: longer than any message that the reducer writes."""
+"""Most characters of one text: longer than any message that the reducer writes."""
 
 
 class FrameError(ValueError):
-    """The bytes are no frame of this version."""
+    """The bytes are not a frame of this version."""
 
 
 def encode_frame(frame: frames.Frame) -> bytes:
-    """A frame as bytes. Of its history the oldest `POINTS` at most: the next cursor asks for the rest.
+    """A frame as bytes, with at most the oldest `POINTS` of its history; the next cursor requests the rest.
 
-    What is listed by host, by GPU and by logged name is left out where it alone would make a frame too large.
+    Clocks, GPUs and logged values are left out where they would make the frame too large.
     """
     body = _body(frame)
     if len(body) > ROOM - HISTORY_BYTES:
@@ -179,7 +179,7 @@ def encode_frame(frame: frames.Frame) -> bytes:
 
 
 def has_more(frame: frames.Frame) -> bool:
-    """Whether a frame that came over the link was filled with history, so that more of it waits."""
+    """Whether a received frame has as many points of history as fit, so that there may be more."""
     return len(frame.history.step) >= POINTS
 
 
@@ -189,22 +189,22 @@ def _body(frame: frames.Frame) -> bytes:
 
 
 def decode_frame(data: bytes) -> frames.Frame:
-    """The frame in `data`. Raises FrameError if anything in it is not as `encode_frame` writes it."""
+    """The frame in `data`. Raises FrameError if `data` is not as `encode_frame` writes it."""
     return FrameDecoder().decode(data)
 
 
 class FrameDecoder:
-    """Decodes one frame after the other: a part that is as it was in the frame before is the same object.
+    """Decodes successive frames. A part that has not changed since the last frame is the same object.
 
-    Most parts are, 512 clocks of 4096 ranks to begin with: decoding takes 0.5 in place of 3.2 ms.
+    Most parts do not change, such as 512 clocks of 4096 ranks: decoding takes 0.5 instead of 3.2 ms.
     """
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[Any, Any]] = {}
-        """By field: as msgpack had it, and what was made of it."""
+        """By field: the value from msgpack, and the part decoded from it."""
 
     def decode(self, data: bytes) -> frames.Frame:
-        """As `decode_frame`."""
+        """The frame in `data`. Raises FrameError like `decode_frame`."""
         parts, history = _unpacked(data)
         expected = _but_history()
         if not isinstance(parts, list) or not parts or parts[0] != VERSION:
@@ -245,7 +245,7 @@ def _unpacked(data: bytes) -> tuple[Any, Any]:
 
 @cache
 def _fields(part: Any) -> tuple[tuple[str, Any], ...]:
-    """Name and annotation of every field: a frame of 4096 ranks asks for those of a class 500 times."""
+    """Name and annotation of every field; cached, because a frame of 4096 ranks needs them 500 times."""
     return tuple((f.name, f.type) for f in fields(part))
 
 
@@ -269,7 +269,7 @@ def _column(name: str, values: Any) -> bytes:
 
 
 POINTS = HISTORY_BYTES // sum(_dtype(name).itemsize for name in _columns(frames.History))
-"""Points of history in one frame."""
+"""Most points of history in one frame."""
 
 # ---------------------------------------------------------------------- writing
 
@@ -327,7 +327,7 @@ def _read(kind: Any, value: Any) -> Any:
 
 
 def _read_columns(part: Any, value: Any) -> Any:
-    """Columns of one length, with texts and numbers between them."""
+    """A dataclass with columns of one length, among texts and numbers."""
     expected = _fields(part)
     found: dict[str, Any] = {}
     lengths = set()
@@ -363,8 +363,8 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 @lru_cache(maxsize=8)
 def _spread(distinct: tuple[str, ...], places: bytes) -> tuple[str, ...]:
-    """A text per rank. Hosts, devices and most states are those of the frame before: the same tuple, which
-    takes a tenth of the time at 4096 ranks."""
+    """A text per rank. Cached: hosts, devices and most states are those of the last frame, and at 4096 ranks
+    the same tuple takes a tenth of the time."""
     index = np.frombuffer(places, "<u4")
     if index.size and index.max() >= len(distinct):
         raise FrameError("a text column points outside its texts")

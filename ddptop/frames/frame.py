@@ -371,7 +371,7 @@ class Frame:
     playback: Playback | None = None
     stall: Stall | None = None
     deaths: tuple[Death, ...] = ()
-    """The cause first, then in order of time; at most MAX_POSITIONS."""
+    """Causes first, then the deaths that they caused, each in order of time; at most MAX_POSITIONS."""
     clocks: tuple[Clocks, ...] = ()
     logged: tuple[LoggedScalar, ...] = ()
     """In order of name."""

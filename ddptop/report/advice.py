@@ -22,18 +22,18 @@ EXPOSED_PCT = 5.0
 """Exposed transfer as a share of the step from which suggestions about it are made."""
 
 HEAVY_PCT = 15.0
-"""From here on, sending less or less often can be worth the loss of accuracy."""
+"""Exposed transfer from which sending less, or less often, can be worth the loss of accuracy."""
 
 MANY_BUCKETS = 3
 
 TINY_BYTES = 1_000_000
-"""Transferred in less than 1 ms at 1 GB/s or more: such buckets take mostly latency."""
+"""Buckets below this are transferred in less than 1 ms at 1 GB/s or more: most of their time is latency."""
 
 WORTH_BYTES = 1_000_000
 """Gradients below this are not worth compressing."""
 
 SMALL_BYTES = 4_000_000
-"""Below, an all-reduce is mostly its latency: a tenth of a ms against the ms that 25 MB take at 25 GB/s."""
+"""Below this, latency is a large part of an all-reduce: 0.1 ms, where 25 MB take 1 ms at 25 GB/s."""
 
 RISES = 2.0
 """Least ratio of the large buckets' busbw to the small ones' at which a larger size helps."""
@@ -208,10 +208,10 @@ def _off(value: Scalar) -> bool:
 
 
 DATA_PCT = 10.0
-"""Least time blocked on the next batch on every rank, as a share of the step, for more workers to help."""
+"""Least share of the step that every rank is blocked on the next batch, for which more workers help."""
 
 SLOW_SCORE = 0.75
-"""Relative score below which a slow forward or backward is taken for a slow device, not for larger inputs."""
+"""Relative score below which a slow forward or backward means a slow device, not larger inputs."""
 
 WORTH_PCT = 1.0
 """Least cost of a rank, in percent of the run, for a suggestion about it."""
@@ -220,7 +220,7 @@ FIRST = 1000.0
 """Sort key of wrong numbers: before everything that is slow."""
 
 OVER_BUDGET = 1.5
-"""Overhead is measured over seconds and varies around the budget."""
+"""Overhead is reported from this factor of the budget on: it is measured over seconds and varies."""
 
 
 def advice(report: Report) -> tuple[Suggestion, ...]:
@@ -261,7 +261,7 @@ def _health(report: Report) -> Iterator[Suggestion]:
 def _slow(report: Report) -> Iterator[Suggestion]:
     for slow in report.stragglers:
         gain = 100 * slow.lost_s / report.cost.step_s if report.cost.step_s > 0 else 0.0
-        # Of a rotating slow, only the phases that depend on the batch have a known remedy.
+        # For a rotating straggler a remedy is known only for the phases that depend on the batch.
         known = slow.cause in _OF_BATCH if slow.pattern == "rotating" else slow.cause is not None
         if gain >= WORTH_PCT and known:
             yield _for_straggler(slow, gain)

@@ -1,4 +1,5 @@
-"""Builds a report: from a recording, all of it or of a long one evenly spread stretches, or from messages."""
+"""Builds a report from messages or from a recording, of which it reads all or, if it is long, even
+stretches."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from ddptop.report.step_table import StepTable
 
 WHOLE_ROWS = 200_000
-"""Rows of steps up to which a recording is read whole: at 30 to 50 us a row, eight seconds on a busy core."""
+"""Most rows of steps for which a recording is read whole: at 30 to 50 us a row, 8 s on a busy core."""
 
 STRETCH_ROWS = 3_000
 """Rows of a stretch, for few ranks: 60 of them are 180,000."""
@@ -46,14 +47,14 @@ MIN_STRETCH = SAMPLE_STEPS + 20
 """Steps of a stretch, for any number of ranks: one sample with its 100 steps, and some before."""
 
 AFTER_STALL = 4
-"""Blocks read from the first one with a step after a stall: every rank has reported it in them."""
+"""Blocks that are read after a stall, from the first with a step: in them every rank reports that step."""
 
 BEFORE_STALL = 8
-"""Blocks read before the one with the last step before a stall: every rank has reported it in them."""
+"""Blocks that are read before the one with the last step before a stall: in them every rank reports it."""
 
 
 def read(recording: Recording) -> Report:
-    """The report of a recording, as far as it is written."""
+    """The report of a recording, up to its present end."""
     world = recording.world_size or 1
     steps = 0
     if recording.first_step is not None and recording.last_step is not None:
@@ -219,7 +220,7 @@ class _OtherMessages:
         self._next = next(self._messages, None)
         self._fed_ns = -1
         self._fed: list[Received] = []
-        """Messages that arrived at that time."""
+        """The messages fed that arrived at `_fed_ns`."""
 
     def mark_fed(self, received: Received) -> None:
         """This message was fed as part of a stretch."""
@@ -229,7 +230,7 @@ class _OtherMessages:
             self._fed.append(received)
 
     def until(self, t_ns: int) -> Iterator[Received]:
-        """Those that arrived before `t_ns` and were not fed."""
+        """The messages that arrived before `t_ns` and were not fed."""
         while self._next is not None and self._next.t_ns < t_ns:
             received, self._next = self._next, next(self._messages, None)
             known = received.t_ns == self._fed_ns and received in self._fed
@@ -265,7 +266,7 @@ def _evidence(recording: Recording) -> list[int]:
 
 
 def _back(recording: Recording, stop: int, floor: int, steps: int) -> int:
-    """The first of the blocks before `stop` that together hold about so many steps; not below `floor`."""
+    """The first of the blocks that end before `stop` and hold about `steps` steps; at least `floor`."""
     high = low = None
     index = stop
     while index > floor:

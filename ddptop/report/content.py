@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How much of the run was read."""
+    """How much of the run was read for the report."""
 
     steps: int
     """Steps that the group finished, by their numbers, summed over all incarnations."""
@@ -53,11 +53,11 @@ class Cost:
     step_s: float
     """Time inside steps."""
     flagged_s: float | None
-    """Lost to ranks while they were flagged as stragglers: the sum of cost x time. None: not measured."""
+    """Time lost to ranks while they were flagged: the sum of cost x time. None: not measured."""
     flagged_pct: float | None
-    """Of the time inside steps."""
+    """`flagged_s` in percent of the time inside steps."""
     uneven_s: float | None
-    """Lost to late arrivals of any rank, flagged or not."""
+    """Time lost to late arrivals of any rank, flagged or not."""
     uneven_pct: float | None
     stalled_s: float
     """Total length of the stalls."""
@@ -76,9 +76,9 @@ class StragglerSummary:
     bound_ms: float
     last_pct: float
     cost_pct: float
-    """Of every step while it was flagged."""
+    """Cost in percent of the steps while it was flagged."""
     lost_s: float
-    """Over the run."""
+    """Time lost to it over the run."""
     flagged_pct: float
     """Share of the step time in which it was flagged."""
     first_step: int
@@ -105,14 +105,14 @@ class Span:
     wait_pct: float | None
     """Exposed wait as a share of the step, mean over ranks."""
     transfer_pct: float | None
-    """Exposed transfer, likewise."""
+    """Exposed transfer as a share of the step, mean over ranks."""
     no_straggler_ms: float | None
     rank: int | None
     """The rank that was flagged for the largest part of it."""
     cause: str | None
     cost_pct: float | None
     lost_s: float | None
-    """By the flagged ranks."""
+    """Time lost to the flagged ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class BucketSummary:
 
 @dataclass(frozen=True, slots=True)
 class StallPeriod(Stall):
-    """A stall with its length, and the diagnosis made when most was known of it.
+    """A stall with its duration, and the diagnosis made when most was known about it.
 
     `kind` is empty where there was only the alert of the stall.
     """
@@ -206,9 +206,9 @@ class Suggestion:
     because: str
     """The figure, in words."""
     gain_pct: float | None
-    """Upper bound in percent of the step time; None: saves no time, or the time is not known."""
+    """Upper bound in percent of the step time; None: it saves no time, or the time is unknown."""
     figures: Mapping[str, Scalar]
-    """The same figures as data."""
+    """The figures as data."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ddptop.report.content import Report, StallPeriod, StragglerSummary
 
 MAX_IN_UNIT = 100.0
-"""From so many seconds on an amount is in minutes, from so many minutes on in hours."""
+"""From 100 seconds on an amount is in minutes, from 100 minutes on in hours."""
 
 MAX_LISTED_RANKS = 6
 
@@ -41,7 +41,7 @@ def listed(ranks: Sequence[int]) -> str:
 
 
 def by_kind(alerts: Sequence[Alert]) -> list[tuple[Alert, int]]:
-    """The first alert of each kind, and how many there are of it; in order of time."""
+    """The first alert of each kind and the number of alerts of that kind, in order of time."""
     kinds: dict[str, tuple[Alert, int]] = {}
     for alert in alerts:
         first, count = kinds.get(alert.kind, (alert, 0))
@@ -58,7 +58,7 @@ MAX_STRAGGLERS = 3
 """Stragglers with a finding of their own; the others are in the strip of stragglers and in the table."""
 
 MIN_COMPARED_PCT = 50.0
-"""Where ranks could be compared in less of the time, a finding says so."""
+"""If ranks could be compared in less of the step time, a finding says so."""
 
 PERSISTENT_PCT = 80.0
 """A rank that is flagged for less of the run is not called persistent."""
@@ -68,7 +68,7 @@ HEALTH = ("nan", "replica_drift", "loss_spread", "mismatch")
 
 
 def findings(report: Report) -> tuple[Finding, ...]:
-    """The worst first; at least one."""
+    """All findings, the worst first; at least one."""
     result = [*_end_of_run(report), *_stalls(report), *_health(report), *_stragglers(report)]
     if not report.stragglers:
         result.append(_no_straggler(report))
@@ -194,7 +194,7 @@ def _no_straggler(report: Report) -> Finding:
 
 
 def _unclear(report: Report) -> bool:
-    """The cost of late arrivals per step is below the error bound of a comparison of two clocks."""
+    """Whether the cost of late arrivals per step is below the error bound of a comparison of two clocks."""
     comm, bound = report.communication, report.communication.bound_ms
     pct = report.cost.uneven_pct
     if pct is None or comm.step_ms is None or bound is None:
@@ -203,7 +203,7 @@ def _unclear(report: Report) -> bool:
 
 
 def _doubts(report: Report) -> list[Finding]:
-    """The limits of the figures."""
+    """Findings about the limits of the figures: what was not read or not measured."""
     judged = report.reading.judged_pct
     if report.run.world_size < 2 or judged is None or judged >= MIN_COMPARED_PCT or report.reading.clock_free:
         return []

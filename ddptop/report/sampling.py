@@ -1,7 +1,7 @@
 """Runs the messages of a recording through the analysis, and keeps samples of the group and all incidents.
 
-A `Sample` is a frame every so many steps. Incidents (stalls, deaths, alerts) are noted when they occur, since
-the last frame of a run shows only some of them.
+A `Sample` is a frame at a fixed interval of steps. Incidents (stalls, deaths, alerts) are noted when they
+occur, since the last frame of a run shows only some of them.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from ddptop.protocol.vocabulary import AlertKind
 
 SAMPLE_STEPS = 100
-"""The analysis takes medians over as many steps: every step is then in one sample or little more."""
+"""Steps between two samples. The analysis takes medians over 100 steps, so most steps are in one sample."""
 
 MIN_SAMPLE_STEPS = 10
-"""In a short run: how precisely the begin and end of a straggler are known, in steps."""
+"""Least steps between two samples, in a short run: the precision of a straggler's begin and end."""
 
 MIN_SAMPLES = 60
-"""Samples of a short run."""
+"""Least samples of a short run."""
 
 MAX_SAMPLES = 400
-"""A sample of 8 ranks takes a few ms: in total a second or two."""
+"""Most samples: one of 8 ranks takes a few ms, so all of them one or two seconds."""
 
 MAX_POINTS = 2**20
-"""History kept: more steps than a report ever reads."""
+"""Points of history kept: more than the steps that a report reads."""
 
 STALL_CHECK_NS = NS
 """Interval between two checks for a stall."""
@@ -59,24 +59,24 @@ LOG_FULL = 100
 """The log of the analysis drops its oldest entry when it holds more than this."""
 
 SAME_STALL_S = 1.0
-"""Two stalls of a group begin further apart than this."""
+"""Two diagnoses whose begins are closer than this are of the same stall."""
 
 
 def sample_interval(steps: int) -> int:
-    """Steps from one sample to the next, in a run of which so many steps are read."""
+    """Steps between two samples of a run of which `steps` steps are read."""
     return max(MIN_SAMPLE_STEPS, min(SAMPLE_STEPS, steps // MIN_SAMPLES), steps // MAX_SAMPLES)
 
 
 class Sample(NamedTuple):
-    """The group at one step, and the steps since the sample before."""
+    """A frame, and the history of the steps since the last sample."""
 
     frame: Frame
     points: History
-    """The steps since the sample before."""
+    """The steps since the last sample."""
     recoverable: Column
-    """Milliseconds that each of these steps would be shorter without skew; NaN without bucket detail."""
+    """Milliseconds that each of these steps loses to skew; NaN without bucket detail."""
     stretch: int
-    """Samples of the same number are of steps that were read without a gap."""
+    """Number of the stretch: between samples with the same number no steps were skipped."""
 
 
 class RunSampler:
@@ -108,7 +108,7 @@ class RunSampler:
         # A batch that arrives late must not set the clock back.
         self.last_ns = max(self.last_ns, t_ns)
         if self._in_gap:
-            # Steps are skipped: a time without one is no stall.
+            # Steps are skipped, so that time without a step is not a stall.
             self.reducer.state.excused_ns = self.last_ns
             self._in_gap = not isinstance(message, Steps)
         self.reducer.feed(received)
@@ -119,7 +119,7 @@ class RunSampler:
         self.incidents.after_message(received, self.last_ns)
 
     def gap(self) -> None:
-        """Rows are skipped from here on: count none of them as lost, and their time as no stall."""
+        """Rows are skipped from here on: they do not count as lost, and their time is not a stall."""
         self.take_sample()
         self._stretch += 1
         self._sampled_step = None
@@ -180,13 +180,13 @@ class Incidents:
         self._older: list[LoggedEvent] = []
         self._newer: tuple[LoggedEvent, ...] = ()
         self._since_log_read = 0
-        """Messages."""
+        """Messages since the log was last read."""
         self._checked_ns = self._diagnosed_ns = 0
         self._stalled_ns: int | None = None
 
     @property
     def deaths(self) -> tuple[Death, ...]:
-        """In order of time; a death that caused others comes before them."""
+        """All deaths in order of time; a death that caused others comes before them."""
         return tuple(self._deaths.values())
 
     @property
@@ -234,7 +234,7 @@ class Incidents:
             key = (alert.kind, alert.rank, alert.step) if alert.kind == "nan" else (alert.kind, None, None)
             known = self._troubles.get(key)
             if known is not None and alert.kind in PASSING:
-                continue  # the first message of these says most
+                continue  # the first alert of such a kind has the most information
             since_s = alert.since_s if known is None else min(known.since_s, alert.since_s)
             self._troubles[key] = replace(alert, since_s=since_s)
 
@@ -249,7 +249,8 @@ class Incidents:
             self.note_stall(self._reducer.frame(now_ns))
 
     def note_stall(self, frame: Frame) -> None:
-        """Note the stall of a frame: the newest diagnosis, unless only an earlier one is conclusive."""
+        """Note the stall of a frame. The newest diagnosis is kept, unless only an earlier one is
+        conclusive."""
         self.note(frame)
         newest = _stall_period(frame)
         if newest is None:
@@ -263,7 +264,7 @@ class Incidents:
             self.stalls[-1] = replace(before, lasted_s=newest.lasted_s)
 
     def end_stall(self, now_ns: int) -> None:
-        """The run goes on, or rows are skipped."""
+        """End the present stall: the run continues, or rows are skipped."""
         if self._stalled_ns is None or not self.stalls:
             return
         last = self.stalls[-1]

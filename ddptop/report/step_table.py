@@ -1,7 +1,7 @@
 """The steps that were read as columns (duration, flagged rank and its cost), and the spans of the run.
 
-The figures of a sample are medians over its last 100 steps, so a step takes its flagged rank from the sample
-in the middle of whose window it lies.
+The figures of a sample are medians over its last 100 steps. So the flagged rank of a step is taken from the
+sample that has the step in the middle of its window.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class StepTable:
     flagged_by: Indices
     """Index of the sample with the step near the middle of its window: `rank` and `cost` come from it."""
     rank: Indices
-    """The rank flagged then, or NO_RANK."""
+    """The flagged rank, or NO_RANK."""
     cost: Column
-    """Share of the step that the flagged rank cost, 0 without one; NaN: not measured."""
+    """Cost of the flagged rank as a share of the step, 0 without one; NaN: not measured."""
     uneven: Column
-    """Share of the step that late arrivals of any rank cost; NaN without bucket detail."""
+    """Cost of late arrivals of any rank as a share of the step; NaN without bucket detail."""
 
     @property
     def seconds(self) -> Column:
@@ -59,7 +59,7 @@ class StepTable:
         return self.steps * self.step_ms / 1e3
 
     def lost_s(self, share: Column) -> Column:
-        """The given share of `seconds`."""
+        """The time lost by each element: `share` of its `seconds`."""
         return self.seconds * share
 
 
@@ -74,7 +74,7 @@ def step_table(samples: Sequence[Sample]) -> StepTable:
     flagged_by = index[np.minimum(place + HALF_WINDOW, last)]
     ends = np.cumsum(counts).astype(np.int64)
     begins = ends - np.array([sample.frame.group.window_steps for sample in samples], np.int64)
-    # A sample whose window is shorter than 100 steps says nothing of the steps before that window.
+    # A sample whose window is shorter than 100 steps does not apply to the steps before that window.
     flagged_by = np.where(place >= begins[flagged_by], flagged_by, index) if len(samples) else flagged_by
     wait_ms = _concatenated([sample.points.wait_ms for sample in samples])
     results = np.array([_flagged(sample) for sample in samples], np.float64).reshape(-1, 3)
@@ -106,10 +106,10 @@ def _outdated(samples: Sequence[Sample], wait_ms: Column) -> Mask:
 
 
 def _backdate(samples: Sequence[Sample], results: Column) -> Indices:
-    """(samples,) index of the sample that the flag of each comes from.
+    """(samples,) index of the sample whose flag each sample takes.
 
-    A rank is flagged only after it has been late for a while. The samples just before, in which late arrivals
-    already cost half as much or more, are changed in `results` to have it flagged too.
+    A rank is flagged only after many late steps. The samples just before the flag in which late arrivals
+    already cost half as much or more get the same flag in `results`.
     """
     source: Indices = np.arange(len(samples))
     back = 0
@@ -190,14 +190,14 @@ def _steps_since(step: Column) -> Column:
 
 
 MOST_SPANS = 60
-"""As many columns as a line of 80 has room for."""
+"""Most spans: a line of 80 columns has room for so many."""
 
 LEAST_STEPS = 4
-"""Steps of a span: a median over fewer means little."""
+"""Least steps of a span: a median over fewer means little."""
 
 
 def span_count(steps: int) -> int:
-    """Number of spans that a run of so many steps is divided into."""
+    """Number of spans into which a run of `steps` steps is divided."""
     return max(1, min(MOST_SPANS, steps // LEAST_STEPS))
 
 
@@ -244,7 +244,7 @@ def _span(table: StepTable, at: Indices, samples: Sequence[Sample], begin_s: flo
 
 
 def _most_flagged(table: StepTable, at: Indices, samples: Sequence[Sample]) -> tuple[int | None, str | None]:
-    """The rank that was flagged for most of the span, if for a third of it or more; and the cause."""
+    """The rank that was flagged for most of the span, if for at least a third of it, and the cause."""
     flagged = at[table.rank[at] != NO_RANK]
     if not len(flagged) or 3 * len(flagged) < len(at):
         return None, None

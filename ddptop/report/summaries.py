@@ -37,7 +37,7 @@ def weighted(values: Sequence[float | None], weights: Column) -> float | None:
 
 
 def rank_summaries(samples: Sequence[Sample], weights: Column, last: Frame) -> tuple[RankSummary, ...]:
-    """One for each rank of the group at the end of the run."""
+    """One summary for each rank of the group at the end of the run."""
     world = len(last.ranks.state)
     means = {name: _column_mean(samples, weights, name, world) for name in RANK_COLUMNS}
     ranks = last.ranks
@@ -55,7 +55,10 @@ def rank_summaries(samples: Sequence[Sample], weights: Column, last: Frame) -> t
 
 
 def _column_mean(samples: Sequence[Sample], weights: Column, name: str, world: int) -> Column:
-    """(world,) after an elastic restart the group may be larger or smaller: a rank counts where it exists."""
+    """(world,) mean over the samples of a column in `Ranks`.
+
+    An elastic restart may change the number of ranks: a rank counts in the samples that have it.
+    """
     total, weight = np.zeros(world), np.zeros(world)
     for sample, own in zip(samples, weights, strict=True):
         column = getattr(sample.frame.ranks, name)[:world]
@@ -138,7 +141,7 @@ def communication(
 
 
 def bucket_summaries(samples: Sequence[Sample], weights: Column) -> tuple[BucketSummary, ...]:
-    """The buckets of the layout in use for most steps; of the last layout where none was measured."""
+    """The buckets of the layout that was in use for most steps; of the last layout if none was measured."""
     used: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for i, sample in enumerate(samples):
         if any(bucket.transfer_ms is not None for bucket in sample.frame.buckets):
@@ -157,7 +160,8 @@ def unmeasured_bucket(bucket: BucketFigures) -> BucketSummary:
 
 
 def _bucket(seen: Sequence[BucketFigures], weights: Column) -> BucketSummary:
-    """Bandwidths are bytes over the mean transfer; the bus factor is taken from the samples' figures."""
+    """The summary of one bucket. Bandwidths are bytes over the mean transfer; the bus factor is that of the
+    samples."""
     newest = seen[-1]
     transfer = weighted([bucket.transfer_ms for bucket in seen], weights)
     algbw = busbw = None

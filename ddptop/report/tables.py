@@ -68,7 +68,7 @@ def part_shares(report: Report) -> list[tuple[str, float]]:
 
 
 def _parts(ranks: Sequence[RankSummary]) -> Column:
-    """(parts, ranks) ms, as the screen's table has them."""
+    """(parts, ranks) ms of each part of the step; the same parts as in the screen's table."""
 
     def column(name: str) -> Column:
         values = [getattr(rank, f"{name}_ms") for rank in ranks]
@@ -134,13 +134,13 @@ def _with_bound(rank: RankSummary) -> str:
 BLOCKS, PLAIN = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 
 LABEL_WIDTH = 10
-"""Cells before a strip."""
+"""Columns for the label before a strip."""
 
 RANGE_WIDTH = 9
-"""Cells after it, for the lowest and the highest value."""
+"""Columns after a strip, for its lowest and highest value."""
 
 SPIKE = 4.0
-"""The scale ends at so many times the median span, so that a compilation does not flatten the rest."""
+"""The scale ends at this multiple of the median span, so that a compilation does not flatten the rest."""
 
 NO_RANK, UNKNOWN_RANK = "·", " "
 
@@ -154,7 +154,7 @@ EVENT_SIGNS = {
     "lost_records": "!",
     "recording": "!",
 }
-"""Kind to sign; in one column the kind listed first is shown."""
+"""Kind of event to sign. Where a column has several, the kind listed first is shown."""
 
 LEGEND = {
     "S": "stall",
@@ -216,7 +216,7 @@ def _block(value: float | None, top: float, levels: str) -> str:
 
 
 def _letters(report: Report) -> tuple[dict[int | None, str], list[str]]:
-    """A letter for each flagged rank, its number where all have one digit; and the legend of the letters."""
+    """A character for each flagged rank, its number where all are below 10, else a letter; and the legend."""
     ranks = [straggler.rank for straggler in report.stragglers]
     if all(rank < 10 for rank in ranks):
         return {rank: str(rank) for rank in ranks}, []

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from ddptop.report.content import Finding, Report, StallPeriod, Suggestion
 
 MAX_INCIDENTS = 4
-"""Stalls and deaths that are shown; the others are counted."""
+"""Most stalls and deaths that are shown; the others are counted."""
 
 MAX_CALLS = 3
-"""Innermost calls of a stack."""
+"""Most calls of a stack, the innermost ones."""
 
 MAX_DETAILS = 3
 
@@ -30,7 +30,7 @@ MAX_POSITIONS = 2
 """Ranks of a stall whose stacks are shown: a missing one, and one that waits."""
 
 OF_DEATHS = frozenset({"lost_rank", "failed_rank"})
-"""Alerts that are left out where deaths are known."""
+"""Kinds of alerts that are left out where the deaths themselves are shown."""
 
 
 def incidents(report: Report, width: int) -> list[str]:
@@ -109,7 +109,7 @@ def _wrapped_below_indent(text: str, width: int, indent: int) -> list[str]:
 _BAD = frozenset({"failed", "lost", "stall"})
 
 MAX_ADVICE = 5
-"""Suggestions on the page; `--json` has all."""
+"""Most suggestions on the page; `--json` has all."""
 
 MIN_WIDTH = 40
 

@@ -104,8 +104,8 @@ class RunState:
         self.history = HistoryStore(history_points)
         self.figures = Figures(0, window)
         self.settle: Callable[[], None] = lambda: None
-        """Evaluates the complete steps that wait. Call it before `figures` or `history` is read. Set by the
-        reducer."""
+        """Evaluates the complete steps that wait. To be called before `figures` or `history` are read. Set by
+        the reducer."""
         self.replicas = Replicas(self.log)
         self.loss_spread = LossSpread(self.log)
 

@@ -32,8 +32,7 @@ _OWN_DEMO = re.compile(r"[/\\]ddptop[/\\](training|runtime)[/\\]demo\.py$")
 """The training of `ddptop demo` counts as the user's code."""
 
 _COLLECTIVE = re.compile(r"[/\\]torch[/\\](distributed|autograd|nn[/\\]parallel)[/\\]")
-"""Files in which a main thread waits for the other ranks: torch.distributed, and DDP in forward and
-backward."""
+"""Files in which a main thread waits for other ranks: torch.distributed; DDP in forward and backward."""
 
 _COMPILE = re.compile(
     r"[/\\]torch[/\\](_dynamo[/\\](convert_frame|symbolic_convert|output_graph)"

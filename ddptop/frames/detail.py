@@ -107,8 +107,7 @@ class Heat:
     steps: tuple[int, ...]
     """One per column, oldest first."""
     low: float | None
-    """`low`, `middle`, `high`: least, median and largest value of all ranks in these steps, before
-    folding."""
+    """`low`, `middle`, `high`: least, median, largest value of all ranks in these steps, before folding."""
     middle: float | None
     high: float | None
     value: Column

@@ -209,8 +209,7 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts(GpuReading):
-    """The GPU of one rank, as reported by the agent of its host and by torch's allocator. None: not
-    reported."""
+    """The GPU of one rank, reported by the agent of its host and by torch's allocator. None: not reported."""
 
     rank: int
     allocated_bytes: int | None
@@ -288,8 +287,7 @@ class Overhead:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """One point per complete step, oldest first. `start`: number of the first point, counted from the run's
-    begin.
+    """One point per complete step, oldest first. `start`: number of the first point since the run began.
 
     On the credit link a frame has only the points that were added; a source gives screens all that are kept.
     """

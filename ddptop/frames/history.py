@@ -45,8 +45,7 @@ class HistoryStore:
         return self._start + self._length
 
     def extend(self, piece: History) -> History:
-        """Add a piece and return all points. Points that it already has are skipped; after a gap it begins
-        anew."""
+        """Add a piece and return all points. Points already here are skipped; after a gap it begins anew."""
         count = len(piece.step)
         if piece.start > self.end or self._length == 0:
             self.clear()
@@ -78,8 +77,7 @@ class HistoryStore:
         return History(start=self._start + first, **views)
 
     def _make_room(self, added: int) -> None:
-        """Move the points to larger arrays. Views of the old arrays may be on a screen, so these do not
-        change."""
+        """Move the points to larger arrays. The old arrays do not change: a screen may show views of them."""
         needed = self._length + added
         capacity = len(self._columns["step"])
         if needed <= capacity:

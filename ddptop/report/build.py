@@ -1,5 +1,4 @@
-"""Builds a report from messages or from a recording, of which it reads all or, if it is long, even
-stretches."""
+"""Builds a report from messages or a recording. Of a long recording it reads evenly spread stretches."""
 
 from __future__ import annotations
 

@@ -260,8 +260,7 @@ KEYS = {
     "events": "happenings",
 }
 """Field to JSON key where the two differ. The keys are public keys of schema 1 (`testimonies`, `testimony`,
-`culprits`, ...), which do not change; the field names (`positions`, `stragglers`) are used everywhere
-else."""
+`culprits`, ...), which do not change; everywhere else the field names are used (`position`, `stragglers`)."""
 
 MOMENTS = ("started_at", "since_s", "until_s", "at_s", "unix_s")
 """Fields in Unix seconds, which `tidy` would round to six significant digits."""

@@ -249,8 +249,7 @@ class Incidents:
             self.note_stall(self._reducer.frame(now_ns))
 
     def note_stall(self, frame: Frame) -> None:
-        """Note the stall of a frame. The newest diagnosis is kept, unless only an earlier one is
-        conclusive."""
+        """Note the stall of a frame. The newest diagnosis counts unless only an earlier one is conclusive."""
         self.note(frame)
         newest = _stall_period(frame)
         if newest is None:

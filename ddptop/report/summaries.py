@@ -160,8 +160,7 @@ def unmeasured_bucket(bucket: BucketFigures) -> BucketSummary:
 
 
 def _bucket(seen: Sequence[BucketFigures], weights: Column) -> BucketSummary:
-    """The summary of one bucket. Bandwidths are bytes over the mean transfer; the bus factor is that of the
-    samples."""
+    """One bucket. Bandwidths are bytes over the mean transfer; the bus factor is that of the samples."""
     newest = seen[-1]
     transfer = weighted([bucket.transfer_ms for bucket in seen], weights)
     algbw = busbw = None

@@ -43,8 +43,7 @@ def alerts(
     diagnosis: Diagnosis | None,
     now_ns: int,
 ) -> tuple[Alert, ...]:
-    """The alerts that are active, the worst first. Of failed and lost ranks those that were the cause come
-    first."""
+    """The alerts that are active, the worst first. Of failed and lost ranks the causes come first."""
     exits = [_failed(state, states), _lost(state, states)]
     if _first_lost(state, states):
         exits.reverse()
@@ -107,8 +106,7 @@ def _lost(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
 
 
 def _silent(state: RunState, ranks: list[int]) -> Alert:
-    """The alert of lost ranks whose hosts do not report either, so that it is unknown how their processes
-    exited."""
+    """The alert of ranks whose hosts do not report either; how their processes exited is unknown."""
     first = min(ranks, key=lambda rank: state.ranks[rank].heard_ns)
     rank_state = state.ranks[first]
     how = f"silent for more than {SILENT_S:.0f} s"

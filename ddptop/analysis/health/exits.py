@@ -90,8 +90,7 @@ def ended_ns(rank_state: RankState) -> int:
 def ended_badly(rank_states: list[RankState]) -> list[int]:
     """Ranks that failed or died: causes first, then the ranks that followed, each by time.
 
-    A peer may fail before the collector detects the death that caused it, so time alone does not show the
-    cause.
+    A peer may be seen to fail before the death that caused it, so time alone does not show the cause.
     """
     ranks = [rank for rank, rank_state in enumerate(rank_states) if rank_state.ended_badly]
     return sorted(ranks, key=lambda rank: (follows(rank_states[rank]), ended_ns(rank_states[rank]), rank))

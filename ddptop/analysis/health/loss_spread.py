@@ -83,8 +83,7 @@ def _apart(losses: Column, rank: int) -> Apart:
 
 
 class LossSpread:
-    """Compares the ranks' losses every 32 complete steps, so that results do not depend on when frames are
-    built."""
+    """Compares the ranks' losses every 32 complete steps, independently of when frames are built."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log

@@ -149,8 +149,7 @@ class Drift:
 
 
 class Replicas:
-    """Collects the checksums of all ranks and tracks pieces that differ; depends on the order of messages
-    alone."""
+    """Collects checksums and tracks pieces that differ; depends on the order of messages alone."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log

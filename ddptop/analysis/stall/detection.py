@@ -65,8 +65,7 @@ def _step_ns(state: RunState, rank: RankState, now_ns: int) -> int:
 
 
 def stall_limit_ns(state: RunState) -> int:
-    """How long a step may take: max(stall_s, 10 median steps); until the first step has finished 4
-    stall_s."""
+    """How long a step may take: max(stall_s, 10 median steps), or 4 stall_s before any step has finished."""
     least_ns = state.stall_s * NS
     if state.complete_step is None and min(rank.step for rank in state.ranks) == 0:
         return int(FIRST_STEP * least_ns)

@@ -50,8 +50,7 @@ class Mismatch:
 
 
 def pending_operation(answer: Evidence | None, group: str | None = None) -> Operation | None:
-    """The earliest collective that a rank has launched and that has not completed; `group` None: in any
-    group."""
+    """The earliest collective that was launched and has not completed; `group` None: in any group."""
     waiting = [
         op for op in (answer.operations if answer else ()) if not op.done and group in (None, op.group)
     ]

@@ -62,8 +62,7 @@ class Interruptions:
         return sum(max(0, min(end, end_ns) - max(begin, begin_ns)) for begin, end in self._spans)
 
     def silence_ns(self, heard_ns: int, now_ns: int) -> int:
-        """Time from `heard_ns` to `now_ns`, less that in which the collector did not run and less
-        `unkept_ns`."""
+        """Time since `heard_ns`, less that in which the collector did not run and less `unkept_ns`."""
         return max(0, now_ns - heard_ns - self.within(heard_ns, now_ns) - self.unkept_ns)
 
 

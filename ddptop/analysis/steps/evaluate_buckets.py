@@ -186,8 +186,8 @@ def figures_of_detail(
 ) -> DetailFigures:
     """The values of n steps for the rings of all ranks.
 
-    `points`: (n,) history points; `columns`: (wall and PHASES, n, ranks); `free`: the waits without comparing
-    clocks.
+    `points`: (n,) history points; `columns`: (wall and PHASES, n, ranks); `free`: the waits
+    without comparing clocks.
     """
     kept = [getattr(waits, name) for name in WAITS]
     computed = columns[3] - waits.exposed

@@ -189,8 +189,7 @@ def mean(values: Column) -> Column:
 
 
 SURE_FEW = 15.0
-"""n independent steps must reach (1 + SURE_FEW / n) times the certainty of many, roughly as in Student's
-t."""
+"""n independent steps need (1 + SURE_FEW / n) times the certainty of many, roughly as in Student's t."""
 
 
 def certainty(values: Column) -> float:

@@ -64,8 +64,7 @@ class DetailMedians:
         return known(median(self.window.group.of(name, self.slots)))
 
     def lateness(self) -> Column:
-        """(ranks,) median lateness; for a rank in several process groups the one with the largest absolute
-        value."""
+        """(ranks,) median lateness; for a rank in several process groups the largest in absolute value."""
         return self._largest(lambda window, slots: median(window.ranks.of("lateness", slots)))
 
     def lateness_of(self, rank: int, slots: Indices) -> Column:

@@ -44,8 +44,7 @@ class CompleteStep(NamedTuple):
 
 
 class Pairing:
-    """Holds the rows of a step until every rank has reported it. A step of which a row was lost is
-    dropped."""
+    """Holds the rows of a step until every rank has reported it. A step with a lost row is dropped."""
 
     def __init__(self, world: int) -> None:
         self._world = world
@@ -128,8 +127,7 @@ class Layouts:
         return number
 
     def buckets(self, number: int) -> tuple[Bucket, ...] | None:
-        """The buckets of the layout with this number, with all that is known of them; None: unknown
-        number."""
+        """The buckets of this layout, with all that is known of them; None: unknown number."""
         return self._buckets.get(number)
 
 
@@ -176,8 +174,7 @@ class Groups:
         self.version += 1
 
     def only(self, world: int) -> Scope | None:
-        """The group of all ranks, or None where there are several groups. Ranks that reported none belong to
-        it."""
+        """The group of all ranks, or None where there are several. Ranks that reported none belong to it."""
         reported = {(m.group, m.ranks) for m in self._memberships.values()}
         everyone = tuple(range(world))
         names = {group for group, _ in reported}

@@ -31,8 +31,7 @@ which 512 ranks reach (3.7 MB). Only heat maps use steps before the window."""
 
 
 class Ring:
-    """Named columns of the last `size` steps, (columns, *shape, size), in float32, which resolves 1 us in 8
-    s.
+    """Named columns of the last `size` steps, (columns, *shape, size), in float32: 1 us in 8 s is resolved.
 
     `wide`: in float64."""
 
@@ -103,8 +102,8 @@ class StepWindow:
         self._size = size
 
     def add(self, numbers: Column, end_s: Column, columns: Column, loss: Column) -> Column:
-        """Add n steps: `numbers` and `end_s` (n,), `columns` (wall and PHASES, n, ranks) in ms, `loss` (n,
-        ranks).
+        """Add n steps: `numbers` and `end_s` (n,), `columns` (wall and PHASES, n, ranks) in ms,
+        `loss` (n, ranks).
 
         Returns (n,) the median over ranks of the wall time.
         """
@@ -281,8 +280,7 @@ class DetailWindow:
     def add(
         self, ranks: Column, group: Column, scopes: Mapping[Scope, tuple[Column, Column, Column]]
     ) -> None:
-        """Add n steps, (columns, n, ...) for each ring; `scopes`: those of the process groups that have
-        detail.
+        """Add n steps, (columns, n, ...) for each ring; `scopes`: those of process groups with detail.
 
         The steps of one call may end at a multiple of DETAILED_BACK, where `best_self` is updated, but must
         not go past it.
@@ -302,8 +300,7 @@ class DetailWindow:
     def evaluated(self, end: int) -> Indices:
         """Slots of the steps over which ranks are evaluated when the history has `end` points; oldest first.
 
-        Where few steps of the window have detail, earlier ones are included: flagging a rank takes many
-        steps.
+        Where few steps of the window have detail, earlier ones are included: flagging takes many steps.
         """
         within = self.since(end - self._size)
         return within if len(within) >= FEW_DETAILED else self.group.recent(DETAILED_BACK)

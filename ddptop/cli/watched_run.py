@@ -186,12 +186,10 @@ class SharedRun:
         """Leave the run; the last one waits for the collector's summary and prints it."""
         if self._member is None:
             return
-        last = collector_start.is_last(self._member)
-        run = read_run_file(self._folder) if last else None
-        if last:
-            collector_start.request_end(self._member)
+        run = read_run_file(self._folder)
+        last = collector_start.request_end(self._member)
         os.close(self._member)
-        if run is not None:
+        if last and run is not None:
             summary_text = collector_start.read_summary(self._agent, FINISH_S)
             summary = None if summary_text is None else summary_in(summary_text.decode())
             if summary is not None:

@@ -57,18 +57,27 @@ def join(folder: Path) -> int | None:
     return _locked(folder / MEMBERS, fcntl.LOCK_SH, JOIN_S)
 
 
-def is_last(member: int) -> bool:
-    """Whether no other process is a member. Of several that ask at a time, one gets True (flock(2))."""
+def request_end(member: int) -> bool:
+    """Request the end of the run, as its last member: no other process will join. True for one process only.
+
+    A failed attempt at the exclusive lock releases the shared one (flock(2)). So of two members that leave at
+    the same time the first may get the lock after the second, which has requested the end, has closed it.
+    """
+    if not _is_last(member):
+        return False
+    with suppress(OSError):
+        if os.pread(member, len(_END) + 1, 0) == _END:
+            return False
+        os.pwrite(member, _END, 0)
+    return True
+
+
+def _is_last(member: int) -> bool:
+    """Whether no other process is a member."""
     if _try(member, fcntl.LOCK_EX):
         return True
     time.sleep(0.002)  # the collector may just have checked
     return _try(member, fcntl.LOCK_EX)
-
-
-def request_end(member: int) -> None:
-    """By the last member, while it is the last: no other process will join."""
-    with suppress(OSError):
-        os.pwrite(member, _END, 0)
 
 
 def end_requested(folder: Path) -> bool:
@@ -90,7 +99,7 @@ def has_members(folder: Path) -> bool:
     except OSError:
         return False  # none has ever been, or the folder is gone
     try:
-        return not is_last(descriptor)
+        return not _is_last(descriptor)
     finally:
         os.close(descriptor)
 

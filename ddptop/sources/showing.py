@@ -217,7 +217,7 @@ def with_playback(
     recording = player.recording
     damage = [recording.damage] if recording.damage else []
     if player.refused:
-        damage.append(f"{player.refused:,} messages make no sense")
+        damage.append(f"{player.refused:,} messages could not be applied")
     duration_s = (recording.end_ns - recording.start_ns) / NS
     playback = Playback(
         position_s=(player.position_ns - recording.start_ns) / NS,

@@ -13,7 +13,6 @@ a BYE are sent before the default process group is destroyed.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import sys
@@ -134,11 +133,13 @@ def keep_exceptions_of_children() -> None:
             try:
                 run()
             except BaseException as error:
-                with contextlib.suppress(Exception):
+                try:
                     if "ddptop.training.session" in sys.modules:
                         from ddptop.training.exit import keep_for_child
 
                         keep_for_child(error)
+                except Exception as failure:  # noqa: BLE001 - the training boundary
+                    guard.caught(failure)
                 hide_frame(error)
                 raise
 

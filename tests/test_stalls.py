@@ -202,16 +202,27 @@ def ended(home: Path, trouble: str) -> tuple[subprocess.CompletedProcess[str], d
 
 
 def test_a_tensor_of_another_size_kills_a_rank_and_both_sides_are_shown(tmp_path: Path) -> None:
-    done, shown = ended(tmp_path, "size")
-    assert done.returncode == 1
-    first = shown["deaths"][0]
-    assert first["signal"] == "SIGABRT"  # gloo's doing, and of which rank is chance
-    assert first["testimony"]["user_call"]["function"] == "trouble"
-    evidence = next(alert["evidence"] for alert in shown["alerts"] if alert["kind"] == "mismatch")
-    assert {evidence["side0_rank"], evidence["side1_rank"]} == {0, 1}
+    for attempt in range(5):
+        done, shown = ended(new_folder(tmp_path, str(attempt)), "size")
+        assert done.returncode == 1
+        first, second = shown["deaths"]
+        assert first["signal"] == "SIGABRT"  # gloo's doing, and of which rank is chance
+        assert first["testimony"]["user_call"]["function"] == "trouble"
+        evidence = next(alert["evidence"] for alert in shown["alerts"] if alert["kind"] == "mismatch")
+        assert evidence["side0_rank"] == first["rank"]
+        if "side1_rank" in evidence:
+            break
+        # torchrun ended the other rank before its exception was raised: that side is unknown.
+        assert second["signal"] == "SIGTERM" and not second["reason"], second
+    assert evidence["side1_rank"] == 1 - first["rank"]
     for side in ("side0", "side1"):
         assert evidence[f"{side}_operation"].startswith("all_reduce")
         assert "trouble" in evidence[f"{side}_call"]
+
+
+def new_folder(parent: Path, name: str) -> Path:
+    (parent / name).mkdir()
+    return parent / name
 
 
 def same_words(text: str, select: Callable[[str], bool]) -> list[str]:

@@ -70,6 +70,35 @@ def test_what_blocks_is_left_out_and_holds_nobody_up(
     assert answer(one, 7).stacks
 
 
+def test_a_completed_collective_counts_where_a_late_thread_wrote_an_older_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def entry(sequence: int, *, done: bool) -> dict[str, Any]:
+        return {
+            "pg_id": 0,
+            "process_group": ("0", "default_pg"),
+            "collective_seq_id": sequence,
+            "profiling_name": "gloo:all_reduce",
+            "input_sizes": [[1]],
+            "record_id": sequence,
+            "time_created_ns": sequence,
+            "state": "scheduled",
+            "retired": done,
+        }
+
+    def completed(last: int, *done: bool) -> int:
+        entries = [entry(23 + i, done=is_done) for i, is_done in enumerate(done)]
+        dump = {"entries": entries, "pg_status": {"0": {"last_completed_collective": last}}}
+        monkeypatch.setattr(flight_recorder, "flight_dumps", lambda: [dump])
+        return flight_recorder.read(10**9).completed["0"]
+
+    assert completed(23, True, True, True) == 25
+    assert completed(25, True, True, True) == 25
+    assert completed(23, True, True, False) == 24
+    assert completed(22, True, False, True) == 23
+    assert completed(-1, False) == 22
+
+
 def test_what_fails_is_counted_and_left_out(monkeypatch: pytest.MonkeyPatch, fresh_guard: Guard) -> None:
     def fail(_now: int) -> Any:
         raise RuntimeError("no flight recorder")

@@ -207,7 +207,7 @@ def under_way(
         for rank in entries.keys() & set(members[group]):
             of_group = [entry for entry in entries[rank] if _group(entry) == group]
             reached = _sequence(of_group[-1]) if of_group else 0
-            waiting = [_sequence(entry) for entry in of_group if not _is_done(entry)]
+            waiting = [_sequence(entry) for entry in of_group if not is_done(entry)]
             progress.append(min(waiting, default=reached + 1))
             if of_group and entries[rank][0]["record_id"] > 0:
                 cuts.append(_sequence(of_group[0]))
@@ -229,7 +229,7 @@ def _sequence(entry: Entry) -> int:
     return int(entry["collective_seq_id"])
 
 
-def _is_done(entry: Entry) -> bool:
+def is_done(entry: Entry) -> bool:
     # gloo never leaves the state `scheduled`, but retires what has completed.
     return bool(entry["retired"]) or entry["state"] == "completed"
 

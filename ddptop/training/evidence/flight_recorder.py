@@ -22,7 +22,7 @@ from ddptop.host.folders import open_private, write_private
 from ddptop.host.runs import flight_folder
 from ddptop.protocol.evidence import Operation
 from ddptop.training.device.events import ignore_captures
-from ddptop.training.evidence.flight_analysis import MAX_BYTES, NUMBER, dump_name
+from ddptop.training.evidence.flight_analysis import MAX_BYTES, NUMBER, dump_name, is_done
 from ddptop.training.torch_compat.process_groups import flight_dumps, group_configs
 
 NEWEST = 128
@@ -61,12 +61,24 @@ def read(now_unix_ns: int) -> Flight:
 
 
 def _completed(dump: dict[str, Any]) -> dict[str, int]:
+    """Last completed collective by group: from the recorder's status or from its entries, whichever is later.
+
+    gloo completes collectives in several threads, and each writes its own number into the status: a thread
+    that is late leaves an older number there.
+    """
     # NCCL numbers the groups of a process in `pg_status`, gloo names them; entries have both.
-    names = {str(entry["pg_id"]): str(entry["process_group"][0]) for entry in dump.get("entries", ())}
-    return {
+    entries = dump.get("entries", ())
+    names = {str(entry["pg_id"]): str(entry["process_group"][0]) for entry in entries}
+    completed = {
         names.get(str(group), str(group)): int(status.get("last_completed_collective", -1))
         for group, status in dump.get("pg_status", {}).items()
     }
+    for group in set(names.values()) & completed.keys():
+        own = [e for e in entries if str(e["process_group"][0]) == group and not e.get("is_p2p")]
+        pending = [int(e["collective_seq_id"]) - 1 for e in own if not is_done(e)]
+        shown = min(pending) if pending else max((int(e["collective_seq_id"]) for e in own), default=-1)
+        completed[group] = max(completed[group], shown)
+    return completed
 
 
 def _newest(entries: list[dict[str, Any]], now_unix_ns: int) -> tuple[Operation, ...]:
@@ -82,8 +94,7 @@ def _operation(entry: dict[str, Any], now_unix_ns: int) -> Operation:
         name=str(entry["profiling_name"]).rsplit(":", 1)[-1],
         sizes=str(entry["input_sizes"])[:SIZES_CHARACTERS],
         dtype=", ".join(dict.fromkeys(map(str, entry.get("input_dtypes", ())))),
-        # gloo never leaves the state `scheduled`, but retires what has completed.
-        done=bool(entry["retired"]) or entry["state"] == "completed",
+        done=is_done(entry),
         age_ms=max(0, now_unix_ns - int(entry["time_created_ns"])) // 1_000_000,
     )
 

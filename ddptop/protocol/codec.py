@@ -2,12 +2,14 @@
 
 A message is one msgpack array, `[Type, field, ...]` with the fields in the order of `messages.py`.
 STEPS carries one flat array for each row: the row's fields in order, with the cells spliced in at the end.
+After the rows come the fields of their `OwnTime`, as one flat array; 0.1.0 sends none, and a later version
+may send more integers of each row, which are skipped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import Any, TypeVar, cast
 
 import msgpack
@@ -15,7 +17,7 @@ import msgpack
 from ddptop.protocol import limits
 from ddptop.protocol.checks import CHECKS, CODES, KINDS, NAMES, ProtocolError, checked, count, ns
 from ddptop.protocol.link import State
-from ddptop.protocol.messages import Bucket, Hello, Message, StepRow, Steps, Type
+from ddptop.protocol.messages import Bucket, Hello, Message, OwnTime, StepRow, Steps, Type
 
 __all__ = ["ProtocolError", "UnknownType", "decode", "decode_steps", "encode"]
 
@@ -26,8 +28,9 @@ class UnknownType(ProtocolError):
 
 _Item = TypeVar("_Item")
 
-_ROW_HEAD = len(StepRow._fields) - 1
+_ROW_HEAD = StepRow._fields.index("cells")
 """Fields of a row before its cells."""
+_OWN = len(OwnTime._fields)
 _CELL = 3
 """Integers for each bucket all-reduce."""
 _LOSS = StepRow._fields.index("loss")
@@ -47,8 +50,11 @@ def encode(message: Message) -> bytes:
     """
     if isinstance(message, Steps):
         # The hot one: a row and its cells are tuples already, and joining them is all the work there is.
-        rows = [row[:-1] + row.cells for row in message.rows]
+        rows = [row[:_ROW_HEAD] + row.cells for row in message.rows]
+        own = [n for row in message.rows if row.own is not None for n in row.own]
         plain: object = (int(Type.STEPS), message.generation, message.first_step, message.base_ns, rows)
+        if len(own) == _OWN * len(rows):
+            plain = (*cast("tuple[object, ...]", plain), own)
     else:
         kind = type(message)
         plain = (int(CODES[kind]), *(_fit(getattr(message, name)) for name in NAMES[kind]))
@@ -147,35 +153,49 @@ def decode_steps(bodies: Sequence[bytes]) -> list[Steps]:
 
 
 def _steps(fields: tuple[Any, ...]) -> Steps:
-    generation, first, base, rows = _steps_fields(fields)
+    generation, first, base, rows, own = _steps_fields(fields)
     _check_rows(rows)
-    return Steps(generation, first, base, tuple([_step_row(row) for row in rows]))
+    return Steps(generation, first, base, tuple(map(_step_row, rows, own)))
 
 
 def _all_steps(messages: Sequence[tuple[Any, ...]]) -> list[Steps]:
     """STEPS messages as unpacked, their rows checked together."""
     heads = [_steps_fields(fields) for fields in messages]
-    rows = tuple(chain.from_iterable(batch for *_, batch in heads))
-    _check_rows(rows)
-    parsed = iter([_step_row(row) for row in rows])
+    _check_rows(tuple(chain.from_iterable(rows for *_, rows, _ in heads)))
     return [
-        Steps(generation, first, base, tuple(islice(parsed, len(batch))))
-        for generation, first, base, batch in heads
+        Steps(generation, first, base, tuple(map(_step_row, rows, own)))
+        for generation, first, base, rows, own in heads
     ]
 
 
-def _steps_fields(fields: Any) -> tuple[int, int, int, tuple[Any, ...]]:
-    """Generation, first step, base and rows; the rows are not checked."""
-    if type(fields) is not tuple or len(fields) != 5 or fields[0] != Type.STEPS:
-        raise ProtocolError("STEPS has not 5 fields")
+def _steps_fields(fields: Any) -> tuple[int, int, int, tuple[Any, ...], Iterable[OwnTime | None]]:
+    """Generation, first step, base, rows, and the rows' own times; the rows are not checked."""
+    if type(fields) is not tuple or not 5 <= len(fields) <= 6 or fields[0] != Type.STEPS:
+        raise ProtocolError("STEPS has not 5 or 6 fields")
     rows = fields[4]
     if type(rows) is not tuple or not 0 < len(rows) <= limits.MAX_ROWS:
         raise ProtocolError(f"STEPS has not 1 to {limits.MAX_ROWS} rows")
-    return count(fields[1]), count(fields[2]), ns(fields[3]), rows
+    own = _own_times(fields[5], len(rows)) if len(fields) == 6 else repeat(None, len(rows))
+    return count(fields[1]), count(fields[2]), ns(fields[3]), rows, own
 
 
-def _step_row(row: tuple[Any, ...]) -> StepRow:
-    return tuple.__new__(StepRow, (*row[:_ROW_HEAD], row[_ROW_HEAD:]))
+def _own_times(values: Any, rows: int) -> list[OwnTime | None]:
+    """One for each row. `values`: the rows' integers one after the other, at least _OWN of each row."""
+    if type(values) is not tuple or len(values) % rows or len(values) < _OWN * rows:
+        raise ProtocolError("the rows' own times are not as many integers of each row")
+    if set(map(type, values)) != {int}:
+        raise ProtocolError("an own time is not an integer")
+    each = len(values) // rows
+    known = (values[i + 1 : i + each] for i in range(0, len(values), each))
+    if max(values) > limits.MAX_US or min(values) < -1:
+        raise ProtocolError("an own time is out of range")
+    if min(values) < 0 and any(min(row) < 0 for row in known):
+        raise ProtocolError("an own time is negative")
+    return [tuple.__new__(OwnTime, values[i : i + _OWN]) for i in range(0, len(values), each)]
+
+
+def _step_row(row: tuple[Any, ...], own: OwnTime | None) -> StepRow:
+    return tuple.__new__(StepRow, (*row[:_ROW_HEAD], row[_ROW_HEAD:], own))
 
 
 def _check_rows(rows: tuple[Any, ...]) -> None:

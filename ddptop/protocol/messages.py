@@ -126,6 +126,30 @@ class Layout:
     buckets: tuple[Bucket, ...]
 
 
+class OwnTime(NamedTuple):
+    """What divides one rank's step into its own time and time in which it waited for others. Microseconds.
+
+    Own time of a step: wall time - exposed communication - what it waited in other collectives.
+    """
+
+    exposed: int
+    """Exposed communication: from the last gradient to the end of backward, where backward waits for the
+    all-reduces; summed over the synchronising backwards of the step. -1: not known in one of them."""
+    before_forward: int
+    """Neither fetching data nor in a phase, before a forward (moving the batch to the device, ...). This and
+    the next two without what was waited in collectives; the rest of `other` lies after the optimizer."""
+    before_backward: int
+    """Between forward and backward: the loss."""
+    before_optimizer: int
+    """Between backward and optimizer: clipping, logging."""
+    waited_data: int
+    """Waited in collectives of the script's own (a barrier, a metric) while fetching data; likewise below."""
+    waited_forward: int
+    waited_backward: int
+    waited_optimizer: int
+    waited_other: int
+
+
 class StepRow(NamedTuple):
     """One optimizer step of one rank.
 
@@ -153,6 +177,8 @@ class StepRow(NamedTuple):
     """Time spent in ddptop's own code on the training threads during this step."""
     loss: float | None
     cells: tuple[int, ...]
+    own: OwnTime | None = None
+    """None: a rank of ddptop 0.1.0, which measures only the phases."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from ddptop.protocol.messages import (
     Logged,
     Membership,
     Message,
+    OwnTime,
     Progress,
     Replica,
     Run,
@@ -48,6 +49,7 @@ STEPS = Steps(3, 120, 10**15, (ROW, ROW._replace(begin_us=21_000, loss=None, opt
 MESSAGES: list[Message] = [
     HELLO,
     STEPS,
+    Steps(0, 0, 0, (ROW._replace(own=OwnTime(0, 1, 2, 3, 4, 5, 6, 7, 8)),)),
     Card({"torch": "2.13.0", "ddp.bucket_cap_mb": 25, "ratio": 0.5, "static_graph": False, "nothing": None}),
     Layout(
         2, (Bucket(0, 0, 1 << 25, 1 << 24, 12, "float32", "fp16"), Bucket(1, 0, 8, None, None, "bf16", ""))
@@ -94,7 +96,47 @@ def test_a_message_survives_the_wire(message: Message) -> None:
 
 def test_a_row_is_one_flat_array() -> None:
     row = msgpack.unpackb(encode(STEPS))[4][0]
-    assert row == [*ROW[:-1], *ROW.cells]
+    assert row == [*ROW[:13], *ROW.cells]
+
+
+OWN = OwnTime(-1, 10, 20, 30, 0, 0, 5, 0, 40)
+TIMED = Steps(3, 120, 10**15, (ROW._replace(own=OWN), ROW._replace(cells=(), own=OWN._replace(exposed=7))))
+
+
+def test_own_times_follow_the_rows_and_a_row_of_0_1_0_has_none() -> None:
+    assert decode(encode(TIMED)) == TIMED
+    assert decode_steps([encode(TIMED), encode(STEPS)]) == [TIMED, STEPS]
+    wire = msgpack.unpackb(encode(TIMED))
+    assert wire[5] == [*OWN, *OWN._replace(exposed=7)]
+    assert len(msgpack.unpackb(encode(STEPS))) == 5
+
+
+def test_a_later_version_may_send_more_of_each_row() -> None:
+    wire = msgpack.unpackb(encode(TIMED))
+    wire[5] = [*OWN, 1, 2, *OWN._replace(exposed=7), 3, 4]
+    assert decode(msgpack.packb(wire)) == TIMED
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        None,
+        7,
+        [],
+        [1] * 9,
+        [1] * 17,
+        [1] * 19,
+        [*OWN, *OWN._replace(waited_data=-1)],
+        [*OWN[:8], limits.MAX_US + 1, *OWN],
+        [*OWN[:8], 1.0, *OWN],
+        [-2, *OWN[1:], *OWN],
+    ],
+)
+def test_wrong_own_times_are_refused(own: object) -> None:
+    wire = msgpack.unpackb(encode(TIMED))
+    wire[5] = own
+    with pytest.raises(ProtocolError):
+        decode(msgpack.packb(wire))
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, None])

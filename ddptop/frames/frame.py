@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from ddptop.frames.stall import Death, Stall
     from ddptop.protocol.vocabulary import (
         AlertKind,
+        Basis,
         Cause,
         FrameSource,
+        OwnPlace,
         Pattern,
         RankPhase,
         RankStatus,
@@ -86,6 +88,13 @@ class Group:
     """Elastic restarts before `step`: each counts its steps from 0 again."""
     window_steps: int = 100
     """Number of steps for the medians: fewer than 100 at the start and when a rank has just become slow."""
+    no_straggler_low_ms: float | None = None
+    """Interval of 95 % of the three what-if figures, by block bootstrap; None: recordings of 0.1.0."""
+    no_straggler_high_ms: float | None = None
+    no_exposed_comm_low_ms: float | None = None
+    no_exposed_comm_high_ms: float | None = None
+    both_low_ms: float | None = None
+    both_high_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +192,14 @@ class Straggler:
     """All ranks that the others wait for, `rank` first; empty: `rank` alone."""
     throttle: str = ""
     """Why its GPU is throttled; empty: it is not, or this is unknown."""
+    place: OwnPlace | None = None
+    """Where the excess lies, as `cause`, with `other` divided by its place; None: mixed or unknown."""
+    basis: Basis = "arrivals"
+    """`every_step`: lateness is the median excess of its own time, `bound_ms` the error of it, `last_pct` the
+    share of steps in which it had the largest own time. A NaN in `parts_ms`: not known (backward where the
+    last gradient is unknown)."""
+    disagrees: bool = False
+    """Bucket arrivals in detailed steps contradict a verdict from every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +212,8 @@ class Suspect:
     last: int
     """Steps in which it came last."""
     steps: int
-    """Newest steps with bucket detail."""
+    """Newest steps; of basis `arrivals` those with bucket detail."""
+    basis: Basis = "arrivals"
 
 
 @dataclass(frozen=True, slots=True)

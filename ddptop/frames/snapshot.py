@@ -49,7 +49,13 @@ GROUP_FIELDS = (
     *("bound_ms", "transfer_bound_ms", "clock_free"),
 )
 
-SUSPECT_FIELDS = ("rank", "lateness_ms", "bound_ms", "last", "steps")
+WHAT_IF_FIELDS = (
+    *("no_straggler_ms", "no_exposed_comm_ms", "both_ms"),
+    *("no_straggler_low_ms", "no_straggler_high_ms"),
+    *("no_exposed_comm_low_ms", "no_exposed_comm_high_ms", "both_low_ms", "both_high_ms"),
+)
+
+SUSPECT_FIELDS = ("rank", "lateness_ms", "bound_ms", "last", "steps", "basis")
 
 LOGGED_FIELDS = ("ranks", "mean", "min", "max", "min_rank", "max_rank")
 
@@ -155,7 +161,7 @@ def _group(frame: Frame) -> dict[str, object]:
             "max_rank": group.loss_max_rank,
         },
         **_fields(group, GROUP_FIELDS),
-        "what_if": _fields(group, ("no_straggler_ms", "no_exposed_comm_ms", "both_ms")),
+        "what_if": _fields(group, WHAT_IF_FIELDS),
     }
 
 
@@ -197,6 +203,9 @@ def _straggler(frame: Frame) -> dict[str, object] | None:
         "throttle": found.throttle or None,
         "last_pct": tidy("last_pct", found.last_pct),
         "ranks": ranks,
+        "place": found.place,
+        "basis": found.basis,
+        "disagrees": found.disagrees,
     }
 
 

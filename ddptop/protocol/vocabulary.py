@@ -29,6 +29,22 @@ StepPhase: TypeAlias = Literal["data", "forward", "backward", "optimizer", "othe
 Cause: TypeAlias = Literal["data", "forward", "backward", "optimizer", "other", "mixed"]
 """The phase that holds a straggler's excess; `mixed`: no phase holds enough of it."""
 
+OwnPlace: TypeAlias = Literal[
+    "data",
+    "forward",
+    "backward",
+    "optimizer",
+    "before_forward",
+    "before_backward",
+    "before_optimizer",
+    "after_optimizer",
+]
+"""The parts of a rank's own time: `other` is divided by its place. `before_backward`: between forward and
+backward (the loss); `after_optimizer`: until the next batch is fetched."""
+
+Basis: TypeAlias = Literal["every_step", "arrivals"]
+"""What a verdict rests on: the own times of every step, or the arrivals of buckets in detailed steps."""
+
 Pattern: TypeAlias = Literal["persistent", "intermittent", "rotating"]
 """How a straggler is late: in most steps, now and then, or ranks in turn."""
 
@@ -66,5 +82,5 @@ SpanName: TypeAlias = Literal["data", "forward", "backward", "waiting", "moving"
 
 NAMES = frozenset(
     ("RunOutcome", "RankStatus", "RankPhase", "StepPhase", "Cause", "Pattern", "Severity", "AlertKind")
-) | {"StallKind", "DeviceState", "FrameSource", "SpanName"}
+) | {"StallKind", "DeviceState", "FrameSource", "SpanName", "OwnPlace", "Basis"}
 """The sets by name, as annotations of dataclasses have them."""

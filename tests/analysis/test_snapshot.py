@@ -35,7 +35,7 @@ ADDED = {
     "group": "bound_ms transfer_bound_ms clock_free incarnation window_steps",
     "ranks": "bound_ms transfer_bound_ms micro_steps joined",
     "buckets": "model group effective_busbw_gbps bound_ms transfer_bound_ms",
-    "straggler": "throttle last_pct ranks",
+    "straggler": "throttle last_pct ranks place basis disagrees",
     "overhead": "detail_reason",
 }
 """Keys added to schema 1 since: a program written for the first ones finds all of them, in their order."""

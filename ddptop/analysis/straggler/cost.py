@@ -51,6 +51,13 @@ class WhatIf(NamedTuple):
     """If all communication had been hidden behind compute."""
     both_ms: float | None = None
     """Both."""
+    no_straggler_low_ms: float | None = None
+    """Intervals of 95 % of the three; None where they come from detailed steps."""
+    no_straggler_high_ms: float | None = None
+    no_exposed_comm_low_ms: float | None = None
+    no_exposed_comm_high_ms: float | None = None
+    both_low_ms: float | None = None
+    both_high_ms: float | None = None
 
 
 class FrameSteps(NamedTuple):

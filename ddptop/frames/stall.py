@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ddptop.protocol.vocabulary import StallKind
 
 MAX_POSITIONS = 8
 """Most ranks with stacks in a frame; the recording has all."""
@@ -55,9 +59,7 @@ class RankPosition:
 class Stall:
     """Why the run is stalled."""
 
-    kind: str
-    """`dead`, `missing`, `mismatch`, `device` (a GPU that makes no progress), `transport`, or `asking` while
-    the ranks have not answered yet."""
+    kind: StallKind
     since_s: float
     """Unix seconds at which the stalled step began."""
     step: int | None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ddptop.frames.frame import Alert, Frame, LoggedEvent, Straggler
+    from ddptop.protocol.vocabulary import Sign, VerdictKind
 
-SIGNS = {"good": "●", "busy": "○", "doubt": "◌", "warning": "▲", "critical": "■"}
+SIGNS: Mapping[Sign, str] = {"good": "●", "busy": "○", "doubt": "◌", "warning": "▲", "critical": "■"}
 
 ASCII = str.maketrans({"●": "*", "○": "o", "◌": "~", "▲": "!", "■": "X", "±": "+-", "·": "-", "–": "-"})
 """Signs and marks in plain ASCII; each sign differs from the others."""
@@ -36,16 +37,19 @@ RANKS_APPEAR = "ranks appear when they construct DistributedDataParallel"
 
 ONE_RANK = "one rank: no other rank to wait for"
 
+WRONG_NUMBERS: tuple[Literal["nan"], Literal["replica_drift"]] = ("nan", "replica_drift")
+"""Alerts that are the verdict before any straggler: the numbers are wrong, however fast they come."""
+
 MAX_SECONDS = 100
 """From this many seconds on a duration is in minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The state of the run in words. `sign`: a key of SIGNS."""
+    """The state of the run in words."""
 
-    kind: str
-    sign: str
+    kind: VerdictKind
+    sign: Sign
     sentence: str
     detail: str
     """The second line, possibly empty."""
@@ -74,9 +78,9 @@ def verdict(frame: Frame) -> Verdict:
     state = by_state.get(frame.run.state)
     if state is not None:
         return state(frame, alerts)
-    for kind in ("nan", "replica_drift"):
+    for kind in WRONG_NUMBERS:
         if kind in alerts:
-            return _unhealthy(frame, alerts[kind])
+            return _unhealthy(frame, kind, alerts[kind])
     if frame.straggler is not None:
         return Verdict("straggler", "warning", straggler_phrase(frame.straggler), step_line(frame))
     if "loss_spread" in alerts:
@@ -84,12 +88,12 @@ def verdict(frame: Frame) -> Verdict:
     return _no_straggler(frame)
 
 
-def _unhealthy(frame: Frame, alert: Alert) -> Verdict:
+def _unhealthy(frame: Frame, kind: Literal["nan", "replica_drift"], alert: Alert) -> Verdict:
     """The verdict about wrong numbers, now or some time ago."""
     if alert.severity == "critical":
-        return Verdict(alert.kind, "critical", alert.message, step_line(frame))
+        return Verdict(kind, "critical", alert.message, step_line(frame))
     ago = duration(max(0.0, frame.unix_s - alert.since_s))
-    return Verdict(alert.kind, "warning", f"{alert.message}, {ago} ago", step_line(frame))
+    return Verdict(kind, "warning", f"{alert.message}, {ago} ago", step_line(frame))
 
 
 def straggler_phrase(s: Straggler) -> str:
@@ -181,13 +185,12 @@ def _skewed(frame: Frame) -> Verdict:
         lost = lost.replace("of step time lost", "lost")  # in 80 columns
         sentence = f"rank {late.rank} {often}, {late.lateness_ms:,.1f} ±{late.bound_ms:.1f} ms late · {lost}"
         return Verdict("suspect", "busy", sentence, detail)
-    sign = "good" if cost < UNEVEN_PCT else "busy"
     recovered = _recovered(frame)
     if recovered is not None:
-        return Verdict("recovered", sign, f"straggler recovered: rank {recovered.rank} · {lost}", detail)
+        return Verdict("recovered", "good", f"straggler recovered: rank {recovered.rank} · {lost}", detail)
     if cost < UNEVEN_PCT:
-        return Verdict("even", sign, f"no straggler · {lost}", detail)
-    return Verdict("uneven", sign, f"{lost}; no consistent straggler", detail)
+        return Verdict("even", "good", f"no straggler · {lost}", detail)
+    return Verdict("uneven", "good", f"{lost}; no consistent straggler", detail)
 
 
 def skew_pct(frame: Frame) -> float | None:
@@ -290,7 +293,7 @@ def _finished(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     step = frame.group.step
     steps = "no step reported by all ranks" if step is None else f"{step + 1:,} steps"
     detail = step_line(frame)
-    wrong = next((alerts[kind] for kind in ("nan", "replica_drift") if kind in alerts), None)
+    wrong = next((alerts[kind] for kind in WRONG_NUMBERS if kind in alerts), None)
     if wrong is not None:
         detail = wrong.message
     elif frame.straggler is not None:

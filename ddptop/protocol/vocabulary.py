@@ -67,9 +67,56 @@ AlertKind: TypeAlias = Literal[
 ]
 """Conditions that hold now; `interruption` in reports only. Kinds of events are an open set."""
 
-StallKind: TypeAlias = Literal["dead", "missing", "mismatch", "device", "transport", "asking"]
+VerdictKind: TypeAlias = Literal[
+    "failed",
+    "lost",
+    "stalled",
+    "waiting",
+    "finished",
+    "stale",
+    "starting",
+    "alone",
+    "nan",
+    "replica_drift",
+    "loss_spread",
+    "straggler",
+    "suspect",
+    "recovered",
+    "uneven",
+    "even",
+    "little_detail",
+    "clocks",
+]
+"""What the verdict is about: the state of the run, wrong numbers, a rank that is slow, or that none is."""
+
+Sign: TypeAlias = Literal["good", "busy", "doubt", "warning", "critical"]
+"""How a verdict is marked. `good`: nothing to act on; `busy`: no result yet; `doubt`: inexact figures."""
+
+FindingKind: TypeAlias = Literal[
+    "lost",
+    "failed",
+    "death",
+    "stall",
+    "nan",
+    "replica_drift",
+    "loss_spread",
+    "mismatch",
+    "straggler",
+    "stragglers",
+    "uneven",
+    "even",
+    "alone",
+    "no_step",
+    "no_detail",
+    "clocks",
+    "little_judged",
+]
+"""What a finding of a report is about; `little_judged`: ranks compared in a part of the time only."""
+
+StallKind: TypeAlias = Literal["", "dead", "missing", "mismatch", "device", "transport", "asking"]
 """Why a run is stalled: a rank's process is gone; a rank has not entered the collective; ranks are in
-different collectives; a GPU makes no progress; all are in the same collective; no answers have come yet."""
+different collectives; a GPU makes no progress; all are in the same collective; no answers have come yet.
+Empty: known from the stall's alert alone, in reports only."""
 
 DeviceState: TypeAlias = Literal["", "idle", "compute", "collective", "either", "error"]
 """What a rank's GPU is at. `either`: a kernel or an all-reduce; empty: unknown."""
@@ -82,5 +129,5 @@ SpanName: TypeAlias = Literal["data", "forward", "backward", "waiting", "moving"
 
 NAMES = frozenset(
     ("RunOutcome", "RankStatus", "RankPhase", "StepPhase", "Cause", "Pattern", "Severity", "AlertKind")
-) | {"StallKind", "DeviceState", "FrameSource", "SpanName", "OwnPlace", "Basis"}
+) | {"StallKind", "DeviceState", "FrameSource", "SpanName", "OwnPlace", "Basis", "VerdictKind", "Sign"}
 """The sets by name, as annotations of dataclasses have them."""

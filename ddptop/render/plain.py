@@ -137,6 +137,7 @@ def _verdict(frame: Frame, ascii_only: bool, color: bool) -> list[str]:
     said = verdict(frame)
     roles = {"good": "good", "warning": "warn", "doubt": "warn"}
     role = "bad" if said.kind in ("failed", "lost", "stalled") else roles.get(said.sign, "")
+    role = "" if said.kind == "uneven" else role
     lines = [paint(said.line(ascii_only=ascii_only), role, color)]
     return [*lines, f"  {said.second(ascii_only=ascii_only)}"] if said.detail else lines
 

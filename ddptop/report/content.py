@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import Alert, LoggedEvent, Overhead, RunInfo
     from ddptop.frames.stall import Death
     from ddptop.protocol.messages import Scalar
+    from ddptop.protocol.vocabulary import FindingKind, Sign
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,10 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence of the verdict. `sign` is good, busy, doubt, warning or critical."""
+    """One sentence of the verdict."""
 
-    kind: str
-    sign: str
+    kind: FindingKind
+    sign: Sign
     sentence: str
     detail: tuple[str, ...] = ()
     """Lines below it."""

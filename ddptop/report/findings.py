@@ -5,7 +5,7 @@ Also the phrases that the report's sentences share: amounts of time, ranks, seve
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ddptop.frames.phrases import death_phrase
 from ddptop.frames.verdict import CAUSES, ONE_RANK, UNEVEN_PCT
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddptop.frames.frame import Alert
+    from ddptop.protocol.vocabulary import Sign
     from ddptop.report.content import Report, StallPeriod, StragglerSummary
 
 MAX_IN_UNIT = 100.0
@@ -63,7 +64,9 @@ MIN_COMPARED_PCT = 50.0
 PERSISTENT_PCT = 80.0
 """A rank that is flagged for less of the run is not called persistent."""
 
-HEALTH = ("nan", "replica_drift", "loss_spread", "mismatch")
+Health: TypeAlias = Literal["nan", "replica_drift", "loss_spread", "mismatch"]
+
+HEALTH: tuple[Health, ...] = ("nan", "replica_drift", "loss_spread", "mismatch")
 """Alerts about wrong numbers, the worst first."""
 
 
@@ -117,15 +120,14 @@ def _is_last(stall: StallPeriod, report: Report) -> bool:
 
 
 def _health(report: Report) -> list[Finding]:
-    alerts = [(alert, count) for alert, count in by_kind(report.troubles) if alert.kind in HEALTH]
-    return [
-        Finding(
-            alert.kind,
-            "critical" if alert.severity == "critical" else "warning",
-            alert.message + and_more(count),
-        )
-        for alert, count in sorted(alerts, key=lambda entry: HEALTH.index(entry[0].kind))
-    ]
+    alerts = {alert.kind: (alert, count) for alert, count in by_kind(report.troubles)}
+    result = []
+    for kind in HEALTH:
+        if kind in alerts:
+            alert, count = alerts[kind]
+            sign: Sign = "critical" if alert.severity == "critical" else "warning"
+            result.append(Finding(kind, sign, alert.message + and_more(count)))
+    return result
 
 
 def _stragglers(report: Report) -> list[Finding]:
@@ -148,7 +150,7 @@ def _other_skew(report: Report) -> list[Finding]:
         return []
     lost = amount(cost.uneven_s - (cost.flagged_s or 0.0))
     sentence = f"another {rest_pct:.0f}% of step time lost to skew, {lost}; no consistent straggler"
-    return [Finding("uneven", "busy", sentence)]
+    return [Finding("uneven", "good", sentence)]
 
 
 def _straggler(slow: StragglerSummary, report: Report) -> Finding:
@@ -189,7 +191,7 @@ def _no_straggler(report: Report) -> Finding:
         bound = report.communication.bound_ms or 0.0
         return Finding("even", "good", f"no straggler as far as clocks can tell (±{bound:.1f} ms) · {lost}")
     if cost.uneven_pct >= UNEVEN_PCT:
-        return Finding("uneven", "busy", f"{lost}; no consistent straggler")
+        return Finding("uneven", "good", f"{lost}; no consistent straggler")
     return Finding("even", "good", f"no straggler · {lost}")
 
 

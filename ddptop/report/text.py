@@ -171,6 +171,8 @@ def _verdict(report: Report, width: int, color: bool) -> list[str]:
 def _role(finding: Finding) -> str:
     if finding.kind in _BAD:
         return "bad"
+    if finding.kind == "uneven":  # a figure, nothing to act on
+        return ""
     return {"good": "good", "warning": "warn", "doubt": "warn", "critical": "warn"}.get(finding.sign, "")
 
 

@@ -123,7 +123,7 @@ def test_several_stragglers_and_patterns(scene) -> None:
 def test_uneven_without_a_culprit(scene) -> None:
     frame = scene(60, size=2)
     group = replace(frame.group, step_ms_p50=20.0, no_straggler_ms=16.0)
-    assert both(replace(frame, group=group))[0] == "○ 20% of step time lost to skew; no consistent straggler"
+    assert both(replace(frame, group=group))[0] == "● 20% of step time lost to skew; no consistent straggler"
 
 
 def test_a_rank_that_has_only_just_become_slow_is_not_denied(scene) -> None:
@@ -137,7 +137,7 @@ def test_figures_that_still_hold_a_straggler_of_before_are_laid_to_it(scene) -> 
     group = replace(frame.group, step_ms_p50=20.0, no_straggler_ms=16.0)
     ended = LoggedEvent(5.0, "straggler_end", "info", 1, 40, "as an earlier version says it")
     after = replace(frame, group=group, events=(ended,))
-    assert both(after)[0] == "○ straggler recovered: rank 1 · 20% of step time lost to skew"
+    assert both(after)[0] == "● straggler recovered: rank 1 · 20% of step time lost to skew"
     even = replace(group, no_straggler_ms=19.8)
     assert both(replace(after, group=even))[0].startswith("● straggler recovered: rank 1 · 1.0% of step time")
     for other in (replace(group, step=140), replace(group, incarnation=1)):

@@ -28,6 +28,9 @@ _ROLES: dict[str, Role] = {
     "critical": "warn",  # an alert while training continues: red is for the verdicts of `_RED`
 }
 
+_QUIET = frozenset({"even", "uneven", "recovered"})
+"""Verdicts about skew that no rank can be blamed for: their figures are grey."""
+
 _RED = frozenset({"stalled", "lost", "failed"})
 """The only verdicts in red."""
 
@@ -38,7 +41,11 @@ def verdict_lines(scene: Scene, width: int, most: int) -> list[Line]:
     red = shown.kind in _RED
     role: Role = "bad" if red else _ROLES[shown.sign]
     sentence = _wrapped(scene, shown.sentence, width) if most > 1 else [scene.clean(shown.sentence)]
-    lines = [Line("  ").add(text, "bad" if red else "strong") for text in sentence]
+    own: Role = "bad" if red else "dim" if shown.kind == "uneven" else "strong"
+    lines = [Line("  ").add(text, own) for text in sentence]
+    if shown.kind in _QUIET and sentence and " · " in sentence[0]:
+        state, _, figure = sentence[0].partition(" · ")
+        lines[0] = Line("  ").add(state, own).add(f" · {figure}", "dim")
     if lines:
         lines[0].pieces[0] = (f"{SIGNS[shown.sign]} ", role)
     detail = shown.detail

@@ -1,0 +1,228 @@
+"""Compares the verdicts over a recording with what the script stamped, window by window."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ddptop.analysis.reducer import Reducer
+from ddptop.protocol.messages import Received
+from tests.truth.rows import Row
+
+EVERY = 5
+"""Steps between two frames, at least."""
+
+CALM = 0.05
+"""What-if figures are compared where the even windows before and after differ by less than this share."""
+
+WINDOW = 100
+"""Steps that a frame's figures are medians over."""
+
+
+@dataclass
+class Stamps:
+    """What the script did: a row per step, a column per rank, in ms."""
+
+    header: dict[str, Any]
+    wall: Any
+    late: Any
+
+    @classmethod
+    def read(cls, folder: Path) -> Stamps:
+        """Of the files of all ranks."""
+        paths = sorted(folder.glob("rank-*.jsonl"))
+        files = [[json.loads(line) for line in path.read_text().splitlines()] for path in paths]
+        steps = min(len(lines) for lines in files) - 1
+        wall, late = (
+            np.array([[line[name] for line in lines[1 : steps + 1]] for lines in files]).T
+            for name in ("wall_ms", "late_ms")
+        )
+        return cls(files[0][0], wall, late)
+
+    @property
+    def size(self) -> int:
+        """Steps of a window."""
+        return int(self.header["spec"]["steps"])
+
+    def windows(self) -> int:
+        """Whole windows."""
+        return len(self.wall) // self.size
+
+    def ranks(self, window: int) -> list[int]:
+        """The late ranks."""
+        late = self.header["late"]
+        return list(late[window]) if window < len(late) else []
+
+    def median_wall(self, begin: int, end: int) -> float:
+        """Median over the steps of the median over the ranks, without the first steps of the window."""
+        return float(np.median(np.median(self.wall[begin:end], axis=1)))
+
+
+class Look(NamedTuple):
+    """A frame: what was flagged, and the figures that are compared."""
+
+    step: int
+    rank: int | None
+    ranks: tuple[int, ...] = ()
+    pattern: str | None = None
+    cause: str | None = None
+    place: str | None = None
+    late_ms: float = float("nan")
+    step_ms: float = float("nan")
+    no_straggler_ms: float = float("nan")
+    no_exposed_ms: float = float("nan")
+    disagrees: bool = False
+
+
+def looks(records: Iterable[Received]) -> list[Look]:
+    """A frame whenever EVERY more steps are complete."""
+    reducer, seen, newest, cursor = Reducer(), [], -1, 0
+    for received in records:
+        reducer.feed(received)
+        step = reducer.state.complete_step
+        if step is None or step < newest + EVERY:
+            continue
+        newest = step
+        frame = reducer.frame(received.t_ns, cursor=cursor)
+        cursor = frame.history.start + len(frame.history.step)
+        flagged, group = frame.straggler, frame.group
+        figures = [
+            float("nan") if ms is None else ms
+            for ms in (group.step_ms_p50, group.no_straggler_ms, group.no_exposed_comm_ms)
+        ]
+        if flagged is None:
+            seen.append(Look(step, None, (), None, None, None, float("nan"), *figures))
+            continue
+        ranks, place = flagged.ranks or (flagged.rank,), getattr(flagged, "place", None)
+        head = (step, flagged.rank, ranks, flagged.pattern, flagged.cause, place, flagged.lateness_ms)
+        seen.append(Look(*head, *figures, bool(getattr(flagged, "disagrees", False))))
+    return seen
+
+
+@dataclass
+class Window:
+    """One window with a fault."""
+
+    number: int
+    ranks: list[int]
+    flagged_after: int | None = None
+    """Steps from the onset to the first look at which a late rank is flagged."""
+    cleared_after: int | None = None
+    """Steps from the end to the first look at which none of them is flagged."""
+    cause_right: bool | None = None
+    cause: str = ""
+    all_ranks: bool | None = None
+    """Whether exactly the late ranks are flagged."""
+    wrong: int = 0
+    """Looks at which another rank is flagged."""
+    size_error: float | None = None
+    """Of the lateness, as a share of the stamps."""
+    what_if_error: float | None = None
+    """Of the step without the straggler (or with all communication hidden), as a share."""
+    disagrees: int = 0
+
+
+@dataclass
+class Judged:
+    """All windows of a run."""
+
+    row: Row
+    step_ms: float
+    how: str
+    faults: list[Window] = field(default_factory=list)
+    even: int = 0
+    """Windows without a fault."""
+    even_looks: int = 0
+    false_flags: list[tuple[int, int, str]] = field(default_factory=list)
+    """Flags raised in even windows: (step, rank, pattern)."""
+    false_looks: int = 0
+
+
+def judge(row: Row, stamps: Stamps, seen: list[Look]) -> Judged:
+    """Compare the frames with the stamps."""
+    size, count = stamps.size, stamps.windows()
+    even = [w for w in range(count) if not stamps.ranks(w) and (row.kind != "no_sync" or w % 2 == 0)]
+    walls = np.median(np.concatenate([stamps.wall[w * size : (w + 1) * size] for w in even]))
+    judged = Judged(row, float(walls), stamps.header["how"])
+    held: int | None = None  # flagged in the fault window before, and still
+    for number in range(count):
+        begin, end = number * size, (number + 1) * size
+        here = [look for look in seen if begin <= look.step < end]
+        if number in even:
+            judged.even += 1
+            for look in here:
+                judged.even_looks += 1
+                if look.rank is None:
+                    held = None
+                elif look.rank != held:
+                    judged.false_flags.append((look.step, look.rank, str(look.pattern)))
+                    held = look.rank
+                    judged.false_looks += 1
+                elif not judged.faults or judged.false_flags and judged.false_flags[-1][0] >= begin:
+                    judged.false_looks += 1
+            continue
+        after = [look for look in seen if end <= look.step < end + size]
+        if row.kind == "no_sync":
+            judged.faults.append(Window(number, [], what_if_error=_overlapped(stamps, seen, number)))
+        else:
+            judged.faults.append(_window(row, stamps, number, here, after))
+        held = here[-1].rank if here else None
+    return judged
+
+
+def _window(row: Row, stamps: Stamps, number: int, here: list[Look], after: list[Look]) -> Window:
+    size = stamps.size
+    begin, end = number * size, (number + 1) * size
+    ranks = [*range(stamps.wall.shape[1])] if row.rotating else stamps.ranks(number)
+    window = Window(number, ranks)
+    right = [look for look in here if look.rank in ranks and (not row.rotating or look.pattern == "rotating")]
+    window.wrong = sum(look.rank is not None and look.rank not in ranks for look in here)
+    window.disagrees = sum(look.disagrees for look in here)
+    if not right:
+        return window
+    window.flagged_after = right[0].step - begin + 1
+    clear = next((look for look in after if look.rank not in ranks), None)
+    window.cleared_after = None if clear is None else clear.step - end + 1
+    last = right[-1]
+    window.cause = last.place or str(last.cause)
+    named = {row.place} if last.place else {row.cause}
+    window.cause_right = None if row.cause is None else window.cause in named
+    window.all_ranks = set(last.ranks) == set(ranks)
+    over = stamps.late[max(begin, last.step - WINDOW + 1) : last.step + 1]
+    over = over.max(axis=1) if row.rotating else over[:, last.rank]
+    if (over > 0).any() and row.kind == "sleep":
+        truth = float(np.median(over[over > 0]))
+        window.size_error = abs(last.late_ms - truth) / truth
+    window.what_if_error = _between(stamps, number, here[-1].no_straggler_ms)
+    return window
+
+
+def _between(stamps: Stamps, number: int, figure: float) -> float | None:
+    """Error of the step without the fault, against the even windows around; None: they differ too much."""
+    size = stamps.size
+    if number + 2 > stamps.windows() or number < 1 or not np.isfinite(figure):
+        return None
+    before = stamps.median_wall((number - 1) * size + size - WINDOW, number * size)
+    after = stamps.median_wall((number + 1) * size + 10, (number + 2) * size)
+    truth = (before + after) / 2
+    return abs(figure - truth) / truth if abs(before - after) < CALM * truth else None
+
+
+def _overlapped(stamps: Stamps, seen: list[Look], number: int) -> float | None:
+    """Error of the step with all communication hidden, against a window without communication.
+
+    There the ranks do not wait for each other: a step of the group lasts as long as its longest.
+    """
+    size = stamps.size
+    begin, end = number * size + 10, (number + 1) * size
+    truth = float(np.median(stamps.wall[begin:end].max(axis=1)))
+    figures = []
+    for last in (number * size - 1, (number + 2) * size - 1):
+        found = [look.no_exposed_ms for look in seen if last - EVERY * 6 < look.step <= last]
+        figures += found[-1:]
+    return abs(float(np.mean(figures)) - truth) / truth if len(figures) == 2 else None

@@ -1,0 +1,83 @@
+"""The faults, one line each."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """What `script.py` does in every second window."""
+
+    name: str
+    kind: str = "sleep"
+    """`sleep` at the place; `gc`: collect garbage there; `quota`: less CPU time for the rank; `no_sync`: no
+    communication in the window; `none`."""
+    place: str = ""
+    ms: float = 0.0
+    one_in: int = 1
+    """One step in so many has the fault."""
+    late: int = 1
+    """Ranks that have it."""
+    rotating: bool = False
+    """The rank is drawn for every step, not for the window."""
+    world: int = 2
+    micro: int = 1
+    """Micro-steps of a step; the fault is in the middle one."""
+    bucket_mb: float = 0.39
+    metric: bool = False
+    """All-reduce a metric between forward and backward."""
+    cause: str | None = None
+    """Expected cause; None: any."""
+
+    def spec(self, **more: Any) -> dict[str, Any]:
+        """What the script takes."""
+        return asdict(self) | more
+
+    @property
+    def pattern(self) -> str:
+        """Expected pattern."""
+        return "rotating" if self.rotating else "intermittent" if self.one_in > 1 else "persistent"
+
+
+PHASES = ("data", "forward", "backward", "optimizer")
+OTHER = ("before_forward", "before_backward", "before_optimizer", "after_optimizer")
+
+
+def _cause(place: str) -> str:
+    return place if place in PHASES else "other"
+
+
+PLACES = tuple(
+    Row(f"{place}-{ms}", place=place, ms=ms, cause=_cause(place))
+    for ms in (20, 3, 1)
+    for place in PHASES + OTHER
+)
+
+ROWS: tuple[Row, ...] = (
+    *PLACES,
+    Row("intermittent", place="data", ms=100, one_in=20, cause="data"),
+    Row("rotating", place="data", ms=20, rotating=True, cause="data"),
+    Row("rotating-3-ranks", place="data", ms=20, rotating=True, cause="data", world=3),
+    Row("quota", kind="quota"),
+    Row("garbage", kind="gc", place="before_forward", one_in=5, cause="other"),
+    Row("small-buckets-20", place="backward", ms=20, bucket_mb=0.1, cause="backward"),
+    Row("small-buckets-3", place="backward", ms=3, bucket_mb=0.1, cause="backward"),
+    Row("two-of-four", place="data", ms=20, late=2, world=4, cause="data"),
+    Row("one-of-four", place="backward", ms=20, world=4, cause="backward"),
+    Row("micro-step", place="forward", ms=20, micro=4, cause="forward"),
+    Row("metric", place="before_backward", ms=20, metric=True, cause="other"),
+    Row("overlapped", kind="no_sync"),
+    Row("healthy", kind="none"),
+    Row("healthy-4-ranks", kind="none", world=4),
+)
+
+SHORT = (
+    "data-20 forward-20 backward-20 optimizer-20 before_forward-20 before_backward-20 before_optimizer-20 "
+    "after_optimizer-20 data-3 backward-3 data-1 intermittent rotating quota garbage small-buckets-20 "
+    "two-of-four micro-step metric overlapped healthy"
+).split()
+"""Rows that the driver runs without `--rows`."""
+
+BY_NAME = {row.name: row for row in ROWS}

@@ -1,0 +1,77 @@
+"""One line of text for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from tests.truth.judge import Judged
+
+COLUMNS = (
+    ("row", 19),
+    ("step ms", 8),
+    ("right", 7),
+    ("cause", 7),
+    ("all", 6),
+    ("flagged after", 14),
+    ("cleared", 10),
+    ("size error", 13),
+    ("what-if error", 17),
+    ("wrong", 6),
+    ("false in even", 14),
+    ("disagrees", 9),
+)
+
+LEGEND = """right: windows in which a late rank is flagged; cause: of these, with the right cause and place;
+all: of these, with exactly the late ranks; flagged after, cleared: steps, median and largest;
+errors: median and 90th percentile (pairs); wrong: frames in which another rank is flagged;
+false in even: flags raised in windows without a fault, of these windows"""
+
+
+def _spread(values: Iterable[float | None], *, pct: bool = False, share: float = 1.0) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    middle, high = float(np.median(known)), float(np.quantile(known, share))
+    return f"{100 * middle:.1f}, {100 * high:.1f} % ({len(known)})" if pct else f"{middle:.0f}, {high:.0f}"
+
+
+def line(judged: Judged) -> str:
+    """The row's line."""
+    faults = judged.faults
+    right = [window for window in faults if window.flagged_after is not None]
+    communicates = judged.row.kind not in ("none", "no_sync")
+    caused = [window.cause_right for window in right if window.cause_right is not None]
+    cells = [
+        judged.row.name,
+        f"{judged.step_ms:.1f}",
+        f"{len(right)}/{len(faults)}" if communicates else "-",
+        f"{sum(caused)}/{len(caused)}" if caused else "-",
+        f"{sum(bool(w.all_ranks) for w in right)}/{len(right)}" if right else "-",
+        _spread(window.flagged_after for window in right),
+        _spread(window.cleared_after for window in right),
+        _spread((window.size_error for window in right), pct=True, share=0.9),
+        _spread((window.what_if_error for window in faults), pct=True, share=0.9),
+        str(sum(window.wrong for window in faults)),
+        f"{len(judged.false_flags)}/{judged.even}",
+        str(sum(window.disagrees for window in faults)),
+    ]
+    return aligned(cells)
+
+
+def aligned(cells: Sequence[str]) -> str:
+    """Cells in columns."""
+    return "  ".join(f"{cell:<{width}}" for cell, (_, width) in zip(cells, COLUMNS, strict=True)).rstrip()
+
+
+def heading() -> str:
+    """The names of the columns."""
+    return aligned([name for name, _ in COLUMNS])
+
+
+def as_json(judged: Judged) -> dict[str, Any]:
+    """Everything, for `--json`."""
+    return asdict(judged)

@@ -1,0 +1,107 @@
+"""Recorded traces: what the ranks reported of each step without bucket detail, and the script's stamps.
+
+A file holds a line of JSON and an array of int32, (columns, steps, ranks), byte by byte, under LZMA.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ddptop.protocol.limits import VERSION
+from ddptop.protocol.messages import Hello, Message, OwnTime, Received, Run, StepRow, Steps
+from ddptop.recording.reader import Recording
+from tests.truth.judge import Stamps
+from tests.truth.rows import BY_NAME, Row
+
+KEPT = (
+    "wall_us",
+    "data_us",
+    "forward_us",
+    "backward_us",
+    "optimizer_us",
+    "forward_at_us",
+    "backward_at_us",
+    "optimizer_at_us",
+)
+COLUMNS = (*KEPT, *OwnTime._fields)
+BATCH = 10
+"""Steps of a message."""
+
+
+def write(path: Path, row: Row, folder: Path) -> None:
+    """Pack a recording and its stamps. Every rank must have own times in every step."""
+    stamps = Stamps.read(folder)
+    steps, ranks = stamps.wall.shape
+    table = np.zeros((len(COLUMNS) + 2, steps, ranks), "<i4")
+    table[-2:] = np.round(1000 * np.stack([stamps.wall, stamps.late]))
+    missing = np.ones((steps, ranks), bool)
+    with Recording.open(folder / "run.ddptop") as recording:
+        for received in recording.records():
+            message = received.message
+            if not isinstance(message, Steps):
+                continue
+            for step, one in enumerate(message.rows, message.first_step):
+                if step < steps and one.own is not None:
+                    table[:-2, step, received.rank] = [*(getattr(one, name) for name in KEPT), *one.own]
+                    missing[step, received.rank] = False
+    if missing.any():
+        raise ValueError(f"{path.name}: {missing.sum()} steps have no own times")
+    stamps.header["row"] = row.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    planes = table.view(np.uint8).reshape(*table.shape, 4).transpose(3, 0, 2, 1)
+    head = json.dumps(stamps.header | {"steps": steps, "ranks": ranks}).encode()
+    path.write_bytes(lzma.compress(head + b"\n" + planes.tobytes(), preset=9 | lzma.PRESET_EXTREME))
+
+
+def read(path: Path) -> tuple[Row, Stamps, Iterator[Received]]:
+    """The row, the stamps, and the messages of a run that has these steps."""
+    head, _, data = lzma.decompress(path.read_bytes()).partition(b"\n")
+    header = json.loads(head)
+    steps, ranks = header["steps"], header["ranks"]
+    planes = np.frombuffer(data, np.uint8).reshape(4, len(COLUMNS) + 2, ranks, steps)
+    table = np.ascontiguousarray(planes.transpose(1, 3, 2, 0)).view("<i4")[..., 0]
+    stamps = Stamps(header, table[-2] / 1000, table[-1] / 1000)
+    return BY_NAME[header["row"]], stamps, _messages(table[:-2], ranks)
+
+
+def _messages(table: Any, ranks: int) -> Iterator[Received]:
+    run = Run(VERSION, "run", "trace", "script.py", (), 10**18, 0, "live", None, False)
+    yield Received(0, -1, 0, 0, run)
+    for rank in range(ranks):
+        hello = Hello(
+            version=VERSION,
+            run_id="run",
+            session=rank + 1,
+            rank=rank,
+            world_size=ranks,
+            local_rank=rank,
+            incarnation=0,
+            host="node0",
+            pid=100 + rank,
+            device="cpu",
+            backend="gloo",
+            road="reducer",
+            monotonic_ns=0,
+            unix_ns=10**18,
+            budget_pct=1.0,
+        )
+        yield Received(0, rank, rank + 1, 0, hello)
+    begins = np.cumsum(table[0], axis=0, dtype=np.int64) - table[0]
+    for first in range(0, table.shape[1], BATCH):
+        for rank in range(ranks):
+            part, base = table[:, first : first + BATCH, rank].T.tolist(), int(begins[first, rank])
+            rows = tuple(_row(int(begins[first + i, rank]) - base, values) for i, values in enumerate(part))
+            message: Message = Steps(0, first, 1000 * base, rows)
+            end_ns = 1000 * (base + rows[-1].begin_us + rows[-1].wall_us)
+            yield Received(end_ns + rank, rank, rank + 1, first // BATCH + 1, message)
+
+
+def _row(begin_us: int, values: list[int]) -> StepRow:
+    phases, own = values[: len(KEPT)], values[len(KEPT) :]
+    return StepRow(begin_us, *phases, 1, 0, 0, None, (), OwnTime(*own))

@@ -155,16 +155,17 @@ def judge(row: Row, stamps: Stamps, seen: list[Look]) -> Judged:
         here = [look for look in seen if begin <= look.step < end]
         if number in even:
             judged.even += 1
+            judged.even_looks += len(here)
+            raised: int | None = None
             for look in here:
-                judged.even_looks += 1
-                if look.rank is None:
+                if look.rank is None or look.rank != held:
                     held = None
-                elif look.rank != held:
-                    judged.false_flags.append((look.step, look.rank, str(look.pattern)))
-                    held = look.rank
+                if look.rank is not None and held is None:
                     judged.false_looks += 1
-                elif not judged.faults or judged.false_flags and judged.false_flags[-1][0] >= begin:
-                    judged.false_looks += 1
+                    if look.rank != raised:
+                        judged.false_flags.append((look.step, look.rank, str(look.pattern)))
+                raised = look.rank
+            held = None
             continue
         after = [look for look in seen if end <= look.step < end + size]
         if row.kind == "no_sync":

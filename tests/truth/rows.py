@@ -73,11 +73,11 @@ ROWS: tuple[Row, ...] = (
     Row("healthy-4-ranks", kind="none", world=4),
 )
 
-SHORT = (
-    "data-20 forward-20 backward-20 optimizer-20 before_forward-20 before_backward-20 before_optimizer-20 "
-    "after_optimizer-20 data-3 backward-3 data-1 intermittent rotating quota garbage small-buckets-20 "
-    "two-of-four micro-step metric overlapped healthy"
-).split()
+SHORT = [
+    *(f"{place}-20" for place in PHASES + OTHER),
+    *("data-3", "backward-3", "data-1", "intermittent", "rotating", "quota", "garbage"),
+    *("small-buckets-20", "two-of-four", "micro-step", "metric", "overlapped", "healthy"),
+]
 """Rows that the driver runs without `--rows`."""
 
 BY_NAME = {row.name: row for row in ROWS}

@@ -225,6 +225,10 @@ def _clone() -> int:
     return 0
 
 
+_inherited = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+"""What a process started here would do with them: `nohup` has it ignore SIGHUP."""
+
+
 def _become(args: list[str], env: dict[str, str], cwd: str, fds: dict[int, int], session: bool) -> NoReturn:
     """Turn this fork into what an exec of `args` would be, and run it to its end."""
     gc.unfreeze()  # at the end of the process, all is to be freed as always
@@ -236,8 +240,8 @@ def _become(args: list[str], env: dict[str, str], cwd: str, fds: dict[int, int],
     os.environ.update(env)
     _show_in_proc(args, env)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+    for number, inherited in _inherited.items():
+        signal.signal(number, inherited)
     words = _without_options(args)
     _open_streams(unbuffered="-u" in args[: len(args) - len(words)] or bool(env.get("PYTHONUNBUFFERED")))
     _draw_anew()

@@ -18,6 +18,7 @@ from ddptop.protocol.messages import (
     Layout,
     Membership,
     Message,
+    OwnTime,
     Progress,
     Received,
     Run,
@@ -64,6 +65,12 @@ class World:
     """Ranks that have run out of inputs: they shadow the others' collectives, as `join()` does."""
     stamped_late: dict[int, int] = field(default_factory=dict)
     """By rank: microseconds by which its completion callbacks run late."""
+    own: bool = False
+    """Rows have their `OwnTime`, as those of this version; without it they are those of 0.1.0."""
+    no_last_gradient: set[int] = field(default_factory=set)
+    """Ranks whose last gradient is unknown."""
+    waited: dict[tuple[int, str], int] = field(default_factory=dict)
+    """(rank, phase) -> us of it waited in collectives of the script's own; it is part of the delay there."""
 
     def __post_init__(self) -> None:
         self.begin_us = [self.now_us] * self.size
@@ -171,17 +178,20 @@ class World:
 
     def _arrivals(self, rank: int) -> tuple[int, ...]:
         start = self.begin_us[rank] + DATA + OTHER + FORWARD
-        start += sum(self._delay(rank, phase) for phase in ("data", "other", "forward", "backward"))
+        before = ("after_optimizer", "data", "other", "forward", "before_backward", "backward")
+        start += sum(self._delay(rank, phase) for phase in before)
         return start + READY[0], start + READY[1] + self._delay(rank, "late_backward")
 
     def _row(self, rank: int, ready: tuple[int, ...], ends: list[int], loss: float | None) -> StepRow:
         begin = self.begin_us[rank]
         data = DATA + self._delay(rank, "data")
         forward = FORWARD + self._delay(rank, "forward")
-        backward_at = begin + data + OTHER + self._delay(rank, "other") + forward
+        between = self._delay(rank, "after_optimizer") + self._delay(rank, "before_backward")
+        backward_at = begin + data + OTHER + self._delay(rank, "other") + forward + between
         optimizer = OPTIMIZER + self._delay(rank, "optimizer")
         done = max(ends)
-        self.begin_us[rank] = done + optimizer
+        clipped = self._delay(rank, "before_optimizer")
+        self.begin_us[rank] = done + clipped + optimizer
         detail = self.step % self.detail_every == 0
         stamp = self.stamped_late.get(rank, 0)
         cells = (
@@ -191,20 +201,29 @@ class World:
         )
         return StepRow(
             begin_us=begin,
-            wall_us=done + optimizer - begin,
+            wall_us=done + clipped + optimizer - begin,
             data_us=data,
             forward_us=forward,
             backward_us=done - backward_at,
             optimizer_us=optimizer,
-            forward_at_us=backward_at - forward - begin,
+            forward_at_us=backward_at - self._delay(rank, "before_backward") - forward - begin,
             backward_at_us=backward_at - begin,
-            optimizer_at_us=done - begin,
+            optimizer_at_us=done + clipped - begin,
             micro_steps=1,
             flags=(Flag.DETAIL if detail else 0) | (Flag.JOINED if rank in self.joined else 0),
             cost_us=20,
             loss=loss,
             cells=cells,
+            own=self._own(rank, done - max(ready)) if self.own else None,
         )
+
+    def _own(self, rank: int, exposed_us: int) -> OwnTime:
+        phases = ("data", "forward", "backward", "optimizer", "other")
+        waited = [self.waited.get((rank, phase), 0) for phase in phases]
+        before_forward = OTHER + self._delay(rank, "other") - waited[4]
+        between = (self._delay(rank, "before_backward"), self._delay(rank, "before_optimizer"))
+        unknown = rank in self.no_last_gradient
+        return OwnTime(-1 if unknown else exposed_us, before_forward, *between, *waited)
 
     def steps(
         self, count: int, loss: Callable[[int, int], float | None] = lambda rank, step: 1.0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.evaluate_buckets import add_detail, evaluate_detail, kind_of, needs_new_window
 from ddptop.analysis.steps.kept import DividedStep
 from ddptop.analysis.steps.pairing import Splitter
@@ -15,17 +16,23 @@ from ddptop.analysis.steps.windows import DetailWindow
 from ddptop.analysis.straggler.flagged import straggler
 from ddptop.analysis.straggler.rules import FLAG_STEPS
 from ddptop.protocol.limits import NS
+from ddptop.protocol.messages import Flag, OwnTime, StepRow
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.clocks import Comparison
     from ddptop.analysis.steps.kept import Kind
     from ddptop.analysis.steps.pairing import CompleteStep, Scope
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices, Mask
 
 BATCH_STEPS, BATCH_CELLS = 128, 2**18
 """Steps are evaluated when this many of them wait, or this many integers in them: steps share numpy's cost
 per call, and the waiting steps and their arrays take a few MB."""
+
+ROW_INTEGERS = 24
+"""Integers in a row without bucket detail."""
 
 
 class StepEvaluation:
@@ -53,8 +60,9 @@ class StepEvaluation:
         if versions != self._compared or len(self._comparisons) > 2 * len(parts):
             self._compared, self._comparisons = versions, {}
         compared = tuple(self._comparison(part.scope) for part in parts)
-        self._waiting.append(DividedStep(step, parts, compared, version))
-        self._cells += self._figures.world * (1 + len(step.rows[0].cells))
+        largest = self._splitter.largest
+        self._waiting.append(DividedStep(step, parts, compared, version, largest))
+        self._cells += self._figures.world * (ROW_INTEGERS + len(step.rows[0].cells))
         if len(self._waiting) >= BATCH_STEPS or self._cells >= BATCH_CELLS:
             self.settle()
 
@@ -85,6 +93,7 @@ class StepEvaluation:
         numbers = np.array([step.step for step in steps], np.float64)
         end_s = self._end_s(steps)
         wall = figures.steps.add(numbers, end_s, columns, losses)
+        figures.steps.add_own(*own_times(divided, columns))
         count = known.sum(axis=1)
         total = np.where(known, losses, 0.0).sum(axis=1)
         unknown = np.full(len(steps), np.nan)
@@ -196,3 +205,60 @@ def _losses(steps: list[CompleteStep]) -> tuple[Column, Column]:
     reported = [[row.loss for row in step.rows] for step in steps]
     known = np.array([[loss is not None for loss in losses] for losses in reported])
     return np.array(reported, np.float64), known
+
+
+_UNKNOWN = (-1,) * len(OwnTime._fields)
+"""Stands for the `OwnTime` of a row that has none."""
+_FLAGS_OF = itemgetter(StepRow._fields.index("flags"))
+
+
+def own_times(divided: list[DividedStep], columns: Column) -> tuple[Column | None, Column | None]:
+    """(OWN_COLUMNS, n, ranks) and (PART_COLUMNS, n, ranks) in ms; None where no row has an `OwnTime`.
+
+    `columns`: (wall and PHASES, n, ranks).
+    """
+    rows = [row for one in divided for row in one.step.rows]
+    reported = [row.own for row in rows]
+    missing = reported.count(None)
+    if missing == len(rows):
+        return None, None
+    given = (_UNKNOWN if own is None else own for own in reported) if missing else reported
+    shape = columns.shape[1:]
+    us = np.fromiter(chain.from_iterable(given), np.float64).reshape(*shape, -1).transpose(2, 0, 1)  # type: ignore[arg-type]
+    flags = np.fromiter(map(_FLAGS_OF, rows), np.int64, len(rows)).reshape(shape)
+    counts = flags & Flag.JOINED == 0
+    if missing:
+        counts &= np.array([own is not None for own in reported]).reshape(shape)
+    times = np.where(counts, us, np.nan) / 1000.0
+    exposed = np.where(times[0] < 0, np.nan, times[0])
+    before_forward, before_backward, before_optimizer, *waited = times[1:]
+    wall, data, forward, backward, optimizer, other = columns
+    own_backward = backward - exposed - waited[2]
+    after_optimizer = other - before_forward - before_backward - before_optimizer - waited[4]
+    all_waited = waited[0] + waited[1] + waited[2] + waited[3] + waited[4]
+    without_backward = wall - backward - (all_waited - waited[2])
+    own = without_backward + own_backward
+    excess, transfer = np.full((2, *shape), np.nan)
+    for scopes, group in groupby(range(len(divided)), key=lambda i: divided[i].largest):
+        at = [*group]
+        run = slice(at[0], at[-1] + 1)
+        for members, mine in _shares(scopes, shape[1]):
+            over = formulas.excess(own[run, members], without_backward[run, members])
+            excess[run, members[mine]] = over[:, mine]
+            least = formulas.transfer_of_step(exposed[run, members], counts[run, members])
+            transfer[run, members[mine]] = least[:, None]
+    places = [data - waited[0], forward - waited[1], own_backward, optimizer - waited[3]]
+    between = [before_forward, before_backward, before_optimizer, after_optimizer]
+    parts = np.stack([*places, *between, all_waited, exposed - transfer])
+    return np.stack([own, excess, exposed]), parts
+
+
+def _shares(scopes: tuple[Scope, ...], world: int) -> Iterable[tuple[Indices, Mask]]:
+    """The ranks of each process group, and which of them belong to it: to the first that holds them."""
+    free = np.ones(world, bool)
+    for scope in scopes:
+        members = np.array(scope.ranks)
+        mine = free[members]
+        free[members] = False
+        if mine.any():
+            yield members, mine

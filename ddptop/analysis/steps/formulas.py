@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Mask
 
 GLOO_LANES = 2
 """gloo's process group runs its queue with two threads unless set otherwise (`ProcessGroupGloo` options)."""
@@ -114,6 +114,27 @@ def median_of_others(values: Column) -> Column:
 def lateness(start: Column) -> Column:
     """s - median over the other ranks of s, along the last axis."""
     return np.asarray(start - median_of_others(start))
+
+
+def excess(own: Column, without_backward: Column) -> Column:
+    """o - median over the other ranks of o, along the last axis. NaN: joined, or not reported.
+
+    Where a rank's last gradient is unknown, `own` is NaN. Such a rank, and one that alone knows its own, is
+    compared with the others without backward.
+    """
+    found = lateness(own)
+    unknown = np.isnan(found)
+    return np.where(unknown, lateness(without_backward), found) if unknown.any() else found
+
+
+def transfer_of_step(exposed: Column, counts: Mask) -> Column:
+    """min over ranks of exposed communication, along the last axis: what the last arriver could not hide.
+
+    `counts`: whether the rank took part with gradients of its own. NaN where one of these is unknown: it may
+    have been the last.
+    """
+    unknown = (np.isnan(exposed) & counts).any(axis=-1)
+    return np.where(unknown, np.nan, np.fmin.reduce(exposed, axis=-1))
 
 
 def second_latest(times: Column) -> Column:

@@ -48,6 +48,8 @@ class DividedStep(NamedTuple):
     """How the ranks of each part can be compared."""
     version: int
     """`Groups.version` at that moment."""
+    largest: tuple[Scope, ...] = ()
+    """`Groups.largest` at that moment."""
 
 
 class Kind(NamedTuple):

@@ -188,6 +188,21 @@ class Groups:
             return Scope("", tuple(range(world)))
         return Scope(reported.group, tuple(sorted({*reported.ranks})) or tuple(range(world)))
 
+    def largest(self, world: int) -> tuple[Scope, ...]:
+        """The process groups within which own times are compared.
+
+        A rank belongs to the first that holds it, which is the largest of its models' groups. Last comes the
+        group of all ranks, for those that reported no group.
+        """
+        only = self.only(world)
+        if only is not None:
+            return (only,)
+        reported = {(m.group, m.ranks): at for at, m in self._memberships.items()}
+        scopes = {self.scope_of(rank, model, world) for rank, model in reported.values()}
+        inside = sorted(scope for scope in scopes if scope.ranks[-1] < world)
+        inside.sort(key=lambda scope: -len(scope.ranks))
+        return (*inside, Scope("", tuple(range(world))))
+
     def backend_of(self, scope: Scope) -> str:
         """The backend of a group; empty: not reported."""
         return self._backends.get(scope.group, "")
@@ -232,6 +247,8 @@ class Splitter:
         self._world = world
         self.version = -1
         """`Groups.version` of the memberships by which steps are divided now."""
+        self.largest: tuple[Scope, ...] = ()
+        """`Groups.largest` at that version."""
         self._only: Scope | None = None
         self._shares: dict[tuple[int, int], tuple[tuple[Bucket, ...], list[_Share]]] = {}
 
@@ -241,6 +258,7 @@ class Splitter:
             self.restart(self._world)
             self.version = self._groups.version
             self._only = self._groups.only(self._world)
+            self.largest = self._groups.largest(self._world)
         if self._only is not None:
             layout = max(batch.layout for batch in step.batches)
             backend = self._groups.backend_of(self._only)

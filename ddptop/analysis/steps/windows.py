@@ -1,7 +1,7 @@
 """The last steps as rings of columns, (ranks, steps): all complete steps, and those with bucket detail.
 
-A `StepWindow` holds the wall time and phases of every step. A `DetailWindow` holds what bucket detail adds,
-and in it a `ScopeWindow` for each process group holds arrivals and buckets.
+A `StepWindow` holds the wall time, phases and own times of every step. A `DetailWindow` holds what bucket
+detail adds, and in it a `ScopeWindow` for each process group holds arrivals and buckets.
 """
 
 from __future__ import annotations
@@ -20,10 +20,20 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.pairing import Scope
     from ddptop.frames.columns import Column, Indices
     from ddptop.protocol.messages import Bucket
-    from ddptop.protocol.vocabulary import Pattern, StepPhase
+    from ddptop.protocol.vocabulary import OwnPlace, Pattern, StepPhase
 
 PHASES: tuple[StepPhase, ...] = ("data", "forward", "backward", "optimizer", "other")
 STEP_COLUMNS = ("step", *PHASES)
+
+PLACES: tuple[OwnPlace, ...] = (
+    *("data", "forward", "backward", "optimizer"),
+    *("before_forward", "before_backward", "before_optimizer", "after_optimizer"),
+)
+"""The parts of a rank's own time, which add up to it."""
+PART_COLUMNS = (*PLACES, "waited", "exposed_wait")
+OWN_COLUMNS = ("own", "excess", "exposed")
+OWN_STEPS = 256
+"""Steps whose own times are kept for the rules, for any number of ranks: 12 MB with 4096 of them."""
 
 MAP_STEPS, MAP_CELLS = 256, 1 << 17
 """Steps kept for heat maps, which are as wide as a terminal, and the largest number of cells (ranks x steps),
@@ -70,17 +80,25 @@ class Ring:
         self.count += steps
 
     def _make(self) -> None:
-        if not self.count:
+        if not self._data.shape[-1]:
             self._data = np.full((*self._shape, self._size), np.nan, self._dtype)
 
     def recent(self, steps: int) -> Indices:
-        """Slots of the newest steps, oldest first."""
+        """Slots of the newest steps, oldest first. A slot is the number of a step since the ring was made."""
         kept = min(steps, self.count, self._size)
-        return np.arange(self.count - kept, self.count) % self._size
+        return np.arange(self.count - kept, self.count)
 
     def of(self, name: str, slots: Indices) -> Column:
-        """One column in the given slots, (*shape, n)."""
-        return np.asarray(self._data[self._index[name]][..., slots])
+        """One column in the given slots, (*shape, n). They must still be kept."""
+        return np.asarray(self._data[self._index[name]][..., slots % self._size])
+
+    def known(self, name: str, slots: Indices) -> Column:
+        """One column in the given slots, (*shape, n), as float64; NaN where a step is not kept (any more)."""
+        if not self._data.shape[-1]:
+            return np.full((*self._shape[1:], len(slots)), np.nan)
+        values = self.of(name, slots).astype(np.float64)
+        values[..., slots < self.count - self._size] = np.nan
+        return values
 
     def medians(self, names: tuple[str, ...], slots: Indices) -> dict[str, Column]:
         """Medians over the given slots, shape `shape` for each column."""
@@ -90,15 +108,20 @@ class Ring:
 
 
 class StepWindow:
-    """Wall time and phases of the last complete steps of every rank, and the median wall time over ranks.
+    """Wall time, phases and own times of the last complete steps of every rank.
 
-    The window is the last `size` steps. Earlier steps are kept for heat maps.
+    The window is the last `size` steps (`slots`). Earlier steps are kept for heat maps and for the rules over
+    own times (`recent`). Both give slots of the same kind: a slot stands for the same step in every function
+    here. Times are in ms, NaN where unknown: a row without `OwnTime` (ddptop 0.1.0), a rank that had joined
+    early, or a place that needs the last gradient, in steps where that is unknown.
     """
 
     def __init__(self, world: int, size: int) -> None:
         kept = max(size, min(MAP_STEPS, MAP_CELLS // max(1, world)))
         self.ranks = Ring((*STEP_COLUMNS, "loss"), (world,), kept)
-        self.group = Ring(("number", "step", "end"), (), kept, wide=True)
+        self.group = Ring(("number", "step", "end"), (), max(kept, OWN_STEPS), wide=True)
+        self._own = Ring(OWN_COLUMNS, (world,), max(size, OWN_STEPS))
+        self._parts = Ring(PART_COLUMNS, (world,), kept)
         self._size = size
 
     def add(self, numbers: Column, end_s: Column, columns: Column, loss: Column) -> Column:
@@ -112,9 +135,69 @@ class StepWindow:
         self.group.add(np.stack([numbers, wall, end_s]))
         return wall
 
+    def add_own(self, own: Column | None, parts: Column | None) -> None:
+        """Add the own times of the steps just added, (OWN_COLUMNS, n, ranks) and (PART_COLUMNS, n, ranks).
+
+        None: no row has any. Before the first that has, the rings take no memory."""
+        for ring, values in ((self._own, own), (self._parts, parts)):
+            if values is not None:
+                ring.count = self.ranks.count - values.shape[1]  # so that slots are those of `ranks`
+                ring.add(values)
+            elif self.has_own:
+                ring.pass_over(self.ranks.count - ring.count)
+
     def slots(self) -> Indices:
         """All steps in the window, oldest first."""
         return self.ranks.recent(self._size)
+
+    @property
+    def has_own(self) -> bool:
+        """Whether any step so far had own times; False throughout for a recording of 0.1.0."""
+        return self._parts.count > 0
+
+    def recent(self, steps: int) -> Indices:
+        """Slots of the newest steps, at most OWN_STEPS of them, oldest first."""
+        return self.group.recent(min(steps, OWN_STEPS))
+
+    def wall(self, slots: Indices) -> Column:
+        """(n,) median over ranks of the step's wall time."""
+        return self.group.of("step", slots)
+
+    def own(self, slots: Indices) -> Column:
+        """(ranks, n) own time: wall - exposed communication - what was waited in other collectives.
+
+        NaN where the last gradient is unknown."""
+        return self._own.known("own", slots)
+
+    def excess(self, slots: Indices) -> Column:
+        """(ranks, n) own time - median over the other ranks of the same process group.
+
+        Where a rank's last gradient is unknown, it is compared with the others without backward: then `own`
+        is NaN and the excess is not."""
+        return self._own.known("excess", slots)
+
+    def exposed(self, slots: Indices) -> Column:
+        """(ranks, n) exposed communication of the step: end of backward - last gradient."""
+        return self._own.known("exposed", slots)
+
+    def exposed_wait(self, slots: Indices) -> Column:
+        """(ranks, n) exposed communication - transfer of the step, which is the least of its process group.
+
+        NaN in steps in which a rank of the group does not know its own. Kept like `place`."""
+        return self._parts.known("exposed_wait", slots)
+
+    def waited(self, slots: Indices) -> Column:
+        """(ranks, n) waited in collectives that are not DDP's, in all phases. Kept like `place`."""
+        return self._parts.known("waited", slots)
+
+    def place(self, name: OwnPlace, slots: Indices) -> Column:
+        """(ranks, n) own time in one place. With more than 512 ranks fewer steps are kept than OWN_STEPS, at
+        least those of the window; NaN in the earlier ones."""
+        return self._parts.known(name, slots)
+
+    def places(self, slots: Indices) -> dict[OwnPlace, Column]:
+        """`place` for all of PLACES: they add up to `own`."""
+        return {name: self.place(name, slots) for name in PLACES}
 
 
 WAITS = ("collective", "wait", "transfer", "exposed", "exposed_wait")

@@ -264,6 +264,8 @@ class Alert:
     """Unix seconds at which it began."""
     message: str
     evidence: Mapping[str, Scalar] = field(default_factory=dict)
+    incarnation: int = 0
+    """In a report: elastic restarts before it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Phrases that screen, command line, log and report share: which ranks, and how a process exited."""
+"""Phrases that screen, command line, log and report share: which ranks, who is slow, how a process exited."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ddptop.frames.frame import Straggler, Suspect
     from ddptop.frames.stall import Death
+    from ddptop.protocol.vocabulary import OwnPlace
 
 MAX_LISTED_RANKS = 4
 """More ranks than this are counted, not listed, so that the line fits 80 columns."""
@@ -21,6 +25,120 @@ def ranks_phrase(ranks: Sequence[int], world: int) -> str:
     if len(ranks) <= MAX_LISTED_RANKS:
         return "ranks " + " ".join(str(rank) for rank in sorted(ranks))
     return f"{len(ranks)} of {world} ranks"
+
+
+def first_ranks(ranks: Sequence[int]) -> str:
+    """The first four, in their order: `1 3 5 6 ...`. Unlike `ranks_phrase` it neither sorts nor counts: of
+    several stragglers the slowest comes first."""
+    return " ".join(str(rank) for rank in ranks[:MAX_LISTED_RANKS]) + (
+        " ..." if len(ranks) > MAX_LISTED_RANKS else ""
+    )
+
+
+def step_phrase(step: int, incarnation: int) -> str:
+    """`step 12`; after an elastic restart, which counts from 0 again, `elastic restart 1, step 12`."""
+    return f"elastic restart {incarnation}, step {step:,}" if incarnation else f"step {step:,}"
+
+
+def steps_phrase(first: int, last: int, incarnation: int, last_incarnation: int) -> str:
+    """`steps 100 to 200`, `elastic restart 1, steps 3 to 50`, `step 900 to elastic restart 1, step 50`."""
+    if incarnation != last_incarnation:
+        return f"{step_phrase(first, incarnation)} to {step_phrase(last, last_incarnation)}"
+    restart = f"elastic restart {incarnation}, " if incarnation else ""
+    return f"{restart}steps {first:,} to {last:,}"
+
+
+CAUSES: Mapping[str, str] = {
+    "data": "data loading",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "other": "outside the phases",
+    "mixed": "mixed causes",
+}
+
+PLACES: Mapping[OwnPlace, str] = {
+    "before_forward": "between the batch and forward",
+    "before_backward": "computing the loss",
+    "before_optimizer": "between backward and optimizer (clipping, logging)",
+    "after_optimizer": "after the optimizer",
+}
+"""Where in a step the time lies that is in none of its phases."""
+
+SHORT_PLACES: Mapping[OwnPlace, str] = {
+    "before_forward": "before forward",
+    "before_backward": "loss",
+    "before_optimizer": "before optimizer",
+    "after_optimizer": "after optimizer",
+}
+
+
+def cause_phrase(cause: str | None, place: OwnPlace | None, *, short: bool = False) -> str:
+    """`data loading`, `computing the loss`; short: `data`, `loss`. Empty: unknown."""
+    if cause == "other" and place is not None and place in PLACES:
+        return (SHORT_PLACES if short else PLACES)[place]
+    return (cause if short else CAUSES.get(cause, cause)) if cause else ""
+
+
+def straggler_phrase(s: Straggler) -> str:
+    """`rank 1 takes 20.3 ±0.1 ms longer in 96% of steps · data loading · costs 43%`.
+
+    Where only the arrivals of buckets are known, it `arrives 20.3 ±0.1 ms late`. Several ranks, an
+    intermittent and a rotating straggler have sentences of their own.
+    """
+    many, by_steps = len(s.ranks) > 1, s.basis == "every_step"
+    who = f"ranks {first_ranks(s.ranks)}" if many else f"rank {s.rank}"
+    size = f"{s.lateness_ms:,.1f} ±{s.bound_ms:.1f} ms {'longer' if by_steps else 'late'}"
+    often = f"in {s.last_pct:.0f}% of steps"
+    verb = ("take" if by_steps else "arrive") + ("" if many else "s")
+    sentence = f"{who} {verb} {size} {often}"
+    if s.pattern == "intermittent" and by_steps:
+        sentence = f"{who} now and then {verb} {size}, {often}"
+    elif s.pattern == "intermittent":
+        sentence = f"{who} {'are' if many else 'is'} now and then {size}, {often}"
+    elif s.pattern == "rotating":
+        verb = "takes" if by_steps else "is"
+        sentence = f"one rank {verb} {size}, a different one over time, now rank {s.rank}"
+    cause = cause_phrase(s.cause, s.place)
+    parts = [sentence, *([cause] if cause else [])]
+    parts += [f"its GPU is throttled: {s.throttle}"] if s.throttle else []
+    parts.append(f"costs {s.cost_pct:.0f}%" + (" on average" if s.pattern == "intermittent" else ""))
+    parts += ["bucket arrivals disagree"] if s.disagrees else []
+    return " · ".join(parts)
+
+
+def suspect_phrase(s: Suspect) -> str:
+    """`rank 1 slowest in 12 of 12 steps, 20.3 ±0.1 ms longer`: in too few steps to flag it."""
+    size = f"{s.lateness_ms:,.1f} ±{s.bound_ms:.1f} ms"
+    if s.basis == "every_step":
+        return f"rank {s.rank} slowest in {s.last} of {s.steps} steps, {size} longer"
+    return f"rank {s.rank} last in {s.last} of {s.steps} measured steps, {size} late"
+
+
+def skew_phrase(pct: float, error_pct: float | None) -> str:
+    """`0.8% ±0.2% of step time lost to skew`; without the error where that is unknown."""
+    digits = 0 if pct >= UNEVEN_PCT else 1
+    error = "" if error_pct is None else f" ±{error_pct:.{digits}f}%"
+    return f"{pct:.{digits}f}%{error} of step time lost to skew"
+
+
+UNEVEN_PCT = 5.0
+"""Least share of step time lost to skew that is a figure without decimals and a verdict of its own."""
+
+
+def what_if_phrase(
+    ms: float | None, low_ms: float | None = None, high_ms: float | None = None, digits: int = 1
+) -> str:
+    """`26.6 ±0.4`: a step time as it would have been; the error is the farther end of its interval."""
+    if ms is None:
+        return "–"
+    error_ms = interval_error(ms, low_ms, high_ms)
+    return f"{ms:,.{digits}f}" + ("" if error_ms is None else f" ±{error_ms:,.{digits}f}")
+
+
+def interval_error(value: float, low: float | None, high: float | None) -> float | None:
+    """How far the value may be wrong: the distance to the farther end of its interval."""
+    return None if low is None or high is None else max(high - value, value - low, 0.0)
 
 
 SIGNALS = {

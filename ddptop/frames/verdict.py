@@ -7,28 +7,27 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from ddptop.frames.phrases import (
+    UNEVEN_PCT,
+    cause_phrase,
+    first_ranks,
+    interval_error,
+    skew_phrase,
+    straggler_phrase,
+    suspect_phrase,
+    what_if_phrase,
+)
 
-    from ddptop.frames.frame import Alert, Frame, LoggedEvent, Straggler
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ddptop.frames.frame import Alert, Frame, LoggedEvent
     from ddptop.protocol.vocabulary import Sign, VerdictKind
 
 SIGNS: Mapping[Sign, str] = {"good": "●", "busy": "○", "doubt": "◌", "warning": "▲", "critical": "■"}
 
 ASCII = str.maketrans({"●": "*", "○": "o", "◌": "~", "▲": "!", "■": "X", "±": "+-", "·": "-", "–": "-"})
 """Signs and marks in plain ASCII; each sign differs from the others."""
-
-CAUSES = {
-    "data": "data loading",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "other": "outside the phases",
-    "mixed": "mixed causes",
-}
-
-UNEVEN_PCT = 5.0
-"""Least share of step time lost to skew for a verdict about skew when no straggler is flagged."""
 
 WINDOW = 100
 """Steps that figures are medians over."""
@@ -96,31 +95,11 @@ def _unhealthy(frame: Frame, kind: Literal["nan", "replica_drift"], alert: Alert
     return Verdict(kind, "warning", f"{alert.message}, {ago} ago", step_line(frame))
 
 
-def straggler_phrase(s: Straggler) -> str:
-    """`rank 1 arrives 20.3 ±0.1 ms late in 96% of steps · data loading · costs 43%`.
-
-    Several ranks, an intermittent and a rotating straggler have sentences of their own.
-    """
-    many = len(s.ranks) > 1
-    who = f"ranks {_listed(s.ranks)}" if many else f"rank {s.rank}"
-    late = f"{s.lateness_ms:,.1f} ±{s.bound_ms:.1f} ms late"
-    often = f"in {s.last_pct:.0f}% of steps"
-    cause = f" · {CAUSES.get(s.cause, s.cause)}" if s.cause else ""
-    if s.throttle:
-        cause += f" · its GPU is throttled: {s.throttle}"
-    sentence = f"{who} {'arrive' if many else 'arrives'} {late} {often}"
-    if s.pattern == "intermittent":
-        sentence = f"{who} {'are' if many else 'is'} now and then {late}, {often}"
-        return f"{sentence}{cause} · costs {s.cost_pct:.0f}% on average"
-    if s.pattern == "rotating":
-        sentence = f"one rank is {late}, a different one over time, now rank {s.rank}"
-    return f"{sentence}{cause} · costs {s.cost_pct:.0f}%"
-
-
 def step_line(frame: Frame) -> str:
-    """`median step 46.8 ms · 26.6 without the straggler · 24.9 with communication fully overlapped`.
+    """`median step 46.8 ms · 26.6 ±0.4 without the straggler · 24.9 with communication fully overlapped`.
 
-    Contains the number of steps where that is less than the window. Empty before the first step.
+    Contains the number of steps where that is less than the window. Empty before the first step. The last
+    figure has no error: it is shown beside the second, whose error it shares.
     """
     group = frame.group
     if group.step is None or group.step_ms_p50 is None:
@@ -130,9 +109,20 @@ def step_line(frame: Frame) -> str:
         text += f" over the last {group.window_steps} steps"
     if group.no_straggler_ms is not None and group.both_ms is not None and frame.run.world_size > 1:
         fixed = "the straggler" if frame.straggler else "skew"
-        text += f" · {group.no_straggler_ms:,.1f} without {fixed}"
+        even = what_if_phrase(group.no_straggler_ms, group.no_straggler_low_ms, group.no_straggler_high_ms)
+        text += f" · {even} without {fixed}"
         text += f" · {group.both_ms:,.1f} with communication fully overlapped"
     return text
+
+
+def shortened(detail: str, width: int) -> str:
+    """The second line in as many words as `width` cells hold: `step 46.8 ms, 26.6 ±0.4 without the
+    straggler, 24.9 fully overlapped` where that fits into one line and more does not."""
+    if len(detail) <= width:
+        return detail
+    middle = detail.replace("with communication fully overlapped", "fully overlapped")
+    short = middle.replace("median step", "step").replace(" · ", ", ")
+    return short if len(middle) > width >= len(short) else middle
 
 
 def duration(seconds: float) -> str:
@@ -161,6 +151,8 @@ def _no_straggler(frame: Frame) -> Verdict:
         return Verdict("starting", "busy", sentence, "first steps take longer: compilation, first batches")
     if run.world_size == 1:
         return Verdict("alone", "good", ONE_RANK, step_line(frame))
+    if _every_step(frame):  # own times are durations: clocks play no part
+        return _skewed(frame) if group.no_straggler_ms is not None else _too_early(frame)
     if run.nodes > 1 and (not frame.clocks or any(clock.offset_ms is None for clock in frame.clocks)):
         sentence = f"{run.nodes} hosts: their clocks are not compared yet, so no rank is flagged"
         return Verdict("clocks", "doubt", sentence, step_line(frame))
@@ -175,16 +167,26 @@ def _no_straggler(frame: Frame) -> Verdict:
     return _skewed(frame)
 
 
+def _every_step(frame: Frame) -> bool:
+    """Whether the ranks' own times of every step are known: at least two ranks can be compared by them."""
+    own_ms = getattr(frame.ranks, "own_ms", None)
+    return own_ms is not None and int(np.isfinite(own_ms).sum()) > 1
+
+
+def _too_early(frame: Frame) -> Verdict:
+    """Own times are known, but of too few steps to compare the ranks."""
+    sentence = f"not enough steps yet to compare the ranks: {frame.group.window_steps} so far"
+    return Verdict("little_detail", "busy", sentence, step_line(frame))
+
+
 def _skewed(frame: Frame) -> Verdict:
     """No rank is flagged: the cost of late arrivals is a figure, not a warning."""
     cost = skew_pct(frame) or 0.0
-    lost, detail = f"{cost:.{0 if cost >= UNEVEN_PCT else 1}f}% of step time lost to skew", step_line(frame)
+    lost, detail = skew_phrase(cost, _skew_error_pct(frame)), step_line(frame)
     late = frame.suspect
     if late is not None:
-        often = f"last in {late.last} of {late.steps} measured steps"
-        lost = lost.replace("of step time lost", "lost")  # in 80 columns
-        sentence = f"rank {late.rank} {often}, {late.lateness_ms:,.1f} ±{late.bound_ms:.1f} ms late · {lost}"
-        return Verdict("suspect", "busy", sentence, detail)
+        short = skew_phrase(cost, None).replace("of step time lost", "lost")  # in 80 columns
+        return Verdict("suspect", "busy", f"{suspect_phrase(late)} · {short}", detail)
     recovered = _recovered(frame)
     if recovered is not None:
         return Verdict("recovered", "good", f"straggler recovered: rank {recovered.rank} · {lost}", detail)
@@ -197,6 +199,16 @@ def skew_pct(frame: Frame) -> float | None:
     """The cost of late arrivals in percent of the median step; None: unknown."""
     step_ms, even_ms = frame.group.step_ms_p50, frame.group.no_straggler_ms
     return 100 * (1 - even_ms / step_ms) if step_ms and even_ms is not None else None
+
+
+def _skew_error_pct(frame: Frame) -> float | None:
+    """How far `skew_pct` may be wrong, in percent of the median step; None: unknown."""
+    group = frame.group
+    step_ms, even_ms = group.step_ms_p50, group.no_straggler_ms
+    if not step_ms or even_ms is None:
+        return None
+    error_ms = interval_error(even_ms, group.no_straggler_low_ms, group.no_straggler_high_ms)
+    return None if error_ms is None else 100 * error_ms / step_ms
 
 
 def _recovered(frame: Frame) -> LoggedEvent | None:
@@ -213,7 +225,8 @@ def slowest(frame: Frame) -> str | None:
     """The flagged or suspected rank: `rank 1 +20.3 ms data`, or `none`; None: unknown."""
     late, kind = frame.straggler, verdict(frame).kind
     if late is not None:
-        return f"rank {late.rank} {late.lateness_ms:+,.1f} ms{f' {late.cause}' if late.cause else ''}"
+        cause = cause_phrase(late.cause, late.place, short=True)
+        return f"rank {late.rank} {late.lateness_ms:+,.1f} ms{f' {cause}' if cause else ''}"
     if frame.suspect is not None:
         return f"rank {frame.suspect.rank} {frame.suspect.lateness_ms:+,.1f} ms"
     unknown = frame.run.world_size < 2 or skew_pct(frame) is None or kind in ("clocks", "little_detail")
@@ -272,12 +285,6 @@ def _stalled(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     return Verdict("stalled", "critical", f"STALLED {since} · {alert.message}", detail)
 
 
-def _listed(ranks: Sequence[int]) -> str:
-    """The first four, in their order. `ranks_phrase` would sort and count them, but here the main straggler
-    comes first, and the ranks that are awaited are listed."""
-    return " ".join(str(rank) for rank in ranks[:4]) + (" ..." if len(ranks) > 4 else "")
-
-
 def _waiting(frame: Frame, _: dict[str, Alert]) -> Verdict:
     states = frame.ranks.state
     missing = [rank for rank, state in enumerate(states) if state == "waiting"]
@@ -285,7 +292,7 @@ def _waiting(frame: Frame, _: dict[str, Alert]) -> Verdict:
         return Verdict("waiting", "busy", "waiting for ranks: none has reported yet", RANKS_APPEAR)
     reporting = len(states) - len(missing)
     who = "rank" if len(missing) == 1 else "ranks"
-    sentence = f"waiting for {who} {_listed(missing)}: {reporting} of {len(states)} are here"
+    sentence = f"waiting for {who} {first_ranks(missing)}: {reporting} of {len(states)} are here"
     return Verdict("waiting", "busy", sentence, RANKS_APPEAR)
 
 

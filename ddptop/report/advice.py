@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.render.numbers import size
+from ddptop.frames.phrases import PLACES, step_phrase
+from ddptop.render.numbers import known, size
 from ddptop.report.content import Suggestion
-from ddptop.report.findings import amount, and_more, by_kind, listed
+from ddptop.report.findings import alert_phrase, amount, and_more, by_kind, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -238,12 +239,12 @@ def _order(suggestion: Suggestion) -> float:
 def _health(report: Report) -> Iterator[Suggestion]:
     for alert, count in by_kind(report.troubles):
         if alert.kind == "nan" and alert.rank is not None:
-            step = "" if alert.step is None else f" of step {alert.step:,}"
+            step = "" if alert.step is None else f" of {step_phrase(alert.step, alert.incarnation)}"
             yield Suggestion(
                 "nan",
                 f"Look at the batch{step} on rank {alert.rank}; torch.autograd.set_detect_anomaly(True) "
                 "names the operation that first gives NaN.",
-                alert.message + and_more(count),
+                alert_phrase(alert) + and_more(count),
                 None,
                 {"rank": alert.rank, "step": alert.step},
             )
@@ -289,37 +290,46 @@ def _for_straggler(slow: StragglerSummary, gain: float) -> Suggestion:
         **{f"{phase}_ms": ms for phase, ms in slow.parts_ms.items()},
     }
     excess = slow.parts_ms.get(slow.cause or "")
-    more = (
-        "" if excess is None else f"{excess:,.1f} ms more than the others in {_WHERE.get(slow.cause or '')}; "
-    )
+    where = _where(slow)
+    more = f"{excess:,.1f} ms more than the others {where}; " if known(excess) and where else ""
+    more += "bucket arrivals disagree; " if slow.disagrees else ""
     score = ""
     if slow.cause in ("forward", "backward") and slow.relative_score is not None:
         score = f"relative score {slow.relative_score:.2f}; "
     kind, action = _ACTIONS.get(slow.cause or "", _ACTIONS[""])
+    if slow.cause == "other" and slow.place is not None:
+        action = _AT_PLACE.get(slow.place, action)
     place = f"{slow.host}, {slow.device}" if slow.host and slow.device else slow.host or "its host"
     action = action.format(ranks=listed(slow.ranks), place=place)
     if slow.relative_score is not None and slow.relative_score >= SLOW_SCORE and kind == "slow_device":
         action += " Its inputs may also be larger."
     if slow.pattern == "rotating":
-        kind, action = "even_batches", _BALANCE.format(phase=_WHERE.get(slow.cause or "", "their steps"))
+        kind, action = "even_batches", _BALANCE.format(where=where or "in their steps")
         return Suggestion(kind, action, f"{listed(slow.ranks)}, one after the other: {cost}", gain, figures)
     return Suggestion(kind, action, f"{listed(slow.ranks)}: {more}{score}{cost}", gain, figures)
+
+
+def _where(slow: StragglerSummary) -> str:
+    """`in forward`, `between the batch and forward`: where the excess lies; empty: in several phases."""
+    if slow.cause == "other" and slow.place is not None and slow.place in PLACES:
+        return PLACES[slow.place]
+    return _WHERE.get(slow.cause or "", "")
 
 
 _OF_BATCH = ("data", "forward", "backward")
 """Phases whose time depends on the size of the batch."""
 
 _WHERE = {
-    "data": "waiting for its next batch",
-    "forward": "forward",
-    "backward": "computing backward",
-    "optimizer": "the optimizer",
-    "other": "the time outside all phases",
+    "data": "in waiting for its next batch",
+    "forward": "in forward",
+    "backward": "in computing backward",
+    "optimizer": "in the optimizer",
+    "other": "in the time outside all phases",
 }
 
 _BALANCE = (
     "Make the ranks' batches alike (sort or bucket samples by length, drop_last), and look for work that the "
-    "ranks do in turn: the time is lost in {phase}."
+    "ranks do in turn: the time is lost {where}."
 )
 
 _ACTIONS = {
@@ -352,6 +362,19 @@ _ACTIONS = {
         "Look at the host of {ranks} ({place}): time goes in several phases, as on a busy machine.",
     ),
 }
+
+
+_AT_PLACE = {
+    "before_forward": "See what {ranks} does between receiving a batch and forward: copies to the device, "
+    "augmentation. Do it in the workers of its DataLoader (pin_memory, non_blocking=True).",
+    "before_backward": "See what {ranks} does between forward and backward: the loss function, metrics, "
+    ".item() and print calls.",
+    "before_optimizer": "See what {ranks} does between backward and the optimizer: gradient clipping, norms "
+    "and logging with .item(). Do it every so many steps.",
+    "after_optimizer": "See what {ranks} does between the optimizer and its next batch: logging, "
+    "metrics with .item(), checkpoints. Do it every so many steps, or in a thread.",
+}
+"""What to do about time in none of the phases, by its place in the step."""
 
 
 def _recorder(report: Report) -> Iterator[Suggestion]:

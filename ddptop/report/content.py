@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import Alert, LoggedEvent, Overhead, RunInfo
     from ddptop.frames.stall import Death
     from ddptop.protocol.messages import Scalar
-    from ddptop.protocol.vocabulary import FindingKind, Sign
+    from ddptop.protocol.vocabulary import Basis, FindingKind, OwnPlace, Sign
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,21 @@ class StragglerSummary:
     relative_score: float | None
     host: str
     device: str
+    place: OwnPlace | None = None
+    """Where the excess lies, as `cause`, with `other` divided by its place; None: mixed or unknown."""
+    basis: Basis = "arrivals"
+    """`every_step`: `lateness_ms` is the excess of its own time; `arrivals`: how late its buckets arrive."""
+    disagrees: bool = False
+    """Bucket arrivals contradicted the verdict for most of that time."""
+    step_without_ms: float | None = None
+    """The median step without it while it was flagged, and the 95 % interval of that. None: unknown."""
+    step_without_low_ms: float | None = None
+    step_without_high_ms: float | None = None
+    step_ms: float | None = None
+    """The median step while it was flagged."""
+    incarnation: int = 0
+    """Elastic restarts before `first_step`, and before `last_step`."""
+    last_incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +129,9 @@ class Span:
     cost_pct: float | None
     lost_s: float | None
     """Time lost to the flagged ranks."""
+    incarnation: int = 0
+    """Elastic restarts before `first_step`, and before `last_step`."""
+    last_incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +183,11 @@ class Communication:
     no_exposed_comm_ms: float | None
     both_ms: float | None
     bound_ms: float | None
+    incarnation_of_max: int = 0
+    """Elastic restarts before `step_of_max`."""
+    no_straggler_low_ms: float | None = None
+    """95 % interval of `no_straggler_ms`; None: recordings of 0.1.0."""
+    no_straggler_high_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ddptop.frames.phrases import death_phrase
-from ddptop.frames.verdict import CAUSES, ONE_RANK, UNEVEN_PCT
+from ddptop.frames.phrases import (
+    UNEVEN_PCT,
+    cause_phrase,
+    death_phrase,
+    steps_phrase,
+    what_if_phrase,
+)
+from ddptop.frames.verdict import ONE_RANK
 from ddptop.report.content import Finding
 
 if TYPE_CHECKING:
@@ -48,6 +54,12 @@ def by_kind(alerts: Sequence[Alert]) -> list[tuple[Alert, int]]:
         first, count = kinds.get(alert.kind, (alert, 0))
         kinds[alert.kind] = first, count + 1
     return [*kinds.values()]
+
+
+def alert_phrase(alert: Alert) -> str:
+    """The message of an alert; `elastic restart 1: ` before one whose step was counted from 0 again."""
+    restart = f"elastic restart {alert.incarnation}: " if alert.incarnation and alert.step is not None else ""
+    return f"{restart}{alert.message}"
 
 
 def and_more(count: int) -> str:
@@ -126,7 +138,7 @@ def _health(report: Report) -> list[Finding]:
         if kind in alerts:
             alert, count = alerts[kind]
             sign: Sign = "critical" if alert.severity == "critical" else "warning"
-            result.append(Finding(kind, sign, alert.message + and_more(count)))
+            result.append(Finding(kind, sign, alert_phrase(alert) + and_more(count)))
     return result
 
 
@@ -155,18 +167,30 @@ def _other_skew(report: Report) -> list[Finding]:
 
 def _straggler(slow: StragglerSummary, report: Report) -> Finding:
     who = listed(list(slow.ranks)) if len(slow.ranks) > 1 else f"rank {slow.rank}"
-    why = f": {CAUSES.get(slow.cause, slow.cause)}" if slow.cause else ""
-    when = f"steps {slow.first_step:,} to {slow.last_step:,}, {slow.flagged_pct:.0f}% of the time"
+    cause = cause_phrase(slow.cause, slow.place)
+    why = f": {cause}" if cause else ""
+    steps = steps_phrase(slow.first_step, slow.last_step, slow.incarnation, slow.last_incarnation)
+    when = f"{steps}, {slow.flagged_pct:.0f}% of the time"
     share = 100 * slow.lost_s / report.cost.step_s if report.cost.step_s > 0 else 0.0
     cost = f"cost {amount(slow.lost_s)}, {share:.0f}% of the time in steps"
-    late = (
-        f"{slow.lateness_ms:,.1f} ±{slow.bound_ms:.1f} ms late, last in {slow.last_pct:.0f}% of those steps"
-    )
+    late, often = f"{slow.lateness_ms:,.1f} ±{slow.bound_ms:.1f} ms", f"{slow.last_pct:.0f}% of those steps"
+    by_steps = slow.basis == "every_step"
+    late += f" longer, the slowest in {often}" if by_steps else f" late, last in {often}"
     if slow.pattern and (slow.pattern != "persistent" or slow.flagged_pct >= PERSISTENT_PCT):
         late += f", {slow.pattern}"
     verb = "were" if len(slow.ranks) > 1 else "was"
     turns = " in turn" if slow.pattern == "rotating" else ""
-    return Finding("straggler", "warning", f"{who} {verb} slow{turns}{why} · {cost}", (when, late))
+    late += ", bucket arrivals disagree" if slow.disagrees else ""
+    lines = (
+        (when, late) if slow.step_ms is None or slow.step_without_ms is None else (when, late, _what_if(slow))
+    )
+    return Finding("straggler", "warning", f"{who} {verb} slow{turns}{why} · {cost}", lines)
+
+
+def _what_if(slow: StragglerSummary) -> str:
+    """`median step 46.8 ms then, 26.6 ±0.4 without the straggler`."""
+    without = what_if_phrase(slow.step_without_ms, slow.step_without_low_ms, slow.step_without_high_ms)
+    return f"median step {slow.step_ms or 0.0:,.1f} ms then, {without} without the straggler"
 
 
 def _no_straggler(report: Report) -> Finding:

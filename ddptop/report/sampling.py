@@ -202,7 +202,7 @@ class Incidents:
                 known.add(key)
                 kind = cast("AlertKind", entry.kind)
                 alert = Alert(kind, entry.severity, entry.rank, entry.step, entry.unix_s, entry.message)
-                alerts.append(alert)
+                alerts.append(replace(alert, incarnation=entry.incarnation))
         return tuple(sorted(alerts, key=lambda alert: alert.since_s))
 
     @property
@@ -236,7 +236,8 @@ class Incidents:
             if known is not None and alert.kind in PASSING:
                 continue  # the first alert of such a kind has the most information
             since_s = alert.since_s if known is None else min(known.since_s, alert.since_s)
-            self._troubles[key] = replace(alert, since_s=since_s)
+            incarnation = frame.group.incarnation if known is None else known.incarnation
+            self._troubles[key] = replace(alert, since_s=since_s, incarnation=incarnation)
 
     def _check_for_stall(self, now_ns: int) -> None:
         since_ns = self._reducer.stalled_since(now_ns)

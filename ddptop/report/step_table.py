@@ -34,6 +34,8 @@ class StepTable:
     """One element per step that was read, in order of time. NaN: unknown."""
 
     step: Column
+    incarnation: Indices
+    """Elastic restarts before the step: each counts its steps from 0 again."""
     time_s: Column
     """End of the step, in seconds since the run started."""
     step_ms: Column
@@ -83,6 +85,7 @@ def step_table(samples: Sequence[Sample]) -> StepTable:
     rank, cost = results[flagged_by, :2].T
     return StepTable(
         step=step,
+        incarnation=np.repeat([s.frame.group.incarnation for s in samples], counts).astype(np.int64),
         time_s=_concatenated([sample.points.time_s for sample in samples]),
         step_ms=_concatenated([sample.points.step_ms for sample in samples]),
         wait_ms=wait_ms,
@@ -230,6 +233,8 @@ def _span(table: StepTable, at: Indices, samples: Sequence[Sample], begin_s: flo
         end_s=end_s,
         first_step=int(table.step[at[0]]) if len(at) else None,
         last_step=int(table.step[at[-1]]) if len(at) else None,
+        incarnation=int(table.incarnation[at[0]]) if len(at) else 0,
+        last_incarnation=int(table.incarnation[at[-1]]) if len(at) else 0,
         steps=round(float(table.steps[at].sum())),
         read_steps=len(at),
         step_ms=p50,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import known
+from ddptop.frames.phrases import interval_error
 from ddptop.report.content import BucketSummary, Communication, RankSummary, StragglerSummary
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import BucketFigures, Frame, Group, Straggler
+    from ddptop.protocol.vocabulary import OwnPlace
     from ddptop.report.sampling import Sample
     from ddptop.report.step_table import StepTable
 
@@ -116,6 +118,8 @@ def communication(
         None if step_ms is None or (share := mean_share(get)) is None else step_ms * share
         for get in (lambda group: group.no_exposed_comm_ms, lambda group: group.both_ms)
     )
+    error_share = mean_share(_even_error)
+    error_ms = None if error_share is None or step_ms is None else step_ms * error_share
     both = None if both is None else min(ms for ms in (both, hidden, no_straggler) if ms is not None)
     return Communication(
         step_ms=step_ms,
@@ -123,6 +127,7 @@ def communication(
         step_ms_p95=known(np.quantile(table.step_ms, 0.95)) if len(table.step_ms) else None,
         step_ms_max=None if longest is None else float(table.step_ms[longest]),
         step_of_max=None if longest is None else int(table.step[longest]),
+        incarnation_of_max=0 if longest is None else int(table.incarnation[longest]),
         collective_ms=mean(lambda group: group.collective_ms),
         wait_ms=mean(lambda group: group.wait_ms),
         transfer_ms=mean(lambda group: group.transfer_ms),
@@ -137,7 +142,16 @@ def communication(
         no_exposed_comm_ms=hidden,
         both_ms=both,
         bound_ms=mean(lambda group: group.bound_ms),
+        no_straggler_low_ms=None if no_straggler is None or error_ms is None else no_straggler - error_ms,
+        no_straggler_high_ms=None if no_straggler is None or error_ms is None else no_straggler + error_ms,
     )
+
+
+def _even_error(group: Group) -> float | None:
+    """How far the step without skew may be wrong, in ms; None: unknown."""
+    if group.no_straggler_ms is None:
+        return None
+    return interval_error(group.no_straggler_ms, group.no_straggler_low_ms, group.no_straggler_high_ms)
 
 
 def bucket_summaries(samples: Sequence[Sample], weights: Column) -> tuple[BucketSummary, ...]:
@@ -222,7 +236,14 @@ def _straggler(
 
     phases = {phase for straggler, _ in seen for phase in straggler.parts_ms}
     scores = [_at(samples[i].frame.ranks.relative_score, rank) for i in places]
+    groups = [samples[i].frame.group for i in places]
+
+    def of_group(get: Callable[[Group], float | None]) -> float | None:
+        return weighted([get(group) for group in groups], weights[places])
+
     cause, pattern = usual(lambda straggler: straggler.cause), usual(lambda straggler: straggler.pattern)
+    place = usual(lambda straggler: straggler.place if straggler.cause == cause else None)
+    by_steps = usual(lambda straggler: straggler.basis) == "every_step"
     together = usual(lambda straggler: straggler.ranks or (straggler.rank,))
     flagged_s, lost_s = float(table.seconds[at].sum()), float(table.lost_s(table.cost)[at].sum())
     return StragglerSummary(
@@ -238,12 +259,21 @@ def _straggler(
         flagged_pct=100 * flagged_s / total_s if total_s > 0 else 0.0,
         first_step=_first(table.step, int(at[0])),
         last_step=int(table.step[at[-1]]),
+        incarnation=int(table.incarnation[at[0]]),
+        last_incarnation=int(table.incarnation[at[-1]]),
         parts_ms={
             phase: mean(lambda straggler, phase=phase: straggler.parts_ms.get(phase))  # type: ignore[misc]
             for phase in PHASES
             if phase in phases
         },
         relative_score=weighted(scores, weights[places]),
+        place=cast("OwnPlace | None", place),
+        basis="every_step" if by_steps else "arrivals",
+        disagrees=mean(lambda straggler: float(straggler.disagrees)) > 0.5,
+        step_ms=of_group(lambda group: group.step_ms_p50),
+        step_without_ms=of_group(lambda group: group.no_straggler_ms),
+        step_without_low_ms=of_group(lambda group: group.no_straggler_low_ms),
+        step_without_high_ms=of_group(lambda group: group.no_straggler_high_ms),
         host=last.ranks.host[rank] if rank < len(last.ranks.host) else "",
         device=last.ranks.device[rank] if rank < len(last.ranks.device) else "",
     )

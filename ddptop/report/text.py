@@ -6,12 +6,12 @@ import time
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from ddptop.frames.phrases import death_phrase
+from ddptop.frames.phrases import death_phrase, step_phrase, what_if_phrase
 from ddptop.frames.verdict import SIGNS
 from ddptop.render.line import of_state, paint
 from ddptop.render.numbers import UNKNOWN, clock, count, counted, duration, fixed
 from ddptop.render.text import clean, to_ascii, wrap
-from ddptop.report.findings import HEALTH, amount, and_more, by_kind
+from ddptop.report.findings import HEALTH, alert_phrase, amount, and_more, by_kind
 from ddptop.report.tables import bucket_table, part_shares, rank_table, strips
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def incidents(report: Report, width: int) -> list[str]:
         if not (report.deaths and alert.kind in OF_DEATHS):
             sign = "■" if alert.kind in (*HEALTH, *OF_DEATHS) else "▲"
             lines += _wrapped_below_indent(
-                f"{sign} {clock(alert.since_s)} {alert.message}{and_more(number)}", width, 2
+                f"{sign} {clock(alert.since_s)} {alert_phrase(alert)}{and_more(number)}", width, 2
             )
     return lines
 
@@ -190,11 +190,13 @@ def _communication(report: Report, width: int) -> list[str]:
     comm = report.communication
     if comm.step_ms is None:
         return []
-    longest = f", longest {fixed(comm.step_ms_max)} at step {count(comm.step_of_max)}"
+    longest = f", longest {fixed(comm.step_ms_max)} at "
+    longest += UNKNOWN if comm.step_of_max is None else step_phrase(comm.step_of_max, comm.incarnation_of_max)
     step = f"step {fixed(comm.step_ms_p50)} ms (p95 {fixed(comm.step_ms_p95)}{longest})"
     if comm.no_straggler_ms is not None and report.run.world_size > 1:
+        even = what_if_phrase(comm.no_straggler_ms, comm.no_straggler_low_ms, comm.no_straggler_high_ms)
         step += (
-            f" · mean {fixed(comm.step_ms)}, {fixed(comm.no_straggler_ms)} without skew, "
+            f" · mean {fixed(comm.step_ms)}, {even} without skew, "
             f"{fixed(comm.both_ms)} with communication fully overlapped as well"
         )
     lines = _wrapped(step, width)

@@ -14,6 +14,7 @@ from ddptop.protocol.messages import Received, Steps
 from ddptop.report.build import finish, report
 from ddptop.report.content import as_data
 from ddptop.report.sampling import RunSampler
+from ddptop.report.text import page
 
 if TYPE_CHECKING:
     from ddptop.report.content import Report
@@ -219,6 +220,29 @@ def test_a_restart_keeps_what_was_before(make_world: type[World]) -> None:
     assert found.stragglers[0].lost_s == pytest.approx(2.0, rel=0.2)
     assert [death.rank for death in found.deaths][:1] == [1]
     assert found.run.state == "finished"
+    slow = found.stragglers[0]
+    assert (slow.incarnation, slow.last_incarnation, slow.last_step) == (0, 1, 79)
+    assert slow.first_step > 79 or slow.first_step < 60
+    finding = next(one for one in found.verdict if one.kind == "straggler")
+    assert finding.detail[0].startswith(f"step {slow.first_step} to elastic restart 1, step 79, ")
+    last = found.spans[-1]
+    assert (last.incarnation, last.last_incarnation, last.last_step) == (1, 1, 79)
+    assert {span.incarnation for span in found.spans} == {0, 1}
+
+
+def test_an_alert_after_a_restart_names_it(make_world: type[World]) -> None:
+    world = make_world(size=2)
+    messages = [*begun(world), *world.steps(60), world.bye(1, "ValueError")]
+    again = make_world(size=2, session_base=500, incarnation=1, now_us=world.now_us + 1000)
+    broken = again.steps(60, lambda rank, step: math.nan if rank == 1 and step > 10 else 1.0)
+    messages += [*again.introduce(), *broken, again.run("finished", 0)]
+    found = report(messages, steps=120)
+    nan = next(alert for alert in found.troubles if alert.kind == "nan")
+    assert nan.incarnation == 1
+    sentence = next(one.sentence for one in found.verdict if one.kind == "nan")
+    assert sentence.startswith("elastic restart 1: loss of rank 1 ")
+    assert "elastic restart 1: loss of rank 1 " in page(found, 200)
+    assert "of elastic restart 1, step " in found.advice[0].action
 
 
 def test_nothing_measured_is_said_plainly(make_world: type[World]) -> None:

@@ -214,9 +214,16 @@ def _late(state: RunState, straggler: Straggler | None) -> Alert | None:
     s = straggler
     who = ranks_phrase([*(s.ranks or (s.rank,))], len(state.ranks))
     often = {"intermittent": " now and then", "rotating": " at present"}.get(s.pattern or "", "")
-    verb = "arrive" if len(s.ranks) > 1 else "arrives"
-    message = f"{who} {verb} {s.lateness_ms:.1f} ms late{often}, costs {s.cost_pct:.0f}% of the step time"
-    evidence = {"lateness_ms": round(s.lateness_ms, 3), "cost_pct": round(s.cost_pct, 2), "cause": s.cause}
+    verb, how = ("take", "longer") if s.basis == "every_step" else ("arrive", "late")
+    verb += "" if len(s.ranks) > 1 else "s"
+    message = f"{who} {verb} {s.lateness_ms:.1f} ms {how}{often}, costs {s.cost_pct:.0f}% of the step time"
+    evidence: dict[str, Scalar] = {
+        "lateness_ms": round(s.lateness_ms, 3),
+        "cost_pct": round(s.cost_pct, 2),
+        "cause": s.cause,
+    }
+    if s.place is not None:
+        evidence["place"] = s.place
     return Alert("straggler", "warning", s.rank, None, state.figures.straggler_since_s, message, evidence)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddptop.frames.verdict import SIGNS, verdict
+from ddptop.frames.verdict import SIGNS, shortened, verdict
 from ddptop.render.line import Line, Role, rule
 from ddptop.render.numbers import counted
 from ddptop.render.phases import legend
@@ -48,9 +48,7 @@ def verdict_lines(scene: Scene, width: int, most: int) -> list[Line]:
         lines[0] = Line("  ").add(state, own).add(f" · {figure}", "dim")
     if lines:
         lines[0].pieces[0] = (f"{SIGNS[shown.sign]} ", role)
-    detail = shown.detail
-    if cells(detail) > width - INDENT:
-        detail = detail.replace("with communication fully overlapped", "fully overlapped")
+    detail = shortened(shown.detail, width - INDENT)
     lines += [Line("  ").add(text, "dim") for text in _wrapped(scene, detail, width)]
     lines = lines[:most]
     if in_trouble(scene.frame):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.verdict import restart_phrase
 from ddptop.render.line import Line, gather, rule, worst_sign
 from ddptop.render.numbers import age, count, counted, fixed, known
 from ddptop.render.phases import PARTS, legend
@@ -142,7 +143,7 @@ def timeline_page(scene: Scene, width: int, height: int) -> Page:
 def _head(scene: Scene, shown: Timeline, state: TimelineState, width: int) -> Line:
     back, on = any(step < shown.step for step in shown.kept), any(step > shown.step for step in shown.kept)
     step = Line("◂ " if back else "", "accent").add("step ", "dim").add(count(shown.step), "strong")
-    step.add(" ▸" if on else "", "accent")
+    step.add(restart_phrase(scene.frame.group.incarnation), "dim").add(" ▸" if on else "", "accent")
     held = Line(" held ", "badge") if state.step is not None else Line("newest", "dim")
     behind = (scene.frame.group.step or shown.step) - shown.step
     world = len(scene.frame.ranks.state)

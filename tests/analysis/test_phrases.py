@@ -1,0 +1,133 @@
+"""A sentence for each way in which a rank is slow: which basis, where, how often, what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddptop.frames.frame import Straggler, Suspect
+from ddptop.frames.phrases import (
+    PLACES,
+    cause_phrase,
+    interval_error,
+    skew_phrase,
+    step_phrase,
+    steps_phrase,
+    straggler_phrase,
+    suspect_phrase,
+    what_if_phrase,
+)
+from ddptop.frames.verdict import shortened
+
+SLOW = Straggler(
+    rank=1,
+    pattern="persistent",
+    lateness_ms=20.3,
+    bound_ms=0.1,
+    recoverable_ms=20.2,
+    cost_pct=43.2,
+    last_pct=96.0,
+    cause="data",
+    parts_ms={"data": 20.2},
+    place="data",
+    basis="every_step",
+)
+
+
+def test_a_straggler_from_every_step_takes_longer_one_from_arrivals_arrives_late() -> None:
+    assert straggler_phrase(SLOW) == (
+        "rank 1 takes 20.3 ±0.1 ms longer in 96% of steps · data loading · costs 43%"
+    )
+    assert len(straggler_phrase(SLOW)) <= 78, "one line of 80 columns"
+    assert straggler_phrase(replace(SLOW, basis="arrivals", place=None)) == (
+        "rank 1 arrives 20.3 ±0.1 ms late in 96% of steps · data loading · costs 43%"
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("before_forward", "between the batch and forward"),
+        ("before_backward", "computing the loss"),
+        ("before_optimizer", "between backward and optimizer (clipping, logging)"),
+        ("after_optimizer", "after the optimizer"),
+        (None, "outside the phases"),
+    ],
+)
+def test_time_in_none_of_the_phases_is_told_by_its_place(place, words: str) -> None:
+    slow = replace(SLOW, cause="other", place=place)
+    assert straggler_phrase(slow) == f"rank 1 takes 20.3 ±0.1 ms longer in 96% of steps · {words} · costs 43%"
+
+
+def test_a_place_is_named_for_time_in_none_of_the_phases_alone() -> None:
+    assert cause_phrase("backward", "backward") == "backward"
+    assert cause_phrase("mixed", None) == "mixed causes"
+    assert cause_phrase("other", "before_optimizer", short=True) == "before optimizer"
+    assert cause_phrase("data", "data", short=True) == "data"
+    assert cause_phrase(None, None) == cause_phrase(None, None, short=True) == ""
+    assert set(PLACES) == {"before_forward", "before_backward", "before_optimizer", "after_optimizer"}
+
+
+def test_several_ranks_and_patterns() -> None:
+    def line(**changes) -> str:
+        return straggler_phrase(replace(SLOW, **changes))
+
+    assert line(ranks=(1, 3)).startswith("ranks 1 3 take 20.3 ±0.1 ms longer in 96% of steps")
+    assert line(ranks=(3, 1, 5, 2, 4)).startswith("ranks 3 1 5 2 ... take ")
+    assert line(pattern="intermittent", last_pct=5.0, cost_pct=4.1) == (
+        "rank 1 now and then takes 20.3 ±0.1 ms longer, in 5% of steps · data loading · costs 4% on average"
+    )
+    assert line(pattern="intermittent", ranks=(1, 3)).startswith("ranks 1 3 now and then take 20.3")
+    assert line(pattern="rotating", cause=None, place=None) == (
+        "one rank takes 20.3 ±0.1 ms longer, a different one over time, now rank 1 · costs 43%"
+    )
+
+
+def test_a_throttled_gpu_and_arrivals_that_disagree_are_named() -> None:
+    assert straggler_phrase(replace(SLOW, throttle="thermal", disagrees=True)).endswith(
+        " · data loading · its GPU is throttled: thermal · costs 43% · bucket arrivals disagree"
+    )
+
+
+def test_a_suspect() -> None:
+    late = Suspect(1, 20.3, 0.1, 12, 12)
+    assert suspect_phrase(late) == "rank 1 last in 12 of 12 measured steps, 20.3 ±0.1 ms late"
+    assert suspect_phrase(replace(late, basis="every_step")) == (
+        "rank 1 slowest in 12 of 12 steps, 20.3 ±0.1 ms longer"
+    )
+
+
+def test_the_cost_of_skew_has_its_error() -> None:
+    assert skew_phrase(0.84, 0.21) == "0.8% ±0.2% of step time lost to skew"
+    assert skew_phrase(19.6, 1.4) == "20% ±1% of step time lost to skew"
+    assert skew_phrase(19.6, None) == "20% of step time lost to skew"
+
+
+def test_a_what_if_has_the_farther_end_of_its_interval() -> None:
+    assert what_if_phrase(26.6, 26.4, 27.0) == "26.6 ±0.4"
+    assert what_if_phrase(26.6) == "26.6"
+    assert what_if_phrase(None, 1.0, 2.0) == "–"
+    assert interval_error(26.6, 26.1, 26.7) == pytest.approx(0.5)
+    assert interval_error(26.6, None, 26.7) is None
+    assert interval_error(26.6, 26.7, 26.6) == 0.0
+
+
+def test_the_second_line_in_80_columns() -> None:
+    whole = "median step 46.8 ms · 26.6 ±0.4 without the straggler · 24.9 with communication fully overlapped"
+    assert shortened(whole, 120) == whole
+    assert shortened(whole, 78) == (
+        "median step 46.8 ms · 26.6 ±0.4 without the straggler · 24.9 fully overlapped"
+    )
+    thousands = whole.replace("46.8", "1,046.8").replace("26.6", "1,026.6").replace("24.9", "1,024.9")
+    assert shortened(thousands, 78) == (
+        "step 1,046.8 ms, 1,026.6 ±0.4 without the straggler, 1,024.9 fully overlapped"
+    )
+
+
+def test_steps_of_several_incarnations() -> None:
+    assert step_phrase(1_200, 0) == "step 1,200"
+    assert step_phrase(12, 1) == "elastic restart 1, step 12"
+    assert steps_phrase(3, 1_200, 0, 0) == "steps 3 to 1,200"
+    assert steps_phrase(3, 12, 1, 1) == "elastic restart 1, steps 3 to 12"
+    assert steps_phrase(900, 12, 0, 1) == "step 900 to elastic restart 1, step 12"

@@ -83,7 +83,7 @@ def main() -> None:
             found.append(judged)
             print(line(judged), flush=True)
             if options.pack:
-                traces.write(options.pack / f"{name}.npz", row, folder)
+                traces.write(options.pack / f"{name}.trace", row, folder)
     if options.json:
         options.json.write_text(json.dumps([as_json(judged) for judged in found], indent=1) + "\n")
     print(f"load average {os.getloadavg()[0]:.1f}")

@@ -36,6 +36,11 @@ class Row:
         return asdict(self) | more
 
     @property
+    def mean_ms(self) -> float:
+        """The delay as a mean over all steps."""
+        return self.ms / self.one_in
+
+    @property
     def pattern(self) -> str:
         """Expected pattern."""
         return "rotating" if self.rotating else "intermittent" if self.one_in > 1 else "persistent"

@@ -19,17 +19,10 @@ from ddptop.recording.reader import Recording
 from tests.truth.judge import Stamps
 from tests.truth.rows import BY_NAME, Row
 
-KEPT = (
-    "wall_us",
-    "data_us",
-    "forward_us",
-    "backward_us",
-    "optimizer_us",
-    "forward_at_us",
-    "backward_at_us",
-    "optimizer_at_us",
-)
+KEPT = ("wall_us", "data_us", "forward_us", "backward_us", "optimizer_us")
 COLUMNS = (*KEPT, *OwnTime._fields)
+"""Before the stamps. Where phases begin follows from these; the script's own wall time is the rank's."""
+
 BATCH = 10
 """Steps of a message."""
 
@@ -38,8 +31,8 @@ def write(path: Path, row: Row, folder: Path) -> None:
     """Pack a recording and its stamps. Every rank must have own times in every step."""
     stamps = Stamps.read(folder)
     steps, ranks = stamps.wall.shape
-    table = np.zeros((len(COLUMNS) + 2, steps, ranks), "<i4")
-    table[-2:] = np.round(1000 * np.stack([stamps.wall, stamps.late]))
+    table = np.zeros((len(COLUMNS) + 1, steps, ranks), "<i4")
+    table[-1] = np.round(1000 * stamps.late)
     missing = np.ones((steps, ranks), bool)
     with Recording.open(folder / "run.ddptop") as recording:
         for received in recording.records():
@@ -48,7 +41,7 @@ def write(path: Path, row: Row, folder: Path) -> None:
                 continue
             for step, one in enumerate(message.rows, message.first_step):
                 if step < steps and one.own is not None:
-                    table[:-2, step, received.rank] = [*(getattr(one, name) for name in KEPT), *one.own]
+                    table[:-1, step, received.rank] = [*(getattr(one, name) for name in KEPT), *one.own]
                     missing[step, received.rank] = False
     if missing.any():
         raise ValueError(f"{path.name}: {missing.sum()} steps have no own times")
@@ -64,10 +57,10 @@ def read(path: Path) -> tuple[Row, Stamps, Iterator[Received]]:
     head, _, data = lzma.decompress(path.read_bytes()).partition(b"\n")
     header = json.loads(head)
     steps, ranks = header["steps"], header["ranks"]
-    planes = np.frombuffer(data, np.uint8).reshape(4, len(COLUMNS) + 2, ranks, steps)
+    planes = np.frombuffer(data, np.uint8).reshape(4, len(COLUMNS) + 1, ranks, steps)
     table = np.ascontiguousarray(planes.transpose(1, 3, 2, 0)).view("<i4")[..., 0]
-    stamps = Stamps(header, table[-2] / 1000, table[-1] / 1000)
-    return BY_NAME[header["row"]], stamps, _messages(table[:-2], ranks)
+    stamps = Stamps(header, table[0] / 1000, table[-1] / 1000)
+    return BY_NAME[header["row"]], stamps, _messages(table[:-1], ranks)
 
 
 def _messages(table: Any, ranks: int) -> Iterator[Received]:
@@ -103,5 +96,9 @@ def _messages(table: Any, ranks: int) -> Iterator[Received]:
 
 
 def _row(begin_us: int, values: list[int]) -> StepRow:
-    phases, own = values[: len(KEPT)], values[len(KEPT) :]
-    return StepRow(begin_us, *phases, 1, 0, 0, None, (), OwnTime(*own))
+    phases, own = values[: len(KEPT)], OwnTime(*values[len(KEPT) :])
+    wall, _, forward, backward, optimizer = phases
+    backward_at = wall - optimizer - own.before_optimizer - backward
+    forward_at = backward_at - own.before_backward - forward
+    at = (max(0, forward_at), max(0, backward_at), wall - optimizer)
+    return StepRow(begin_us, *phases, *at, 1, 0, 0, None, (), own)

@@ -28,7 +28,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default
 
 from ddptop.protocol.messages import Event
 from ddptop.training.guard import guard, hide_frame
-from ddptop.training.recorder import BucketCall, Recorder, StepRecord, now
+from ddptop.training.recorder import Recorder, now
+from ddptop.training.step_record import BucketCall, StepRecord
 from ddptop.training.torch_compat.ddp import set_reducer_group
 from ddptop.training.torch_compat.dynamo import pause, resume
 from ddptop.training.torch_compat.process_groups import adopt_backends, bytes_of

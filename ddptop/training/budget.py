@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from ddptop.protocol.messages import Flag
-from ddptop.training.recorder import StepRecord, clocked
+from ddptop.training.step_record import StepRecord, clocked
 
 RAREST = 32
 """Bucket detail is taken at least so often, unless the cost measured at this very rate is over the budget."""

@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 
 from ddptop.protocol.limits import MAX_ROWS, VERSION
-from ddptop.protocol.messages import Bucket, Hello, Layout, StepRow, Steps
+from ddptop.protocol.messages import Bucket, Hello, Layout, OwnTime, Phase, StepRow, Steps
 from ddptop.training.bucket_timing import BucketKey
-from ddptop.training.recorder import BucketCall, StepRecord
+from ddptop.training.step_record import BucketCall, StepRecord, Wait
 from ddptop.training.torch_compat.process_groups import backend_of
 
 CELLS_PER_MESSAGE = 6_000
@@ -110,7 +110,9 @@ def _row(record: StepRecord, base: int, cells: tuple[int, ...]) -> StepRow:
         _step, begin, end, data, forward, backward, optimizer,
         forward_at, backward_at, optimizer_at, _backward_end,
         micro_steps, flags, cost, loss, _calls, _marks,
+        exposed, before_forward, before_backward, before_optimizer, waits,
     ) = record  # fmt: skip
+    waited = _waited(waits) if waits else _NOTHING_WAITED
     return StepRow(
         (begin - base) // 1000,
         (end - begin) // 1000,
@@ -126,7 +128,23 @@ def _row(record: StepRecord, base: int, cells: tuple[int, ...]) -> StepRow:
         cost // 1000,
         loss,
         cells,
+        OwnTime(
+            exposed // 1000 if exposed >= 0 else -1,
+            max(0, before_forward) // 1000,
+            max(0, before_backward) // 1000,
+            max(0, before_optimizer) // 1000,
+            *waited,
+        ),
     )
+
+
+_NOTHING_WAITED = (0, 0, 0, 0, 0)
+
+
+def _waited(waits: Sequence[Wait]) -> tuple[int, ...]:
+    """Microseconds waited while fetching data, in forward, in backward, in the optimizer and elsewhere."""
+    phases = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER)
+    return tuple(sum(ns for at, ns in waits if at == phase) // 1000 for phase in phases)
 
 
 def _cells(record: StepRecord, numbers: Sequence[int]) -> tuple[int, ...]:

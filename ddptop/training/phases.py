@@ -3,10 +3,14 @@
 torch's own functions are wrapped. The wrappers do not show: their frames are taken out of tracebacks, and
 torch.compile traces the originals (`torch_compat/dynamo.py`). Where torch warns with a stack level
 (`DistributedDataParallel.__init__`, a loader's `__next__`) an inner function is wrapped instead.
+
+Inside backward, `LastGradients` notes the moment of the last gradient.
 """
 
 from __future__ import annotations
 
+import contextlib
+import weakref
 from collections.abc import Callable
 from ctypes import c_float
 from functools import partial
@@ -14,6 +18,7 @@ from threading import get_ident
 from typing import Any
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -22,22 +27,35 @@ from torch.optim.optimizer import (
 
 from ddptop.training.guard import guard, hide_frame
 from ddptop.training.recorder import Recorder, now
-from ddptop.training.torch_compat.ddp import Function, step_functions
-from ddptop.training.torch_compat.dynamo import pause, resume, seen_through
+from ddptop.training.torch_compat.ddp import Function, queue_in_backward, reduces_itself, step_functions
+from ddptop.training.torch_compat.dynamo import (
+    compiles_backward,
+    no_torch_function,
+    pause,
+    resume,
+    seen_through,
+)
 
 Patched = Callable[..., Any]
 
 
-def install(recorder: Recorder, read_later: Callable[[Any], Any] | None = None) -> None:
+def install(
+    recorder: Recorder, last_gradients: LastGradients, read_later: Callable[[Any], Any] | None = None
+) -> None:
     """Wrap torch's own functions, once per process. `read_later` takes a loss that is on a GPU."""
     scaled = _ScaledLoss(read_later)
     functions = step_functions()
     _wrap(functions.pre_forward, partial(_pre_forward, recorder))
     _wrap(functions.post_forward, partial(_post_forward, recorder))
-    _wrap(functions.backward, partial(_backward, recorder, scaled))
+    _wrap(functions.backward, partial(_backward, recorder, scaled, last_gradients))
     for next_data in functions.next_data:
         _wrap(next_data, partial(_data, recorder, get_ident()))
     _wrap(functions.scale, scaled.wrap)
+    for wait in functions.waits:
+        with contextlib.suppress(
+            TypeError
+        ):  # a class of C++ that takes no attribute: those waits count as own
+            _wrap(wait, partial(_wait, recorder, get_ident()))
     _wrap(functions.join_step, partial(_shadow_step, recorder))
     _hook_optimizers(recorder)
 
@@ -101,7 +119,9 @@ def _post_forward(recorder: Recorder, original: Patched) -> Patched:
     return _post_forward
 
 
-def _backward(recorder: Recorder, scaled: _ScaledLoss, original: Patched) -> Patched:
+def _backward(
+    recorder: Recorder, scaled: _ScaledLoss, last_gradients: LastGradients, original: Patched
+) -> Patched:
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         cpu = recorder.cost_clock
         began = cpu()
@@ -112,6 +132,8 @@ def _backward(recorder: Recorder, scaled: _ScaledLoss, original: Patched) -> Pat
                 loss = scaled.loss_of(tensors)
             else:
                 scaled.forget()
+            if compiles_backward():
+                last_gradients.remove()
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
         finally:
@@ -147,6 +169,21 @@ def _data(recorder: Recorder, thread: int, original: Patched) -> Patched:
     return _next_data
 
 
+def _wait(recorder: Recorder, thread: int, original: Patched) -> Patched:
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        began = now()
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        finally:
+            if get_ident() == thread:
+                recorder.waited(now() - began)
+
+    return wait
+
+
 def _shadow_step(recorder: Recorder, original: Patched) -> Patched:
     def main_hook(self: Any) -> Any:
         began = now()
@@ -178,6 +215,67 @@ def _hook_optimizers(recorder: Recorder) -> None:
 
     register_optimizer_step_pre_hook(before)
     register_optimizer_step_post_hook(after)
+
+
+class LastGradients:
+    """Has the recorder called at the end of the gradients of each backward, before DDP waits for others.
+
+    Two parameters of each model are watched, the first and the last that are trained: one of them may be
+    unused. What is hooked is the node of the autograd graph that accumulates their gradient, ahead of DDP's
+    own hook there: nothing of the parameter changes, and nothing of it is copied or pickled. Where neither
+    has a gradient, the moment is not known. The first backward of a model is left out: with a static graph
+    all of its all-reduces are launched in its end.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._hooks: set[Any] = set()
+
+    def watch(self, ddp: Any) -> None:
+        """Watch a model, until it is gone."""
+        if not reduces_itself(ddp):
+            return
+        trained = [
+            parameter
+            for name, parameter in ddp.module.named_parameters()
+            if parameter.requires_grad and name not in ddp.parameters_to_ignore
+        ]
+        hook = self._hook()
+        for parameter in {id(parameter): parameter for parameter in trained[:1] + trained[-1:]}.values():
+            with no_torch_function():
+                node = get_gradient_edge(parameter).node
+            # The node, and with it the hook, lives as long as someone holds it: the reducer does.
+            handle = node.register_prehook(hook)
+            self._hooks.add(handle)
+            weakref.finalize(ddp, self._remove, handle).atexit = False
+
+    def remove(self) -> None:
+        """Watch no model any more."""
+        for handle in list(self._hooks):
+            self._remove(handle)
+
+    def _remove(self, handle: Any) -> None:
+        self._hooks.discard(handle)
+        handle.remove()
+
+    def _hook(self) -> Callable[[Any], None]:
+        """To be called with the gradients of a parameter, on a thread of the autograd engine."""
+        recorder = self._recorder
+        first = True
+
+        def before_accumulation(_gradients: Any) -> None:
+            nonlocal first
+            try:
+                if first:
+                    first = not recorder.synchronises
+                    recorder.spoil_stamp()
+                elif recorder.stamp_due:
+                    recorder.stamp_due = False
+                    queue_in_backward(recorder.last_gradient)
+            except Exception as error:  # noqa: BLE001 - the training boundary
+                guard.caught(error)
+
+        return before_accumulation
 
 
 class _ScaledLoss:

@@ -37,8 +37,9 @@ from ddptop.training.exit import ExitReason
 from ddptop.training.guard import guard, report_once
 from ddptop.training.join_run import collector_keeper
 from ddptop.training.packing import Identity, LayoutTracker, pack
-from ddptop.training.recorder import Recorder, StepRecord
+from ddptop.training.recorder import Recorder
 from ddptop.training.replica import SHARE, ReplicaCheck
+from ddptop.training.step_record import StepRecord
 from ddptop.training.torch_compat.process_groups import stop_reading
 from ddptop.transport.sender import AckedSender
 

@@ -6,16 +6,14 @@ was the last one is known only when the next DDP forward begins: there the recor
 Accumulation, several optimizers and steps that a gradient scaler skips are counted as one expects. Where no
 torch optimizer ever steps, a synchronised backward ends the step.
 
+Backward is divided by a stamp at the last gradient: what comes after it is exposed communication. What lies
+outside the phases is divided by what begins next. Waits in the script's own collectives are noted apart.
+
 All times are CLOCK_MONOTONIC in nanoseconds. Everything here runs on the training thread, except that
 bucket all-reduces may be noted by an autograd thread and their ends by a gloo thread (list operations
 that the interpreter makes atomic); the publisher thread only pops finished records and reads counters.
 
-The recorder's own cost is CPU time of the thread that runs it (CLOCK_THREAD_CPUTIME_ID): time in which the
-operating system ran another process, or a thread waited for the GIL, is never counted. Reading that clock is
-a system call of 0.4 us (measured; CLOCK_MONOTONIC takes 0.07 us), and a plain step would read it 14 times. So
-it is read in three steps of every eight only (`clocked`), and the cost of a step is the median over those. A
-measured interval includes one of the two readings around it; over all steps that is more than the readings
-cost, so that the figure is 1 to 2 us too high rather than too low.
+The recorder's own cost is CPU time of the thread that runs it, measured in some steps (`clocked`).
 """
 
 from __future__ import annotations
@@ -23,20 +21,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, MutableSequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from ddptop.protocol.limits import MAX_CELLS
 from ddptop.protocol.messages import Flag, Phase
+from ddptop.training import step_record
+from ddptop.training.step_record import BackwardSteps, BucketCall, Losses, Waits, clocked
 
 now = time.monotonic_ns
 cpu_now = time.thread_time_ns
-
-CLOCKED = 8
-"""Own CPU time is measured in steps 0, 1 and 3 of so many: one with bucket detail wherever detail is taken at
-least so often, the one after it, where the recorder is taken out again, and a plain one."""
-
-FORWARD, FORWARD_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END = range(6)
-"""What `Recorder.marks` is called with."""
 
 QUEUE_STEPS = 8192
 """Finished steps that wait for the publisher: 25 s of 3 ms steps. Then the oldest is dropped, which the
@@ -45,45 +38,8 @@ collector counts by the gap in step numbers."""
 MAX_CALLS = MAX_CELLS // 3
 """All-reduces kept of one step: the memory of a rank that loops over collectives must be bounded."""
 
-MAX_LOSSES = 128
-"""Losses of one step that a device has yet to write: as many as it has marks for micro-steps."""
-
-PATIENCE_STEPS = 64
-"""Synchronised backwards without an optimizer step after which each one ends a step, although there is a
-torch optimizer."""
-
-BucketCall: TypeAlias = list[Any]
-"""One bucket all-reduce: [key, ready_ns, end_ns]. A list, because another thread fills in the end."""
-
-
-class StepRecord(NamedTuple):
-    """A finished step as the training thread leaves it to the publisher. Times in ns; -1 = did not happen."""
-
-    step: int
-    begin: int
-    end: int
-    data: int
-    forward: int
-    backward: int
-    optimizer: int
-    forward_at: int
-    backward_at: int
-    optimizer_at: int
-    backward_end: int
-    micro_steps: int
-    flags: int
-    cost: int
-    """CPU time of our own code on the training threads; measured where `clocked(step)`."""
-    loss: Any
-    """float or None; on a device a tuple of values that it has yet to write."""
-    calls: list[BucketCall]
-    marks: Any = ()
-    """On a device: (mark, event) at the borders of the phases."""
-
-
-def clocked(step: int) -> bool:
-    """Whether our own CPU time is measured in this step."""
-    return step % CLOCKED in (0, 1, 3)
+UNSTAMPED, SPOILT = -1, -2
+"""Of a backward: its last gradient has not come yet; the moment of it cannot be known."""
 
 
 class Recorder:
@@ -120,71 +76,87 @@ class Recorder:
         """A power of two."""
         self.marks: Any = None
         """On a device: records an event at every border of a phase (`ddptop.training.device.PhaseMarks`)."""
+        self.several_models = False
+        """Whether there is more than one DDP model: then any backward may wait for all-reduces."""
+        self.stamp_due = False
+        """Whether `last_gradient` is to be called at the end of the gradients that are being computed."""
         self.asides = 0
         """Batches fetched and DDP forwards without gradients since the last DDP forward with them."""
         self.handover_ns: deque[int] = deque(maxlen=256)
         """How long after their ready timestamps the last buckets were given to the process group, in ns."""
-        self._optimizer_exists = optimizer_exists
-        self._optimizer_seen = False
-        self._unstepped_backwards = 0
-        self._backwards_end_steps = False
+        self._backward_steps = BackwardSteps(optimizer_exists)
+        self._losses = Losses()
+        self._waits = Waits()
         self._begin_first()
 
     def _begin_first(self) -> None:
         self._begin = self._step_end = -1
-        self._stepped = self._synchronised = self._synchronises = False
+        self._stepped = self._synchronised = self.synchronises = False
         self._data = self._data_done = self._data_last = 0
         self._data_at = -1
+        self._ended = 0
+        """When the last phase ended, later by what was waited since."""
+        self._after_backward = False
+        self._data_gap = self._optimizer_gap = 0
+        self.stamp_due, self._stamp = False, UNSTAMPED
+        self._waits.forget()
         self._forward_began = 0
         self._backward_depth = 0
         self._stepped_in_backward = False
         self._optimizer_running: int | None = None
         self._optimizer_began = self._optimizer_inner = self._optimizer_depth = 0
-        self._logged_loss: float | None = None
         self.cost_clock = cpu_now
         self._clear()
 
     def _clear(self) -> None:
         self._forward = self._backward = self._optimizer = self._cost = 0
+        self._exposed = self._before_forward = self._before_backward = self._before_optimizer = 0
         self._forward_at = self._backward_at = self._optimizer_at = self._backward_end = -1
         self._micro_steps = 0
-        self._loss_sum = 0.0
-        self._loss_count = 0
-        self._loss_later: list[Any] = []
 
     def data_begins(self) -> None:
         """The training thread asks its loader for a batch."""
         self.phase = Phase.DATA
         self.asides += 1
         self._optimizer_running = None  # an optimizer step that raised ends here at the latest
-        self._data_at = now()
+        self._data_at = at = now()
+        if self._begin < 0:
+            self._waits.forget()  # of the time before the first step
+        elif self._after_backward:
+            self._after_backward = False
+            self._data_gap = at - self._ended
 
     def data_ends(self) -> None:
         """The batch is there, or the loader has ended."""
         cpu = self.cost_clock
         began = cpu()
-        self._data_last = now() - self._data_at
+        self._ended = at = now()
+        self._data_last = at - self._data_at
         self._data += self._data_last
         self.phase = Phase.OTHER
         self._cost += cpu() - began
 
     def forward_begins(self, synchronises: bool) -> None:
         """A DDP forward that records gradients; `synchronises`: its backward will all-reduce."""
-        if self._stepped or (self._synchronised and self._backward_was_a_step()):
+        if self._stepped or (self._synchronised and self._backward_steps.ended()):
             self._close(0, check=True)
         cpu = self.cost_clock
         spent = cpu()
         self.asides = 0
         if self._begin < 0:
             self._open_first(now())
-        self._synchronises = synchronises
+        self.synchronises = synchronises
         self.phase = Phase.FORWARD
         if self.marks is not None:
-            self.marks(FORWARD)
+            self.marks(step_record.FORWARD)
         self._cost += cpu() - spent
         self._forward_began = began = now()
         if self._forward_at < 0:
             self._forward_at = began
+        if self._optimizer_running is None:
+            self._before_forward += began - self._ended
+            self._before_optimizer += self._data_gap  # of a micro-step before this one
+        self._data_gap = 0
 
     def forward_ends(self) -> None:
         """The forward has returned or raised."""
@@ -192,8 +164,10 @@ class Recorder:
         cpu = self.cost_clock
         began = cpu()
         if self.marks is not None:
-            self.marks(FORWARD_END)
+            self.marks(step_record.FORWARD_END)
         self._forward += at - self._forward_began
+        self._ended = at
+        self._after_backward = False
         self.phase = Phase.OTHER
         self._cost += cpu() - began
 
@@ -201,36 +175,55 @@ class Recorder:
         """`backward()` is called; nested calls (checkpointing) belong to the outermost."""
         self._backward_depth += 1
         if self._backward_depth > 1:
+            self.stamp_due = False  # all-reduces may be waited for at the end of either
             return
         self.passes += 1
-        if type(loss) is float:
-            self._loss_sum += loss
-            self._loss_count += 1
-        elif loss is not None and len(self._loss_later) < MAX_LOSSES:
-            self._loss_later.append(loss)
+        self.stamp_due, self._stamp = True, UNSTAMPED
+        if loss is not None:
+            self._losses.add(loss)
         self.phase = Phase.BACKWARD
         if self.marks is not None:
-            self.marks(BACKWARD)
-        self._backward_at = now()
+            self.marks(step_record.BACKWARD)
+        self._backward_at = at = now()
+        if self._optimizer_running is None:
+            self._before_backward += at - self._ended
+
+    def last_gradient(self) -> None:
+        """The autograd engine has computed all gradients of a backward, and waits for no all-reduce yet."""
+        if self._stamp != SPOILT:
+            if self.marks is not None:
+                self.marks(step_record.LAST_GRADIENT)
+            self._stamp = now()
+
+    def spoil_stamp(self) -> None:
+        """Leave it unknown where in this backward the last gradient is."""
+        self._stamp = SPOILT
 
     def backward_ends(self) -> None:
         """`backward()` has returned or raised."""
         self._backward_depth -= 1
         if self._backward_depth > 0:
+            self.stamp_due = self._backward_depth == 1
             return
         at = now()
         cpu = self.cost_clock
         began = cpu()
         if self.marks is not None:
-            self.marks(BACKWARD_END)
+            self.marks(step_record.BACKWARD_END)
         self._backward += at - self._backward_at
-        self._backward_end = at
+        self._backward_end = self._ended = at
+        self._after_backward = True
+        if self.synchronises or self.several_models:
+            known = self._stamp > 0 and not self.stamp_due
+            self._exposed += at - self._stamp if known else step_record.UNKNOWN_NS
+        self.stamp_due = False
         self._micro_steps += 1
         self.phase = Phase.OTHER
-        if self._synchronises:
+        if self.synchronises:
             self._synchronised = True
             if not self._stepped:
                 self._step_end, self._data_done = at, self._data
+                self._waits.step_ends()
         if self._stepped_in_backward:
             self._stepped_in_backward = False
             self._step_ends(at)
@@ -252,9 +245,10 @@ class Recorder:
         self._optimizer_inner = self._forward + self._backward
         self.phase = Phase.OPTIMIZER
         if self.marks is not None:
-            self.marks(OPTIMIZER)
+            self.marks(step_record.OPTIMIZER)
         self._cost += cpu() - spent
         self._optimizer_began = began = now()
+        self._optimizer_gap = began - self._ended + self._data_gap if self._ended else 0
         if self._optimizer_at < 0:
             self._optimizer_at = began
 
@@ -272,18 +266,22 @@ class Recorder:
         cpu = self.cost_clock
         began = cpu()
         if self.marks is not None:
-            self.marks(OPTIMIZER_END)
+            self.marks(step_record.OPTIMIZER_END)
         self._optimizer_running = None
         # A closure (LBFGS) runs forward and backward inside the optimizer: they keep their own names.
         inner = self._forward + self._backward - self._optimizer_inner
         self._optimizer += at - self._optimizer_began - inner
+        self._before_optimizer += self._optimizer_gap
+        self._data_gap = 0
+        self._ended = at
+        self._after_backward = False
         self.phase = Phase.OTHER
         self._step_ends(at)
         self._cost += cpu() - began
 
     def log_loss(self, loss: Any) -> None:
         """The loss of this step as the user logs it; it replaces what backward was given."""
-        self._logged_loss = loss
+        self._losses.logged = loss
 
     def note(self, key: Hashable, ready: Any, launched: int = 0) -> BucketCall | None:
         """A bucket was ready for its all-reduce at `ready`, and that was launched by `launched`, if known.
@@ -298,6 +296,18 @@ class Recorder:
         self.calls.append(call)
         return call
 
+    def waited(self, ns: int) -> None:
+        """The training thread has waited so long in a collective of the script's own."""
+        phase = self.phase
+        if phase is Phase.OTHER:
+            if self._optimizer_running is not None:  # between two phases of its closure
+                phase = Phase.OPTIMIZER
+            elif self._ended:
+                self._ended += ns
+        elif phase is Phase.BACKWARD and self._stamp > 0:
+            return  # a part of the exposed communication
+        self._waits.add(phase, ns)
+
     def add_cost(self, ns: int) -> None:
         """CPU time, by `cost_clock`, that our own code took on a thread that training waits for."""
         self._cost += ns
@@ -308,12 +318,13 @@ class Recorder:
             self._close(0)
         if self._begin < 0:
             self._begin = began
-        self._step_end = now()
+        self._step_end = self._ended = now()
+        self._exposed = step_record.UNKNOWN_NS
         self._close(Flag.JOINED)
 
     def finish(self) -> None:
         """Close the last step: no further forward will."""
-        if self._stepped or (self._synchronised and self._backward_was_a_step()):
+        if self._stepped or (self._synchronised and self._backward_steps.ended()):
             self._close(0)
 
     def forked(self) -> None:
@@ -325,26 +336,21 @@ class Recorder:
     def drop(self) -> None:
         """Drop what is recorded: in a forked child, which is not the rank, and at exit."""
         self.records, self.calls = deque(maxlen=QUEUE_STEPS), []
-        self._loss_later = []
+        self._losses.take()
 
     def _open_first(self, at: int) -> None:
         """The first step begins with the fetch of its batch, where there was one."""
-        self._begin = self._data_at if self._data_at >= 0 else at
+        if self._data_at < 0:
+            self._data_at = self._ended = at
+            self._waits.forget()
+        self._begin = self._data_at
         self._data = self._data_last
+        self._before_backward = self._before_optimizer = self._exposed = 0
 
     def _step_ends(self, at: int) -> None:
-        self._stepped = self._optimizer_seen = True
+        self._stepped = self._backward_steps.optimizer_seen = True
         self._step_end, self._data_done = at, self._data
-
-    def _backward_was_a_step(self) -> bool:
-        """Whether the synchronised backward before this forward ended a step by itself."""
-        if self._optimizer_seen:
-            return False
-        self._unstepped_backwards += 1
-        count = self._unstepped_backwards
-        if count & (count - 1) == 0:  # it walks over all classes: at 1, 2, 4, 8 ... is often enough
-            self._backwards_end_steps = count >= PATIENCE_STEPS or not self._optimizer_exists()
-        return self._backwards_end_steps
+        self._waits.step_ends()
 
     def _close(self, flags: int, *, check: bool = False) -> None:
         """`check`: training goes on, so that the replicas should be equal now."""
@@ -354,14 +360,8 @@ class Recorder:
         began = cpu()
         if self.detail:
             flags |= Flag.DETAIL
-        loss: Any = None
-        if self._logged_loss is not None:
-            loss, self._logged_loss = self._logged_loss, None
-            flags |= Flag.LOSS_LOGGED
-        elif self._loss_count:
-            loss = self._loss_sum / self._loss_count
-        elif self._loss_later:
-            loss = tuple(self._loss_later)
+        loss, of_loss = self._losses.take()
+        flags |= of_loss
         self.records.append(
             (  # in the order of StepRecord, which the publisher makes of it: naming fields costs 2 us here
                 self.step, self._begin, self._step_end,
@@ -369,12 +369,14 @@ class Recorder:
                 self._forward_at, self._backward_at, self._optimizer_at, self._backward_end,
                 self._micro_steps, flags, self._cost, loss, self.calls,
                 self.marks.take() if self.marks is not None else (),
+                self._exposed, self._before_forward, self._before_backward, self._before_optimizer,
+                self._waits.take(),
             )
         )  # fmt: skip
         self.calls = []
         self._begin = self._step_end
         self._data -= self._data_done
-        self._data_done = 0
+        self._data_done = self._data_gap = 0
         self._stepped = self._synchronised = False
         self._clear()
         if self._optimizer_running is not None:  # closed in the closure of the next step's optimizer

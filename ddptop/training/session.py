@@ -74,7 +74,9 @@ class Session:
         self._ddp_device = device or torch.device("cpu")
         if self._ddp_device.type == "cuda":
             self._time_device(self._ddp_device.index or 0)
-        phases.install(self.recorder, None if self.device is None else self.device.scalar)
+        self.last_gradients = phases.LastGradients(self.recorder)
+        read_later = None if self.device is None else self.device.scalar
+        phases.install(self.recorder, self.last_gradients, read_later)
         dynamo.keep_dynamo_out()
         os.register_at_fork(after_in_child=self._after_fork)
         exit.wait_for_gloo_at_exit()
@@ -137,12 +139,22 @@ class Session:
         number = self._next_model if known is None else known.number
         if known is None:
             self._next_model += 1
+            self._stamp_last_gradient(ddp)
         timer = self.timer_for(ddp)
         self._models[ddp] = TimedModel(ddp, number, self.recorder, timer)
         self.replicas.watch(ddp, number)
         # Noted while it exists: a script may destroy the group.
         self.memberships[number] = membership_of(ddp.process_group, number)
         self.describe_model(ddp, number)
+
+    def _stamp_last_gradient(self, ddp: Any) -> None:
+        """Only of models on one device, the one whose clock times the steps."""
+        self.recorder.several_models = self._next_model > 1
+        if all(parameter.device == self._ddp_device for parameter in ddp.module.parameters()):
+            try:
+                self.last_gradients.watch(ddp)
+            except Exception as error:  # noqa: BLE001 - the training boundary
+                guard.caught(error)
 
     def switch_models(self, detail: bool) -> None:
         """Put the recorder between reducers and process groups of all models, or take it out."""
@@ -245,6 +257,7 @@ class Session:
             return
         try:
             self.recorder.finish()
+            self.last_gradients.remove()
             publisher.close(self._drain_s, exit_reason())
             if self.device is not None:
                 self.device.abandon(self.recorder)
@@ -258,6 +271,7 @@ class Session:
     def _after_fork(self) -> None:
         """A forked child (a DataLoader worker) must not send as the rank, nor use its sockets."""
         self._publisher = None
+        self.last_gradients.remove()
         if self.device is not None:
             self.device.abandon(self.recorder)
             self.device = None

@@ -7,7 +7,8 @@ from collections import deque
 import pytest
 
 from ddptop.training.bucket_timing import BOUND_FIRST, BOUND_HOOK_READY_US, TimerBounds, quantile_us
-from ddptop.training.recorder import Recorder, StepRecord
+from ddptop.training.recorder import Recorder
+from ddptop.training.step_record import StepRecord
 
 US = 1_000
 

@@ -18,7 +18,7 @@ from ddptop.training.budget import (
     Budget,
     median,
 )
-from ddptop.training.recorder import StepRecord, clocked
+from ddptop.training.step_record import StepRecord, clocked
 
 MS = 1_000_000
 

@@ -5,7 +5,7 @@ from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
 from ddptop.protocol.messages import Flag, Layout, Message, Steps
 from ddptop.training.bucket_timing import BucketKey
 from ddptop.training.packing import LayoutTracker, pack
-from ddptop.training.recorder import StepRecord
+from ddptop.training.step_record import StepRecord
 
 MS = 1_000_000
 

@@ -14,7 +14,8 @@ from ddptop.protocol.messages import Phase
 from ddptop.training import guard as guard_module
 from ddptop.training import phases
 from ddptop.training.guard import Guard
-from ddptop.training.recorder import Recorder, StepRecord
+from ddptop.training.recorder import Recorder
+from ddptop.training.step_record import StepRecord
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +59,13 @@ def test_a_scaled_loss_is_read_before_scaling_and_only_once() -> None:
     assert scaled.loss_of(result) == 512.0
 
 
+def wrapped_backward(recorder: Recorder, original: Callable[..., Any], scaled: Any = None) -> Any:
+    """`torch.autograd.backward` as the recorder wraps it."""
+    return phases._backward(
+        recorder, scaled or phases._ScaledLoss(), phases.LastGradients(recorder), original
+    )
+
+
 def loop(recorder: Recorder, backward: Any, steps: int) -> None:
     for _ in range(steps):
         recorder.forward_begins(True)
@@ -74,7 +82,7 @@ def test_a_loss_that_cannot_be_read_is_counted_and_the_steps_go_on(fresh_guard: 
         raise RuntimeError("no storage")
 
     called = []
-    backward = phases._backward(recorder, SimpleNamespace(loss_of=refuse), lambda *a, **k: called.append(a))
+    backward = wrapped_backward(recorder, lambda *a, **k: called.append(a), SimpleNamespace(loss_of=refuse))
     loop(recorder, backward, 4)
     recorder.finish()
     records = [StepRecord._make(fields) for fields in recorder.records]
@@ -91,7 +99,7 @@ def test_an_exception_of_the_user_passes_through_and_the_next_step_counts() -> N
         if fail.pop():
             raise ZeroDivisionError("theirs")
 
-    backward = phases._backward(recorder, phases._ScaledLoss(), original)
+    backward = wrapped_backward(recorder, original)
     recorder.forward_begins(True)
     recorder.forward_ends()
     with pytest.raises(ZeroDivisionError, match="theirs"):
@@ -106,7 +114,7 @@ def test_a_wrapped_function_keeps_its_frame_out_of_tracebacks() -> None:
     def original(_tensors: Any) -> None:
         raise KeyError("x")
 
-    backward = phases._backward(Recorder(), phases._ScaledLoss(), original)
+    backward = wrapped_backward(Recorder(), original)
     with pytest.raises(KeyError) as caught:
         backward(None)
     names = [entry.name for entry in caught.traceback]
@@ -145,7 +153,7 @@ def test_a_forward_is_timed_also_after_one_that_raised_and_around_one_without_gr
         return x
 
     model = Model(recorder, module)
-    backward = phases._backward(recorder, phases._ScaledLoss(), lambda _tensors: None)
+    backward = wrapped_backward(recorder, lambda _tensors: None)
     with pytest.raises(ZeroDivisionError, match="theirs"):
         model.forward(-1)
     for _ in range(2):

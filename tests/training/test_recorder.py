@@ -4,7 +4,8 @@ import pytest
 
 from ddptop.protocol.messages import Flag
 from ddptop.training import recorder as module
-from ddptop.training.recorder import MAX_CALLS, PATIENCE_STEPS, Recorder, StepRecord, clocked
+from ddptop.training.recorder import MAX_CALLS, Recorder
+from ddptop.training.step_record import PATIENCE_STEPS, StepRecord, clocked
 
 
 class Clock:

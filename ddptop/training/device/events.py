@@ -18,7 +18,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from ddptop.training.guard import guard
-from ddptop.training.recorder import BucketCall, now
+from ddptop.training.recorder import now
+from ddptop.training.step_record import BucketCall
 
 MAX_EVENTS = 8192
 """Events of one process, under way or idle: 60 buckets over 64 steps. Where the publisher is starved or has

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from ddptop.training import recorder
+from ddptop.training import step_record
 from ddptop.training.device.events import CudaEvent, Device, EventPool, NoEvent
 from ddptop.training.guard import guard
 
@@ -14,12 +14,12 @@ from ddptop.training.guard import guard
 class Mark(IntEnum):
     """Where in a step an event was recorded. Ends are odd."""
 
-    FORWARD = recorder.FORWARD
-    FORWARD_END = recorder.FORWARD_END
-    BACKWARD = recorder.BACKWARD
-    BACKWARD_END = recorder.BACKWARD_END
-    OPTIMIZER = recorder.OPTIMIZER
-    OPTIMIZER_END = recorder.OPTIMIZER_END
+    FORWARD = step_record.FORWARD
+    FORWARD_END = step_record.FORWARD_END
+    BACKWARD = step_record.BACKWARD
+    BACKWARD_END = step_record.BACKWARD_END
+    OPTIMIZER = step_record.OPTIMIZER
+    OPTIMIZER_END = step_record.OPTIMIZER_END
 
 
 MAX_MARKS = 512

@@ -19,7 +19,7 @@ from ddptop.training.device.clock import DeviceClock
 from ddptop.training.device.events import UNTIMED, CudaEvent, EventPool, keep
 from ddptop.training.device.marks import phases
 from ddptop.training.guard import guard
-from ddptop.training.recorder import BucketCall, StepRecord
+from ddptop.training.step_record import BucketCall, StepRecord
 
 SLOTS = 256
 """Values under way at a time. With all slots in use a value is not read rather than waited for."""

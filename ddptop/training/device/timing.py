@@ -27,7 +27,8 @@ from ddptop.training.device.events import (
 )
 from ddptop.training.device.marks import Mark, PhaseMarks
 from ddptop.training.device.resolver import DeviceScalars, PinnedSlots, Slots, StepResolver
-from ddptop.training.recorder import BucketCall, Recorder, now
+from ddptop.training.recorder import Recorder, now
+from ddptop.training.step_record import BucketCall
 
 IDLE, COMPUTE, COLLECTIVE, EITHER = "idle", "compute", "collective", "either"
 """States of a device at a stall: it has done all that it was given; a kernel does not end; an all-reduce does

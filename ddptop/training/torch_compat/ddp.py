@@ -12,6 +12,22 @@ from typing import Any, NamedTuple
 from ddptop.training.guard import guard, hide_frame
 
 
+def queue_in_backward(callback: Callable[[], None]) -> None:
+    """Have the autograd engine call it once all gradients of the backward that is running are computed.
+
+    The engine calls what is queued in that order, and on a device with the caller's streams as the current
+    ones. DDP's reducer waits for its all-reduces in such a call, queued with its last bucket.
+    """
+    from torch.autograd import Variable
+
+    Variable._execution_engine.queue_callback(callback)
+
+
+def reduces_itself(ddp: Any) -> bool:
+    """Whether DDP's C++ reducer all-reduces the gradients of a model, not Python hooks to be compiled."""
+    return not getattr(ddp, "_use_python_reducer", False)
+
+
 class Function(NamedTuple):
     """A function of torch that can be replaced: `setattr(owner, name, ...)`."""
 
@@ -30,6 +46,9 @@ class StepFunctions(NamedTuple):
     """Of a DataLoader's iterators. Not `__next__`, which warns with a stack level."""
     scale: Function
     """Of GradScaler."""
+    waits: tuple[Function, ...]
+    """Where Python waits for other ranks, as far as this torch has them: the end of every blocking collective
+    that was launched from Python, and DDP's forward where it sends the buffers of rank 0 to all."""
     join_step: Function
     """One step of the others, shadowed under `join()` by a rank that has run out of inputs."""
 
@@ -42,6 +61,7 @@ def step_functions() -> StepFunctions:
     from torch.utils.data import dataloader
 
     model = distributed.DistributedDataParallel
+    waits = (Function(torch.distributed.Work, "wait"), Function(model, "_distributed_broadcast_coalesced"))
     iterators = (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter)
     return StepFunctions(
         Function(model, "_pre_forward"),
@@ -49,6 +69,7 @@ def step_functions() -> StepFunctions:
         Function(torch.autograd, "backward"),
         tuple(Function(iterator, "_next_data") for iterator in iterators),
         Function(GradScaler, "scale"),
+        tuple(wait for wait in waits if hasattr(*wait)),
         Function(distributed._DDPJoinHook, "main_hook"),
     )
 

@@ -52,6 +52,12 @@ def is_compiled(module: Any) -> bool:
     return frame is not None and isinstance(module, frame.OptimizedModule)
 
 
+def compiles_backward() -> bool:
+    """Whether backward, with all hooks in it, is compiled just now (compiled autograd)."""
+    module = sys.modules.get("torch._dynamo.compiled_autograd")
+    return module is not None and bool(getattr(module, "compiled_autograd_enabled", True))
+
+
 def no_torch_function() -> Any:
     """A context in which no `__torch_function__` of a subclass or mode is called."""
     return torch._C.DisableTorchFunction()

@@ -21,7 +21,8 @@ from ddptop.training.device.timing import (
     GraphWatch,
     device_position,
 )
-from ddptop.training.recorder import Recorder, StepRecord
+from ddptop.training.recorder import Recorder
+from ddptop.training.step_record import StepRecord
 from tests.training.device.fake import FakeDevice, FakeEvent
 from tests.training.device.test_timers import MS, FakeSlots
 

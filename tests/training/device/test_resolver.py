@@ -13,7 +13,7 @@ from ddptop.training.device.events import UNTIMED, EventPool
 from ddptop.training.device.marks import Mark, PhaseMarks
 from ddptop.training.device.resolver import GIVE_UP_NS, MAX_HELD, DeviceScalars, StepResolver
 from ddptop.training.guard import Guard
-from ddptop.training.recorder import StepRecord
+from ddptop.training.step_record import StepRecord
 from tests.training.device.fake import FakeDevice
 from tests.training.device.test_timers import FakeSlots
 

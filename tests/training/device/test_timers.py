@@ -14,7 +14,8 @@ from ddptop.training.device.marks import MAX_MARKS, Mark, PhaseMarks, phases
 from ddptop.training.device.resolver import SLOTS, DeviceScalars
 from ddptop.training.device.timing import DeviceTiming
 from ddptop.training.guard import Guard
-from ddptop.training.recorder import MAX_LOSSES, Recorder
+from ddptop.training.recorder import Recorder
+from ddptop.training.step_record import MAX_LOSSES
 from tests.training.device.fake import FakeDevice, FakeEvent, FakeStream
 
 MS = 1_000_000
@@ -331,7 +332,7 @@ def test_losses_of_a_step_that_never_ends_do_not_grow() -> None:
     for _ in range(2 * MAX_LOSSES):
         recorder.backward_begins(("pending",))
         recorder.backward_ends()
-    assert len(recorder._loss_later) == MAX_LOSSES
+    assert len(recorder._losses._later) == MAX_LOSSES
 
 
 def test_a_scalar_of_another_device_is_left_unread() -> None:

@@ -44,13 +44,22 @@ STOP_AND_GO = (
 )
 
 
+def own_cgroup() -> Path:
+    """The folder of this process's CPU cgroup, of version 1 or 2."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "cpu" in controllers.split(","):
+            return CGROUPS / "cpu" / path.lstrip("/")
+        version_2 = CGROUPS / path.lstrip("/")
+    return version_2
+
+
 class Quota:
     """Limits the CPU time of this process: a cgroup, or where none can be made, SIGSTOP and SIGCONT."""
 
     def __init__(self) -> None:
-        name = f"ddptop-truth-{os.getpid()}"
-        first = CGROUPS / "cpu" if (CGROUPS / "cpu").is_dir() else CGROUPS
-        self._parent, self._group = first, first / name
+        self._parent = own_cgroup()
+        self._group = self._parent / f"ddptop-truth-{os.getpid()}"
         self._child: subprocess.Popen[bytes] | None = None
         try:
             self._group.mkdir()

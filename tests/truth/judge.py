@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,6 +74,8 @@ class Look(NamedTuple):
     cause: str | None = None
     place: str | None = None
     late_ms: float = float("nan")
+    part_ms: float = float("nan")
+    """The part of it in the phase that is the cause; the whole for mixed causes."""
     step_ms: float = float("nan")
     no_straggler_ms: float = float("nan")
     no_exposed_ms: float = float("nan")
@@ -96,10 +99,11 @@ def looks(records: Iterable[Received]) -> list[Look]:
             for ms in (group.step_ms_p50, group.no_straggler_ms, group.no_exposed_comm_ms)
         ]
         if flagged is None:
-            seen.append(Look(step, None, (), None, None, None, float("nan"), *figures))
+            seen.append(Look(step, None, (), None, None, None, float("nan"), float("nan"), *figures))
             continue
         ranks, place = flagged.ranks or (flagged.rank,), getattr(flagged, "place", None)
-        head = (step, flagged.rank, ranks, flagged.pattern, flagged.cause, place, flagged.lateness_ms)
+        part = flagged.parts_ms.get(flagged.cause, flagged.lateness_ms)  # type: ignore[call-overload]
+        head = (step, flagged.rank, ranks, flagged.pattern, flagged.cause, place, flagged.lateness_ms, part)
         seen.append(Look(*head, *figures, bool(getattr(flagged, "disagrees", False))))
     return seen
 
@@ -120,8 +124,12 @@ class Window:
     """Whether exactly the late ranks are flagged."""
     wrong: int = 0
     """Looks at which another rank is flagged."""
+    flips: int = 0
+    """Times that the flag of a late rank is dropped or moves, before the window's end."""
     size_error: float | None = None
-    """Of the lateness, as a share of the stamps."""
+    """Of the part of the cause, as a share of the stamps."""
+    excess_error: float | None = None
+    """Of the lateness: it has what the ranks lose or win otherwise as well."""
     what_if_error: float | None = None
     """Of the step without the straggler (or with all communication hidden), as a share."""
     disagrees: int = 0
@@ -184,6 +192,7 @@ def _window(row: Row, stamps: Stamps, number: int, here: list[Look], after: list
     right = [look for look in here if look.rank in ranks and (not row.rotating or look.pattern == "rotating")]
     window.wrong = sum(look.rank is not None and look.rank not in ranks for look in here)
     window.disagrees = sum(look.disagrees for look in here)
+    window.flips = sum(a.rank in ranks and b.rank != a.rank for a, b in pairwise(here))
     if not right:
         return window
     window.flagged_after = right[0].step - begin + 1
@@ -198,7 +207,8 @@ def _window(row: Row, stamps: Stamps, number: int, here: list[Look], after: list
     over = over.max(axis=1) if row.rotating else over[:, last.rank]
     if (over > 0).any() and row.kind == "sleep":
         truth = float(np.median(over[over > 0]))
-        window.size_error = abs(last.late_ms - truth) / truth
+        window.size_error = abs(last.part_ms - truth) / truth
+        window.excess_error = abs(last.late_ms - truth) / truth
     window.what_if_error = _between(stamps, number, here[-1].no_straggler_ms)
     return window
 

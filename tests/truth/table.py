@@ -18,17 +18,26 @@ COLUMNS = (
     ("all", 6),
     ("flagged after", 14),
     ("cleared", 10),
-    ("size error", 13),
+    ("size error", 15),
+    ("excess error", 15),
     ("what-if error", 17),
     ("wrong", 6),
+    ("flips", 6),
     ("false in even", 14),
     ("disagrees", 9),
 )
 
-LEGEND = """right: windows in which a late rank is flagged; cause: of these, with the right cause and place;
-all: of these, with exactly the late ranks; flagged after, cleared: steps, median and largest;
-errors: median and 90th percentile (pairs); wrong: frames in which another rank is flagged;
-false in even: flags raised in windows without a fault, of these windows"""
+LEGEND = """\
+step ms: median in windows without a fault
+right: windows in which a late rank is flagged; cause: of these, with the right cause and place; all: with
+  exactly the late ranks
+flagged after, cleared: steps, median and largest
+size error: of the cause's part, against the script's stamps; excess error: of the whole excess, which has
+  also what the ranks lose or win otherwise; what-if error: of the step without the straggler, against the
+  windows around: median, 90th percentile (windows)
+wrong: frames in which another rank is flagged; flips: times that a right flag is dropped or moves
+false in even: flags raised in windows without a fault, of these windows
+disagrees: frames in which bucket arrivals contradict the verdict"""
 
 
 def _spread(values: Iterable[float | None], *, pct: bool = False, share: float = 1.0) -> str:
@@ -54,8 +63,10 @@ def line(judged: Judged) -> str:
         _spread(window.flagged_after for window in right),
         _spread(window.cleared_after for window in right),
         _spread((window.size_error for window in right), pct=True, share=0.9),
+        _spread((window.excess_error for window in right), pct=True, share=0.9),
         _spread((window.what_if_error for window in faults), pct=True, share=0.9),
         str(sum(window.wrong for window in faults)),
+        str(sum(window.flips for window in faults)),
         f"{len(judged.false_flags)}/{judged.even}",
         str(sum(window.disagrees for window in faults)),
     ]

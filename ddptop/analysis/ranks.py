@@ -149,14 +149,17 @@ class RankState:
         Time without a reading in which the collector did not run either does not count into `stood_ns`: the
         whole machine may have been stopped.
         """
-        self.delay_ns = min(self.delay_ns, t_ns - own_ns)
+        if t_ns - own_ns < self.delay_ns:
+            self.delay_ns = t_ns - own_ns
         passed_ns = own_ns - self.own_ns
         if passed_ns <= 0:
             return
         if passed_ns > STALE_S * NS:
             here_ns = own_ns + self.delay_ns
             passed_ns -= interruptions.within(here_ns - passed_ns, here_ns)
-        self.own_ns, self.stood_ns = own_ns, self.stood_ns + max(0, passed_ns)
+        self.own_ns = own_ns
+        if passed_ns > 0:
+            self.stood_ns += passed_ns
 
     def moved_to(self, step: int, own_ns: int) -> None:
         """The training thread is in `step` since `own_ns` on its own clock; call `read_clock` first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from math import isfinite, isnan
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,8 +40,11 @@ from ddptop.protocol.messages import (
 if TYPE_CHECKING:
     from ddptop.analysis.ranks import RankState, Session
     from ddptop.frames.frame import Frame
-    from ddptop.protocol.messages import Message, Received, StepRow
+    from ddptop.protocol.messages import Message, Received
     from ddptop.protocol.vocabulary import FrameSource, Severity
+
+
+_JOINED = int(Flag.JOINED)  # `&` with a member of an enum costs a microsecond
 
 
 class Reducer:
@@ -97,12 +100,14 @@ class Reducer:
 
     def feed(self, received: Received) -> None:
         """Take one message in the order of its session. What does not fit is ignored, never raised."""
-        state = self.state
+        state, t_ns = self.state, received.t_ns
         self._take(received)
         state.taken += 1
-        state.newest_ns = max(state.newest_ns, received.t_ns)
-        if not state.tail:  # the time between two messages of a tail is no stall: messages are skipped
-            self._stall_log.check(state, received.t_ns)
+        if t_ns > state.newest_ns:
+            state.newest_ns = t_ns
+        # The time between two messages of a tail is no stall: messages are skipped.
+        if t_ns >= self._stall_log.next_ns and not state.tail:
+            self._stall_log.check(state, t_ns)
 
     def _take(self, received: Received) -> None:
         message, t_ns, state = received.message, received.t_ns, self.state
@@ -138,6 +143,11 @@ class Reducer:
         state = self.state
         rank_state = state.ranks[session.rank]
         current = rank_state.session == number
+        if isinstance(message, Steps):
+            if current and t_ns > rank_state.heard_ns:
+                rank_state.heard_ns = t_ns
+            self._on_steps(message, session, rank_state, current, t_ns)
+            return
         if isinstance(message, Usage):  # from the agent, about the process: no sign of the rank itself
             if current:
                 _on_usage(message, rank_state, t_ns)
@@ -147,9 +157,7 @@ class Reducer:
             return
         if current and t_ns > rank_state.heard_ns:
             rank_state.heard_ns = t_ns
-        if isinstance(message, Steps):
-            self._on_steps(message, session, rank_state, current, t_ns)
-        elif isinstance(message, Layout):
+        if isinstance(message, Layout):
             self._on_layout(message, session, t_ns)
         elif isinstance(message, Event):
             on_event(state, message, t_ns)
@@ -168,13 +176,14 @@ class Reducer:
         state = self.state
         first, count = steps.first_step, len(steps.rows)
         missing = first - session.next_step
-        known = max(0, min(-missing, count))
+        known = min(-missing, count) if missing < 0 else 0
         if missing > 0 and state.tail and not session.begun:
             rank_state.records += missing
         elif missing > 0:
             count_lost(state, rank_state, session, first, t_ns)
         session.begun = True
-        session.next_step = max(session.next_step, first + count)
+        if first + count > session.next_step:
+            session.next_step = first + count
         rank_state.records += count - known
         if not current or not count:
             return
@@ -185,32 +194,33 @@ class Reducer:
         ended_ns = steps.base_ns + 1000 * (last.begin_us + last.wall_us)
         rank_state.read_clock(ended_ns, t_ns, state.interruptions)
         rank_state.moved_to(first + count, ended_ns)
-        joined = bool(steps.rows[-1].flags & Flag.JOINED)
+        joined = bool(last.flags & _JOINED)
         if joined != rank_state.joined:
             rank_state.joined = joined
             state.presence_changed()
-        rank_state.micro_steps = rank_state.micro_steps if joined else steps.rows[-1].micro_steps
+        rank_state.micro_steps = rank_state.micro_steps if joined else last.micro_steps
         batch = Batch(steps.base_ns, session.layouts.get(steps.generation, -1))
         add, rank = state.pairing.add, session.rank
-        for step, row in enumerate(steps.rows[known:], first + known):
+        for step, row in enumerate(steps.rows[known:] if known else steps.rows, first + known):
             done = add(rank, step, row, batch)
             if done is not None:
                 state.complete_step = step
                 self._evaluation.take(done)
                 state.loss_spread.take(done, state.unix_s(t_ns))
-            if row.loss is not None:
-                self._check_loss(row, rank, rank_state, step, t_ns)
+            loss = row.loss
+            if loss is not None and (not isfinite(loss) or rank_state.bad_loss_step is not None):
+                self._check_loss(loss, rank, rank_state, step, t_ns)
 
-    def _check_loss(self, row: StepRow, rank: int, rank_state: RankState, step: int, t_ns: int) -> None:
-        assert row.loss is not None
-        if math.isfinite(row.loss):
+    def _check_loss(self, loss: float, rank: int, rank_state: RankState, step: int, t_ns: int) -> None:
+        """Note the begin or the end of steps with losses that are no finite numbers."""
+        if isfinite(loss):
             if rank_state.bad_loss_step is not None:
                 since = (rank_state.bad_loss_step, rank_state.bad_loss_ns)
                 rank_state.bad_loss_before = PassedLoss(*since, step, t_ns)
             rank_state.bad_loss_step = None
         elif rank_state.bad_loss_step is None:
             rank_state.bad_loss_step, rank_state.bad_loss_ns = step, t_ns
-            what = "NaN" if math.isnan(row.loss) else "infinite"
+            what = "NaN" if isnan(loss) else "infinite"
             text, world = f"with a loss that is {what} since step {step:,}", len(self.state.ranks)
             at_s = self.state.unix_s(t_ns)
             self.state.log.add_rank(at_s, "nan", text, rank, world, severity="critical", step=step)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat
+from math import isfinite
+from operator import itemgetter
 from typing import Any, TypeVar, cast
 
 import msgpack
@@ -17,9 +19,9 @@ import msgpack
 from ddptop.protocol import limits
 from ddptop.protocol.checks import CHECKS, CODES, KINDS, NAMES, ProtocolError, checked, count, ns
 from ddptop.protocol.link import State
-from ddptop.protocol.messages import Bucket, Hello, Message, OwnTime, StepRow, Steps, Type
+from ddptop.protocol.messages import Bucket, Hello, Message, OwnTime, Progress, StepRow, Steps, Type
 
-__all__ = ["ProtocolError", "UnknownType", "decode", "decode_steps", "encode"]
+__all__ = ["ProtocolError", "UnknownType", "decode", "decode_progress", "decode_steps", "encode"]
 
 
 class UnknownType(ProtocolError):
@@ -129,10 +131,44 @@ def decode_steps(bodies: Sequence[bytes]) -> list[Steps]:
 
     Raises ProtocolError where not all of them are right; `decode` shows which one is wrong.
     """
+    return _all_steps(_unpack_all(bodies, _ROW_HEAD + limits.MAX_CELLS))
+
+
+def decode_progress(bodies: Sequence[bytes]) -> list[Progress]:
+    """All of these PROGRESS messages, checked together as `decode` checks each, which costs less.
+
+    Raises ProtocolError where not all of them are right.
+    """
+    checks = CHECKS[Progress]
+    messages = _unpack_all(bodies, 1 + len(checks))
+    if not messages:
+        return []
+    if set(map(type, messages)) != {tuple} or set(map(len, messages)) != {1 + len(checks)}:
+        raise ProtocolError("PROGRESS has another number of fields")
+    kinds, *columns = zip(*messages, strict=True)
+    if set(kinds) != {int(Type.PROGRESS)}:
+        raise ProtocolError("no PROGRESS")
+    for column, check in zip(columns, checks, strict=True):
+        types = set(map(type, column))
+        if not types <= {int, float} or (float in types and not all(map(isfinite, column))):
+            raise ProtocolError("no finite number")
+        if len(types) == 1:  # a value between two that are right is right
+            check(min(column))
+            check(max(column))
+        else:
+            for value in column:
+                check(value)
+    *integers, cost_us, cost_pct, failures = columns
+    quantities = map(float, cost_us), map(float, cost_pct)
+    return [Progress(*values) for values in zip(*integers, *quantities, failures, strict=True)]
+
+
+def _unpack_all(bodies: Sequence[bytes], most: int) -> list[Any]:
+    """What is in each body: one msgpack value of arrays (of at most `most` items) and numbers."""
     unpacker = msgpack.Unpacker(
         use_list=False,
         max_buffer_size=max(1, sum(map(len, bodies))),
-        max_array_len=_ROW_HEAD + limits.MAX_CELLS,
+        max_array_len=most,
         max_str_len=0,
         max_bin_len=0,
         max_map_len=0,
@@ -140,16 +176,17 @@ def decode_steps(bodies: Sequence[bytes]) -> list[Steps]:
     )
     unpacker.feed(b"".join(bodies))
     end = 0
-    messages: list[tuple[Any, ...]] = []
+    messages: list[Any] = []
+    unpack, tell = unpacker.unpack, unpacker.tell
     try:
         for body in bodies:
             end += len(body)
-            messages.append(unpacker.unpack())
-            if unpacker.tell() != end or len(body) > limits.MAX_RANK_MESSAGE_BYTES:
+            messages.append(unpack())
+            if tell() != end or len(body) > limits.MAX_RANK_MESSAGE_BYTES:
                 raise ProtocolError("not one message of an allowed size")
     except (ValueError, msgpack.UnpackException) as error:
         raise ProtocolError(f"no msgpack message: {error}") from error
-    return _all_steps(messages)
+    return messages
 
 
 def _steps(fields: tuple[Any, ...]) -> Steps:
@@ -161,10 +198,16 @@ def _steps(fields: tuple[Any, ...]) -> Steps:
 def _all_steps(messages: Sequence[tuple[Any, ...]]) -> list[Steps]:
     """STEPS messages as unpacked, their rows checked together."""
     heads = [_steps_fields(fields) for fields in messages]
-    _check_rows(tuple(chain.from_iterable(rows for *_, rows, _ in heads)))
+    rows = [*chain.from_iterable(rows for *_, rows, _ in heads)]
+    own = [*chain.from_iterable(own for *_, own in heads)]
+    _check_rows(rows)
+    new = tuple.__new__
+    made = iter(
+        [new(StepRow, (*row[:_ROW_HEAD], row[_ROW_HEAD:], time)) for row, time in zip(rows, own, strict=True)]
+    )
     return [
-        Steps(generation, first, base, tuple(map(_step_row, rows, own)))
-        for generation, first, base, rows, own in heads
+        Steps(generation, first, base, tuple(islice(made, len(rows))))
+        for generation, first, base, rows, _ in heads
     ]
 
 
@@ -198,14 +241,15 @@ def _step_row(row: tuple[Any, ...], own: OwnTime | None) -> StepRow:
     return tuple.__new__(StepRow, (*row[:_ROW_HEAD], row[_ROW_HEAD:], own))
 
 
-def _check_rows(rows: tuple[Any, ...]) -> None:
-    for row in rows:
-        if type(row) is not tuple or len(row) < _ROW_HEAD or (len(row) - _ROW_HEAD) % _CELL:
-            raise ProtocolError("a row is no row")
-        if type(row[_LOSS]) not in (float, type(None)):
-            raise ProtocolError("loss: no float")
+def _check_rows(rows: Sequence[Any]) -> None:
+    if set(map(type, rows)) != {tuple}:
+        raise ProtocolError("a row is no row")
+    if any(length < _ROW_HEAD or (length - _ROW_HEAD) % _CELL for length in set(map(len, rows))):
+        raise ProtocolError("a row is no row")
+    if not set(map(type, map(itemgetter(_LOSS), rows))) <= {float, type(None)}:
+        raise ProtocolError("loss: no float")
     # One pass in C over all the integers; only -1, which few fields may be, needs a second check.
-    integers = list(chain.from_iterable(row[:_LOSS] + row[_ROW_HEAD:] for row in rows))
+    integers = list(chain.from_iterable([row[:_LOSS] + row[_ROW_HEAD:] for row in rows]))
     if set(map(type, integers)) != {int}:
         raise ProtocolError("a row holds something else than integers")
     lowest = min(integers)
@@ -213,12 +257,12 @@ def _check_rows(rows: tuple[Any, ...]) -> None:
         raise ProtocolError("a row's number is out of range")
     if lowest < 0:
         _check_unknowns(rows)
-    numbers = list(chain.from_iterable(row[_ROW_HEAD::_CELL] for row in rows))
+    numbers = list(chain.from_iterable([row[_ROW_HEAD::_CELL] for row in rows]))
     if numbers and max(numbers) >= limits.MAX_BUCKETS:
         raise ProtocolError("a bucket number is out of range")
 
 
-def _check_unknowns(rows: tuple[tuple[int, ...], ...]) -> None:
+def _check_unknowns(rows: Sequence[tuple[int, ...]]) -> None:
     """-1 stands for "did not happen" in the three `*_at_us` and for "not known" in the end of a cell."""
     for row in rows:
         known = row[:_FIRST_AT] + row[_AFTER_AT:_LOSS] + row[_ROW_HEAD::_CELL] + row[_ROW_HEAD + 1 :: _CELL]

@@ -305,8 +305,7 @@ Message: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(NamedTuple):
     """A message as the collector received it, and as a recording keeps it."""
 
     t_ns: int

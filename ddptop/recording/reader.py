@@ -44,6 +44,14 @@ class Cursor:
         """The same, and step past it."""
         return None if self.peek() is None else self._ready.popleft()
 
+    def take_until(self, t_ns: int) -> Iterator[Received]:
+        """The next messages, up to the first that arrived after a moment; steps past each."""
+        while self.peek() is not None:
+            while self._ready:
+                if self._ready[0].t_ns > t_ns:
+                    return
+                yield self._ready.popleft()
+
 
 def first_run(lasting: Iterable[Received], path: Path, start_ns: int) -> Run:
     """The first RUN among these messages; where its block is damaged, one made from the first HELLO."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice, takewhile
 from typing import Any, TypeAlias, cast
 
 import msgpack
 
-from ddptop.protocol.codec import ProtocolError, decode, decode_steps
+from ddptop.protocol.codec import ProtocolError, decode, decode_progress, decode_steps
 from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import (
@@ -18,6 +19,7 @@ from ddptop.protocol.messages import (
     Layout,
     Logged,
     Membership,
+    Message,
     Progress,
     Received,
     Replica,
@@ -156,7 +158,7 @@ def parse(raw: bytes, selects: Selector) -> Iterator[Received]:
         use_list=False,
         max_buffer_size=max(1, len(raw)),
         max_bin_len=MAX_RANK_MESSAGE_BYTES,
-        max_array_len=len(Received.__dataclass_fields__),
+        max_array_len=len(Received._fields),
         max_str_len=0,
         max_map_len=0,
         max_ext_len=0,
@@ -170,26 +172,37 @@ def parse(raw: bytes, selects: Selector) -> Iterator[Received]:
     except (ValueError, msgpack.UnpackException) as error:
         damage = RecordingError(f"a block holds something else than records: {error}")
     whole = records if _are_records(records) else list(_leading(records))
-    yield from _messages([record for record in whole if selects(body_type(record[-1]))])
+    kinds = [body_type(record[-1]) for record in whole]
+    selected = {kind for kind in set(kinds) if selects(kind)}
+    yield from _messages([pair for pair in zip(kinds, whole, strict=True) if pair[0] in selected])
     if len(whole) < len(records):
         raise RecordingError("a record is no record, or a number of it is out of range")
     if damage is not None:
         raise damage
 
 
-def _messages(records: Sequence[tuple[Any, ...]]) -> Iterator[Received]:
-    """The messages in these records, without those of unknown type or with invalid fields."""
-    bodies = [record[-1] for record in records if body_type(record[-1]) == Type.STEPS]
-    try:
-        steps = iter(decode_steps(bodies) if bodies else ())
-    except ProtocolError:
-        steps = None
-    for t_ns, rank, session, seq, body in records:
+def _messages(records: Sequence[tuple[int, tuple[Any, ...]]]) -> Iterator[Received]:
+    """The messages in these (type, record), without those of unknown type or with invalid fields.
+
+    Most are of two types: all of such a type in a block are decoded together.
+    """
+    decoded: dict[int, Iterator[Message]] = {}
+    for kind, decode_all in _DECODED_TOGETHER:
+        bodies = [record[-1] for its, record in records if its == kind]
+        with suppress(ProtocolError):  # one of them is invalid: each is decoded alone
+            decoded[kind] = iter(decode_all(bodies) if bodies else ())
+    for kind, (t_ns, rank, session, seq, body) in records:
         try:
-            message = next(steps) if steps is not None and body_type(body) == Type.STEPS else decode(body)
+            message = next(decoded[kind]) if kind in decoded else decode(body)
         except ProtocolError:
             continue
         yield Received(t_ns, rank, session, seq, message)
+
+
+_DECODED_TOGETHER: tuple[tuple[int, Callable[[Sequence[bytes]], Sequence[Message]]], ...] = (
+    (int(Type.STEPS), decode_steps),
+    (int(Type.PROGRESS), decode_progress),
+)
 
 
 def count_records(raw: bytes) -> int:

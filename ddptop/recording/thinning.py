@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddptop.protocol.messages import Event, Flag, Run, Steps
@@ -85,7 +84,7 @@ class Thinner:
         message = received.message
         if isinstance(message, Steps):
             for steps in self.thin(message) if self.thins else (message,):
-                yield received if steps is message else replace(received, message=steps)
+                yield received if steps is message else received._replace(message=steps)
         elif (self._is_due(received) if passing else self._keeps_event(received)) or isinstance(message, Run):
             yield received
 

@@ -10,6 +10,7 @@ import numpy as np
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.vocabulary import NOT_ENDED
 from ddptop.recording.format import NO_STEP
+from ddptop.recording.records import PASSING
 from ddptop.report import summaries
 from ddptop.report.advice import advice
 from ddptop.report.content import Cost, Reading, Report
@@ -223,6 +224,8 @@ class _OtherMessages:
 
     def mark_fed(self, received: Received) -> None:
         """This message was fed as part of a stretch."""
+        if isinstance(received.message, PASSING):
+            return
         if received.t_ns > self._fed_ns:
             self._fed_ns, self._fed = received.t_ns, []
         if received.t_ns == self._fed_ns:

@@ -57,8 +57,8 @@ class HeldSteps:
         if seen >= len(message.rows):
             return received
         rest = replace(message, first_step=message.first_step + seen, rows=message.rows[seen:])
-        self._waiting.append(replace(received, message=rest))
-        return replace(received, message=replace(message, rows=message.rows[:seen])) if seen else None
+        self._waiting.append(received._replace(message=rest))
+        return received._replace(message=replace(message, rows=message.rows[:seen])) if seen else None
 
     def release(self, step: int | None) -> Iterator[Received]:
         """What may be seen at `step` now, in order."""
@@ -136,12 +136,16 @@ class Player:
     def read_on(self, t_ns: int, *, until: float | None = None) -> None:
         """Go on to a moment ahead, or as far as one comes before `until` (time.monotonic)."""
         self._see_held(None)
-        count = 0
-        while (received := self._cursor.peek()) is not None and received.t_ns <= t_ns:
-            count += 1
+        feed = self.reducer.feed
+        for count, received in enumerate(self._cursor.take_until(t_ns), 1):
+            if received.t_ns > self.position_ns:
+                self.position_ns = received.t_ns
+            try:
+                feed(received)
+            except FEED_FAILURES:
+                self.refused += 1
             if until is not None and count % MESSAGES_PER_CLOCK == 0 and time.monotonic() > until:
                 return
-            self._see_next(None)
         self.position_ns = max(self.position_ns, min(t_ns, self.recording.end_ns))
 
     def go_to_step(self, step: int) -> None:

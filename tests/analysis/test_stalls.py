@@ -490,5 +490,5 @@ def test_steps_that_waited_behind_a_late_hello_are_no_stall(make_world) -> None:
         message = received.message
         if isinstance(message, Hello):
             message = replace(message, monotonic_ns=message.monotonic_ns + late_ns)
-        reducer.feed(replace(received, message=message, t_ns=START_NS + late_ns))
+        reducer.feed(received._replace(message=message, t_ns=START_NS + late_ns))
         assert reducer.stalled_since(START_NS + late_ns) is None

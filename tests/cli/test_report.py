@@ -149,7 +149,7 @@ def test_one_rank_and_no_step(tmp_path: Path) -> None:
 
 def test_a_simulated_run_says_so(tmp_path: Path) -> None:
     records = [
-        replace(r, message=replace(r.message, simulated=True)) if isinstance(r.message, made_up.Run) else r
+        r._replace(message=replace(r.message, simulated=True)) if isinstance(r.message, made_up.Run) else r
         for r in made_up.a_run(50)
     ]
     made_up.write(tmp_path / "sim.ddptop", records)
@@ -192,7 +192,7 @@ def with_a_stall(messages: list[Received], at: int, seconds: int) -> Iterator[Re
         later = r.message
         if isinstance(later, Steps):
             later = replace(later, base_ns=later.base_ns + pause_ns)
-        yield replace(r, t_ns=r.t_ns + pause_ns, message=later)
+        yield r._replace(t_ns=r.t_ns + pause_ns, message=later)
 
 
 def test_stretches_do_not_miss_a_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

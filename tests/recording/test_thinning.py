@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -154,7 +153,7 @@ def test_what_a_rank_says_again_to_a_new_collector_is_written_once(tmp_path: Pat
             with Recording.open(path) as recording:
                 for received in recording.lasting():
                     writer.recall(received)
-        writer.add(replace(card, seq=start + 1), encode(card.message))
+        writer.add(card._replace(seq=start + 1), encode(card.message))
         writer.close()
     with Recording.open(path) as recording:
         assert recording.messages == 1

@@ -137,7 +137,7 @@ def test_steps_that_ended_before_the_run_began_do_not_end_the_replay(
     """The clocks of ranks and collector differ: the first steps have times below 0."""
     monkeypatch.setattr(Player.__init__, "__kwdefaults__", {"whole_bytes": 0, "tail_rows": 400})
     late = replace(run_message(), unix_ns=START_UNIX_NS + 5 * NS)
-    write(path, (replace(r, message=late) if isinstance(r.message, Run) else r for r in a_run(600)))
+    write(path, (r._replace(message=late) if isinstance(r.message, Run) else r for r in a_run(600)))
     source = play(playing=False)
     source.seek(share=0.9)
     wait_for(source, lambda f: (f.group.step or 0) > 500)

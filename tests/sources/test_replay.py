@@ -100,7 +100,7 @@ def live_frame(records: list[Received], step: int) -> Frame:
             count = max(0, min(len(message.rows), step + 1 - message.first_step))
             if not count:
                 break
-            received = replace(received, message=replace(message, rows=message.rows[:count]))
+            received = received._replace(message=replace(message, rows=message.rows[:count]))
         reducer.feed(received)
     return reducer.frame(received.t_ns)
 

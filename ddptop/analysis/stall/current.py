@@ -126,7 +126,8 @@ class StallLog:
     """Logs stalls as messages arrive, so that the log does not depend on when frames are built."""
 
     def __init__(self) -> None:
-        self._next_ns = 0
+        self.next_ns = 0
+        """When the next check is due."""
         self._last_since_ns: int | None = None
         """When the stall seen at the last check began. A stall is logged at its second check: before the
         first one the collector itself may have been stopped, so that messages are still unread."""
@@ -134,9 +135,9 @@ class StallLog:
 
     def check(self, state: RunState, now_ns: int) -> None:
         """Log the begin or the end of a stall. `now_ns`: when the newest message arrived."""
-        if now_ns < self._next_ns or not state.ranks:
+        if now_ns < self.next_ns or not state.ranks:
             return
-        self._next_ns = now_ns + CHECK_NS
+        self.next_ns = now_ns + CHECK_NS
         diagnosis = None
         if stalled_since(state, now_ns) is not None:
             diagnosis = stall_diagnosis(state, rank_states(state, now_ns), now_ns)

@@ -42,13 +42,13 @@ def stalled_since(state: RunState, now_ns: int, *, grace_ns: int = 0) -> int | N
     if state.run is not None and state.run.state != "live":
         return None
     ranks = state.ranks
-    if not ranks or any(rank.hello is None for rank in ranks):
-        return None
-    running = [rank for rank in ranks if rank.running]
+    running = [rank for rank in ranks if rank.hello and not rank.bye and rank.gone_ns is None]
     if not running:
         return None
-    since_ns = max(min(rank.moved_ns for rank in running), state.excused_ns)
-    if now_ns - since_ns < state.stall_s * NS:  # the common case, at no cost
+    since_ns = max(min([rank.moved_ns for rank in running]), state.excused_ns)
+    if now_ns - since_ns < state.stall_s * NS:  # the common case, at little cost
+        return None
+    if any(rank.hello is None for rank in ranks):
         return None
     limit_ns = stall_limit_ns(state)
     stalled = [rank for rank in running if _step_ns(state, rank, now_ns) >= limit_ns]

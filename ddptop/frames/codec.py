@@ -16,6 +16,7 @@ import numpy as np
 from ddptop.frames import detail, frame, stall
 from ddptop.frames import frame as frames
 from ddptop.frames.history import WIDE as HISTORY_WIDE
+from ddptop.frames.history import History, RankSteps
 from ddptop.protocol import limits, vocabulary
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ PARTS: Mapping[str, Any] = {
 
 COLUMN_PARTS: Mapping[str, Any] = {
     "Ranks": frame.Ranks,
-    "RankSteps | None": frame.RankSteps,
+    "RankSteps | None": RankSteps,
     "Lane": detail.Lane,
     "Heat | None": detail.Heat,
 }
@@ -114,7 +115,7 @@ OPTIONAL_PARTS: Mapping[str, Any] = {
     "Suspect | None": frame.Suspect,
     "Stall | None": stall.Stall,
     "Call | None": stall.Call,
-    "RankSteps | None": frame.RankSteps,
+    "RankSteps | None": RankSteps,
     "Playback | None": frame.Playback,
     "Timeline | None": detail.Timeline,
     "Heat | None": detail.Heat,
@@ -139,7 +140,7 @@ LISTS: Mapping[str, str] = {
 """Annotations of tuples, and the annotation of their elements."""
 
 
-VERSION = 5
+VERSION = 6
 """Incremented when the fields of a frame change: viewer and collector may be of different installations."""
 
 ROOM = limits.MAX_FRAME_BYTES - 4096
@@ -174,7 +175,7 @@ def encode_frame(frame: frames.Frame) -> bytes:
     body = _body(frame)
     if len(body) > ROOM - HISTORY_BYTES:
         body = _body(replace(frame, clocks=(), gpus=(), logged=()))
-    columns = (_column(name, getattr(frame.history, name)[:POINTS]) for name in _columns(frames.History))
+    columns = (_column(name, getattr(frame.history, name)[:POINTS]) for name in _columns(History))
     return body + bytes(msgpack.packb([frame.history.start, *columns]))
 
 
@@ -214,7 +215,7 @@ class FrameDecoder:
         values = {
             name: self._part(name, kind, raw) for (name, kind), raw in zip(expected, parts[1:], strict=True)
         }
-        return frames.Frame(**values, history=_read_columns(frames.History, history))
+        return frames.Frame(**values, history=_read_columns(History, history))
 
     def _part(self, name: str, kind: Any, raw: Any) -> Any:
         before = self._before.get(name)
@@ -268,7 +269,7 @@ def _column(name: str, values: Any) -> bytes:
     return bytes(np.ascontiguousarray(values, dtype=_dtype(name)).tobytes())
 
 
-POINTS = HISTORY_BYTES // sum(_dtype(name).itemsize for name in _columns(frames.History))
+POINTS = HISTORY_BYTES // sum(_dtype(name).itemsize for name in _columns(History))
 """Most points of history in one frame."""
 
 # ---------------------------------------------------------------------- writing

@@ -86,7 +86,7 @@ class Timeline:
     """A thinned recording has only the steps divisible by this; 1: all."""
     reduces: tuple[Reduce, ...]
     lanes: tuple[Lane, ...]
-    """At most MOST_LANES (`analysis/to_frame/on_request.py`): where there are more ranks, the last arriver
+    """At most MOST_LANES (`analysis/to_frame/timeline.py`): where there are more ranks, the last arriver
     and the straggler first, then those near the focus."""
 
 
@@ -118,7 +118,7 @@ class Heat:
 
 HEAT_FIGURES = (
     *("step", "data", "forward", "backward", "optimizer", "other"),
-    *("wait", "transfer", "collective", "exposed", "lateness", "loss"),
+    *("own", "excess", "wait", "transfer", "exposed", "collective", "lateness", "loss"),
 )
 """Figures that are kept for every rank and step."""
 

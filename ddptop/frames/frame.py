@@ -17,6 +17,7 @@ from ddptop.protocol.messages import Scalar
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
     from ddptop.frames.detail import Heat, Timeline
+    from ddptop.frames.history import History, RankSteps
     from ddptop.frames.stall import Death, Stall
     from ddptop.protocol.vocabulary import (
         AlertKind,
@@ -88,6 +89,12 @@ class Group:
     """Elastic restarts before `step`: each counts its steps from 0 again."""
     window_steps: int = 100
     """Number of steps for the medians: fewer than 100 at the start and when a rank has just become slow."""
+    exposed_wait_ms: float | None = None
+    """Mean over ranks; with `exposed_transfer_ms` it is the exposed communication."""
+    exposed_transfer_ms: float | None = None
+    """Transfer of the step: the last arriver's exposed communication."""
+    exposed_comm_pct: float | None = None
+    """Exposed communication as a share of the step."""
     no_straggler_low_ms: float | None = None
     """Interval of 95 % of the three what-if figures, by block bootstrap; None: recordings of 0.1.0."""
     no_straggler_high_ms: float | None = None
@@ -125,6 +132,7 @@ class Ranks:
     wait_ms: Column
     transfer_ms: Column
     exposed_comm_ms: Column
+    """Of every step where the last gradient is known, else of steps with bucket detail; likewise below."""
     exposed_wait_ms: Column
     """The part of the backward phase spent waiting for a slower rank and not hidden behind compute."""
     lateness_ms: Column
@@ -142,6 +150,18 @@ class Ranks:
     """1: in its newest step it had run out of inputs and only answered the others' collectives (`join`)."""
     micro_steps: Column
     """Backward passes in its newest step: more than 1 under gradient accumulation."""
+    own_ms: Column
+    """Own time of every step: step - exposed communication - what was waited in other collectives. The parts
+    of it are the phases without waiting and what lies before, between and after them."""
+    own_backward_ms: Column
+    excess_ms: Column
+    """Own time - median over the other ranks of its process group."""
+    before_forward_ms: Column
+    before_backward_ms: Column
+    before_optimizer_ms: Column
+    after_optimizer_ms: Column
+    waited_ms: Column
+    """Waited in collectives that are not DDP's: a barrier, a metric's all-reduce."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,46 +323,6 @@ class Overhead:
         every = self.detail_every
         often = "no bucket detail" if every is None else f"bucket detail in 1 of {every:,} steps"
         return f"{often}: {self.detail_reason}"
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """One point per complete step, oldest first. `start`: number of the first point since the run began.
-
-    On the credit link a frame has only the points that were added; a source gives screens all that are kept.
-    """
-
-    start: int
-    step: Column
-    time_s: Column
-    """Seconds since the run started, at the end of the step."""
-    loss_mean: Column
-    loss_min: Column
-    loss_max: Column
-    step_ms: Column
-    """Median over ranks of the step's wall time."""
-    wait_ms: Column
-    """Mean over ranks of the exposed wait; NaN in a step without bucket detail."""
-    transfer_ms: Column
-    busbw_gbps: Column
-
-
-@dataclass(frozen=True, slots=True)
-class RankSteps:
-    """Recent single steps of one rank, oldest first; the same columns as in `Ranks`."""
-
-    rank: int
-    step: Column
-    loss: Column
-    step_ms: Column
-    data_ms: Column
-    forward_ms: Column
-    backward_ms: Column
-    optimizer_ms: Column
-    other_ms: Column
-    wait_ms: Column
-    transfer_ms: Column
-    lateness_ms: Column
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,69 @@
-"""History points in append-only buffers: written once, read through views that never change."""
+"""The history of a run, a point per complete step, in append-only buffers: written once, read through views
+that never change. And the recent single steps of one rank."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from ddptop.frames.frame import History
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ddptop.frames.columns import Column
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """One point per complete step, oldest first. `start`: number of the first point since the run began.
+
+    On the credit link a frame has only the points that were added; a source gives screens all that are kept.
+    """
+
+    start: int
+    step: Column
+    time_s: Column
+    """Seconds since the run started, at the end of the step."""
+    loss_mean: Column
+    loss_min: Column
+    loss_max: Column
+    step_ms: Column
+    """Median over ranks of the step's wall time."""
+    wait_ms: Column
+    """Mean over ranks of the exposed wait; NaN where the last gradient is unknown and the step has no bucket
+    detail. So are `transfer_ms` (exposed transfer) and `own_backward_ms`."""
+    transfer_ms: Column
+    busbw_gbps: Column
+    data_ms: Column
+    """Mean over ranks, as are the four below. With wait and transfer they add up to the step."""
+    forward_ms: Column
+    own_backward_ms: Column
+    """Backward without exposed communication."""
+    optimizer_ms: Column
+    other_ms: Column
+
+
+@dataclass(frozen=True, slots=True)
+class RankSteps:
+    """Recent single steps of one rank, oldest first; the same columns as in `frames.frame.Ranks`."""
+
+    rank: int
+    step: Column
+    loss: Column
+    step_ms: Column
+    data_ms: Column
+    forward_ms: Column
+    backward_ms: Column
+    optimizer_ms: Column
+    other_ms: Column
+    wait_ms: Column
+    """Exposed wait; `transfer_ms`: exposed transfer."""
+    transfer_ms: Column
+    lateness_ms: Column
+    own_ms: Column
+    excess_ms: Column
+
 
 COLUMNS = tuple(f.name for f in fields(History) if f.name != "start")
 
@@ -20,7 +71,7 @@ WIDE = frozenset({"step", "time_s"})
 """Columns that need float64: a float32 loses whole steps past 2**24 and milliseconds past five hours."""
 
 KEPT_POINTS = 262_144
-"""Eleven minutes at 400 steps/s, a week at one step in 2 s; 44 bytes each, so 11 MB when full."""
+"""Eleven minutes at 400 steps/s, a week at one step in 2 s; 64 bytes each, so 17 MB when full."""
 
 FIRST_CAPACITY = 256
 

@@ -34,6 +34,8 @@ RANK_COLUMNS = (
     *("step_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms", "other_ms"),
     *("collective_ms", "wait_ms", "transfer_ms", "exposed_comm_ms", "lateness_ms", "last_pct"),
     *("bound_ms", "transfer_bound_ms"),
+    *("exposed_wait_ms", "own_ms", "own_backward_ms", "excess_ms", "waited_ms"),
+    *("before_forward_ms", "before_backward_ms", "before_optimizer_ms", "after_optimizer_ms"),
     *("relative_score", "individual_score", "records", "lost_records", "rss_bytes", "cpu_pct"),
     "micro_steps",
 )
@@ -47,6 +49,7 @@ BUCKET_FIELDS = (
 GROUP_FIELDS = (
     *("collective_ms", "wait_ms", "transfer_ms", "exposed_comm_ms", "overlap_pct", "busbw_gbps"),
     *("bound_ms", "transfer_bound_ms", "clock_free"),
+    *("exposed_wait_ms", "exposed_transfer_ms", "exposed_comm_pct"),
 )
 
 WHAT_IF_FIELDS = (

@@ -1,8 +1,9 @@
 """The group's history inside a recording, in few bytes, so that a reader need not read all of the file.
 
 A long run has millions of steps. Of every `GROUP` complete steps a recording keeps `POINTS` as points of the
-group's history, selected so that median and slow steps are among them; losses and waits of these
-points are those of the whole group of steps. With them goes each rank's own best time so far.
+group's history, selected so that median and slow steps are among them; losses of these points, and what is
+known in some steps only, are those of the whole group of steps. With them goes each rank's own best time so
+far.
 """
 
 from __future__ import annotations
@@ -31,7 +32,13 @@ POINTS = 4
 
 WIDE = ("step", "time_s")
 NARROW = ("loss_mean", "loss_min", "loss_max", "step_ms", "wait_ms", "transfer_ms", "busbw_gbps")
-"""Columns of a point, as in `ddptop.frames.frame.History`: float64 and float32."""
+"""Columns of a point, as in `ddptop.frames.history.History`: float64 and float32."""
+
+ADDED = ("data_ms", "forward_ms", "own_backward_ms", "optimizer_ms", "other_ms")
+"""Columns, float32, that 0.1.0 did not record. They are written behind the events, where it does not read."""
+
+SAMPLED = ("wait_ms", "transfer_ms", "own_backward_ms", "busbw_gbps")
+"""Columns that may be known in some steps of a group only; then each of its points gets their mean."""
 
 MOST_MARKS = 500
 MOST_CHARACTERS = 500
@@ -73,6 +80,7 @@ def history_payload(past: HistoryPiece) -> bytes:
     if past.events is not None:
         events = past.events[:MOST_MARKS]
         content.append([event._replace(message=event.message[:MOST_CHARACTERS]) for event in events])
+        content.append([past.points[name].astype("<f4").tobytes() for name in ADDED])
     return zlib.compress(msgpack.packb(content), 1)
 
 
@@ -85,6 +93,11 @@ def history_content(payload: bytes) -> HistoryPiece:
         wide = [np.frombuffer(column, "<f8") for column in columns[: len(WIDE)]]
         narrow = [np.frombuffer(column, "<f4") for column in columns[len(WIDE) :]]
         points: dict[str, Any] = dict(zip((*WIDE, *NARROW), [*wide, *narrow], strict=True))
+        unknown = np.full(len(points["step"]), np.nan, np.float32).tobytes()
+        added = rest[1] if len(rest) > 1 else [unknown] * len(ADDED)
+        points |= {name: np.frombuffer(column, "<f4") for name, column in zip(ADDED, added, strict=False)}
+        if len(points) != len(WIDE) + len(NARROW) + len(ADDED):
+            raise ValueError("columns are missing")
         if len({len(column) for column in points.values()}) != 1:
             raise ValueError("columns of different lengths")
         if not np.isfinite(points["time_s"]).all() or (np.diff(points["time_s"]) < 0).any():
@@ -125,9 +138,10 @@ def picked(points: Columns) -> dict[str, NDArray[np.float64]]:
     at = np.unique([order[count // 6], order[count // 2], order[(5 * count) // 6], order[slow]])
     chosen = {name: np.asarray(column, np.float64)[at] for name, column in points.items()}
     with np.errstate(invalid="ignore", over="ignore"):
-        for name in ("wait_ms", "transfer_ms", "busbw_gbps"):
+        for name in SAMPLED:
             known = points[name][np.isfinite(points[name])]
-            chosen[name][:] = known.mean() if len(known) else np.nan
+            if len(known) < count:
+                chosen[name][:] = known.mean() if len(known) else np.nan
         means = points["loss_mean"]
         finite = means[np.isfinite(means)]
         chosen["loss_mean"][:] = finite.mean() if len(finite) else np.nan
@@ -142,7 +156,7 @@ def picked(points: Columns) -> dict[str, NDArray[np.float64]]:
 
 def joined(pieces: Sequence[Columns]) -> dict[str, NDArray[np.float64]]:
     """Points of several pieces as one."""
-    names = (*WIDE, *NARROW)
+    names = (*WIDE, *NARROW, *ADDED)
     if not pieces:
         return {name: np.empty(0) for name in names}
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in names}

@@ -21,7 +21,8 @@ from ddptop.report.content import StallPeriod
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
-    from ddptop.frames.frame import Frame, History, LoggedEvent
+    from ddptop.frames.frame import Frame, LoggedEvent
+    from ddptop.frames.history import History
     from ddptop.frames.stall import Death
     from ddptop.protocol.messages import Received
     from ddptop.protocol.vocabulary import AlertKind

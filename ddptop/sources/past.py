@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.event_log import KEPT
-from ddptop.frames.frame import History, LoggedEvent
+from ddptop.frames.frame import LoggedEvent
+from ddptop.frames.history import History
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.messages import WELL, Bye, Event, Hello, Run
 from ddptop.recording import history as recorded_history

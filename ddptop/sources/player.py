@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.steps.windows import OWN_STEPS
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Hello, Layout, Membership, Received, Steps
 from ddptop.protocol.vocabulary import NOT_ENDED
@@ -74,9 +75,10 @@ WHOLE_BYTES = 1 << 20
 work, and every figure is exactly what it was live."""
 TAIL_ROWS = 1_600
 """A larger one is read from about so many step rows before the moment: some hundredths of a second."""
-LEAST_TAIL_STEPS, LEAST_TAIL_ROWS = 200, 2**17
-"""Two windows of medians, or as many steps as so many rows are, a second of work: of more than 1,000 ranks,
-figures right after a jump are over fewer steps than live, and show it (`Group.window_steps`)."""
+LEAST_TAIL_STEPS, LEAST_TAIL_ROWS = OWN_STEPS + 64, 2**17
+"""All steps whose own times are kept and some more, or as many steps as so many rows are, a second of work:
+of more than 1,000 ranks, figures right after a jump are over fewer steps than live, and show it
+(`Group.window_steps`)."""
 FEWEST_TAIL_STEPS = 20
 """Fewest steps of the tail, however many ranks there are."""
 DETAILED_STEPS = 40

@@ -13,7 +13,7 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames import frame as frames
 from ddptop.frames.codec import FrameDecoder, FrameError, decode_frame, encode_frame, has_more
-from ddptop.frames.history import COLUMNS
+from ddptop.frames.history import COLUMNS, History, RankSteps
 from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_SHOWN_WORLD, MAX_WORLD
 from ddptop.protocol.messages import Hello, Received, StepRow, Steps
 from ddptop.transport.credit import LARGEST_FRAME_BYTES
@@ -37,7 +37,7 @@ def same(one: object, other: object) -> None:
     """Equal, with NaN equal to NaN."""
     for f in fields(one):  # type: ignore[arg-type]
         a, b = getattr(one, f.name), getattr(other, f.name)
-        if isinstance(a, (frames.Ranks, frames.RankSteps, frames.History)):
+        if isinstance(a, (frames.Ranks, RankSteps, History)):
             same(a, b)
         elif isinstance(a, np.ndarray):
             np.testing.assert_array_equal(a, b, err_msg=f.name)
@@ -77,7 +77,7 @@ def test_large_counts_stay_exact(make_world) -> None:
 def test_a_long_history_goes_in_pieces_that_fit(frame) -> None:
     count = 60_000
     numbers = np.arange(count, dtype=float)
-    long = replace(frame, history=frames.History(start=0, **dict.fromkeys(COLUMNS, numbers)))
+    long = replace(frame, history=History(start=0, **dict.fromkeys(COLUMNS, numbers)))
     data = encode_frame(long)
     assert len(data) < MAX_FRAME_BYTES
     got = decode_frame(data)
@@ -101,7 +101,7 @@ def test_the_largest_world_with_a_gpu_for_each_rank_and_a_long_history_fits(fram
         ranks=frames.Ranks(**narrow, **texts, **alike),
         gpus=(frames.GpuFacts(**facts),) * MAX_SHOWN_WORLD,
         clocks=tuple(frames.Clocks(f"host {i}", 1.0, 1.0) for i in range(MAX_SHOWN_WORLD // 8)),
-        history=frames.History(start=0, **points),
+        history=History(start=0, **points),
     )
     data = encode_frame(large)
     assert len(data) < LARGEST_FRAME_BYTES

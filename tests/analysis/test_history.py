@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddptop.frames.frame import History
-from ddptop.frames.history import COLUMNS, HistoryStore
+from ddptop.frames.history import COLUMNS, History, HistoryStore
 
 
 def piece(start: int, count: int) -> History:

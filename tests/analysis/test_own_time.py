@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import OWN_STEPS, PLACES, StepWindow
+from ddptop.frames.history import COLUMNS
+from ddptop.frames.snapshot import snapshot
 
 PAIRS = ((0, 1), (2, 3))
 UNDELAYED = {
@@ -25,11 +27,17 @@ UNDELAYED = {
 """Milliseconds of a rank of the toy world in each place; backward until its last bucket is ready."""
 
 
-def window_of(world, count: int = 20, memberships=()) -> StepWindow:
-    """The window after `count` steps of the world."""
+def fed(world, count: int = 60, memberships=()) -> Reducer:
+    """A reducer that has taken `count` steps of the world."""
     reducer = Reducer()
     for received in (world.run(), *world.introduce(), *memberships, *world.steps(count)):
         reducer.feed(received)
+    return reducer
+
+
+def window_of(world, count: int = 20, memberships=()) -> StepWindow:
+    """The window after `count` steps of the world."""
+    reducer = fed(world, count, memberships)
     reducer.state.settle()
     return reducer.state.figures.steps
 
@@ -164,3 +172,108 @@ def test_transfer_is_unknown_where_the_last_rank_may_be() -> None:
     exposed = np.array([[3.0, 2.0, 5.0], [3.0, np.nan, 5.0], [3.0, np.nan, 5.0]])
     counts = np.array([[True, True, True], [True, True, True], [True, False, True]])
     assert formulas.transfer_of_step(exposed, counts) == pytest.approx([2.0, np.nan, 3.0], nan_ok=True)
+
+
+def test_a_frame_has_the_medians_of_every_step_without_any_bucket_detail(make_world) -> None:
+    world = make_world(3, delays={(1, "data"): 3_000, (2, "before_backward"): 1_000}, own=True)
+    world.detail_every = 1_000  # the first step only
+    reducer = fed(world)
+    ranks, group = reducer.frame(0).ranks, reducer.frame(0).group
+    assert ranks.own_ms.tolist() == pytest.approx([12, 15, 13])
+    assert ranks.excess_ms.tolist() == pytest.approx([-2, 2.5, -0.5])
+    assert ranks.own_backward_ms.tolist() == pytest.approx([6, 6, 6])
+    assert ranks.before_forward_ms.tolist() == pytest.approx([0.2, 0.2, 0.2])
+    assert ranks.before_backward_ms.tolist() == pytest.approx([0, 0, 1])
+    assert ranks.before_optimizer_ms.tolist() == ranks.after_optimizer_ms.tolist() == pytest.approx([0] * 3)
+    assert ranks.waited_ms.tolist() == [0, 0, 0]
+    assert ranks.exposed_comm_ms.tolist() == pytest.approx([5, 2, 4])
+    assert ranks.exposed_wait_ms.tolist() == pytest.approx([3, 0, 2])
+    assert (group.exposed_transfer_ms, group.exposed_wait_ms) == pytest.approx((2, 5 / 3))
+    assert group.exposed_comm_ms == pytest.approx(11 / 3)
+    assert group.exposed_comm_pct == pytest.approx(100 * (11 / 3) / 17)
+    rank = snapshot(reducer.frame(0))["ranks"][1]  # type: ignore[index]
+    assert (rank["own_ms"], rank["excess_ms"], rank["exposed_wait_ms"]) == (15.0, 2.5, 0.0)
+
+
+def test_a_frame_of_the_first_version_has_none_of_them(make_world) -> None:
+    rank = snapshot(fed(make_world(2)).frame(0))["ranks"][0]  # type: ignore[index]
+    assert {
+        rank[f"{name}_ms"] for name in ("own", "excess", "own_backward", "waited", "after_optimizer")
+    } == {None}
+    assert (rank["exposed_comm_ms"], rank["exposed_wait_ms"]) == (2.0, 0.0)
+
+
+def test_where_last_gradients_are_unknown_bucket_detail_gives_exposed_communication(make_world) -> None:
+    world = make_world(2, delays={(1, "data"): 3_000}, own=True, no_last_gradient={0})
+    frame = fed(world).frame(0, focus=1)
+    assert frame.ranks.exposed_comm_ms.tolist() == pytest.approx([5, 2])
+    assert frame.ranks.exposed_wait_ms.tolist() == pytest.approx([3, 0])
+    assert frame.ranks.own_ms.tolist() == pytest.approx([np.nan, 15], nan_ok=True)
+    assert frame.ranks.excess_ms.tolist() == pytest.approx([-3, 3])
+    assert frame.group.exposed_wait_ms == pytest.approx(1.5)
+    assert np.median(frame.history.wait_ms) == pytest.approx(1.5)
+    assert frame.focus is not None and np.median(frame.focus.transfer_ms) == pytest.approx(2)
+
+
+def test_the_parts_of_every_point_of_the_history_add_up_to_its_step(make_world) -> None:
+    world = make_world(3, delays={(1, "data"): 3_000}, own=True, detail_every=8)
+    history = fed(world).frame(0).history
+    parts = ("data", "forward", "own_backward", "wait", "transfer", "optimizer", "other")
+    columns = [getattr(history, f"{name}_ms") for name in parts]
+    assert sum(columns)[1:] == pytest.approx(history.step_ms[1:])
+    assert [column[-1] for column in columns] == pytest.approx([2, 4, 6, 2, 2, 0.8, 0.2])
+
+
+def test_in_the_first_version_they_do_in_detailed_steps(make_world) -> None:
+    history = fed(make_world(3, delays={(1, "data"): 3_000}, detail_every=8)).frame(0).history
+    known = ~np.isnan(history.own_backward_ms)
+    assert known.tolist() == (history.step % 8 == 0).tolist() == (~np.isnan(history.wait_ms)).tolist()
+    assert history.own_backward_ms[known][1:] == pytest.approx(6.0)
+    assert not np.isnan(history.data_ms).any()
+
+
+def test_the_single_steps_of_a_rank_have_wait_own_time_and_excess(make_world) -> None:
+    world = make_world(2, delays={(1, "forward"): 3_000}, own=True, detail_every=1_000)
+    focus = fed(world).frame(0, focus=0).focus
+    assert focus is not None
+    assert focus.own_ms[1:] == pytest.approx(12.0)
+    assert focus.excess_ms[1:] == pytest.approx(-3.0)
+    assert (focus.wait_ms[1:], focus.transfer_ms[1:]) == (pytest.approx(3.0), pytest.approx(2.0))
+
+
+def test_the_timeline_of_a_step_without_detail_ends_backward_with_wait_and_transfer(make_world) -> None:
+    world = make_world(2, delays={(1, "data"): 3_000}, own=True, step=1, detail_every=1_000)
+    timeline = fed(world).frame(0, want="timeline").timeline
+    assert timeline is not None and not timeline.detailed
+    spans = [[(span.name, span.end_ms - span.begin_ms) for span in lane.spans] for lane in timeline.lanes]
+    assert dict(spans[0])["waiting"] == pytest.approx(3.0)
+    assert dict(spans[0])["moving"] == dict(spans[1])["moving"] == pytest.approx(2.0)
+    assert "waiting" not in dict(spans[1]) and dict(spans[1])["backward"] == pytest.approx(6.0)
+    assert timeline.exposed_ms == pytest.approx(3.5)
+
+
+def test_heat_maps_of_wait_and_excess_are_of_every_step(make_world) -> None:
+    world = make_world(2, delays={(1, "data"): 3_000}, own=True, detail_every=1_000)
+    reducer = fed(world)
+    for figure, expected in (("wait", (3, 0)), ("excess", (-3, 3)), ("own", (12, 15)), ("transfer", (2, 2))):
+        heat = reducer.frame(0, want=f"heat {figure} 2 20").heat
+        assert heat is not None and heat.steps == tuple(range(40, 60))
+        assert heat.value.reshape(2, -1)[:, -1].tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("no_detail", [False, True])
+def test_figures_do_not_depend_on_how_steps_were_batched(make_world, no_detail: bool) -> None:
+    groups = (PAIRS, PAIRS)
+    world = make_world(4, groups=groups, delays={(3, "forward"): 6_000}, own=True)
+    world.detail_every = 1_000 if no_detail else 3
+    members = [world.membership(rank, str(1 + rank // 2), *PAIRS[rank // 2]) for rank in range(4)]
+    received = [world.run(), *world.introduce(), *members, *world.steps(150)]
+    at_once, one_by_one = Reducer(), Reducer()
+    for message in received:
+        at_once.feed(message)
+        one_by_one.feed(message)
+        one_by_one.state.settle()
+    assert snapshot(at_once.frame(0)) == snapshot(one_by_one.frame(0))
+    histories = [reducer.frame(0).history for reducer in (at_once, one_by_one)]
+    for name in COLUMNS:
+        np.testing.assert_array_equal(*[getattr(history, name) for history in histories])

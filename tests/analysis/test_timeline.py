@@ -9,7 +9,7 @@ import pytest
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps import kept
-from ddptop.analysis.to_frame.on_request import MOST_LANES
+from ddptop.analysis.to_frame.timeline import MOST_LANES
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.frames.detail import Lane, Timeline
 from tests.analysis.conftest import World

@@ -19,12 +19,12 @@ from ddptop.frames.frame import (
     BucketFigures,
     Frame,
     Group,
-    History,
     Overhead,
     Ranks,
     RunInfo,
     Straggler,
 )
+from ddptop.frames.history import COLUMNS, History
 from ddptop.host.processes import current_process
 from ddptop.host.runs import RunFile, create_run_directory, write_run_file
 
@@ -187,7 +187,7 @@ def frame() -> Frame:
         alerts=(Alert("straggler", "warning", 1, 11902, 1_699_999_900.0, "rank 1 is late: data"),),
         events=(),
         overhead=Overhead(budget_pct=1.0, measured_pct=0.6, us_per_step=31.0, detail_every=8, failures=0),
-        history=History(0, empty, empty, empty, empty, empty, empty, empty, empty, empty),
+        history=History(0, *[empty] * len(COLUMNS)),
         focus=None,
         records=24_962,
         lost_records=0,

@@ -10,7 +10,7 @@ import pytest
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import encode_frame
-from ddptop.frames.frame import History
+from ddptop.frames.history import History
 from ddptop.host.processes import current_process
 from ddptop.host.runs import RunFile, view_endpoint, write_run_file
 from ddptop.protocol.link import State

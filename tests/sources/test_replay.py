@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.steps.windows import OWN_STEPS
 from ddptop.frames.frame import Frame
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
@@ -238,10 +240,10 @@ def test_a_large_recording_is_stood_in_by_its_tail(path: Path) -> None:
             assert shown == live
 
 
-@pytest.mark.parametrize("every", [1, 4])
-def test_a_jump_shows_what_playing_shows(path: Path, every: int) -> None:
+@pytest.mark.parametrize(("every", "own"), [(1, False), (4, False), (4, True), (32, True)])
+def test_a_jump_shows_what_playing_shows(path: Path, every: int, own: bool) -> None:
     """Also while a rank has just become slow or recovered: ranks are judged at the same steps."""
-    world = World(4, detail_every=every)
+    world = World(4, detail_every=every, own=own)
     records = [world.run(), *world.introduce(), *world.steps(1003)]
     world.delays = {(2, "data"): 9_000}
     records += world.steps(400)
@@ -263,6 +265,9 @@ def test_a_jump_shows_what_playing_shows(path: Path, every: int) -> None:
                     rank.pop("individual_score")
             assert shown == played, step
             assert verdict(jumping.frame()).sentence == verdict(playing.frame()).sentence
+            steps = [player.reducer.state.figures.steps for player in (jumping, playing)]
+            kept = [window.excess(window.recent(OWN_STEPS)) for window in steps]
+            np.testing.assert_array_equal(*kept)
             straggler = jumping.frame().straggler
             who.append(None if straggler is None else straggler.rank)
             jumping.go_to_step(300)

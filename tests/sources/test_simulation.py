@@ -41,6 +41,12 @@ def test_nobody_ends_a_collective_before_the_last_has_arrived() -> None:
             assert row.data_us + row.forward_us + row.backward_us + row.optimizer_us <= row.wall_us == wall
             assert row.flags == Flag.DETAIL
             assert row.backward_at_us + row.backward_us <= row.optimizer_at_us
+            own = row.own
+            assert own is not None
+            assert row.forward_at_us == row.data_us + own.before_forward
+            assert row.backward_at_us == row.forward_at_us + row.forward_us + own.before_backward
+            backward_end = row.backward_at_us + row.backward_us
+            assert backward_end == row.optimizer_at_us - own.before_optimizer == row.cells[-2] + own.exposed
 
 
 def test_the_straggler_is_late_in_its_part_of_the_story_alone() -> None:

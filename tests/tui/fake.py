@@ -13,15 +13,14 @@ from ddptop.frames.frame import (
     BucketFigures,
     Frame,
     Group,
-    History,
     LoggedEvent,
     Overhead,
     Playback,
     Ranks,
-    RankSteps,
     RunInfo,
     Straggler,
 )
+from ddptop.frames.history import History, RankSteps
 from ddptop.sources.live import aged
 
 NOW = 1_760_013_067.0
@@ -317,6 +316,14 @@ def even_ranks(world: int) -> Ranks:
         cpu_pct=np.full(world, 99.0),
         joined=np.zeros(world),
         micro_steps=np.ones(world),
+        own_ms=np.full(world, 23.5),
+        own_backward_ms=flat(10.9),
+        excess_ms=wobble,
+        before_forward_ms=np.full(world, 0.4),
+        before_backward_ms=np.full(world, 0.3),
+        before_optimizer_ms=np.full(world, 0.2),
+        after_optimizer_ms=np.full(world, 0.2),
+        waited_ms=np.zeros(world),
     )
 
 
@@ -335,6 +342,8 @@ def late_ranks(world: int) -> Ranks:
         lateness_ms=np.where(late, 20.3, -0.1),
         last_pct=np.where(late, 96.0, 4.0 / max(1, world - 1)),
         relative_score=np.where(late, 0.57, 0.99),
+        own_ms=np.where(late, 43.7, 23.5),
+        excess_ms=np.where(late, 20.2, -0.1),
     )
 
 
@@ -381,6 +390,11 @@ def history(points: int = 12_480, slow_from: int | None = None) -> History:
         wait_ms=np.where(detail, 0.2 + slow, NAN),
         transfer_ms=np.where(detail, 4.9, NAN),
         busbw_gbps=np.where(detail, 11.4, NAN),
+        data_ms=np.full(points, 1.2),
+        forward_ms=np.full(points, 7.1),
+        own_backward_ms=np.where(detail, 10.9, NAN),
+        optimizer_ms=np.full(points, 2.9),
+        other_ms=np.full(points, 1.1),
     )
 
 
@@ -395,4 +409,5 @@ def single_steps(rank: int, points: int = 100) -> RankSteps:
     return RankSteps(
         rank, step, 0.41 + 0.01 * np.sin(step / 5), 26.6 + slow, 1.2 + slow, flat(7.1), flat(14.0), flat(2.9),
         flat(1.1), np.where(step % 4 == 0, 0.2, NAN), np.where(step % 4 == 0, 4.9, NAN), flat(0.1),
+        flat(23.5), flat(0.1),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.evaluate_buckets import add_detail, evaluate_detail, kind_of, needs_new_window
 from ddptop.analysis.steps.kept import DividedStep
 from ddptop.analysis.steps.pairing import Splitter
-from ddptop.analysis.steps.windows import DetailWindow
+from ddptop.analysis.steps.windows import OWN_COLUMNS, PART_COLUMNS, DetailWindow
 from ddptop.analysis.straggler.flagged import straggler
 from ddptop.analysis.straggler.rules import FLAG_STEPS
 from ddptop.protocol.limits import NS
@@ -93,7 +93,8 @@ class StepEvaluation:
         numbers = np.array([step.step for step in steps], np.float64)
         end_s = self._end_s(steps)
         wall = figures.steps.add(numbers, end_s, columns, losses)
-        figures.steps.add_own(*own_times(divided, columns))
+        own, parts = own_times(divided, columns)
+        figures.steps.add_own(own, parts)
         count = known.sum(axis=1)
         total = np.where(known, losses, 0.0).sum(axis=1)
         unknown = np.full(len(steps), np.nan)
@@ -104,9 +105,8 @@ class StepEvaluation:
             "loss_min": np.fmin.reduce(losses, axis=1),
             "loss_max": np.fmax.reduce(losses, axis=1),
             "step_ms": wall,
-            "wait_ms": unknown.copy(),
-            "transfer_ms": unknown.copy(),
             "busbw_gbps": unknown.copy(),
+            **_budget(columns, own, parts),
         }
         kinds = [kind_of(one) for one in divided]
         figures.kept.take(divided, kinds)
@@ -152,8 +152,12 @@ class StepEvaluation:
             stop, applied = add_detail(window, evaluated, at, places, numbers[run])
             chunk = run[at:stop]
             wait, transfer, busbw = evaluated.history(at, stop, clock_free=clock_free)
-            points["wait_ms"][chunk], points["transfer_ms"][chunk] = wait, transfer
             points["busbw_gbps"][chunk] = busbw
+            backward = columns[3, chunk].mean(axis=-1) - wait - transfer
+            less = np.isnan(points["wait_ms"][chunk])  # the last gradient is not known
+            sampled = {"wait_ms": wait, "transfer_ms": transfer, "own_backward_ms": backward}
+            for name, values in sampled.items():
+                points[name][chunk] = np.where(less, values, points[name][chunk])
             if applied:
                 self._note_flag(numbers[chunk[-1]], times[chunk[-1]])
                 self._check_clocks(window, numbers[chunk[-1]], times[chunk[-1]])
@@ -200,6 +204,29 @@ def _columns(steps: list[CompleteStep]) -> Column:
     return np.stack([wall, data, forward, backward, optimizer, other])
 
 
+def _budget(columns: Column, own: Column | None, parts: Column | None) -> dict[str, Column]:
+    """(n,) the parts of the step, means over ranks, which add up to it; by the names of `History`.
+
+    Arguments as returned by `_columns` and `own_times`. Backward is divided where every rank knows its last
+    gradient."""
+    _, data, forward, backward, optimizer, other = columns
+    divided = np.full((3, *data.shape), np.nan)
+    if own is not None and parts is not None:
+        exposed, wait = own[OWN_COLUMNS.index("exposed")], parts[PART_COLUMNS.index("exposed_wait")]
+        divided = np.stack([backward - exposed, wait, exposed - wait])
+        divided[:, np.isnan(wait)] = np.nan
+    own_backward, wait_ms, transfer = formulas.mean(divided)
+    return {
+        "data_ms": data.mean(axis=-1),
+        "forward_ms": forward.mean(axis=-1),
+        "own_backward_ms": own_backward,
+        "wait_ms": wait_ms,
+        "transfer_ms": transfer,
+        "optimizer_ms": optimizer.mean(axis=-1),
+        "other_ms": other.mean(axis=-1),
+    }
+
+
 def _losses(steps: list[CompleteStep]) -> tuple[Column, Column]:
     """(n, ranks) losses, NaN where unknown, and whether they are known (a loss may itself be NaN)."""
     reported = [[row.loss for row in step.rows] for step in steps]
@@ -234,7 +261,8 @@ def own_times(divided: list[DividedStep], columns: Column) -> tuple[Column | Non
     before_forward, before_backward, before_optimizer, *waited = times[1:]
     wall, data, forward, backward, optimizer, other = columns
     own_backward = backward - exposed - waited[2]
-    after_optimizer = other - before_forward - before_backward - before_optimizer - waited[4]
+    between = before_forward + before_backward + before_optimizer
+    after_optimizer = np.rint(1000 * (other - between - waited[4])) / 1000.0  # whole microseconds, as sent
     all_waited = waited[0] + waited[1] + waited[2] + waited[3] + waited[4]
     without_backward = wall - backward - (all_waited - waited[2])
     own = without_backward + own_backward
@@ -248,8 +276,8 @@ def own_times(divided: list[DividedStep], columns: Column) -> tuple[Column | Non
             least = formulas.transfer_of_step(exposed[run, members], counts[run, members])
             transfer[run, members[mine]] = least[:, None]
     places = [data - waited[0], forward - waited[1], own_backward, optimizer - waited[3]]
-    between = [before_forward, before_backward, before_optimizer, after_optimizer]
-    parts = np.stack([*places, *between, all_waited, exposed - transfer])
+    outside = [before_forward, before_backward, before_optimizer, after_optimizer]
+    parts = np.stack([*places, *outside, all_waited, exposed - transfer])
     return np.stack([own, excess, exposed]), parts
 
 

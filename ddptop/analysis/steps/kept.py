@@ -94,11 +94,13 @@ class Packed(NamedTuple):
     parts: tuple[PackedPart, ...]
     compared: tuple[tuple[Scope, Comparison], ...]
     """All process groups, including those without bucket detail in this step."""
+    exposed_us: NDArray[np.int32]
+    """(ranks,) `OwnTime.exposed`; -1: not known."""
 
     @property
     def bytes(self) -> int:
         """Bytes that the arrays take."""
-        own = int(self.head.nbytes + self.begin_ns.nbytes)
+        own = int(self.head.nbytes + self.begin_ns.nbytes + self.exposed_us.nbytes)
         return own + sum(part.bytes for part in self.parts)
 
 
@@ -118,7 +120,9 @@ def pack(divided: DividedStep, kind: Kind) -> Packed:
         found = (part.scope, part.buckets, part.backend, divided.compared[i], numbers, ready, took, joined)
         parts.append(PackedPart(*found))
     compared = tuple((part.scope, how) for part, how in zip(divided.parts, divided.compared, strict=True))
-    return Packed(divided.step.step, _narrow(head), base_ns + 1000 * head[0], tuple(parts), compared)
+    begin_ns = base_ns + 1000 * head[0]
+    exposed = np.array([-1 if row.own is None else row.own.exposed for row in rows], np.int64)
+    return Packed(divided.step.step, _narrow(head), begin_ns, tuple(parts), compared, _narrow(exposed))
 
 
 def _narrow(times_us: NDArray[np.int64]) -> NDArray[np.int32]:

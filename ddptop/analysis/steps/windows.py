@@ -195,6 +195,10 @@ class StepWindow:
         least those of the window; NaN in the earlier ones."""
         return self._parts.known(name, slots)
 
+    def own_medians(self, slots: Indices) -> dict[str, Column]:
+        """(ranks,) medians over steps of the window of OWN_COLUMNS and PART_COLUMNS."""
+        return self._own.medians(OWN_COLUMNS, slots) | self._parts.medians(PART_COLUMNS, slots)
+
     def places(self, slots: Indices) -> dict[OwnPlace, Column]:
         """`place` for all of PLACES: they add up to `own`."""
         return {name: self.place(name, slots) for name in PLACES}

@@ -12,23 +12,27 @@ from ddptop.analysis.ranks import group_state
 from ddptop.analysis.stall.current import current_stall, stall_diagnosis
 from ddptop.analysis.stall.detection import rank_states
 from ddptop.analysis.stall.rank_position import deaths
+from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import known
 from ddptop.analysis.straggler.cost import select_steps
-from ddptop.analysis.to_frame.on_request import heat, timeline
 from ddptop.analysis.to_frame.tables import (
     bucket_figures,
     gpu_facts,
+    heat,
     logged,
     rank_columns,
     rank_steps,
     with_throttle,
 )
+from ddptop.analysis.to_frame.timeline import timeline
+from ddptop.frames.columns import median
 from ddptop.frames.detail import TimelineRequest, parse_request
 from ddptop.frames.frame import Clocks, Frame, Group, Overhead, RunInfo
 from ddptop.protocol.limits import MUTE_AFTER
 
 if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
+    from ddptop.analysis.steps.windows import StepWindow
     from ddptop.analysis.straggler.cost import FrameSteps
     from ddptop.frames.columns import Column
     from ddptop.protocol.messages import Scalar
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
 CARD_OWN = ("torch", "script", "argv")
 """Entries of a rank's card that are fields of their own in a frame."""
 
-GROUP_WAITS = ("collective", "wait", "transfer", "exposed")
+GROUP_WAITS = ("collective", "wait", "transfer")
 
 
 def build(
@@ -126,7 +130,7 @@ def _group(state: RunState, shown: FrameSteps) -> Group:
     span = float(end[-1] - end[0]) if len(end) > 1 else 0.0
     loss = np.where(figures.has_loss, figures.loss, np.nan)
     finite = np.isfinite(loss).any()
-    collective, wait, transfer, exposed = (detail.over_ranks(name) for name in GROUP_WAITS)
+    collective, wait, transfer = (detail.over_ranks(name) for name in GROUP_WAITS)
     return Group(
         step=state.complete_step,
         steps_per_s=float(number[-1] - number[0]) / span if span > 0 else None,
@@ -140,7 +144,6 @@ def _group(state: RunState, shown: FrameSteps) -> Group:
         collective_ms=collective,
         wait_ms=wait,
         transfer_ms=transfer,
-        exposed_comm_ms=exposed,
         overlap_pct=detail.group("overlap"),
         busbw_gbps=detail.group("busbw"),
         **shown.what_if._asdict(),
@@ -149,7 +152,34 @@ def _group(state: RunState, shown: FrameSteps) -> Group:
         clock_free=detail.clock_free,
         incarnation=state.incarnation,
         window_steps=len(slots),
+        **_exposed(figures.steps, shown),
     )
+
+
+def _exposed(steps: StepWindow, shown: FrameSteps) -> dict[str, float | None]:
+    """Exposed communication, its parts and its share of the step: medians over steps of means over ranks.
+
+    From every step where the last gradients are known; where in none, from those with bucket detail."""
+    slots, detail = shown.steps, shown.detail
+    wall = steps.wall(slots)
+    waited = steps.exposed_wait(slots).T
+    if np.isnan(waited).all():
+        exposed, wait = detail.over_ranks("exposed"), detail.over_ranks("exposed_wait")
+        step = known(np.median(wall)) if len(wall) else None
+        return {
+            "exposed_comm_ms": exposed,
+            "exposed_wait_ms": wait,
+            "exposed_transfer_ms": None if exposed is None or wait is None else exposed - wait,
+            "exposed_comm_pct": None if exposed is None or not step else 100 * exposed / step,
+        }
+    exposed_comm = np.where(np.isnan(waited), np.nan, steps.exposed(slots).T)
+    mean, transfer = formulas.mean(exposed_comm), formulas.mean(exposed_comm - waited)
+    return {
+        "exposed_comm_ms": known(median(mean)),
+        "exposed_wait_ms": known(median(formulas.mean(waited))),
+        "exposed_transfer_ms": known(median(transfer)),
+        "exposed_comm_pct": known(median(100 * mean / wall)),
+    }
 
 
 def _widest(bounds: Column) -> float | None:

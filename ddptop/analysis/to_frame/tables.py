@@ -1,4 +1,4 @@
-"""The tables of a frame: ranks, the single steps of one rank, buckets, GPUs, logged values."""
+"""The tables of a frame: ranks, the single steps of one rank, buckets, GPUs, logged values, heat maps."""
 
 from __future__ import annotations
 
@@ -10,23 +10,32 @@ import numpy as np
 
 from ddptop.analysis.ranks import MAX_LOGGED
 from ddptop.analysis.steps import formulas
-from ddptop.analysis.steps.medians import known
-from ddptop.analysis.steps.windows import PHASES
-from ddptop.frames.frame import BucketFigures, GpuFacts, LoggedScalar, Ranks, RankSteps
+from ddptop.analysis.steps.medians import DetailMedians, known
+from ddptop.analysis.steps.windows import PHASES, STEP_COLUMNS
+from ddptop.frames.columns import fold, folds
+from ddptop.frames.detail import Heat
+from ddptop.frames.frame import BucketFigures, GpuFacts, LoggedScalar, Ranks
+from ddptop.frames.history import RankSteps
 from ddptop.protocol.machine import GpuReading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
-    from ddptop.analysis.steps.medians import DetailMedians
-    from ddptop.analysis.steps.windows import ScopeWindow
+    from ddptop.analysis.steps.windows import ScopeWindow, StepWindow
     from ddptop.analysis.straggler.cost import FrameSteps
     from ddptop.frames.columns import Column, Indices
+    from ddptop.frames.detail import HeatRequest
     from ddptop.frames.frame import Straggler
     from ddptop.protocol.messages import Bucket
     from ddptop.protocol.vocabulary import RankStatus
+
+
+OWN_FIGURES = (
+    *("own", "excess", "waited"),
+    *("before_forward", "before_backward", "before_optimizer", "after_optimizer"),
+)
 
 
 def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameSteps, now_ns: int) -> Ranks:
@@ -41,6 +50,8 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
     unknown = detail.unknown
     own = detail.ranks("self")
     window = state.figures.detail
+    every = steps.own_medians(slots) if steps.has_own and len(slots) else {}
+    exposed, exposed_wait = _exposed(every, detail)
 
     def each(value: Callable[[RankState], float | None]) -> Column:
         """float64, which is exact for counts and ids."""
@@ -69,8 +80,8 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
         loss=narrow(state.figures.loss),
         **{f"{name}_ms": narrow(walls.get(name, unknown)) for name in ("step", *PHASES)},
         **{f"{name}_ms": narrow(detail.ranks(name)) for name in ("collective", "wait", "transfer")},
-        exposed_comm_ms=narrow(detail.ranks("exposed")),
-        exposed_wait_ms=narrow(detail.ranks("exposed_wait")),
+        exposed_comm_ms=narrow(exposed),
+        exposed_wait_ms=narrow(exposed_wait),
         lateness_ms=narrow(detail.lateness()),
         bound_ms=narrow(detail.bound),
         transfer_bound_ms=narrow(detail.transfer_bound),
@@ -83,11 +94,25 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
         cpu_pct=narrow(each(lambda r: r.cpu_pct)),
         joined=narrow(each(lambda r: r.joined if r.hello else None)),
         micro_steps=narrow(each(lambda r: r.micro_steps)),
+        own_backward_ms=narrow(every.get("backward", unknown)),
+        **{f"{name}_ms": narrow(every.get(name, unknown)) for name in OWN_FIGURES},
     )
 
 
+def _exposed(every: dict[str, Column], detail: DetailMedians) -> tuple[Column, Column]:
+    """(ranks,) exposed communication and exposed wait: of every step, or where its last gradients are not
+    known, of the steps with bucket detail. `every`: from `StepWindow.own_medians`."""
+    sampled = detail.ranks("exposed"), detail.ranks("exposed_wait")
+    if not every:
+        return sampled
+    known_wait = ~np.isnan(every["exposed_wait"])
+    exposed = np.where(known_wait | np.isnan(sampled[0]), every["exposed"], sampled[0])
+    return exposed, np.where(known_wait, every["exposed_wait"], sampled[1])
+
+
 def rank_steps(state: RunState, detail: DetailMedians, rank: int) -> RankSteps:
-    """The steps of one rank in the window; wait and transfer are the exposed ones."""
+    """The steps of one rank in the window; wait and transfer are the exposed ones, from bucket detail where
+    the last gradients are not known."""
     steps = state.figures.steps
     slots = steps.slots()
     points: Indices = state.history.end - len(slots) + np.arange(len(slots))
@@ -103,6 +128,11 @@ def rank_steps(state: RunState, detail: DetailMedians, rank: int) -> RankSteps:
         waits["wait"][here] = waited
         waits["transfer"][here] = window.ranks.of("exposed", theirs[there])[rank] - waited
         waits["lateness"][here] = detail.lateness_of(rank, theirs[there])
+    exposed, waited = steps.exposed(slots)[rank], steps.exposed_wait(slots)[rank]
+    for name, every in (("wait", waited), ("transfer", exposed - waited)):
+        waits[name] = np.where(np.isnan(every), waits[name], every)
+    waits |= {"own": steps.own(slots)[rank], "excess": steps.excess(slots)[rank]}
+    waits = {name: np.asarray(column, np.float32) for name, column in waits.items()}
     return RankSteps(
         rank=rank,
         step=steps.group.of("number", slots),
@@ -270,3 +300,85 @@ def _logged_scalar(name: str, ranks: Sequence[RankState], focus: int | None) -> 
     low, high = min(finite, key=finite.__getitem__), max(finite, key=finite.__getitem__)
     mean = math.fsum(finite.values()) / len(finite)
     return LoggedScalar(name, len(values), mean, finite[low], finite[high], low, high, own)
+
+
+def heat(state: RunState, request: HeatRequest) -> Heat | None:
+    """The heat map over the newest kept steps, at most `request.columns`; None: no such ranks."""
+    world = state.figures.world
+    count = min(request.count or world, world - request.first)
+    if count <= 0:
+        return None
+    steps, values = _figure(state, request.figure, request.columns)
+    part = values[request.first : request.first + count]
+    edges = folds(count, request.rows)
+    value, rank = fold(part, edges)
+    known = part[np.isfinite(part)]
+    spread = [float(f(known)) for f in (np.min, np.median, np.max)] if len(known) else [None, None, None]
+    return Heat(
+        figure=request.figure,
+        first=request.first,
+        count=count,
+        rows=tuple((edges + request.first).tolist()),
+        steps=tuple(int(step) for step in steps.tolist()),
+        low=spread[0],
+        middle=spread[1],
+        high=spread[2],
+        value=value.ravel().astype(np.float32),
+        rank=(rank + request.first).ravel().astype(np.float32),
+    )
+
+
+EVERY_STEP: Mapping[str, Callable[[StepWindow, Indices], Column]] = {
+    "wait": lambda steps, slots: steps.exposed_wait(slots),
+    "transfer": lambda steps, slots: steps.exposed(slots) - steps.exposed_wait(slots),
+    "exposed": lambda steps, slots: steps.exposed(slots),
+    "own": lambda steps, slots: steps.own(slots),
+    "excess": lambda steps, slots: steps.excess(slots),
+}
+"""Figures of a heat map that are known in every step whose last gradients are."""
+
+
+def _figure(state: RunState, figure: str, columns: int) -> tuple[Column, Column]:
+    """(n,) step numbers and (ranks, n) values of the last steps, oldest first."""
+    figures = state.figures
+    slots = figures.steps.ranks.recent(columns)
+    numbers = figures.steps.group.of("number", slots)
+    if figure in STEP_COLUMNS or figure == "loss":
+        return numbers, figures.steps.ranks.of(figure, slots)
+    if figure in EVERY_STEP and figures.steps.has_own:
+        every = EVERY_STEP[figure](figures.steps, slots)
+        if not np.isnan(every).all():
+            return numbers, every
+    window = figures.detail
+    if window is None or figure in ("own", "excess"):
+        return numbers, np.full((figures.world, len(slots)), np.nan)
+    # Buckets are timed in some steps only: the columns are those steps, of any age.
+    slots = window.group.recent(columns)
+    kept = state.history.since(0)
+    points = window.group.of("point", slots).astype(np.int64) - kept.start
+    slots, numbers = slots[points >= 0], kept.step[points[points >= 0]]
+    detail = DetailMedians(window, slots, figures.world)
+    if figure == "lateness":
+        return numbers, _largest_lateness(detail, figures.world, slots)
+    waited = window.ranks.of(detail.name("exposed_wait"), slots)
+    if figure == "wait":
+        return numbers, waited
+    if figure == "transfer":
+        return numbers, window.ranks.of("exposed", slots) - waited
+    return numbers, window.ranks.of(figure, slots)
+
+
+def _largest_lateness(detail: DetailMedians, world: int, slots: Indices) -> Column:
+    """(ranks, n) lateness; for a rank in several process groups the one with the largest absolute value."""
+    found = np.full((world, len(slots)), np.nan)
+    window = detail.window
+    assert window is not None
+    for scope in window.scopes.values():
+        if scope.clock_free:
+            continue
+        values = scope.ranks.of("lateness", slots)
+        before = found[scope.members]
+        with np.errstate(invalid="ignore"):
+            larger = np.abs(values) > np.fmax(np.abs(before), -1.0)
+        found[scope.members] = np.where(larger, values, before)
+    return found

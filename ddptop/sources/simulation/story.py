@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.protocol.messages import Bucket, Flag, StepRow
+from ddptop.protocol.messages import Bucket, Flag, OwnTime, StepRow
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -104,16 +104,21 @@ class Story:
         optimizer_at = backward_end + unit // 100
         optimizer = int(OPTIMIZER * unit)
         wall = int(optimizer_at.max()) + optimizer + unit // 100
+        exposed = backward_end - cells[:, -2]  # since the last bucket was ready
         detail = step % self.detail_every == 0
         flags = int(Flag.DETAIL) if detail else 0
         whole = cells.tolist() if detail else [()] * self.world
         columns = zip(
             data.tolist(), forward.tolist(), backward.tolist(), forward_at.tolist(), backward_at.tolist(),
-            optimizer_at.tolist(), self._losses(step), whole, strict=True,
+            optimizer_at.tolist(), self._losses(step), whole, exposed.tolist(), strict=True,
         )  # fmt: skip
+        between, waited = (unit // 200, unit // 200, unit // 100), (0, 0, 0, 0, 0)
         return wall, [
-            StepRow(begin_us, wall, d, f, b, optimizer, fa, ba, oa, 1, flags, 30, loss, tuple(own))
-            for d, f, b, fa, ba, oa, loss, own in columns
+            StepRow(
+                *(begin_us, wall, d, f, b, optimizer, fa, ba, oa, 1, flags, 30, loss, tuple(own)),
+                OwnTime(e, *between, *waited),
+            )
+            for d, f, b, fa, ba, oa, loss, own, e in columns
         ]
 
     def _collectives(self, backward_at: Times) -> tuple[Times, Times]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ddptop.frames.columns import Column, Indices
-    from ddptop.frames.frame import History
+    from ddptop.frames.history import History
 
 GUTTER = 3
 """Cells for the labels of a scale; more where they need them."""

@@ -22,7 +22,8 @@ from ddptop.tui.views.text_page import text_page
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Indices
-    from ddptop.frames.frame import BucketFigures, Frame, History
+    from ddptop.frames.frame import BucketFigures, Frame
+    from ddptop.frames.history import History
 
 MAX_NAME, MAX_FIGURE = 22, 18
 

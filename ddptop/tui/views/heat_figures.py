@@ -60,6 +60,8 @@ METRICS: dict[str, Metric] = {
     "backward": Metric(lambda f: f.ranks.backward_ms),
     "optimizer": Metric(lambda f: f.ranks.optimizer_ms),
     "other": Metric(lambda f: f.ranks.other_ms),
+    "own": Metric(lambda f: f.ranks.own_ms, title="own time"),
+    "excess": Metric(lambda f: f.ranks.excess_ms, title="excess of own time"),
     "wait": Metric(lambda f: f.ranks.exposed_wait_ms, title="exposed wait", free=True),
     "transfer": Metric(_exposed_transfer, title="exposed transfer", free=True),
     "collective": Metric(lambda f: f.ranks.collective_ms, title="in collectives"),

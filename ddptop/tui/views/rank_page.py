@@ -22,7 +22,8 @@ from ddptop.tui.views.charts import TWO_ABREAST, Curve, chart
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
-    from ddptop.frames.frame import GpuFacts, LoggedScalar, RankSteps
+    from ddptop.frames.frame import GpuFacts, LoggedScalar
+    from ddptop.frames.history import RankSteps
 
 MAX_LOGGED = 4
 """Names on a rank's page: what was measured comes first there."""

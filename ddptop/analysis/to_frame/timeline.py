@@ -1,8 +1,4 @@
-"""The parts of a frame on request: the timeline of one step, and heat maps.
-
-Timeline: the phases of each training thread and every all-reduce, on one time axis. Heat map: a figure of all
-ranks over the recent steps, folded to any size; a fold shows its worst value.
-"""
+"""The timeline of one step, on request: phases of the training threads and all-reduces, on one time axis."""
 
 from __future__ import annotations
 
@@ -13,10 +9,8 @@ import numpy as np
 
 from ddptop.analysis.steps import bucket_times, formulas
 from ddptop.analysis.steps.kept import HEAD
-from ddptop.analysis.steps.medians import DetailMedians
-from ddptop.analysis.steps.windows import STEP_COLUMNS
-from ddptop.frames.columns import fold, folds
-from ddptop.frames.detail import Heat, Lane, Reduce, Span, Timeline
+from ddptop.frames.detail import Lane, Reduce, Span, Timeline
+from ddptop.protocol.messages import Flag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,8 +20,8 @@ if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.bucket_times import StepFigures, Timing
     from ddptop.analysis.steps.kept import Packed, PackedPart
-    from ddptop.frames.columns import Column, Indices
-    from ddptop.frames.detail import HeatRequest, TimelineRequest
+    from ddptop.frames.columns import Column
+    from ddptop.frames.detail import TimelineRequest
     from ddptop.protocol.vocabulary import SpanName, StepPhase
 
 LEAST_MS = 1e-3
@@ -35,12 +29,19 @@ LEAST_MS = 1e-3
 
 
 def spans(
-    head: Mapping[str, int], begin_ms: float, ready: Column, start: Column, arrival: Column, end: Column
+    head: Mapping[str, int],
+    begin_ms: float,
+    ready: Column,
+    start: Column,
+    arrival: Column,
+    end: Column,
+    exposed: tuple[float, float] | None = None,
 ) -> tuple[Span, ...]:
     """Spans from the begin of a rank's step to its end, without gaps or overlaps.
 
     `head`: fields of its StepRow; columns: its all-reduces in ms on the same axis as `begin_ms`. With
     gradient accumulation only sums are known: the earlier passes are drawn as one forward and one backward.
+    `exposed`: wait and transfer in ms at the end of backward, for a step without bucket detail.
     """
     done = begin_ms + head["wall_us"] / 1e3
     found: list[Span] = []
@@ -52,7 +53,9 @@ def spans(
             at = left
         if right - at <= 0:
             continue
-        if name == "backward":
+        if name == "backward" and exposed is not None and since == head["backward_at_us"]:
+            found += _exposed_spans(at, right, *exposed)
+        elif name == "backward":
             found += _backward(at, right, ready, start, arrival, end)
         else:
             found.append(Span(name, at, right))
@@ -79,6 +82,17 @@ def _phases(head: Mapping[str, int]) -> Iterable[tuple[StepPhase, int, int]]:
         yield "backward", backward_at, backward_at + backward - earlier
     if optimizer_at >= 0:
         yield "optimizer", optimizer_at, optimizer_at + head["optimizer_us"]
+
+
+def _exposed_spans(since: float, until: float, wait: float, transfer: float) -> list[Span]:
+    """Backward that ends with exposed wait and exposed transfer."""
+    computed, arrived = max(since, until - wait - transfer), max(since, until - transfer)
+    found = (
+        Span("backward", since, computed),
+        Span("waiting", computed, arrived),
+        Span("moving", arrived, until),
+    )
+    return [span for span in found if span.end_ms > span.begin_ms]
 
 
 def _backward(
@@ -139,7 +153,10 @@ def timeline(state: RunState, request: TimelineRequest, straggler: int | None) -
     waits = _waits(packed, worked)
     decided = _decided(worked)
     walls = packed.head[HEAD.index("wall_us")] / US
-    exposed = None if waits is None else _known(float(formulas.mean(waits.exposed[0])))
+    every = _exposed(packed)
+    exposed = _known(float(formulas.mean(every.sum(axis=0))))
+    if exposed is None and waits is not None:
+        exposed = _known(float(formulas.mean(waits.exposed[0])))
     overlap = None if waits is None else _overlap(waits)
     last = decided[0] if decided is not None else None
     return Timeline(
@@ -158,7 +175,9 @@ def timeline(state: RunState, request: TimelineRequest, straggler: int | None) -
         skew_ms=None if decided is None else decided[1],
         kept_every=state.kept_every,
         reduces=tuple(_reduces(worked)),
-        lanes=tuple(_lanes(packed, worked, begins, _chosen(packed, worked, last, straggler, request.rank))),
+        lanes=tuple(
+            _lanes(packed, worked, begins, every, _chosen(packed, worked, last, straggler, request.rank))
+        ),
     )
 
 
@@ -262,7 +281,22 @@ def _chosen(
     return [*(rank for rank in lead if rank not in about), *sorted(about)]
 
 
-def _lanes(packed: Packed, worked: list[_GroupTimes], begins: Column, ranks: list[int]) -> list[Lane]:
+def _exposed(packed: Packed) -> Column:
+    """(2, ranks) exposed wait and exposed transfer in ms, from the last gradients; NaN where one of a rank's
+    process group is not known."""
+    exposed = np.where(packed.exposed_us < 0, np.nan, packed.exposed_us / US)
+    counts = packed.head[HEAD.index("flags")] & Flag.JOINED == 0
+    exposed[~counts] = np.nan
+    transfer = np.full(len(exposed), np.nan)
+    for scope, _ in reversed(packed.compared):  # the largest group of a rank, which is first, counts
+        members = list(scope.ranks)
+        transfer[members] = formulas.transfer_of_step(exposed[members], counts[members])
+    return np.stack([exposed - transfer, transfer + 0 * exposed])
+
+
+def _lanes(
+    packed: Packed, worked: list[_GroupTimes], begins: Column, exposed: Column, ranks: list[int]
+) -> list[Lane]:
     lanes = []
     for rank in ranks:
         begin = float(begins[rank])
@@ -270,7 +304,11 @@ def _lanes(packed: Packed, worked: list[_GroupTimes], begins: Column, ranks: lis
         columns = np.concatenate([np.zeros((6, 0)), *(np.stack(row) for row in rows)], axis=1)
         columns = columns[:, np.argsort(columns[1], kind="stable")]
         head = dict(zip(HEAD, packed.head[:, rank].tolist(), strict=True))
-        lanes.append(Lane(rank, spans(head, begin, *columns[1:5]), *columns.astype(np.float32)))
+        wait, transfer = exposed[:, rank].tolist()
+        alone = (wait, transfer) if not rows and np.isfinite(wait) else None
+        ready, start, arrival, end = columns[1:5]
+        found = spans(head, begin, ready, start, arrival, end, alone)
+        lanes.append(Lane(rank, found, *columns.astype(np.float32)))
     return lanes
 
 
@@ -297,71 +335,3 @@ def _overlap(waits: bucket_times.Waits) -> float | None:
 
 def _known(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
-
-
-def heat(state: RunState, request: HeatRequest) -> Heat | None:
-    """The heat map over the newest kept steps, at most `request.columns`; None: no such ranks."""
-    world = state.figures.world
-    count = min(request.count or world, world - request.first)
-    if count <= 0:
-        return None
-    steps, values = _figure(state, request.figure, request.columns)
-    part = values[request.first : request.first + count]
-    edges = folds(count, request.rows)
-    value, rank = fold(part, edges)
-    known = part[np.isfinite(part)]
-    spread = [float(f(known)) for f in (np.min, np.median, np.max)] if len(known) else [None, None, None]
-    return Heat(
-        figure=request.figure,
-        first=request.first,
-        count=count,
-        rows=tuple((edges + request.first).tolist()),
-        steps=tuple(int(step) for step in steps.tolist()),
-        low=spread[0],
-        middle=spread[1],
-        high=spread[2],
-        value=value.ravel().astype(np.float32),
-        rank=(rank + request.first).ravel().astype(np.float32),
-    )
-
-
-def _figure(state: RunState, figure: str, columns: int) -> tuple[Column, Column]:
-    """(n,) step numbers and (ranks, n) values of the last steps, oldest first."""
-    figures = state.figures
-    slots = figures.steps.ranks.recent(columns)
-    numbers = figures.steps.group.of("number", slots)
-    if figure in STEP_COLUMNS or figure == "loss":
-        return numbers, figures.steps.ranks.of(figure, slots)
-    window = figures.detail
-    if window is None:
-        return numbers, np.full((figures.world, len(slots)), np.nan)
-    # Buckets are timed in some steps only: the columns are those steps, of any age.
-    slots = window.group.recent(columns)
-    kept = state.history.since(0)
-    points = window.group.of("point", slots).astype(np.int64) - kept.start
-    slots, numbers = slots[points >= 0], kept.step[points[points >= 0]]
-    detail = DetailMedians(window, slots, figures.world)
-    if figure == "lateness":
-        return numbers, _lateness(detail, figures.world, slots)
-    waited = window.ranks.of(detail.name("exposed_wait"), slots)
-    if figure == "wait":
-        return numbers, waited
-    if figure == "transfer":
-        return numbers, window.ranks.of("exposed", slots) - waited
-    return numbers, window.ranks.of(figure, slots)
-
-
-def _lateness(detail: DetailMedians, world: int, slots: Indices) -> Column:
-    """(ranks, n) lateness; for a rank in several process groups the one with the largest absolute value."""
-    found = np.full((world, len(slots)), np.nan)
-    window = detail.window
-    assert window is not None
-    for scope in window.scopes.values():
-        if scope.clock_free:
-            continue
-        values = scope.ranks.of("lateness", slots)
-        before = found[scope.members]
-        with np.errstate(invalid="ignore"):
-            larger = np.abs(values) > np.fmax(np.abs(before), -1.0)
-        found[scope.members] = np.where(larger, values, before)
-    return found

@@ -267,7 +267,7 @@ class LastGradients:
             nonlocal first
             try:
                 if first:
-                    first = not recorder.synchronises
+                    first = not (recorder.synchronises or recorder.several_models)
                     recorder.spoil_stamp()
                 elif recorder.stamp_due:
                     recorder.stamp_due = False

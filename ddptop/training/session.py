@@ -139,9 +139,10 @@ class Session:
         number = self._next_model if known is None else known.number
         if known is None:
             self._next_model += 1
-            self._stamp_last_gradient(ddp)
         timer = self.timer_for(ddp)
         self._models[ddp] = TimedModel(ddp, number, self.recorder, timer)
+        if known is None:
+            self._stamp_last_gradient(ddp)
         self.replicas.watch(ddp, number)
         # Noted while it exists: a script may destroy the group.
         self.memberships[number] = membership_of(ddp.process_group, number)
@@ -149,7 +150,7 @@ class Session:
 
     def _stamp_last_gradient(self, ddp: Any) -> None:
         """Only of models on one device, the one whose clock times the steps."""
-        self.recorder.several_models = self._next_model > 1
+        self.recorder.several_models = len(self._models) > 1
         if all(parameter.device == self._ddp_device for parameter in ddp.module.parameters()):
             try:
                 self.last_gradients.watch(ddp)

@@ -1,0 +1,129 @@
+"""Two real ranks, one of them late inside backward: its own time shows it, the other's only a wait."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ddptop.protocol.messages import Flag, StepRow, Steps
+from ddptop.recording.reader import Recording
+from tests.processes import DDPTOP_RUN, environment, run
+
+SCRIPT = Path(__file__).parent / "scripts" / "own_time.py"
+LATE_US = 40_000
+
+KNOWN = (
+    "default",
+    "bucket_view",
+    "no_sync",
+    "static_graph",
+    "find_unused",
+    "first_unused",
+    "two_models",
+    "two_backwards",
+    "subgroup",
+    "unsynchronised",
+    "join",
+    "checkpoint",
+    "reentrant",
+    "lbfgs",
+    "in_backward",
+    "scaler",
+)
+UNKNOWN = ("ends_unused", "first_reentrant")
+COMPILED = ("compiled", "compiled_backward")
+
+Rows = dict[str, tuple[list[StepRow], list[StepRow]]]
+
+
+def trained(home: Path, *ways: str) -> Rows:
+    """Steps of both ranks in each way, without the first two: DDP rebuilds its buckets in them."""
+    recording = home / "run.ddptop"
+    options = ["--ddptop-record", str(recording), "--standalone", "--nproc-per-node", "2"]
+    done = run([*DDPTOP_RUN, *options, str(SCRIPT), str(home), *ways], environment(home), home)
+    assert done.returncode == 0, done.stderr
+    rows: tuple[dict[int, StepRow], dict[int, StepRow]] = ({}, {})
+    with Recording.open(recording) as opened:
+        for received in opened.records():
+            steps = received.message
+            if isinstance(steps, Steps):
+                rows[received.rank].update(enumerate(steps.rows, steps.first_step))
+    numbers = [json.loads((home / f"steps-{rank}.json").read_text()) for rank in (0, 1)]
+    return {way: (steps_of(rows[0], *numbers[0][way]), steps_of(rows[1], *numbers[1][way])) for way in ways}
+
+
+def steps_of(rows: dict[int, StepRow], first: int, end: int) -> list[StepRow]:
+    return [row for step in range(first + 2, end) if not (row := rows[step]).flags & Flag.JOINED]
+
+
+def own_us(row: StepRow) -> int:
+    """Own time of a step as the analysis has it."""
+    own = row.own
+    assert own is not None
+    return row.wall_us - own.exposed - waited_us(row)
+
+
+def waited_us(row: StepRow) -> int:
+    own = row.own
+    assert own is not None
+    return (
+        own.waited_data + own.waited_forward + own.waited_backward + own.waited_optimizer + own.waited_other
+    )
+
+
+def exposed_us(row: StepRow) -> int:
+    assert row.own is not None
+    return row.own.exposed
+
+
+@pytest.fixture(scope="module")
+def ways(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    return trained(tmp_path_factory.mktemp("own"), *KNOWN, *UNKNOWN, "metric")
+
+
+@pytest.mark.parametrize("way", KNOWN)
+def test_a_delay_inside_backward_is_own_time_of_its_rank_alone(ways: Rows, way: str) -> None:
+    punctual, late = ways[way]
+    assert len(punctual) >= 2
+    assert all(exposed_us(row) >= 0 for row in (*punctual, *late))
+    assert min(own_us(row) for row in late) >= LATE_US
+    assert min(own_us(row) for row in punctual) < LATE_US
+    waited = max(exposed_us(row) for row in punctual) >= LATE_US // 2
+    assert waited or way == "unsynchronised"
+
+
+@pytest.mark.parametrize("way", UNKNOWN)
+def test_where_the_last_gradient_is_not_known_nothing_is_said_of_it(ways: Rows, way: str) -> None:
+    assert {exposed_us(row) for rows in ways[way] for row in rows} == {-1}
+
+
+def test_a_wait_in_a_metric_is_no_own_time(ways: Rows) -> None:
+    punctual, late = ways["metric"]
+    assert min(own_us(row) for row in late) >= LATE_US
+    assert min(own_us(row) for row in punctual) < LATE_US
+    assert max(waited_us(row) for row in punctual) >= LATE_US // 2
+    assert min(waited_us(row) for row in late) < LATE_US
+    for row in (*punctual, *late):
+        assert row.own is not None
+        assert waited_us(row) == row.own.waited_other, "all of it lies outside the phases"
+
+
+@pytest.mark.parametrize("way", KNOWN)
+def test_the_places_of_a_step_lie_outside_its_phases(ways: Rows, way: str) -> None:
+    for row in (*ways[way][0], *ways[way][1]):
+        assert row.own is not None
+        other = row.wall_us - row.data_us - row.forward_us - row.backward_us - row.optimizer_us
+        places = row.own.before_forward + row.own.before_backward + row.own.before_optimizer
+        assert places + row.own.waited_other <= other + 10, "each rounded to microseconds"
+        assert row.own.exposed <= row.backward_us
+
+
+def test_a_compiled_model_is_stamped_and_a_compiled_backward_is_left_alone(tmp_path: Path) -> None:
+    ways = trained(tmp_path, *COMPILED)
+    punctual, late = ways["compiled"]
+    assert all(exposed_us(row) >= 0 for row in (*punctual, *late))
+    assert min(own_us(row) for row in late) >= LATE_US
+    assert min(own_us(row) for row in punctual) < LATE_US
+    assert {exposed_us(row) for rows in ways["compiled_backward"] for row in rows} == {-1}

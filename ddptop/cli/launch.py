@@ -72,6 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as mistake:
         note(str(mistake))
         return Exit.USAGE
+    except KeyboardInterrupt as interrupt:  # while torch was imported: the launch handles signals itself
+        hide_our_frames(interrupt)
+        raise
 
 
 def _torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:

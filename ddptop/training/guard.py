@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from typing import Any
 
 from ddptop.protocol.checks import printable
 from ddptop.protocol.limits import MUTE_AFTER
+
+_PACKAGE = f"{__file__.rsplit(os.sep, 2)[0]}{os.sep}"
 
 
 class Guard:
@@ -74,6 +77,14 @@ def hide_frame(error: BaseException) -> None:
     traceback = error.__traceback__
     if traceback is not None:
         error.__traceback__ = traceback.tb_next  # None where a function of C++ has raised
+
+
+def hide_frames(error: BaseException) -> None:
+    """`hide_frame`, and the frames of this package that follow: an interruption may come in any of them."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        traceback = traceback.tb_next
+    error.__traceback__ = traceback
 
 
 def report_once(text: str) -> None:

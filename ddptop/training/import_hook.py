@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from ddptop.training.guard import guard
+from ddptop.training.guard import guard, hide_frames
 
 Action = Callable[[ModuleType], None]
 
@@ -58,8 +58,12 @@ def _follow(loader: object, action: Action) -> None:
     execute = loader.exec_module  # type: ignore[attr-defined]  # every loader of a source module has it
 
     def exec_module(module: ModuleType) -> None:
-        vars(loader).pop("exec_module", None)
-        execute(module)
-        _act(action, module)
+        try:
+            vars(loader).pop("exec_module", None)
+            execute(module)
+            _act(action, module)
+        except BaseException as error:  # Ctrl-C, or the module cannot be imported
+            hide_frames(error)
+            raise
 
     vars(loader)["exec_module"] = exec_module

@@ -199,7 +199,7 @@ def test_detail_that_is_rare_or_off_has_its_reason(running, every, cost_pct, fai
     world, reducer, look = running
     told = world.progress(1)
     changed = {"detail_every": every, "cost_pct": cost_pct, "failures": failures}
-    reducer.feed(replace(told, message=replace(told.message, **changed)))
+    reducer.feed(told._replace(message=replace(told.message, **changed)))
     found = look().overhead
     assert found.detail_sentence == expected
     shown = snapshot(look())["overhead"]

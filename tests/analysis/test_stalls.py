@@ -430,7 +430,7 @@ def interrupted(stage: Stage, moving: tuple[int, ...], beating: tuple[int, ...])
         then_us = (stage.last_ns + second * NS - START_NS) // 1000
         step = 41 + second if rank in moving else 41
         said = stage.world.progress(rank, t_us=then_us, **{**IN_41, "step": step})
-        stage.feed(replace(said, t_ns=end_ns + at * NS // 1000))
+        stage.feed(said._replace(t_ns=end_ns + at * NS // 1000))
     stage.after_s = HELD_UP_S + 1
 
 

@@ -115,7 +115,7 @@ def started(
         process.communicate()
 
 
-def until(condition: Callable[[], object], what: str, deadline_s: float = 60.0) -> object:
+def until(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> object:
     """Wait for a condition to be true and return its value; AssertionError naming it after the deadline."""
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
@@ -154,7 +154,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def collector_below(launcher: int, deadline_s: float = 30.0) -> int:
+def collector_below(launcher: int, deadline_s: float = DEADLINE_S) -> int:
     """The process id of the collector that a launcher has started; waits for it."""
 
     def look() -> int | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes import DDPTOP, DDPTOP_RUN, collector_below, environment, run, started, until
+from tests.processes import DDPTOP, DDPTOP_RUN, DEADLINE_S, collector_below, environment, run, started, until
 
 SCRIPT = Path(__file__).parent / "training" / "scripts" / "paced.py"
 STEPS = 500
@@ -42,6 +42,7 @@ class Watched:
 def watch(home: Path, *, kill_collector: bool) -> Watched:
     env = environment(home)
     words = ["--ddptop-name", "both", "--standalone", "--nproc-per-node", "2", str(SCRIPT), str(STEPS)]
+    words += [str(home), "200"]
     snapshots: list[dict[str, Any]] = []
 
     def at_least(step: int) -> bool:
@@ -56,7 +57,8 @@ def watch(home: Path, *, kill_collector: bool) -> Watched:
         if kill_collector:
             os.kill(collector_below(process.pid), signal.SIGKILL)
         until(lambda: at_least(250), "250 steps")
-        out, err = process.communicate(timeout=120)
+        (home / "go").touch()
+        out, err = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 0, err
     found = re.search(r"recorded in (\S+\.ddptop)", err)
     assert found, err

@@ -131,7 +131,7 @@ def slept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             seen["stopped"] = watched.verdict(time.time())
         finally:
             os.kill(pid, signal.SIGCONT)
-        _, seen["err"] = watched.process.communicate(timeout=60)
+        _, seen["err"] = watched.process.communicate(timeout=120)
         seen["code"] = watched.process.returncode
     return seen
 

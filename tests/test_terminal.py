@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.cli.recordings import write_recording
-from tests.processes import DDPTOP, environment, until
+from tests.processes import DDPTOP, DEADLINE_S, environment, until
 from tests.tmux import Terminal, terminals
 
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
@@ -73,10 +73,10 @@ def watch_it_move(terminal: Terminal, name: str) -> None:
 
 
 @needs_tmux
-def test_training_in_one_terminal_and_the_screen_in_another(make: Make) -> None:
+def test_training_in_one_terminal_and_the_screen_in_another(make: Make, tmp_path: Path) -> None:
     name = f"tmux{os.getpid()}"
     training, screen = make(100, 30), make(80, 24)
-    training.type(f"{LAUNCH} --ddptop-name {name} {SCRIPT} {STEPS}; echo exit code $?")
+    training.type(f"{LAUNCH} --ddptop-name {name} {SCRIPT} {STEPS} . 150; echo exit code $?")
     training.wait_for("step 100")
 
     watch_it_move(screen, name)
@@ -88,8 +88,9 @@ def test_training_in_one_terminal_and_the_screen_in_another(make: Make) -> None:
     screen = make(160, 50)
     watch_it_move(screen, name)
     viewer_of(name).send_signal(signal.SIGSTOP)
+    (tmp_path / "go").touch()
 
-    last = training.wait_for("exit code 0", deadline_s=120)
+    last = training.wait_for("exit code 0")
     assert [f"step {step}" for step in range(0, STEPS, 100)] == re.findall(r"^step \d+$", last, re.MULTILINE)
     assert re.search(rf"{STEPS} steps, recorded in", last.replace("\n", "")), last
     assert "lost" not in last
@@ -250,7 +251,7 @@ def test_a_viewer_whose_terminal_goes_without_a_hang_up_ends(tmp_path: Path) -> 
         seen = bytearray()
         until(lambda: seen.extend(os.read(ours, 65536)) or b"REPLAY" in seen, "the screen")
         os.close(ours)
-        assert viewer.wait(timeout=30) == 0
+        assert viewer.wait(DEADLINE_S) == 0
     finally:
         viewer.kill()
         viewer.wait()

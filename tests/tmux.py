@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.processes import until
+from tests.processes import DEADLINE_S, until
 
 
 class Terminal:
@@ -39,7 +39,7 @@ class Terminal:
 
     def _tmux(self, *words: str) -> str:
         command = ["tmux", "-L", self._server, "-f", "/dev/null", *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=DEADLINE_S).stdout
 
     def type(self, line: str) -> None:
         """Type a line and Enter."""
@@ -73,7 +73,7 @@ class Terminal:
         below = psutil.Process(shell).children()
         return below[0].pid if below else None
 
-    def wait_for(self, text: str, deadline_s: float = 60.0) -> str:
+    def wait_for(self, text: str, deadline_s: float = DEADLINE_S) -> str:
         """The screen once `text` is on it; AssertionError with the last screen after the deadline."""
         last = ""
 
@@ -96,4 +96,5 @@ def terminals(env: Mapping[str, str], cwd: Path) -> Iterator[object]:
     try:
         yield lambda columns, rows: Terminal(server, columns, rows, env, cwd)
     finally:
-        subprocess.run(["tmux", "-L", server, "kill-server"], check=False, capture_output=True, timeout=30)
+        kill = ["tmux", "-L", server, "kill-server"]
+        subprocess.run(kill, check=False, capture_output=True, timeout=DEADLINE_S)

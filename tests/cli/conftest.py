@@ -28,7 +28,7 @@ from ddptop.frames.history import COLUMNS, History
 from ddptop.host.processes import current_process
 from ddptop.host.runs import RunFile, create_run_directory, write_run_file
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 """A hung command fails its test; two busy cores start Python in a second or three."""
 
 MAIN = """

@@ -24,13 +24,13 @@ COMP_CWORD={len(words)}
 _ddptop
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
-    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=120, check=True)
     return done.stdout.split()
 
 
 @pytest.fixture(scope="module")
 def bash() -> str:
-    done = subprocess.run([*DDPTOP, "completion", "bash"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*DDPTOP, "completion", "bash"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -82,7 +82,7 @@ def test_zsh_and_fish_complete_the_same(shell: str, capsys: pytest.CaptureFixtur
     def offered(words: str, last: str) -> list[str]:
         program = SHELLS[shell].format(script=script, words=words, last=last)
         command = [shell, "-f", "-c", program] if shell == "zsh" else [shell, "--no-config", "-c", program]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         return [line.partition("\t")[0] for line in done.stdout.splitlines()]
 

@@ -14,7 +14,7 @@ import pytest
 from ddptop.cli import demo
 from ddptop.cli.errors import CliError
 from ddptop.sources.replay import frame_at
-from tests.processes import DDPTOP, environment, processes_of, started, until
+from tests.processes import DDPTOP, DEADLINE_S, environment, processes_of, started, until
 
 torch = pytest.importorskip("torch")
 
@@ -99,7 +99,7 @@ def test_a_demo_that_is_interrupted_has_finished_and_leaves_nothing_behind(tmp_p
         lines = iter(process.stdout or ())
         assert any("rank" in line and "step" in line for line in lines), "training goes on"
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(DEADLINE_S) == 130
         until(lambda: not processes_of(env), "the end of all processes")
     recording = next((tmp_path / "state" / "ddptop").glob("demo-*.ddptop"))
     frame = frame_at(recording, None)
@@ -122,8 +122,8 @@ def test_a_demo_that_is_killed_leaves_no_process_and_no_folder(
     env = environment(tmp_path)
     with started([*DDPTOP, "demo", "--headless", *words], env, tmp_path) as process:
         others = lambda: [each for each in processes_of(env) if each.pid != process.pid]  # noqa: E731
-        until(lambda: len(others()) == n_processes, "ranks, collector, launcher", 120)
+        until(lambda: len(others()) == n_processes, "ranks, collector, launcher")
         process.send_signal(sign)
-        assert process.wait(60) == (-sign if sign is signal.SIGKILL else 128 + sign)
+        assert process.wait(DEADLINE_S) == (-sign if sign is signal.SIGKILL else 128 + sign)
         until(lambda: not processes_of(env), "the end of all processes")
     assert list((tmp_path / "r" / "ddptop").glob("*")) == []

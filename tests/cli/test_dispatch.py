@@ -100,7 +100,7 @@ def test_light_commands_load_nothing_heavy(home: dict[str, str], words: list[str
         f"print(*[name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )
     command = [sys.executable, "-c", code, *words]
-    done = subprocess.run(command, env=home, capture_output=True, encoding="utf-8", timeout=60)
+    done = subprocess.run(command, env=home, capture_output=True, encoding="utf-8", timeout=120)
     assert done.stderr.splitlines()[-1] == ""
 
 

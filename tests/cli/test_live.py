@@ -23,7 +23,7 @@ from ddptop.host.runs import create_run_directory
 
 from .recordings import write_recording
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 NAME = "train-k7qf"
 
 

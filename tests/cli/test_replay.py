@@ -104,7 +104,7 @@ def test_a_reader_that_leaves_is_no_error(home: dict[str, str], recording: Path)
     os.close(reading)
     command = [sys.executable, "-m", "ddptop.cli.main", "replay", str(recording), "--json"]
     try:
-        done = subprocess.run(command, env=home, stdout=writing, stderr=subprocess.PIPE, timeout=60)
+        done = subprocess.run(command, env=home, stdout=writing, stderr=subprocess.PIPE, timeout=120)
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -115,7 +115,7 @@ def test_a_full_disk_is_one_line(home: dict[str, str], recording: Path) -> None:
         pytest.skip("no /dev/full here")
     command = [sys.executable, "-m", "ddptop.cli.main", "replay", str(recording), "--json"]
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(command, env=home, stdout=full, stderr=subprocess.PIPE, timeout=60)
+        done = subprocess.run(command, env=home, stdout=full, stderr=subprocess.PIPE, timeout=120)
     assert done.returncode == 1
     assert b"No space left" in done.stderr
     assert b"Traceback" not in done.stderr
@@ -127,5 +127,5 @@ def test_replay_never_loads_torch(home: dict[str, str], recording: Path) -> None
         "print([name for name in ('torch', 'textual', 'zmq') if name in sys.modules], file=sys.stderr)"
     )
     command = [sys.executable, "-c", code, "replay", str(recording), "--json"]
-    done = subprocess.run(command, env=home, capture_output=True, encoding="utf-8", timeout=60)
+    done = subprocess.run(command, env=home, capture_output=True, encoding="utf-8", timeout=120)
     assert done.stderr == "[]\n"

@@ -14,7 +14,7 @@ from ddptop.cli.errors import Exit
 from ddptop.cli.main import main
 from ddptop.sources.replay import frame_at
 
-PATIENCE_S = 40
+PATIENCE_S = 120
 
 
 def demo(home: Path, *words: str) -> subprocess.CompletedProcess[str]:

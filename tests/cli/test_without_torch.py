@@ -26,7 +26,7 @@ def python(code: str, folder: Path, **variables: str) -> subprocess.CompletedPro
         env=kept | places | variables,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
 
 

@@ -70,10 +70,13 @@ class Stage:
         rate: float = 300,
         buckets: int = 3,
         window: int = 1 << 20,
-        drain_s: float = 0.8,
+        drain_s: float = 60.0,
         end: str = "bye",
     ) -> subprocess.Popen[str]:
-        """Start a made-up rank; `end` is what it does after its last step (see fake_rank.py)."""
+        """Start a made-up rank; `end` is what it does after its last step (see fake_rank.py).
+
+        At its end it waits up to `drain_s` for a collector that is slow, or has not started again.
+        """
         return self.spawn(
             FAKE_RANK, self.directory, RUN_ID, rank, world, steps, rate, buckets, window, drain_s, end
         )

@@ -38,7 +38,7 @@ def crashed(tmp_path, where):
     script = tmp_path / "crash.py"
     script.write_text(CRASH)
     path = crash_file(tmp_path, 7)
-    subprocess.run([sys.executable, script, path, where], check=False, timeout=60)
+    subprocess.run([sys.executable, script, path, where], check=False, timeout=120)
     evidence = crash_evidence(take_crash(path), 5, 12, None)
     assert not path.exists()
     return evidence

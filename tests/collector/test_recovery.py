@@ -16,6 +16,7 @@ from ddptop.host.runs import read_run_file
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Bye, Event, Hello, Layout, Progress, Run, Steps
 from ddptop.recording.reader import Recording, RecordingError
+from tests.collector.conftest import DEADLINE_S
 
 
 def steps_of(recording, rank):
@@ -73,7 +74,7 @@ def test_a_recording_holds_the_run(stage):
 def test_a_killed_collector_resumes_its_recording(stage):
     collector = stage.collector()
     source = stage.source()
-    ranks = stage.ranks(steps=1500, drain_s=8)  # a collector may take longer to start than they train
+    ranks = stage.ranks(steps=1500)
     for past in (200, 700):
         stage.wait_for(lambda past=past: recorded_past(stage, past))
         collector.kill()
@@ -157,7 +158,7 @@ def test_a_run_whose_launcher_was_killed_is_recorded_until_its_ranks_end(stage):
     stage.ended(ranks)
     last = stage.until(source, lambda frame: frame.run.state == "finished")
     assert (last.run.exit_code, last.group.step) == (None, 899)
-    out, err = collector.communicate(timeout=20)
+    out, err = collector.communicate(timeout=DEADLINE_S)
     assert (collector.returncode, err) == (0, "")
     assert json.loads(out.splitlines()[-1])["lost"] == 0
     recording = Recording.open(stage.recording)
@@ -217,10 +218,10 @@ def test_a_recording_of_another_run_is_not_written_over(stage):
 
 def test_a_run_whose_folder_is_removed_goes_on_in_a_new_one(stage):
     collector = stage.collector()
-    ranks = stage.ranks(steps=900, drain_s=8)
+    ranks = stage.ranks(steps=900)
     stage.wait_for(lambda: recorded_past(stage, 50))
     shutil.rmtree(stage.directory)
-    assert collector.wait(30) == AGAIN, "the supervisor starts it again"
+    assert collector.wait(DEADLINE_S) == AGAIN, "the supervisor starts it again"
     collector = stage.collector()
     stage.ended(ranks)
     summary = stage.finish(collector)

@@ -13,6 +13,7 @@ import zmq
 from ddptop.host.runs import ingest_endpoint, read_run_file, view_endpoint
 from ddptop.protocol.link import Credit
 from ddptop.transport.credit import CreditClient
+from tests.collector.conftest import DEADLINE_S
 
 
 def test_a_run_is_served_from_its_first_step_to_its_last(stage):
@@ -88,7 +89,7 @@ source.close()
     assert points == step + 1
     viewer.stdin.write("\n")
     viewer.stdin.flush()
-    viewer.wait(20)
+    viewer.wait(DEADLINE_S)
     for rank in ranks:
         rank.kill()
     stage.finish(collector, 1)
@@ -143,7 +144,7 @@ def test_it_ends_when_the_launcher_dies(stage):
     collector = stage.collector()
     source = stage.source()
     stage.until(source, lambda frame: frame.run.state == "waiting")
-    out, err = collector.communicate(timeout=20)  # closes its stdin and says nothing
+    out, err = collector.communicate(timeout=DEADLINE_S)  # closes its stdin and says nothing
     assert (collector.returncode, err) == (0, "")
     assert '"steps": null' in out
     assert not stage.directory.exists()
@@ -153,7 +154,7 @@ def test_it_ends_when_the_launcher_dies(stage):
 def test_a_second_collector_takes_nothing_from_the_first(stage):
     collector = stage.collector(record="off")
     second = stage.collector(ready=False, record="off")
-    out, err = second.communicate(timeout=20)
+    out, err = second.communicate(timeout=DEADLINE_S)
     assert (second.returncode, out) == (1, "")
     assert err == f"ddptop collector: another collector already serves {stage.directory}\n"
     stage.ended(stage.ranks(steps=100))
@@ -180,7 +181,7 @@ def _give_away(directory):
 def test_a_folder_that_is_not_ours_alone_is_refused_in_one_line(stage, spoil):
     spoil(stage.directory)
     collector = stage.collector(ready=False, record="off")
-    out, err = collector.communicate(timeout=20)
+    out, err = collector.communicate(timeout=DEADLINE_S)
     assert (collector.returncode, out, err.count("\n")) == (1, "", 1)
     assert str(stage.directory.name) in err
 
@@ -212,5 +213,5 @@ import sys
 import ddptop.collector.__main__, ddptop.collector.service, ddptop.sources.live, ddptop.host.runs
 print(sorted({"torch", "textual", "pandas"} & set(sys.modules)))
 """
-    out, err = stage.spawn("-c", code).communicate(timeout=20)
+    out, err = stage.spawn("-c", code).communicate(timeout=DEADLINE_S)
     assert out == "[]\n", err

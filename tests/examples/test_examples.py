@@ -88,7 +88,7 @@ def test_the_hang_is_seen_live_and_ends_by_itself(runs: Runs, tmp_path: Path) ->
     env = environment(tmp_path)
     with started(HANG.watched("--ddptop-stall", "1"), env, tmp_path) as process:
         snapshot = look(tmp_path, HANG, env, stalled)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
     assert snapshot["run"]["state"] == "stalled"
     assert [alert["rank"] for alert in snapshot["alerts"] if alert["kind"] == "stall"] == [1]
     assert process.returncode == 0, err

@@ -28,7 +28,7 @@ from tests.faults.row import CannotTryError
 from tests.processes import DDPTOP
 
 FAKE_RANK = Path(__file__).parents[1] / "collector" / "fake_rank.py"
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 WORLD = 2
 USUAL_EVENTS = {"settings", "exit", "process"}
 DRAIN_S = 40.0

@@ -48,7 +48,7 @@ def test_a_process_that_was_started_ends_with_its_input() -> None:
     assert process.stdout.readline() == "up\n"
     assert process.poll() is None
     process.stdin.close()
-    assert process.wait(30) == 7
+    assert process.wait(120) == 7
     process.stdout.close()
 
 
@@ -66,5 +66,5 @@ print(os.readlink("/proc/self/fd/2"), os.get_inheritable(2), os.pipe()[0] > 2)
 
 def test_without_stderr_no_word_goes_to_stdout_and_no_descriptor_takes_its_number() -> None:
     line = f"exec {sys.executable} -c '{FILLED}' 2>&-"
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120)
     assert done.stdout == "/dev/null False True\n"

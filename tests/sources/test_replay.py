@@ -37,7 +37,7 @@ from tests.recording.made_up import (
     write,
 )
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 
 
 @pytest.fixture

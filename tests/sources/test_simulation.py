@@ -17,7 +17,7 @@ from ddptop.sources.simulation.story import DEATH, NAN, STRAGGLER, Story
 from ddptop.transport.receiver import AckedReceiver
 from ddptop.transport.sockets import new_context
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 
 FASTER = 10
 """The ranks of a test live so many times as fast."""

@@ -19,7 +19,7 @@ path = Path(sys.argv[1])
 
 def run(code: str, path: Path) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-c", START + code, str(path)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60)
+    return subprocess.run(words, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def test_the_first_rank_starts_the_collector_and_it_ends_with_the_training(tmp_p
         (second,) = runs(tmp_path)
         assert (second.name, second.recording) == (first.name, first.recording)
         (tmp_path / "enough").touch()
-        out, err = training.communicate(timeout=60)
+        out, err = training.communicate(timeout=120)
     assert (training.returncode, "ddptop" in err) == (0, False), err
     until(lambda: not psutil.pid_exists(second.pid), "the collector's end")
     frame = frame_at(Path(str(first.recording)), None)
@@ -70,7 +70,7 @@ def test_ctrl_c_ends_the_training_and_the_collector_tells_of_it(tmp_path: Path) 
         (only,) = until(lambda: runs(tmp_path), "a run")  # type: ignore[misc]
         until(lambda: trains(only, ranks=1), "it on record")
         os.killpg(training.pid, signal.SIGINT)
-        _, err = training.communicate(timeout=60)
+        _, err = training.communicate(timeout=120)
     assert training.returncode == -signal.SIGINT, err
     until(lambda: not psutil.pid_exists(only.pid), "the collector's end")
     frame = frame_at(Path(str(only.recording)), None)
@@ -99,7 +99,7 @@ def test_launchers_started_once_per_rank_share_one_collector(tmp_path: Path) -> 
         until(lambda: trains(only), "both ranks on record")
         assert [run.pid for run in runs(tmp_path)] == [only.pid]
         (tmp_path / "enough").touch()
-        out, err = job.communicate(timeout=60)
+        out, err = job.communicate(timeout=120)
     assert job.returncode == 0, err
     told = [line for line in err.splitlines() if line.startswith("ddptop: ")]
     assert told[0] == "ddptop: run shared: watch it with `ddptop shared`"

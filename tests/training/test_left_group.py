@@ -55,5 +55,5 @@ def test_who_trains_on_in_another_group_is_seen_and_can_die(tmp_path: Path) -> N
         # Its last step is closed by a forward that does not come.
         until(lambda: sum(len(steps.rows) for steps in told(Steps)) == 2 * STEPS - 1, "steps in both groups")
         os.kill(told(Hello)[-1].pid, signal.SIGKILL)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=120)
     assert [death.signal for death in frame_at(recording, None).deaths] == ["SIGKILL"], err

@@ -28,7 +28,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "imports.py"
 def test_no_thread_imports_while_a_loader_may_fork(ear: Ear, ranks: Ranks) -> None:
     """A forked worker would wait for ever for the lock of a module that its parent's thread was importing."""
     (process,) = ranks.start(SCRIPT, world=1, env=ear.environment())
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (0, "[]\n"), err
     assert ear.said(0, Bye)
 

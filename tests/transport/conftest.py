@@ -15,7 +15,7 @@ from ddptop.transport.receiver import AckedReceiver
 from ddptop.transport.sender import AckedSender
 from ddptop.transport.sockets import new_context
 
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 SESSION = 77
 
 

@@ -1,7 +1,12 @@
-"""A plain DDP script that takes at least 10 ms a step: paced.py STEPS"""
+"""A plain DDP script that takes at least 10 ms a step: paced.py STEPS [FOLDER SLOW_FROM]
+
+From step SLOW_FROM on it takes a quarter of a second a step, until FOLDER/go exists: it cannot be over before
+a test on a busy machine has looked at it.
+"""
 
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -12,6 +17,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 def main() -> None:
     steps = int(sys.argv[1])
+    go = Path(sys.argv[2], "go") if len(sys.argv) > 2 else None
+    slow_from = int(sys.argv[3]) if len(sys.argv) > 2 else steps
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(0)
@@ -23,6 +30,8 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         time.sleep(0.01)
+        if go is not None and step >= slow_from and not go.exists():
+            time.sleep(0.24)
         if step % 100 == 0 and dist.get_rank() == 0:
             print("step", step, flush=True)
     dist.destroy_process_group()

@@ -22,7 +22,7 @@ import pytest
 
 from ddptop.frames.snapshot import snapshot
 from ddptop.sources.replay import frame_at
-from tests.processes import DDPTOP, DDPTOP_RUN, TORCHRUN, environment, run, started, until
+from tests.processes import DDPTOP, DDPTOP_RUN, TORCHRUN, environment, run, run_plain, started, until
 
 pytestmark = pytest.mark.slow  # two real stalls, one of them for half a minute
 
@@ -157,7 +157,7 @@ def test_training_goes_on_after_both_as_if_nothing_had_been(slept: dict[str, Any
     assert slept["code"] == 0, slept["err"]
     assert slept["awake"]["run"]["state"] == "live"
     words = ["--standalone", "--nproc-per-node", "2", str(SCRIPT), "none", str(STEPS), str(tmp_path)]
-    plain = run([*TORCHRUN, *words], environment(tmp_path), tmp_path)
+    plain = run_plain([*TORCHRUN, *words], environment(tmp_path), tmp_path)
     assert plain.returncode == 0, plain.stderr
     for rank in range(2):
         ours, theirs = (folder / f"weights-{rank}.pt" for folder in (slept["home"], tmp_path))
@@ -246,7 +246,7 @@ def test_a_killed_rank_is_named_with_its_signal_and_the_launcher_says_what_torch
     assert first["since_s"] - begun(home) < 5
     assert shown["alerts"][0]["rank"] == 1 and "SIGKILL" in shown["alerts"][0]["message"]
     words = ["--standalone", "--nproc-per-node", "2", str(SCRIPT), "kill", str(STEPS), str(other)]
-    plain = run([*TORCHRUN, *words], environment(other), other)
+    plain = run_plain([*TORCHRUN, *words], environment(other), other)
     assert (done.returncode, plain.returncode) == (1, 1)
 
     def of_the_root_cause(line: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ddptop.collector.stall_watch import living_sessions
-from ddptop.host.exits import crash_evidence, crash_file, read_step_count, take_crash
+from ddptop.host.exits import crash_evidence, crash_file, read_step_count, take_crash, unread_hellos
 from ddptop.host.folders import RunDirectoryError
 from ddptop.host.processes import current_process
 from ddptop.host.rank_processes import UsageSampler
@@ -75,9 +75,15 @@ class HostWatch:
             self._stalls.note_death(now_ns, living_sessions(self._reducer))
 
     def report_unaccounted(self, now_ns: int) -> None:
-        """At the end of the run: report missing steps of processes whose exit was not noticed."""
+        """At the end of the run: report missing steps of processes whose exit, or HELLO, was not noticed."""
         for rank_exit in self._processes.unaccounted(now_ns):
             self._report_unsent(rank_exit, now_ns)
+        state, arguments = self._reducer.state, self._arguments
+        for hello, steps in unread_hellos(arguments.run_dir, arguments.run_id, state.sessions):
+            has_process = hello.rank < len(state.ranks) and state.ranks[hello.rank].hello is not None
+            if not has_process and self._intake.take_unread(hello, now_ns):
+                fields: dict[str, Scalar] = {"session": hello.session, "steps": steps, "exact": True}
+                self._intake.report(Event("unsent", now_ns, hello.rank, steps, fields), now_ns)
 
     def check(self, now_ns: int) -> bool:
         """Check everything else, if a second has passed; whether it has."""

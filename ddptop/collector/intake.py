@@ -18,6 +18,7 @@ from ddptop.collector.stall_watch import StallWatch, living_sessions
 from ddptop.frames.history import COLUMNS
 from ddptop.host.exits import RankProcess
 from ddptop.host.rank_processes import ProcessWatch
+from ddptop.protocol.checks import ProtocolError
 from ddptop.protocol.codec import encode
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.limits import MAX_TEXT, NS
@@ -193,6 +194,15 @@ class Intake:
             self._keep(received, encode(message))
         else:
             self._feed(received)
+
+    def take_unread(self, hello: Hello, now_ns: int) -> bool:
+        """A HELLO that a process has left in a file, since no collector read it; whether it is admitted."""
+        try:
+            self._admission(hello, None)
+        except ProtocolError:
+            return False
+        self._take(Received(now_ns, hello.rank, hello.session, 0, hello), encode(hello), now_ns)
+        return True
 
     def bus_id_of(self, process: RankProcess) -> str:
         """PCI bus id of the GPU that a rank reports to use; empty where it has none."""

@@ -22,7 +22,7 @@ import signal
 import stat
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,10 +30,11 @@ from typing import NamedTuple
 
 from ddptop.host.folders import open_regular
 from ddptop.host.processes import process_status
+from ddptop.protocol.checks import ProtocolError
 from ddptop.protocol.codec import decode, encode
 from ddptop.protocol.evidence import Evidence, Stack, StackFrame
-from ddptop.protocol.limits import MAX_DEPTH, MAX_STACKS, MAX_STEP, MAX_TEXT
-from ddptop.protocol.messages import Event, Phase, Progress, Scalar
+from ddptop.protocol.limits import MAX_DEPTH, MAX_SHOWN_WORLD, MAX_STACKS, MAX_STEP, MAX_TEXT
+from ddptop.protocol.messages import Event, Hello, Phase, Progress, Scalar
 
 
 class RankProcess(NamedTuple):
@@ -157,22 +158,45 @@ def read_step_counter(counter: int | None) -> int | None:
     return steps if len(data) == 8 and steps <= MAX_STEP else None
 
 
-def write_step_count(directory: Path, session: int, steps: int) -> None:
-    """In a rank that found no collector at its end: leave its number of steps in the run's folder."""
-    with suppress(OSError), os.fdopen(open_regular(_step_file(directory, session), NEW_FILE), "wb") as file:
-        file.write(str(steps).encode())
+def write_step_count(directory: Path, hello: Hello, steps: int) -> None:
+    """In a rank that found no collector at its end: leave its number of steps in the run's folder.
+
+    Its HELLO, which perhaps nobody has read, follows after a line break.
+    """
+    path = directory / f"{_STEPS_FILE}{hello.session}"
+    with suppress(OSError), os.fdopen(open_regular(path, NEW_FILE), "wb") as file:
+        file.write(b"%d\n" % steps + encode(hello))
 
 
 def read_step_count(directory: Path, session: int) -> int | None:
     """The number of steps that a process has left there; None: it left none."""
-    with suppress(OSError), os.fdopen(open_regular(_step_file(directory, session)), "rb") as file:
-        data = file.read(20)
-        return int(data) if data.isdigit() and int(data) <= MAX_STEP else None
-    return None
+    return _steps_and_hello(directory / f"{_STEPS_FILE}{session}")[0]
 
 
-def _step_file(directory: Path, session: int) -> Path:
-    return directory / f"steps-{session}"
+def unread_hellos(directory: Path, run_id: str, known: Container[int]) -> Iterator[tuple[Hello, int]]:
+    """HELLO and number of steps of processes of this run that left both, but those of `known` sessions."""
+    for path in sorted(directory.glob(f"{_STEPS_FILE}*"))[:MAX_SHOWN_WORLD]:
+        steps, hello = _steps_and_hello(path)
+        if steps is None or hello is None or hello.run_id != run_id:
+            continue
+        if path.name == f"{_STEPS_FILE}{hello.session}" and hello.session not in known:
+            yield hello, steps
+
+
+def _steps_and_hello(path: Path) -> tuple[int | None, Hello | None]:
+    data = b""
+    with suppress(OSError), os.fdopen(open_regular(path), "rb") as file:
+        data = file.read(MAX_MESSAGE_BYTES)
+    digits, _, body = data.partition(b"\n")
+    steps = int(digits) if digits.isdigit() and len(digits) < 20 and int(digits) <= MAX_STEP else None
+    message = None
+    with suppress(ProtocolError):
+        message = decode(body)
+    return steps, message if isinstance(message, Hello) else None
+
+
+_STEPS_FILE = "steps-"
+"""Before the number of the session: name of the file with its number of steps."""
 
 
 MAX_CRASH_BYTES = 256 * 1024

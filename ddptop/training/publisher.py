@@ -22,6 +22,7 @@ from ddptop.protocol.messages import (
     LEFT,
     Bye,
     Card,
+    Hello,
     Logged,
     Membership,
     Message,
@@ -219,9 +220,7 @@ class Publisher(threading.Thread):
             if self._session.device is not None:
                 self._session.device.enter_thread()
             before = _zeromq_threads()
-            sender = AckedSender(
-                self._endpoint, lambda: encode(self._identity.hello(self._session.timing_path))
-            )
+            sender = AckedSender(self._endpoint, lambda: encode(self._hello()))
             self._publish(sender, _zeromq_threads() - before)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
@@ -291,7 +290,10 @@ class Publisher(threading.Thread):
 
     def _write_step_count(self) -> None:
         """The last steps were not acked: write the step number into the run folder, to have them counted."""
-        write_step_count(Path(os.environ["DDPTOP_RUN_DIR"]), self._identity.session, self._recorder.step)
+        write_step_count(Path(os.environ["DDPTOP_RUN_DIR"]), self._hello(), self._recorder.step)
+
+    def _hello(self) -> Hello:
+        return self._identity.hello(self._session.timing_path)
 
     def _received(self, ack: Ack) -> None:
         if ack.epoch != self._epoch:  # another collector: without a recording this rank is new to it

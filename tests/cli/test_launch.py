@@ -32,6 +32,7 @@ from tests.processes import (
     collector_below,
     environment,
     run,
+    run_plain,
     started,
     until,
 )
@@ -100,7 +101,7 @@ def both(
     words: list[str], home: Path, extra: dict[str, str] | None = None
 ) -> tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]:
     env = environment(home) | (extra or {})
-    return run([*TORCHRUN, *words], env, home), run([*DDPTOP_RUN, *words], env, home)
+    return run_plain([*TORCHRUN, *words], env, home), run([*DDPTOP_RUN, *words], env, home)
 
 
 def own_lines(text: str) -> list[str]:

@@ -6,16 +6,19 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections import Counter
 from itertools import pairwise
 
 import numpy as np
 
 from ddptop.collector.__main__ import AGAIN
+from ddptop.host.exits import write_step_count
 from ddptop.host.runs import read_run_file
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Bye, Event, Hello, Layout, Progress, Run, Steps
 from ddptop.recording.reader import Recording, RecordingError
+from ddptop.sources.replay import frame_at
 from tests.collector.conftest import DEADLINE_S
 
 
@@ -258,3 +261,22 @@ def test_steps_that_nobody_took_at_the_end_are_counted_by_the_next_collector(sta
             stage.directory.joinpath(f"steps-{session}").write_text("90000")  # as a rank does at its end
         kept = sum(len(steps_of(recording, rank)) for rank in (0, 1))
     assert stage.finish(stage.collector())["lost"] == 2 * 90_000 - kept
+
+
+def test_ranks_whose_hello_nobody_read_are_counted(stage):
+    dead = stage.spawn("-c", "")
+    dead.wait()
+    now_ns, unix_ns = time.monotonic_ns(), time.time_ns()
+    for rank, run_id in ((0, "run"), (1, "run"), (2, "another")):
+        numbers = (500 + rank, rank, 3, rank, 0, "host", dead.pid)
+        hello = Hello(1, run_id, *numbers, "cpu", "gloo", "hook", now_ns, unix_ns, 1.0)
+        write_step_count(stage.directory, hello, 70 + rank)
+    summary = stage.finish(stage.collector())
+    assert (summary["steps"], summary["records"], summary["lost"]) == (None, 0, 70 + 71)
+    with Recording.open(stage.recording) as recording:
+        told = [r.message for r in recording.records() if getattr(r.message, "kind", "") == "unsent"]
+    assert [(event.rank, event.fields["steps"], event.fields["exact"]) for event in told] == [
+        (0, 70, True),
+        (1, 71, True),
+    ]
+    assert frame_at(stage.recording, None).lost_records == 70 + 71

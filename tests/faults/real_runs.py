@@ -17,7 +17,18 @@ from ddptop.protocol.messages import Event, Received
 from ddptop.recording.reader import Recording, RecordingError
 from tests.faults.row import CannotTryError, Result, Row
 from tests.faults.trial import FAKE_RANK, WORLD, small_disk, steps_of
-from tests.processes import AS_NOBODY, DDPTOP_RUN, NOBODY, READING, TORCHRUN, environment, run, started, until
+from tests.processes import (
+    AS_NOBODY,
+    DDPTOP_RUN,
+    NOBODY,
+    READING,
+    TORCHRUN,
+    environment,
+    run,
+    run_plain,
+    started,
+    until,
+)
 
 SCRIPT = "import os, sys; print(sys.argv[1:], os.environ['RANK'], flush=True)"
 """What an odd start-up changes in ddptop-run changes before any training."""
@@ -65,7 +76,7 @@ def as_they_are(words: list[str]) -> list[str]:
 
 def beside_torchrun(words: list[str], env: dict[str, str], home: Path, around: Words) -> Result:
     """The same output and exit code as torchrun's, and no traceback that torchrun has not."""
-    plain = run(around([*TORCHRUN, *words]), env, home)
+    plain = run_plain(around([*TORCHRUN, *words]), env, home)
     ours = run(around([*DDPTOP_RUN, *words]), env, home)
     same = (plain.returncode, plain.stdout) == (ours.returncode, ours.stdout)
     no_more = ("Traceback" in ours.stderr) <= ("Traceback" in plain.stderr)

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from ddptop.host.exits import RankProcess, open_step_counter
-from ddptop.protocol.messages import Bye
+from ddptop.host.exits import RankProcess, open_step_counter, read_step_count, unread_hellos
+from ddptop.protocol.messages import Bye, Hello
 from ddptop.training.budget import Budget
 from ddptop.training.publisher import Publisher
 from ddptop.training.recorder import Recorder
@@ -64,9 +64,14 @@ def test_steps_that_were_not_acked_are_left_as_a_number(
     monkeypatch.setenv("DDPTOP_RUN_DIR", str(tmp_path))
     session: Any = SimpleNamespace(recorder=Recorder(), parameters={}, device_bound_ns=lambda: None)
     session.recorder.step = 41
-    identity: Any = SimpleNamespace(rank=0, session=77)
+    session.timing_path = "hook"
+    hello = Hello(1, "run", 77, 0, 2, 0, 0, "host", 1, "cpu", "gloo", "hook", 1, 1, 1.0)
+    identity: Any = SimpleNamespace(rank=0, session=77, hello=lambda _: hello)
     Publisher(session, identity, Budget(1.0), sequence=lambda: 0)._write_step_count()
-    assert (tmp_path / "steps-77").read_text() == "41"
+    assert read_step_count(tmp_path, 77) == 41
+    assert [*unread_hellos(tmp_path, "run", ())] == [(hello, 41)]
+    assert not [*unread_hellos(tmp_path, "run", (77,))]
+    assert not [*unread_hellos(tmp_path, "another", ())]
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory without a file is Linux's")

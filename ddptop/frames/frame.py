@@ -153,7 +153,11 @@ class Ranks:
     own_ms: Column
     """Own time of every step: step - exposed communication - what was waited in other collectives. The parts
     of it are the phases without waiting and what lies before, between and after them."""
+    own_data_ms: Column
+    """The phases without waiting."""
+    own_forward_ms: Column
     own_backward_ms: Column
+    own_optimizer_ms: Column
     excess_ms: Column
     """Own time - median over the other ranks of its process group."""
     before_forward_ms: Column

@@ -151,8 +151,10 @@ def _no_straggler(frame: Frame) -> Verdict:
         return Verdict("starting", "busy", sentence, "first steps take longer: compilation, first batches")
     if run.world_size == 1:
         return Verdict("alone", "good", ONE_RANK, step_line(frame))
-    if _every_step(frame):  # own times are durations: clocks play no part
-        return _skewed(frame) if group.no_straggler_ms is not None else _too_early(frame)
+    if _every_step(frame) and group.no_straggler_ms is not None:
+        return _skewed(frame)  # own times are durations: clocks play no part
+    if _every_step(frame) and group.window_steps < WINDOW:
+        return _too_early(frame)
     if run.nodes > 1 and (not frame.clocks or any(clock.offset_ms is None for clock in frame.clocks)):
         sentence = f"{run.nodes} hosts: their clocks are not compared yet, so no rank is flagged"
         return Verdict("clocks", "doubt", sentence, step_line(frame))
@@ -169,8 +171,7 @@ def _no_straggler(frame: Frame) -> Verdict:
 
 def _every_step(frame: Frame) -> bool:
     """Whether the ranks' own times of every step are known: at least two ranks can be compared by them."""
-    own_ms = getattr(frame.ranks, "own_ms", None)
-    return own_ms is not None and int(np.isfinite(own_ms).sum()) > 1
+    return int(np.isfinite(frame.ranks.excess_ms).sum()) > 1
 
 
 def _too_early(frame: Frame) -> Verdict:

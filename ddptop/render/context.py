@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ddptop.render.phases import Breakdown
 from ddptop.render.text import clean
 
@@ -30,6 +32,16 @@ class RenderContext:
     def breakdown(self) -> Breakdown:
         """The parts of every rank's step."""
         return Breakdown(self.frame.ranks)
+
+    @cached_property
+    def by_steps(self) -> bool:
+        """Whether own times of every step are known of any rank."""
+        return bool(np.isfinite(self.frame.ranks.excess_ms).any())
+
+    @property
+    def clock_free(self) -> bool:
+        """Whether the ranks' wait and transfer are the clock-free fallback, and no lateness is known."""
+        return self.frame.group.clock_free and not self.by_steps
 
     @cached_property
     def stragglers(self) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ Areas in blocks, eight levels to a cell; or in ASCII.
 
 from __future__ import annotations
 
+import itertools
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ import numpy as np
 from ddptop.render.line import Line, Piece, Role
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ddptop.frames.columns import Column
     from ddptop.render.chart import Scale
 
@@ -129,6 +132,24 @@ def area(values: Column, scale: Scale, height: int, role: Role, ascii_only: bool
         Line("".join(map(letters.__getitem__, level)), role)
         for level in np.clip(eighths - 8 * np.arange(height)[::-1, None], 0, 8).tolist()
     ]
+
+
+def stacked(parts: Column, scale: Scale, height: int, looks: Sequence[Piece]) -> list[Line]:
+    """(parts, columns) values on top of each other, the first at the bottom, each in its sign and role.
+
+    Edges are rounded, not heights, so that equal columns look alike; a column with a NaN is a gap. `height`
+    lines, the topmost first.
+    """
+    rows = np.cumsum(np.maximum(parts, 0.0), axis=0) * (height / scale.high)
+    edges = np.minimum(np.rint(np.where(np.isnan(rows).any(axis=0), 0.0, rows)), height)
+    lines = []
+    for row in reversed(range(height)):
+        line = Line()
+        for at, run in itertools.groupby((edges <= row).sum(axis=0).tolist()):
+            cells = len(list(run))
+            line.add(" " * cells) if at == len(looks) else line.add(looks[at][0] * cells, looks[at][1])
+        lines.append(line)
+    return lines
 
 
 def _eighths(values: Column, scale: Scale, height: int) -> Column:

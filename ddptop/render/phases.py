@@ -11,7 +11,7 @@ from ddptop.frames.phrases import MAX_LISTED_RANKS, ranks_phrase
 from ddptop.render.line import Line, Role, gather
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Ranks
@@ -51,12 +51,7 @@ class Breakdown:
     """The parts of every rank's step, in ms; one row per part, `_UNKNOWN` last. They add up to the step."""
 
     def __init__(self, ranks: Ranks) -> None:
-        self.ms = step_parts(
-            ranks.step_ms,
-            np.vstack([getattr(ranks, f"{name}_ms") for name in PHASES]),
-            ranks.exposed_comm_ms,
-            ranks.exposed_wait_ms,
-        )
+        self.ms = rank_parts(lambda name: np.asarray(getattr(ranks, f"{name}_ms")))
         ends = np.nansum(self.ms, axis=0)
         self.known = ends > 0
         steps = np.where(np.isnan(ranks.step_ms), ends, ranks.step_ms)
@@ -85,6 +80,44 @@ class Breakdown:
         for part, begin, end in zip((*PARTS, _UNKNOWN), edges, edges[1:], strict=False):
             line.add((part.plain if ascii_only else part.glyph) * (end - begin), part.role)
         return line
+
+
+OWN_PHASES = ("own_data", "own_forward", "own_backward", "own_optimizer")
+BETWEEN = ("before_forward", "before_backward", "before_optimizer", "after_optimizer")
+_WAIT = next(at for at, part in enumerate(PARTS) if part.name == "wait")
+
+
+def rank_parts(column: Callable[[str], Column]) -> Column:
+    """(parts and unknown, ranks) ms of each part of the step, from the columns of `Ranks` without `_ms`.
+
+    Of ranks whose own time is known, from every step (`own_parts`); of others by `step_parts`.
+    """
+    step, exposed, waited = column("step"), column("exposed_comm"), column("exposed_wait")
+    phases = np.vstack([column(name) for name in PHASES])
+    own = own_parts(
+        step,
+        np.vstack([column(name) for name in OWN_PHASES]),
+        np.vstack([column(name) for name in BETWEEN]),
+        exposed - waited,
+    )
+    sampled = step_parts(step, phases, exposed, waited)
+    return np.asarray(np.where(np.isfinite(own).all(axis=0), own, sampled))
+
+
+def own_parts(step: Column, work: Column, between: Column, transfer: Column) -> Column:
+    """(parts and unknown, ranks) ms: own time by phase + transfer + wait = step; NaN where one is unknown.
+
+    `work`: (OWN_PHASES, ranks), without any waiting; `between`: (BETWEEN, ranks), which adds up to other;
+    `transfer`: (ranks,) exposed transfer. What a step has besides these was waited, in DDP's all-reduces or
+    in other collectives. All are medians: where they alone are longer than the step, they are scaled to it.
+    """
+    data, forward, backward, optimizer = work
+    rows = [data, forward, backward, np.zeros_like(step), transfer, optimizer, between.sum(axis=0)]
+    parts: Column = np.maximum(0.0, np.vstack([*rows, np.zeros_like(step)]))
+    whole = parts.sum(axis=0)
+    parts *= np.where(whole > step, step / np.where(whole > step, whole, 1.0), 1.0)
+    parts[_WAIT] = np.maximum(0.0, step - parts.sum(axis=0))
+    return parts
 
 
 def step_parts(step: Column, phases: Column, exposed: Column, waited: Column) -> Column:

@@ -44,10 +44,9 @@ MIN_BAR = 10
 MIN_LEGEND = 60
 """A legend that leaves out signs explains nothing."""
 
-_LEGEND = (
-    "ms, medians over the last 100 complete steps; late: behind the other ranks;",
-    "data + fwd + bwd + wait + transfer + opt + other = ms/step: wait and transfer that nothing hides",
-)
+_LATE = "ms, medians over the last 100 complete steps; late: behind the other ranks;"
+_BY_STEPS = "ms, medians over the last 100 complete steps; excess: own time less that of the other ranks;"
+_PARTS = "data + fwd + bwd + wait + transfer + opt + other = ms/step: wait and transfer that nothing hides"
 
 _CLOCK_FREE = (
     "ms, medians over the last 100 complete steps; clocks too inexact to say which rank is late, so",
@@ -230,12 +229,15 @@ def rank_table(frame: Frame, width: int) -> list[str]:
     if not total:
         return ["no rank has reported yet"]
     shown = _worth_showing(ranks)
-    lines = text_lines(plain_rank_columns(RenderContext(frame), shown), len(shown), width)
+    context = RenderContext(frame)
+    lines = text_lines(plain_rank_columns(context, shown), len(shown), width)
     if len(shown) < total:
         hidden = set(range(total)) - set(shown)
         unwell = sum(ranks.state[rank] != "live" for rank in hidden)
         lines.append(f"and {len(hidden):,} more ranks, {unwell:,} of them not live (--json has all)")
-    return [*lines, *(_CLOCK_FREE if frame.group.clock_free else _LEGEND)]
+    if context.clock_free:
+        return [*lines, *_CLOCK_FREE]
+    return [*lines, _BY_STEPS if context.by_steps else _LATE, _PARTS]
 
 
 def rank_bars(frame: Frame, width: int, ascii_only: bool) -> list[str]:
@@ -266,13 +268,14 @@ def bucket_table(frame: Frame, width: int) -> list[str]:
 
 
 def _worth_showing(ranks: Ranks) -> list[int]:
-    """All ranks; of very many those that are not live and those that come latest."""
+    """All ranks; of very many those that are not live, and those with the largest excess or lateness."""
     total = len(ranks.host)
     if total <= MAX_RANK_ROWS:
         return list(range(total))
 
     def badness(rank: int) -> tuple[bool, float]:
-        late = float(ranks.lateness_ms[rank])
+        excess = float(ranks.excess_ms[rank])
+        late = excess if known(excess) else float(ranks.lateness_ms[rank])
         return ranks.state[rank] != "live", late if known(late) else float("-inf")
 
     return sorted(sorted(range(total), key=badness, reverse=True)[:MAX_RANK_ROWS])

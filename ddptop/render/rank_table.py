@@ -45,6 +45,8 @@ def rank_figures(context: RenderContext) -> dict[str, Figure]:
         "loss": Figure(ranks.loss, loss),
         "ms/step": Figure(ranks.step_ms),
         "micro": Figure(ranks.micro_steps, count),
+        "excess": Figure(ranks.excess_ms),
+        "own": Figure(ranks.own_ms),
         "late": Figure(_by_clocks(context, ranks.lateness_ms)),
         BOUND: Figure(_by_clocks(context, ranks.bound_ms), _bound),
         "last%": Figure(_by_clocks(context, ranks.last_pct), _whole),
@@ -62,7 +64,7 @@ def rank_figures(context: RenderContext) -> dict[str, Figure]:
 def rank_columns(context: RenderContext) -> list[table.Column]:
     """The columns on the screen, in their order; the table drops those of the least weight until it fits."""
     ranks, figures = context.frame.ranks, rank_figures(context)
-    one_host = len(set(ranks.host)) <= 1
+    one_host, by_steps = len(set(ranks.host)) <= 1, context.by_steps
     last = max(0, len(ranks.state) - 1)
 
     def number(title: str, keep: int, role: Role = "text") -> table.Column:
@@ -77,9 +79,14 @@ def rank_columns(context: RenderContext) -> list[table.Column]:
         number("loss", 80),
         number("ms/step", 85),
         *([number("micro", 62, "dim")] if accumulates(context) else []),
-        number("late", 60),
-        *([number(BOUND, 59, "faint")] if np.isfinite(figures[BOUND].values).any() else []),
-        number("last%", 42),
+        *([number("excess", 63), number("own", 43)] if by_steps else []),
+        number("late", 37 if by_steps else 60),
+        *(
+            [number(BOUND, 36 if by_steps else 59, "faint")]
+            if np.isfinite(figures[BOUND].values).any()
+            else []
+        ),
+        number("last%", 35 if by_steps else 42),
         number("data", 58),
         number("fwd", 57),
         number("bwd", 56),
@@ -125,6 +132,7 @@ def plain_rank_columns(context: RenderContext, shown: Sequence[int]) -> list[tab
         number("transfer", 94),
         number("opt", 60),
         number("other", 50),
+        *([number("excess", 71)] if np.isfinite(figures["excess"].values[list(shown)]).any() else []),
         number("late", 70),
         *([number(BOUND, 69)] if np.isfinite(bounds).any() else []),
         number("last%", 40, "last %"),
@@ -212,7 +220,7 @@ def _whole(value: float | None) -> str:
 
 def _wait_or_transfer(context: RenderContext) -> Callable[[float | None], str]:
     """`~` in front of values of the clock-free fallback."""
-    if not context.frame.group.clock_free:
+    if not context.clock_free:
         return fixed
     return lambda value: f"~{fixed(value)}" if known(value) else UNKNOWN
 

@@ -156,6 +156,22 @@ class RankSummary:
     last_pct: float | None
     relative_score: float | None
     lost_records: int | None
+    own_ms: float | None = None
+    """Own time of every step; None, as below: a recording of 0.1.0, or the last gradient is unknown."""
+    excess_ms: float | None = None
+    """Own time - median over the other ranks of its process group."""
+    own_data_ms: float | None = None
+    """The phases without waiting."""
+    own_forward_ms: float | None = None
+    own_backward_ms: float | None = None
+    own_optimizer_ms: float | None = None
+    before_forward_ms: float | None = None
+    """What lies in none of the phases, by its place in the step."""
+    before_backward_ms: float | None = None
+    before_optimizer_ms: float | None = None
+    after_optimizer_ms: float | None = None
+    waited_ms: float | None = None
+    """Waited in collectives that are not DDP's."""
 
 
 @dataclass(frozen=True, slots=True)

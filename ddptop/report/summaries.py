@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 RANK_COLUMNS = (
     *("step_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms", "other_ms"),
     *("wait_ms", "exposed_wait_ms", "exposed_comm_ms", "lateness_ms", "bound_ms", "last_pct"),
+    *("own_ms", "excess_ms", "own_data_ms", "own_forward_ms", "own_backward_ms", "own_optimizer_ms"),
+    *("before_forward_ms", "before_backward_ms", "before_optimizer_ms", "after_optimizer_ms", "waited_ms"),
     "relative_score",
 )
 

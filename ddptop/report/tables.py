@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.render.numbers import UNKNOWN, clock, fixed, size
-from ddptop.render.phases import PARTS, PHASES, SHORT, step_parts
+from ddptop.render.phases import PARTS, SHORT, rank_parts
 from ddptop.render.table import measured, text_lines
 from ddptop.render.text import clean, fit_tail
 from ddptop.report.summaries import weighted
@@ -41,10 +41,12 @@ def rank_table(report: Report, width: int) -> list[str]:
     """The worst ranks: means over the run, in ms. The parts of the step add up to `ms/step`."""
     shown = worst_ranks(report)
     parts = _parts(shown)
+    by_steps = any(rank.excess_ms is not None for rank in shown)
     columns = [
         measured("rank", [str(rank.rank) for rank in shown], 99),
         measured("host", [_host(rank) for rank in shown], 20, right=False),
-        measured("late ms", [_with_bound(rank) for rank in shown], 90),
+        *([measured("excess ms", [fixed(rank.excess_ms) for rank in shown], 91)] if by_steps else []),
+        measured("late ms", [_with_bound(rank) for rank in shown], 60 if by_steps else 90),
         measured("ms/step", [fixed(rank.step_ms) for rank in shown], 89),
         *(
             measured(title, [fixed(float(ms)) for ms in row], 80 - at)
@@ -74,16 +76,16 @@ def _parts(ranks: Sequence[RankSummary]) -> Column:
         values = [getattr(rank, f"{name}_ms") for rank in ranks]
         return np.array([np.nan if value is None else value for value in values], np.float64)
 
-    phases = np.vstack([column(name) for name in PHASES])
-    return step_parts(column("step"), phases, column("exposed_comm"), column("exposed_wait"))[: len(PARTS)]
+    return rank_parts(column)[: len(PARTS)]
 
 
 def worst_ranks(report: Report) -> list[RankSummary]:
-    """The flagged ranks, the most costly first, then the others by lateness; at most MAX_RANKS."""
+    """The flagged ranks, the most costly first, then the others by excess or lateness; at most MAX_RANKS."""
     order = {straggler.rank: i for i, straggler in enumerate(report.stragglers)}
 
     def badness(rank: RankSummary) -> tuple[int, float, int]:
-        late = rank.lateness_ms if rank.lateness_ms is not None else float("-inf")
+        late = rank.lateness_ms if rank.excess_ms is None else rank.excess_ms
+        late = float("-inf") if late is None else late
         return order.get(rank.rank, len(order)), -late, rank.rank
 
     return sorted(report.ranks, key=badness)[:MAX_RANKS]

@@ -78,6 +78,13 @@ def ddptop(home: dict[str, str], tmp_path: Path) -> Callable[..., subprocess.Com
     return run
 
 
+OWN_COLUMNS = (
+    *("own_ms", "excess_ms", "own_data_ms", "own_forward_ms", "own_backward_ms", "own_optimizer_ms"),
+    *("before_forward_ms", "before_backward_ms", "before_optimizer_ms", "after_optimizer_ms", "waited_ms"),
+)
+"""Figures of every step, which a recording of 0.1.0 has not."""
+
+
 def _column(*values: float) -> np.ndarray:
     return np.array(values, dtype=np.float64)
 
@@ -86,6 +93,7 @@ def _column(*values: float) -> np.ndarray:
 def frame() -> Frame:
     """Two ranks on one host; rank 1 comes 20.3 ms late because of its data loading."""
     columns = {field.name: _column(0.0, 0.0) for field in dataclasses.fields(Ranks)}
+    columns |= dict.fromkeys(OWN_COLUMNS, _column(float("nan"), float("nan")))
     columns |= {
         "local_rank": _column(0, 1),
         "pid": _column(4311, 4312),

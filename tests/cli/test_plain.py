@@ -106,6 +106,17 @@ def test_before_any_rank_has_reported(frame: Frame) -> None:
     assert "slowest –" in watch_line(waiting)
 
 
+def test_figures_of_every_step_are_shown_where_they_are_known(frame: Frame) -> None:
+    assert "excess" not in picture(frame, 160)
+    own = {"own_ms": np.array([24.4, 44.7]), "excess_ms": np.array([-20.3, 20.3])}
+    table = rank_table(replace(frame, ranks=replace(frame.ranks, **own)), 160)
+    assert "excess" in table[0].split()
+    assert "20.3" in table[2].split()
+    assert "excess: own time less that of the other ranks" in table[3]
+    free = replace(frame, ranks=replace(frame.ranks, **own), group=replace(frame.group, clock_free=True))
+    assert "~" not in "".join(rank_table(free, 160)), "own times compare no clocks"
+
+
 def test_of_thousands_of_ranks_the_bad_ones_are_shown(frame: Frame) -> None:
     ranks = many_ranks(frame, 4096)
     ranks.lateness_ms[77] = 500.0

@@ -115,13 +115,43 @@ def straggler(world: int = 4) -> Frame:
             no_exposed_comm_ms=45.1,
             both_ms=24.9,
             wait_ms=20.1,
+            no_straggler_low_ms=26.3,
+            no_straggler_high_ms=27.0,
         ),
         ranks=late_ranks(world),
-        straggler=Straggler(1, "persistent", 20.3, 0.1, 20.2, 43.2, 96.0, "data", {"data": 20.2}),
+        straggler=Straggler(
+            1,
+            "persistent",
+            20.3,
+            0.1,
+            20.2,
+            43.2,
+            96.0,
+            "data",
+            {"data": 20.2},
+            place="data",
+            basis="every_step",
+        ),
         alerts=(Alert("straggler", "warning", 1, 11_902, NOW - 27, message),),
         events=(*frame.events, LoggedEvent(NOW - 27, "straggler", "warning", 1, 11_902, message)),
         history=history(slow_from=9_000),
     )
+
+
+def without_own_times(frame: Frame) -> Frame:
+    """As from a recording of 0.1.0: nothing is known of every step but its phases."""
+    blank = {name: np.full(len(frame.ranks.state), NAN) for name in OWN_COLUMNS}
+    history = replace(frame.history, own_backward_ms=np.full(len(frame.history.step), NAN))
+    group = replace(frame.group, no_straggler_low_ms=None, no_straggler_high_ms=None)
+    return replace(frame, group=group, ranks=replace(frame.ranks, **blank), history=history)
+
+
+def old() -> Frame:
+    """The straggler of a recording of 0.1.0: known from the arrivals of its buckets."""
+    frame = without_own_times(straggler())
+    late = frame.straggler
+    assert late is not None
+    return replace(frame, straggler=replace(late, place=None, basis="arrivals"))
 
 
 def stale() -> Frame:
@@ -156,8 +186,8 @@ def several() -> Frame:
 
 
 def clock_free() -> Frame:
-    """Two hosts whose clocks cannot tell the skew: nobody is named."""
-    frame = live()
+    """Two hosts whose clocks cannot tell the skew, and own times are unknown: no rank is flagged."""
+    frame = without_own_times(live())
     figures = replace(frame.group, clock_free=True, bound_ms=4.0, no_straggler_ms=None, both_ms=None)
     ranks = replace(frame.ranks, bound_ms=np.full(4, 4.0))
     return replace(frame, group=figures, ranks=ranks, run=replace(frame.run, nodes=2))
@@ -239,6 +269,7 @@ def nobody() -> Frame:
 
 CASES = {
     "live": live,
+    "old": old,
     "straggler": straggler,
     "stale": stale,
     "several": several,
@@ -249,6 +280,13 @@ CASES = {
     "unknowns": unknowns,
     "many": many,
 }
+
+
+OWN_COLUMNS = (
+    *("own_ms", "excess_ms", "own_data_ms", "own_forward_ms", "own_backward_ms", "own_optimizer_ms"),
+    *("before_forward_ms", "before_backward_ms", "before_optimizer_ms", "after_optimizer_ms", "waited_ms"),
+)
+"""Columns of `Ranks` that a recording of 0.1.0 has not."""
 
 
 def column(*values: float) -> Any:
@@ -317,7 +355,10 @@ def even_ranks(world: int) -> Ranks:
         joined=np.zeros(world),
         micro_steps=np.ones(world),
         own_ms=np.full(world, 23.5),
+        own_data_ms=flat(1.2),
+        own_forward_ms=flat(7.1),
         own_backward_ms=flat(10.9),
+        own_optimizer_ms=flat(2.9),
         excess_ms=wobble,
         before_forward_ms=np.full(world, 0.4),
         before_backward_ms=np.full(world, 0.3),
@@ -342,6 +383,7 @@ def late_ranks(world: int) -> Ranks:
         lateness_ms=np.where(late, 20.3, -0.1),
         last_pct=np.where(late, 96.0, 4.0 / max(1, world - 1)),
         relative_score=np.where(late, 0.57, 0.99),
+        own_data_ms=np.where(late, 21.4, ranks.own_data_ms),
         own_ms=np.where(late, 43.7, 23.5),
         excess_ms=np.where(late, 20.2, -0.1),
     )

@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 
 from ddptop.frames.frame import Frame, LoggedEvent
+from ddptop.frames.history import COLUMNS
 from ddptop.render.chart import Axis, Scale, holes, no_number, quantiles, thinned
+from ddptop.render.curves import stacked
+from ddptop.render.line import Piece
 from ddptop.tui.scene import ChartState, Place, Scene
 from ddptop.tui.views.charts import charts
 from tests.tui.drive import Sketch, Stage, on_stage, screen
-from tests.tui.fake import NOW, FakeSource, column, history, live
+from tests.tui.fake import NAN, NOW, FakeSource, column, history, live, straggler, without_own_times
+from tests.tui.pages import page, place_at
 from tests.tui.screens import check
 
 SIZES = {"80x24": (80, 24), "160x50": (160, 50), "50x24": (50, 24)}
@@ -23,12 +27,10 @@ def with_losses() -> Frame:
     frame, kept = live(), history(6000)
     time_s = kept.time_s + np.where(kept.step > 2500, 30.0, 0.0)  # a pause
     there = (kept.step < 4000) | (kept.step > 4900)  # records that were lost
-    columns = {
-        name: getattr(kept, name)[there] for name in ("step", "loss_mean", "loss_min", "loss_max", "step_ms")
-    }
+    columns = {name: getattr(kept, name)[there] for name in COLUMNS}
     columns["loss_mean"] = np.where(columns["step"] == 3000, np.nan, columns["loss_mean"])
-    waits = {name: getattr(kept, name)[there] for name in ("wait_ms", "transfer_ms", "busbw_gbps")}
-    found = replace(kept, time_s=time_s[there], **columns, **waits)
+    columns["time_s"] = time_s[there]
+    found = replace(kept, **columns)
     nan = LoggedEvent(frame.run.started_at + float(time_s[3500]), "nan", "critical", 1, 3500, "rank 1: NaN")
     return replace(frame, history=found, events=(*frame.events, nan))
 
@@ -140,3 +142,21 @@ def test_a_logarithmic_scale_is_labelled_with_values() -> None:
     scale = Scale.of_logs(column(-2.0, 1.0))
     assert (scale.label(scale.low), scale.label(scale.high)) == ("0.01", "10")
     assert Axis.over(column(0, NOW), 10, None).columns == 10
+
+
+def test_parts_lie_on_top_of_each_other_and_the_unknown_is_a_gap() -> None:
+    looks: list[Piece] = [("a", "data"), ("b", "wait")]
+    parts = np.array([[1.0, 2.0, NAN, 1.0], [3.0, 2.0, 1.0, 0.0]])
+    lines = [str(line) for line in stacked(parts, Scale(0.0, 4.0), 4, looks)]
+    assert lines == ["bb  ", "bb  ", "ba  ", "aa a"]
+    assert str(stacked(parts * 2, Scale(0.0, 4.0), 4, looks)[0]) == "ba  ", "cut at the top"
+
+
+def test_the_parts_of_the_step_over_time_take_the_place_of_waiting_where_they_are_known() -> None:
+    known, unknown = straggler(), without_own_times(straggler())
+    for frame, title in ((known, "ms by part"), (unknown, "waiting ")):
+        drawn = page(frame, place_at("overview"), (160, 50))
+        assert title in drawn
+        assert "unknown" not in drawn
+    assert "ms by part" not in page(known, place_at("overview"), (80, 24)), "no room"
+    assert page(known, place_at("overview"), (160, 50), plain=True).isascii()

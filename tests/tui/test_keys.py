@@ -25,9 +25,9 @@ def test_the_cursor_stays_on_its_rank_when_the_order_changes() -> None:
         await stage.text()
         assert _cursor(await stage.press("down", "down")) == 2
         sorted_screen = await stage.press(*["greater_than_sign"] * 7)
-        assert stage.app.place.sort == "late"
+        assert stage.app.place.sort == "excess"
         assert _cursor(sorted_screen) == 2
-        assert _ranks(sorted_screen)[0] == 1, "the latest rank comes first"
+        assert _ranks(sorted_screen)[0] == 1, "the slowest rank comes first"
 
     on_stage(FakeSource(straggler()), (120, 30), act)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ddptop.render import numbers
 from ddptop.render.chart import Axis, Scale, binned, joined, ladder
 from ddptop.render.line import Line, gather, highlight, rule
-from ddptop.render.phases import PARTS, Breakdown, step_parts
+from ddptop.render.phases import PARTS, PHASES, Breakdown, own_parts, rank_parts, step_parts
 from ddptop.render.rank_table import without_domain
 from ddptop.render.text import ASCII, cells, clean, fit, fit_tail, to_ascii, wrap
 from ddptop.tui.scene import Scroll
@@ -87,7 +87,7 @@ def test_wrap_and_gather() -> None:
 
 def test_bars_share_one_scale_and_the_slowest_fills_it() -> None:
     ranks = even_ranks(2)
-    slow = replace(ranks, data_ms=column(1.2, 27.8), step_ms=column(26.6, 53.2))
+    slow = replace(ranks, own_data_ms=column(1.2, 27.8), step_ms=column(26.6, 53.2))
     breakdown = Breakdown(slow)
     assert breakdown.full_ms == 53.2
     assert breakdown.bar(1, 53, False).width == 53
@@ -96,7 +96,7 @@ def test_bars_share_one_scale_and_the_slowest_fills_it() -> None:
 
 def test_bar_of_the_late_rank_is_work_and_of_the_others_waiting() -> None:
     breakdown = Breakdown(late_ranks(2))
-    assert str(breakdown.bar(0, 47, True)) == "d" + "F" * 7 + "B" * 11 + "." * 21 + "~~~" + "oo" + "xx"
+    assert str(breakdown.bar(0, 47, True)) == "d" + "F" * 7 + "B" * 11 + "." * 21 + "~~~" + "ooo" + "x"
     assert str(breakdown.bar(1, 47, True)).count("d") == 21
     assert "." not in str(breakdown.bar(1, 47, True))
 
@@ -123,7 +123,7 @@ def test_the_parts_of_a_step_add_up_to_it(step: float, phases: list[float], bare
 
 
 def test_time_that_no_known_phase_holds_is_marked() -> None:
-    ranks = replace(even_ranks(1), optimizer_ms=column(NAN))
+    ranks = replace(even_ranks(1), optimizer_ms=column(NAN), own_optimizer_ms=column(NAN))
     assert str(Breakdown(ranks).bar(0, 53, True)).endswith("??????")
     assert len({part.glyph for part in PARTS}) == len({part.plain for part in PARTS}) == len(PARTS)
 
@@ -212,3 +212,40 @@ def test_spots_move_with_their_text_and_are_cut_with_it() -> None:
 )
 def test_a_domain_is_left_out_where_hosts_stay_apart(hosts: tuple[str, ...], short: tuple[str, ...]) -> None:
     assert without_domain(hosts) == short
+
+
+def test_parts_from_every_step_add_up_and_the_rest_is_waiting() -> None:
+    """Own time by phase, transfer, and what was waited: in all-reduces or in a barrier of the script's."""
+    ranks = late_ranks(4)
+    parts = rank_parts(lambda name: getattr(ranks, f"{name}_ms"))
+    by_name = dict(zip([*(part.name for part in PARTS), "unknown"], parts, strict=True))
+    assert parts.sum(axis=0) == pytest.approx(46.8)
+    assert by_name["data"].tolist() == ranks.own_data_ms.tolist()
+    assert by_name["backward"].tolist() == ranks.own_backward_ms.tolist()
+    assert by_name["other"] == pytest.approx(1.1)
+    assert by_name["transfer"] == pytest.approx(ranks.exposed_comm_ms - ranks.exposed_wait_ms)
+    assert by_name["wait"][1] < 0.2 < 19.8 < by_name["wait"][0]
+    barrier = replace(
+        ranks, other_ms=ranks.other_ms + 5.0, waited_ms=np.full(4, 5.0), step_ms=np.full(4, 51.8)
+    )
+    held = rank_parts(lambda name: getattr(barrier, f"{name}_ms"))
+    assert held[3] == pytest.approx(by_name["wait"] + 5.0), "waiting in other collectives is no other time"
+    assert held[6] == pytest.approx(by_name["other"])
+
+
+def test_parts_longer_than_the_step_are_scaled_to_it() -> None:
+    work, between = column(20, 5, 5, 5)[:, None], column(1, 1, 1, 1)[:, None]
+    parts = own_parts(column(30), work, between, column(1))
+    assert parts.sum(axis=0) == pytest.approx(30.0)
+    assert parts[:, 0] == pytest.approx([15, 3.75, 3.75, 0, 0.75, 3.75, 3, 0])
+
+
+def test_ranks_whose_own_time_is_unknown_are_drawn_from_bucket_detail() -> None:
+    ranks = late_ranks(2)
+    partly = replace(ranks, own_backward_ms=column(10.9, NAN))
+    parts = rank_parts(lambda name: getattr(partly, f"{name}_ms"))
+    phases = np.vstack([getattr(ranks, f"{name}_ms") for name in PHASES])
+    sampled = step_parts(ranks.step_ms, phases, ranks.exposed_comm_ms, ranks.exposed_wait_ms)
+    assert parts[:, 1].tolist() == sampled[:, 1].tolist()
+    assert parts[2, 0] == 10.9
+    assert parts.sum(axis=0) == pytest.approx(46.8)

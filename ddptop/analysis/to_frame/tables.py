@@ -94,7 +94,7 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
         cpu_pct=narrow(each(lambda r: r.cpu_pct)),
         joined=narrow(each(lambda r: r.joined if r.hello else None)),
         micro_steps=narrow(each(lambda r: r.micro_steps)),
-        own_backward_ms=narrow(every.get("backward", unknown)),
+        **{f"own_{name}_ms": narrow(every.get(name, unknown)) for name in PHASES[:4]},
         **{f"{name}_ms": narrow(every.get(name, unknown)) for name in OWN_FIGURES},
     )
 

@@ -13,9 +13,10 @@ import numpy as np
 from ddptop.frames.columns import median
 from ddptop.render.chart import Axis, Mark, Scale, binned, joined, no_number, quantiles
 from ddptop.render.chart import cells as marked_cells
-from ddptop.render.curves import Canvas, area, rows
-from ddptop.render.line import Line, Role, beside, gather
+from ddptop.render.curves import Canvas, area, rows, stacked
+from ddptop.render.line import Line, Piece, Role, beside, gather
 from ddptop.render.numbers import clock, count, fixed, known, loss
+from ddptop.render.phases import PARTS, SHORT
 from ddptop.render.text import cells
 from ddptop.tui.scene import Plot, Scene
 
@@ -67,6 +68,8 @@ class Curve:
     """The median of every bin, and faintly behind it up to the 95th percentile; else the mean."""
     filled: bool = False
     """An area in blocks."""
+    stack: Column | None = None
+    """(parts of `STACK`, points) ms: `main` divided into parts, drawn on top of each other."""
     read: Callable[[int], str] | None = None
     """The value of a point in words, for the crosshair."""
 
@@ -90,7 +93,7 @@ def chart(
             values = np.where(values > 0, np.log10(values), np.nan)
     if not len(curve.x) or not np.isfinite(values).any():
         return [gather(curve.title[:1], width), Line("  nothing to draw yet", "faint")], None
-    across = 1 if ascii_only or curve.filled else 2
+    across = 1 if ascii_only or curve.filled or curve.stack is not None else 2
     drawn = _Drawn.of(curve, values, width, across)
     axis, gutter = drawn.axis, drawn.gutter
     pictures = drawn.picture(curve, height - 1, across, ascii_only)
@@ -123,6 +126,7 @@ class _Drawn:
     main: Column
     high: Column | None
     behind: Column | None
+    stack: Column | None
 
     @classmethod
     def of(cls, curve: Curve, values: Column, width: int, across: int) -> _Drawn:
@@ -145,10 +149,15 @@ class _Drawn:
             if needed <= gutter:
                 break
             gutter = needed
-        return cls(axis, scale, gutter, main, high, behind)
+        stack = None
+        if curve.stack is not None:
+            stack = np.stack([joined(binned(part, edges, "mean")) for part in curve.stack])
+        return cls(axis, scale, gutter, main, high, behind, stack)
 
     def picture(self, curve: Curve, height: int, across: int, ascii_only: bool) -> list[Line]:
         """`height` lines."""
+        if self.stack is not None:
+            return stacked(self.stack, self.scale, height, looks(ascii_only))
         if curve.filled:
             return area(joined(self.main), self.scale, height, curve.role, ascii_only)
         behind = None
@@ -227,6 +236,25 @@ def _reading(curve: Curve, cross: Cross, axis: Axis, column: int, cell_s: float)
 
 __all__ = ["RECENT_S", "TWO_ABREAST", "Curve", "chart", "charts"]
 
+STACK = {
+    "data": "data_ms",
+    "forward": "forward_ms",
+    "backward": "own_backward_ms",
+    "optimizer": "optimizer_ms",
+    "other": "other_ms",
+    "transfer": "transfer_ms",
+    "wait": "wait_ms",
+}
+"""Parts of the step over time, from the bottom up, and their columns of the history: waiting is on top, so
+that what is left without it is seen."""
+
+
+def looks(ascii_only: bool) -> list[Piece]:
+    """Sign and role of each part in STACK."""
+    parts = {part.name: (part.plain if ascii_only else part.glyph, part.role) for part in PARTS}
+    return [parts[name] for name in STACK]
+
+
 RECENT_S = 300.0
 """What the charts of times look back on: long enough to see a change, short enough to see it now."""
 
@@ -278,9 +306,6 @@ def _curves(scene: Scene) -> list[Curve]:
     steps = [_title("step ms", fixed(group.step_ms_p50)), Line("━ p50", "forward")]
     steps += [Line(f"┄ p95 {fixed(group.step_ms_p95)}", "faint"), recent]
     steps += [Line(f"peak {fixed(_peak(x, history.step_ms))}", "faint")]
-    share = _waiting(history)
-    waits = [_title("waiting", fixed(_newest(share), 1, "%")).add(" of step", "dim")]
-    waits.append(Line("(mean over ranks, ", "faint").extend(recent).add(")", "faint"))
     speed = [_title("busbw GB/s", fixed(group.busbw_gbps, 2)), recent]
 
     return [
@@ -289,15 +314,35 @@ def _curves(scene: Scene) -> list[Curve]:
             steps, x, history.step_ms, "forward", span_s=RECENT_S, zero=True, step=history.step, band=True,
             read=lambda at: fixed(history.step_ms[at], 1, " ms"),
         ),
-        Curve(
-            waits, x, share, "wait", span_s=RECENT_S, zero=True, step=history.step, filled=True,
-            reach=SHARE_REACH, read=lambda at: fixed(share[at], 1, "%"),
-        ),
+        _parts(scene, recent),
         Curve(
             speed, x, history.busbw_gbps, "transfer", span_s=RECENT_S, zero=True, step=history.step,
             read=lambda at: fixed(history.busbw_gbps[at], 2, " GB/s"),
         ),
     ]  # fmt: skip
+
+
+def _parts(scene: Scene, recent: Line) -> Curve:
+    """The parts of the step over time, where they are known of every step; else the share of waiting."""
+    history, x = scene.frame.history, scene.frame.history.time_s
+    stack = np.stack([getattr(history, name) for name in STACK.values()])
+    whole = stack.sum(axis=0)
+    share = _waiting(history)
+    if not np.isfinite(whole[-NEWEST:]).any():
+        waits = [_title("waiting", fixed(_newest(share), 1, "%")).add(" of step", "dim")]
+        waits.append(Line("(mean over ranks, ", "faint").extend(recent).add(")", "faint"))
+        return Curve(
+            waits, x, share, "wait", span_s=RECENT_S, zero=True, step=history.step, filled=True,
+            reach=SHARE_REACH, read=lambda at: fixed(share[at], 1, "%"),
+        )  # fmt: skip
+    title, signs = [Line("ms by part", "dim")], dict(zip(STACK, looks(scene.ascii_only), strict=True))
+    for name in ("wait", "backward", "forward", "data", "transfer", "optimizer", "other"):
+        usual = fixed(_newest(getattr(history, STACK[name])))
+        title.append(Line(*signs[name]).add(f" {SHORT.get(name, name)} ", "dim").add(usual, "strong"))
+    return Curve(
+        [*title, recent], x, whole, "text", span_s=RECENT_S, zero=True, step=history.step, stack=stack,
+        read=lambda at: f"{fixed(whole[at], 1, ' ms')}, waiting {fixed(share[at], 0, '%')}",
+    )  # fmt: skip
 
 
 def _loss(scene: Scene) -> Curve:

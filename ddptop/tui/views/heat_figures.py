@@ -100,7 +100,8 @@ def least_range(figure: str, usual: float | None, frame: Frame) -> float:
 def title(figure: str, frame: Frame) -> str:
     """`data ms`, `~waiting ms`."""
     metric = METRICS[figure]
-    sign = "~" if metric.free and frame.group.clock_free else ""
+    by_steps = np.isfinite(frame.ranks.excess_ms).any()
+    sign = "~" if metric.free and frame.group.clock_free and not by_steps else ""
     return f"{sign}{metric.title or figure} {metric.unit}".rstrip()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.phrases import death_phrase
+from ddptop.frames.phrases import SHORT_PLACES, death_phrase
 from ddptop.render import table
 from ddptop.render.evidence import position_lines
 from ddptop.render.line import Line, beside, gather, rule
@@ -87,6 +87,9 @@ def _short(value: float | None) -> str:
 LONG = 60
 """Cells that are enough for a state in full."""
 
+PLACES_FROM = 36
+"""Lines of the page from which four of them are for the places of other."""
+
 PART_BAR = 40
 """Most cells of a bar: its figure is beside it."""
 
@@ -98,7 +101,7 @@ def rank_page(scene: Scene, width: int, height: int) -> Page:
         return Page([rule(width, f"rank {rank}"), Line("  this rank has not reported yet", "dim")])
     lines = [rule(width, f"rank {rank}"), *_facts(scene, rank, width), *rank_extras(scene, rank, width)]
     lines += _position(scene, rank, width, height - len(lines))
-    lines += _phases(scene, rank, width)[: max(0, height - len(lines))]
+    lines += _phases(scene, rank, width, places=height >= PLACES_FROM)[: max(0, height - len(lines))]
     room = height - len(lines) - 1
     focus = scene.frame.focus
     if focus is None or focus.rank != rank:
@@ -148,12 +151,20 @@ def _facts(scene: Scene, rank: int, width: int) -> list[Line]:
         Line("memory ", "dim").add(size(ranks.rss_bytes[rank])),
         Line("cpu ", "dim").add(fixed(ranks.cpu_pct[rank], 0, "%")),
     ]
-    split = [Line("collectives ", "dim").add(_collectives(scene, rank))]
+    own, split = _own(scene, rank), [Line("collectives ", "dim").add(_collectives(scene, rank))]
     if width >= LONG:
-        rows = [first, [*second, late], [*third, often], split + scores]
+        rows = [first, [*second, late], [*third, often], [*own, *scores, *split] if own else split + scores]
     else:
-        rows = [first, second, [late, often], third, split]
+        rows = [first, second, [late, often], third, own + split]
     return [gather(parts, width) for parts in rows]
+
+
+def _own(scene: Scene, rank: int) -> list[Line]:
+    """`own time 43.7 ms, excess 20.2`; nothing where it is not known."""
+    own, excess = (float(column[rank]) for column in (scene.frame.ranks.own_ms, scene.frame.ranks.excess_ms))
+    if not known(excess):
+        return []
+    return [Line("own time ", "dim").add(fixed(own, 1, " ms")).add(", excess ", "dim").add(fixed(excess))]
 
 
 def _late(scene: Scene, rank: int) -> str:
@@ -190,7 +201,8 @@ def _position(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
     return lines[:most]
 
 
-def _phases(scene: Scene, rank: int, width: int) -> list[Line]:
+def _phases(scene: Scene, rank: int, width: int, *, places: bool) -> list[Line]:
+    """A line and a bar for each part of the step; `places`: also where in the step its other time lies."""
     parts, full = scene.breakdown.ms, scene.breakdown.full_ms
     lines = [Line(f"{'ms, median of 100 steps':<24}{'rank':>9}{'group':>9}", "dim").cut(width)]
     bar = min(PART_BAR, width - 46)
@@ -204,6 +216,18 @@ def _phases(scene: Scene, rank: int, width: int) -> list[Line]:
         if bar > 4 and full and known(mine):
             line.add("  ┃", "rule").add(sign * round(mine / full * bar), part.role)
         lines.append(line.cut(width))
+    return lines + (_places(scene, rank, width) if places else [])
+
+
+def _places(scene: Scene, rank: int, width: int) -> list[Line]:
+    """What other consists of, by its place in the step; nothing where that is not known."""
+    lines = []
+    for place, name in SHORT_PLACES.items():
+        column: Column = getattr(scene.frame.ranks, f"{place}_ms")
+        finite = column[np.isfinite(column)]
+        if len(finite):
+            line = Line(f"    {name:<20}", "dim").add(f"{fixed(float(column[rank])):>9}")
+            lines.append(line.add(f"{fixed(float(np.median(finite))):>9}", "dim").cut(width))
     return lines
 
 
@@ -232,12 +256,14 @@ def _steps(focus: RankSteps, width: int, height: int) -> list[Line]:
         return []
     known_parts = np.isfinite(focus.wait_ms) & np.isfinite(focus.transfer_ms)
     compute = np.where(known_parts, focus.backward_ms - focus.wait_ms - focus.transfer_ms, focus.backward_ms)
+    by_steps = bool(np.isfinite(focus.excess_ms).any())
     newest = range(len(focus.step) - 1, max(-1, len(focus.step) - height), -1)
     figures: list[tuple[str, Column, int, int]] = [
         ("ms", focus.step_ms, 1, 95), ("data", focus.data_ms, 1, 90), ("fwd", focus.forward_ms, 1, 85),
         ("bwd", compute, 1, 80), ("wait", focus.wait_ms, 1, 75), ("transfer", focus.transfer_ms, 1, 70),
         ("opt", focus.optimizer_ms, 1, 60), ("other", focus.other_ms, 1, 50),
-        ("late", focus.lateness_ms, 1, 65),
+        *([("excess", focus.excess_ms, 1, 66)] if by_steps else []),
+        ("late", focus.lateness_ms, 1, 45 if by_steps else 65),
     ]  # fmt: skip
     columns = [table.measured("step", [count(focus.step[at]) for at in newest], 99)]
     columns.append(table.measured("loss", [loss(focus.loss[at]) for at in newest], 92))

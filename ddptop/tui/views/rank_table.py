@@ -27,6 +27,8 @@ SORTS: dict[str, tuple[str, bool]] = {
     "step": ("step", False),
     "loss": ("loss", True),
     "ms/step": ("step_ms", True),
+    "excess": ("excess_ms", True),
+    "own": ("own_ms", True),
     "late": ("lateness_ms", True),
     "last%": ("last_pct", True),
     **{SHORT.get(part.name, part.name): (part.name, True) for part in PARTS},
@@ -210,7 +212,7 @@ def tally(scene: Scene, rows: RankRows) -> str:
         words.append(f"filter {scene.clean(place.filter)!r}")
     if frame.run.nodes > 1:
         words.append(counted(frame.run.nodes, "node"))
-    if frame.group.clock_free:
+    if scene.clock_free:
         words.append("~ clock-free")
     if frame.lost_records:
         words.append(f"{counted(frame.lost_records, 'record')} lost")

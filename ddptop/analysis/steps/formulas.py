@@ -7,6 +7,7 @@ are those of METRICS.md.
 
 from __future__ import annotations
 
+from math import comb
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -214,7 +215,15 @@ SURE_FEW = 15.0
 
 
 def certainty(values: Column) -> float:
-    """Mean divided by standard error of a time series, reduced where it has few steps (SURE_FEW).
+    """Mean divided by standard error of a time series (`standard_error`)."""
+    average, error = standard_error(values)
+    if error > 0:
+        return average / error
+    return float(np.sign(average)) * np.inf if error == 0 and average else 0.0
+
+
+def standard_error(values: Column) -> tuple[float, float]:
+    """Mean and standard error of a time series, enlarged where it has few steps (SURE_FEW); NaN: too few.
 
     With correlation r between neighbours, n steps count as n (1 - r) / (1 + r) independent ones (Bartlett). r
     is corrected for its bias with few steps (Kendall). Outliers are clipped at two interquartile ranges
@@ -222,15 +231,21 @@ def certainty(values: Column) -> float:
     """
     values = values[~np.isnan(values)].astype(np.float64)
     if len(values) < 2:
-        return 0.0
+        return float("nan"), float("nan")
     low, high = (float(quantile(values, share)) for share in (0.25, 0.75))
     values = np.clip(values, low - 2 * (high - low), high + 2 * (high - low))
     average = float(values.mean())
     around = values - average
     variance = float(np.mean(around**2))
     if variance <= 0:
-        return float(np.sign(average)) * np.inf if average else 0.0
+        return average, 0.0
     r = float(np.mean(around[1:] * around[:-1])) / variance
     r = min(max(r + (1 + 4 * r) / len(values), 0.0), 0.99)
     independent = len(values) * (1 - r) / (1 + r)
-    return average / float(np.sqrt(variance / independent)) / (1 + SURE_FEW / independent)
+    return average, float(np.sqrt(variance / independent)) * (1 + SURE_FEW / independent)
+
+
+def by_chance(count: int, steps: int, ranks: int) -> float:
+    """Probability that any of so many equally fast ranks comes last in `count` or more of the steps."""
+    p = 1 / ranks
+    return ranks * sum(comb(steps, k) * p**k * (1 - p) ** (steps - k) for k in range(count, steps + 1))

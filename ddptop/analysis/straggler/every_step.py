@@ -1,0 +1,313 @@
+"""The rules that flag a straggler from every step's own times: pure functions over arrays.
+
+Own time is what a rank spends in a step outside waiting for others; its excess is how much longer that is
+than the median of the other ranks of its process group (METRICS.md). Both are durations, so no clocks are
+compared. `excess` is (ranks, n) and `wall`, the median step over ranks, (n,), both in ms, oldest step first,
+NaN where unknown. Ranks are indices in the arrays.
+
+Persistent: one rank, or several together, have an excess in most steps since it began. Intermittent: one rank
+has the large excesses to itself. Rotating: in most steps one rank is late, but not always the same one. What
+scatter without any of these costs is in `cost.py`: a figure, not a flag.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ddptop.analysis.steps import formulas
+from ddptop.frames.columns import median
+
+if TYPE_CHECKING:
+    from ddptop.frames.columns import Column, Indices, Mask
+
+EVERY = 8
+"""The rules are evaluated after the steps whose number is one less than a multiple of this: 24 steps of a
+delay are then complete within 32. This depends on step numbers alone, so that a replay from any position
+evaluates at the same steps."""
+
+FLAG_MS, FLAG_SHARE = 0.3, 0.03
+"""Least median excess of a flagged rank, in ms and as a share of the median step. Less is not worth the work,
+and equal processes on one machine differ by up to 2 % for minutes (seen on two cores)."""
+
+LOW, LOW_SHARE = 0.2, 0.5
+"""The 20th percentile of the excess must be at least half of its median. Of a delay it is 0.9 of it, beside a
+busy machine 0.6; of noise around 0 it is negative, of random delays (exponential) 0.3."""
+
+ERRORS = 6.0
+"""Standard errors by which the excess must be above 0 (`formulas.certainty`). In half an hour of steps of
+10 ms the rules are evaluated 22,500 times: chance alone reaches 4.2 errors once, and load on a machine comes
+and goes more slowly than neighbouring steps show."""
+
+STEPS_NEEDED = ((0.4, 24), (0.15, 40), (0.07, 72), (0.0, 100))
+"""(least excess as a share of the step, steps since it began that are needed): the smaller a delay, the more
+like it are seconds of load on one core. A delay of twice the step is 0.67 of the longer step, one of 3 ms in
+steps of 10 ms 0.23, one of 1 ms 0.09."""
+
+NEWEST = 24
+"""Newest steps in which a rank must already have been late to be considered: the least of STEPS_NEEDED."""
+
+CANDIDATES = 16
+"""Ranks considered, those of largest excess first: whether one of 4096 ranks is late is cheap to rule out."""
+
+LEVEL_STEPS = 16
+"""Newest steps whose median is the present excess."""
+
+TOGETHER_SHARE = 0.5
+"""Ranks are stragglers together when the excess of each is this share of the largest one."""
+
+KEEP_SHARE, KEEP_STEPS = 0.3, 80
+"""A flagged rank stays flagged while the median excess of the newest KEEP_STEPS is this share of the one that
+it was flagged with, and half of what flagging takes: the flag of a small delay must not flicker with noise.
+After the end of a delay the median falls below that within 56 steps."""
+
+OVER_SHARE, OVER_STEPS = 0.5, 32
+"""It is cleared as soon as the newest OVER_STEPS show, by OVER_ERRORS, less than this share: a large delay is
+over after 20 steps."""
+
+OVER_ERRORS = 3.0
+
+
+class Late(NamedTuple):
+    """Ranks that are late, and since when."""
+
+    ranks: tuple[int, ...]
+    """The one with the largest excess first."""
+    first: int
+    """Index of the first step in which the first of them was late."""
+    excess_ms: float
+    """Median excess of the first of them since then; of a pattern, over its late steps."""
+
+
+def onset(over: Column) -> int:
+    """Index of the step since which the excess is as large as now; n: it is not positive now.
+
+    `over`: (n,) excess of one rank. The result maximizes the sum, from it to the end, of the excess minus
+    half the present excess, which is clipped to it (CUSUM): single steps that do not fit change nothing.
+    """
+    level = float(median(over[-LEVEL_STEPS:]))
+    if not level > 0:
+        return len(over)
+    above = np.clip(np.nan_to_num(over), 0.0, level) - level / 2
+    return len(over) - 1 - int(np.cumsum(above[::-1]).argmax())
+
+
+def persistent(excess: Column, wall: Column) -> Late | None:
+    """The ranks with an excess in most steps since it began, in enough steps and far above its error."""
+    found: dict[int, tuple[int, float]] = {}
+    for rank in _candidates(excess, wall).tolist():
+        first = onset(excess[rank])
+        if (level := lasting(excess[rank, first:], wall[first:])) is not None:
+            found[rank] = (first, level)
+    if not found:
+        return None
+    ranks = sorted(found, key=lambda rank: -found[rank][1])
+    least = TOGETHER_SHARE * found[ranks[0]][1]
+    together = [rank for rank in ranks if found[rank][1] >= least]
+    if 2 * len(together) > len(excess):
+        together = ranks[:1]
+    return Late(tuple(together), *found[ranks[0]])
+
+
+def _candidates(excess: Column, wall: Column) -> Indices:
+    """Ranks whose excess is positive in most of the NEWEST steps, at most CANDIDATES of them."""
+    newest, step = excess[:, -NEWEST:], float(median(wall[-NEWEST:]))
+    if newest.shape[1] < NEWEST:
+        return np.arange(0)
+    least = max(FLAG_MS, FLAG_SHARE * step)
+    often = np.flatnonzero((newest > LOW_SHARE * least).sum(axis=1) >= (1 - LOW - 0.1) * NEWEST)
+    if len(often) <= CANDIDATES:
+        return often
+    return np.asarray(often[np.argsort(-median(newest[often]), kind="stable")[:CANDIDATES]])
+
+
+def lasting(over: Column, wall: Column) -> float | None:
+    """Median of the excess (n,) if it lasts through these steps and exceeds its error; None: it does not.
+
+    Both halves of the steps must show it: a window that happens to begin in a busy second does not.
+    """
+    over = over[~np.isnan(over)]
+    steps = len(over)
+    if steps < STEPS_NEEDED[0][1]:
+        return None
+    level, step = float(np.median(over)), float(median(wall))
+    if level < max(FLAG_MS, FLAG_SHARE * step):
+        return None
+    if steps < next(needed for share, needed in STEPS_NEEDED if level >= share * step):
+        return None
+    for part in (over, over[: steps // 2], over[steps // 2 :]):
+        if float(formulas.quantile(part, LOW)) < LOW_SHARE * level:
+            return None
+    return level if formulas.certainty(over) >= ERRORS else None
+
+
+def still_late(over: Column, wall: Column, level_ms: float) -> bool:
+    """Whether a rank flagged with a median excess of `level_ms` stays flagged. `over`: (n,) its excess."""
+    kept, newest = over[-KEEP_STEPS:], over[-OVER_STEPS:]
+    step = float(median(wall[-KEEP_STEPS:]))
+    least = max(KEEP_SHARE * level_ms, 0.5 * max(FLAG_MS, FLAG_SHARE * step))
+    if not float(median(kept)) >= least:
+        return False
+    now, error = float(median(newest)), error_of_median(newest)
+    return not now + OVER_ERRORS * error < OVER_SHARE * level_ms
+
+
+def error_of_median(values: Column) -> float:
+    """Standard error of the median of a time series, in its unit: 1.25 times that of the mean, as of a normal
+    distribution (`formulas.standard_error`)."""
+    return 1.25 * formulas.standard_error(values)[1]
+
+
+LARGE_MS, LARGE_SHARE, LARGE_NOISE = 1.0, 0.5, 3.0
+"""A large excess is more than this: in ms, as a share of the median step, and as a multiple of the 95th
+percentile of another rank's excess."""
+
+OUTSTANDING = 6.0
+"""The median large excess must be this multiple of the 95th percentile of every other rank's: on two busy
+cores one of two healthy ranks had most of the large ones for some 200 steps once in 3,000 steps, of up to 4.6
+times (18,000 steps at a load of 10); a step in twenty late by 20 ms in steps of 13 ms has 8 to 15."""
+
+HALF = 0.5
+"""A rank's occurrences are its excesses of more than half of its median large one: a fault has them alike."""
+
+APART = 4
+"""Late steps within this many steps count as one occurrence: a busy machine stays busy for some steps."""
+
+FEWEST = 6
+"""Least occurrences: with one step in twenty late they take 120 steps. By chance one of two ranks has six of
+six once in 32 times, but noise has hardly six that are outstanding."""
+
+TIMES = 6
+"""A rank has the large excesses to itself when it has this many times as many occurrences as any other."""
+
+WORTH = 0.03
+"""Least part of the time that its occurrences take."""
+
+NOW_AND_THEN = 0.5
+"""Largest share of late steps since the first: what is late in most steps is no pattern."""
+
+FRESH = 56
+"""Steps without an occurrence after which the pattern is over."""
+
+LEAST_STEPS = 64
+"""Least steps in which patterns are searched."""
+
+RIVALS = 64
+"""Ranks with which the one of most large excesses is compared: those that have most of them."""
+
+
+def intermittent(excess: Column, wall: Column) -> Late | None:
+    """The rank that has the large excesses to itself, spread over the steps since the first of them."""
+    if len(wall) < LEAST_STEPS or len(excess) < 2:
+        return None
+    least, worth = max(LARGE_MS, LARGE_SHARE * float(median(wall))), WORTH * float(np.nansum(wall))
+    time_ms = np.where(excess > least, excess, 0.0).sum(axis=1)
+    rank = int(time_ms.argmax())
+    if time_ms[rank] < worth:
+        return None
+    time_ms[rank] = -1.0
+    others = excess[np.argsort(-time_ms, kind="stable")[: min(RIVALS, len(excess) - 1)]]
+    noise = float(np.fmax.reduce(formulas.quantile(np.clip(others, 0.0, None), 0.95)))
+    large = excess[rank][excess[rank] > max(least, LARGE_NOISE * noise)]
+    if len(large) < FEWEST or float(np.median(large)) < OUTSTANDING * noise:
+        return None
+    least = HALF * float(np.median(large))
+    late = excess[rank] > least
+    mine = occurrences(late)
+    if len(mine) < FEWEST or len(wall) - mine[-1] > FRESH or not _spread(mine, len(wall)):
+        return None
+    if excess[rank, late].sum() < worth or late[mine[0] :].mean() > NOW_AND_THEN:
+        return None
+    over = others > least
+    rivals = over[over.sum(axis=1) * TIMES > len(mine)]  # the others have too few late steps
+    if any(len(occurrences(rival)) * TIMES > len(mine) for rival in rivals):
+        return None
+    return Late((rank,), int(mine[0]), float(np.median(excess[rank, late])))
+
+
+def occurrences(late: Mask) -> Indices:
+    """Indices of the late steps (n,) that begin an occurrence: neither right after another late step nor
+    within APART steps of the begin of the last occurrence."""
+    begins: list[int] = []
+    previous = counted = -APART
+    for at in np.flatnonzero(late).tolist():
+        if at - previous > 1 and at - counted >= APART:
+            begins.append(at)
+            counted = at
+        previous = at
+    return np.array(begins, np.int64)
+
+
+def _spread(begins: Indices, steps: int) -> bool:
+    """Whether the occurrences lie in three of four quarters of the steps since the first."""
+    quarter = (begins - begins[0]) * 4 // max(1, steps - int(begins[0]))
+    return len(np.unique(quarter)) >= 3
+
+
+ROTATING_STEPS = 80
+"""Newest steps in which a rotating straggler is searched."""
+
+ROTATING_SHARE = 0.1
+"""Least excess of the late rank of a step, as a share of the median step: on a busy machine scheduling makes
+one of two ranks late by up to 7 % in most steps (seen on two cores)."""
+
+STEADY = 0.5
+"""The 10th percentile of the steps' largest excesses must be this share of the 80th: of normal noise it is
+0.1, of exponential noise 0.07, of a delay with noise of a third of it 0.5."""
+
+MOST = 0.8
+"""Largest share of the steps in which one rank is the late one."""
+
+
+def rotating(excess: Column, wall: Column) -> Late | None:
+    """The ranks of which one is late in most steps, by a similar time, but not always the same one."""
+    if len(wall) < ROTATING_STEPS or len(excess) < 2:
+        return None
+    excess, step = excess[:, -ROTATING_STEPS:], float(median(wall[-ROTATING_STEPS:]))
+    gain = outstanding(excess)
+    low, middle, high = (float(formulas.quantile(gain, share)) for share in (0.1, 0.5, 0.8))
+    if not middle >= max(FLAG_MS, ROTATING_SHARE * step) or not low >= STEADY * high:
+        return None
+    last = np.where(np.isnan(excess), -np.inf, excess).argmax(axis=0)
+    counts = np.bincount(last, minlength=len(excess))
+    part = max(2.0, len(last) / (2 * len(counts)))  # half of the share of each if all ranks took turns
+    order = [int(rank) for rank in np.argsort(-counts, kind="stable") if counts[rank] >= part]
+    if len(order) < 2 or counts.max() > MOST * len(last) or formulas.certainty(gain) < ERRORS:
+        return None
+    return Late(tuple(order), len(wall) - ROTATING_STEPS, middle)
+
+
+def outstanding(excess: Column) -> Column:
+    """(n,) by how much the largest excess of a step stands out: above the second largest, or above 0."""
+    if len(excess) < 2:
+        return np.full(excess.shape[1], np.nan)
+    filled = np.where(np.isnan(excess), -np.inf, excess)
+    top = np.partition(filled, len(filled) - 2, axis=0)
+    gain = top[-1] - np.maximum(top[-2], 0.0)
+    return np.where(np.isfinite(gain), gain, np.nan)
+
+
+SUSPECT_SHARE, CHANCE = 0.75, 1e-3
+"""A suspect has the largest excess in this share of the steps since its onset, which happens to one of
+equally fast ranks with at most this probability."""
+
+
+def suspect(excess: Column, wall: Column) -> tuple[Late, int] | None:
+    """The rank that is clearly late in the newest steps, in too few to flag it; and in how many of them it
+    has the largest excess."""
+    newest = excess[:, -STEPS_NEEDED[0][1] :]
+    if len(excess) < 2 or newest.shape[1] < LEVEL_STEPS // 2:
+        return None
+    rank = int(np.nan_to_num(median(newest[:, -LEVEL_STEPS // 2 :]), nan=-np.inf).argmax())
+    first = onset(newest[rank])
+    over, step = newest[rank, first:], float(median(wall[-len(newest[rank]) :][first:]))
+    if len(over) < LEVEL_STEPS // 2:
+        return None
+    level = float(median(over))
+    last = int((np.where(np.isnan(newest), -np.inf, newest)[:, first:].argmax(axis=0) == rank).sum())
+    if last < SUSPECT_SHARE * len(over) or formulas.by_chance(last, len(over), len(excess)) > CHANCE:
+        return None
+    if level < max(FLAG_MS, FLAG_SHARE * step) or float(formulas.quantile(over, LOW)) < LOW_SHARE * level:
+        return None
+    return Late((rank,), len(wall) - len(over), level), last

@@ -16,6 +16,7 @@ from ddptop.analysis.steps.clocks import HostClocks, Interruptions, TimerBounds
 from ddptop.analysis.steps.kept import KeptSteps
 from ddptop.analysis.steps.pairing import Groups, Layouts, Pairing
 from ddptop.analysis.steps.windows import StepWindow
+from ddptop.analysis.straggler.flagged import StepFlags
 from ddptop.frames.history import KEPT_POINTS, HistoryStore
 from ddptop.protocol.limits import NS
 
@@ -44,6 +45,8 @@ class Figures:
         """Each rank's last known loss among complete steps."""
         self.has_loss: Mask = np.zeros(world, bool)
         """Ranks that have reported a loss, which may be NaN."""
+        self.flags = StepFlags()
+        """What is flagged from every step's own times."""
         self.straggler: int | None = None
         self.straggler_since_s = 0.0
         self.contradicted = False

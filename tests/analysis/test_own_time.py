@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps import formulas
-from ddptop.analysis.steps.windows import OWN_STEPS, PLACES, StepWindow
+from ddptop.analysis.steps.windows import BATCH, OWN_STEPS, PLACES, StepWindow
 from ddptop.frames.history import COLUMNS
 from ddptop.frames.snapshot import snapshot
 
@@ -153,7 +153,7 @@ def test_more_steps_than_the_window_are_kept_and_no_more(make_world) -> None:
     assert len(slots) == OWN_STEPS
     assert steps.group.of("number", slots).tolist() == list(range(700 - OWN_STEPS, 700))
     assert not np.isnan(steps.excess(slots)).any()
-    assert np.isnan(steps.own(slots - 1)[:, 0]).all()
+    assert np.isnan(steps.own(slots - 1 - BATCH)[:, 0]).all()
 
 
 @settings(deadline=None)

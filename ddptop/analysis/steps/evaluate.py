@@ -12,7 +12,9 @@ from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.evaluate_buckets import add_detail, evaluate_detail, kind_of, needs_new_window
 from ddptop.analysis.steps.kept import DividedStep
 from ddptop.analysis.steps.pairing import Splitter
-from ddptop.analysis.steps.windows import OWN_COLUMNS, PART_COLUMNS, DetailWindow
+from ddptop.analysis.steps.windows import BATCH, OWN_COLUMNS, OWN_STEPS, PART_COLUMNS, DetailWindow
+from ddptop.analysis.straggler.cost import arrivals_disagree, figures_of
+from ddptop.analysis.straggler.every_step import EVERY
 from ddptop.analysis.straggler.flagged import straggler
 from ddptop.analysis.straggler.rules import FLAG_STEPS
 from ddptop.protocol.limits import NS
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.kept import Kind
     from ddptop.analysis.steps.pairing import CompleteStep, Scope
     from ddptop.frames.columns import Column, Indices, Mask
+    from ddptop.protocol.vocabulary import Cause
 
-BATCH_STEPS, BATCH_CELLS = 128, 2**18
+BATCH_STEPS, BATCH_CELLS = BATCH, 2**18
 """Steps are evaluated when this many of them wait, or this many integers in them: steps share numpy's cost
 per call, and the waiting steps and their arrays take a few MB."""
 
@@ -44,6 +47,10 @@ class StepEvaluation:
         self._splitter = Splitter(state.groups, state.layouts)
         self._compared: tuple[int, int] | None = None
         self._comparisons: dict[Scope, Comparison] = {}
+        self._largest: tuple[Scope, ...] | None = None
+        self._compared_ranks: list[Indices] = []
+        self._added = 0
+        """Steps of this batch, which the history does not have yet."""
         self._waiting: list[DividedStep] = []
         self._cells = 0
 
@@ -54,6 +61,7 @@ class StepEvaluation:
             self._figures = state.figures
             self._splitter.restart(state.figures.world)
             self._compared = None
+            self._largest = None
         parts = self._splitter.split(step)
         version = self._splitter.version
         versions = (state.clocks.version, state.timers.version)
@@ -90,11 +98,13 @@ class StepEvaluation:
         for i in range(len(steps)):
             figures.loss = np.where(known[i], losses[i], figures.loss)
         figures.has_loss = figures.has_loss | known.any(axis=0)
+        self._added = len(steps)
         numbers = np.array([step.step for step in steps], np.float64)
         end_s = self._end_s(steps)
         wall = figures.steps.add(numbers, end_s, columns, losses)
         own, parts = own_times(divided, columns)
         figures.steps.add_own(own, parts)
+        self._evaluate_flags(divided, numbers, end_s)
         count = known.sum(axis=1)
         total = np.where(known, losses, 0.0).sum(axis=1)
         unknown = np.full(len(steps), np.nan)
@@ -141,7 +151,7 @@ class StepEvaluation:
             window = figures.detail = DetailWindow(
                 figures.world, figures.size, several_hosts=several, version=kind.version, newest=newest
             )
-            self._note_flag(numbers[run[0]], times[run[0]])
+            self._note_arrivals(numbers[run[0]], times[run[0]])
         hello = self._state.ranks[0].hello
         backend = hello.backend if hello is not None else ""
         places = self._state.history.end + np.array(run)
@@ -159,14 +169,51 @@ class StepEvaluation:
             for name, values in sampled.items():
                 points[name][chunk] = np.where(less, values, points[name][chunk])
             if applied:
-                self._note_flag(numbers[chunk[-1]], times[chunk[-1]])
+                self._note_arrivals(numbers[chunk[-1]], times[chunk[-1]])
+                self._check_agreement(chunk[-1], numbers[chunk[-1]], times[chunk[-1]])
                 self._check_clocks(window, numbers[chunk[-1]], times[chunk[-1]])
             at = stop
 
-    def _note_flag(self, step: float, time_s: float) -> None:
-        """Log when the flag goes to another rank, or to none."""
-        figures, window, log = self._figures, self._figures.detail, self._state.log
+    def _evaluate_flags(self, divided: list[DividedStep], numbers: Column, times: Column) -> None:
+        """Evaluate the rules over every step's own times, and log when the flag changes."""
+        figures, steps = self._figures, self._figures.steps
+        flags, first = figures.flags, steps.ranks.count - len(divided)
+        previous = np.concatenate([[flags.newest], numbers[:-1]])
+        flags.newest = int(numbers[-1])
+        if not steps.has_own:
+            return
+        for i in np.flatnonzero((numbers + 1) // EVERY > (previous + 1) // EVERY).tolist():
+            if divided[i].largest is not self._largest:
+                self._largest = divided[i].largest
+                shares = _shares(self._largest, figures.world)
+                self._compared_ranks = [members[mine] for members, mine in shares if mine.sum() > 1]
+            changed = flags.evaluate(steps, first + i, self._compared_ranks)
+            flag = flags.flag
+            if not changed and (flags.blind or flag is not None or figures.straggler is None):
+                continue
+            cause = None
+            if flag is not None:
+                slots = np.arange(max(0, flag.since, first + i + 1 - OWN_STEPS), first + i + 1)
+                cause = figures_of(steps, flag, slots).cause
+            self._note_flag(None if flag is None else flag.rank, cause, numbers[i], times[i])
+
+    def _note_arrivals(self, step: float, time_s: float) -> None:
+        """Log the flag of the arrivals where every step's own times do not decide."""
+        figures, window = self._figures, self._figures.detail
+        flags = figures.flags
+        if figures.steps.has_own and (flags.flag is not None or not flags.blind):
+            return
         rank = None if window is None or window.flagged is None else window.flagged.global_rank
+        if rank == figures.straggler:
+            return
+        found = None
+        if rank is not None and window is not None:
+            found = straggler(window, window.group.recent(FLAG_STEPS))
+        self._note_flag(rank, None if found is None else found.cause, step, time_s)
+
+    def _note_flag(self, rank: int | None, cause: Cause | None, step: float, time_s: float) -> None:
+        """Log when the flag goes to another rank, or to none."""
+        figures, log = self._figures, self._state.log
         if rank == figures.straggler:
             return
         now_s = self._state.started_ns / NS + float(time_s)
@@ -174,11 +221,27 @@ class StepEvaluation:
             text = f"straggler recovered: rank {figures.straggler}"
             log.add(now_s, "straggler_end", text, rank=figures.straggler, step=int(step))
         figures.straggler, figures.straggler_since_s = rank, now_s
-        if rank is not None and window is not None:
-            found = straggler(window, window.group.recent(FLAG_STEPS))
-            cause = f", {found.cause}" if found is not None and found.cause else ""
-            text = f"straggler: rank {rank}{cause}, seen at step {int(step):,}"
+        if rank is not None:
+            text = f"straggler: rank {rank}{f', {cause}' if cause else ''}, seen at step {int(step):,}"
             log.add(now_s, "straggler", text, severity="warning", rank=rank, step=int(step))
+
+    def _check_agreement(self, at: int, step: float, time_s: float) -> None:
+        """Count and log when bucket arrivals contradict the verdict from every step.
+
+        `at`: index of the step in the batch."""
+        figures = self._figures
+        if not figures.steps.has_own:
+            return
+        slot = figures.steps.ranks.count - self._added + at
+        now = arrivals_disagree(figures, slot, self._state.history.end + self._added)
+        figures.flags.disagreements += now
+        if now and not figures.flags.disagrees:
+            now_s = self._state.started_ns / NS + float(time_s)
+            flag = figures.flags.at(slot).flag
+            who = "no rank" if flag is None else f"rank {flag.rank}"
+            text = f"bucket arrivals contradict the own times, which flag {who}"
+            self._state.log.add(now_s, "disagreement", text, severity="info", step=int(step))
+        figures.flags.disagrees = now
 
     def _check_clocks(self, window: DetailWindow, step: float, time_s: float) -> None:
         """Log when the collectives begin to contradict the clocks: a rank stamped an end earlier than the

@@ -33,7 +33,9 @@ PLACES: tuple[OwnPlace, ...] = (
 PART_COLUMNS = (*PLACES, "waited", "exposed_wait")
 OWN_COLUMNS = ("own", "excess", "exposed")
 OWN_STEPS = 256
-"""Steps whose own times are kept for the rules, for any number of ranks: 12 MB with 4096 of them."""
+"""Steps whose own times are kept for the rules, for any number of ranks: 19 MB with 4096 of them."""
+BATCH = 128
+"""Most steps that are added at once: so many more are kept, as the rules are evaluated for each of them."""
 
 MAP_STEPS, MAP_CELLS = 256, 1 << 17
 """Steps kept for heat maps, which are as wide as a terminal, and the largest number of cells (ranks x steps),
@@ -92,11 +94,13 @@ class Ring:
         """One column in the given slots, (*shape, n). They must still be kept."""
         return np.asarray(self._data[self._index[name]][..., slots % self._size])
 
-    def known(self, name: str, slots: Indices) -> Column:
-        """One column in the given slots, (*shape, n), as float64; NaN where a step is not kept (any more)."""
+    def known(self, name: str, slots: Indices, ranks: Indices | None = None) -> Column:
+        """One column of all or some ranks in the given slots, (ranks, n), as float64; NaN where a step is not
+        kept (any more)."""
         if not self._data.shape[-1]:
-            return np.full((*self._shape[1:], len(slots)), np.nan)
-        values = self.of(name, slots).astype(np.float64)
+            return np.full((self._shape[1] if ranks is None else len(ranks), len(slots)), np.nan)
+        rows = slice(None) if ranks is None else ranks[:, None]
+        values: Column = self._data[self._index[name]][rows, slots % self._size].astype(np.float64)
         values[..., slots < self.count - self._size] = np.nan
         return values
 
@@ -119,8 +123,8 @@ class StepWindow:
     def __init__(self, world: int, size: int) -> None:
         kept = max(size, min(MAP_STEPS, MAP_CELLS // max(1, world)))
         self.ranks = Ring((*STEP_COLUMNS, "loss"), (world,), kept)
-        self.group = Ring(("number", "step", "end"), (), max(kept, OWN_STEPS), wide=True)
-        self._own = Ring(OWN_COLUMNS, (world,), max(size, OWN_STEPS))
+        self.group = Ring(("number", "step", "end"), (), max(kept, OWN_STEPS) + BATCH, wide=True)
+        self._own = Ring(OWN_COLUMNS, (world,), max(size, OWN_STEPS) + BATCH)
         self._parts = Ring(PART_COLUMNS, (world,), kept)
         self._size = size
 
@@ -169,12 +173,12 @@ class StepWindow:
         NaN where the last gradient is unknown."""
         return self._own.known("own", slots)
 
-    def excess(self, slots: Indices) -> Column:
-        """(ranks, n) own time - median over the other ranks of the same process group.
+    def excess(self, slots: Indices, ranks: Indices | None = None) -> Column:
+        """(ranks, n) own time - median over the other ranks of the same process group; of all or some ranks.
 
         Where a rank's last gradient is unknown, it is compared with the others without backward: then `own`
         is NaN and the excess is not."""
-        return self._own.known("excess", slots)
+        return self._own.known("excess", slots, ranks)
 
     def exposed(self, slots: Indices) -> Column:
         """(ranks, n) exposed communication of the step: end of backward - last gradient."""

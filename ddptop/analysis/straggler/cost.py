@@ -7,22 +7,23 @@ are the steps from then on: medians over steps before and after would describe n
 from __future__ import annotations
 
 from dataclasses import replace
-from math import comb
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import DetailMedians, known
-from ddptop.analysis.straggler import flagged, rules
+from ddptop.analysis.steps.windows import OWN_STEPS, PLACES
+from ddptop.analysis.straggler import every_step, flagged, rules
 from ddptop.frames.columns import median
-from ddptop.frames.frame import Suspect
+from ddptop.frames.frame import Straggler, Suspect
 
 if TYPE_CHECKING:
     from ddptop.analysis.state import Figures
-    from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow
-    from ddptop.frames.columns import Column, Indices
-    from ddptop.frames.frame import Straggler
+    from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow, StepWindow
+    from ddptop.analysis.straggler.flagged import StepFlag
+    from ddptop.frames.columns import Column, Indices, Mask
+    from ddptop.protocol.vocabulary import OwnPlace, StepPhase
 
 RECENT = (4, 8, 12, 16)
 """Numbers of newest detailed steps in which a suspect is searched: for many ranks four steps are enough, for
@@ -75,6 +76,9 @@ class FrameSteps(NamedTuple):
 
 def select_steps(figures: Figures, end: int) -> FrameSteps:
     """The steps of a frame when the history has `end` points."""
+    flags = figures.flags
+    if figures.steps.has_own and (flags.flag is not None or not flags.blind):
+        return _from_every_step(figures, end)
     steps, window = figures.steps.slots(), figures.detail
     if window is None:
         return FrameSteps(steps, DetailMedians(None, np.arange(0), figures.world), None, None, WhatIf())
@@ -128,7 +132,7 @@ def _suspect_in(window: ScopeWindow, slots: Indices) -> Suspect | None:
             return None
         counts = np.bincount(last[last >= 0].astype(np.int64), minlength=len(window.members))
         rank, count = int(counts.argmax()), int(counts.max())
-        if count < SUSPECT_SHARE * steps or _by_chance(count, steps, len(window.members)) > CHANCE:
+        if count < SUSPECT_SHARE * steps or formulas.by_chance(count, steps, len(window.members)) > CHANCE:
             continue
         lateness = window.ranks.of("lateness", newest)[rank]
         late_ms, low_ms = float(median(lateness)), float(formulas.quantile(lateness, 0.25))
@@ -140,12 +144,6 @@ def _suspect_in(window: ScopeWindow, slots: Indices) -> Suspect | None:
         if worth and low_ms > max(bound_ms, rules.SPREAD_SHARE * late_ms):
             return Suspect(window.scope.ranks[rank], late_ms, bound_ms, count, steps)
     return None
-
-
-def _by_chance(count: int, steps: int, members: int) -> float:
-    """Probability that any of `members` equally fast ranks comes last in `count` or more of the steps."""
-    p = 1 / members
-    return members * sum(comb(steps, k) * p**k * (1 - p) ** (steps - k) for k in range(count, steps + 1))
 
 
 def _with_cost(figures: Figures, found: FrameSteps, end: int) -> FrameSteps:
@@ -202,3 +200,199 @@ def _nearest(at: Column, points: Indices) -> Indices:
     after = np.minimum(np.searchsorted(at, points), len(at) - 1)
     before = np.maximum(after - 1, 0)
     return np.where(points - at[before] <= np.abs(at[after] - points), before, after)
+
+
+def _from_every_step(figures: Figures, end: int) -> FrameSteps:
+    """The steps of a frame, its straggler and its what-if, from every step's own times."""
+    all_steps, window, flags = figures.steps, figures.detail, figures.flags
+    steps, flag, found = all_steps.slots(), flags.flag, None
+    first = 0 if flag is None or flag.pattern != "persistent" else flag.since
+    if flag is None:
+        found = _own_suspect(figures)
+        first = 0 if found is None else found[0]
+    steps = steps[steps >= first] if first <= steps[-1] else steps
+    slots = np.arange(0) if window is None else window.since(end - all_steps.ranks.count + int(steps[0]))
+    shown = FrameSteps(steps, DetailMedians(window, slots, figures.world), None, None, WhatIf())
+    if flag is None:
+        suspect = None if found is None else found[1]
+        suspected = () if suspect is None else (suspect.rank,)
+        return shown._replace(suspect=suspect, what_if=what_if(all_steps, steps, suspected, flags.members))
+    judged = steps
+    if flag.pattern != "persistent":
+        judged = np.arange(max(flag.since, all_steps.group.count - OWN_STEPS), all_steps.group.count)
+    ranks = () if flag.pattern == "rotating" else flag.ranks
+    gained = what_if(all_steps, steps, ranks, flag.members, rotating=flag.pattern == "rotating")
+    straggler = figures_of(all_steps, flag, judged)
+    p50, even_ms = float(median(all_steps.wall(steps))), gained.no_straggler_ms
+    if flag.pattern == "intermittent":
+        cost_pct = 100 * float(formulas.mean(_gain(all_steps, judged, ranks, flag.members)))
+        cost_pct /= float(formulas.mean(all_steps.wall(judged)))
+    else:
+        cost_pct = 0.0 if even_ms is None or not p50 else max(0.0, 100 * (1 - even_ms / p50))
+    straggler = replace(
+        straggler,
+        cost_pct=cost_pct,
+        pattern="rotating" if flags.rotates(int(steps[-1])) else flag.pattern,
+        disagrees=arrivals_disagree(figures, int(steps[-1]), end),
+    )
+    return shown._replace(straggler=straggler, what_if=gained)
+
+
+def _own_suspect(figures: Figures) -> tuple[int, Suspect] | None:
+    """The slot since which a rank is clearly late, and the suspect."""
+    steps = figures.steps
+    newest = steps.recent(every_step.NEWEST)
+    for members in figures.flags.groups:
+        excess = steps.excess(newest, members)
+        if (result := every_step.suspect(excess, steps.wall(newest))) is not None:
+            late, last = result
+            over = excess[late.ranks[0], late.first :]
+            bound_ms = ERRORS * every_step.error_of_median(over)
+            rank = int(members[late.ranks[0]])
+            return int(newest[late.first]), Suspect(
+                rank, late.excess_ms, bound_ms, last, len(over), basis="every_step"
+            )
+    return None
+
+
+ERRORS = 2.0
+"""Standard errors in the bound of a median excess: 95 % of errors are smaller."""
+
+COMPARED = 64
+"""Most other ranks with which a flagged rank's places are compared: their median is nearly that of all."""
+
+
+def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
+    """The figures of the flagged ranks over these steps, without their cost."""
+    members = flag.members
+    excess = steps.excess(slots, members)
+    filled = np.where(np.isnan(excess), -np.inf, excess)
+    largest = members[filled.argmax(axis=0)]
+    is_last = np.isin(largest, flag.ranks)
+    rows = np.flatnonzero(np.isin(members, flag.ranks))
+    main = int(np.flatnonzero(members == flag.rank)[0])
+    late: Mask = np.zeros(excess.shape, bool)
+    if flag.pattern == "persistent":
+        late[rows] = True
+    elif flag.pattern == "intermittent":
+        late[main] = excess[main] > every_step.HALF * flag.level_ms
+        is_last = late[main]
+    else:
+        late[filled.argmax(axis=0), np.arange(len(slots))] = is_last
+    others = np.setdiff1d(np.arange(len(members)), rows)
+    if len(others) > COMPARED:
+        others = others[np.linspace(0, len(others) - 1, COMPARED).astype(np.int64)]
+    compared = np.concatenate([rows, others]) if flag.pattern != "rotating" else np.arange(len(members))
+    late_rows = late[compared]
+
+    def over(values: Column) -> Column:
+        """Of the late (rank, step): the value less the median of the ranks that are not late."""
+        values = values[members[compared]]
+        usual = median(np.where(late_rows, np.nan, values).T)
+        return np.asarray((values - usual)[late_rows])
+
+    own = steps.own(slots)
+    lateness = excess[late]
+    if flag.pattern == "persistent":
+        apart = own[flag.rank] - median(np.where(late, np.nan, own[members]).T)
+        lateness = np.where(np.isnan(apart), excess[main], apart) if len(rows) > 1 else excess[main]
+    places = steps.places(slots)
+    by_place: dict[OwnPlace, float] = {name: float(median(over(places[name]))) for name in PLACES}
+    other = sum((places[name] for name in PLACES[5:]), places[PLACES[4]])
+    parts: dict[StepPhase, float] = {
+        "data": by_place["data"],
+        "forward": by_place["forward"],
+        "backward": by_place["backward"],
+        "optimizer": by_place["optimizer"],
+        "other": float(median(over(other))),
+    }
+    positive = {name: ms for name, ms in by_place.items() if ms > 0}
+    place = max(positive, key=lambda name: positive[name], default=None)
+    if place is not None and positive[place] < flagged.CAUSE_SHARE * sum(positive.values()):
+        place = None
+    gain = _gain(steps, slots[is_last], flag.ranks, members, rotating=flag.pattern == "rotating")
+    return Straggler(
+        rank=flag.rank,
+        pattern=flag.pattern,
+        lateness_ms=float(median(lateness)),
+        bound_ms=ERRORS * every_step.error_of_median(lateness),
+        recoverable_ms=known(median(gain)) or 0.0,
+        cost_pct=0.0,
+        last_pct=100 * float(is_last.mean()),
+        cause=flagged.cause(parts),
+        parts_ms=parts,
+        ranks=flag.ranks if len(flag.ranks) > 1 else (),
+        place=place,
+        basis="every_step",
+    )
+
+
+def what_if(
+    steps: StepWindow, slots: Indices, ranks: tuple[int, ...], members: Indices, *, rotating: bool = False
+) -> WhatIf:
+    """The median step if `ranks` had worked as the other `members` do, if all communication had been hidden,
+    and both, over the same steps; with intervals of 95 % by block bootstrap.
+
+    Without `ranks`: if every rank had worked as the median rank of the step.
+    """
+    wall, own = steps.wall(slots), steps.own(slots)
+    with np.errstate(invalid="ignore"):
+        slowest = np.fmax.reduce(own, axis=0)
+    gain = _gain(steps, slots, ranks, members, rotating=rotating)
+    unknown = np.isnan(own) & ~np.isnan(steps.excess(slots))
+    slowest = np.where(unknown.any(axis=0), np.nan, slowest)
+    found: list[float | None] = []
+    intervals: list[float | None] = []
+    for values in (wall - gain, slowest, slowest - gain):
+        values = values[~np.isnan(values)]
+        enough = len(values) >= formulas.BLOCK and len(own) > 1
+        found.append(float(np.median(values)) if enough else None)
+        intervals += formulas.interval_of_median(values) if enough else (None, None)
+    return WhatIf(*found, *intervals)
+
+
+def _gain(
+    steps: StepWindow, slots: Indices, ranks: tuple[int, ...], members: Indices, *, rotating: bool = False
+) -> Column:
+    """(n,) `every_step.gain` of some ranks; without backward in steps where a last gradient is unknown."""
+    own = steps.own(slots)[members]
+    unknown = np.isnan(own) & ~np.isnan(steps.excess(slots, members))
+    if unknown.any():
+        rest = [steps.place(name, slots)[members] for name in PLACES if name != "backward"]
+        own = np.where(unknown.any(axis=0), sum(rest[1:], rest[0]), own)
+    return every_step.gain(own, np.isin(members, ranks), rotating=rotating)
+
+
+def arrivals_disagree(figures: Figures, slot: int, end: int) -> bool:
+    """Whether the bucket arrivals contradict the verdict at a step with certainty, since it last changed.
+
+    They do when they flag another rank, or show the flagged one on time.
+
+    `slot`: of the step; `end`: history points up to the newest step in `figures.steps`.
+    """
+    window, (since, flag, blind) = figures.detail, figures.flags.at(slot)
+    if window is None or window.clock_free or blind:
+        return False
+    slots = window.since(end - figures.steps.ranks.count + since)
+    arrivals = window.flagged
+    if arrivals is not None and arrivals.pattern == "persistent":
+        measured = rules.measure(window.scopes[arrivals.scope], slots, arrivals.rank)
+        certain = measured is not None and rules.meets_flag_threshold(measured)
+        if certain and (flag is None or arrivals.global_rank not in flag.ranks):
+            return True
+    if flag is None or flag.pattern != "persistent":
+        return False
+    for scope in window.scopes.values():
+        if flag.rank not in scope.scope.ranks or scope.clock_free:
+            continue
+        rank = scope.scope.ranks.index(flag.rank)
+        measured = rules.measure(scope, slots, rank)
+        if measured is not None:
+            high = float(formulas.quantile(scope.ranks.of("lateness", scope.with_detail(slots))[rank], 0.8))
+            return high + measured.bound_ms < ON_TIME * flag.level_ms
+    return False
+
+
+ON_TIME = 0.5
+"""Arrivals contradict a flagged rank when it arrives earlier than this share of its excess in four of five
+detailed steps."""

@@ -93,10 +93,13 @@ def onset(over: Column) -> int:
     return len(over) - 1 - int(np.cumsum(above[::-1]).argmax())
 
 
-def persistent(excess: Column, wall: Column) -> Late | None:
-    """The ranks with an excess in most steps since it began, in enough steps and far above its error."""
+def persistent(excess: Column, wall: Column, ranks_of_group: int = 0) -> Late | None:
+    """The ranks with an excess in most steps since it began, in enough steps and far above its error.
+
+    `excess`: of all ranks, or of candidates among `ranks_of_group`.
+    """
     found: dict[int, tuple[int, float]] = {}
-    for rank in _candidates(excess, wall).tolist():
+    for rank in candidates(excess[:, -NEWEST:], wall[-NEWEST:]).tolist():
         first = onset(excess[rank])
         if (level := lasting(excess[rank, first:], wall[first:])) is not None:
             found[rank] = (first, level)
@@ -105,18 +108,17 @@ def persistent(excess: Column, wall: Column) -> Late | None:
     ranks = sorted(found, key=lambda rank: -found[rank][1])
     least = TOGETHER_SHARE * found[ranks[0]][1]
     together = [rank for rank in ranks if found[rank][1] >= least]
-    if 2 * len(together) > len(excess):
+    if 2 * len(together) > max(len(excess), ranks_of_group):
         together = ranks[:1]
     return Late(tuple(together), *found[ranks[0]])
 
 
-def _candidates(excess: Column, wall: Column) -> Indices:
+def candidates(newest: Column, wall: Column) -> Indices:
     """Ranks whose excess is positive in most of the NEWEST steps, at most CANDIDATES of them."""
-    newest, step = excess[:, -NEWEST:], float(median(wall[-NEWEST:]))
     if newest.shape[1] < NEWEST:
         return np.arange(0)
-    least = max(FLAG_MS, FLAG_SHARE * step)
-    often = np.flatnonzero((newest > LOW_SHARE * least).sum(axis=1) >= (1 - LOW - 0.1) * NEWEST)
+    least = LOW_SHARE * max(FLAG_MS, FLAG_SHARE * float(median(wall)))
+    often = np.flatnonzero((newest > least).sum(axis=1) >= (1 - LOW - 0.1) * NEWEST)
     if len(often) <= CANDIDATES:
         return often
     return np.asarray(often[np.argsort(-median(newest[often]), kind="stable")[:CANDIDATES]])
@@ -197,8 +199,14 @@ RIVALS = 64
 """Ranks with which the one of most large excesses is compared: those that have most of them."""
 
 
-def intermittent(excess: Column, wall: Column) -> Late | None:
-    """The rank that has the large excesses to itself, spread over the steps since the first of them."""
+def intermittent(excess: Column, wall: Column, *, held: bool = False) -> Late | None:
+    """The rank that has the large excesses to itself, spread over the steps since the first of them.
+
+    `held`: a rank is flagged for this already, and two thirds of what flagging takes are enough.
+    """
+    fewest, times, outstanding_by = FEWEST, TIMES, OUTSTANDING
+    if held:
+        fewest, times, outstanding_by = 2 * FEWEST // 3, 2 * TIMES // 3, OUTSTANDING * 2 / 3
     if len(wall) < LEAST_STEPS or len(excess) < 2:
         return None
     least, worth = max(LARGE_MS, LARGE_SHARE * float(median(wall))), WORTH * float(np.nansum(wall))
@@ -210,18 +218,18 @@ def intermittent(excess: Column, wall: Column) -> Late | None:
     others = excess[np.argsort(-time_ms, kind="stable")[: min(RIVALS, len(excess) - 1)]]
     noise = float(np.fmax.reduce(formulas.quantile(np.clip(others, 0.0, None), 0.95)))
     large = excess[rank][excess[rank] > max(least, LARGE_NOISE * noise)]
-    if len(large) < FEWEST or float(np.median(large)) < OUTSTANDING * noise:
+    if len(large) < fewest or float(np.median(large)) < outstanding_by * noise:
         return None
     least = HALF * float(np.median(large))
     late = excess[rank] > least
     mine = occurrences(late)
-    if len(mine) < FEWEST or len(wall) - mine[-1] > FRESH or not _spread(mine, len(wall)):
+    if len(mine) < fewest or len(wall) - mine[-1] > FRESH or not (held or _spread(mine, len(wall))):
         return None
     if excess[rank, late].sum() < worth or late[mine[0] :].mean() > NOW_AND_THEN:
         return None
     over = others > least
-    rivals = over[over.sum(axis=1) * TIMES > len(mine)]  # the others have too few late steps
-    if any(len(occurrences(rival)) * TIMES > len(mine) for rival in rivals):
+    rivals = over[over.sum(axis=1) * times > len(mine)]  # the others have too few late steps
+    if any(len(occurrences(rival)) * times > len(mine) for rival in rivals):
         return None
     return Late((rank,), int(mine[0]), float(np.median(excess[rank, late])))
 
@@ -260,22 +268,26 @@ MOST = 0.8
 """Largest share of the steps in which one rank is the late one."""
 
 
-def rotating(excess: Column, wall: Column) -> Late | None:
-    """The ranks of which one is late in most steps, by a similar time, but not always the same one."""
-    if len(wall) < ROTATING_STEPS or len(excess) < 2:
+def rotating(last: Indices, gain: Column, wall: Column, ranks: int, *, held: bool = False) -> Late | None:
+    """The ranks of which one is late in most steps, by a similar time, but not always the same one.
+
+    `last`: (n,) the rank with the largest excess, `gain`: by how much that stands out (`outstanding`).
+    `held`: ranks are flagged for this already, and two thirds of what flagging takes are enough.
+    """
+    last, gain, wall = last[-ROTATING_STEPS:], gain[-ROTATING_STEPS:], wall[-ROTATING_STEPS:]
+    if min(len(wall), len(last)) < ROTATING_STEPS or ranks < 2:
         return None
-    excess, step = excess[:, -ROTATING_STEPS:], float(median(wall[-ROTATING_STEPS:]))
-    gain = outstanding(excess)
+    ease = 2 / 3 if held else 1.0
     low, middle, high = (float(formulas.quantile(gain, share)) for share in (0.1, 0.5, 0.8))
-    if not middle >= max(FLAG_MS, ROTATING_SHARE * step) or not low >= STEADY * high:
+    least = max(FLAG_MS, ROTATING_SHARE * float(median(wall)))
+    if not middle >= ease * least or not low >= ease * STEADY * high:
         return None
-    last = np.where(np.isnan(excess), -np.inf, excess).argmax(axis=0)
-    counts = np.bincount(last, minlength=len(excess))
+    counts = np.bincount(last, minlength=ranks)
     part = max(2.0, len(last) / (2 * len(counts)))  # half of the share of each if all ranks took turns
     order = [int(rank) for rank in np.argsort(-counts, kind="stable") if counts[rank] >= part]
     if len(order) < 2 or counts.max() > MOST * len(last) or formulas.certainty(gain) < ERRORS:
         return None
-    return Late(tuple(order), len(wall) - ROTATING_STEPS, middle)
+    return Late(tuple(order), 0, middle)
 
 
 def outstanding(excess: Column) -> Column:
@@ -311,3 +323,32 @@ def suspect(excess: Column, wall: Column) -> tuple[Late, int] | None:
     if level < max(FLAG_MS, FLAG_SHARE * step) or float(formulas.quantile(over, LOW)) < LOW_SHARE * level:
         return None
     return Late((rank,), len(wall) - len(over), level), last
+
+
+DRAWN = 8
+"""Other ranks whose own times a straggler's are drawn from."""
+
+
+def gain(own: Column, late: Mask, *, rotating: bool = False) -> Column:
+    """(n,) ms by which the slowest rank of each step had been faster had the late ranks worked as the others.
+
+    `own`: (ranks, n) own times. The late ranks get the distribution of the others' own times, in their own
+    order among the steps: a draw from the others that keeps what the ranks' times have in common.
+
+    Without late ranks: if all had worked as the median rank of the step, which is what uneven ranks cost.
+    `rotating`: if the slowest rank of each step had been as fast as the second slowest.
+    """
+    if len(own) < 2 or not own.shape[1]:
+        return np.full(own.shape[1], np.nan)
+    slowest = np.fmax.reduce(own, axis=0)
+    if rotating:
+        return np.asarray(slowest - formulas.second_latest(own.T))
+    others = own[~late]
+    few = others[np.linspace(0, len(others) - 1, min(len(others), DRAWN)).astype(np.int64)]
+    pool = np.sort(few[~np.isnan(few)])
+    if not late.any() or not len(pool):
+        return np.asarray(slowest - median(own.T))
+    order = own[late].argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    drawn = pool[((order + 0.5) * len(pool) / own.shape[1]).astype(np.int64)]
+    even = np.fmax(np.fmax.reduce(others, axis=0), drawn.max(axis=0))
+    return np.asarray(np.clip(slowest - even, 0.0, None))

@@ -10,8 +10,7 @@ import numpy as np
 from ddptop.analysis.events import begin_session, count_lost, on_event
 from ddptop.analysis.health.exits import describe_exit
 from ddptop.analysis.ranks import ABSENT, PassedLoss
-from ddptop.analysis.stall.current import StallLog
-from ddptop.analysis.stall.detection import stalled_since
+from ddptop.analysis.stall.current import StallLog, stalled_since
 from ddptop.analysis.state import RunState
 from ddptop.analysis.steps.evaluate import StepEvaluation
 from ddptop.analysis.steps.pairing import Batch

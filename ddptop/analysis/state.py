@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,18 +16,96 @@ from ddptop.analysis.health.replicas import Replicas
 from ddptop.analysis.steps.clocks import HostClocks, Interruptions, TimerBounds
 from ddptop.analysis.steps.kept import KeptSteps
 from ddptop.analysis.steps.pairing import Groups, Layouts, Pairing
-from ddptop.analysis.steps.windows import StepWindow
-from ddptop.analysis.straggler.flagged import StepFlags
+from ddptop.analysis.steps.windows import MOVES, StepWindow
 from ddptop.frames.history import KEPT_POINTS, HistoryStore
 from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ddptop.analysis.ranks import RankState, Session
     from ddptop.analysis.steps.windows import DetailWindow
-    from ddptop.frames.columns import Column, Mask
+    from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.protocol.messages import Event, Run, Scalar
+    from ddptop.protocol.vocabulary import Pattern
+
+
+class StepFlag(NamedTuple):
+    """The ranks flagged from every step, and since when. Slots are those of the `StepWindow`."""
+
+    ranks: tuple[int, ...]
+    """The main straggler first."""
+    pattern: Pattern
+    since: int
+    """Slot of the first late step."""
+    level_ms: float
+    """Median excess with which it was flagged."""
+    members: Indices
+    """Ranks of its process group, those compared with each other."""
+
+    @property
+    def rank(self) -> int:
+        """The main straggler."""
+        return self.ranks[0]
+
+
+class StepVerdict(NamedTuple):
+    """What every step's own times say from one change to the next."""
+
+    since: int
+    """Slot of the evaluation that changed it."""
+    flag: StepFlag | None
+    """As it was then."""
+    blind: bool
+    """`StepFlags.blind`."""
+
+
+CHANGES = 64
+"""Changes of the flag that are kept: more than the steps of a batch have."""
+
+MOVES_WITHIN = 512
+"""The straggler is rotating when the flag changed MOVES times within this many steps."""
+
+
+class StepFlags:
+    """What is flagged from every step's own times."""
+
+    def __init__(self) -> None:
+        self.flag: StepFlag | None = None
+        self.changes: deque[StepVerdict] = deque([StepVerdict(0, None, False)], maxlen=CHANGES)
+        """The newest changes of rank, pattern or `blind`."""
+        self.blind = False
+        """The last gradient is unknown in most of the newest steps, and so own time in backward."""
+        self.disagreements = 0
+        """Evaluations of the arrivals that contradicted the flag."""
+        self.disagrees = False
+        """Whether the last one did."""
+        self.newest = -1
+        """Number of the newest step."""
+        self.groups: Sequence[Indices] = ()
+        """The ranks that are compared with each other."""
+        self.moves: deque[int] = deque(maxlen=MOVES)
+        """Slots at which the flag of a persistent straggler went from one rank to another."""
+
+    @property
+    def members(self) -> Indices:
+        """The ranks of the first group."""
+        return self.groups[0] if self.groups else np.arange(0)
+
+    def at(self, slot: int) -> StepVerdict:
+        """The verdict at a step."""
+        return next((one for one in reversed(self.changes) if one.since <= slot), self.changes[0])
+
+    def note(self, slot: int) -> None:
+        """Keep the verdict of this step if it differs from the one before."""
+        flag, before = self.flag, self.changes[-1]
+        now, then = ((one.rank, one.pattern) if one is not None else None for one in (flag, before.flag))
+        if now != then or self.blind != before.blind:
+            self.changes.append(StepVerdict(slot, flag, self.blind))
+
+    def rotates(self, slot: int) -> bool:
+        """Whether the flag of a persistent straggler went from rank to rank lately."""
+        return len(self.moves) == MOVES and slot - self.moves[0] <= MOVES_WITHIN
 
 
 class Figures:

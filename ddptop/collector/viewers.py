@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ddptop.collector.intake import InternalErrors
 from ddptop.frames.codec import POINTS, encode_frame
-from ddptop.protocol.link import State
+from ddptop.protocol.messages import State
 from ddptop.transport.credit import LARGEST_FRAME_BYTES, CreditServer, Waiting
 
 if TYPE_CHECKING:

@@ -12,13 +12,14 @@ from typing import Any, TypeAlias
 from ddptop.protocol import limits
 from ddptop.protocol.evidence import Ask, Evidence, GroupState, Operation, Stack, StackFrame
 from ddptop.protocol.limits import MAX_CARD, MAX_TEXT
-from ddptop.protocol.link import Ack, Credit, State
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import (
+    Ack,
     Bucket,
     Bye,
     Card,
     Clock,
+    Credit,
     Event,
     Hello,
     Layout,
@@ -30,6 +31,7 @@ from ddptop.protocol.messages import (
     Replica,
     Run,
     Scalar,
+    State,
     Type,
 )
 

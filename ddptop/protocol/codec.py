@@ -18,8 +18,7 @@ import msgpack
 
 from ddptop.protocol import limits
 from ddptop.protocol.checks import CHECKS, CODES, KINDS, NAMES, ProtocolError, checked, count, ns
-from ddptop.protocol.link import State
-from ddptop.protocol.messages import Bucket, Hello, Message, OwnTime, Progress, StepRow, Steps, Type
+from ddptop.protocol.messages import Bucket, Hello, Message, OwnTime, Progress, State, StepRow, Steps, Type
 
 __all__ = ["ProtocolError", "UnknownType", "decode", "decode_progress", "decode_steps", "encode"]
 

@@ -11,7 +11,6 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ddptop.protocol.evidence import Ask, Evidence
-from ddptop.protocol.link import Ack, Credit, State
 from ddptop.protocol.machine import Gpu, Memory, Usage
 
 if TYPE_CHECKING:
@@ -297,6 +296,46 @@ class Run:
     state: RunOutcome
     exit_code: int | None
     simulated: bool
+
+
+# Between the two ends of a link; not recorded.
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Collector to rank: all up to `seq` is safe. `nack`: something after it is missing, send again."""
+
+    epoch: int
+    """Random number of the collector process: a new one means that it restarted."""
+    seq: int
+    nack: bool
+    detail_every: int
+    """The largest sampling interval of the group, for all ranks to share the same detailed steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """Viewer to collector: room for one more frame.
+
+    `cursor` is the number of history points the viewer already has, `epoch` whose history that is;
+    `focus` is the rank whose single steps it requests as well, -1 for none. `want` requests one more part of
+    the frame (`ddptop.frames.detail`), empty: none.
+    """
+
+    epoch: int
+    cursor: int
+    focus: int
+    want: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Collector to viewer: one frame of the group (`ddptop.frames.codec`)."""
+
+    epoch: int
+    skipped: int
+    """Frames that were coalesced because the viewer had given no credit."""
+    frame: bytes
 
 
 Message: TypeAlias = (

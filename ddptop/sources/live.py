@@ -13,7 +13,7 @@ import zmq
 from ddptop.frames.codec import FrameDecoder, FrameError, has_more
 from ddptop.frames.history import HistoryStore
 from ddptop.host.runs import is_alive, read_run_file, view_endpoint
-from ddptop.protocol.link import Credit
+from ddptop.protocol.messages import Credit
 from ddptop.protocol.vocabulary import ENDED
 from ddptop.sources.base import Source, error_line
 from ddptop.transport.credit import CreditClient
@@ -21,7 +21,7 @@ from ddptop.transport.credit import CreditClient
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
     from ddptop.host.runs import RunFile
-    from ddptop.protocol.link import State
+    from ddptop.protocol.messages import State
     from ddptop.protocol.vocabulary import RankStatus
 
 POLL_MS = 100

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from ddptop.host.exits import write_step_count
 from ddptop.protocol.codec import encode
-from ddptop.protocol.link import Ack
 from ddptop.protocol.messages import (
     FINISHED,
     LEFT,
+    Ack,
     Bye,
     Card,
     Hello,

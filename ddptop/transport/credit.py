@@ -13,7 +13,7 @@ import zmq
 
 from ddptop.protocol.codec import ProtocolError, decode, encode
 from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_RANK_MESSAGE_BYTES
-from ddptop.protocol.link import Credit, State
+from ddptop.protocol.messages import Credit, State
 from ddptop.transport.sockets import arrived, bind, connect, new_context
 
 HIGH_SERVER = 50

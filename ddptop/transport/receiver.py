@@ -17,9 +17,9 @@ import zmq
 from ddptop.protocol.codec import ProtocolError, UnknownType, decode, encode
 from ddptop.protocol.evidence import Ask, Evidence
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD, VERSION
-from ddptop.protocol.link import Ack
 from ddptop.protocol.machine import Memory
 from ddptop.protocol.messages import (
+    Ack,
     Bye,
     Card,
     Event,

@@ -18,8 +18,7 @@ import zmq
 from ddptop.protocol.codec import decode
 from ddptop.protocol.evidence import Ask
 from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_RANK_MESSAGE_BYTES
-from ddptop.protocol.link import Ack
-from ddptop.protocol.messages import Hello
+from ddptop.protocol.messages import Ack, Hello
 from ddptop.transport.sockets import arrived, connect, new_context
 
 SEND_HIGH = 8

@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from ddptop.host.runs import ingest_endpoint, read_run_file, view_endpoint
-from ddptop.protocol.link import Credit
+from ddptop.protocol.messages import Credit
 from ddptop.transport.credit import CreditClient
 from tests.collector.conftest import DEADLINE_S
 

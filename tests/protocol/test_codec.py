@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from ddptop.protocol import limits
 from ddptop.protocol.codec import ProtocolError, UnknownType, decode, decode_steps, encode
 from ddptop.protocol.evidence import Ask, Evidence, GroupState, Operation, Stack, StackFrame
-from ddptop.protocol.link import Ack, Credit, State
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import (
+    Ack,
     Bucket,
     Bye,
     Card,
     Clock,
+    Credit,
     Event,
     Hello,
     Layout,
@@ -34,6 +35,7 @@ from ddptop.protocol.messages import (
     Progress,
     Replica,
     Run,
+    State,
     StepRow,
     Steps,
     Type,

@@ -13,8 +13,7 @@ from ddptop.frames.codec import encode_frame
 from ddptop.frames.history import History
 from ddptop.host.processes import current_process
 from ddptop.host.runs import RunFile, view_endpoint, write_run_file
-from ddptop.protocol.link import State
-from ddptop.protocol.messages import Hello, Received, Run
+from ddptop.protocol.messages import Hello, Received, Run, State
 from ddptop.sources import live as live_module
 from ddptop.sources.live import LiveSource, aged
 from ddptop.transport.credit import CreditServer

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from ddptop.protocol.link import Credit, State
+from ddptop.protocol.messages import Credit, State
 from ddptop.transport import credit as credit_module
 from ddptop.transport.credit import FORGET_NS, LARGEST_FRAME_BYTES, CreditClient, CreditServer
 
@@ -135,7 +135,7 @@ def test_a_viewer_that_was_killed_leaves_its_place_to_the_next(wire, link, serve
     ask(wire, server, living)
     code = (
         "import sys, time\nfrom ddptop.transport.credit import CreditClient\n"
-        "from ddptop.protocol.link import Credit\nclient = CreditClient(sys.argv[1])\n"
+        "from ddptop.protocol.messages import Credit\nclient = CreditClient(sys.argv[1])\n"
         "while not client.grant(Credit(0, 5, -1)): time.sleep(0.01)\ntime.sleep(600)"
     )
     killed = subprocess.Popen([sys.executable, "-c", code, link.endpoint])

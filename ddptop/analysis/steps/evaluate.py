@@ -17,6 +17,7 @@ from ddptop.analysis.straggler.cost import arrivals_disagree, figures_of
 from ddptop.analysis.straggler.every_step import EVERY
 from ddptop.analysis.straggler.flagged import straggler
 from ddptop.analysis.straggler.rules import FLAG_STEPS
+from ddptop.analysis.straggler.step_flags import StepFlagging
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Flag, OwnTime, StepRow
 
@@ -48,6 +49,7 @@ class StepEvaluation:
         self._compared: tuple[int, int] | None = None
         self._comparisons: dict[Scope, Comparison] = {}
         self._largest: tuple[Scope, ...] | None = None
+        self._flagging = StepFlagging(state.figures.flags)
         self._compared_ranks: list[Indices] = []
         self._added = 0
         """Steps of this batch, which the history does not have yet."""
@@ -62,6 +64,7 @@ class StepEvaluation:
             self._splitter.restart(state.figures.world)
             self._compared = None
             self._largest = None
+            self._flagging = StepFlagging(state.figures.flags)
         parts = self._splitter.split(step)
         version = self._splitter.version
         versions = (state.clocks.version, state.timers.version)
@@ -187,7 +190,7 @@ class StepEvaluation:
                 self._largest = divided[i].largest
                 shares = _shares(self._largest, figures.world)
                 self._compared_ranks = [members[mine] for members, mine in shares if mine.sum() > 1]
-            changed = flags.evaluate(steps, first + i, self._compared_ranks)
+            changed = self._flagging.evaluate(steps, first + i, self._compared_ranks)
             flag = flags.flag
             if not changed and (flags.blind or flag is not None or figures.straggler is None):
                 continue

@@ -32,10 +32,8 @@ PLACES: tuple[OwnPlace, ...] = (
 """The parts of a rank's own time, which add up to it."""
 PART_COLUMNS = (*PLACES, "waited", "exposed_wait")
 OWN_COLUMNS = ("own", "excess", "exposed")
-OWN_STEPS = 256
-"""Steps whose own times are kept for the rules, for any number of ranks: 19 MB with 4096 of them."""
-BATCH = 128
-"""Most steps that are added at once: so many more are kept, as the rules are evaluated for each of them."""
+OWN_STEPS, BATCH = 256, 128
+"""Steps whose own times are kept for the rules, and most steps added at once: so many more are kept."""
 
 MAP_STEPS, MAP_CELLS = 256, 1 << 17
 """Steps kept for heat maps, which are as wide as a terminal, and the largest number of cells (ranks x steps),

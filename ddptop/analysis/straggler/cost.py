@@ -19,9 +19,8 @@ from ddptop.frames.columns import median
 from ddptop.frames.frame import Straggler, Suspect
 
 if TYPE_CHECKING:
-    from ddptop.analysis.state import Figures
+    from ddptop.analysis.state import Figures, StepFlag
     from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow, StepWindow
-    from ddptop.analysis.straggler.flagged import StepFlag
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.protocol.vocabulary import OwnPlace, StepPhase
 

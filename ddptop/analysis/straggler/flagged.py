@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.steps.windows import MOVES, OWN_STEPS, PARTS, PHASES, Flagged
-from ddptop.analysis.straggler import every_step, rules
+from ddptop.analysis.state import MOVES_WITHIN
+from ddptop.analysis.steps.windows import MOVES, PARTS, PHASES, Flagged
+from ddptop.analysis.straggler import rules
 from ddptop.frames.columns import median
 from ddptop.frames.frame import Straggler
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow, StepWindow
-    from ddptop.frames.columns import Column, Indices, Mask
+    from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow
+    from ddptop.frames.columns import Indices, Mask
     from ddptop.protocol.vocabulary import Cause, Pattern, StepPhase
 
 OWN_TIME_SHARE = 0.5
@@ -71,18 +69,6 @@ def cause(parts: dict[StepPhase, float]) -> Cause | None:
 FADED = 0.25
 """A rank whose lateness has decreased to this share of that when it was flagged must meet the flag thresholds
 again. Otherwise noise alone would keep it flagged."""
-
-SWITCH = 2.0
-"""While a rank is flagged, another one is flagged instead when its excess is this many times as large."""
-
-SUM_STEPS = OWN_STEPS - every_step.EVERY
-"""Steps of the running sums: those that leave them are still kept."""
-
-CHANGES = 64
-"""Changes of the flag that are kept: more than the steps of a batch have."""
-
-MOVES_WITHIN = 512
-"""The straggler is rotating when the flag changed MOVES times within this many detailed steps."""
 
 
 def evaluate_flag(detail: DetailWindow, slots: Indices) -> None:
@@ -204,192 +190,3 @@ def _of_pattern(
         parts_ms=parts,
         ranks=ranks if len(ranks) > 1 else (),
     )
-
-
-class StepFlag(NamedTuple):
-    """The ranks flagged from every step, and since when. Slots are those of the `StepWindow`."""
-
-    ranks: tuple[int, ...]
-    """The main straggler first."""
-    pattern: Pattern
-    since: int
-    """Slot of the first late step."""
-    level_ms: float
-    """Median excess with which it was flagged."""
-    members: Indices
-    """Ranks of its process group, those compared with each other."""
-
-    @property
-    def rank(self) -> int:
-        """The main straggler."""
-        return self.ranks[0]
-
-
-class Verdict(NamedTuple):
-    """What every step's own times say from one change to the next."""
-
-    since: int
-    """Slot of the evaluation that changed it."""
-    flag: StepFlag | None
-    """As it was then."""
-    blind: bool
-    """`StepFlags.blind`."""
-
-
-def _key(flag: StepFlag | None) -> tuple[int, Pattern] | None:
-    return None if flag is None else (flag.rank, flag.pattern)
-
-
-class _Group:
-    """What is kept of one process group between evaluations, so that these cost little with many ranks."""
-
-    def __init__(self, members: Indices, slot: int) -> None:
-        """`slot`: of the first step of which the group counts."""
-        self.members = members
-        self.first = slot
-        self.large_ms: Column = np.zeros(len(members))
-        """By member, the sum of its large excesses over SUM_STEPS steps."""
-        self.late: deque[int] = deque(maxlen=every_step.ROTATING_STEPS)
-        """Of the newest steps the member with the largest excess, and by how much that stands out."""
-        self.gain: deque[float] = deque(maxlen=every_step.ROTATING_STEPS)
-
-    def take(self, steps: StepWindow, fresh: Indices) -> None:
-        """Steps that are new since the last evaluation."""
-        excess = steps.excess(fresh, self.members)
-        self.large_ms += _large_ms(excess, steps.wall(fresh))
-        gone = fresh - SUM_STEPS
-        gone = gone[gone >= self.first]
-        if len(gone):
-            self.large_ms -= _large_ms(steps.excess(gone, self.members), steps.wall(gone))
-        self.late.extend(np.where(np.isnan(excess), -np.inf, excess).argmax(axis=0).tolist())
-        self.gain.extend(every_step.outstanding(excess).tolist())
-
-
-def _large_ms(excess: Column, wall: Column) -> Column:
-    least = np.maximum(every_step.LARGE_MS, every_step.LARGE_SHARE * wall)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(excess > least, excess, 0.0).sum(axis=1), np.float64)
-
-
-class StepFlags:
-    """Flags ranks from every step: applies the rules of `every_step` after each EVERY-th step."""
-
-    def __init__(self) -> None:
-        self.flag: StepFlag | None = None
-        self.changes: deque[Verdict] = deque([Verdict(0, None, False)], maxlen=CHANGES)
-        """The newest changes of rank, pattern or `blind`."""
-        self.blind = False
-        """The last gradient is unknown in most of the newest steps, and so own time in backward."""
-        self.disagreements = 0
-        """Evaluations of the arrivals that contradicted the flag."""
-        self.disagrees = False
-        """Whether the last one did."""
-        self.newest = -1
-        """Number of the newest step."""
-        self._groups: list[_Group] = []
-        self._seen = -1
-        self._patterns_from = 0
-        """Patterns are searched from this slot on: the steps of a delay that has ended are none."""
-        self._moves: deque[int] = deque(maxlen=MOVES)
-        self._last: StepFlag | None = None
-
-    @property
-    def groups(self) -> list[Indices]:
-        """The ranks that are compared with each other."""
-        return [group.members for group in self._groups]
-
-    @property
-    def members(self) -> Indices:
-        """The ranks of the first group."""
-        return self._groups[0].members if self._groups else np.arange(0)
-
-    def at(self, slot: int) -> Verdict:
-        """The verdict at a step."""
-        return next((one for one in reversed(self.changes) if one.since <= slot), self.changes[0])
-
-    def evaluate(self, steps: StepWindow, slot: int, groups: Sequence[Indices]) -> bool:
-        """Evaluate the rules over the steps up to a slot. Returns whether the flagged rank has changed.
-
-        `groups`: the ranks that are compared with each other.
-        """
-        if len(groups) != len(self._groups) or any(
-            len(group) != len(kept.members) or (group != kept.members).any()
-            for group, kept in zip(groups, self._groups, strict=True)
-        ):
-            self._groups = [_Group(group, self._seen + 1) for group in groups]
-        fresh = np.arange(self._seen + 1, slot + 1)
-        self._seen = slot
-        for group in self._groups:
-            group.take(steps, fresh)
-        newest = np.arange(max(0, slot + 1 - every_step.NEWEST), slot + 1)
-        unknown = np.isnan(steps.own(newest)) & ~np.isnan(steps.excess(newest))
-        self.blind = bool(unknown.any(axis=0).mean() > 0.5)
-        before, self.flag = self.flag, self._next(steps, slot)
-        flag, last = self.flag, self._last
-        if flag is not None and flag.pattern == "persistent" and last is not None:
-            self._moves.extend([slot] * (last.rank not in flag.ranks))
-        self._last = flag or last
-        said = self.changes[-1]
-        if _key(said.flag) != _key(flag) or said.blind != self.blind:
-            self.changes.append(Verdict(slot, flag, self.blind))
-        return (None if before is None else before.rank) != (None if flag is None else flag.rank)
-
-    def rotates(self, slot: int) -> bool:
-        """Whether the flag of a persistent straggler went from rank to rank lately."""
-        return len(self._moves) == MOVES and slot - self._moves[0] <= MOVES_WITHIN
-
-    def _next(self, steps: StepWindow, slot: int) -> StepFlag | None:
-        """The flag after this evaluation."""
-        found = [flag for group in self._groups if (flag := _persistent_in(group, steps, slot)) is not None]
-        best = max(found, key=lambda flag: flag.level_ms, default=None)
-        held = self.flag
-        if held is not None and held.pattern == "persistent":
-            slots = np.arange(max(0, held.since, slot + 1 - OWN_STEPS), slot + 1)
-            over = steps.excess(slots, np.array(held.ranks[:1]))[0]
-            if every_step.still_late(over, steps.wall(slots), held.level_ms):
-                again = next((flag for flag in found if flag.rank in held.ranks), None)
-                if best is None or best.rank in held.ranks or best.level_ms < SWITCH * held.level_ms:
-                    return held if again is None else again
-                return best
-            self._patterns_from = slot + 1
-        if best is not None:
-            return best
-        for group in self._groups:
-            flag = self._pattern_in(group, steps, slot)
-            if flag is not None:
-                return flag
-        return None
-
-    def _pattern_in(self, group: _Group, steps: StepWindow, slot: int) -> StepFlag | None:
-        """An intermittent or rotating straggler of a process group."""
-        held = self.flag if self.flag is not None and self.flag.rank in group.members else None
-        slots = np.arange(max(self._patterns_from, group.first, slot + 1 - OWN_STEPS), slot + 1)
-        if len(slots) < every_step.LEAST_STEPS or len(group.members) < 2:
-            return None
-        wall = steps.wall(slots)
-        if float(group.large_ms.max()) >= every_step.WORTH * float(wall.sum()):
-            rows = np.argsort(-group.large_ms, kind="stable")[: every_step.RIVALS + 1]
-            excess = steps.excess(slots, group.members[rows])
-            late = every_step.intermittent(excess, wall, held=held is not None)
-            if late is not None:
-                return _flag(late, "intermittent", group, rows, slots)
-        turns = (np.array(group.late), np.array(group.gain))
-        late = every_step.rotating(*turns, wall, len(group.members), held=held is not None)
-        return None if late is None else _flag(late, "rotating", group, np.arange(len(group.members)), slots)
-
-
-def _persistent_in(group: _Group, steps: StepWindow, slot: int) -> StepFlag | None:
-    newest = np.arange(max(group.first, slot + 1 - every_step.NEWEST), slot + 1)
-    rows = every_step.candidates(steps.excess(newest, group.members), steps.wall(newest))
-    if not len(rows):
-        return None
-    slots = np.arange(max(group.first, slot + 1 - OWN_STEPS), slot + 1)
-    excess = steps.excess(slots, group.members[rows])
-    late = every_step.persistent(excess, steps.wall(slots), len(group.members))
-    return None if late is None else _flag(late, "persistent", group, rows, slots)
-
-
-def _flag(late: every_step.Late, pattern: Pattern, group: _Group, rows: Indices, slots: Indices) -> StepFlag:
-    """`rows`: the members that the rule was given, `slots`: the steps."""
-    ranks = tuple(int(group.members[rows[rank]]) for rank in late.ranks)
-    return StepFlag(ranks, pattern, int(slots[late.first]), late.excess_ms, group.members)

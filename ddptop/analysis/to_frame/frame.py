@@ -9,8 +9,7 @@ import numpy as np
 
 from ddptop.analysis.health.alerts import alerts
 from ddptop.analysis.ranks import group_state
-from ddptop.analysis.stall.current import current_stall, stall_diagnosis
-from ddptop.analysis.stall.detection import rank_states
+from ddptop.analysis.stall.current import current_stall, rank_states, stall_diagnosis
 from ddptop.analysis.stall.rank_position import deaths
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import known

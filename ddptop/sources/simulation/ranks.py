@@ -19,8 +19,8 @@ import zmq
 from ddptop.protocol.codec import encode
 from ddptop.protocol.evidence import Ask, Evidence, GroupState, Stack, StackFrame
 from ddptop.protocol.limits import MAX_FRAME_BYTES, NS, VERSION
-from ddptop.protocol.link import Ack
 from ddptop.protocol.messages import (
+    Ack,
     Bye,
     Card,
     Hello,

@@ -1,0 +1,152 @@
+"""The flag of every step: applies the rules over own times, and keeps which ranks are flagged since when."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.analysis.state import StepFlag
+from ddptop.analysis.steps.windows import OWN_STEPS
+from ddptop.analysis.straggler import every_step
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddptop.analysis.state import StepFlags
+    from ddptop.analysis.steps.windows import StepWindow
+    from ddptop.frames.columns import Column, Indices
+    from ddptop.protocol.vocabulary import Pattern
+
+SWITCH = 2.0
+"""While a rank is flagged, another one is flagged instead when its excess is this many times as large."""
+
+SUM_STEPS = OWN_STEPS - every_step.EVERY
+"""Steps of the running sums: those that leave them are still kept."""
+
+
+class _Group:
+    """What is kept of one process group between evaluations, so that these cost little with many ranks."""
+
+    def __init__(self, members: Indices, slot: int) -> None:
+        """`slot`: of the first step of which the group counts."""
+        self.members = members
+        self.first = slot
+        self.large_ms: Column = np.zeros(len(members))
+        """By member, the sum of its large excesses over SUM_STEPS steps."""
+        self.late: deque[int] = deque(maxlen=every_step.ROTATING_STEPS)
+        """Of the newest steps the member with the largest excess, and by how much that stands out."""
+        self.gain: deque[float] = deque(maxlen=every_step.ROTATING_STEPS)
+
+    def take(self, steps: StepWindow, fresh: Indices) -> None:
+        """Steps that are new since the last evaluation."""
+        excess = steps.excess(fresh, self.members)
+        self.large_ms += _large_ms(excess, steps.wall(fresh))
+        gone = fresh - SUM_STEPS
+        gone = gone[gone >= self.first]
+        if len(gone):
+            self.large_ms -= _large_ms(steps.excess(gone, self.members), steps.wall(gone))
+        self.late.extend(np.where(np.isnan(excess), -np.inf, excess).argmax(axis=0).tolist())
+        self.gain.extend(every_step.outstanding(excess).tolist())
+
+
+def _large_ms(excess: Column, wall: Column) -> Column:
+    least = np.maximum(every_step.LARGE_MS, every_step.LARGE_SHARE * wall)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(excess > least, excess, 0.0).sum(axis=1), np.float64)
+
+
+class StepFlagging:
+    """Flags ranks from every step: applies the rules of `every_step` after each EVERY-th step."""
+
+    def __init__(self, flags: StepFlags) -> None:
+        """`flags`: where the result goes."""
+        self._flags = flags
+        self._groups: list[_Group] = []
+        self._seen = -1
+        self._unknown: deque[bool] = deque(maxlen=every_step.NEWEST)
+        """Of the newest steps, whether a rank's last gradient is unknown."""
+        self._patterns_from = 0
+        """Patterns are searched from this slot on: the steps of a delay that has ended are none."""
+        self._last: StepFlag | None = None
+
+    def evaluate(self, steps: StepWindow, slot: int, groups: Sequence[Indices]) -> bool:
+        """Evaluate the rules over the steps up to a slot. Returns whether the flagged rank has changed.
+
+        `groups`: the ranks that are compared with each other.
+        """
+        flags = self._flags
+        if groups is not flags.groups:
+            flags.groups = groups
+            self._groups = [_Group(group, self._seen + 1) for group in groups]
+        fresh = np.arange(self._seen + 1, slot + 1)
+        self._seen = slot
+        for group in self._groups:
+            group.take(steps, fresh)
+        unknown = np.isnan(steps.own(fresh)) & ~np.isnan(steps.excess(fresh))
+        self._unknown.extend(bool(step) for step in unknown.any(axis=0))
+        flags.blind = sum(self._unknown) > len(self._unknown) / 2
+        before, flag, last = flags.flag, self._next(steps, slot), self._last
+        if flag is not None and flag.pattern == "persistent" and last is not None:
+            flags.moves.extend([slot] * (last.rank not in flag.ranks))
+        self._last, flags.flag = flag or last, flag
+        flags.note(slot)
+        return (None if before is None else before.rank) != (None if flag is None else flag.rank)
+
+    def _next(self, steps: StepWindow, slot: int) -> StepFlag | None:
+        """The flag after this evaluation."""
+        found = [flag for group in self._groups if (flag := _persistent_in(group, steps, slot)) is not None]
+        best = max(found, key=lambda flag: flag.level_ms, default=None)
+        held = self._flags.flag
+        if held is not None and held.pattern == "persistent":
+            slots = np.arange(max(0, held.since, slot + 1 - OWN_STEPS), slot + 1)
+            over = steps.excess(slots, np.array(held.ranks[:1]))[0]
+            if every_step.still_late(over, steps.wall(slots), held.level_ms):
+                again = next((flag for flag in found if flag.rank in held.ranks), None)
+                if best is None or best.rank in held.ranks or best.level_ms < SWITCH * held.level_ms:
+                    return held if again is None else again
+                return best
+            self._patterns_from = slot + 1
+        if best is not None:
+            return best
+        for group in self._groups:
+            flag = self._pattern_in(group, steps, slot)
+            if flag is not None:
+                return flag
+        return None
+
+    def _pattern_in(self, group: _Group, steps: StepWindow, slot: int) -> StepFlag | None:
+        """An intermittent or rotating straggler of a process group."""
+        flag = self._flags.flag
+        held = flag is not None and flag.rank in group.members
+        slots = np.arange(max(self._patterns_from, group.first, slot + 1 - OWN_STEPS), slot + 1)
+        if len(slots) < every_step.LEAST_STEPS or len(group.members) < 2:
+            return None
+        wall = steps.wall(slots)
+        if float(group.large_ms.max()) >= every_step.WORTH * float(wall.sum()):
+            rows = np.argsort(-group.large_ms, kind="stable")[: every_step.RIVALS + 1]
+            excess = steps.excess(slots, group.members[rows])
+            late = every_step.intermittent(excess, wall, held=held)
+            if late is not None:
+                return _flag(late, "intermittent", group, rows, slots)
+        turns = (np.array(group.late), np.array(group.gain))
+        late = every_step.rotating(*turns, wall, len(group.members), held=held)
+        return None if late is None else _flag(late, "rotating", group, np.arange(len(group.members)), slots)
+
+
+def _persistent_in(group: _Group, steps: StepWindow, slot: int) -> StepFlag | None:
+    newest = np.arange(max(group.first, slot + 1 - every_step.NEWEST), slot + 1)
+    rows = every_step.candidates(steps.excess(newest, group.members), steps.wall(newest))
+    if not len(rows):
+        return None
+    slots = np.arange(max(group.first, slot + 1 - OWN_STEPS), slot + 1)
+    excess = steps.excess(slots, group.members[rows])
+    late = every_step.persistent(excess, steps.wall(slots), len(group.members))
+    return None if late is None else _flag(late, "persistent", group, rows, slots)
+
+
+def _flag(late: every_step.Late, pattern: Pattern, group: _Group, rows: Indices, slots: Indices) -> StepFlag:
+    """`rows`: the members that the rule was given, `slots`: the steps."""
+    ranks = tuple(int(group.members[rows[rank]]) for rank in late.ranks)
+    return StepFlag(ranks, pattern, int(slots[late.first]), late.excess_ms, group.members)

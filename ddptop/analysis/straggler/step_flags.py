@@ -85,7 +85,7 @@ class StepFlagging:
         for group in self._groups:
             group.take(steps, fresh)
         unknown = np.isnan(steps.own(fresh)) & ~np.isnan(steps.excess(fresh))
-        self._unknown.extend(bool(step) for step in unknown.any(axis=0))
+        self._unknown.extend(bool(step.any()) for step in unknown.T)
         flags.blind = sum(self._unknown) > len(self._unknown) / 2
         before, flag, last = flags.flag, self._next(steps, slot), self._last
         if flag is not None and flag.pattern == "persistent" and last is not None:

@@ -55,7 +55,7 @@ def install(
         with contextlib.suppress(
             TypeError
         ):  # a class of C++ that takes no attribute: those waits count as own
-            _wrap(wait, partial(_wait, recorder, get_ident()))
+            _wrap(wait, partial(_wait, recorder, last_gradients, get_ident()))
     _wrap(functions.join_step, partial(_shadow_step, recorder))
     _hook_optimizers(recorder)
 
@@ -169,17 +169,18 @@ def _data(recorder: Recorder, thread: int, original: Patched) -> Patched:
     return _next_data
 
 
-def _wait(recorder: Recorder, thread: int, original: Patched) -> Patched:
+def _wait(recorder: Recorder, last_gradients: LastGradients, thread: int, original: Patched) -> Patched:
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        began = now()
+        training = get_ident() in (thread, last_gradients.thread)
+        began = recorder.wait_begins() if training else 0
         try:
             return original(self, *args, **kwargs)
         except BaseException as error:
             hide_frame(error)
             raise
         finally:
-            if get_ident() == thread:
-                recorder.waited(now() - began)
+            if training:
+                recorder.wait_ends(began)
 
     return wait
 
@@ -229,6 +230,8 @@ class LastGradients:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self.thread = 0
+        """The autograd engine's, where it has called last: on a GPU not the training thread."""
         self._hooks: set[Any] = set()
 
     def watch(self, ddp: Any) -> None:
@@ -271,6 +274,7 @@ class LastGradients:
                     recorder.spoil_stamp()
                 elif recorder.stamp_due:
                     recorder.stamp_due = False
+                    self.thread = get_ident()
                     queue_in_backward(recorder.last_gradient)
             except Exception as error:  # noqa: BLE001 - the training boundary
                 guard.caught(error)

@@ -23,10 +23,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, MutableSequence
 from typing import Any
 
-from ddptop.protocol.limits import MAX_CELLS
 from ddptop.protocol.messages import Flag, Phase
 from ddptop.training import step_record
-from ddptop.training.step_record import BackwardSteps, BucketCall, Losses, Waits, clocked
+from ddptop.training.step_record import MAX_CALLS, BackwardSteps, BucketCall, Losses, Waits, clocked
 
 now = time.monotonic_ns
 cpu_now = time.thread_time_ns
@@ -34,9 +33,6 @@ cpu_now = time.thread_time_ns
 QUEUE_STEPS = 8192
 """Finished steps that wait for the publisher: 25 s of 3 ms steps. Then the oldest is dropped, which the
 collector counts by the gap in step numbers."""
-
-MAX_CALLS = MAX_CELLS // 3
-"""All-reduces kept of one step: the memory of a rank that loops over collectives must be bounded."""
 
 UNSTAMPED, SPOILT = -1, -2
 """Of a backward: its last gradient has not come yet; the moment of it cannot be known."""
@@ -85,7 +81,7 @@ class Recorder:
         self.handover_ns: deque[int] = deque(maxlen=256)
         """How long after their ready timestamps the last buckets were given to the process group, in ns."""
         self._backward_steps = BackwardSteps(optimizer_exists)
-        self._losses = Losses()
+        self.losses = Losses()
         self._waits = Waits()
         self._begin_first()
 
@@ -180,7 +176,7 @@ class Recorder:
         self.passes += 1
         self.stamp_due, self._stamp = True, UNSTAMPED
         if loss is not None:
-            self._losses.add(loss)
+            self.losses.add(loss)
         self.phase = Phase.BACKWARD
         if self.marks is not None:
             self.marks(step_record.BACKWARD)
@@ -191,7 +187,7 @@ class Recorder:
     def last_gradient(self) -> None:
         """The autograd engine has computed all gradients of a backward, and waits for no all-reduce yet."""
         if self._stamp != SPOILT:
-            if self.marks is not None:
+            if self.marks is not None and (self.synchronises or self.several_models):
                 self.marks(step_record.LAST_GRADIENT)
             self._stamp = now()
 
@@ -279,10 +275,6 @@ class Recorder:
         self._step_ends(at)
         self._cost += cpu() - began
 
-    def log_loss(self, loss: Any) -> None:
-        """The loss of this step as the user logs it; it replaces what backward was given."""
-        self._losses.logged = loss
-
     def note(self, key: Hashable, ready: Any, launched: int = 0) -> BucketCall | None:
         """A bucket was ready for its all-reduce at `ready`, and that was launched by `launched`, if known.
 
@@ -296,8 +288,17 @@ class Recorder:
         self.calls.append(call)
         return call
 
-    def waited(self, ns: int) -> None:
-        """The training thread has waited so long in a collective of the script's own."""
+    def wait_begins(self) -> int:
+        """A wait in a collective of the script's own begins; when."""
+        if self.marks is not None:
+            self.marks(step_record.WAIT)
+        return now()
+
+    def wait_ends(self, began: int) -> None:
+        """It has ended, on the training thread or, in backward, on the engine's."""
+        ns = now() - began
+        if self.marks is not None:
+            self.marks(step_record.WAIT_END)
         phase = self.phase
         if phase is Phase.OTHER:
             if self._optimizer_running is not None:  # between two phases of its closure
@@ -336,7 +337,7 @@ class Recorder:
     def drop(self) -> None:
         """Drop what is recorded: in a forked child, which is not the rank, and at exit."""
         self.records, self.calls = deque(maxlen=QUEUE_STEPS), []
-        self._losses.take()
+        self.losses.take()
 
     def _open_first(self, at: int) -> None:
         """The first step begins with the fetch of its batch, where there was one."""
@@ -360,7 +361,7 @@ class Recorder:
         began = cpu()
         if self.detail:
             flags |= Flag.DETAIL
-        loss, of_loss = self._losses.take()
+        loss, of_loss = self.losses.take()
         flags |= of_loss
         self.records.append(
             (  # in the order of StepRecord, which the publisher makes of it: naming fields costs 2 us here

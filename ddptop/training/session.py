@@ -211,7 +211,7 @@ class Session:
         if value is None:
             return
         if name == "loss":
-            self.recorder.log_loss(value if isinstance(value, float) else (value,))
+            self.recorder.losses.logged = value if isinstance(value, float) else (value,)
         else:
             self.scalars.note(name, value, self.recorder.step)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from ddptop.protocol.limits import MAX_CELLS
 from ddptop.protocol.messages import Flag
 
 CLOCKED = 8
@@ -25,14 +26,19 @@ def clocked(step: int) -> bool:
     return step % CLOCKED in (0, 1, 3)
 
 
-FORWARD, FORWARD_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END, LAST_GRADIENT = range(7)
-"""What `Recorder.marks` is called with: the borders of the phases, and the last gradient inside backward."""
+FORWARD, FORWARD_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END = range(6)
+LAST_GRADIENT, WAIT, WAIT_END = range(6, 9)
+"""What `Recorder.marks` is called with: the borders of the phases, the last gradient inside backward, and the
+borders of waits in the script's own collectives."""
 
 UNKNOWN_NS = -(1 << 62)
 """Exposed communication of a step in which a backward had no stamp: below zero whatever is added."""
 
 BucketCall: TypeAlias = list[Any]
 """One bucket all-reduce: [key, ready_ns, end_ns]. A list, because another thread fills in the end."""
+
+MAX_CALLS = MAX_CELLS // 3
+"""All-reduces kept of one step: the memory of a rank that loops over collectives must be bounded."""
 
 Wait: TypeAlias = list[int]
 """Waits in collectives of the script's own, in a row: [phase, ns]."""
@@ -60,7 +66,7 @@ class StepRecord(NamedTuple):
     """float or None; on a device a tuple of values that it has yet to write."""
     calls: list[BucketCall]
     marks: Any = ()
-    """On a device: (mark, event) at the borders of the phases, and at the last gradient."""
+    """On a device: (mark, event) at the borders of the phases and of waits, and at the last gradient."""
     exposed: int = -1
     """From the last gradient to the end of backward; negative: not known."""
     before_forward: int = 0

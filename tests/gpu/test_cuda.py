@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ddptop.frames.snapshot import snapshot
-from ddptop.protocol.messages import Card, Event
+from ddptop.protocol.messages import Card, Event, StepRow, Steps
 from ddptop.recording.reader import Recording
 from ddptop.sources.replay import frame_at
 from tests.gpu.moments import apart_ns, bucket_ends
@@ -78,6 +78,17 @@ def plain(tmp_path: Path, backend: str, ranks: int, *ways: str) -> list[Any]:
     return weights
 
 
+def rows_of(recording: Path, rank: int) -> list[StepRow]:
+    """The steps of a rank."""
+    with Recording.open(recording) as opened:
+        return [
+            row
+            for received in opened.records()
+            if received.rank == rank and isinstance(received.message, Steps)
+            for row in received.message.rows
+        ]
+
+
 def assert_equal(weights: list[Any], others: list[Any]) -> None:
     """To the last bit."""
     assert all(torch.equal(a, b) for a, b in zip(weights, others, strict=True))
@@ -99,6 +110,23 @@ def test_weights_are_those_of_torchrun_and_buckets_phases_and_loss_are_known(
         assert rank["step_ms"] >= rank["forward_ms"] + rank["backward_ms"] + rank["optimizer_ms"] - 0.01
         assert math.isfinite(rank["loss"])
         assert rank["gpu"]["allocated_bytes"] > 0
+
+
+@pytest.mark.parametrize(("backend", "ranks"), WAYS)
+def test_the_last_gradient_is_known_in_every_step(backend: str, ranks: int, tmp_path: Path) -> None:
+    _, recording = trained(tmp_path, backend, ranks)
+    rows = [row for rank in range(ranks) for row in rows_of(recording, rank)[2:]]
+    assert len(rows) == ranks * (STEPS - 2)
+    for row in rows:
+        assert row.own is not None
+        assert 0 <= row.own.exposed <= row.backward_us
+        other = row.wall_us - row.data_us - row.forward_us - row.backward_us - row.optimizer_us
+        places = row.own.before_forward + row.own.before_backward + row.own.before_optimizer
+        assert places + row.own.waited_other <= other + 10, "each rounded to microseconds"
+        # Every bucket's all-reduce ends before backward does, and some gradient comes before each of them.
+        ready = [row.cells[at] for at in range(1, len(row.cells), 3)]
+        assert ready
+        assert row.backward_at_us + row.backward_us - row.own.exposed >= max(ready) - AGREE_NS // 1000
 
 
 @pytest.mark.parametrize("ways", [(), ("log",), ("hook",)])

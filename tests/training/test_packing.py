@@ -2,10 +2,10 @@
 
 from ddptop.protocol.codec import decode, encode
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
-from ddptop.protocol.messages import Flag, Layout, Message, Steps
+from ddptop.protocol.messages import Flag, Layout, Message, OwnTime, Phase, Steps
 from ddptop.training.bucket_timing import BucketKey
 from ddptop.training.packing import LayoutTracker, pack
-from ddptop.training.step_record import StepRecord
+from ddptop.training.step_record import UNKNOWN_NS, StepRecord
 
 MS = 1_000_000
 
@@ -41,6 +41,18 @@ def test_a_row_holds_the_step_in_microseconds() -> None:
     assert row.cost_us == 7
     for message in (layout, steps):
         assert decode(encode(message)) == message
+
+
+def test_a_row_says_what_of_the_step_is_own_time() -> None:
+    waits = [[int(Phase.OTHER), 100_000], [int(Phase.FORWARD), 30_000], [int(Phase.OTHER), 50_400]]
+    known = step(0, [])._replace(
+        exposed=2 * MS + 999, before_forward=11_000, before_backward=12_000, before_optimizer=-5, waits=waits
+    )
+    (steps,) = packed([known, step(1, [])._replace(exposed=UNKNOWN_NS + 3)])
+    assert isinstance(steps, Steps)
+    assert steps.rows[0].own == OwnTime(2000, 11, 12, 0, 0, 30, 0, 0, 150)
+    assert steps.rows[1].own == OwnTime(-1, 0, 0, 0, 0, 0, 0, 0, 0)
+    assert decode(encode(steps)) == steps
 
 
 def test_a_late_completion_stamp_is_held_to_the_end_of_backward() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -181,3 +182,52 @@ def test_an_evaluation_is_no_step() -> None:
 def test_an_optimizer_is_noticed_once_one_was_built() -> None:
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
     assert phases.optimizer_exists()
+
+
+class Waiting:
+    """The wait of a collective, as it is wrapped on this thread."""
+
+    def __init__(self, original: Callable[..., Any]) -> None:
+        self.recorder = Recorder()
+        self.recorder.phase = Phase.FORWARD
+        self.watch = phases.LastGradients(self.recorder)
+        self.wait = phases._wait(self.recorder, self.watch, threading.get_ident(), original)
+
+    def noted(self) -> list[int]:
+        """The phases of the waits so far."""
+        self.recorder._waits.step_ends()
+        return [phase for phase, _ in self.recorder._waits.take()]
+
+
+def test_a_wait_is_noted_and_its_result_and_arguments_are_torchs() -> None:
+    waiting = Waiting(lambda work, timeout=None, **named: (work, timeout, named))
+    assert waiting.wait("work", 3, more=4) == ("work", 3, {"more": 4})
+    assert waiting.noted() == [int(Phase.FORWARD)]
+
+
+def test_a_wait_that_raises_is_noted_and_raises_as_torch_does() -> None:
+    def original(_work: Any) -> None:
+        raise TimeoutError("theirs")
+
+    waiting = Waiting(original)
+    with pytest.raises(TimeoutError, match="theirs") as caught:
+        waiting.wait("work")
+    assert waiting.noted() == [int(Phase.FORWARD)]
+    if sys.version_info >= (3, 11):
+        assert [entry.name for entry in caught.traceback].count("wait") == 0
+
+
+def test_a_wait_on_another_thread_is_not_trainings_but_the_autograd_engines_is() -> None:
+    waiting = Waiting(lambda work: work)
+
+    def elsewhere(*, engine: bool) -> None:
+        if engine:
+            waiting.watch.thread = threading.get_ident()
+        assert waiting.wait("work") == "work"
+
+    for engine, noted in ((False, []), (True, [int(Phase.FORWARD)])):
+        thread = threading.Thread(target=elsewhere, kwargs={"engine": engine})
+        thread.start()
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+        assert waiting.noted() == noted

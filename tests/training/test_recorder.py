@@ -2,10 +2,10 @@
 
 import pytest
 
-from ddptop.protocol.messages import Flag
+from ddptop.protocol.messages import Flag, Phase
 from ddptop.training import recorder as module
-from ddptop.training.recorder import MAX_CALLS, Recorder
-from ddptop.training.step_record import PATIENCE_STEPS, StepRecord, clocked
+from ddptop.training.recorder import Recorder
+from ddptop.training.step_record import MAX_CALLS, MAX_WAITS, PATIENCE_STEPS, StepRecord, clocked
 
 
 class Clock:
@@ -45,10 +45,22 @@ class Loop:
         self.clock.pass_(ns)
         self.recorder.forward_ends()
 
-    def backward(self, ns: int, loss: float | None = 0.5) -> None:
+    def backward(self, ns: int, loss: float | None = 0.5, *, exposed: int | None = None) -> None:
+        """`exposed`: after the last gradient, of these `ns`; None: there is no stamp."""
         self.recorder.backward_begins(loss)
-        self.clock.pass_(ns)
+        self.clock.pass_(ns - (exposed or 0))
+        if exposed is not None:
+            assert self.recorder.stamp_due
+            self.recorder.stamp_due = False
+            self.recorder.last_gradient()
+            self.clock.pass_(exposed)
         self.recorder.backward_ends()
+
+    def waits(self, ns: int) -> None:
+        """In a collective of the script's own."""
+        began = self.recorder.wait_begins()
+        self.clock.pass_(ns)
+        self.recorder.wait_ends(began)
 
     def optimizer(self, ns: int, which: int = 1) -> None:
         self.recorder.optimizer_begins(which)
@@ -237,7 +249,7 @@ def test_a_logged_loss_replaces_the_one_of_backward(clock: Clock) -> None:
     loop.forward(1)
     loop.backward(1, loss=128.0)
     loop.optimizer(1)
-    loop.recorder.log_loss(0.125)
+    loop.recorder.losses.logged = 0.125
     loop.recorder.finish()
     (record,) = loop.records()
     assert record.loss == 0.125
@@ -374,3 +386,257 @@ def test_own_cost_is_cpu_time_of_three_steps_in_eight(clock: Clock, monkeypatch:
     measured = 5_000 + 400 * stretches
     assert costs[8:16] == [measured, measured, 0, measured, 0, 0, 0, 0]
     assert sum(readings) <= 2 * stretches * 7 + 2, "read in measured steps only"
+
+
+def places(record: StepRecord) -> tuple[int, int, int, int]:
+    """What lies outside the phases: before forward, backward, optimizer, and the rest of it."""
+    own = (record.before_forward, record.before_backward, record.before_optimizer)
+    phases = record.data + record.forward + record.backward + record.optimizer
+    waited = sum(ns for phase, ns in record.waits if phase == Phase.OTHER)
+    return (*own, record.end - record.begin - phases - waited - sum(own))
+
+
+def test_backward_is_divided_at_its_last_gradient(clock: Clock) -> None:
+    loop = Loop(clock)
+    for exposed in (0, 4, 9):
+        loop.forward(5)
+        loop.backward(20, exposed=exposed)
+        loop.optimizer(1)
+    loop.recorder.finish()
+    assert [(record.exposed, record.backward) for record in loop.records()] == [(0, 20), (4, 20), (9, 20)]
+
+
+def test_exposed_communication_is_that_of_the_backwards_that_synchronise(clock: Clock) -> None:
+    loop = Loop(clock)
+    for micro in range(3):
+        loop.forward(5, synchronises=micro == 2)
+        loop.backward(20, exposed=3)
+    loop.optimizer(1)
+    loop.forward(5, synchronises=False)
+    loop.backward(20)
+    loop.optimizer(1)
+    loop.recorder.finish()
+    assert [record.exposed for record in loop.records()] == [3, 0]
+
+
+def test_without_a_stamp_in_each_of_them_it_is_not_known(clock: Clock) -> None:
+    loop = Loop(clock)
+    for stamps in ((3, None), (None, 3), (3, 4)):
+        for exposed in stamps:
+            loop.forward(5)
+            loop.backward(20, exposed=exposed)
+        loop.optimizer(1)
+    loop.forward(5)
+    loop.recorder.backward_begins(None)
+    loop.recorder.spoil_stamp()
+    loop.recorder.last_gradient()
+    loop.recorder.backward_ends()
+    loop.optimizer(1)
+    loop.recorder.finish()
+    assert [max(-1, record.exposed) for record in loop.records()] == [-1, -1, 7, -1]
+
+
+def test_with_several_models_any_backward_may_wait(clock: Clock) -> None:
+    loop = Loop(clock)
+    loop.recorder.several_models = True
+    for exposed in (3, None):
+        loop.forward(5, synchronises=False)
+        loop.backward(20, exposed=exposed)
+        loop.optimizer(1)
+    loop.recorder.finish()
+    assert [max(-1, record.exposed) for record in loop.records()] == [3, -1]
+
+
+def test_a_stamp_before_a_backward_inside_backward_does_not_count(clock: Clock) -> None:
+    """All-reduces may be waited for in the inner one; a hook after it shows that they are not."""
+    loop = Loop(clock)
+    recorder = loop.recorder
+    for stamped_again in (False, True):
+        loop.forward(5)
+        recorder.backward_begins(None)
+        recorder.stamp_due = False
+        recorder.last_gradient()
+        recorder.backward_begins(None)
+        assert not recorder.stamp_due
+        recorder.backward_ends()
+        assert recorder.stamp_due
+        if stamped_again:
+            recorder.stamp_due = False
+            recorder.last_gradient()
+        clock.pass_(2)
+        recorder.backward_ends()
+        loop.optimizer(1)
+    recorder.finish()
+    assert [max(-1, record.exposed) for record in loop.records()] == [-1, 2]
+
+
+def test_what_lies_outside_the_phases_is_told_by_what_comes_next(clock: Clock) -> None:
+    loop = Loop(clock)
+    for _ in range(3):
+        clock.pass_(7)
+        loop.data(10)
+        clock.pass_(1)
+        loop.forward(20)
+        clock.pass_(2)
+        loop.backward(30)
+        clock.pass_(3)
+        loop.optimizer(5)
+    loop.recorder.finish()
+    assert [places(record) for record in loop.records()] == [(1, 2, 3, 0), (1, 2, 3, 7), (1, 2, 3, 7)]
+
+
+def test_places_of_micro_steps_evaluations_and_several_optimizers(clock: Clock) -> None:
+    loop = Loop(clock)
+    for _ in range(2):
+        for micro in range(3):
+            loop.data(10)
+            clock.pass_(1)
+            loop.forward(20, synchronises=micro == 2)
+            clock.pass_(2)
+            loop.backward(30)
+            clock.pass_(4)  # logs after each
+        loop.optimizer(5, which=1)
+        clock.pass_(8)
+        loop.optimizer(5, which=2)
+        for _ in range(2):  # an evaluation
+            clock.pass_(100)
+            loop.data(1)
+    loop.recorder.finish()
+    assert [places(record) for record in loop.records()] == [(3, 6, 20, 0), (3, 6, 20, 200)]
+
+
+def test_a_batch_fetched_before_the_optimizer_steps_divides_its_place_no_further(clock: Clock) -> None:
+    loop = Loop(clock)
+    loop.data(10)
+    for _ in range(3):
+        loop.forward(20)
+        loop.backward(30)
+        clock.pass_(3)
+        loop.data(10)
+        clock.pass_(4)
+        loop.optimizer(5)
+        clock.pass_(1)
+    loop.recorder.finish()
+    assert [places(record) for record in loop.records()] == [(0, 0, 7, 0), (1, 0, 7, 0), (1, 0, 7, 0)]
+
+
+def test_places_around_a_closure(clock: Clock) -> None:
+    loop = Loop(clock)
+    for _ in range(3):
+        clock.pass_(7)
+        loop.data(10)
+        clock.pass_(3)
+        loop.recorder.optimizer_begins(1)
+        for _ in range(2):
+            clock.pass_(1)
+            loop.forward(10)
+            clock.pass_(2)
+            loop.backward(20)
+        loop.recorder.optimizer_ends(1)
+    loop.recorder.finish()
+    first, *others = loop.records()
+    assert [places(record) for record in others] == [(0, 0, 3, 7), (0, 0, 3, 7)]
+    assert [record.optimizer for record in others] == [6, 6]
+    assert places(first)[:3] == (0, 0, 3)
+
+
+def test_without_any_optimizer_what_follows_backward_belongs_to_the_next_step(clock: Clock) -> None:
+    loop = Loop(clock, optimizer_exists=False)
+    for _ in range(3):
+        loop.data(10)
+        loop.forward(20)
+        loop.backward(30)
+        clock.pass_(9)  # the script's own update of its weights
+    loop.recorder.finish()
+    assert [places(record) for record in loop.records()] == [(0, 0, 0, 0), (0, 0, 0, 9), (0, 0, 0, 9)]
+
+
+def test_waits_in_collectives_of_the_script_lie_in_no_place(clock: Clock) -> None:
+    loop = Loop(clock)
+    loop.waits(1000)  # before training
+    for _ in range(2):
+        loop.data(10)
+        clock.pass_(1)
+        loop.waits(100)
+        loop.recorder.forward_begins(True)
+        loop.waits(50)
+        loop.recorder.forward_ends()
+        loop.waits(30)
+        clock.pass_(2)
+        loop.backward(30, exposed=4)
+        loop.waits(20)
+        loop.waits(20)
+        loop.optimizer(5)
+        clock.pass_(3)
+        loop.waits(7)  # a metric after the step: part of the next one
+    loop.recorder.finish()
+    first, second = loop.records()
+    other, forward = int(Phase.OTHER), int(Phase.FORWARD)
+    waits = [[other, 100], [forward, 50], [other, 30], [other, 20 + 20]]
+    assert list(first.waits) == waits
+    assert list(second.waits) == [[other, 7 + 100], *waits[1:]]
+    assert (places(first), places(second)) == ((1, 2, 0, 0), (1, 2, 0, 3))
+    assert first.forward == 50
+
+
+def test_a_wait_after_the_last_gradient_is_exposed_communication_already(clock: Clock) -> None:
+    loop = Loop(clock)
+    loop.forward(5)
+    loop.recorder.backward_begins(None)
+    loop.waits(6)
+    loop.recorder.stamp_due = False
+    loop.recorder.last_gradient()
+    loop.waits(8)
+    loop.recorder.backward_ends()
+    loop.optimizer(1)
+    loop.recorder.finish()
+    (record,) = loop.records()
+    assert (record.exposed, list(record.waits)) == (8, [[int(Phase.BACKWARD), 6]])
+
+
+def test_a_wait_between_the_phases_of_a_closure_is_the_optimizers(clock: Clock) -> None:
+    loop = Loop(clock)
+    for _ in range(2):
+        loop.recorder.optimizer_begins(1)
+        loop.forward(10)
+        loop.waits(4)
+        loop.backward(20)
+        loop.recorder.optimizer_ends(1)
+    loop.recorder.finish()
+    assert [list(record.waits) for record in loop.records()] == [[[int(Phase.OPTIMIZER), 4]]] * 2
+
+
+def test_rows_of_waits_are_bounded_and_none_is_lost(clock: Clock) -> None:
+    loop = Loop(clock)
+    loop.forward(1)
+    for _ in range(MAX_WAITS):
+        loop.waits(1)
+        loop.data(0)
+        loop.recorder.data_begins()
+        loop.waits(1)
+        loop.recorder.data_ends()
+    loop.backward(1)
+    loop.optimizer(1)
+    loop.recorder.finish()
+    (record,) = loop.records()
+    assert len(record.waits) == MAX_WAITS
+    assert sum(ns for _, ns in record.waits) == 2 * MAX_WAITS
+
+
+def test_a_joined_rank_says_nothing_of_exposed_communication(clock: Clock) -> None:
+    loop = Loop(clock)
+    loop.forward(1)
+    loop.backward(1, exposed=1)
+    loop.optimizer(1)
+    for _ in range(2):
+        began = clock()
+        clock.pass_(10)
+        loop.recorder.shadow_step_ends(began)
+    clock.pass_(5)
+    loop.forward(1)
+    loop.backward(1, exposed=1)
+    loop.optimizer(1)
+    loop.recorder.finish()
+    records = loop.records()
+    assert [max(-1, record.exposed) for record in records] == [1, -1, -1, 1]
+    assert records[-1].before_forward == 5

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+from ddptop.protocol.messages import Phase
 from ddptop.training import step_record
 from ddptop.training.device.events import CudaEvent, Device, EventPool, NoEvent
 from ddptop.training.guard import guard
+from ddptop.training.step_record import Wait
 
 
 class Mark(IntEnum):
-    """Where in a step an event was recorded. Ends are odd."""
+    """Where in a step an event was recorded. Ends of phases are odd."""
 
     FORWARD = step_record.FORWARD
     FORWARD_END = step_record.FORWARD_END
@@ -20,7 +22,16 @@ class Mark(IntEnum):
     BACKWARD_END = step_record.BACKWARD_END
     OPTIMIZER = step_record.OPTIMIZER
     OPTIMIZER_END = step_record.OPTIMIZER_END
+    LAST_GRADIENT = step_record.LAST_GRADIENT
+    WAIT = step_record.WAIT
+    WAIT_END = step_record.WAIT_END
 
+
+_PHASES: dict[int, Phase] = {
+    Mark.FORWARD: Phase.FORWARD,
+    Mark.BACKWARD: Phase.BACKWARD,
+    Mark.OPTIMIZER: Phase.OPTIMIZER,
+}
 
 MAX_MARKS = 512
 """Marks of one step: 128 micro-steps. The memory of a loop of backwards without a step must be bounded."""
@@ -73,6 +84,13 @@ class DevicePhases(NamedTuple):
     """Of the last backward, the one that synchronises."""
     optimizer_at: int
     backward_end: int
+    exposed: int
+    """From the last gradients to the ends of their backwards; -1: not one was marked."""
+    before_forward: int
+    """Outside the phases, before a forward, fetches of data included. This and the next two without waits."""
+    before_backward: int
+    before_optimizer: int
+    waits: tuple[Wait, ...]
 
 
 def phases(marks: Sequence[tuple[int, int]], before: int | None) -> DevicePhases | None:
@@ -88,8 +106,26 @@ def phases(marks: Sequence[tuple[int, int]], before: int | None) -> DevicePhases
     last: dict[int, int] = {}
     opened: list[list[int]] = []
     """[mark, moment, time of the phases inside it]"""
+    outside = dict.fromkeys(spans, 0)
+    ended = before if before is not None else marks[0][1]
+    stamp = exposed = -1
+    wait_at: int | None = None
+    waits: list[Wait] = []
     for mark, at in marks:
-        if mark % 2 == 0:
+        if mark == Mark.LAST_GRADIENT:
+            stamp = at
+        elif mark == Mark.WAIT:
+            wait_at = at
+        elif mark == Mark.WAIT_END:
+            if wait_at is not None and stamp < 0:  # after the last gradient it is exposed communication
+                waits.append([_PHASES[opened[-1][0]] if opened else Phase.OTHER, max(0, at - wait_at)])
+                if not opened:
+                    ended += max(0, at - wait_at)
+            wait_at = None
+        elif mark % 2 == 0:
+            stamp = -1  # of a backward that raised
+            if not opened:
+                outside[Mark(mark)] += max(0, at - ended)
             opened.append([mark, at, 0])
             first.setdefault(mark, at)
             last[mark] = at
@@ -98,8 +134,13 @@ def phases(marks: Sequence[tuple[int, int]], before: int | None) -> DevicePhases
             took = max(0, at - since)
             spans[Mark(begun)] += max(0, took - inside)
             last[mark] = at
+            if begun == Mark.BACKWARD and stamp >= 0:
+                exposed = max(0, exposed) + max(0, at - stamp)
+                stamp = -1
             if opened:
                 opened[-1][2] += took
+            else:
+                ended = at
     begin = before if before is not None else marks[0][1]
     ends = [at for mark, at in last.items() if mark % 2]
     return DevicePhases(
@@ -112,4 +153,9 @@ def phases(marks: Sequence[tuple[int, int]], before: int | None) -> DevicePhases
         backward_at=last.get(Mark.BACKWARD, -1),
         optimizer_at=first.get(Mark.OPTIMIZER, -1),
         backward_end=last.get(Mark.BACKWARD_END, -1),
+        exposed=exposed,
+        before_forward=outside[Mark.FORWARD],
+        before_backward=outside[Mark.BACKWARD],
+        before_optimizer=outside[Mark.OPTIMIZER],
+        waits=tuple(waits),
     )

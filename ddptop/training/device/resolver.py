@@ -219,13 +219,17 @@ class StepResolver:
         self._pool.give(*(event for _, event in record.marks))
         if times is None:
             self._ended = None
-            return record._replace(calls=calls, loss=loss, marks=())
+            return record._replace(calls=calls, loss=loss, marks=(), exposed=-1)
         self._ended = times.end
+        exposed = record.exposed
+        if exposed > 0:  # the host has stamped it, and runs ahead of the device
+            exposed = times.exposed
         first = min(at for at in (times.forward_at, times.optimizer_at, times.end) if at >= 0)
+        data = min(record.data, max(0, first - times.begin))
         return record._replace(
             begin=times.begin,
             end=times.end,
-            data=min(record.data, max(0, first - times.begin)),
+            data=data,
             forward=times.forward,
             backward=times.backward,
             optimizer=times.optimizer,
@@ -236,6 +240,11 @@ class StepResolver:
             calls=calls,
             loss=loss,
             marks=(),
+            exposed=exposed,
+            before_forward=min(record.before_forward, max(0, times.before_forward - data)),
+            before_backward=times.before_backward,
+            before_optimizer=times.before_optimizer,
+            waits=times.waits,
         )
 
     def _call(self, call: BucketCall) -> BucketCall:
@@ -262,7 +271,7 @@ class StepResolver:
         self.lost += 1
         self._ended = None
         loss = None if isinstance(record.loss, tuple) else record.loss
-        return record._replace(calls=[], marks=(), loss=loss, flags=record.flags & ~Flag.DETAIL)
+        return record._replace(calls=[], marks=(), loss=loss, flags=record.flags & ~Flag.DETAIL, exposed=-1)
 
 
 def _happened(record: StepRecord) -> bool:

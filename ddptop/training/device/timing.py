@@ -35,6 +35,8 @@ IDLE, COMPUTE, COLLECTIVE, EITHER = "idle", "compute", "collective", "either"
 not end; one of the two, in a step whose buckets are not timed."""
 
 _NAMES = {Mark.FORWARD: "forward", Mark.BACKWARD: "backward", Mark.OPTIMIZER: "optimizer"}
+_MOMENTS = (Mark.LAST_GRADIENT, Mark.WAIT, Mark.WAIT_END)
+"""Marks that bound no phase."""
 
 
 class DevicePosition(NamedTuple):
@@ -53,6 +55,8 @@ def device_position(marks: Sequence[tuple[int, CudaEvent]], calls: Sequence[Buck
 
     Raises RuntimeError, in CUDA's words, after an error of the device's.
     """
+    reached = _last_gradient_reached(marks)
+    marks = [(mark, event) for mark, event in marks if mark not in _MOMENTS]
     number = next((i for i, (_, event) in enumerate(marks) if not event.query()), len(marks))
     pending = marks[number][0] if number < len(marks) else None
     phase = _phase(marks[number - 1][0] if number else None, pending)
@@ -65,7 +69,17 @@ def device_position(marks: Sequence[tuple[int, CudaEvent]], calls: Sequence[Buck
             return DevicePosition(COLLECTIVE, "backward", bucket)
     if pending is None:
         return DevicePosition(IDLE)
-    return DevicePosition(COMPUTE if calls else EITHER, phase)
+    return DevicePosition(COMPUTE if calls or reached is False else EITHER, phase)
+
+
+def _last_gradient_reached(marks: Sequence[tuple[int, CudaEvent]]) -> bool | None:
+    """Whether the device has computed the last gradient of the last backward; None: that is not marked."""
+    for mark, event in reversed(marks):
+        if mark == Mark.LAST_GRADIENT:
+            return event.query()
+        if mark == Mark.BACKWARD:
+            break
+    return None
 
 
 def _phase(before: int | None, pending: int | None) -> str:

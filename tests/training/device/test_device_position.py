@@ -109,6 +109,31 @@ def test_without_bucket_detail_kernel_and_all_reduce_are_not_told_apart() -> Non
     assert step.found() == DevicePosition(EITHER, "backward")
 
 
+def test_a_device_that_has_not_reached_its_last_gradient_computes() -> None:
+    step = Step()
+    step.marks(Mark.BACKWARD)
+    step.device.compute(NEVER)
+    step.marks(Mark.LAST_GRADIENT)
+    step.marks(Mark.BACKWARD_END)
+    assert step.found() == DevicePosition(COMPUTE, "backward")
+    waits = Step()
+    waits.marks(Mark.BACKWARD)
+    waits.marks(Mark.LAST_GRADIENT)
+    waits.device.compute(NEVER)
+    waits.marks(Mark.BACKWARD_END)
+    assert waits.found() == DevicePosition(EITHER, "backward")
+
+
+def test_a_wait_of_the_script_bounds_no_phase() -> None:
+    step = Step()
+    step.phase(Mark.FORWARD)
+    step.marks(Mark.WAIT)
+    step.device.compute(NEVER)
+    step.marks(Mark.WAIT_END)
+    step.marks(Mark.BACKWARD)
+    assert step.found() == DevicePosition(COMPUTE, "")
+
+
 def test_between_two_phases_no_phase_is_named() -> None:
     step = Step()
     step.phase(Mark.FORWARD)

@@ -39,20 +39,25 @@ class Training:
         self.device.compute(ns)
         self.marks(Mark(begin + 1))
 
-    def step(self, *, data: int = 0, loss: float | None = None) -> StepRecord:
+    def step(
+        self, *, data: int = 0, loss: float | None = None, stamped: bool = False, loss_ns: int = 0
+    ) -> StepRecord:
         begin = self.device.now_ns
         self.phase(Mark.FORWARD, FORWARD)
         taken = None if loss is None else (self.scalars.take(loss),)
+        self.device.compute(loss_ns)
         self.marks(Mark.BACKWARD)
         self.device.compute(BACKWARD)
         ready = self.pool.mark()
+        if stamped:
+            self.marks(Mark.LAST_GRADIENT)
         self.device.compute(ALL_REDUCE)
         call: list[Any] = ["key", ready, self.pool.mark()]
         self.marks(Mark.BACKWARD_END)
         self.phase(Mark.OPTIMIZER, OPTIMIZER)
         record = StepRecord(
             self.steps, begin, self.device.now_ns, data, 1, 1, 1, begin, begin, begin, begin, 1, 1, 0, taken,
-            [call], self.marks.take(),
+            [call], self.marks.take(), 17 if stamped else -1,
         )  # fmt: skip
         self.steps += 1
         return record
@@ -99,6 +104,34 @@ def test_phases_and_buckets_are_the_devices() -> None:
     assert near(second.begin, first.end)
     assert first.loss is None
     assert second.loss == 0.25
+
+
+def test_exposed_communication_and_the_places_are_the_devices() -> None:
+    training = Training()
+    records = [training.step(stamped=True), training.step(stamped=True, loss_ns=MS), training.step()]
+    records.append(training.step(stamped=True)._replace(exposed=-1))
+    records.append(training.step()._replace(exposed=0))
+    records.append(training.step()._replace(exposed=17))
+    training.wait(7 * STEP)
+    first, second, unstamped, unknown, unsynchronised, unmarked = training.resolver.take(records)
+    for done in (first, second):
+        assert near(done.exposed, ALL_REDUCE), "whatever the host, which runs ahead, has seen of it"
+        assert (done.before_forward, done.before_optimizer) == (0, 0)
+    assert (near(first.before_backward, 0), near(second.before_backward, MS)) == (True, True)
+    assert [done.exposed for done in (unstamped, unknown, unsynchronised, unmarked)] == [-1, -1, 0, -1]
+
+
+def test_what_only_the_host_has_timed_says_nothing_of_exposed_communication() -> None:
+    training = Training()
+    record = training.step(stamped=True)
+    unmarked = training.step(stamped=True)._replace(marks=[])
+    lost = training.step(stamped=True)
+    lost.calls[0][2].at_ns = None
+    training.wait(3 * STEP)
+    done = training.resolver.take([record, unmarked, lost])
+    done += training.resolver.flush()
+    assert [near(found.exposed, ALL_REDUCE) for found in done] == [True, False, False]
+    assert [found.exposed for found in done[1:]] == [-1, -1]
 
 
 def test_a_fetch_that_the_host_hides_is_no_data_time() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from ddptop.protocol.messages import Phase
 from ddptop.training.device import events, marks
 from ddptop.training.device import events as cuda_timer
 from ddptop.training.device.events import MAX_EVENTS, UNTIMED, CudaTimer, EventPool, GlooCudaTimer, NoEvent
@@ -221,6 +222,53 @@ def test_a_phase_that_raised_does_not_spoil_the_others() -> None:
     assert (found.forward, found.backward, found.end) == (4, 3, 12)
 
 
+def test_backward_is_divided_by_its_last_gradient_and_the_rest_by_what_comes_next() -> None:
+    moments = [
+        (Mark.FORWARD, 10), (Mark.FORWARD_END, 20), (Mark.BACKWARD, 23), (Mark.BACKWARD_END, 30),
+        (Mark.FORWARD, 31), (Mark.FORWARD_END, 40), (Mark.BACKWARD, 42), (Mark.LAST_GRADIENT, 50),
+        (Mark.BACKWARD_END, 57), (Mark.OPTIMIZER, 61), (Mark.OPTIMIZER_END, 70),
+    ]  # fmt: skip
+    found = phases(moments, before=4)
+    assert found is not None
+    assert found.exposed == 7
+    assert (found.before_forward, found.before_backward, found.before_optimizer) == (6 + 1, 3 + 2, 4)
+    unstamped = phases([moment for moment in moments if moment[0] != Mark.LAST_GRADIENT], before=4)
+    assert unstamped is not None
+    assert unstamped.exposed == -1
+    assert unstamped._replace(exposed=7) == found
+
+
+def test_the_last_of_two_stamps_counts_and_one_of_a_backward_that_raised_does_not() -> None:
+    found = phases(
+        [(Mark.BACKWARD, 1), (Mark.LAST_GRADIENT, 2), (Mark.BACKWARD, 3), (Mark.BACKWARD_END, 10)], before=0
+    )
+    assert found is not None
+    assert found.exposed == -1
+    found = phases(
+        [(Mark.BACKWARD, 1), (Mark.LAST_GRADIENT, 2), (Mark.LAST_GRADIENT, 4), (Mark.BACKWARD_END, 10)],
+        before=0,
+    )
+    assert found is not None
+    assert found.exposed == 6
+
+
+def test_waits_of_the_script_are_noted_by_phase_and_lie_in_no_place() -> None:
+    found = phases(
+        [
+            (Mark.WAIT, 2), (Mark.WAIT_END, 5),
+            (Mark.FORWARD, 10), (Mark.WAIT, 11), (Mark.WAIT_END, 13), (Mark.FORWARD_END, 20),
+            (Mark.BACKWARD, 20), (Mark.LAST_GRADIENT, 25), (Mark.WAIT, 26), (Mark.WAIT_END, 29),
+            (Mark.BACKWARD_END, 30), (Mark.WAIT, 31), (Mark.WAIT_END, 37), (Mark.OPTIMIZER, 40),
+            (Mark.OPTIMIZER_END, 50),
+        ],
+        before=0,
+    )  # fmt: skip
+    assert found is not None
+    assert found.waits == ([Phase.OTHER, 3], [Phase.FORWARD, 2], [Phase.OTHER, 6])
+    assert (found.forward, found.exposed) == (10, 5)
+    assert (found.before_forward, found.before_optimizer) == (7, 4)
+
+
 def test_no_marks_no_phases() -> None:
     assert phases([], before=3) is None
 
@@ -332,7 +380,7 @@ def test_losses_of_a_step_that_never_ends_do_not_grow() -> None:
     for _ in range(2 * MAX_LOSSES):
         recorder.backward_begins(("pending",))
         recorder.backward_ends()
-    assert len(recorder._losses._later) == MAX_LOSSES
+    assert len(recorder.losses._later) == MAX_LOSSES
 
 
 def test_a_scalar_of_another_device_is_left_unread() -> None:

@@ -31,7 +31,8 @@ class RenderContext:
     @cached_property
     def breakdown(self) -> Breakdown:
         """The parts of every rank's step."""
-        return Breakdown(self.frame.ranks)
+        late = self.frame.straggler
+        return Breakdown(self.frame.ranks, self.stragglers if late and late.pattern == "persistent" else ())
 
     @cached_property
     def by_steps(self) -> bool:

@@ -13,7 +13,7 @@ from ddptop.render.line import Line, Role, gather
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Mask
     from ddptop.frames.frame import Ranks
 
 
@@ -50,8 +50,9 @@ _UNKNOWN = Part("unknown", "?", "?", "faint")
 class Breakdown:
     """The parts of every rank's step, in ms; one row per part, `_UNKNOWN` last. They add up to the step."""
 
-    def __init__(self, ranks: Ranks) -> None:
-        self.ms = rank_parts(lambda name: np.asarray(getattr(ranks, f"{name}_ms")))
+    def __init__(self, ranks: Ranks, always_last: Sequence[int] = ()) -> None:
+        """`always_last`: ranks that the others wait for in most steps."""
+        self.ms = rank_parts(lambda name: np.asarray(getattr(ranks, f"{name}_ms")), always_last)
         ends = np.nansum(self.ms, axis=0)
         self.known = ends > 0
         steps = np.where(np.isnan(ranks.step_ms), ends, ranks.step_ms)
@@ -84,10 +85,12 @@ class Breakdown:
 
 OWN_PHASES = ("own_data", "own_forward", "own_backward", "own_optimizer")
 BETWEEN = ("before_forward", "before_backward", "before_optimizer", "after_optimizer")
-_WAIT = next(at for at, part in enumerate(PARTS) if part.name == "wait")
+_WAIT, _TRANSFER = (
+    next(at for at, part in enumerate(PARTS) if part.name == name) for name in ("wait", "transfer")
+)
 
 
-def rank_parts(column: Callable[[str], Column]) -> Column:
+def rank_parts(column: Callable[[str], Column], always_last: Sequence[int] = ()) -> Column:
     """(parts and unknown, ranks) ms of each part of the step, from the columns of `Ranks` without `_ms`.
 
     Of ranks whose own time is known, from every step (`own_parts`); of others by `step_parts`.
@@ -99,24 +102,28 @@ def rank_parts(column: Callable[[str], Column]) -> Column:
         np.vstack([column(name) for name in OWN_PHASES]),
         np.vstack([column(name) for name in BETWEEN]),
         exposed - waited,
+        np.isin(np.arange(len(step)), always_last),
     )
     sampled = step_parts(step, phases, exposed, waited)
     return np.asarray(np.where(np.isfinite(own).all(axis=0), own, sampled))
 
 
-def own_parts(step: Column, work: Column, between: Column, transfer: Column) -> Column:
+def own_parts(step: Column, work: Column, between: Column, transfer: Column, always_last: Mask) -> Column:
     """(parts and unknown, ranks) ms: own time by phase + transfer + wait = step; NaN where one is unknown.
 
     `work`: (OWN_PHASES, ranks), without any waiting; `between`: (BETWEEN, ranks), which adds up to other;
     `transfer`: (ranks,) exposed transfer. What a step has besides these was waited, in DDP's all-reduces or
-    in other collectives. All are medians: where they alone are longer than the step, they are scaled to it.
+    in other collectives; of a rank that is `always_last` it counts as transfer. All are medians: where they
+    alone are longer than the step, they are scaled to it.
     """
     data, forward, backward, optimizer = work
     rows = [data, forward, backward, np.zeros_like(step), transfer, optimizer, between.sum(axis=0)]
     parts: Column = np.maximum(0.0, np.vstack([*rows, np.zeros_like(step)]))
     whole = parts.sum(axis=0)
     parts *= np.where(whole > step, step / np.where(whole > step, whole, 1.0), 1.0)
-    parts[_WAIT] = np.maximum(0.0, step - parts.sum(axis=0))
+    rest = np.maximum(0.0, step - parts.sum(axis=0))
+    parts[_WAIT] += np.where(always_last, 0.0, rest)
+    parts[_TRANSFER] += np.where(always_last, rest, 0.0)
     return parts
 
 

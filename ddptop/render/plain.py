@@ -11,7 +11,7 @@ from ddptop.render.context import RenderContext
 from ddptop.render.evidence import brief
 from ddptop.render.line import RED_STATES, of_severity, of_state, paint
 from ddptop.render.numbers import UNKNOWN, age, clock, count, duration, fixed, known, loss
-from ddptop.render.phases import Breakdown, legend
+from ddptop.render.phases import legend
 from ddptop.render.rank_table import plain_rank_columns
 from ddptop.render.table import text_lines
 from ddptop.render.text import clean, to_ascii
@@ -94,7 +94,7 @@ def watch_line(frame: Frame) -> str:
             f"{UNKNOWN if frame.run.state in RED_STATES else fixed(group.steps_per_s):>6}/s",
             f"loss {loss(group.loss_mean):>9}",
             f"{fixed(group.step_ms_p50):>7} ms",
-            f"wait {fixed(Breakdown(frame.ranks).mean('wait')):>6} ms",
+            f"wait {fixed(RenderContext(frame).breakdown.mean('wait')):>6} ms",
             f"lost {count(frame.lost_records)}",
             f"cost {fixed(frame.overhead.measured_pct, 1, '%'):>5}",
             grave or f"slowest {slowest(frame) or UNKNOWN}",
@@ -169,7 +169,7 @@ def _run(frame: Frame) -> list[str]:
     command = run.argv if run.argv[:1] == (run.script,) else (run.script, *run.argv)
     lines = [clean(" ".join(command)) or UNKNOWN, " · ".join(facts)]
     if group.step_ms_p50 is not None:
-        parts = Breakdown(frame.ranks)
+        parts = RenderContext(frame).breakdown
         lines += [
             f"step {fixed(group.step_ms_p50)} ms (p95 {fixed(group.step_ms_p95)}) · "
             f"exposed, mean over ranks: wait {fixed(parts.mean('wait'))} · "
@@ -242,16 +242,16 @@ def rank_table(frame: Frame, width: int) -> list[str]:
 
 def rank_bars(frame: Frame, width: int, ascii_only: bool) -> list[str]:
     """A stacked bar of its step for each rank, on one scale; nothing while no step is known."""
-    breakdown = Breakdown(frame.ranks)
+    context = RenderContext(frame)
+    breakdown = context.breakdown
     total = len(breakdown.known)
     if not breakdown.known.any() or total > MAX_BARS:
         return []
-    waited_for = RenderContext(frame).stragglers
     room = max(MIN_BAR, width - len("rank "))
     return [
         f"where the step went, {fixed(breakdown.full_ms)} ms from edge to edge",
         *(f"{rank:4} {breakdown.bar(rank, room, ascii_only)!s}" for rank in range(total)),
-        str(legend(ascii_only, waited_for, max(MIN_LEGEND, width))),
+        str(legend(ascii_only, context.stragglers, max(MIN_LEGEND, width))),
     ]
 
 

@@ -24,6 +24,9 @@ MAX_RANKS = 5
 MAX_BUCKETS = 8
 """More buckets than this are grouped by size."""
 
+MOST_OF_RUN_PCT = 80.0
+"""A rank that is flagged for so much of the run is waited for, and does not wait."""
+
 HOST_WIDTH = 12
 
 BUCKET_FIGURES = (
@@ -40,7 +43,7 @@ PART_TITLES = tuple(SHORT.get(part.name, part.name) for part in PARTS)
 def rank_table(report: Report, width: int) -> list[str]:
     """The worst ranks: means over the run, in ms. The parts of the step add up to `ms/step`."""
     shown = worst_ranks(report)
-    parts = _parts(shown)
+    parts = _parts(shown, report)
     by_steps = any(rank.excess_ms is not None for rank in shown)
     columns = [
         measured("rank", [str(rank.rank) for rank in shown], 99),
@@ -62,21 +65,23 @@ def rank_table(report: Report, width: int) -> list[str]:
 
 def part_shares(report: Report) -> list[tuple[str, float]]:
     """(part of the step, its share in %) over all ranks; empty where no step is known."""
-    parts = np.nansum(_parts(report.ranks), axis=1)
+    parts = np.nansum(_parts(report.ranks, report), axis=1)
     total = float(parts.sum())
     return (
         [(part.name, 100 * float(ms) / total) for part, ms in zip(PARTS, parts, strict=True)] if total else []
     )
 
 
-def _parts(ranks: Sequence[RankSummary]) -> Column:
+def _parts(ranks: Sequence[RankSummary], report: Report) -> Column:
     """(parts, ranks) ms of each part of the step; the same parts as in the screen's table."""
 
     def column(name: str) -> Column:
         values = [getattr(rank, f"{name}_ms") for rank in ranks]
         return np.array([np.nan if value is None else value for value in values], np.float64)
 
-    return rank_parts(column)[: len(PARTS)]
+    flagged = {slow.rank for slow in report.stragglers if slow.flagged_pct >= MOST_OF_RUN_PCT}
+    always_last = [at for at, rank in enumerate(ranks) if rank.rank in flagged]
+    return rank_parts(column, always_last)[: len(PARTS)]
 
 
 def worst_ranks(report: Report) -> list[RankSummary]:

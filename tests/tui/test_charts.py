@@ -154,9 +154,9 @@ def test_parts_lie_on_top_of_each_other_and_the_unknown_is_a_gap() -> None:
 
 def test_the_parts_of_the_step_over_time_take_the_place_of_waiting_where_they_are_known() -> None:
     known, unknown = straggler(), without_own_times(straggler())
-    for frame, title in ((known, "ms by part"), (unknown, "waiting ")):
+    for frame, title in ((known, "mean ms "), (unknown, "waiting ")):
         drawn = page(frame, place_at("overview"), (160, 50))
         assert title in drawn
         assert "unknown" not in drawn
-    assert "ms by part" not in page(known, place_at("overview"), (80, 24)), "no room"
+    assert "mean ms " not in page(known, place_at("overview"), (80, 24)), "no room"
     assert page(known, place_at("overview"), (160, 50), plain=True).isascii()

@@ -235,9 +235,15 @@ def test_parts_from_every_step_add_up_and_the_rest_is_waiting() -> None:
 
 def test_parts_longer_than_the_step_are_scaled_to_it() -> None:
     work, between = column(20, 5, 5, 5)[:, None], column(1, 1, 1, 1)[:, None]
-    parts = own_parts(column(30), work, between, column(1))
+    parts = own_parts(column(30), work, between, column(1), np.array([False]))
     assert parts.sum(axis=0) == pytest.approx(30.0)
     assert parts[:, 0] == pytest.approx([15, 3.75, 3.75, 0, 0.75, 3.75, 3, 0])
+
+
+def test_a_rank_that_the_others_wait_for_does_not_wait() -> None:
+    work, between = np.full((4, 2), 5.0), np.full((4, 2), 0.25)
+    parts = own_parts(column(30, 30), work, between, column(3, 3), np.array([False, True]))
+    assert parts[3:5].tolist() == [[6.0, 0.0], [3.0, 9.0]]
 
 
 def test_ranks_whose_own_time_is_unknown_are_drawn_from_bucket_detail() -> None:

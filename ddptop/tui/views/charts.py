@@ -335,7 +335,7 @@ def _parts(scene: Scene, recent: Line) -> Curve:
             waits, x, share, "wait", span_s=RECENT_S, zero=True, step=history.step, filled=True,
             reach=SHARE_REACH, read=lambda at: fixed(share[at], 1, "%"),
         )  # fmt: skip
-    title, signs = [Line("ms by part", "dim")], dict(zip(STACK, looks(scene.ascii_only), strict=True))
+    title, signs = [Line("mean ms", "dim")], dict(zip(STACK, looks(scene.ascii_only), strict=True))
     for name in ("wait", "backward", "forward", "data", "transfer", "optimizer", "other"):
         usual = fixed(_newest(getattr(history, STACK[name])))
         title.append(Line(*signs[name]).add(f" {SHORT.get(name, name)} ", "dim").add(usual, "strong"))

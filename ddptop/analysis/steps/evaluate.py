@@ -13,9 +13,9 @@ from ddptop.analysis.steps.evaluate_buckets import add_detail, evaluate_detail, 
 from ddptop.analysis.steps.kept import DividedStep
 from ddptop.analysis.steps.pairing import Splitter
 from ddptop.analysis.steps.windows import BATCH, OWN_COLUMNS, OWN_STEPS, PART_COLUMNS, DetailWindow
-from ddptop.analysis.straggler.cost import arrivals_disagree, figures_of
+from ddptop.analysis.straggler.cost import figures_of
 from ddptop.analysis.straggler.every_step import EVERY
-from ddptop.analysis.straggler.flagged import straggler
+from ddptop.analysis.straggler.flagged import arrivals_disagree, straggler
 from ddptop.analysis.straggler.rules import FLAG_STEPS
 from ddptop.analysis.straggler.step_flags import StepFlagging
 from ddptop.protocol.limits import NS

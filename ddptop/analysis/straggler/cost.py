@@ -232,7 +232,7 @@ def _from_every_step(figures: Figures, end: int) -> FrameSteps:
         straggler,
         cost_pct=cost_pct,
         pattern="rotating" if flags.rotates(int(steps[-1])) else flag.pattern,
-        disagrees=arrivals_disagree(figures, int(steps[-1]), end),
+        disagrees=flagged.arrivals_disagree(figures, int(steps[-1]), end),
     )
     return shown._replace(straggler=straggler, what_if=gained)
 
@@ -360,38 +360,3 @@ def _gain(
         rest = [steps.place(name, slots)[members] for name in PLACES if name != "backward"]
         own = np.where(unknown.any(axis=0), sum(rest[1:], rest[0]), own)
     return every_step.gain(own, np.isin(members, ranks), rotating=rotating)
-
-
-def arrivals_disagree(figures: Figures, slot: int, end: int) -> bool:
-    """Whether the bucket arrivals contradict the verdict at a step with certainty, since it last changed.
-
-    They do when they flag another rank, or show the flagged one on time.
-
-    `slot`: of the step; `end`: history points up to the newest step in `figures.steps`.
-    """
-    window, (since, flag, blind) = figures.detail, figures.flags.at(slot)
-    if window is None or window.clock_free or blind:
-        return False
-    slots = window.since(end - figures.steps.ranks.count + since)
-    arrivals = window.flagged
-    if arrivals is not None and arrivals.pattern == "persistent":
-        measured = rules.measure(window.scopes[arrivals.scope], slots, arrivals.rank)
-        certain = measured is not None and rules.meets_flag_threshold(measured)
-        if certain and (flag is None or arrivals.global_rank not in flag.ranks):
-            return True
-    if flag is None or flag.pattern != "persistent":
-        return False
-    for scope in window.scopes.values():
-        if flag.rank not in scope.scope.ranks or scope.clock_free:
-            continue
-        rank = scope.scope.ranks.index(flag.rank)
-        measured = rules.measure(scope, slots, rank)
-        if measured is not None:
-            high = float(formulas.quantile(scope.ranks.of("lateness", scope.with_detail(slots))[rank], 0.8))
-            return high + measured.bound_ms < ON_TIME * flag.level_ms
-    return False
-
-
-ON_TIME = 0.5
-"""Arrivals contradict a flagged rank when it arrives earlier than this share of its excess in four of five
-detailed steps."""

@@ -62,11 +62,8 @@ KEEP_SHARE, KEEP_STEPS = 0.3, 80
 it was flagged with, and half of what flagging takes: the flag of a small delay must not flicker with noise.
 After the end of a delay the median falls below that within 56 steps."""
 
-OVER_SHARE, OVER_STEPS = 0.5, 32
-"""It is cleared as soon as the newest OVER_STEPS show, by OVER_ERRORS, less than this share: a large delay is
-over after 20 steps."""
-
-OVER_ERRORS = 3.0
+OVER_SHARE, OVER_STEPS = 0.5, 24
+"""It is cleared as soon as the excess is below this share in four of five of so many newest steps."""
 
 
 class Late(NamedTuple):
@@ -151,8 +148,7 @@ def still_late(over: Column, wall: Column, level_ms: float) -> bool:
     least = max(KEEP_SHARE * level_ms, 0.5 * max(FLAG_MS, FLAG_SHARE * step))
     if not float(median(kept)) >= least:
         return False
-    now, error = float(median(newest)), error_of_median(newest)
-    return not now + OVER_ERRORS * error < OVER_SHARE * level_ms
+    return not float(formulas.quantile(newest, 1 - LOW)) < OVER_SHARE * level_ms
 
 
 def error_of_median(values: Column) -> float:
@@ -336,13 +332,16 @@ def gain(own: Column, late: Mask, *, rotating: bool = False) -> Column:
     order among the steps: a draw from the others that keeps what the ranks' times have in common.
 
     Without late ranks: if all had worked as the median rank of the step, which is what uneven ranks cost.
-    `rotating`: if the slowest rank of each step had been as fast as the second slowest.
+    `rotating`: the slowest rank of each step is the late one.
     """
     if len(own) < 2 or not own.shape[1]:
         return np.full(own.shape[1], np.nan)
     slowest = np.fmax.reduce(own, axis=0)
     if rotating:
-        return np.asarray(slowest - formulas.second_latest(own.T))
+        at = np.where(np.isnan(own), -np.inf, own).argmax(axis=0), np.arange(own.shape[1])
+        own = np.concatenate([own, slowest[None]])
+        own[at] = np.nan
+        late = np.arange(len(own)) == len(own) - 1
     others = own[~late]
     few = others[np.linspace(0, len(others) - 1, min(len(others), DRAWN)).astype(np.int64)]
     pool = np.sort(few[~np.isnan(few)])

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.state import MOVES_WITHIN
+from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import MOVES, PARTS, PHASES, Flagged
-from ddptop.analysis.straggler import rules
+from ddptop.analysis.straggler import every_step, rules
 from ddptop.frames.columns import median
 from ddptop.frames.frame import Straggler
 
 if TYPE_CHECKING:
-    from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow
+    from ddptop.analysis.state import Figures, StepFlag
+    from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow, StepWindow
     from ddptop.frames.columns import Indices, Mask
     from ddptop.protocol.vocabulary import Cause, Pattern, StepPhase
 
@@ -190,3 +192,47 @@ def _of_pattern(
         parts_ms=parts,
         ranks=ranks if len(ranks) > 1 else (),
     )
+
+
+ON_TIME = 0.5
+"""Arrivals contradict a flagged rank when it arrives earlier than this share of its excess in four of five
+detailed steps."""
+
+
+def _waited_elsewhere(steps: StepWindow, flag: StepFlag) -> bool:
+    """Whether the other ranks wait for the flagged one in collectives of the script's own.
+
+    Then it is slow, and all ranks' buckets arrive on time."""
+    others = np.setdiff1d(flag.members, flag.ranks)
+    waited = steps.waited(steps.recent(every_step.NEWEST))[others]
+    return bool(float(median(waited.ravel())) >= ON_TIME * flag.level_ms)
+
+
+def arrivals_disagree(figures: Figures, slot: int, end: int) -> bool:
+    """Whether the bucket arrivals contradict the verdict at a step with certainty, since it last changed.
+
+    They do when they flag another rank, or show the flagged one on time.
+
+    `slot`: of the step; `end`: history points up to the newest step in `figures.steps`.
+    """
+    window, (since, flag, blind) = figures.detail, figures.flags.at(slot)
+    if window is None or window.clock_free or blind:
+        return False
+    slots = window.since(end - figures.steps.ranks.count + since)
+    arrivals = window.flagged
+    if arrivals is not None and arrivals.pattern == "persistent":
+        measured = rules.measure(window.scopes[arrivals.scope], slots, arrivals.rank)
+        certain = measured is not None and rules.meets_flag_threshold(measured)
+        if certain and (flag is None or arrivals.global_rank not in flag.ranks):
+            return True
+    if flag is None or flag.pattern != "persistent" or _waited_elsewhere(figures.steps, flag):
+        return False
+    for scope in window.scopes.values():
+        if flag.rank not in scope.scope.ranks or scope.clock_free:
+            continue
+        rank = scope.scope.ranks.index(flag.rank)
+        measured = rules.measure(scope, slots, rank)
+        if measured is not None:
+            high = float(formulas.quantile(scope.ranks.of("lateness", scope.with_detail(slots))[rank], 0.8))
+            return high + measured.bound_ms < ON_TIME * flag.level_ms
+    return False

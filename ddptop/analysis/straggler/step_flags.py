@@ -132,7 +132,13 @@ class StepFlagging:
                 return _flag(late, "intermittent", group, rows, slots)
         turns = (np.array(group.late), np.array(group.gain))
         late = every_step.rotating(*turns, wall, len(group.members), held=held)
-        return None if late is None else _flag(late, "rotating", group, np.arange(len(group.members)), slots)
+        if late is None:
+            return None
+        found = _flag(late, "rotating", group, np.arange(len(group.members)), slots)
+        if flag is not None and flag.rank in found.ranks:  # the one flagged so far comes first
+            ranks = tuple(sorted(found.ranks, key=lambda rank: rank != flag.rank))
+            found = found._replace(ranks=ranks)
+        return found
 
 
 def _persistent_in(group: _Group, steps: StepWindow, slot: int) -> StepFlag | None:

@@ -13,6 +13,7 @@ import numpy as np
 from ddptop.analysis.event_log import EventLog
 from ddptop.analysis.health.loss_spread import LossSpread
 from ddptop.analysis.health.replicas import Replicas
+from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.clocks import HostClocks, Interruptions, TimerBounds
 from ddptop.analysis.steps.kept import KeptSteps
 from ddptop.analysis.steps.pairing import Groups, Layouts, Pairing
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.windows import DetailWindow
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.protocol.messages import Event, Run, Scalar
-    from ddptop.protocol.vocabulary import Pattern
+    from ddptop.protocol.vocabulary import OwnPlace, Pattern
+
+
+def place_excess(steps: StepWindow, place: OwnPlace, slots: Indices, members: Indices) -> Column:
+    """(members, n) own time in one place less the median over the other members."""
+    return np.asarray(formulas.lateness(steps.place(place, slots)[members].T).T, np.float64)
 
 
 class StepFlag(NamedTuple):
@@ -42,11 +48,25 @@ class StepFlag(NamedTuple):
     """Median excess with which it was flagged."""
     members: Indices
     """Ranks of its process group, those compared with each other."""
+    place: OwnPlace | None = None
+    """Where the rule found it; None: in own time as a whole."""
 
     @property
     def rank(self) -> int:
         """The main straggler."""
         return self.ranks[0]
+
+    def led_by(self, rank: int) -> StepFlag:
+        """The same with this rank first: of two equally late ones the main straggler stays the same."""
+        order = sorted(self.ranks, key=lambda one: one != rank)
+        return self._replace(ranks=tuple(order) if rank in order else self.ranks)
+
+    def excess(self, steps: StepWindow, slots: Indices) -> Column:
+        """(n,) excess of the main straggler in the place of the flag."""
+        if self.place is None:
+            return np.asarray(steps.excess(slots, np.array(self.ranks[:1]))[0], np.float64)
+        main = int(np.flatnonzero(self.members == self.rank)[0])
+        return np.asarray(place_excess(steps, self.place, slots, self.members)[main], np.float64)
 
 
 class StepVerdict(NamedTuple):

@@ -220,11 +220,12 @@ def _from_every_step(figures: Figures, end: int) -> FrameSteps:
     if flag.pattern != "persistent":
         judged = np.arange(max(flag.since, all_steps.group.count - OWN_STEPS), all_steps.group.count)
     ranks = () if flag.pattern == "rotating" else flag.ranks
-    gained = what_if(all_steps, steps, ranks, flag.members, rotating=flag.pattern == "rotating")
     straggler = figures_of(all_steps, flag, judged)
+    turns, place = flag.pattern == "rotating", straggler.place
+    gained = what_if(all_steps, steps, ranks, flag.members, place, rotating=turns)
     p50, even_ms = float(median(all_steps.wall(steps))), gained.no_straggler_ms
     if flag.pattern == "intermittent":
-        cost_pct = 100 * float(formulas.mean(_gain(all_steps, judged, ranks, flag.members)))
+        cost_pct = 100 * float(formulas.mean(_gain(all_steps, judged, ranks, flag.members, place)))
         cost_pct /= float(formulas.mean(all_steps.wall(judged)))
     else:
         cost_pct = 0.0 if even_ms is None or not p50 else max(0.0, 100 * (1 - even_ms / p50))
@@ -261,6 +262,15 @@ COMPARED = 64
 """Most other ranks with which a flagged rank's places are compared: their median is nearly that of all."""
 
 
+PHASE_OF: dict[OwnPlace, StepPhase] = {
+    "data": "data",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    **dict.fromkeys(PLACES[4:], "other"),
+}
+
+
 def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
     """The figures of the flagged ranks over these steps, without their cost."""
     members = flag.members
@@ -274,7 +284,7 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
     if flag.pattern == "persistent":
         late[rows] = True
     elif flag.pattern == "intermittent":
-        late[main] = excess[main] > every_step.HALF * flag.level_ms
+        late[main] = flag.excess(steps, slots) > every_step.HALF * flag.level_ms
         is_last = late[main]
     else:
         late[filled.argmax(axis=0), np.arange(len(slots))] = is_last
@@ -296,7 +306,8 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
         apart = own[flag.rank] - median(np.where(late, np.nan, own[members]).T)
         lateness = np.where(np.isnan(apart), excess[main], apart) if len(rows) > 1 else excess[main]
     places = steps.places(slots)
-    by_place: dict[OwnPlace, float] = {name: float(median(over(places[name]))) for name in PLACES}
+    each = {name: over(places[name]) for name in PLACES}
+    by_place: dict[OwnPlace, float] = {name: float(median(values)) for name, values in each.items()}
     other = sum((places[name] for name in PLACES[5:]), places[PLACES[4]])
     parts: dict[StepPhase, float] = {
         "data": by_place["data"],
@@ -306,10 +317,13 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
         "other": float(median(over(other))),
     }
     positive = {name: ms for name, ms in by_place.items() if ms > 0}
+    # Ranks on shared cores win or lose in backward what another does at that moment: that is no cause.
+    steady = {n: ms for n, ms in positive.items() if formulas.quantile(each[n], every_step.LOW) > ms / 2}
+    positive = steady or positive
     place = max(positive, key=lambda name: positive[name], default=None)
     if place is not None and positive[place] < flagged.CAUSE_SHARE * sum(positive.values()):
         place = None
-    gain = _gain(steps, slots[is_last], flag.ranks, members, rotating=flag.pattern == "rotating")
+    gain = _gain(steps, slots[is_last], flag.ranks, members, place, rotating=flag.pattern == "rotating")
     return Straggler(
         rank=flag.rank,
         pattern=flag.pattern,
@@ -318,7 +332,7 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
         recoverable_ms=known(median(gain)) or 0.0,
         cost_pct=0.0,
         last_pct=100 * float(is_last.mean()),
-        cause=flagged.cause(parts),
+        cause=flagged.cause(parts) if place is None else PHASE_OF[place],
         parts_ms=parts,
         ranks=flag.ranks if len(flag.ranks) > 1 else (),
         place=place,
@@ -327,17 +341,24 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
 
 
 def what_if(
-    steps: StepWindow, slots: Indices, ranks: tuple[int, ...], members: Indices, *, rotating: bool = False
+    steps: StepWindow,
+    slots: Indices,
+    ranks: tuple[int, ...],
+    members: Indices,
+    place: OwnPlace | None = None,
+    *,
+    rotating: bool = False,
 ) -> WhatIf:
     """The median step if `ranks` had worked as the other `members` do, if all communication had been hidden,
     and both, over the same steps; with intervals of 95 % by block bootstrap.
 
-    Without `ranks`: if every rank had worked as the median rank of the step.
+    Without `ranks`: if every rank had worked as the median rank of the step. `place`: where they are late; in
+    the others they keep their times.
     """
     wall, own = steps.wall(slots), steps.own(slots)
     with np.errstate(invalid="ignore"):
         slowest = np.fmax.reduce(own, axis=0)
-    gain = _gain(steps, slots, ranks, members, rotating=rotating)
+    gain = _gain(steps, slots, ranks, members, place, rotating=rotating)
     unknown = np.isnan(own) & ~np.isnan(steps.excess(slots))
     slowest = np.where(unknown.any(axis=0), np.nan, slowest)
     found: list[float | None] = []
@@ -351,7 +372,13 @@ def what_if(
 
 
 def _gain(
-    steps: StepWindow, slots: Indices, ranks: tuple[int, ...], members: Indices, *, rotating: bool = False
+    steps: StepWindow,
+    slots: Indices,
+    ranks: tuple[int, ...],
+    members: Indices,
+    place: OwnPlace | None = None,
+    *,
+    rotating: bool = False,
 ) -> Column:
     """(n,) `every_step.gain` of some ranks; without backward in steps where a last gradient is unknown."""
     own = steps.own(slots)[members]
@@ -359,4 +386,5 @@ def _gain(
     if unknown.any():
         rest = [steps.place(name, slots)[members] for name in PLACES if name != "backward"]
         own = np.where(unknown.any(axis=0), sum(rest[1:], rest[0]), own)
-    return every_step.gain(own, np.isin(members, ranks), rotating=rotating)
+    part = None if place is None else steps.place(place, slots)[members]
+    return every_step.gain(own, np.isin(members, ranks), part, rotating=rotating)

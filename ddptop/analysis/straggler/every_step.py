@@ -66,6 +66,14 @@ OVER_SHARE, OVER_STEPS = 0.5, 24
 """It is cleared as soon as the excess is below this share in four of five of so many newest steps."""
 
 
+AGREES = 0.5
+"""The rules are applied to the excess in each place as well: own backward scatters by several ms where ranks
+share cores, other places by 0.1 ms. The total must then have this share of the excess in the place."""
+
+PLACE_RANKS = 512
+"""Places are searched in process groups of at most so many ranks: an evaluation stays below 5 ms."""
+
+
 class Late(NamedTuple):
     """Ranks that are late, and since when."""
 
@@ -219,6 +227,11 @@ def intermittent(excess: Column, wall: Column, *, held: bool = False) -> Late | 
     least = HALF * float(np.median(large))
     late = excess[rank] > least
     mine = occurrences(late)
+    for again in mine[1:][
+        np.diff(mine) > FRESH
+    ].tolist():  # the pattern was over; what came before is another
+        late[:again] = False
+        mine = mine[mine >= again]
     if len(mine) < fewest or len(wall) - mine[-1] > FRESH or not (held or _spread(mine, len(wall))):
         return None
     if excess[rank, late].sum() < worth or late[mine[0] :].mean() > NOW_AND_THEN:
@@ -270,6 +283,7 @@ def rotating(last: Indices, gain: Column, wall: Column, ranks: int, *, held: boo
     `last`: (n,) the rank with the largest excess, `gain`: by how much that stands out (`outstanding`).
     `held`: ranks are flagged for this already, and two thirds of what flagging takes are enough.
     """
+    first = max(0, len(wall) - ROTATING_STEPS)
     last, gain, wall = last[-ROTATING_STEPS:], gain[-ROTATING_STEPS:], wall[-ROTATING_STEPS:]
     if min(len(wall), len(last)) < ROTATING_STEPS or ranks < 2:
         return None
@@ -283,7 +297,7 @@ def rotating(last: Indices, gain: Column, wall: Column, ranks: int, *, held: boo
     order = [int(rank) for rank in np.argsort(-counts, kind="stable") if counts[rank] >= part]
     if len(order) < 2 or counts.max() > MOST * len(last) or formulas.certainty(gain) < ERRORS:
         return None
-    return Late(tuple(order), 0, middle)
+    return Late(tuple(order), first, middle)
 
 
 def outstanding(excess: Column) -> Column:
@@ -325,29 +339,30 @@ DRAWN = 8
 """Other ranks whose own times a straggler's are drawn from."""
 
 
-def gain(own: Column, late: Mask, *, rotating: bool = False) -> Column:
+def gain(own: Column, late: Mask, part: Column | None = None, *, rotating: bool = False) -> Column:
     """(n,) ms by which the slowest rank of each step had been faster had the late ranks worked as the others.
 
-    `own`: (ranks, n) own times. The late ranks get the distribution of the others' own times, in their own
-    order among the steps: a draw from the others that keeps what the ranks' times have in common.
+    `own`: (ranks, n) own times. The late ranks get the distribution of the others' times, in their own order
+    among the steps: a draw from the others that keeps what the ranks' times have in common. `part`: likewise,
+    the times in the place that is late, when only these are drawn.
 
     Without late ranks: if all had worked as the median rank of the step, which is what uneven ranks cost.
     `rotating`: the slowest rank of each step is the late one.
     """
     if len(own) < 2 or not own.shape[1]:
         return np.full(own.shape[1], np.nan)
-    slowest = np.fmax.reduce(own, axis=0)
+    part, slowest = own if part is None else part, np.fmax.reduce(own, axis=0)
     if rotating:
         at = np.where(np.isnan(own), -np.inf, own).argmax(axis=0), np.arange(own.shape[1])
-        own = np.concatenate([own, slowest[None]])
-        own[at] = np.nan
+        own, part = (np.concatenate([values, values[at][None]]) for values in (own, part))
+        own[at] = part[at] = np.nan
         late = np.arange(len(own)) == len(own) - 1
-    others = own[~late]
+    others = part[~late]
     few = others[np.linspace(0, len(others) - 1, min(len(others), DRAWN)).astype(np.int64)]
     pool = np.sort(few[~np.isnan(few)])
     if not late.any() or not len(pool):
         return np.asarray(slowest - median(own.T))
-    order = own[late].argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
-    drawn = pool[((order + 0.5) * len(pool) / own.shape[1]).astype(np.int64)]
-    even = np.fmax(np.fmax.reduce(others, axis=0), drawn.max(axis=0))
+    order = part[late].argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    drawn = own[late] - part[late] + pool[((order + 0.5) * len(pool) / own.shape[1]).astype(np.int64)]
+    even = np.fmax(np.fmax.reduce(own[~late], axis=0), drawn.max(axis=0))
     return np.asarray(np.clip(slowest - even, 0.0, None))

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.state import StepFlag
-from ddptop.analysis.steps.windows import OWN_STEPS
+from ddptop.analysis.state import StepFlag, place_excess
+from ddptop.analysis.steps.windows import OWN_STEPS, PLACES
 from ddptop.analysis.straggler import every_step
+from ddptop.frames.columns import median
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.state import StepFlags
     from ddptop.analysis.steps.windows import StepWindow
     from ddptop.frames.columns import Column, Indices
-    from ddptop.protocol.vocabulary import Pattern
+    from ddptop.protocol.vocabulary import OwnPlace, Pattern
 
 SWITCH = 2.0
 """While a rank is flagged, another one is flagged instead when its excess is this many times as large."""
@@ -101,11 +102,10 @@ class StepFlagging:
         held = self._flags.flag
         if held is not None and held.pattern == "persistent":
             slots = np.arange(max(0, held.since, slot + 1 - OWN_STEPS), slot + 1)
-            over = steps.excess(slots, np.array(held.ranks[:1]))[0]
-            if every_step.still_late(over, steps.wall(slots), held.level_ms):
+            if every_step.still_late(held.excess(steps, slots), steps.wall(slots), held.level_ms):
                 again = next((flag for flag in found if flag.rank in held.ranks), None)
                 if best is None or best.rank in held.ranks or best.level_ms < SWITCH * held.level_ms:
-                    return held if again is None else again
+                    return held if again is None else again.led_by(held.rank)
                 return best
             self._patterns_from = slot + 1
         if best is not None:
@@ -113,7 +113,7 @@ class StepFlagging:
         for group in self._groups:
             flag = self._pattern_in(group, steps, slot)
             if flag is not None:
-                return flag
+                return flag if held is None else flag.led_by(held.rank)
         return None
 
     def _pattern_in(self, group: _Group, steps: StepWindow, slot: int) -> StepFlag | None:
@@ -126,10 +126,18 @@ class StepFlagging:
         wall = steps.wall(slots)
         if float(group.large_ms.max()) >= every_step.WORTH * float(wall.sum()):
             rows = np.argsort(-group.large_ms, kind="stable")[: every_step.RIVALS + 1]
-            excess = steps.excess(slots, group.members[rows])
+            members = group.members[rows]
+            excess = steps.excess(slots, members)
             late = every_step.intermittent(excess, wall, held=held)
             if late is not None:
                 return _flag(late, "intermittent", group, rows, slots)
+            for place in PLACES if len(group.members) <= every_step.PLACE_RANKS else ():
+                over = place_excess(steps, place, slots, members)
+                late = every_step.intermittent(over, wall, held=held)
+                if late is not None:
+                    hits = over[late.ranks[0]] > every_step.HALF * late.excess_ms
+                    if median(excess[late.ranks[0], hits]) >= every_step.AGREES * late.excess_ms:
+                        return _flag(late, "intermittent", group, rows, slots, place)
         turns = (np.array(group.late), np.array(group.gain))
         late = every_step.rotating(*turns, wall, len(group.members), held=held)
         if late is None:
@@ -142,17 +150,43 @@ class StepFlagging:
 
 
 def _persistent_in(group: _Group, steps: StepWindow, slot: int) -> StepFlag | None:
-    newest = np.arange(max(group.first, slot + 1 - every_step.NEWEST), slot + 1)
-    rows = every_step.candidates(steps.excess(newest, group.members), steps.wall(newest))
+    """The ranks that are late in most steps, in own time as a whole or in one place."""
+    slots = np.arange(max(group.first, slot + 1 - OWN_STEPS), slot + 1)
+    whole = _late_in(group, steps, slots, None)
+    places = PLACES if len(group.members) <= every_step.PLACE_RANKS else ()
+    found = [flag for place in places if (flag := _late_in(group, steps, slots, place)) is not None]
+    found = [flag for flag in found if whole is None or flag.rank in whole.ranks]
+    return max(found, key=lambda flag: flag.level_ms, default=whole)
+
+
+def _late_in(group: _Group, steps: StepWindow, slots: Indices, place: OwnPlace | None) -> StepFlag | None:
+    def excess(slots: Indices, members: Indices) -> Column:
+        if place is None:
+            return steps.excess(slots, members)
+        return place_excess(steps, place, slots, group.members)[np.isin(group.members, members)]
+
+    newest = slots[-every_step.NEWEST :]
+    rows = np.sort(every_step.candidates(excess(newest, group.members), steps.wall(newest)))
     if not len(rows):
         return None
-    slots = np.arange(max(group.first, slot + 1 - OWN_STEPS), slot + 1)
-    excess = steps.excess(slots, group.members[rows])
-    late = every_step.persistent(excess, steps.wall(slots), len(group.members))
-    return None if late is None else _flag(late, "persistent", group, rows, slots)
+    members = group.members[rows]
+    late = every_step.persistent(excess(slots, members), steps.wall(slots), len(group.members))
+    if late is None:
+        return None
+    whole = median(steps.excess(slots[late.first :], members[[late.ranks[0]]])[0])
+    if not whole >= every_step.AGREES * late.excess_ms:
+        return None
+    return _flag(late, "persistent", group, rows, slots, place)
 
 
-def _flag(late: every_step.Late, pattern: Pattern, group: _Group, rows: Indices, slots: Indices) -> StepFlag:
+def _flag(
+    late: every_step.Late,
+    pattern: Pattern,
+    group: _Group,
+    rows: Indices,
+    slots: Indices,
+    place: OwnPlace | None = None,
+) -> StepFlag:
     """`rows`: the members that the rule was given, `slots`: the steps."""
     ranks = tuple(int(group.members[rows[rank]]) for rank in late.ranks)
-    return StepFlag(ranks, pattern, int(slots[late.first]), late.excess_ms, group.members)
+    return StepFlag(ranks, pattern, int(slots[late.first]), late.excess_ms, group.members, place)

@@ -151,9 +151,9 @@ def _no_straggler(frame: Frame) -> Verdict:
         return Verdict("starting", "busy", sentence, "first steps take longer: compilation, first batches")
     if run.world_size == 1:
         return Verdict("alone", "good", ONE_RANK, step_line(frame))
-    if _every_step(frame) and group.no_straggler_ms is not None:
+    if compares_own_times(frame) and group.no_straggler_ms is not None:
         return _skewed(frame)  # own times are durations: clocks play no part
-    if _every_step(frame) and group.window_steps < WINDOW:
+    if compares_own_times(frame) and group.window_steps < WINDOW:
         return _too_early(frame)
     if run.nodes > 1 and (not frame.clocks or any(clock.offset_ms is None for clock in frame.clocks)):
         sentence = f"{run.nodes} hosts: their clocks are not compared yet, so no rank is flagged"
@@ -169,7 +169,7 @@ def _no_straggler(frame: Frame) -> Verdict:
     return _skewed(frame)
 
 
-def _every_step(frame: Frame) -> bool:
+def compares_own_times(frame: Frame) -> bool:
     """Whether the ranks' own times of every step are known: at least two ranks can be compared by them."""
     return int(np.isfinite(frame.ranks.excess_ms).sum()) > 1
 

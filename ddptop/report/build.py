@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.verdict import compares_own_times
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.vocabulary import NOT_ENDED
 from ddptop.recording.format import NO_STEP
@@ -142,7 +143,8 @@ def _reading(
 ) -> Reading:
     seconds = float(table.seconds.sum())
     measured = ~np.isnan(table.cost)
-    free = np.array([sample.frame.group.clock_free for sample in sampler.samples], bool)
+    frames = [sample.frame for sample in sampler.samples]
+    free = np.array([one.group.clock_free and not compares_own_times(one) for one in frames], bool)
     total = float(per_sample.sum())
     return Reading(
         steps=round(float(table.steps.sum())),

@@ -14,6 +14,7 @@ import numpy as np
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.frame import Alert
 from ddptop.frames.stall import Stall
+from ddptop.frames.verdict import compares_own_times, skew_pct
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Hello, Run, Steps
@@ -75,7 +76,8 @@ class Sample(NamedTuple):
     points: History
     """The steps since the last sample."""
     recoverable: Column
-    """Milliseconds that each of these steps loses to skew; NaN without bucket detail."""
+    """Milliseconds that each of these steps loses to skew: by own times the same share of each, by arrivals
+    NaN without bucket detail."""
     stretch: int
     """Number of the stretch: between samples with the same number no steps were skipped."""
 
@@ -145,6 +147,9 @@ class RunSampler:
     def _recoverable(self, frame: Frame) -> Column:
         count = len(frame.history.step)
         recoverable = np.full(count, np.nan)
+        share_pct = skew_pct(frame)
+        if compares_own_times(frame) and share_pct is not None:
+            return np.asarray(frame.history.step_ms * (share_pct / 100), np.float64)
         window = self.reducer.state.figures.detail
         if window is None or frame.group.clock_free or frame.group.no_straggler_ms is None:
             return recoverable

@@ -13,7 +13,7 @@ import numpy as np
 
 from ddptop.analysis.steps.medians import known
 from ddptop.analysis.steps.windows import DETAILED_BACK
-from ddptop.frames.verdict import skew_pct
+from ddptop.frames.verdict import compares_own_times, skew_pct
 from ddptop.report.content import Span
 
 if TYPE_CHECKING:
@@ -174,7 +174,8 @@ def weights(table: StepTable, samples: int) -> Column:
 def _flagged(sample: Sample) -> tuple[float, float, float]:
     """The flagged rank, and the shares of the step that it and late arrivals of any rank cost."""
     straggler, pct = sample.frame.straggler, skew_pct(sample.frame)
-    uneven = np.nan if pct is None or sample.frame.group.clock_free else pct / 100
+    blind = sample.frame.group.clock_free and not compares_own_times(sample.frame)
+    uneven = np.nan if pct is None or blind else pct / 100
     if straggler is not None:
         return float(straggler.rank), straggler.cost_pct / 100, uneven
     return float(NO_RANK), np.nan if np.isnan(uneven) else 0.0, uneven

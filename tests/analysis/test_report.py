@@ -279,3 +279,35 @@ def test_json_is_the_report_with_its_units(slow: Report) -> None:
     assert data["culprits"][0]["cause"] == "data"
     assert len(data["spans"]) == len(slow.spans)
     assert set(data["ranks"][0]) >= {"lateness_ms", "last_pct", "relative_score", "wait_ms"}
+
+
+def test_a_report_rests_on_every_step_and_names_the_place(make_world: type[World]) -> None:
+    """Bucket detail in one step of 1,000: the verdict, the cost and what to try come from own times."""
+    world = make_world(own=True, detail_every=1000)
+    messages = [*begun(world), *world.steps(EVEN)]
+    world.delays[1, "before_optimizer"] = 1000 * LATE_MS
+    messages += world.steps(SLOW)
+    world.delays.clear()
+    found = report(chain(messages, world.steps(EVEN), [world.run("finished", 0)]), steps=2 * EVEN + SLOW)
+    slow = found.stragglers[0]
+    assert (slow.rank, slow.basis, slow.cause, slow.place) == (1, "every_step", "other", "before_optimizer")
+    assert slow.lateness_ms == pytest.approx(LATE_MS, rel=0.05)
+    assert found.cost.flagged_s == pytest.approx(SLOW * LATE_MS / 1e3, rel=0.15)
+    sentence = next(one for one in found.verdict if one.kind == "straggler")
+    assert "between backward and optimizer (clipping, logging)" in sentence.sentence
+    assert any("ms longer, the slowest in" in line for line in sentence.detail)
+    assert any(" without the straggler" in line and "±" in line for line in sentence.detail)
+    advice = found.advice[0]
+    assert advice.kind == "work_between_steps"
+    assert "gradient clipping, norms and logging with .item()" in advice.action
+    assert "10.0 ms more than the others between backward and optimizer" in advice.because
+    ranks = {rank.rank: rank for rank in found.ranks}
+    assert ranks[1].excess_ms is not None
+    assert "excess ms" in page(found, 120)
+
+
+def test_a_healthy_run_is_told_from_every_step_without_bucket_detail(make_world: type[World]) -> None:
+    world = make_world(own=True, detail_every=1000)
+    found = report(chain(begun(world), world.steps(200), [world.run("finished", 0)]), steps=200)
+    assert [(one.kind, one.sign) for one in found.verdict] == [("even", "good")]
+    assert found.cost.uneven_pct == pytest.approx(0.0, abs=0.1)

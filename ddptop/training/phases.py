@@ -27,7 +27,7 @@ from torch.optim.optimizer import (
 
 from ddptop.training.guard import guard, hide_frame
 from ddptop.training.recorder import Recorder, now
-from ddptop.training.torch_compat.ddp import Function, queue_in_backward, reduces_itself, step_functions
+from ddptop.training.torch_compat.ddp import Function, end_of_gradients, reduces_itself, step_functions
 from ddptop.training.torch_compat.dynamo import (
     compiles_backward,
     no_torch_function,
@@ -263,7 +263,7 @@ class LastGradients:
 
     def _hook(self) -> Callable[[Any], None]:
         """To be called with the gradients of a parameter, on a thread of the autograd engine."""
-        recorder = self._recorder
+        recorder, at_end = self._recorder, end_of_gradients()
         first = True
 
         def before_accumulation(_gradients: Any) -> None:
@@ -275,7 +275,7 @@ class LastGradients:
                 elif recorder.stamp_due:
                     recorder.stamp_due = False
                     self.thread = get_ident()
-                    queue_in_backward(recorder.last_gradient)
+                    at_end(recorder.last_gradient)
             except Exception as error:  # noqa: BLE001 - the training boundary
                 guard.caught(error)
 

@@ -26,6 +26,11 @@ VARIANTS = (
     "power_sgd",
     "custom_hook",
     "bfloat16",
+    "checkpoint",
+    "checkpoint_reentrant",
+    "lbfgs",
+    "two_models",
+    "subgroup",
 )
 
 

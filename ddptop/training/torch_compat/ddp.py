@@ -12,15 +12,16 @@ from typing import Any, NamedTuple
 from ddptop.training.guard import guard, hide_frame
 
 
-def queue_in_backward(callback: Callable[[], None]) -> None:
-    """Have the autograd engine call it once all gradients of the backward that is running are computed.
+def end_of_gradients() -> Callable[[Callable[[], None]], None]:
+    """What has the autograd engine call a function once all gradients of the running backward are computed.
 
     The engine calls what is queued in that order, and on a device with the caller's streams as the current
     ones. DDP's reducer waits for its all-reduces in such a call, queued with its last bucket.
     """
     from torch.autograd import Variable
 
-    Variable._execution_engine.queue_callback(callback)
+    queue: Callable[[Callable[[], None]], None] = Variable._execution_engine.queue_callback
+    return queue
 
 
 def reduces_itself(ddp: Any) -> bool:

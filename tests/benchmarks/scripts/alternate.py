@@ -39,8 +39,12 @@ class Recorder:
         self._wrapped = [getattr(owner, name) for owner, name in self._places]
         pre, post = torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks
         self._hooks = [(hooks, dict(hooks)) for hooks in (pre, post)]
+        self._last_gradients: Any = current_session().last_gradients
 
-    def use(self, yes: bool) -> None:
+    def use(self, yes: bool, model: DDP) -> None:
+        self._last_gradients.remove()
+        if yes:
+            self._last_gradients.watch(model)
         for (owner, name), wrapped in zip(self._places, self._wrapped, strict=True):
             setattr(owner, name, wrapped if yes else wrapped.__wrapped__)
         for hooks, kept in self._hooks:
@@ -102,10 +106,10 @@ def main() -> None:
     recorder = Recorder()
     for number in range(rounds):
         for kind in (0, 1, 2) if number % 2 else (2, 1, 0):
-            recorder.use(kind == 0)
+            recorder.use(kind == 0, training.model)
             training.steps(2)
             kinds[kind].append(training.steps(max(5, int(SEGMENT_S / agreed.item()))))
-    recorder.use(True)
+    recorder.use(True, training.model)
     time.sleep(0.1 * dist.get_rank())  # two lines, not one
     print(json.dumps(compare(*kinds) | {"told_us": told, "every": every}), flush=True)
     dist.destroy_process_group()

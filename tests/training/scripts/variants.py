@@ -1,6 +1,6 @@
 """Trains a small model in every way DDP can be asked to, and saves each rank's final weights.
 
-A plain script that knows nothing of ddptop: variants.py FOLDER
+A plain script that knows nothing of ddptop: variants.py FOLDER [VARIANT ...]
 """
 
 import contextlib
@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.checkpoint import checkpoint
 
 STEPS = 6
 
@@ -103,6 +104,11 @@ VARIANTS = {
     "power_sgd": power_sgd,
     "custom_hook": lambda: trained(hooked(custom_hook)),
     "bfloat16": lambda: trained_bfloat16(),
+    "checkpoint": lambda: checkpointed(use_reentrant=False),
+    "checkpoint_reentrant": lambda: checkpointed(use_reentrant=True),
+    "lbfgs": lambda: lbfgs(),
+    "two_models": lambda: two_models(),
+    "subgroup": lambda: in_a_subgroup(),
 }
 
 
@@ -110,6 +116,77 @@ def builtin() -> DDP:
     model = build()
     model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
     return model
+
+
+class CheckpointedNet(Net):
+    """Computes its middle again in backward."""
+
+    def __init__(self, *, use_reentrant: bool) -> None:
+        super().__init__()
+        self.use_reentrant = use_reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        part = nn.Sequential(self.branch, nn.ReLU(), self.middle)
+        x = checkpoint(part, torch.relu(self.first(x)), use_reentrant=self.use_reentrant)
+        return self.last(torch.relu(x))
+
+
+def checkpointed(*, use_reentrant: bool) -> DDP:
+    torch.manual_seed(7)
+    model = DDP(CheckpointedNet(use_reentrant=use_reentrant), bucket_cap_mb=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(100 + dist.get_rank())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(torch.randn(8, 32, generator=generator)).square().mean().backward()
+        optimizer.step()
+    return model
+
+
+def lbfgs() -> DDP:
+    model = build()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+    x = torch.randn(8, 32, generator=torch.Generator().manual_seed(100 + dist.get_rank()))
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(STEPS):
+        optimizer.step(closure)
+    return model
+
+
+def two_models() -> DDP:
+    """Two in one backward, and the script's own collectives and hooks around it."""
+    first, second = build(), build()
+    seen: list[torch.Tensor] = []
+    next(first.parameters()).register_hook(lambda gradient: gradient * 0.5)
+    next(first.parameters()).register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.sum()))
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+    generator = torch.Generator().manual_seed(100 + dist.get_rank())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        x = torch.randn(8, 32, generator=generator)
+        loss = (first(x) * second(x)).square().mean()
+        loss.backward()
+        scale = loss.detach().clone()
+        work = dist.all_reduce(scale, async_op=True)
+        assert work.wait() is not False
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1 / (1.0 + scale.item() + seen[-1].item() ** 2)
+        optimizer.step()
+        dist.barrier()
+    second.module.load_state_dict(first.module.state_dict())
+    return first
+
+
+def in_a_subgroup() -> DDP:
+    """The first two ranks train together, a third one alone."""
+    pair, rest = dist.new_group([0, 1]), dist.new_group(list(range(2, dist.get_world_size())) or [0])
+    return trained(build(process_group=pair if dist.get_rank() < 2 else rest))
 
 
 def trained_bfloat16() -> DDP:
@@ -128,8 +205,8 @@ def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    for name, run in VARIANTS.items():
-        model = run()
+    for name in sys.argv[2:] or VARIANTS:
+        model = VARIANTS[name]()
         torch.save(model.module.state_dict(), folder / f"{name}-{dist.get_rank()}.pt")
     dist.destroy_process_group()
 

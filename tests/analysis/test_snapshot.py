@@ -32,8 +32,10 @@ KEYS = {
 ADDED = {
     "": "logged stall deaths verdict suspect",
     "run": "card",
-    "group": "bound_ms transfer_bound_ms clock_free incarnation window_steps",
-    "ranks": "bound_ms transfer_bound_ms micro_steps joined",
+    "group": "bound_ms transfer_bound_ms clock_free incarnation window_steps "
+    "exposed_wait_ms exposed_transfer_ms exposed_comm_pct",
+    "ranks": "bound_ms transfer_bound_ms micro_steps joined own_ms own_backward_ms excess_ms waited_ms "
+    "exposed_wait_ms before_forward_ms before_backward_ms before_optimizer_ms after_optimizer_ms",
     "buckets": "model group effective_busbw_gbps bound_ms transfer_bound_ms",
     "straggler": "throttle last_pct ranks place basis disagrees",
     "overhead": "detail_reason",

@@ -1,6 +1,6 @@
 """What the reducer costs the collector: `python tests/benchmarks/bench_reducer.py`.
 
-CPU microseconds per step row fed (10 buckets, detail in every step, the dearest case), CPU
+CPU microseconds per step row fed (10 buckets, detail and own times in every step, the dearest case), CPU
 milliseconds per frame, encoded and decoded, and the memory held, for worlds of 2, 64 and 4096 ranks.
 """
 
@@ -8,11 +8,23 @@ from __future__ import annotations
 
 import random
 import resource
+import sys
 import time
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import decode_frame, encode_frame
-from ddptop.protocol.messages import Bucket, Flag, Hello, Layout, Progress, Received, Run, StepRow, Steps
+from ddptop.protocol.messages import (
+    Bucket,
+    Flag,
+    Hello,
+    Layout,
+    OwnTime,
+    Progress,
+    Received,
+    Run,
+    StepRow,
+    Steps,
+)
 
 BUCKETS = 10
 STEP_US = 20_000
@@ -20,6 +32,8 @@ PER_FRAME = {2: 100, 64: 25, 4096: 3}
 """Steps between two frames at 4 Hz: 400, 100 and 12 steps/s."""
 PER_MESSAGE = {2: 20, 64: 5, 4096: 1}
 STEPS = {2: 3000, 64: 400, 4096: 130}
+OWN = "--no-own" not in sys.argv
+"""Rows have their own times; without them they are as those of 0.1.0."""
 
 
 def introduction(world: int) -> list[Received]:
@@ -38,8 +52,10 @@ def row(step: int, noise: random.Random) -> StepRow:
     """One step with a little noise in every ready time."""
     late = noise.randrange(500)
     cells = tuple(n for i in range(BUCKETS) for n in (i, 5000 + 800 * i + late, 1500 - late))
+    own = OwnTime(1500 - late % 300, 100, 0, 50, 0, 0, 0, 0, 0)
     return StepRow(
-        step * STEP_US, STEP_US, 500, 4000, 10_000, 900, 600, 4600, 15_000, 1, Flag.DETAIL, 20, 0.5, cells
+        *(step * STEP_US, STEP_US, 500, 4000, 10_000, 900, 600, 4600, 15_000, 1, Flag.DETAIL, 20, 0.5, cells),
+        own if OWN else None,
     )
 
 

@@ -104,8 +104,10 @@ class StepEvaluation:
         self._added = len(steps)
         numbers = np.array([step.step for step in steps], np.float64)
         end_s = self._end_s(steps)
-        wall = figures.steps.add(numbers, end_s, columns, losses)
         own, parts = own_times(divided, columns)
+        budget = _budget(columns, own, parts)
+        exposed = (budget["wait_ms"].copy(), budget["transfer_ms"].copy())
+        wall = figures.steps.add(numbers, end_s, columns, losses, exposed)
         figures.steps.add_own(own, parts)
         self._evaluate_flags(divided, numbers, end_s)
         count = known.sum(axis=1)
@@ -119,7 +121,7 @@ class StepEvaluation:
             "loss_max": np.fmax.reduce(losses, axis=1),
             "step_ms": wall,
             "busbw_gbps": unknown.copy(),
-            **_budget(columns, own, parts),
+            **budget,
         }
         kinds = [kind_of(one) for one in divided]
         figures.kept.take(divided, kinds)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis.steps import formulas
-from ddptop.frames.columns import median
+from ddptop.frames.columns import Ring, median
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,75 +40,6 @@ MAP_STEPS, MAP_CELLS = 256, 1 << 17
 which 512 ranks reach (3.7 MB). Only heat maps use steps before the window."""
 
 
-class Ring:
-    """Named columns of the last `size` steps, (columns, *shape, size), in float32: 1 us in 8 s is resolved.
-
-    `wide`: in float64."""
-
-    def __init__(
-        self, names: tuple[str, ...], shape: tuple[int, ...], size: int, *, wide: bool = False
-    ) -> None:
-        self._index = {name: i for i, name in enumerate(names)}
-        self._shape = (len(names), *shape)
-        self._dtype = np.float64 if wide else np.float32
-        self._data: Column = np.empty((*self._shape, 0), self._dtype)
-        """Allocated with the first step: before it, a large world takes no memory."""
-        self._size = size
-        self.count = 0
-        """Steps added since the ring was made."""
-
-    def add(self, values: Column) -> None:
-        """Add n steps: (columns, n, *shape)."""
-        self._make()
-        steps = values.shape[1]
-        if steps > self._size:
-            self.count += steps - self._size
-            values = values[:, -self._size :]
-        steps = values.shape[1]
-        last = values.transpose(0, *range(2, values.ndim), 1)  # steps to the last axis
-        first = self.count % self._size
-        before_end = min(steps, self._size - first)
-        self._data[..., first : first + before_end] = last[..., :before_end]
-        self._data[..., : steps - before_end] = last[..., before_end:]
-        self.count += steps
-
-    def pass_over(self, steps: int) -> None:
-        """Add steps of which nothing is known, as NaN."""
-        self._make()
-        kept = min(steps, self._size)
-        self._data[..., np.arange(self.count + steps - kept, self.count + steps) % self._size] = np.nan
-        self.count += steps
-
-    def _make(self) -> None:
-        if not self._data.shape[-1]:
-            self._data = np.full((*self._shape, self._size), np.nan, self._dtype)
-
-    def recent(self, steps: int) -> Indices:
-        """Slots of the newest steps, oldest first. A slot is the number of a step since the ring was made."""
-        kept = min(steps, self.count, self._size)
-        return np.arange(self.count - kept, self.count)
-
-    def of(self, name: str, slots: Indices) -> Column:
-        """One column in the given slots, (*shape, n). They must still be kept."""
-        return np.asarray(self._data[self._index[name]][..., slots % self._size])
-
-    def known(self, name: str, slots: Indices, ranks: Indices | None = None) -> Column:
-        """One column of all or some ranks in the given slots, (ranks, n), as float64; NaN where a step is not
-        kept (any more)."""
-        if not self._data.shape[-1]:
-            return np.full((self._shape[1] if ranks is None else len(ranks), len(slots)), np.nan)
-        rows = slice(None) if ranks is None else ranks[:, None]
-        values: Column = self._data[self._index[name]][rows, slots % self._size].astype(np.float64)
-        values[..., slots < self.count - self._size] = np.nan
-        return values
-
-    def medians(self, names: tuple[str, ...], slots: Indices) -> dict[str, Column]:
-        """Medians over the given slots, shape `shape` for each column."""
-        if len(slots) == self._size:
-            return {name: median(self._data[self._index[name]]) for name in names}
-        return {name: median(self.of(name, slots)) for name in names}
-
-
 class StepWindow:
     """Wall time, phases and own times of the last complete steps of every rank.
 
@@ -121,20 +52,23 @@ class StepWindow:
     def __init__(self, world: int, size: int) -> None:
         kept = max(size, min(MAP_STEPS, MAP_CELLS // max(1, world)))
         self.ranks = Ring((*STEP_COLUMNS, "loss"), (world,), kept)
-        self.group = Ring(("number", "step", "end"), (), max(kept, OWN_STEPS) + BATCH, wide=True)
+        scalars = ("number", "step", "end", "exposed_wait", "exposed_transfer")
+        self.group = Ring(scalars, (), max(kept, OWN_STEPS) + BATCH, wide=True)
         self._own = Ring(OWN_COLUMNS, (world,), max(size, OWN_STEPS) + BATCH)
         self._parts = Ring(PART_COLUMNS, (world,), kept)
         self._size = size
 
-    def add(self, numbers: Column, end_s: Column, columns: Column, loss: Column) -> Column:
+    def add(
+        self, numbers: Column, end_s: Column, columns: Column, loss: Column, exposed: tuple[Column, Column]
+    ) -> Column:
         """Add n steps: `numbers` and `end_s` (n,), `columns` (wall and PHASES, n, ranks) in ms,
-        `loss` (n, ranks).
+        `loss` (n, ranks), `exposed` wait and transfer, means over ranks (n,).
 
         Returns (n,) the median over ranks of the wall time.
         """
         wall = median(columns[0])
         self.ranks.add(np.concatenate([columns, loss[None]]))
-        self.group.add(np.stack([numbers, wall, end_s]))
+        self.group.add(np.stack([numbers, wall, end_s, *exposed]))
         return wall
 
     def add_own(self, own: Column | None, parts: Column | None) -> None:
@@ -198,8 +132,10 @@ class StepWindow:
         return self._parts.known(name, slots)
 
     def own_medians(self, slots: Indices) -> dict[str, Column]:
-        """(ranks,) medians over steps of the window of OWN_COLUMNS and PART_COLUMNS."""
-        return self._own.medians(OWN_COLUMNS, slots) | self._parts.medians(PART_COLUMNS, slots)
+        """(ranks,) medians over steps of the window of OWN_COLUMNS, `waited`, `exposed_wait` and the places,
+        without data, forward and optimizer."""
+        places = tuple(name for name in PART_COLUMNS if name not in ("data", "forward", "optimizer"))
+        return self._own.medians(OWN_COLUMNS, slots) | self._parts.medians(places, slots)
 
     def places(self, slots: Indices) -> dict[OwnPlace, Column]:
         """`place` for all of PLACES: they add up to `own`."""

@@ -11,7 +11,6 @@ from ddptop.analysis.health.alerts import alerts
 from ddptop.analysis.ranks import group_state
 from ddptop.analysis.stall.current import current_stall, rank_states, stall_diagnosis
 from ddptop.analysis.stall.rank_position import deaths
-from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import known
 from ddptop.analysis.straggler.cost import select_steps
 from ddptop.analysis.to_frame.tables import (
@@ -160,9 +159,10 @@ def _exposed(steps: StepWindow, shown: FrameSteps) -> dict[str, float | None]:
 
     From every step where the last gradients are known; where in none, from those with bucket detail."""
     slots, detail = shown.steps, shown.detail
-    wall = steps.wall(slots)
-    waited = steps.exposed_wait(slots).T
-    if np.isnan(waited).all():
+    wall, wait_ms, transfer = (
+        steps.group.of(name, slots) for name in ("step", "exposed_wait", "exposed_transfer")
+    )
+    if np.isnan(wait_ms).all():
         exposed, wait = detail.over_ranks("exposed"), detail.over_ranks("exposed_wait")
         step = known(np.median(wall)) if len(wall) else None
         return {
@@ -171,13 +171,11 @@ def _exposed(steps: StepWindow, shown: FrameSteps) -> dict[str, float | None]:
             "exposed_transfer_ms": None if exposed is None or wait is None else exposed - wait,
             "exposed_comm_pct": None if exposed is None or not step else 100 * exposed / step,
         }
-    exposed_comm = np.where(np.isnan(waited), np.nan, steps.exposed(slots).T)
-    mean, transfer = formulas.mean(exposed_comm), formulas.mean(exposed_comm - waited)
     return {
-        "exposed_comm_ms": known(median(mean)),
-        "exposed_wait_ms": known(median(formulas.mean(waited))),
+        "exposed_comm_ms": known(median(wait_ms + transfer)),
+        "exposed_wait_ms": known(median(wait_ms)),
         "exposed_transfer_ms": known(median(transfer)),
-        "exposed_comm_pct": known(median(100 * mean / wall)),
+        "exposed_comm_pct": known(median(100 * (wait_ms + transfer) / wall)),
     }
 
 

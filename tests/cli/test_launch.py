@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,7 @@ from ddptop.cli.launch import _begin_torchrun, _begun, main
 from ddptop.cli.launch_options import LaunchOptions, abbreviate_others_only, add_options
 from ddptop.protocol.messages import Card, Event, Hello, Message
 from ddptop.recording.reader import Recording, RecordingError
+from ddptop.report.build import read
 from ddptop.sources.replay import frame_at
 from tests.processes import (
     AS_NOBODY,
@@ -77,8 +79,8 @@ torch.manual_seed(0)
 model = DDP(Net())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(STEPS):
-    while step == 50 and GATE and not os.path.exists(GATE):
-        time.sleep(0.02)
+    if GATE and step >= 50 and not os.path.exists(GATE):
+        time.sleep(0.25)  # the test has not looked yet
     optimizer.zero_grad()
     loss = model(torch.ones(4, 8)).square().mean()
     loss.backward()
@@ -455,6 +457,36 @@ def test_training_does_not_notice_what_happens_to_the_collector(home: Path, sign
         assert "lost" not in own_lines(err)[-1]
     else:  # another collector counts what the stopped one has not written
         assert re.search(r"\d records lost$", own_lines(err)[-1]), err
+
+
+def test_a_job_that_is_suspended_goes_on_and_no_rank_is_taken_for_stalled_or_lost(home: Path) -> None:
+    env = environment(home) | {"GATE": str(home / "go")}
+    words = ["--ddptop-stall", "5", "--ddptop-record", str(home / "run.ddptop"), *TWO]
+    with started([*DDPTOP_RUN, *words, "train.py", "0", "200", "0.02"], env, home) as process:
+        collector_below(process.pid)
+        until(lambda: _snapshot_step(env, home), "a step on the screen")
+        launcher = psutil.Process(process.pid)
+        job = [launcher, *launcher.children(recursive=True)]
+        for sign in (signal.SIGSTOP, signal.SIGCONT):
+            for each in job:
+                each.send_signal(sign)
+            if sign is signal.SIGSTOP:
+                until(lambda: all(each.status() == psutil.STATUS_STOPPED for each in job), "all stopped")
+                time.sleep(7)  # what is tested: longer than a stall
+        # Ctrl-Z reaches the launcher alone: collector and ranks, as torchrun's, are in sessions of their own.
+        launcher.suspend()
+        (home / "go").touch()
+        until(lambda: _snapshot_step(env, home) == 199, "the last step on the screen")
+        launcher.resume()
+        out, err = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, "step 190" in out) == (0, True), err
+    assert re.search(r"200 steps, recorded in \S+$", own_lines(err)[-1]), err
+    with Recording.open(home / "run.ddptop") as recording:
+        report = read(recording)
+    frame = frame_at(home / "run.ddptop", None)
+    assert (frame.run.state, frame.ranks.state) == ("finished", ("finished", "finished"))
+    assert {alert.kind for alert in report.troubles} == {"interruption"}
+    assert report.stalls == ()
 
 
 def _snapshot_step(env: dict[str, str], home: Path) -> int | None:

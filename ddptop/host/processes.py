@@ -137,8 +137,16 @@ FREE_THREADS = 32
 6 that training takes on the CPU must not be missing because of them."""
 
 
+EXIT_S = 5.0
+"""A thread that has run to its end is counted by the kernel until it has exited: some microseconds, or longer
+on a machine under load."""
+
+
 def need_threads(count: int = FREE_THREADS) -> None:
-    """Start so many threads, all at once, and end them. Raises OSError where they cannot be had."""
+    """Start so many threads, all at once, and end them. Raises OSError where they cannot be had.
+
+    When it returns the kernel counts none of them any more: as many can be started at once.
+    """
     end = threading.Event()
     started: list[threading.Thread] = []
     try:
@@ -153,6 +161,11 @@ def need_threads(count: int = FREE_THREADS) -> None:
         end.set()
         for thread in started:
             thread.join()
+    deadline = time.monotonic() + EXIT_S
+    while any(Path(f"/proc/self/task/{thread.native_id}").exists() for thread in started):
+        if time.monotonic() > deadline:
+            raise OSError(errno.EAGAIN, "threads that have ended are not gone")
+        time.sleep(0.0005)
 
 
 def current_process() -> tuple[int, int, str, str]:

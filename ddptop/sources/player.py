@@ -131,7 +131,9 @@ class Player:
     def go_to(self, t_ns: int) -> None:
         """Go to this moment, or to the nearest one that the recording covers."""
         t_ns = max(self.recording.start_ns, min(t_ns, self.recording.end_ns))
-        if not self.position_ns <= t_ns <= self.position_ns + READ_ON_NS:
+        # Where all is read from the start, reading on gives what starting over would give.
+        whole = self.from_start and self.recording.bytes <= self._whole_bytes
+        if t_ns < self.position_ns or not (whole or t_ns <= self.position_ns + READ_ON_NS):
             self._start_over(t_ns)
         self.read_on(t_ns)
 

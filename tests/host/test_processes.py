@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddptop.host import processes
+from ddptop.host.processes import need_threads
 from tests.processes import run
 
 
@@ -68,3 +69,11 @@ def test_without_stderr_no_word_goes_to_stdout_and_no_descriptor_takes_its_numbe
     line = f"exec {sys.executable} -c '{FILLED}' 2>&-"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120)
     assert done.stdout == "/dev/null False True\n"
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_threads_that_were_tried_are_gone_for_the_kernel_too() -> None:
+    before = set(Path("/proc/self/task").iterdir())
+    for _ in range(20):
+        need_threads(16)
+        assert set(Path("/proc/self/task").iterdir()) <= before

@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from ddptop.collector.__main__ import AGAIN
+from ddptop.collector.record import PROGRESS_EVERY_NS
 from ddptop.host.exits import write_step_count
 from ddptop.host.runs import read_run_file
 from ddptop.protocol.machine import Usage
@@ -65,7 +66,9 @@ def test_a_recording_holds_the_run(stage):
     kinds = Counter(type(item.message) for item in records)
     assert kinds[Hello] == kinds[Layout] == kinds[Bye] == 2
     assert [item.message.state for item in records if isinstance(item.message, Run)] == ["live", "finished"]
-    assert kinds[Progress] <= 2 * 4  # about three seconds, one a second is kept
+    for rank in (0, 1):
+        beats = [item.t_ns for item in records if item.rank == rank and isinstance(item.message, Progress)]
+        assert all(later - earlier >= PROGRESS_EVERY_NS for earlier, later in pairwise(beats))
     assert kinds[Usage] >= 1
     for rank in (0, 1):
         assert steps_of(recording, rank) == whole(900)

@@ -161,14 +161,15 @@ def recorded(stage, kind):
 
 
 def test_ranks_that_stand_still_are_asked_once_also_when_the_collector_restarts(stage):
-    collector = stage.collector("--stall", "0.5")
+    # Four times as long before the first step: a rank that is slow to start must not be a stall of its own.
+    collector = stage.collector("--stall", "2")
     ranks = [stage.rank(0, end="hang", steps=30), stage.rank(1, end="deaf", steps=30)]
     source = stage.source()
     stage.until(source, lambda frame: "stalled" in frame.ranks.state)
     stage.wait_for(lambda: recorded(stage, Evidence))
     collector.kill()
     collector.wait()
-    collector = stage.collector("--stall", "0.5")
+    collector = stage.collector("--stall", "2")
 
     def restarts():
         return [item for item in recorded(stage, Event) if item.message.kind == "collector_restart"]

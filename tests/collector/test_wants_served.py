@@ -15,6 +15,7 @@ from ddptop.transport.credit import CreditServer
 from ddptop.transport.sockets import new_context
 from tests.analysis.conftest import World
 from tests.analysis.test_timeline import fed
+from tests.collector.conftest import DEADLINE_S
 
 
 def test_two_viewers_get_each_what_it_asked_for(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_two_viewers_get_each_what_it_asked_for(tmp_path: Path) -> None:
             first, second = lanes.latest(), cells.latest()
             return bool(first and second and first.timeline and second.heat)
 
-        end = time.monotonic() + 20
+        end = time.monotonic() + DEADLINE_S
         while not served():
             assert time.monotonic() < end, "waited in vain"
             time.sleep(0.005)

@@ -140,7 +140,7 @@ def test_close_is_bounded_when_there_was_never_a_collector(link, wire):
     began = time.monotonic()
     assert sender.close(0.2) == 30
     assert sender.close(5.0) == 30  # closed already
-    assert time.monotonic() - began < 2.0  # generous: the machine may be busy
+    assert time.monotonic() - began < 5.0  # as the second one alone would have waited
 
 
 def test_close_finds_a_collector_that_was_started_again(link, wire):

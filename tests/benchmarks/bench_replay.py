@@ -20,7 +20,7 @@ import numpy as np
 from ddptop.protocol.codec import encode
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Flag, Progress, Received, StepRow, Steps
-from ddptop.recording.history import GROUP, HistoryPiece, joined, picked
+from ddptop.recording.history import ADDED, GROUP, HistoryPiece, joined, picked
 from ddptop.recording.writer import Writer
 from ddptop.sources.replay import ReplaySource
 from tests.recording.made_up import START_NS, hello, layout, run_message
@@ -48,6 +48,7 @@ class Teller:
         columns = {"step": step, "time_s": (step + 1) * STEP_US / 1e6, "step_ms": 50 + step % 7 * 0.1}
         columns |= {"loss_mean": loss, "loss_min": loss, "loss_max": loss + 0.1}
         columns |= {"wait_ms": every, "transfer_ms": every, "busbw_gbps": every}
+        columns |= dict.fromkeys(ADDED, 10 + step % 5)
         groups = [
             picked({name: column[at : at + GROUP] for name, column in columns.items()})
             for at in range(0, len(step), GROUP)

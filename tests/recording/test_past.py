@@ -13,6 +13,7 @@ import pytest
 from ddptop.protocol.codec import encode
 from ddptop.recording.format import HEADER, HISTORY, RecordingError, walk
 from ddptop.recording.history import (
+    ADDED,
     GROUP,
     NARROW,
     POINTS,
@@ -34,7 +35,7 @@ NAN = float("nan")
 def points(count: int, first: int = 0) -> dict[str, np.ndarray]:
     """Points whose step time tells the step."""
     step = np.arange(first, first + count, dtype=float)
-    columns = dict.fromkeys(NARROW, step * 0.01)
+    columns = dict.fromkeys((*NARROW, *ADDED), step * 0.01)
     return {**columns, "step": step, "time_s": step * 0.02, "step_ms": 20 + step % GROUP}
 
 
@@ -57,7 +58,7 @@ def test_what_is_written_is_read() -> None:
     assert (read.marks, read.events) == (past.marks, past.events)
     assert history_content(history_payload(replace(past, events=None))).events is None, "of an older writer"
     np.testing.assert_equal(read.best_ms, past.best_ms)
-    for name in (*WIDE, *NARROW):
+    for name in (*WIDE, *NARROW, *ADDED):
         np.testing.assert_allclose(read.points[name], past.points[name], rtol=1e-6)
 
 

@@ -52,10 +52,9 @@ MAX_LOSS_EVERY = 8
 LOSS_NS = 12_000
 """Reading the loss in a training loop of 3 ms steps, where its code is cold: measured 11 to 13 us."""
 
-WRAPPER_NS = 7_000
-"""What no clock inside our wrappers can see of a step: calling into and out of them (a Python call costs 0.1
-to 0.3 us in a training loop), and 4 to 6 us for the stamp at the last gradient, which the autograd engine
-calls (measured at a load of 8 on two cores)."""
+WRAPPER_NS = 2_000
+"""Calling into and out of our eight wrappers in one step, which no clock inside them can see: a Python
+call costs 0.1 to 0.3 us in a training loop."""
 
 CALL_NS = 15_000
 """Overhead of each timed all-reduce outside our clocks: from C++ into Python and back, and the completion

@@ -62,7 +62,11 @@ def step_functions() -> StepFunctions:
     from torch.utils.data import dataloader
 
     model = distributed.DistributedDataParallel
-    waits = (Function(torch.distributed.Work, "wait"), Function(model, "_distributed_broadcast_coalesced"))
+    waits = (
+        Function(torch.distributed.Work, "wait"),
+        Function(torch.distributed.ProcessGroup, "monitored_barrier"),
+        Function(model, "_distributed_broadcast_coalesced"),
+    )
     iterators = (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter)
     return StepFunctions(
         Function(model, "_pre_forward"),

@@ -175,7 +175,7 @@ def metric() -> None:
         if dist.get_rank() == 1:
             time.sleep(LATE_S)
         dist.all_reduce(loss.detach())
-        dist.barrier()
+        dist.monitored_barrier()
 
 
 def unsynchronised() -> None:

@@ -10,14 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddptop.frames.verdict import verdict
 from ddptop.render import numbers
 from ddptop.render.chart import Axis, Scale, binned, joined, ladder
 from ddptop.render.line import Line, gather, highlight, rule
 from ddptop.render.phases import PARTS, PHASES, Breakdown, own_parts, rank_parts, step_parts
 from ddptop.render.rank_table import without_domain
 from ddptop.render.text import ASCII, cells, clean, fit, fit_tail, to_ascii, wrap
-from ddptop.tui.scene import Scroll
-from tests.tui.fake import NAN, column, even_ranks, late_ranks
+from ddptop.tui.scene import Place, Scene, Scroll
+from ddptop.tui.views.overview import verdict_lines
+from tests.tui.fake import NAN, column, even_ranks, late_ranks, live
 
 
 def test_a_difference_has_its_sign_but_zero_has_none() -> None:
@@ -255,3 +257,16 @@ def test_ranks_whose_own_time_is_unknown_are_drawn_from_bucket_detail() -> None:
     assert parts[:, 1].tolist() == sampled[:, 1].tolist()
     assert parts[2, 0] == 10.9
     assert parts.sum(axis=0) == pytest.approx(46.8)
+
+
+@pytest.mark.parametrize(("without_ms", "kind"), [(26.4, "even"), (20.0, "uneven")])
+def test_scatter_that_no_rank_can_be_blamed_for_is_calm(without_ms: float, kind: str) -> None:
+    frame = live()
+    group = replace(frame.group, no_straggler_ms=without_ms)
+    scene = Scene(replace(frame, group=group), Place())
+    assert verdict(scene.frame).kind == kind
+    lines = verdict_lines(scene, 80, 3)
+    assert lines[0].pieces[0] == ("● ", "good")
+    roles = {role for line in lines for _, role in line.pieces[1:] if role}
+    assert roles <= {"strong", "dim"}
+    assert ("strong" in roles) == (kind == "even"), "the figure is grey"

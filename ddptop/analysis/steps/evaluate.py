@@ -18,6 +18,7 @@ from ddptop.analysis.straggler.every_step import EVERY
 from ddptop.analysis.straggler.flagged import arrivals_disagree, straggler
 from ddptop.analysis.straggler.rules import FLAG_STEPS
 from ddptop.analysis.straggler.step_flags import StepFlagging
+from ddptop.frames.phrases import cause_phrase
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Flag, OwnTime, StepRow
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.kept import Kind
     from ddptop.analysis.steps.pairing import CompleteStep, Scope
     from ddptop.frames.columns import Column, Indices, Mask
-    from ddptop.protocol.vocabulary import Cause
+    from ddptop.frames.frame import Straggler
 
 BATCH_STEPS, BATCH_CELLS = BATCH, 2**18
 """Steps are evaluated when this many of them wait, or this many integers in them: steps share numpy's cost
@@ -196,11 +197,11 @@ class StepEvaluation:
             flag = flags.flag
             if not changed and (flags.blind or flag is not None or figures.straggler is None):
                 continue
-            cause = None
+            found = None
             if flag is not None:
                 slots = np.arange(max(0, flag.since, first + i + 1 - OWN_STEPS), first + i + 1)
-                cause = figures_of(steps, flag, slots).cause
-            self._note_flag(None if flag is None else flag.rank, cause, numbers[i], times[i])
+                found = figures_of(steps, flag, slots)
+            self._note_flag(None if flag is None else flag.rank, found, numbers[i], times[i])
 
     def _note_arrivals(self, step: float, time_s: float) -> None:
         """Log the flag of the arrivals where every step's own times do not decide."""
@@ -214,9 +215,9 @@ class StepEvaluation:
         found = None
         if rank is not None and window is not None:
             found = straggler(window, window.group.recent(FLAG_STEPS))
-        self._note_flag(rank, None if found is None else found.cause, step, time_s)
+        self._note_flag(rank, found, step, time_s)
 
-    def _note_flag(self, rank: int | None, cause: Cause | None, step: float, time_s: float) -> None:
+    def _note_flag(self, rank: int | None, found: Straggler | None, step: float, time_s: float) -> None:
         """Log when the flag goes to another rank, or to none."""
         figures, log = self._figures, self._state.log
         if rank == figures.straggler:
@@ -227,6 +228,7 @@ class StepEvaluation:
             log.add(now_s, "straggler_end", text, rank=figures.straggler, step=int(step))
         figures.straggler, figures.straggler_since_s = rank, now_s
         if rank is not None:
+            cause = "" if found is None else cause_phrase(found.cause, found.place, short=True)
             text = f"straggler: rank {rank}{f', {cause}' if cause else ''}, seen at step {int(step):,}"
             log.add(now_s, "straggler", text, severity="warning", rank=rank, step=int(step))
 

@@ -1,7 +1,8 @@
 """What the reducer costs the collector: `python tests/benchmarks/bench_reducer.py`.
 
 CPU microseconds per step row fed (10 buckets, detail and own times in every step, the dearest case), CPU
-milliseconds per frame, encoded and decoded, and the memory held, for worlds of 2, 64 and 4096 ranks.
+milliseconds per frame, encoded and decoded, and per evaluation of the rules over every step, and the
+memory held, for worlds of 2, 64 and 4096 ranks. Of the largest world one rank is a straggler.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import time
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.straggler.step_flags import StepFlagging
 from ddptop.frames.codec import decode_frame, encode_frame
 from ddptop.protocol.messages import (
     Bucket,
@@ -48,19 +50,42 @@ def introduction(world: int) -> list[Received]:
     return found
 
 
-def row(step: int, noise: random.Random) -> StepRow:
-    """One step with a little noise in every ready time."""
+def row(step: int, noise: random.Random, more_us: int) -> StepRow:
+    """One step with a little noise in every ready time; `more_us`: of own time in forward."""
     late = noise.randrange(500)
     cells = tuple(n for i in range(BUCKETS) for n in (i, 5000 + 800 * i + late, 1500 - late))
-    own = OwnTime(1500 - late % 300, 100, 0, 50, 0, 0, 0, 0, 0)
+    own = OwnTime(3000 - late - more_us, 100, 0, 50, 0, 0, 0, 0, 0)
     return StepRow(
-        *(step * STEP_US, STEP_US, 500, 4000, 10_000, 900, 600, 4600, 15_000, 1, Flag.DETAIL, 20, 0.5, cells),
-        own if OWN else None,
+        *(step * STEP_US, STEP_US, 500, 4000 + more_us, 10_000 - more_us, 900, 600, 4600, 15_000, 1),
+        *(Flag.DETAIL, 20, 0.5, cells, own if OWN else None),
     )
+
+
+class Evaluations:
+    """CPU seconds of each evaluation of the rules over every step."""
+
+    def __init__(self) -> None:
+        self.each_s: list[float] = []
+        self._evaluate = StepFlagging.evaluate
+        StepFlagging.evaluate = self._timed  # type: ignore[method-assign]
+
+    def end(self) -> None:
+        StepFlagging.evaluate = self._evaluate  # type: ignore[method-assign]
+
+    @property
+    def _timed(self):
+        def timed(*arguments):
+            begin = time.process_time()
+            changed = self._evaluate(*arguments)
+            self.each_s.append(time.process_time() - begin)
+            return changed
+
+        return timed
 
 
 def measure(world: int) -> str:
     """Feed and frame one world; one line of the table."""
+    evaluations = Evaluations()
     noise = random.Random(7)
     reducer = Reducer()
     for message in introduction(world):
@@ -71,7 +96,8 @@ def measure(world: int) -> str:
     pending: list[Received] = []
     for first in range(0, STEPS[world], PER_MESSAGE[world]):
         for rank in range(world):
-            batch = tuple(row(first + i, noise) for i in range(PER_MESSAGE[world]))
+            more_us = 2000 * (rank == 77)
+            batch = tuple(row(first + i, noise, more_us) for i in range(PER_MESSAGE[world]))
             pending.append(
                 Received(first * STEP_US * 1000, rank, rank + 1, first + 2, Steps(0, first, 0, batch))
             )
@@ -95,8 +121,11 @@ def measure(world: int) -> str:
         size = len(data)
         cursor = decode_frame(data).history.start + len(frame.history.step)
         frames += 1
+    evaluations.end()
+    each_ms = sorted(1e3 * each for each in evaluations.each_s) or [float("nan")]
     return (
         f"{world:5d} ranks: {1e6 * fed_s / rows:6.2f} us/row   {1e3 * framed_s / frames:7.2f} ms/frame   "
+        f"{each_ms[len(each_ms) // 2]:5.2f} ms/evaluation, at most {each_ms[-1]:5.2f}   "
         f"{1e3 * coded_s / frames:6.2f} ms/encode   {size / 1024:7.0f} KiB/frame   "
         f"{4 * PER_FRAME[world]} steps/s: {400 * (fed_s + framed_s + coded_s) / frames:5.1f}% of a core   "
         f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB"

@@ -199,12 +199,12 @@ ON_TIME = 0.5
 detailed steps."""
 
 
-def _waited_elsewhere(steps: StepWindow, flag: StepFlag) -> bool:
+def _waited_elsewhere(steps: StepWindow, flag: StepFlag, slot: int) -> bool:
     """Whether the other ranks wait for the flagged one in collectives of the script's own.
 
     Then it is slow, and all ranks' buckets arrive on time."""
     others = np.setdiff1d(flag.members, flag.ranks)
-    waited = steps.waited(steps.recent(every_step.NEWEST))[others]
+    waited = steps.waited(np.arange(max(0, slot + 1 - every_step.NEWEST), slot + 1))[others]
     return bool(float(median(waited.ravel())) >= ON_TIME * flag.level_ms)
 
 
@@ -225,7 +225,7 @@ def arrivals_disagree(figures: Figures, slot: int, end: int) -> bool:
         certain = measured is not None and rules.meets_flag_threshold(measured)
         if certain and (flag is None or arrivals.global_rank not in flag.ranks):
             return True
-    if flag is None or flag.pattern != "persistent" or _waited_elsewhere(figures.steps, flag):
+    if flag is None or flag.pattern != "persistent" or _waited_elsewhere(figures.steps, flag, slot):
         return False
     for scope in window.scopes.values():
         if flag.rank not in scope.scope.ranks or scope.clock_free:

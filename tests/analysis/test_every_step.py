@@ -1,0 +1,306 @@
+"""The rules over every step's own times: hand-made arrays, properties, noise, and whole runs."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.steps import formulas
+from ddptop.analysis.straggler import every_step
+from ddptop.frames.snapshot import snapshot
+
+STEP_MS = 10.0
+RANKS, STEPS = 4, 160
+
+
+def noise(seed: int, ranks: int = RANKS, steps: int = STEPS, scale: float = 0.3, memory: float = 0.9):
+    """(ranks, steps) autocorrelated noise with heavy tails, as of a busy machine."""
+    rng = np.random.default_rng(seed)
+    values = rng.laplace(0.0, scale, (ranks, steps))
+    for i in range(1, steps):
+        values[:, i] += memory * values[:, i - 1] * rng.uniform(0, 1, ranks)
+    bursts = rng.uniform(size=values.shape) < 0.02
+    return values + np.where(bursts, rng.exponential(5.0, values.shape), 0.0)
+
+
+def case(own):
+    """Excess and wall of own times (ranks, n): the slowest rank decides the step."""
+    own = own + 8.0
+    return formulas.lateness(own.T).T, own.max(axis=0) + 2.0
+
+
+def turns(excess):
+    return np.nan_to_num(excess).argmax(axis=0), every_step.outstanding(excess)
+
+
+def flagged_after(own, first: int):
+    """Steps from `first` until a rank is flagged, evaluated as in a run."""
+    excess, wall = case(own)
+    for end in range(first + every_step.EVERY, own.shape[1] + 1, every_step.EVERY):
+        begin = max(0, end - 256)
+        if (late := every_step.persistent(excess[:, begin:end], wall[begin:end])) is not None:
+            return late, end - first, begin
+    return None, None, 0
+
+
+@pytest.mark.parametrize(("delay_ms", "at_most"), [(20.0, 40), (3.0, 60), (1.0, 100)])
+def test_a_persistent_delay_is_flagged_in_time_with_onset_and_size(delay_ms: float, at_most: int) -> None:
+    own = noise(1, 2, 300, scale=0.05)
+    own[1, 120:] += delay_ms
+    late, after, begin = flagged_after(own, 120)
+    assert late is not None and after is not None
+    assert late.ranks == (1,)
+    assert after <= at_most
+    assert begin + late.first == pytest.approx(120, abs=6)
+    assert late.excess_ms == pytest.approx(delay_ms, abs=0.15)
+
+
+def test_two_late_ranks_of_four_are_flagged_together_the_later_first() -> None:
+    own = noise(2, 4, scale=0.05)
+    own[1] += 5.0
+    own[3] += 7.0
+    late = every_step.persistent(*case(own))
+    assert late is not None
+    assert late.ranks == (3, 1)
+
+
+def test_a_delay_in_half_of_the_steps_is_not_persistent() -> None:
+    own = noise(3, 2, scale=0.05)
+    own[1, ::2] += 5.0
+    assert every_step.persistent(*case(own)) is None
+
+
+def test_equal_ranks_that_differ_a_little_are_not_flagged() -> None:
+    own = noise(4, 2, scale=0.02)
+    own[1] += 0.2
+    assert every_step.persistent(*case(own)) is None
+
+
+def test_a_flag_ends_with_the_delay_and_not_before() -> None:
+    own = noise(5, 2, 400, scale=0.1)
+    own[1, :200] += 3.0
+    excess, wall = case(own)
+    kept = [every_step.still_late(excess[1, :end], wall[:end], 3.0) for end in range(100, 401, 8)]
+    ends = [end for end, late in zip(range(100, 401, 8), kept, strict=True) if not late]
+    assert 200 < ends[0] <= 260
+    assert not any(kept[kept.index(False) :])
+
+
+def test_one_step_in_twenty_is_intermittent_within_150_steps() -> None:
+    own = noise(6, 2, 150, scale=0.3)
+    own[1, 7::20] += 100.0
+    late = every_step.intermittent(*case(own))
+    assert late is not None
+    assert late.ranks == (1,)
+    assert late.first == 7
+    assert late.excess_ms == pytest.approx(100.0, rel=0.03)
+
+
+def test_it_is_over_when_no_step_was_late_for_a_while() -> None:
+    own = noise(7, 2, 256, scale=0.3)
+    own[1, 7:170:20] += 100.0
+    excess, wall = case(own)
+    assert every_step.intermittent(excess[:, :200], wall[:200]) is not None
+    assert every_step.intermittent(excess[:, :240], wall[:240]) is None
+
+
+def test_large_excesses_of_both_ranks_or_in_one_burst_are_no_pattern() -> None:
+    both = noise(8, 2, 256, scale=0.3)
+    both[1, 7::20] += 100.0
+    both[0, 17::40] += 100.0
+    assert every_step.intermittent(*case(both)) is None
+    burst = noise(9, 2, 256, scale=0.3)
+    burst[1, 200:212] += 100.0
+    assert every_step.intermittent(*case(burst)) is None
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_random_rank_late_in_each_step_is_rotating(ranks: int) -> None:
+    own = noise(10, ranks, 100, scale=0.3)
+    late = np.random.default_rng(0).integers(0, ranks, 100)
+    own[late, np.arange(100)] += 20.0
+    excess, wall = case(own)
+    found = every_step.rotating(*turns(excess), wall, ranks)
+    assert found is not None
+    assert sorted(found.ranks) == list(range(ranks))
+    assert found.excess_ms == pytest.approx(20.0, rel=0.1)
+    assert every_step.persistent(excess, wall) is None
+
+
+def test_one_late_rank_and_noise_are_not_rotating() -> None:
+    own = noise(11, 3, 100, scale=0.3)
+    assert every_step.rotating(*turns(case(own)[0]), case(own)[1], 3) is None
+    own[1] += 20.0
+    assert every_step.rotating(*turns(case(own)[0]), case(own)[1], 3) is None
+
+
+def test_a_suspect_takes_fewer_steps_than_a_flag() -> None:
+    own = noise(12, 2, 100, scale=0.05)
+    own[1, -14:] += 3.0
+    assert every_step.persistent(*case(own)) is None
+    found = every_step.suspect(*case(own))
+    assert found is not None
+    late, last = found
+    assert late.ranks == (1,)
+    assert last == 14
+    assert late.excess_ms == pytest.approx(3.0, rel=0.1)
+    assert every_step.suspect(*case(noise(13, 2, 100))) is None
+
+
+@pytest.mark.parametrize("delay_ms", [1.0, 5.0, 20.0])
+def test_the_gain_takes_the_delay_away_and_no_more(delay_ms: float) -> None:
+    even = np.abs(noise(14, 4, 200, scale=0.3)) + 8.0
+    own = even.copy()
+    own[2] += delay_ms
+    gain = every_step.gain(own, np.arange(4) == 2)
+    assert (gain >= 0).all()
+    without = float(np.median(own.max(axis=0) - gain))
+    assert without == pytest.approx(float(np.median(even.max(axis=0))), rel=0.02)
+
+
+def test_a_delay_that_varies_is_taken_away_too() -> None:
+    rng = np.random.default_rng(3)
+    even = np.abs(noise(15, 3, 200, scale=0.3)) + 8.0
+    own = even.copy()
+    own[0] += rng.exponential(6.0, 200)
+    without = own.max(axis=0) - every_step.gain(own, np.arange(3) == 0)
+    assert float(np.median(without)) == pytest.approx(float(np.median(even.max(axis=0))), rel=0.03)
+
+
+def test_without_a_late_rank_the_gain_is_what_scatter_costs() -> None:
+    own = np.array([[8.0, 9.0, 8.0], [8.0, 8.0, 12.0], [8.0, 8.0, 10.0]])
+    assert every_step.gain(own, np.zeros(3, bool)).tolist() == [0.0, 1.0, 2.0]
+
+
+delays = st.sampled_from([0.0, 0.4, 1.0, 3.0, 20.0])
+
+
+@given(st.integers(0, 40), delays, st.floats(0.5, 20.0), st.permutations(range(RANKS)))
+@settings(max_examples=40, deadline=None)
+def test_scaling_shifting_and_permuting_change_no_verdict(
+    seed: int, delay_ms: float, factor: float, order: list[int]
+) -> None:
+    """Times of 8 ms and more are far above FLAG_MS, so that only shares of the step count."""
+    own = noise(seed, scale=0.2)
+    own[1] += delay_ms
+    excess, wall = case(own)
+    if wall.mean() * every_step.FLAG_SHARE * min(factor, 1.0) < every_step.FLAG_MS:
+        factor = max(factor, 1.0)
+        excess, wall = 3 * excess, 3 * wall
+    late = every_step.persistent(excess, wall)
+    scaled = every_step.persistent(excess * factor, wall * factor)
+    assert (late and late.ranks) == (scaled and scaled.ranks)
+    shifted = formulas.lateness((own + 5.0 * np.sin(np.arange(own.shape[1]))).T).T
+    assert shifted == pytest.approx(formulas.lateness(own.T).T, abs=1e-9), "common to all ranks"
+    permuted = every_step.persistent(excess[list(order)], wall)
+    assert (late and late.ranks) == (permuted and tuple(order[rank] for rank in permuted.ranks))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("memory", [0.0, 0.9])
+def test_healthy_noise_is_never_flagged(ranks: int, memory: float) -> None:
+    """20,000 steps of autocorrelated noise of a tenth of the step, with bursts."""
+    own = noise(99, ranks, 20_000, scale=0.6, memory=memory)
+    excess, wall = case(own)
+    last, gain = turns(excess)
+    for end in range(256, own.shape[1], 4 * every_step.EVERY):
+        now = slice(end - 256, end)
+        assert every_step.persistent(excess[:, now], wall[now]) is None
+        assert every_step.intermittent(excess[:, now], wall[now]) is None
+        assert every_step.rotating(last[now], gain[now], wall[now], ranks) is None
+
+
+def played(world, count: int, memberships=()):
+    reducer = Reducer()
+    for received in (world.run(), *world.introduce(), *memberships, *world.steps(count)):
+        reducer.feed(received)
+    return reducer, reducer.frame(5_000 * 10**9 + world.now_us * 1000)
+
+
+@pytest.mark.parametrize("place", ["data", "forward", "backward", "optimizer", "before_backward"])
+def test_a_run_has_one_verdict_with_cause_and_place(make_world, place: str) -> None:
+    world = make_world(2, delays={(1, place): 20_000}, own=True)
+    world.detail_every = 1000
+    reducer, frame = played(world, 40)
+    late = frame.straggler
+    assert late is not None
+    assert (late.rank, late.pattern, late.basis, late.place) == (1, "persistent", "every_step", place)
+    assert late.cause == (place if place in ("data", "forward", "backward", "optimizer") else "other")
+    assert late.lateness_ms == pytest.approx(20.0, rel=0.003)
+    assert late.last_pct == 100.0
+    assert late.cost_pct == pytest.approx(100 * 20 / 34, rel=0.01)
+    assert not late.disagrees
+    assert frame.group.no_straggler_ms == pytest.approx(14.0, rel=0.01)
+    assert frame.group.no_straggler_low_ms <= frame.group.no_straggler_ms <= frame.group.no_straggler_high_ms
+    assert [alert.kind for alert in frame.alerts] == ["straggler"]
+    events = [event for event in frame.events if event.kind == "straggler"]
+    assert [event.rank for event in events] == [1]
+    assert reducer.state.figures.straggler == 1
+    shown = json.loads(json.dumps(snapshot(frame)))
+    assert shown["straggler"]["place"] == place
+    assert shown["straggler"]["basis"] == "every_step"
+    assert shown["group"]["what_if"]["no_straggler_low_ms"] is not None
+
+
+def test_figures_describe_the_steps_since_the_onset(make_world) -> None:
+    world = make_world(2, own=True)
+    reducer, _ = played(world, 100)
+    world.delays = {(0, "forward"): 10_000}
+    for received in world.steps(40):
+        reducer.feed(received)
+    frame = reducer.frame(5_000 * 10**9 + world.now_us * 1000)
+    assert frame.straggler is not None
+    assert frame.group.window_steps == 40
+    assert frame.straggler.lateness_ms == pytest.approx(10.0)
+    assert frame.group.step_ms_p50 == pytest.approx(24.0)
+    world.delays = {}
+    for received in world.steps(60):
+        reducer.feed(received)
+    frame = reducer.frame(5_000 * 10**9 + world.now_us * 1000)
+    assert frame.straggler is None
+    assert [event.kind for event in frame.events if "straggler" in event.kind] == [
+        "straggler",
+        "straggler_end",
+    ]
+
+
+def test_ranks_are_compared_within_their_group_and_hosts_need_no_clocks(make_world) -> None:
+    pairs = ((0, 1), (2, 3))
+    world = make_world(4, groups=(pairs, pairs), delays={(3, "forward"): 6_000}, own=True)
+    members = [world.membership(rank, str(1 + rank // 2), *pairs[rank // 2]) for rank in range(4)]
+    _, frame = played(world, 60, members)
+    assert frame.straggler is not None
+    assert frame.straggler.rank == 3
+
+
+def test_without_the_last_gradient_other_places_count_and_backward_is_unknown(make_world) -> None:
+    world = make_world(2, delays={(1, "data"): 6_000}, own=True)
+    world.no_last_gradient = {0, 1}
+    _, frame = played(world, 80)
+    late = frame.straggler
+    assert late is not None
+    assert (late.rank, late.cause, late.basis) == (1, "data", "every_step")
+    assert np.isnan(late.parts_ms["backward"])
+    assert json.loads(json.dumps(snapshot(frame)))["straggler"]["parts_ms"]["backward"] is None
+    hidden = make_world(2, delays={(1, "backward"): 20_000}, own=True)
+    hidden.no_last_gradient = {0, 1}
+    _, frame = played(hidden, 120)
+    assert frame.straggler is not None
+    assert frame.straggler.basis == "arrivals", "every step is blind to backward, the buckets are not"
+
+
+def test_verdicts_do_not_depend_on_how_often_frames_are_made(make_world) -> None:
+    world = make_world(2, delays={(1, "data"): 3_000}, own=True)
+    messages = [world.run(), *world.introduce(), *world.steps(90)]
+    often, once = Reducer(), Reducer()
+    for received in messages:
+        often.feed(received)
+        often.state.settle()
+        once.feed(received)
+    now = 5_000 * 10**9 + world.now_us * 1000
+    assert snapshot(often.frame(now)) == snapshot(once.frame(now))

@@ -184,6 +184,10 @@ FEWEST = 6
 """Least occurrences: with one step in twenty late they take 120 steps. By chance one of two ranks has six of
 six once in 32 times, but noise has hardly six that are outstanding."""
 
+ALIKE, MANY = 0.75, 12
+"""Fewer than MANY occurrences must be alike: the lower quartile of their sizes is at least this share of the
+upper one. Of exponential bursts, cut off at half of their median, it is 0.6, of a delay with noise 0.9."""
+
 TIMES = 6
 """A rank has the large excesses to itself when it has this many times as many occurrences as any other."""
 
@@ -227,14 +231,15 @@ def intermittent(excess: Column, wall: Column, *, held: bool = False) -> Late | 
     least = HALF * float(np.median(large))
     late = excess[rank] > least
     mine = occurrences(late)
-    for again in mine[1:][
-        np.diff(mine) > FRESH
-    ].tolist():  # the pattern was over; what came before is another
+    for again in mine[1:][np.diff(mine) > FRESH].tolist():  # the pattern was over: before it was another one
         late[:again] = False
         mine = mine[mine >= again]
     if len(mine) < fewest or len(wall) - mine[-1] > FRESH or not (held or _spread(mine, len(wall))):
         return None
     if excess[rank, late].sum() < worth or late[mine[0] :].mean() > NOW_AND_THEN:
+        return None
+    low, high = (float(formulas.quantile(excess[rank, late], share)) for share in (0.25, 0.75))
+    if len(mine) < MANY and not held and low < ALIKE * high:
         return None
     over = others > least
     rivals = over[over.sum(axis=1) * times > len(mine)]  # the others have too few late steps

@@ -10,7 +10,7 @@ import pytest
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import encode_frame
-from ddptop.frames.history import History
+from ddptop.frames.history import COLUMNS, History
 from ddptop.host.processes import current_process
 from ddptop.host.runs import RunFile, view_endpoint, write_run_file
 from ddptop.protocol.messages import Hello, Received, Run, State
@@ -19,18 +19,6 @@ from ddptop.sources.live import LiveSource, aged
 from ddptop.transport.credit import CreditServer
 from ddptop.transport.sockets import new_context
 from tests.cli.recordings import write_recording
-
-COLUMNS = (
-    "step",
-    "time_s",
-    "loss_mean",
-    "loss_min",
-    "loss_max",
-    "step_ms",
-    "wait_ms",
-    "transfer_ms",
-    "busbw_gbps",
-)
 
 
 def make_frame(state="live", first=0, points=10):

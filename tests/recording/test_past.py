@@ -62,6 +62,23 @@ def test_what_is_written_is_read() -> None:
         np.testing.assert_allclose(read.points[name], past.points[name], rtol=1e-6)
 
 
+def test_a_history_of_the_first_version_is_read_and_it_reads_ours() -> None:
+    past = HistoryPiece(points(100), np.array([1.5, NAN]), (), ())
+    content = msgpack.unpackb(zlib.decompress(history_payload(past)))
+    assert len(content[0]) == len(WIDE) + len(NARROW), "more columns here would be refused by 0.1.0"
+    read = history_content(zlib.compress(msgpack.packb(content[:4])))
+    assert np.isnan(read.points["own_backward_ms"]).all()
+    np.testing.assert_allclose(read.points["wait_ms"], past.points["wait_ms"], rtol=1e-6)
+    assert len(joined([read.points, past.points])["data_ms"]) == 200
+
+
+def test_of_a_column_known_in_every_step_each_point_keeps_its_own() -> None:
+    columns = {**points(GROUP), "busbw_gbps": np.where(np.arange(GROUP) % 8, NAN, 4.0)}
+    chosen = picked(columns)
+    np.testing.assert_allclose(chosen["wait_ms"], chosen["step"] * 0.01)
+    assert chosen["busbw_gbps"].tolist() == [4.0] * len(chosen["step"])
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -157,7 +157,7 @@ def judge(row: Row, stamps: Stamps, seen: list[Look]) -> Judged:
     even = [w for w in range(count) if not stamps.ranks(w) and (row.kind != "no_sync" or w % 2 == 0)]
     walls = np.median(np.concatenate([stamps.wall[w * size : (w + 1) * size] for w in even]))
     judged = Judged(row, float(walls), stamps.header["how"])
-    held: int | None = None  # flagged in the fault window before, and still
+    held: set[int] = set()  # late in the fault window before, and flagged since then
     for number in range(count):
         begin, end = number * size, (number + 1) * size
         here = [look for look in seen if begin <= look.step < end]
@@ -166,21 +166,21 @@ def judge(row: Row, stamps: Stamps, seen: list[Look]) -> Judged:
             judged.even_looks += len(here)
             raised: int | None = None
             for look in here:
-                if look.rank is None or look.rank != held:
-                    held = None
-                if look.rank is not None and held is None:
+                if look.rank not in held:
+                    held = set()
+                if look.rank is not None and not held:
                     judged.false_looks += 1
                     if look.rank != raised:
                         judged.false_flags.append((look.step, look.rank, str(look.pattern)))
                 raised = look.rank
-            held = None
+            held = set()
             continue
         after = [look for look in seen if end <= look.step < end + size]
         if row.kind == "no_sync":
             judged.faults.append(Window(number, [], what_if_error=_overlapped(stamps, seen, number)))
         else:
             judged.faults.append(_window(row, stamps, number, here, after))
-        held = here[-1].rank if here else None
+        held = {one for one in (*stamps.ranks(number), here[-1].rank if here else None) if one is not None}
     return judged
 
 

@@ -27,12 +27,12 @@ BATCH = 10
 """Steps of a message."""
 
 
-def write(path: Path, row: Row, folder: Path) -> None:
-    """Pack a recording and its stamps. Every rank must have own times in every step."""
+def write(path: Path, row: Row, folder: Path, windows: int = 5) -> None:
+    """Pack the first windows of a recording and its stamps. Every rank must have own times in every step."""
     stamps = Stamps.read(folder)
-    steps, ranks = stamps.wall.shape
+    ranks, steps = stamps.wall.shape[1], min(len(stamps.wall), windows * stamps.size)
     table = np.zeros((len(COLUMNS) + 1, steps, ranks), "<i4")
-    table[-1] = np.round(1000 * stamps.late)
+    table[-1] = np.round(1000 * stamps.late[:steps])
     missing = np.ones((steps, ranks), bool)
     with Recording.open(folder / "run.ddptop") as recording:
         for received in recording.records():

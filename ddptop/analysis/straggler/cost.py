@@ -294,11 +294,12 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
     compared = np.concatenate([rows, others]) if flag.pattern != "rotating" else np.arange(len(members))
     late_rows = late[compared]
 
-    def over(values: Column) -> Column:
-        """Of the late (rank, step): the value less the median of the ranks that are not late."""
-        values = values[members[compared]]
-        usual = median(np.where(late_rows, np.nan, values).T)
-        return np.asarray((values - usual)[late_rows])
+    def over(values: Column, rank: int | None = None) -> Column:
+        """Of one rank, or of the late (rank, step): the value less the median of the ranks that are not late."""
+        usual = median(np.where(late_rows, np.nan, values[members[compared]]).T)
+        if rank is not None:
+            return np.asarray(values[rank] - usual)
+        return np.asarray((values[members[compared]] - usual)[late_rows])
 
     own = steps.own(slots)
     lateness = excess[late]
@@ -323,6 +324,10 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
     place = max(positive, key=lambda name: positive[name], default=None)
     if place is not None and positive[place] < flagged.CAUSE_SHARE * sum(positive.values()):
         place = None
+    if (
+        place is not None
+    ):  # waiting ranks save time elsewhere (their backward has the cores): no part of the delay
+        lateness = over(places[place], flag.rank) if flag.pattern == "persistent" else each[place]
     gain = _gain(steps, slots[is_last], flag.ranks, members, place, rotating=flag.pattern == "rotating")
     return Straggler(
         rank=flag.rank,

@@ -17,9 +17,11 @@ from ddptop.analysis.steps.pairing import Batch
 from ddptop.analysis.to_frame.frame import build, with_requested
 from ddptop.frames.calls import compiling
 from ddptop.frames.history import KEPT_POINTS
+from ddptop.frames.phrases import exit_phrase
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import (
+    WELL,
     Bye,
     Card,
     Clock,
@@ -168,6 +170,12 @@ class Reducer:
             rank_state.take_logged(message.values)
         elif current:
             self._on_state(message, session.rank, rank_state, t_ns)
+        elif isinstance(message, Bye) and message.reason not in WELL:
+            # Its successor's HELLO has overtaken it: the rank is live, but the failure is still to be known.
+            text, world = exit_phrase(None, None, message.reason), len(state.ranks)
+            state.log.add_rank(
+                state.unix_s(t_ns), "failed_rank", text, session.rank, world, severity="critical"
+            )
 
     def _on_steps(
         self, steps: Steps, session: Session, rank_state: RankState, current: bool, t_ns: int

@@ -190,6 +190,17 @@ def test_a_late_row_of_the_process_before_is_not_paired_with_the_new_one(make_wo
     assert reducer.state.complete_step is None
 
 
+def test_a_failure_reported_after_the_next_process_has_begun_is_still_an_event(make_world) -> None:
+    world, reducer = make_world(2), Reducer()
+    feed(reducer, world.run(), world.introduce(), world.steps(3))
+    again = make_world(2, session_base=200, incarnation=1, now_us=world.now_us + 5_000_000)
+    feed(reducer, again.introduce(), again.steps(1), world.bye(1, "ValueError"), world.bye(0))
+    found = frame(reducer, again)
+    failed = [(event.rank, event.message) for event in found.events if event.kind == "failed_rank"]
+    assert failed == [(1, "rank 1 failed: ValueError")]
+    assert not found.deaths and set(found.ranks.state) == {"live"}
+
+
 def test_a_restart_with_another_world_size(make_world) -> None:
     world, reducer = make_world(4), Reducer()
     feed(reducer, world.run(), world.introduce(), world.steps(20))

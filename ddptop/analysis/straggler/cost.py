@@ -295,7 +295,7 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
     late_rows = late[compared]
 
     def over(values: Column, rank: int | None = None) -> Column:
-        """Of one rank, or of the late (rank, step): the value less the median of the ranks that are not late."""
+        """Of one rank, or of the late (rank, step): the value less the median of those that are not late."""
         usual = median(np.where(late_rows, np.nan, values[members[compared]]).T)
         if rank is not None:
             return np.asarray(values[rank] - usual)

@@ -189,9 +189,8 @@ def _unpack_all(bodies: Sequence[bytes], most: int) -> list[Any]:
 
 
 def _steps(fields: tuple[Any, ...]) -> Steps:
-    generation, first, base, rows, own = _steps_fields(fields)
-    _check_rows(rows)
-    return Steps(generation, first, base, tuple(map(_step_row, rows, own)))
+    (steps,) = _all_steps([fields])
+    return steps
 
 
 def _all_steps(messages: Sequence[tuple[Any, ...]]) -> list[Steps]:
@@ -228,16 +227,15 @@ def _own_times(values: Any, rows: int) -> list[OwnTime | None]:
     if set(map(type, values)) != {int}:
         raise ProtocolError("an own time is not an integer")
     each = len(values) // rows
-    known = (values[i + 1 : i + each] for i in range(0, len(values), each))
-    if max(values) > limits.MAX_US or min(values) < -1:
+    if each > _OWN:
+        values = tuple(chain.from_iterable(values[i : i + _OWN] for i in range(0, len(values), each)))
+    lowest = min(values)
+    if max(values) > limits.MAX_US or lowest < -1:
         raise ProtocolError("an own time is out of range")
-    if min(values) < 0 and any(min(row) < 0 for row in known):
+    known = [values[i : i + _OWN] for i in range(0, len(values), _OWN)]
+    if lowest < 0 and any(min(own[1:]) < 0 for own in known):  # only the first may be unknown
         raise ProtocolError("an own time is negative")
-    return [tuple.__new__(OwnTime, values[i : i + _OWN]) for i in range(0, len(values), each)]
-
-
-def _step_row(row: tuple[Any, ...], own: OwnTime | None) -> StepRow:
-    return tuple.__new__(StepRow, (*row[:_ROW_HEAD], row[_ROW_HEAD:], own))
+    return [tuple.__new__(OwnTime, own) for own in known]
 
 
 def _check_rows(rows: Sequence[Any]) -> None:

@@ -52,9 +52,8 @@ def install(
         _wrap(next_data, partial(_data, recorder, get_ident()))
     _wrap(functions.scale, scaled.wrap)
     for wait in functions.waits:
-        with contextlib.suppress(
-            TypeError
-        ):  # a class of C++ that takes no attribute: those waits count as own
+        # A class of C++ may take no attribute: those waits count as own time.
+        with contextlib.suppress(TypeError):
             _wrap(wait, partial(_wait, recorder, last_gradients, get_ident()))
     _wrap(functions.join_step, partial(_shadow_step, recorder))
     _hook_optimizers(recorder)

@@ -115,7 +115,7 @@ def test_own_times_follow_the_rows_and_a_row_of_0_1_0_has_none() -> None:
 
 def test_a_later_version_may_send_more_of_each_row() -> None:
     wire = msgpack.unpackb(encode(TIMED))
-    wire[5] = [*OWN, 1, 2, *OWN._replace(exposed=7), 3, 4]
+    wire[5] = [*OWN, 1, -2, *OWN._replace(exposed=7), limits.MAX_US + 1, 4]
     assert decode(msgpack.packb(wire)) == TIMED
 
 

@@ -19,6 +19,8 @@ from ddptop.frames.columns import median
 from ddptop.frames.frame import Straggler, Suspect
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ddptop.analysis.state import Figures, StepFlag
     from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow, StepWindow
     from ddptop.frames.columns import Column, Indices, Mask
@@ -261,7 +263,6 @@ ERRORS = 2.0
 COMPARED = 64
 """Most other ranks with which a flagged rank's places are compared: their median is nearly that of all."""
 
-
 PHASE_OF: dict[OwnPlace, StepPhase] = {
     "data": "data",
     "forward": "forward",
@@ -275,19 +276,8 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
     """The figures of the flagged ranks over these steps, without their cost."""
     members = flag.members
     excess = steps.excess(slots, members)
-    filled = np.where(np.isnan(excess), -np.inf, excess)
-    largest = members[filled.argmax(axis=0)]
-    is_last = np.isin(largest, flag.ranks)
+    late, is_last = _late_in(flag, steps, slots, excess)
     rows = np.flatnonzero(np.isin(members, flag.ranks))
-    main = int(np.flatnonzero(members == flag.rank)[0])
-    late: Mask = np.zeros(excess.shape, bool)
-    if flag.pattern == "persistent":
-        late[rows] = True
-    elif flag.pattern == "intermittent":
-        late[main] = flag.excess(steps, slots) > every_step.HALF * flag.level_ms
-        is_last = late[main]
-    else:
-        late[filled.argmax(axis=0), np.arange(len(slots))] = is_last
     others = np.setdiff1d(np.arange(len(members)), rows)
     if len(others) > COMPARED:
         others = others[np.linspace(0, len(others) - 1, COMPARED).astype(np.int64)]
@@ -297,37 +287,25 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
     def over(values: Column, rank: int | None = None) -> Column:
         """Of one rank, or of the late (rank, step): the value less the median of those that are not late."""
         usual = median(np.where(late_rows, np.nan, values[members[compared]]).T)
-        if rank is not None:
-            return np.asarray(values[rank] - usual)
-        return np.asarray((values[members[compared]] - usual)[late_rows])
+        of_one = rank is not None
+        return np.asarray(values[rank] - usual if of_one else (values[members[compared]] - usual)[late_rows])
 
-    own = steps.own(slots)
-    lateness = excess[late]
-    if flag.pattern == "persistent":
-        apart = own[flag.rank] - median(np.where(late, np.nan, own[members]).T)
-        lateness = np.where(np.isnan(apart), excess[main], apart) if len(rows) > 1 else excess[main]
     places = steps.places(slots)
-    each = {name: over(places[name]) for name in PLACES}
-    by_place: dict[OwnPlace, float] = {name: float(median(values)) for name, values in each.items()}
-    other = sum((places[name] for name in PLACES[5:]), places[PLACES[4]])
-    parts: dict[StepPhase, float] = {
-        "data": by_place["data"],
-        "forward": by_place["forward"],
-        "backward": by_place["backward"],
-        "optimizer": by_place["optimizer"],
-        "other": float(median(over(other))),
-    }
-    positive = {name: ms for name, ms in by_place.items() if ms > 0}
-    # Ranks on shared cores win or lose in backward what another does at that moment: that is no cause.
-    steady = {n: ms for n, ms in positive.items() if formulas.quantile(each[n], every_step.LOW) > ms / 2}
-    positive = steady or positive
-    place = max(positive, key=lambda name: positive[name], default=None)
-    if place is not None and positive[place] < flagged.CAUSE_SHARE * sum(positive.values()):
-        place = None
-    if (
-        place is not None
-    ):  # waiting ranks save time elsewhere (their backward has the cores): no part of the delay
-        lateness = over(places[place], flag.rank) if flag.pattern == "persistent" else each[place]
+    each: dict[OwnPlace, Column] = {name: over(places[name]) for name in PLACES}
+    parts: dict[StepPhase, float] = {PHASE_OF[name]: float(median(each[name])) for name in PLACES[:4]}
+    parts["other"] = float(median(over(sum((places[name] for name in PLACES[5:]), places[PLACES[4]]))))
+    place = _late_place(each)
+    persistent = flag.pattern == "persistent"
+    if place is not None:  # ranks that wait save time elsewhere, for the cores are free: no part of the delay
+        lateness = over(places[place], flag.rank) if persistent else each[place]
+    elif persistent:
+        lateness = excess[members == flag.rank][0]
+        if len(rows) > 1:
+            apart = steps.own(slots)
+            apart = apart[flag.rank] - median(np.where(late, np.nan, apart[members]).T)
+            lateness = np.where(np.isnan(apart), lateness, apart)
+    else:
+        lateness = excess[late]
     gain = _gain(steps, slots[is_last], flag.ranks, members, place, rotating=flag.pattern == "rotating")
     return Straggler(
         rank=flag.rank,
@@ -343,6 +321,31 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
         place=place,
         basis="every_step",
     )
+
+
+def _late_in(flag: StepFlag, steps: StepWindow, slots: Indices, excess: Column) -> tuple[Mask, Mask]:
+    """(members, n) whether a flagged rank counts as late in a step, and (n,) whether one is the latest."""
+    largest = np.where(np.isnan(excess), -np.inf, excess).argmax(axis=0)
+    is_last = np.isin(flag.members[largest], flag.ranks)
+    late: Mask = np.zeros(excess.shape, bool)
+    if flag.pattern == "persistent":
+        late[np.isin(flag.members, flag.ranks)] = True
+    elif flag.pattern == "intermittent":
+        is_last = flag.excess(steps, slots) > every_step.HALF * flag.level_ms
+        late[flag.members == flag.rank] = is_last
+    else:
+        late[largest, np.arange(len(slots))] = is_last
+    return late, is_last
+
+
+def _late_place(over: Mapping[OwnPlace, Column]) -> OwnPlace | None:
+    """The place with at least CAUSE_SHARE of what the late ranks take longer; None: no place has it."""
+    positive = {name: ms for name, values in over.items() if (ms := float(median(values))) > 0}
+    # Ranks on shared cores win or lose in backward what another does at that moment: that is no cause.
+    steady = {n: ms for n, ms in positive.items() if formulas.quantile(over[n], every_step.LOW) > ms / 2}
+    found = steady or positive
+    place = max(found, key=lambda name: found[name], default=None)
+    return place if place is not None and found[place] >= flagged.CAUSE_SHARE * sum(found.values()) else None
 
 
 def what_if(

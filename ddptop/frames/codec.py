@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import numpy as np
 
-from ddptop.frames import detail, frame, stall
+from ddptop.frames import detail, frame, hosts, stall
 from ddptop.frames import frame as frames
 from ddptop.frames.history import WIDE as HISTORY_WIDE
 from ddptop.frames.history import History, RankSteps
@@ -88,6 +88,7 @@ PARTS: Mapping[str, Any] = {
     "LoggedEvent": frame.LoggedEvent,
     "Overhead": frame.Overhead,
     "Clocks": frame.Clocks,
+    "HostFigures": hosts.HostFigures,
     "Call": stall.Call,
     "Trace": stall.Trace,
     "RankPosition": stall.RankPosition,
@@ -127,6 +128,7 @@ LISTS: Mapping[str, str] = {
     "tuple[Alert, ...]": "Alert",
     "tuple[LoggedEvent, ...]": "LoggedEvent",
     "tuple[Clocks, ...]": "Clocks",
+    "tuple[HostFigures, ...]": "HostFigures",
     "tuple[Call, ...]": "Call",
     "tuple[Trace, ...]": "Trace",
     "tuple[RankPosition, ...]": "RankPosition",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column
     from ddptop.frames.detail import Heat, Timeline
     from ddptop.frames.history import History, RankSteps
+    from ddptop.frames.hosts import HostFigures
     from ddptop.frames.stall import Death, Stall
     from ddptop.protocol.vocabulary import (
         AlertKind,
@@ -383,3 +384,5 @@ class Frame:
     heat: Heat | None = None
     suspect: Suspect | None = None
     """None while a rank is flagged (`straggler`)."""
+    hosts: tuple[HostFigures, ...] = ()
+    """In order of their lowest rank; empty: no host has been named yet."""

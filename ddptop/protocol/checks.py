@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from ddptop.protocol import limits
 from ddptop.protocol.evidence import Ask, Evidence, GroupState, Operation, Stack, StackFrame
+from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.limits import MAX_CARD, MAX_TEXT
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import (
@@ -208,7 +209,7 @@ CHECKS: dict[type[Message], tuple[Check, ...]] = {
     Ask: (_identifier,),
     Evidence: (ns, _identifier, count, _phase, _count_or_none, text, _groups, _stacks, _operations),
     Replica: (count, _number, count, count, _checksums),
-    Clock: (ns, text, _offset, ns),
+    Clock: (ns, text, _offset, ns, integer(-(10**9), 10**9), ns),
     Membership: (_number, text, text, _members),
     Gpu: (
         *(optional(check) for check in (_quantity, _bytes, _bytes, _quantity, _quantity, count, count)),
@@ -216,20 +217,34 @@ CHECKS: dict[type[Message], tuple[Check, ...]] = {
     ),
     Memory: (ns, _bytes, _bytes, _bytes, count),
     Logged: (count, scalars),
+    Host: (_version, text, _identifier, text, _pid, ns, ns, count, _bytes, text),
+    HostUsage: (
+        ns, optional(_quantity), optional(_bytes), optional(_quantity), optional(_quantity), optional(ns),
+        count, optional(text), count,
+    ),
+    About: (_rank, _identifier, _frame),
 }  # fmt: skip
 """STEPS, which must be fast, is checked by the codec itself."""
+
+ADDED: dict[type[Message], int] = {Clock: 2}
+"""Fields at the end that earlier versions did not send: they have defaults."""
 
 CODES: dict[type[Message], Type] = {kind: Type[kind.__name__.upper()] for kind in CHECKS}
 KINDS: dict[int, type[Message]] = {int(code): kind for kind, code in CODES.items()}
 NAMES: dict[type[Message], tuple[str, ...]] = {kind: tuple(kind.__dataclass_fields__) for kind in CHECKS}
 
 
-def checked(names: tuple[str, ...], checks: tuple[Check, ...], fields: object) -> list[Any]:
-    """The fields as the checks return them. Raises ProtocolError, naming the field that is wrong."""
-    if type(fields) is not tuple or len(fields) != len(checks):
+def checked(
+    names: tuple[str, ...], checks: tuple[Check, ...], fields: object, *, added: int = 0
+) -> list[Any]:
+    """The fields as the checks return them, of which the last `added` may be missing.
+
+    Raises ProtocolError, naming the field that is wrong.
+    """
+    if type(fields) is not tuple or not len(checks) - added <= len(fields) <= len(checks):
         raise ProtocolError(f"not {len(checks)} fields")
     values = []
-    for name, check, field in zip(names, checks, fields, strict=True):
+    for name, check, field in zip(names, checks, fields, strict=False):
         try:
             values.append(check(field))
         except ProtocolError as error:

@@ -17,7 +17,8 @@ from typing import Any, TypeVar, cast
 import msgpack
 
 from ddptop.protocol import limits
-from ddptop.protocol.checks import CHECKS, CODES, KINDS, NAMES, ProtocolError, checked, count, ns
+from ddptop.protocol.checks import ADDED, CHECKS, CODES, KINDS, NAMES, ProtocolError, checked, count, ns
+from ddptop.protocol.hosts import About
 from ddptop.protocol.messages import Bucket, Hello, Message, OwnTime, Progress, State, StepRow, Steps, Type
 
 __all__ = ["ProtocolError", "UnknownType", "decode", "decode_progress", "decode_steps", "encode"]
@@ -40,6 +41,8 @@ _AFTER_AT = StepRow._fields.index("optimizer_at_us") + 1
 
 _STATE_BEGINS = bytes((0x90 + 1 + len(NAMES[State]), Type.STATE))
 """A msgpack array of so many elements and its first one: how the one message begins that may be large."""
+_ABOUT_BEGINS = bytes((0x90 + 1 + len(NAMES[About]), Type.ABOUT))
+"""Likewise the other one that holds bytes."""
 
 
 def encode(message: Message) -> bytes:
@@ -97,7 +100,7 @@ def decode(data: bytes) -> Message:
     kind = KINDS.get(code)
     if kind is None:
         raise UnknownType(f"message of type {code}")
-    values = checked(NAMES[kind], CHECKS[kind], fields[1:])
+    values = checked(NAMES[kind], CHECKS[kind], fields[1:], added=ADDED.get(kind, 0))
     if kind is Hello and cast(int, values[3]) >= cast(int, values[4]):
         raise ProtocolError("rank is not below the world size")
     return kind(*values)  # the checks have made them what the fields are
@@ -105,7 +108,7 @@ def decode(data: bytes) -> Message:
 
 def _unpack(data: bytes) -> tuple[Any, ...]:
     """The outer array of the message; its first element is an integer, the others may be anything."""
-    frame = data[:2] == _STATE_BEGINS
+    frame, about = data[:2] == _STATE_BEGINS, data[:2] == _ABOUT_BEGINS
     if len(data) > (limits.MAX_FRAME_BYTES if frame else limits.MAX_RANK_MESSAGE_BYTES):
         raise ProtocolError(f"message of {len(data)} bytes")
     try:
@@ -113,7 +116,7 @@ def _unpack(data: bytes) -> tuple[Any, ...]:
             data,
             use_list=False,
             max_str_len=4 * limits.MAX_TEXT,  # bytes, and a character has up to four
-            max_bin_len=len(data) if frame else 0,
+            max_bin_len=len(data) if frame or about else 0,
             max_array_len=8 if frame else _ROW_HEAD + limits.MAX_CELLS,
             max_map_len=0 if frame else limits.MAX_CARD,
             max_ext_len=0,

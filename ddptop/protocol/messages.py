@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ddptop.protocol.evidence import Ask, Evidence
+from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ Scalar: TypeAlias = "int | float | str | bool | None"
 
 
 class Type(IntEnum):
-    """First element of every message. Numbers are never reused."""
+    """First element of every message. Numbers are never reused; 64 and more belong to the frames of links
+    that hold several messages (`ddptop.transport.bundles`)."""
 
     HELLO = 1
     STEPS = 2
@@ -42,6 +44,9 @@ class Type(IntEnum):
     GPU = 18
     MEMORY = 19
     LOGGED = 20
+    HOST = 21
+    HOSTUSAGE = 22
+    ABOUT = 23
 
 
 class Phase(IntEnum):
@@ -261,14 +266,20 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Offset between the clock of a host and the collector's, as the collector measured it."""
+    """Offset between the clock of a host and the collector's, as the host's agent measured it."""
 
     t_ns: int
+    """By the host's clock."""
     host: str
     offset_ns: int
     """To be added to the host's CLOCK_MONOTONIC to get the collector's."""
     bound_ns: int
-    """The offset is wrong by at most this."""
+    """The offset is wrong by at most this, at `t_ns` and until the next CLOCK of the host."""
+    drift_ppb: int = 0
+    """How much faster the collector's clock runs, in parts per billion: at `t` the offset is
+    `offset_ns + drift_ppb * (t - t_ns) / 1e9`."""
+    round_trip_ns: int = 0
+    """Round trip of the exchange that gave the offset; 0: no exchange (simulated hosts)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +351,7 @@ class State:
 
 Message: TypeAlias = (
     "Hello | Card | Layout | Steps | Event | Progress | Usage | Bye | Ack | Run | Credit | State"
-    " | Ask | Evidence | Replica | Clock | Membership | Gpu | Memory | Logged"
+    " | Ask | Evidence | Replica | Clock | Membership | Gpu | Memory | Logged | Host | HostUsage | About"
 )
 
 
@@ -350,9 +361,9 @@ class Received(NamedTuple):
     t_ns: int
     """Collector's CLOCK_MONOTONIC on arrival."""
     rank: int
-    """-1: the collector itself."""
+    """-1: the collector itself, or an agent."""
     session: int
-    """0: the collector itself."""
+    """0: the collector itself; else of the rank's process, or of the agent."""
     seq: int
     """Number on the acked link; 0 for what is not acked (HELLO, PROGRESS, the collector's own)."""
     message: Message

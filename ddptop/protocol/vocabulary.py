@@ -11,13 +11,19 @@ from typing import Literal, TypeAlias
 RunOutcome: TypeAlias = Literal["live", "finished", "failed"]
 """`Run.state`: how the collector or the launcher sees the run as a whole."""
 
-RankStatus: TypeAlias = Literal["waiting", "live", "stale", "stalled", "lost", "finished", "failed"]
-"""State of a rank, and of the run on the screen. `waiting`: it has not reported yet."""
+RankStatus: TypeAlias = Literal[
+    "waiting", "live", "stale", "stalled", "unreachable", "lost", "finished", "failed"
+]
+"""State of a rank, and of the run on the screen. `waiting`: it has not reported yet; `unreachable`: nothing
+arrives from its host, which comes before `lost`."""
+
+HostState: TypeAlias = Literal["live", "unreachable", "lost", "finished"]
+"""State of a host: `lost` after SILENT_S without a message from it."""
 
 ENDED = frozenset({"finished", "failed"})
 """States of a run that has ended."""
 
-NOT_ENDED = frozenset({"live", "stale", "stalled", "waiting"})
+NOT_ENDED = frozenset({"live", "stale", "stalled", "unreachable", "waiting"})
 """States of a run that goes on; a recording that ends in one of them has lost its end."""
 
 RankPhase: TypeAlias = Literal["", "other", "data", "forward", "backward", "optimizer", "evaluate"]
@@ -127,7 +133,11 @@ FrameSource: TypeAlias = Literal["live", "replay", "simulated"]
 SpanName: TypeAlias = Literal["data", "forward", "backward", "waiting", "moving", "optimizer", "other"]
 """Pieces of a rank's step on the timeline; `waiting` and `moving` are exposed wait and exposed transfer."""
 
-NAMES = frozenset(
-    ("RunOutcome", "RankStatus", "RankPhase", "StepPhase", "Cause", "Pattern", "Severity", "AlertKind")
-) | {"StallKind", "DeviceState", "FrameSource", "SpanName", "OwnPlace", "Basis", "VerdictKind", "Sign"}
+NAMES = (
+    frozenset(
+        ("RunOutcome", "RankStatus", "HostState", "RankPhase", "StepPhase", "Cause", "Pattern", "Severity")
+    )
+    | {"AlertKind", "StallKind", "DeviceState", "FrameSource", "SpanName", "OwnPlace", "Basis"}
+    | {"VerdictKind", "Sign"}
+)
 """The sets by name, as annotations of dataclasses have them."""

@@ -6,10 +6,11 @@ import pytest
 
 from tests.architecture.shape import ENTRY_POINTS, Shape, shape
 
-MOST_FILES = 240
-MOST_LINES = 43_500
-"""40,435 when the package got its rooms (40,697 before), and 2,700 for the figures and rules of every step.
-New behaviour may raise it, with its reason here."""
+MOST_FILES = 280
+MOST_LINES = 50_000
+"""40,435 when the package got its rooms (40,697 before), and 2,700 for the figures and rules of every step;
+6,500 lines and 40 files for many hosts: agent, secure link, clocks, remote viewers, hosts view. New behaviour
+may raise it, with its reason here."""
 LONGEST, SHORTEST = 400, 30
 MOST_WITH_ONE_IMPORTER = 60
 MOST_LEVELS = 8

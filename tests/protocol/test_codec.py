@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from ddptop.protocol import limits
 from ddptop.protocol.codec import ProtocolError, UnknownType, decode, decode_steps, encode
 from ddptop.protocol.evidence import Ask, Evidence, GroupState, Operation, Stack, StackFrame
+from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import (
     Ack,
@@ -78,6 +79,10 @@ MESSAGES: list[Message] = [
     ),
     Replica(80, 0, 101, 3, (2**63 - 1, -(2**63))),
     Clock(10**15, "node1", -(10**15), 80_000),
+    Clock(10**15, "node1", -(10**15), 80_000, -12_000, 160_000),
+    Host(1, "r", 7, "node1", 12, 10**15, 10**18, 64, 1 << 38, "boot"),
+    HostUsage(10**15, 12.5, 1 << 36, 1e6, None, 160_000, 3, None, 0),
+    About(3, 5, encode(Usage(1, 2, 3.0))),
     Membership(0, "1", "gloo", (0, 2)),
     Gpu(97.0, 5 << 30, 80 << 30, 83.0, 412.5, 1200, 1980, "power cap", None, 0, 2**47, None, 10**15),
     Memory(10**15, 1 << 30, 2 << 30, 3 << 30, 4),

@@ -1,0 +1,1 @@
+"""One process per host of a run: receives its ranks, watches their processes, reports to the collector."""

@@ -1,0 +1,80 @@
+"""How the agents of a run reach its collector: a file in the run folder of each host.
+
+The collector writes it on its own host once it has bound its port. The launcher, or a rank, copies it through
+the job's own store to the other hosts; there the agent reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING
+
+from ddptop.host.folders import RunDirectoryError, check_private, open_private, open_regular, write_private
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ADDRESS_FILE = "collector.json"
+
+MAX_BYTES = 4096
+
+_ENDPOINT = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):\d{1,5}")
+
+_KEY_LENGTH = 40
+"""Characters of a CURVE key in Z85."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorAddress:
+    """Address of a run's collector and the keys of this run. Whoever has it can report as a host of the run."""
+
+    run_id: str
+    """Of the collector: `ddptop ls` on its host shows it."""
+    name: str
+    host: str
+    """Name of the collector's host."""
+    endpoint: str
+    """`tcp://ADDRESS:PORT`, as the other hosts reach it."""
+    server_key: str
+    """Public CURVE key of the collector, in Z85 as the other two."""
+    agent_public: str
+    agent_secret: str
+    """Key pair that the agents of this run share."""
+
+    def to_text(self) -> str:
+        """For the job's store."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str | bytes) -> CollectorAddress:
+        """Raises ValueError where the text is not what `to_text` makes."""
+        values = json.loads(text) if len(text) <= MAX_BYTES else None
+        names = [field.name for field in fields(cls)]
+        if not isinstance(values, dict) or any(not isinstance(values.get(name), str) for name in names):
+            raise ValueError("not an address of a collector")
+        address = cls(**{name: values[name] for name in names})
+        keys = (address.server_key, address.agent_public, address.agent_secret)
+        if not _ENDPOINT.fullmatch(address.endpoint) or any(len(key) != _KEY_LENGTH for key in keys):
+            raise ValueError("not an address of a collector")
+        return address
+
+
+def write_address(folder: Path, address: CollectorAddress) -> None:
+    """Put the file into a run folder, whole or not at all, mode 0600. Raises RunDirectoryError, OSError."""
+    with open_private(folder) as inside:
+        write_private(inside, ADDRESS_FILE, address.to_text().encode())
+
+
+def read_address(folder: Path) -> CollectorAddress | None:
+    """The address in a run folder; None if there is none, it is not ours alone, or it is none."""
+    try:
+        with open_private(folder) as inside:
+            descriptor = open_regular(ADDRESS_FILE, inside=inside)
+            with os.fdopen(descriptor, "rb") as file:
+                check_private(descriptor, folder / ADDRESS_FILE)
+                return CollectorAddress.from_text(file.read(MAX_BYTES + 1))
+    except (OSError, RunDirectoryError, ValueError):
+        return None

@@ -1,0 +1,64 @@
+"""Messages of a host's agent: the host itself, its usage, and reports about the processes of its ranks.
+
+An agent has a session of its own, as a rank has, with rank -1. `Host` introduces it: first on every
+connection, unnumbered. `HostUsage` is unnumbered too (only the newest one counts); `About` is numbered and
+acked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """An agent introduces its host."""
+
+    version: int
+    run_id: str
+    session: int
+    """Random 63-bit number of this agent process: a restarted agent has another one."""
+    name: str
+    """Name of the host, the same as in the HELLO of its ranks."""
+    pid: int
+    monotonic_ns: int
+    unix_ns: int
+    """CLOCK_REALTIME at the moment of `monotonic_ns`."""
+    cores: int
+    """Processors that the run may use."""
+    memory_bytes: int
+    boot_id: str
+    """Of the kernel: agents of two containers on one machine have the same one, and the same clock unless one
+    is in a time namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostUsage:
+    """A reading of a host. Only the newest one counts. None: not known."""
+
+    t_ns: int
+    cpu_pct: float | None
+    """Of all its processors, since the reading before."""
+    memory_used_bytes: int | None
+    received_bytes_s: float | None
+    """Through all network interfaces but the loopback; likewise below."""
+    sent_bytes_s: float | None
+    round_trip_ns: int | None
+    """Of the newest clock exchange with the collector."""
+    kept: int
+    """Messages of its ranks that the collector has not acked."""
+    local_recording: str | None
+    """Path of the recording that the agent writes itself while it cannot reach the collector."""
+    thinned: int
+    """Step rows whose bucket detail the agent has left out, because the collector asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """The agent's report about a process of one of its ranks: USAGE, GPU, EVENT or EVIDENCE."""
+
+    rank: int
+    session: int
+    """Of the rank's process."""
+    body: bytes
+    """The encoded message."""

@@ -29,7 +29,7 @@ _KEY_LENGTH = 40
 
 @dataclass(frozen=True, slots=True)
 class CollectorAddress:
-    """Address of a run's collector and the keys of this run. Whoever has it can report as a host of the run."""
+    """Address of a run's collector, and the keys of the run. Whoever has it can report as a host."""
 
     run_id: str
     """Of the collector: `ddptop ls` on its host shows it."""

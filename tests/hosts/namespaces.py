@@ -1,0 +1,239 @@
+"""Several hosts on one machine: namespaces of the kernel, joined by a switch.
+
+Each host has its own network, host name, process ids, /tmp, XDG folders, and on request its own monotonic
+clock. A host's namespaces belong to one process, its first, which ends when the test process does; the kernel
+then kills the host's processes and removes its network. So nothing is left, however a test ends.
+
+    with hosts(3, tmp_path) as (a, b, c):
+        with a.started(["python", "train.py"]) as process:
+            b.cut()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.processes import DEADLINE_S, environment
+
+NETWORK = "10.78.0"
+NAMES = "abcdefghijklmnop"
+
+_NAMESPACES = ("--net", "--uts", "--mount", "--pid", "--time")
+"""Options of nsenter; for unshare, beside `--fork`."""
+
+_FIRST = """
+set -e
+trap '' CHLD  # processes whose parent has exited are reaped by the kernel
+mount --make-rprivate /
+mount --bind {base} /mnt
+mount -t tmpfs -o mode=1777 tmp /tmp
+mkdir -p {base}
+mount --move /mnt {base}
+mount --bind {hosts_file} /etc/hosts
+hostname {name}
+ip link set lo up
+echo ready
+exec cat >/dev/null
+"""
+"""The first process of a host: ends when its standard input is closed, and all others of the host with it."""
+
+_SWITCH = "set -e; ip link add br0 type bridge; ip link set br0 up; echo ready; exec cat >/dev/null"
+
+
+class Host:
+    """One host of a test."""
+
+    def __init__(self, number: int, base: Path, keeper: subprocess.Popen[str], switch: int) -> None:
+        self.number = number
+        self.name = f"node-{NAMES[number]}"
+        self.address = f"{NETWORK}.{number + 1}"
+        self.folder = base / self.name
+        """Home and XDG folders. Other hosts can read it, too: the test's folder is a shared file system."""
+        self.env = environment(self.folder) | {"HOME": str(self.folder), "HOSTNAME": self.name}
+        self._keeper = keeper
+        self._switch = switch
+        self._port = f"port{number}"
+
+    @property
+    def first_pid(self) -> int:
+        """Of the host's first process, as seen from the test."""
+        return psutil.Process(self._keeper.pid).children()[0].pid
+
+    def entering(self, command: Sequence[str | Path]) -> list[str]:
+        """The command line that runs a command on this host."""
+        enter = ["nsenter", "--target", str(self.first_pid), *_NAMESPACES, f"--wd={self.folder}", "--"]
+        return [*enter, *(str(word) for word in command)]
+
+    def start(self, command: Sequence[str | Path], env: dict[str, str] | None = None) -> Process:
+        """Start a command; it is killed with the host at the latest."""
+        return Process(self.entering(command), self.env if env is None else env, self.folder)
+
+    @contextmanager
+    def started(self, command: Sequence[str | Path], env: dict[str, str] | None = None) -> Iterator[Process]:
+        """A running command, which is killed with all its children at the end of the block."""
+        process = self.start(command, env)
+        try:
+            yield process
+        finally:
+            process.kill_all()
+
+    def run(
+        self,
+        command: Sequence[str | Path],
+        env: dict[str, str] | None = None,
+        deadline_s: float = DEADLINE_S,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        with self.started(command, env) as process:
+            out, err = process.communicate(timeout=deadline_s)
+            return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+    def processes(self) -> list[psutil.Process]:
+        """All processes of this host but the first, as seen from the test."""
+        first = self.first_pid
+        own = Path(f"/proc/{first}/ns/pid").readlink()
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(OSError, psutil.Error):
+                if process.pid != first and Path(f"/proc/{process.pid}/ns/pid").readlink() == own:
+                    found.append(process)
+        return found
+
+    def cut(self) -> None:
+        """Pull the cable of this host: packets are lost in silence, both ways."""
+        _ip(self._switch, "link", "set", self._port, "down")
+
+    def mend(self) -> None:
+        """Put it back."""
+        _ip(self._switch, "link", "set", self._port, "up")
+
+    def kill(self) -> None:
+        """Power off: all processes are killed, the network is gone."""
+        os.kill(self.first_pid, signal.SIGKILL)
+        self._keeper.wait(DEADLINE_S)
+
+
+class Process(subprocess.Popen[str]):
+    """A process on a host; `pid` is that of `nsenter`, which exits as it does."""
+
+    def __init__(self, command: Sequence[str], env: dict[str, str], cwd: Path) -> None:
+        super().__init__(
+            command,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def inner_pid(self) -> int:
+        """Of the command, as seen from the test."""
+        return next(child.pid for child in psutil.Process(self.pid).children())
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the command alone."""
+        os.kill(self.inner_pid(), number)
+
+    def kill_all(self) -> None:
+        """Kill it and everything it has started, unless it has exited; close its pipes."""
+        if self.poll() is None:
+            for child in [*psutil.Process(self.pid).children(recursive=True)]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+            self.kill()
+        self.communicate()
+
+
+@functools.cache
+def why_no_hosts() -> str | None:
+    """Why this machine cannot have them, in one line; None where it can."""
+    missing = [tool for tool in ("unshare", "nsenter", "ip", "mount") if shutil.which(tool) is None]
+    if missing:
+        return f"needs {', '.join(missing)}"
+    if os.geteuid() != 0:
+        return "needs root for namespaces"
+    command = ["unshare", *_NAMESPACES, "--fork", "--mount-proc", "sh", "-c"]
+    script = "ip link add type veth && mount -t tmpfs tmp /tmp && hostname node"
+    done = subprocess.run([*command, script], capture_output=True, text=True, timeout=30)
+    return f"needs namespaces: {done.stderr.strip()}" if done.returncode else None
+
+
+@contextmanager
+def hosts(number: int, base: Path, *, clocks_s: Sequence[int] = ()) -> Iterator[tuple[Host, ...]]:
+    """That many hosts with one network; the test is skipped where it cannot have them.
+
+    `base`: a folder that all of them see, by the same path. `clocks_s`: seconds by which the monotonic clock
+    of each is ahead of this machine's.
+    """
+    reason = why_no_hosts()
+    if reason is not None:
+        pytest.skip(reason)
+    hosts_file = base / "hosts"
+    lines = [f"{NETWORK}.{n + 1} node-{NAMES[n]}" for n in range(number)]
+    hosts_file.write_text("\n".join(["127.0.0.1 localhost", *lines]) + "\n")
+    with contextlib.ExitStack() as ends:
+        switch = ends.enter_context(_keeper(["--net"], _SWITCH))
+        switch_pid = psutil.Process(switch.pid).children()[0].pid
+        made = []
+        for n in range(number):
+            name = f"node-{NAMES[n]}"
+            script = _FIRST.format(
+                base=shlex.quote(str(base)), hosts_file=shlex.quote(str(hosts_file)), name=name
+            )
+            ahead = clocks_s[n] if n < len(clocks_s) else 0
+            options = [*_NAMESPACES, "--mount-proc", f"--monotonic={ahead}", f"--boottime={ahead}"]
+            host = Host(n, base, ends.enter_context(_keeper(options, script)), switch_pid)
+            _connect(switch_pid, host)
+            made.append(host)
+        yield tuple(made)
+
+
+@contextmanager
+def _keeper(options: Sequence[str], script: str) -> Iterator[subprocess.Popen[str]]:
+    """Namespaces with their first process, for the time of the block or of this process."""
+    keeper = subprocess.Popen(
+        ["unshare", *options, "--fork", "--kill-child", "sh", "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert keeper.stdin is not None
+    assert keeper.stdout is not None
+    assert keeper.stderr is not None
+    try:
+        if keeper.stdout.readline() != "ready\n":
+            raise RuntimeError(keeper.stderr.read())
+        yield keeper
+    finally:
+        keeper.kill()  # and its child with it
+        keeper.communicate()
+
+
+def _connect(switch: int, host: Host) -> None:
+    """Join a host to the switch by a cable."""
+    port, pid = f"port{host.number}", str(host.first_pid)
+    _ip(switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", pid)
+    _ip(switch, "link", "set", port, "master", "br0", "up")
+    _ip(host.first_pid, "address", "add", f"{host.address}/24", "dev", "eth0")
+    _ip(host.first_pid, "link", "set", "eth0", "up")
+
+
+def _ip(inside: int, *words: str) -> None:
+    command = ["nsenter", "--target", str(inside), "--net", "ip", *words]
+    subprocess.run(command, check=True, timeout=30)

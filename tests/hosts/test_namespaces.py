@@ -30,7 +30,7 @@ def test_hosts_have_their_own_name_processes_files_and_clock_and_leave_nothing(t
             c.kill()
             assert sleeping.poll() is None
         assert not a.processes()
-    assert not psutil.pid_exists(first)
+    until(lambda: not psutil.pid_exists(first), "the first process of a host is gone")
 
 
 def test_hosts_reach_each_other_by_name_until_the_cable_is_cut(tmp_path: Path) -> None:

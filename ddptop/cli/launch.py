@@ -30,9 +30,10 @@ from ddptop.host.processes import fill_standard_streams
 from ddptop.host.runs import starting_run
 
 if TYPE_CHECKING:
+    from ddptop.cli.run_over_hosts import RunOverHosts
     from ddptop.cli.watched_run import SharedRun, WatchedRun
 
-    Run: TypeAlias = WatchedRun | SharedRun
+    Run: TypeAlias = WatchedRun | SharedRun | RunOverHosts
 
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
     from ddptop.training.torch_compat import why_unusable
-    from ddptop.training.torch_compat.launcher import reporting_exits
+    from ddptop.training.torch_compat.launcher import reporting_exits, reporting_rendezvous
 
     try:
         import torch
@@ -103,8 +104,13 @@ def _torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
 
     def launch(run: Run | None) -> int:
         note_exits = getattr(run, "note_exits", None)
+        note_rendezvous = getattr(run, "note_rendezvous", None)
         try:
-            with reporting_exits(note_exits) if note_exits is not None else contextlib.nullcontext():
+            with contextlib.ExitStack() as reporting:
+                if note_exits is not None:
+                    reporting.enter_context(reporting_exits(note_exits))
+                if note_rendezvous is not None:
+                    reporting.enter_context(reporting_rendezvous(note_rendezvous))
                 # Its own `main`, so that a traceback has its frames; the options have been parsed.
                 torchrun.parse_args = lambda _: parsed
                 torchrun.main()
@@ -118,6 +124,10 @@ def _torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
 
 
 def _begin_torchrun(options: LaunchOptions, script: Sequence[str]) -> Run:
+    if options.may_span_hosts:
+        from ddptop.cli.run_over_hosts import RunOverHosts
+
+        return RunOverHosts.begin(options, run_name(options, script), script)
     from ddptop.cli.watched_run import WatchedRun
 
     return WatchedRun.begin(options, run_name(options, script), script)

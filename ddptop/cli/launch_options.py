@@ -50,6 +50,17 @@ class LaunchOptions:
     off: bool
     most_ranks: int | None = None
     """That torchrun starts; None: not known, or the script may start its own."""
+    most_hosts: int = 1
+    """That torchrun uses."""
+    hosts: str = "auto"
+    """`auto`: one run of all hosts; `off`: each host by itself."""
+    port: int = 0
+    """Where the collector receives the other hosts; 0: any free port."""
+
+    @property
+    def may_span_hosts(self) -> bool:
+        """Whether torchrun may start ranks on several hosts, which are to be one run."""
+        return self.hosts == "auto" and self.most_hosts > 1
 
     @classmethod
     def of(cls, parsed: argparse.Namespace) -> LaunchOptions:
@@ -64,6 +75,11 @@ class LaunchOptions:
             argv=parsed.ddptop_argv,
             off=parsed.ddptop_off,
             most_ranks=_most_ranks(getattr(parsed, "nnodes", ""), getattr(parsed, "nproc_per_node", "")),
+            most_hosts=1
+            if getattr(parsed, "standalone", False)
+            else _most_hosts(getattr(parsed, "nnodes", "")),
+            hosts=parsed.ddptop_hosts,
+            port=parsed.ddptop_port,
         )
 
     def as_environment(self, name: str) -> dict[str, str]:
@@ -75,6 +91,8 @@ class LaunchOptions:
             "DDPTOP_RECORD_LIMIT": str(self.record_limit),
             "DDPTOP_STALL": str(self.stall),
             "DDPTOP_ARGV": "on" if self.argv else "off",
+            "DDPTOP_HOSTS": self.hosts,
+            "DDPTOP_PORT": str(self.port),
         }
 
 
@@ -93,6 +111,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("stall", "15", _seconds, metavar="SECONDS", help="least time without progress that is a stall (15)")
     add("detail", "auto", _detail, metavar="full|auto", help="every bucket of each step, or sampled")
     add("argv", "on", _switch, metavar="on|off", help="record the script's arguments, without secrets (on)")
+    add("hosts", "auto", _hosts, metavar="auto|off", help="several hosts: one run, or each by itself (auto)")
+    add("port", "0", _port, metavar="PORT", help="where the collector receives other hosts (any free port)")
     group.add_argument(
         EXEC,
         nargs=argparse.REMAINDER,
@@ -188,6 +208,24 @@ def _most_ranks(nodes: str, processes: str) -> int | None:
     if nodes not in ("1", "1:1") or not processes.isdecimal() or int(processes) < 2:
         return None
     return int(processes)
+
+
+def _most_hosts(nodes: str) -> int:
+    """From torchrun's `--nnodes`: N, or MIN:MAX."""
+    most = nodes.rpartition(":")[2]
+    return int(most) if most.isdecimal() else 1
+
+
+def _hosts(text: str) -> str:
+    if text not in ("auto", "off"):
+        raise ValueError(f"{text!r} is neither auto nor off")
+    return text
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 <= int(text) < 65_536:
+        raise ValueError(f"{text!r} is no port")
+    return int(text)
 
 
 def _switch(text: str) -> bool:

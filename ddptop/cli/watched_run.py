@@ -9,6 +9,7 @@ watch; the last one to exit ends it and prints the summary. They communicate by 
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import secrets
 import sys
@@ -60,7 +61,7 @@ class WatchedRun:
             undo.callback(supervisor.finish, 0)
             prepare_ranks(options, directory, run_id)
             undo.pop_all()
-        note(f"run {name}: watch it with `ddptop {name}`")
+        note(f"run {name}: {how_to_watch(name)}")
         return cls(name, directory, supervisor, member)
 
     def note_exits(self, exits: Sequence[tuple[int, int]]) -> None:
@@ -88,6 +89,26 @@ def prepare_ranks(options: LaunchOptions, directory: Path, run_id: str) -> None:
     os.environ["DDPTOP_DETAIL"] = options.detail
     os.environ["DDPTOP_ARGV"] = "on" if options.argv else "off"
     os.environ["PYTHONPATH"] = prepend_path("PYTHONPATH", str(INJECT))
+
+
+def how_to_watch(name: str, host: str | None = None, *, here: bool = True) -> str:
+    """The command to type on the collector's host (`here`), and the one to paste elsewhere.
+
+    `host`: the name of the collector's host, where the run may be watched from another one.
+    """
+    commands = [f"watch it with `ddptop {name}`"] if here else []
+    job = os.environ.get("SLURM_JOB_ID", "")
+    target = f"slurm:{job}" if job.isdecimal() else host and f"{_user()}{host}/{name}"
+    if target:
+        commands.append(f"{'from elsewhere' if here else 'watch it'} with `ddptop --connect {target}`")
+    return ", ".join(commands)
+
+
+def _user() -> str:
+    try:
+        return f"{getpass.getuser()}@"
+    except (KeyError, OSError):  # a container may have no name for its user
+        return ""
 
 
 def describe_summary(summary: Summary, exit_code: int) -> str:
@@ -179,7 +200,7 @@ class SharedRun:
             os.environ["DDPTOP_AGENT"] = "0:0"  # the ranks keep the collector running
             undo.pop_all()
         if begun:
-            note(f"run {name}: watch it with `ddptop {name}`")
+            note(f"run {name}: {how_to_watch(name)}")
         return cls(folder, member, agent)
 
     def end(self, exit_code: int) -> None:

@@ -1,4 +1,7 @@
-"""The launcher's side of the collector: start it, restart it when it dies, end it, read its summary."""
+"""The launcher's side of the collector: start it, restart it when it dies, end it, read its summary.
+
+On a host whose ranks are recorded elsewhere, the same with the host's agent.
+"""
 
 from __future__ import annotations
 
@@ -53,16 +56,21 @@ class Summary:
 
 
 class CollectorSupervisor:
-    """One collector process for one run. Nothing here may fail in a way that reaches the training."""
+    """One collector, or agent, of one run. Nothing here may fail in a way that reaches the training."""
 
     def __init__(
-        self, arguments: Sequence[str], log: Path, notify: Callable[[str], None] = lambda text: None
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        notify: Callable[[str], None] = lambda text: None,
+        *,
+        module: str = "ddptop.collector",
     ) -> None:
-        """`arguments` are those of `python -m ddptop.collector`; its stderr goes to the file `log`.
+        """`arguments` are those of `python -m MODULE`; its stderr goes to the file `log`.
 
         `notify` gets, from a thread, what a person should know at once: each kind of notice once.
         """
-        self._command = [sys.executable, "-m", "ddptop.collector", *arguments]
+        self._command = [sys.executable, "-m", module, *arguments]
         self._log = log
         self._notify = notify
         self._notified: set[str] = set()

@@ -7,8 +7,6 @@ network interface.
 
 from __future__ import annotations
 
-import contextlib
-import ipaddress
 import os
 import secrets
 import socket
@@ -21,26 +19,12 @@ import psutil
 import torch
 import torch.distributed as dist
 
+from ddptop.host.addresses import is_loopback, source_address
 from ddptop.training import attach, exit, join_run
 from ddptop.training.ddp import rendezvous, teardown
 from ddptop.training.ddp.group import Group
 from ddptop.training.ddp.group_info import seed_generators
 from ddptop.training.ddp.placement import Placement, refuse_while_importing
-
-DISCARD_PORT = 9
-"""Any port: nothing is sent."""
-
-
-def source_address(target: str) -> str:
-    """The address of this host from which packets to `target` are sent; "" where there is no route."""
-    with contextlib.suppress(OSError):
-        family, kind, protocol, _, address = socket.getaddrinfo(target, DISCARD_PORT, type=socket.SOCK_DGRAM)[
-            0
-        ]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(address)  # for a datagram socket: chooses the route, sends nothing
-            return str(probe.getsockname()[0])
-    return ""
 
 
 def for_gloo(addresses: Sequence[str]) -> str | None:
@@ -58,14 +42,6 @@ def for_gloo(addresses: Sequence[str]) -> str | None:
         if source and not is_loopback(source):
             return _interface_with(source)
     return None
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address stays on its host; also True for what is not an address."""
-    try:
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:
-        return True
 
 
 def _address_of_own_name() -> str:

@@ -1,8 +1,10 @@
-"""torchrun: how ranks exited, from the process that starts and reaps them, which is ours.
+"""torchrun: how ranks exited, and when the hosts have met, from the process that starts the ranks: ours.
 
 In `torch.distributed.elastic.multiprocessing.api`, `SubprocessContext` holds each rank's `Popen` in
 `subprocess_handlers[local_rank].proc`, and its `close` ends the ranks that are left when one has failed.
-Where that is otherwise, nothing is reported and nothing else changes. Checked on torch 2.6, 2.13 and 2.15.
+Hosts meet in
+`next_rendezvous` of the handler that `torch.distributed.elastic.rendezvous.registry` makes. Where that is
+otherwise, nothing is reported and nothing else changes. Checked on torch 2.6, 2.13 and 2.15.
 """
 
 from __future__ import annotations
@@ -11,6 +13,9 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
+
+from ddptop.host.address_exchange import Job
+from ddptop.training.torch_compat.job_store import address_of
 
 Report: TypeAlias = "Callable[[Sequence[tuple[int, int]]], None]"
 """Takes pids with exit codes, negative for a signal, as `subprocess` gives them."""
@@ -56,3 +61,47 @@ def _report_exited(context: Any, report: Report) -> None:
             report(exited)
     except (AttributeError, TypeError, OSError):
         return
+
+
+@contextmanager
+def reporting_rendezvous(report: Callable[[Job], None]) -> Iterator[None]:
+    """Inside the block, report each rendezvous that this launcher has completed. `report` returns at once."""
+    try:
+        from torch.distributed.elastic.rendezvous import registry
+
+        original = registry.get_rendezvous_handler
+    except (ImportError, AttributeError):
+        yield
+        return
+
+    @functools.wraps(original)
+    def get_rendezvous_handler(*args: Any, **kwargs: Any) -> Any:
+        handler = original(*args, **kwargs)
+        next_rendezvous = handler.next_rendezvous
+
+        @functools.wraps(next_rendezvous)
+        def reporting(*args: Any, **kwargs: Any) -> Any:
+            info = next_rendezvous(*args, **kwargs)
+            job = _job(handler, info)
+            if job is not None:
+                report(job)
+            return info
+
+        handler.next_rendezvous = reporting
+        return handler
+
+    registry.get_rendezvous_handler = get_rendezvous_handler
+    try:
+        yield
+    finally:
+        registry.get_rendezvous_handler = original
+
+
+def _job(handler: Any, info: Any) -> Job | None:
+    """By the store of the rendezvous, which elastic restarts keep; where that is no TCPStore, the ranks' store."""
+    try:
+        bootstrap = info.bootstrap_store_info
+        host, port = address_of(info.store) or (bootstrap.master_addr, bootstrap.master_port)
+        return Job(str(handler.get_run_id()), str(host), int(port), first=info.rank == 0)
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        return None

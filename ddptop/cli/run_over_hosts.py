@@ -1,0 +1,163 @@
+"""A run over several hosts as the launcher of one of them manages it.
+
+Which host runs the collector is known once the launchers have met (torchrun's rendezvous). Then this launcher
+starts the collector, or the host's agent, and `AddressExchange` brings the collector's address to the others.
+All of that happens in a thread: the rendezvous and the ranks do not wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddptop.cli.errors import note
+from ddptop.cli.launch_options import LaunchOptions
+from ddptop.cli.watched_run import (
+    collector_arguments,
+    describe_summary,
+    how_to_watch,
+    prepare_ranks,
+    recording_path,
+)
+from ddptop.collector.supervisor import CollectorSupervisor
+from ddptop.host import collector_start
+from ddptop.host.address_exchange import AddressExchange, Job, Store
+from ddptop.host.addresses import is_own, source_address
+from ddptop.host.collector_address import CollectorAddress
+from ddptop.host.folders import RunDirectoryError
+from ddptop.host.processes import need_threads
+from ddptop.host.runs import create_run_directory, remove_run_directory, write_command
+
+UNREACHED_S = 15.0
+"""An agent without the collector's address for so long is reported to a person, once."""
+
+
+class RunOverHosts:
+    """This host's part in the run, from its first line on stderr to its last."""
+
+    def __init__(
+        self, options: LaunchOptions, name: str, directory: Path, run_id: str, member: int | None
+    ) -> None:
+        self._options = options
+        self._name = name
+        self._directory = directory
+        self._run_id = run_id
+        self._member = member
+        self._lock = threading.Lock()
+        self._supervisor: CollectorSupervisor | None = None
+        self._exits: list[tuple[int, int]] = []
+        """That were reported before there was a supervisor."""
+        self._collects = False
+        self._ended = False
+        self._collector: CollectorAddress | None = None
+        """On another host."""
+        self._exchange = AddressExchange(directory, _connect, self._start, self._note_collector)
+        self._late = threading.Timer(UNREACHED_S, self._note_unreached)
+        self._late.daemon = True
+
+    @classmethod
+    def begin(cls, options: LaunchOptions, name: str, script: Sequence[str]) -> RunOverHosts:
+        """Make the run's folder and set the ranks' environment. Where it raises, everything is undone."""
+        need_threads()
+        run_id = secrets.token_hex(6)
+        with contextlib.ExitStack() as undo:
+            directory = create_run_directory(run_id)
+            undo.callback(remove_run_directory, directory)
+            # Until a process of ours serves the folder, no other run may take it for stale.
+            member = collector_start.join(directory)
+            write_command(directory, script, arguments=options.argv)
+            prepare_ranks(options, directory, run_id)
+            undo.pop_all()
+        return cls(options, name, directory, run_id, member)
+
+    def note_rendezvous(self, job: Job) -> None:
+        """The launchers have met, for the first time or again. Returns at once, and never raises."""
+        self._exchange.meet(job)
+
+    def note_exits(self, exits: Sequence[tuple[int, int]]) -> None:
+        """Ranks have ended: pids, with exit codes as `subprocess` gives them. Never blocks or raises."""
+        with self._lock:
+            supervisor = self._supervisor
+            if supervisor is None:
+                self._exits += exits
+                return
+        supervisor.report_exits(exits)
+
+    def end(self, exit_code: int) -> None:
+        """End the collector or the agent, and print in one line what became of the run's records."""
+        self._late.cancel()
+        self._exchange.end()
+        with self._lock:
+            self._ended = True
+            supervisor = self._supervisor
+        summary = None if supervisor is None else supervisor.finish(exit_code)
+        if self._member is not None:
+            os.close(self._member)
+        if summary is None:
+            with contextlib.suppress(RunDirectoryError, OSError):
+                remove_run_directory(self._directory)
+        if supervisor is None:  # the hosts have not met
+            return
+        collector = self._collector
+        if summary is None:
+            process = "collector" if self._collects else "agent"
+            note(f"run {self._name}: its {process} did not answer; what it had sent is recorded")
+        elif self._collects or collector is None:
+            note(f"run {self._name}: {describe_summary(summary, exit_code)}")
+        elif summary.recording or summary.lost:
+            note(f"run {collector.name}, this host: {describe_summary(summary, exit_code)}")
+
+    def _start(self, job: Job, collects: bool) -> None:
+        """Start the collector or the agent. In the thread of the exchange."""
+        try:
+            self._start_process(job, collects)
+        except Exception as error:  # noqa: BLE001 - training goes on without a recording
+            note(f"cannot record: {error}; running without it".replace("\n", " "))
+
+    def _start_process(self, job: Job, collects: bool) -> None:
+        options, name = self._options, self._name
+        record = recording_path(options, name)
+        arguments = collector_arguments(options, name, self._run_id, self._directory, record)
+        if collects:
+            own = job.address if is_own(job.address) else source_address(job.address)
+            arguments += ["--serve", f"[{own}]:{options.port}" if ":" in own else f"{own}:{options.port}"]
+        supervisor = CollectorSupervisor(
+            arguments,
+            self._directory / "collector.log",
+            lambda text: note(f"run {self._name}: {text}"),
+            module="ddptop.collector" if collects else "ddptop.agent",
+        )
+        with self._lock:
+            if self._ended:
+                return
+            supervisor.start()
+            self._collects = collects
+            self._supervisor, exits = supervisor, self._exits
+        supervisor.report_exits(exits)
+        if collects:
+            note(f"run {name}: {how_to_watch(name, socket.gethostname())}")
+        else:
+            self._late.start()
+
+    def _note_collector(self, address: CollectorAddress) -> None:
+        first = self._collector is None
+        self._collector = address
+        self._late.cancel()
+        if first:
+            note(
+                f"run {address.name}: recorded on {address.host}; {how_to_watch(address.name, address.host)}"
+            )
+
+    def _note_unreached(self) -> None:
+        note(f"run {self._name}: no collector was found on the other hosts; this host is recorded by itself")
+
+
+def _connect(job: Job) -> Store:
+    from ddptop.training.torch_compat.job_store import JobStore
+
+    return JobStore(job.address, job.port)

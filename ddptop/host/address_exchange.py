@@ -1,0 +1,172 @@
+"""Decides which host of a job runs the collector, and brings its address to the others.
+
+Both go through the job's own store, which every host can reach. The launcher of each host does it, or one of
+the host's ranks where there is no launcher: in a thread, over a connection of its own, so that nothing of the
+training waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ddptop.host.addresses import is_own
+from ddptop.host.collector_address import CollectorAddress, read_address, write_address
+from ddptop.host.folders import RunDirectoryError
+
+LATE_S = 5.0
+"""After this long, the host of rank 0 takes the collector where no host owns the store's address: in a
+container network, the address may be a gateway's."""
+
+ALONE_S = 10.0
+"""After this long without the job's store, the host begins as one that reports to a collector elsewhere."""
+
+SOON_S = 0.1
+LATER_S = 2.0
+"""Pauses between two looks into the folder or the store: until there is an address, and after that. A
+collector that was restarted may have another port."""
+
+MOST_PAUSE_S = 5.0
+"""Between two attempts to reach the store."""
+
+JOIN_S = 0.5
+"""How long the end of a launcher waits for the thread."""
+
+
+class Store(Protocol):
+    """A connection to the job's store. Any error of it means that the store cannot be reached."""
+
+    def claim(self, key: str) -> bool:
+        """Whether this is the first claim of the key."""
+
+    def get(self, key: str) -> bytes | None:
+        """The value of a key; None where there is none."""
+
+    def set(self, key: str, value: bytes) -> None:
+        """Set the value of a key."""
+
+    def close(self) -> None:
+        """End the connection."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as its hosts see it once they have met."""
+
+    id: str
+    """The same on all hosts, and of no other job with the same store."""
+    address: str
+    """Host name or address of the store."""
+    port: int
+    first: bool
+    """Whether rank 0 is on this host."""
+
+
+class AddressExchange:
+    """The part of one host. Begins with the first call of `meet`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        connect: Callable[[Job], Store],
+        begin: Callable[[Job, bool], None],
+        received: Callable[[CollectorAddress], None] = lambda address: None,
+        *,
+        collects: bool | None = None,
+    ) -> None:
+        """`folder`: the run's folder on this host.
+
+        `begin` is called once, from the thread: with the job, and whether this host runs the collector.
+        `collects`: the same where it is known from before: then `begin` is not called. `received` is called
+        with each address that comes from another host.
+        """
+        self._folder = folder
+        self._connect = connect
+        self._begin = begin
+        self._received = received
+        self._collects = collects
+        self._job: Job | None = None
+        self._store: Store | None = None
+        self._newest: CollectorAddress | None = None
+        """That is in the store, or has come from it."""
+        self._began_s = 0.0
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ddptop-address", daemon=True)
+
+    def meet(self, job: Job) -> None:
+        """The hosts have met, for the first time or again: the store can be reached. Returns at once."""
+        before, self._job = self._job, job
+        if before is None:
+            self._began_s = time.monotonic()
+            with suppress(RuntimeError):  # no thread can be started: this host is not recorded
+                self._thread.start()
+
+    def end(self) -> None:
+        """End the thread, if it can be within half a second."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join(JOIN_S)
+
+    def _run(self) -> None:
+        job, pause_s = self._job, 0.0
+        while not self._ending.wait(pause_s):
+            if job is not self._job:
+                job = self._job
+                self._forget_store()
+            assert job is not None
+            try:
+                if self._store is None:
+                    self._store = self._connect(job)
+                pause_s = self._step(job, self._store)
+            except (RunDirectoryError, OSError, RuntimeError, ValueError):  # torch's are RuntimeError
+                self._forget_store()
+                pause_s = min(MOST_PAUSE_S, max(0.2, 2 * pause_s))
+                if self._collects is None and self._waited_s() > ALONE_S:
+                    self._decide(job, False)
+        self._forget_store()
+
+    def _forget_store(self) -> None:
+        store, self._store = self._store, None
+        self._newest = None  # another store does not have it
+        if store is not None:
+            store.close()
+
+    def _waited_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def _step(self, job: Job, store: Store) -> float:
+        """Do what can be done now; returns the pause until the next time, in seconds."""
+        if self._collects is None:
+            self._decide_by(job, store)
+        if self._collects is None:
+            return SOON_S
+        key = f"ddptop/{job.id}/collector"
+        if self._collects:
+            address = read_address(self._folder)
+            if address is not None and address != self._newest:
+                store.set(key, address.to_text().encode())
+                self._newest = address
+        else:
+            text = store.get(key)
+            address = None if text is None else CollectorAddress.from_text(text)
+            if address is not None and address != self._newest:
+                write_address(self._folder, address)
+                self._newest = address
+                self._received(address)
+        return SOON_S if self._newest is None and self._waited_s() < 60 else LATER_S
+
+    def _decide_by(self, job: Job, store: Store) -> None:
+        key = f"ddptop/{job.id}/claim"
+        if is_own(job.address) or (job.first and self._waited_s() > LATE_S):
+            self._decide(job, store.claim(key))
+        elif not job.first or store.get(key) is not None:
+            self._decide(job, False)
+
+    def _decide(self, job: Job, collects: bool) -> None:
+        self._collects = collects
+        self._begin(job, collects)

@@ -1,0 +1,51 @@
+"""Which network addresses are this host's own."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+
+import psutil
+
+DISCARD_PORT = 9
+"""Any port: nothing is sent."""
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address stays on its host; also True for what is not an address."""
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return True
+
+
+def stays_here(name: str) -> bool:
+    """Whether a name or address means the machine that uses it, on every machine: `localhost`, 127.0.0.1."""
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost" or name.startswith("localhost.")
+
+
+def is_own(name: str) -> bool:
+    """Whether a host name or address is one of this host's. May ask the name service."""
+    if stays_here(name) or name in (socket.gethostname(), socket.getfqdn()):
+        return True
+    own = {entry.address.partition("%")[0] for known in psutil.net_if_addrs().values() for entry in known}
+    with contextlib.suppress(OSError, UnicodeError):
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+        return any(address in own or is_loopback(address) for address in found)
+    return False
+
+
+def source_address(target: str) -> str:
+    """The address of this host from which packets to `target` are sent; "" where there is no route."""
+    with contextlib.suppress(OSError):
+        family, kind, protocol, _, address = socket.getaddrinfo(target, DISCARD_PORT, type=socket.SOCK_DGRAM)[
+            0
+        ]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)  # for a datagram socket: chooses the route, sends nothing
+            return str(probe.getsockname()[0])
+    return ""

@@ -2,6 +2,9 @@
 
 The collector writes it on its own host once it has bound its port. The launcher, or a rank, copies it through
 the job's own store to the other hosts; there the agent reads it.
+
+Where no launcher of ours starts collector and agents, each host begins with an agent. A rank of the host then
+writes the file `role`, once it is decided: the agent of one host executes the collector in its place.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ADDRESS_FILE = "collector.json"
+
+ROLE_FILE = "role"
 
 MAX_BYTES = 4096
 
@@ -77,4 +82,26 @@ def read_address(folder: Path) -> CollectorAddress | None:
                 check_private(descriptor, folder / ADDRESS_FILE)
                 return CollectorAddress.from_text(file.read(MAX_BYTES + 1))
     except (OSError, RunDirectoryError, ValueError):
+        return None
+
+
+def write_role(folder: Path, serve: str) -> None:
+    """Decide what this host's agent becomes. Raises RunDirectoryError, OSError.
+
+    `serve`: HOST:PORT for the collector's `--serve`; empty: it stays an agent.
+    """
+    with open_private(folder) as inside:
+        write_private(inside, ROLE_FILE, serve.encode())
+
+
+def read_role(folder: Path) -> str | None:
+    """What `write_role` has written there; None where it is not decided."""
+    try:
+        with (
+            open_private(folder) as inside,
+            os.fdopen(open_regular(ROLE_FILE, inside=inside), "rb") as file,
+        ):
+            check_private(file.fileno(), folder / ROLE_FILE)
+            return file.read(MAX_BYTES).decode(errors="replace")
+    except (OSError, RunDirectoryError):
         return None

@@ -101,13 +101,14 @@ class Host:
             return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     def processes(self) -> list[psutil.Process]:
-        """All processes of this host but the first, as seen from the test."""
+        """All processes of this host but the first, as seen from the test; without those that have exited."""
         first = self.first_pid
         own = Path(f"/proc/{first}/ns/pid").readlink()
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(OSError, psutil.Error):
-                if process.pid != first and Path(f"/proc/{process.pid}/ns/pid").readlink() == own:
+                here = Path(f"/proc/{process.pid}/ns/pid").readlink() == own
+                if here and process.pid != first and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
         return found
 

@@ -98,7 +98,7 @@ def reporting_rendezvous(report: Callable[[Job], None]) -> Iterator[None]:
 
 
 def _job(handler: Any, info: Any) -> Job | None:
-    """By the store of the rendezvous, which elastic restarts keep; where that is no TCPStore, the ranks' store."""
+    """By the store of the rendezvous, which elastic restarts keep; where it is no TCPStore, by the ranks'."""
     try:
         bootstrap = info.bootstrap_store_info
         host, port = address_of(info.store) or (bootstrap.master_addr, bootstrap.master_port)

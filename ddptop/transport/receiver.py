@@ -1,14 +1,12 @@
-"""The collector's end of the acked link: every session's messages in order, none twice, none skipped over.
+"""Receives from the ranks of this host: every session's messages in order, none twice, none skipped over.
 
-Rule: only `seq == seen + 1` is accepted; a later one is discarded and nacked, so that nothing past a hole
-is ever acked. A `base` beyond that means that the hole will never be filled: reading continues from there,
-and the reducer sees the loss as a gap in step numbers.
+The rule is in `sessions.py`. A rank sends all that it keeps: only `seq == seen + 1` is accepted. A `base`
+beyond that means that the hole will never be filled: reading continues from there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgpack
@@ -33,6 +31,7 @@ from ddptop.protocol.messages import (
     Replica,
     Steps,
 )
+from ddptop.transport.sessions import Session, Sessions
 from ddptop.transport.sockets import bind, peer_pid
 
 HIGH = 50
@@ -40,10 +39,6 @@ HIGH = 50
 
 MAX_HEAD_BYTES = 48
 """Four msgpack integers and the array's own byte take at most 37."""
-
-SESSIONS_OF_A_RANK = 2
-"""Known at a time: a rank's process, and the one before it, whose last messages may still be on their way.
-A HELLO beyond that makes the oldest unknown, so that HELLOs without end take no memory."""
 
 _HEAD_LIMITS = {f"max_{kind}_len": 0 for kind in ("map", "str", "bin", "ext")} | {"max_array_len": 4}
 
@@ -57,18 +52,6 @@ class Head(NamedTuple):
     rank: int
     seq: int
     base: int
-
-
-@dataclass(slots=True)
-class _Session:
-    rank: int
-    seen: int
-    """Highest number accepted or given up for lost."""
-    safe: int
-    """Highest number that was acked."""
-    route: bytes
-    """ZeroMQ's name of the connection that its last message came over."""
-    nack: bool = False
 
 
 def read_head(data: bytes) -> Head:
@@ -98,6 +81,7 @@ class AckedReceiver:
     `epoch` names this collector process. `seen` maps sessions to the highest number that a collector before
     this one has recorded, so that nothing is doubled. `run_id` refuses ranks of another run.
     With `hold_acks` messages are acked only by `acknowledge`, once they are safe; otherwise by `drain`.
+    They become safe all together (`acknowledge(safe=True)`), or session by session (`mark_safe`).
     `admit` is asked about every HELLO, with the pid of the process that sent it (None: not known), and raises
     ProtocolError to refuse it.
     """
@@ -115,13 +99,9 @@ class AckedReceiver:
     ) -> None:
         self._admit = admit
         self._epoch = epoch
-        self._seen = dict(seen or {})
+        self._sessions = Sessions(seen)
         self._run_id = run_id
         self._hold_acks = hold_acks
-        self._sessions: dict[int, _Session] = {}
-        self._sessions_of: dict[int, list[int]] = {}
-        """By rank, oldest first."""
-        self._to_ack: set[int] = set()
         self.detail_every = 1
         """Announced in every ACK: the group's largest sampling interval."""
         self.refused = 0
@@ -134,7 +114,7 @@ class AckedReceiver:
 
     def recall(self, session: int, seq: int) -> None:
         """A collector before this one has kept the session up to `seq`; before the first `drain`."""
-        self._seen[session] = max(seq, self._seen.get(session, 0))
+        self._sessions.recall(session, seq)
 
     def drain(self, now_ns: int, limit: int = 1000) -> list[tuple[Received, bytes]]:
         """All messages that have arrived, at most `limit`, each with its encoded body. Never blocks."""
@@ -158,28 +138,25 @@ class AckedReceiver:
             self.acknowledge()
         return accepted
 
+    def mark_safe(self, session: int, seq: int) -> None:
+        """This session is kept for good up to `seq`; the next `acknowledge` says so to its rank.
+
+        For an agent: the collector has acked it, or a recording of the agent's own has it.
+        """
+        self._sessions.mark_safe(session, seq)
+
     def acknowledge(self, *, safe: bool = True) -> None:
         """Answer the sessions from which messages came since the last answer.
 
         With `safe`, all that was drained so far is kept for good, and acked. Without, sessions with messages
-        that are not yet safe wait for their ack; heartbeats and holes are answered.
+        that are not yet safe wait for their ack; heartbeats, holes and what `mark_safe` named are answered.
         """
-        waiting = set()
-        for name in self._to_ack:
-            session = self._sessions[name]
-            if safe:
-                session.safe = session.seen
-            elif session.safe < session.seen:
-                waiting.add(name)
-                if not session.nack:
-                    continue
+        for _, session in self._sessions.answers(safe=safe):
             self._answer(session.route, session.safe, session.nack)
-            session.nack = False
-        self._to_ack = waiting
 
     def ask(self, session: int, number: int) -> None:
         """Ask the rank behind a session for EVIDENCE, if it has sent anything; never blocks, may get lost."""
-        known = self._sessions.get(session)
+        known = self._sessions.known.get(session)
         if known is not None:
             self._send(known.route, encode(Ask(number)))
 
@@ -213,24 +190,21 @@ class AckedReceiver:
         assert isinstance(route, bytes) and isinstance(head_frame, bytes) and isinstance(frame, zmq.Frame)
         body = frame.bytes
         head = read_head(head_frame)
-        session = self._sessions.get(head.session)
+        session = self._sessions.known.get(head.session)
         if session is None or head.seq == 0:
             message = self._unnumbered(route, head, session, body, frame)
             return None if message is None else (Received(now_ns, head.rank, head.session, 0, message), body)
         if session.rank != head.rank:
             raise ProtocolError("session of another rank")
-        session.route = route
-        self._to_ack.add(head.session)
-        session.seen = max(session.seen, head.base - 1)
-        if head.seq != session.seen + 1:
-            session.nack |= head.seq > session.seen
-            return None
+        self._sessions.heard(head.session, route)
+        session.give_up(head.base)
         # Counted as seen before it is decoded: what is refused now would be refused again every time.
-        session.seen = head.seq
+        if not session.accept(head.seq, head.seq - 1):
+            return None
         return Received(now_ns, head.rank, head.session, head.seq, _allowed(decode(body), NUMBERED)), body
 
     def _unnumbered(
-        self, route: bytes, head: Head, session: _Session | None, body: bytes, frame: zmq.Frame
+        self, route: bytes, head: Head, session: Session | None, body: bytes, frame: zmq.Frame
     ) -> Message | None:
         if session is None and head.seq:
             self._answer(route, 0, True)  # it has not sent HELLO to this collector
@@ -242,29 +216,15 @@ class AckedReceiver:
             if session is None:
                 self._answer(route, 0, True)
                 return None
-            session.route = route
-            self._to_ack.add(head.session)
+            self._sessions.heard(head.session, route)
             return message
         self._check_hello(message, head)
         if self._admit is not None:
             self._admit(message, peer_pid(frame))
-        known = session is not None
-        session = session or self._know(head, route)
-        session.route = route
-        self._to_ack.add(head.session)
-        return None if known else message
-
-    def _know(self, head: Head, route: bytes) -> _Session:
-        """Begin a session, and forget the oldest one of the rank where that is one too many."""
-        of_rank = self._sessions_of.setdefault(head.rank, [])
-        of_rank.append(head.session)
-        if len(of_rank) > SESSIONS_OF_A_RANK:
-            oldest = of_rank.pop(0)
-            self._to_ack.discard(oldest)
-            del self._sessions[oldest]
-        seen = self._seen.pop(head.session, 0)
-        session = self._sessions[head.session] = _Session(head.rank, seen, seen, route)
-        return session
+        if session is None:
+            self._sessions.begin(head.session, head.rank, route, owner=head.rank)
+        self._sessions.heard(head.session, route)
+        return message if session is None else None
 
     def _check_hello(self, hello: Hello, head: Head) -> None:
         if hello.version != VERSION:

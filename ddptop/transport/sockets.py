@@ -12,7 +12,7 @@ from ddptop.host.processes import need_threads
 from ddptop.protocol.codec import ProtocolError, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ddptop.protocol.messages import Message
 
@@ -22,6 +22,13 @@ for a collector that was started again: it must have tried by then."""
 
 HANDSHAKE_MS = 3000
 """A peer that connects and sends nothing is dropped."""
+
+CONNECT_MS = 2000
+"""An attempt over TCP that gets no answer is given up. The kernel would repeat it at growing intervals, and
+notice only after up to a minute that a cut link is back."""
+
+BACKLOG = 1024
+"""Connections over TCP that wait to be accepted: the agents of a large job begin at the same moment."""
 
 HEARTBEAT_MS = (2000, 6000)
 """Interval and timeout: a forked DataLoader worker can keep a dead rank's connection open, a heartbeat
@@ -66,8 +73,12 @@ def connect(
     receive_high: int,
     max_bytes: int,
     heartbeat: bool,
+    prepare: Callable[[zmq.Socket[bytes]], object] | None = None,
 ) -> zmq.Socket[bytes]:
-    """A DEALER that keeps trying to reach `endpoint` and queues nothing while it is not connected."""
+    """A DEALER that keeps trying to reach `endpoint` and queues nothing while it is not connected.
+
+    `prepare` sets further options before it connects.
+    """
     socket = context.socket(zmq.DEALER)
     socket.linger = 0
     socket.sndhwm = send_high
@@ -78,14 +89,28 @@ def connect(
         _heartbeat(socket)
     socket.set(zmq.RECONNECT_IVL, RECONNECT_MS[0])
     socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MS[1])
+    if endpoint.startswith("tcp:"):
+        socket.set(zmq.IPV6, 1)
+        socket.set(zmq.CONNECT_TIMEOUT, CONNECT_MS)
+    if prepare is not None:
+        prepare(socket)
     socket.connect(endpoint)
     return socket
 
 
 def bind(
-    context: zmq.Context[zmq.Socket[bytes]], endpoint: str, *, high: int, max_bytes: int, heartbeat: bool
+    context: zmq.Context[zmq.Socket[bytes]],
+    endpoint: str,
+    *,
+    high: int,
+    max_bytes: int,
+    heartbeat: bool,
+    prepare: Callable[[zmq.Socket[bytes]], object] | None = None,
 ) -> zmq.Socket[bytes]:
-    """A ROUTER at `endpoint`; over ipc only for processes of this user. Raises zmq.ZMQError."""
+    """A ROUTER at `endpoint`; over ipc only for processes of this user. Raises zmq.ZMQError.
+
+    `prepare` sets further options before it is bound.
+    """
     socket = context.socket(zmq.ROUTER)
     socket.linger = 0
     socket.sndhwm = high
@@ -96,6 +121,11 @@ def bind(
         _heartbeat(socket)
     if endpoint.startswith("ipc:"):
         socket.set(zmq.IPC_FILTER_UID, os.getuid())
+    else:
+        socket.set(zmq.IPV6, 1)
+        socket.set(zmq.BACKLOG, BACKLOG)
+    if prepare is not None:
+        prepare(socket)
     try:
         socket.bind(endpoint)
     except zmq.ZMQError:

@@ -15,7 +15,7 @@ from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Hello, Progress
 from ddptop.transport import receiver as receiver_module
-from ddptop.transport.receiver import SESSIONS_OF_A_RANK
+from ddptop.transport.sessions import SESSIONS_OF_A_RANK
 
 PROGRESS = encode(Progress(1, 5, 0, -1, -1, 1, 0.0, 0.0, 0))
 
@@ -257,7 +257,7 @@ def test_sessions_without_end_take_no_memory(link, wire):
             [head, encode(Hello(1, "run", session, 0, 2, 0, 0, "h", 1, "", "", "", 1, 1, 1.0))]
         )
     wire.wait_for(lambda: link.drain(receiver) or len(link.arrived) == 499)
-    assert len(receiver._sessions) == SESSIONS_OF_A_RANK
+    assert len(receiver._sessions.known) == SESSIONS_OF_A_RANK
 
 
 def test_a_message_that_sets_off_an_error_of_ours_costs_that_message(link, wire, monkeypatch):

@@ -1,0 +1,347 @@
+"""Receives from the agents of other hosts: what their ranks sent, and their own reports.
+
+Over TCP, with CURVE: the `Gate` of the context decides who may connect. The frames are in `bundles.py`, the
+rule of what is accepted in `sessions.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import zmq
+
+from ddptop.protocol.codec import ProtocolError, UnknownType, decode, decode_progress, decode_steps
+from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.hosts import About, Host, HostUsage
+from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS, VERSION
+from ddptop.protocol.machine import Gpu, Usage
+from ddptop.protocol.messages import Clock, Event, Hello, Message, Progress, Received, Type
+from ddptop.transport.bundles import INTRODUCE, MAX_WIRE_BYTES, Reply, pack_reply, unpack_bundle
+from ddptop.transport.curve import AGENTS, KeyPair, make_server
+from ddptop.transport.receiver import NUMBERED
+from ddptop.transport.sessions import Sessions
+from ddptop.transport.sockets import bind
+
+HIGH = 16
+"""Bundles and replies per connection that wait in the socket; the rest stays with the agents."""
+
+SESSIONS_OF_AN_OWNER = 4
+"""Known at a time of a rank, or of a host's agents: a host that comes back after elastic restarts reports of
+processes that were replaced since."""
+
+MAX_HOSTS = MAX_SHOWN_WORLD
+
+MAX_UNKNOWN = 4096
+"""Sessions without HELLO that are nacked at a time on one connection."""
+
+ECHO_NS = NS // 4
+"""After this the time of a bundle is echoed even though nothing of it is recorded yet."""
+
+_PROGRESS = bytes((Type.PROGRESS,))
+_STEPS = bytes((Type.STEPS,))
+
+OF_AN_AGENT = (About, Clock, Event)
+"""What an agent numbers; `Host` and `HostUsage` are not numbered."""
+
+ABOUT_A_RANK = (Usage, Gpu, Event, Evidence)
+
+
+class _Taken(NamedTuple):
+    """An accepted message, perhaps not decoded yet."""
+
+    session: int
+    rank: int
+    seq: int
+    body: bytes
+    message: Message | None
+
+
+@dataclass(slots=True)
+class Agent:
+    """The agent at the other end of a connection."""
+
+    host: Host
+    heard_ns: int
+    """When its last bundle was read, by the collector's clock."""
+    t0_ns: int = 0
+    """When the agent sent that, by its own clock; 0: it is answered."""
+    read_ns: int = 0
+    asks: list[tuple[int, int]] = field(default_factory=list)
+    """(session, number) to be sent to it."""
+
+
+class BundleReceiver:
+    """Receives bundles from the agents, and acks those messages that are safe. It has the methods of
+    `AckedReceiver`, and none of them blocks.
+
+    `endpoint`: `tcp://ADDRESS:PORT`, port `*` for one that is free (`self.port` has it). `context` is one
+    that has a `Gate`; without it everybody is refused. `epoch` names this collector process. `seen` maps
+    sessions to the highest number that is recorded already.
+    `admit` is asked about every HELLO and HOST, with the host that it came from (None for a HOST), and raises
+    ProtocolError to refuse it.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        keys: KeyPair,
+        *,
+        epoch: int,
+        seen: Mapping[int, int] | None = None,
+        admit: Callable[[Hello | Host, Host | None], None] | None = None,
+    ) -> None:
+        """Raises zmq.ZMQError where the address cannot be bound."""
+        self._admit = admit
+        self._epoch = epoch
+        self._sessions = Sessions(seen, of_an_owner=SESSIONS_OF_AN_OWNER)
+        self._agents: dict[bytes, Agent] = {}
+        """By route."""
+        self._hosts: set[str] = set()
+        self._to_echo: set[bytes] = set()
+        self._echo_due_ns = 0
+        self._unknown: dict[bytes, set[int]] = {}
+        self.detail_every = 1
+        """Announced in every reply: the group's largest sampling interval."""
+        self.thin = 0
+        """Announced likewise: how far the agents are to thin out bucket detail."""
+        self.refused = 0
+        """Bundles and messages in them that were not valid."""
+        self.refused_why = ""
+        """Why the last of them was refused."""
+        self.unknown = 0
+        """Messages of a type that this version does not know."""
+        self.socket = bind(
+            context,
+            endpoint,
+            high=HIGH,
+            max_bytes=MAX_WIRE_BYTES,
+            heartbeat=True,
+            prepare=lambda socket: make_server(socket, keys, AGENTS),
+        )
+        self.socket.set(zmq.ROUTER_MANDATORY, 1)
+        bound = self.socket.get(zmq.LAST_ENDPOINT)
+        assert isinstance(bound, bytes)
+        self.port = int(bound.rstrip(b"\0").rpartition(b":")[2])
+
+    def recall(self, session: int, seq: int) -> None:
+        """A collector before this one has kept the session up to `seq`; before the first `drain`."""
+        self._sessions.recall(session, seq)
+
+    def agents(self) -> list[Agent]:
+        """The agents that are, or were, connected; the newest connection of each."""
+        return list(self._agents.values())
+
+    def agent_of(self, session: int) -> Agent | None:
+        """The agent over which the last message of a session came."""
+        known = self._sessions.known.get(session)
+        return None if known is None else self._agents.get(known.route)
+
+    def drain(self, now_ns: int, limit: int = 100) -> list[tuple[Received, bytes]]:
+        """All messages in the bundles that have arrived, at most `limit` bundles, each with its encoded body.
+
+        A rank's messages are as from `AckedReceiver`; an agent's own have rank -1 and the agent's session.
+        """
+        taken: list[_Taken] = []
+        for _ in range(limit):
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            try:
+                self._take_bundle(frames, taken, now_ns)
+            except Exception as error:  # noqa: BLE001  # no message may end the collector
+                self._refuse(error)
+        return self._decoded(taken, now_ns)
+
+    def mark_safe(self, session: int, seq: int) -> None:
+        """This session is kept for good up to `seq`; the next `acknowledge` says so."""
+        self._sessions.mark_safe(session, seq)
+
+    def acknowledge(self, *, safe: bool = True) -> None:
+        """Reply to the agents from which something came since the last reply.
+
+        With `safe`, all that was drained so far is kept for good, and acked. Without, acks wait; what is
+        missing and what is asked is sent.
+        """
+        acks: dict[bytes, list[tuple[int, int]]] = {}
+        nacks: dict[bytes, list[int]] = {route: [*names] for route, names in self._unknown.items()}
+        self._unknown.clear()
+        for name, session in self._sessions.answers(safe=safe):
+            acks.setdefault(session.route, []).append((name, session.safe))
+            if session.nack:
+                nacks.setdefault(session.route, []).append(name)
+        now_ns = time.monotonic_ns()
+        routes = acks.keys() | nacks.keys()
+        if safe or now_ns >= self._echo_due_ns:
+            routes |= self._to_echo
+        for route in routes | {route for route in self._agents if self._agents[route].asks}:
+            self._reply(route, acks.get(route, ()), nacks.get(route, ()))
+
+    def ask(self, session: int, number: int) -> None:
+        """Ask the rank behind a session for EVIDENCE, with the next `acknowledge`; may get lost."""
+        agent = self.agent_of(session)
+        if agent is not None:
+            agent.asks.append((session, number))
+
+    def close(self) -> None:
+        """Close the socket; the context is the caller's."""
+        self.socket.close(linger=0)
+
+    def _refuse(self, error: Exception) -> None:
+        if isinstance(error, UnknownType):
+            self.unknown += 1
+            return
+        self.refused += 1
+        self.refused_why = str(error) if isinstance(error, ProtocolError) else repr(error)
+
+    def _reply(self, route: bytes, acks: Iterable[tuple[int, int]], nacks: Iterable[int]) -> None:
+        agent = self._agents.get(route)
+        t0_ns = t1_ns = 0
+        asks: list[tuple[int, int]] = []
+        if agent is not None:
+            t0_ns, t1_ns, asks = agent.t0_ns, agent.read_ns, agent.asks
+            agent.t0_ns, agent.asks = 0, []
+        self._to_echo.discard(route)
+        head = (self._epoch, self.detail_every, self.thin, t0_ns, t1_ns if t0_ns else 0)
+        reply = Reply(*head, time.monotonic_ns(), tuple(acks), tuple(nacks), tuple(asks))
+        try:
+            self.socket.send_multipart([route, pack_reply(reply)], zmq.NOBLOCK)
+        except zmq.Again:  # it does not read: it sends again what is not acked
+            return
+        except zmq.ZMQError:  # the connection is closed
+            self._agents.pop(route, None)
+
+    def _take_bundle(self, frames: list[bytes], taken: list[_Taken], now_ns: int) -> None:
+        read_ns = time.monotonic_ns()
+        if len(frames) != 2:
+            raise ProtocolError(f"{len(frames)} frames")
+        route, data = frames
+        bundle = unpack_bundle(data)
+        columns = zip(bundle.sessions, bundle.seqs, bundle.ranks, bundle.backs, bundle.bodies, strict=True)
+        known, heard = self._sessions.known, self._sessions.heard
+        for name, seq, rank, back, body in columns:
+            session = known.get(name)
+            if session is None or not (seq or body[1:2] == _PROGRESS) or route not in self._agents:
+                self._take_introduction(route, _Taken(name, rank, seq, body, None), taken, now_ns)
+            elif session.rank != rank:
+                self._refuse(ProtocolError("session of another rank"))
+            elif seq == 0:
+                taken.append(_Taken(name, rank, seq, body, None))
+            else:
+                heard(name, route)
+                # Counted as seen before it is decoded: what is refused now would be refused every time.
+                if session.accept(seq, seq - back if back else 0):
+                    taken.append(_Taken(name, rank, seq, body, None))
+        agent = self._agents.get(route)
+        if agent is not None:
+            agent.heard_ns, agent.t0_ns, agent.read_ns = now_ns, bundle.t0_ns, read_ns
+            if not self._to_echo:
+                self._echo_due_ns = read_ns + ECHO_NS
+            self._to_echo.add(route)
+
+    def _take_introduction(self, route: bytes, entry: _Taken, taken: list[_Taken], now_ns: int) -> None:
+        """HELLO, HOST or HOSTUSAGE, or what comes without one of these before it: that is nacked."""
+        known = self._sessions.known.get(entry.session)
+        try:
+            message = decode(entry.body) if entry.seq == 0 else None
+            if isinstance(message, Host) and entry.rank == -1:
+                self._introduce(route, message, entry, now_ns)
+            elif route not in self._agents:
+                self._nack(route, INTRODUCE)
+                return
+            elif isinstance(message, Hello):
+                self._greet(route, message, entry)
+            elif known is None:
+                self._nack(route, entry.session)
+                return
+            elif known.rank != entry.rank:
+                raise ProtocolError("session of another rank")
+            elif not (isinstance(message, HostUsage) and entry.rank == -1):
+                raise ProtocolError(f"{type(message).__name__} without a number")
+            if known is None or isinstance(message, HostUsage):
+                taken.append(entry._replace(message=message))
+        except Exception as error:  # noqa: BLE001  # an entry costs that entry
+            self._refuse(error)
+
+    def _nack(self, route: bytes, session: int) -> None:
+        names = self._unknown.setdefault(route, set())
+        if len(names) < MAX_UNKNOWN:
+            names.add(session)
+
+    def _introduce(self, route: bytes, host: Host, entry: _Taken, now_ns: int) -> None:
+        if host.version != VERSION:
+            raise ProtocolError(f"version {host.version}")
+        if host.session != entry.session:
+            raise ProtocolError("HOST does not belong to its head")
+        if host.name not in self._hosts and len(self._hosts) >= MAX_HOSTS:
+            raise ProtocolError(f"more than {MAX_HOSTS:,} hosts")
+        known = self._sessions.known.get(entry.session)
+        if known is not None and known.rank != -1:
+            raise ProtocolError("session of another rank")
+        if self._admit is not None:
+            self._admit(host, None)
+        self._hosts.add(host.name)
+        if known is None:
+            self._sessions.begin(entry.session, -1, route, owner=host.name)
+        # Of each agent the newest connection counts; those of sessions that are forgotten count no more.
+        self._agents = {
+            at: agent
+            for at, agent in self._agents.items()
+            if agent.host.session != host.session and agent.host.session in self._sessions.known
+        }
+        self._agents[route] = Agent(host, now_ns)
+        self._sessions.heard(entry.session, route)
+
+    def _greet(self, route: bytes, hello: Hello, entry: _Taken) -> None:
+        if hello.version != VERSION:
+            raise ProtocolError(f"version {hello.version}")
+        if (hello.session, hello.rank) != (entry.session, entry.rank):
+            raise ProtocolError("HELLO does not belong to its head")
+        if not hello.rank < hello.world_size <= MAX_SHOWN_WORLD:
+            raise ProtocolError(f"rank {hello.rank} of {hello.world_size}")
+        known = self._sessions.known.get(entry.session)
+        if known is not None and known.rank != entry.rank:
+            raise ProtocolError("session of another rank")
+        if self._admit is not None:
+            self._admit(hello, self._agents[route].host)
+        if known is None:
+            self._sessions.begin(entry.session, entry.rank, route, owner=entry.rank)
+        self._sessions.heard(entry.session, route)
+
+    def _decoded(self, taken: Sequence[_Taken], now_ns: int) -> list[tuple[Received, bytes]]:
+        """The messages; most are of two types, and all of such a type are decoded together."""
+        together: dict[bytes, list[Message]] = {_STEPS: [], _PROGRESS: []}
+        for code, decode_all in ((_STEPS, decode_steps), (_PROGRESS, decode_progress)):
+            bodies = [item.body for item in taken if item.message is None and item.body[1:2] == code]
+            with suppress(Exception):  # one of them is invalid: each is decoded alone
+                together[code] = [*decode_all(bodies)]
+        # Both lists are in the order of `taken`; where one is empty, its messages are decoded one by one.
+        ready = {code: iter(messages) for code, messages in together.items() if messages}
+        out: list[tuple[Received, bytes]] = []
+        for session, rank, seq, body, message in taken:
+            try:
+                if message is None:
+                    decoded = ready.get(body[1:2])
+                    message = decode(body) if decoded is None else next(decoded)
+                    _check_sender(rank, seq, message)
+                out.append((Received(now_ns, rank, session, seq, message), body))
+            except Exception as error:  # noqa: BLE001  # no message may end the collector
+                self._refuse(error)
+        return out
+
+
+def _check_sender(rank: int, seq: int, message: Message) -> None:
+    """Raise ProtocolError for what a rank, or an agent, does not send."""
+    if rank == -1:
+        allowed: tuple[type, ...] = OF_AN_AGENT
+        if isinstance(message, About) and not isinstance(decode(message.body), ABOUT_A_RANK):
+            raise ProtocolError("ABOUT is not about a rank's process")
+    else:
+        allowed = NUMBERED if seq else (Progress,)
+    if not isinstance(message, allowed):
+        raise ProtocolError(f"{type(message).__name__} is not to be sent here")

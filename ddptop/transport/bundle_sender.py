@@ -1,0 +1,319 @@
+"""The agent's end of its link to the collector: relays what its ranks sent, unopened, and reports of its own.
+
+Every numbered message is kept until the collector has acked it. The frames are in `bundles.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import zmq
+
+from ddptop.protocol.codec import ProtocolError, encode
+from ddptop.protocol.hosts import Host, HostUsage
+from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, NS
+from ddptop.protocol.messages import Hello, Message, Received
+from ddptop.transport.bundles import (
+    INTRODUCE,
+    MAX_BUNDLE_BYTES,
+    MAX_ENTRIES,
+    MAX_REPLY_BYTES,
+    Entry,
+    pack_bundle,
+    unpack_reply,
+)
+from ddptop.transport.curve import ConnectionMonitor, KeyPair, make_client
+from ddptop.transport.sockets import connect
+from ddptop.transport.unacked import KeptMessage, Unacked
+
+INTERVAL_NS = NS // 4
+"""Longest that a message waits for others to be sent with; 250 ms is what a viewer does not notice."""
+
+EMPTY_NS = NS // 2
+"""A bundle goes out this often even if it is empty: it carries the clock exchange, and is a sign of life."""
+
+MEMORY_BYTES = 64 << 20
+
+SEND_HIGH, RECEIVE_HIGH = 4, 64
+"""Bundles and replies in the socket. Few: a bundle that waits there delays all behind it, and its clock
+exchange."""
+
+WINDOW_BYTES = 8 << 20
+"""Sent and not acked at most; what is more waits here. Bounds what is sent twice after an interruption."""
+
+RESEND_NS = 5 * NS
+"""All is sent again when no ack got further for this long. TCP loses nothing on a connection; this is for a
+reply that the collector could not send."""
+
+REWIND_NS = NS
+"""Least time between two rewinds of one session: a burst of nacks about one hole answers one resend."""
+
+
+class ClockSample(NamedTuple):
+    """An exchange of times: by the agent's clock when a bundle was sent and its reply received, by the
+    collector's when it was received and the reply sent."""
+
+    sent_ns: int
+    received_ns: int
+    replied_ns: int
+    back_ns: int
+
+
+@dataclass(slots=True)
+class Answers:
+    """What the collector has answered since the last `service`."""
+
+    acked: list[tuple[int, int]] = field(default_factory=list)
+    """(session, number): recorded up to it, more than before."""
+    asked: list[tuple[int, int]] = field(default_factory=list)
+    """(session, number of the ASK)."""
+    clock: list[ClockSample] = field(default_factory=list)
+
+
+class BundleSender:
+    """Relays to the collector. All methods on one thread; none of them blocks.
+
+    Past `memory_bytes` the oldest messages leave memory: `leave` is given them, and `read_back(session, seq)`
+    is asked for their bodies when it is their turn to be sent (None: it is lost). Without `leave`, and where
+    it returns False, they are given up and counted in `dropped`.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        host: Host,
+        *,
+        interval_ns: int = INTERVAL_NS,
+        memory_bytes: int = MEMORY_BYTES,
+        leave: Callable[[Sequence[KeptMessage]], bool] | None = None,
+        read_back: Callable[[int, int], bytes | None] | None = None,
+    ) -> None:
+        """`host` introduces the agent; its session is that of `report`."""
+        self._context = context
+        self._own = host.session
+        self._interval_ns = interval_ns
+        self._unacked = Unacked(memory_bytes, leave, read_back)
+        self._unacked.begin(host.session, -1, encode(host))
+        self._numbered = 0
+        self._socket: zmq.Socket[bytes] | None = None
+        self._monitor: ConnectionMonitor | None = None
+        self._connections = 0
+        self._usage: bytes | None = None
+        self._urgent = False
+        self._due_ns = 0
+        self._sent_ns = 0
+        self._advanced_ns = 0
+        self.epoch: int | None = None
+        """Of the collector; None: it has not answered yet."""
+        self.detail_every = 1
+        """As the collector has announced it, for the ranks."""
+        self.thin = 0
+        """How far bucket detail is to be thinned out; 0: not at all."""
+        self.replied_ns: int | None = None
+        """When the collector last answered, by CLOCK_MONOTONIC; None: never."""
+        self.acked_ns: int | None = None
+        """When an ack last got further, by CLOCK_MONOTONIC; None: never."""
+        self._too_large = 0
+
+    @property
+    def kept(self) -> int:
+        """Messages that the collector has not acked."""
+        return len(self._unacked)
+
+    @property
+    def dropped(self) -> int:
+        """Messages given up."""
+        return self._unacked.dropped + self._too_large
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the messages take that are kept in memory."""
+        return self._unacked.memory_bytes
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection to a collector with the right key."""
+        return self._monitor is not None and self._monitor.connected
+
+    @property
+    def trouble(self) -> str | None:
+        """Why there is no connection, in one line; None: there is one."""
+        return "no address of a collector yet" if self._monitor is None else self._monitor.trouble
+
+    @property
+    def socket(self) -> zmq.Socket[bytes] | None:
+        """To be polled for replies; None before `connect`, and another one after each."""
+        return self._socket
+
+    def connect(self, endpoint: str, server_key: str, keys: KeyPair) -> None:
+        """Connect to a collector (again and again until it answers), in place of the one before.
+
+        Raises zmq.ZMQError, ValueError for an address or key that is none.
+        """
+        self._disconnect()
+        self._socket = connect(
+            self._context,
+            endpoint,
+            send_high=SEND_HIGH,
+            receive_high=RECEIVE_HIGH,
+            max_bytes=MAX_REPLY_BYTES,
+            heartbeat=True,
+            prepare=lambda socket: self._prepare(socket, server_key, keys),
+        )
+
+    def relay(self, received: Received, body: bytes) -> None:
+        """A message as `AckedReceiver.drain` gave it: HELLO, heartbeat, or one to keep until it is acked."""
+        if isinstance(received.message, Hello):
+            self._unacked.begin(received.session, received.rank, body)
+            self._urgent = True
+        elif received.session not in self._unacked.sessions:
+            raise ValueError(f"session {received.session} has sent no HELLO")
+        elif received.seq == 0:
+            self._unacked.sessions[received.session].beat = body
+        else:
+            self._unacked.keep(received.session, received.seq, body)
+
+    def report(self, message: Message, *, urgent: bool = False) -> None:
+        """Number a message of the agent's own (ABOUT, CLOCK, EVENT) and keep it until it is acked."""
+        body = encode(message)
+        if len(body) > MAX_RANK_MESSAGE_BYTES:
+            self._too_large += 1
+            return
+        self._numbered += 1
+        self._unacked.keep(self._own, self._numbered, body)
+        self._urgent |= urgent
+
+    def usage(self, message: HostUsage) -> None:
+        """Send this reading with the next bundle; a newer one replaces it."""
+        self._usage = encode(message)
+
+    def flush(self) -> None:
+        """Let the next `service` send at once: a rank's process waits for an ack before it ends."""
+        self._urgent = True
+
+    def forget(self, session: int) -> None:
+        """The process has ended: its HELLO is not sent again. What of it is not acked is still sent."""
+        if session != self._own:
+            self._unacked.forget(session)
+
+    def unacked(self) -> list[KeptMessage]:
+        """What is kept in memory, oldest first: for a recording of the agent's own that begins now."""
+        return [*self._unacked.in_memory()]
+
+    def hellos(self) -> list[tuple[int, int, bytes]]:
+        """(session, rank, HELLO or HOST) of the sessions that are known, the agent's own first."""
+        return [(name, session.rank, session.hello) for name, session in self._unacked.sessions.items()]
+
+    def service(self, now_ns: int | None = None) -> Answers:
+        """Read replies and send what is due."""
+        answers = Answers()
+        if self._socket is None or self._monitor is None:
+            return answers
+        while (data := self._receive()) is not None:
+            self._note(data, answers)
+        self._monitor.read()
+        now_ns = time.monotonic_ns() if now_ns is None else now_ns
+        if self._monitor.connections != self._connections:
+            self._connections = self._monitor.connections
+            self._rewind_all(now_ns)
+        if not self._unacked.in_flight_bytes:
+            self._advanced_ns = now_ns
+        elif now_ns - self._advanced_ns > RESEND_NS:
+            self._rewind_all(now_ns)
+        if self._monitor.connected:
+            self._send_due(now_ns)
+        return answers
+
+    def close(self) -> None:
+        """Close the socket; the context is the caller's."""
+        self._disconnect()
+
+    def _prepare(self, socket: zmq.Socket[bytes], server_key: str, keys: KeyPair) -> None:
+        make_client(socket, server_key, keys)
+        self._monitor = ConnectionMonitor(socket)
+        self._connections = 0
+
+    def _disconnect(self) -> None:
+        if self._monitor is not None:
+            self._monitor.close()
+        if self._socket is not None:
+            self._socket.close(linger=0)
+        self._socket = self._monitor = None
+
+    def _receive(self) -> bytes | None:
+        assert self._socket is not None
+        try:
+            return self._socket.recv_multipart(zmq.NOBLOCK)[0]
+        except zmq.Again:
+            return None
+
+    def _note(self, data: bytes, answers: Answers) -> None:
+        back_ns = time.monotonic_ns()
+        try:
+            reply = unpack_reply(data)
+        except ProtocolError:
+            return
+        restarted = self.epoch is not None and reply.epoch != self.epoch
+        self.epoch, self.detail_every, self.thin = reply.epoch, reply.detail_every, reply.thin
+        self.replied_ns = back_ns
+        if reply.t0_ns:
+            answers.clock.append(ClockSample(reply.t0_ns, reply.t1_ns, reply.t2_ns, back_ns))
+        for name, seq in reply.acks:
+            if self._unacked.note_ack(name, seq):
+                answers.acked.append((name, seq))
+                self._advanced_ns = self.acked_ns = back_ns
+        answers.asked += reply.asks
+        if restarted:
+            self._rewind_all(back_ns)
+        elif INTRODUCE in reply.nacks:
+            if back_ns - self._unacked.sessions[self._own].rewound_ns > REWIND_NS:
+                self._rewind_all(back_ns)
+        else:
+            for name in reply.nacks:
+                session = self._unacked.sessions.get(name)
+                if session is not None and back_ns - session.rewound_ns > REWIND_NS:
+                    self._unacked.rewind(name, back_ns)
+                    self._urgent = True
+
+    def _rewind_all(self, now_ns: int) -> None:
+        for name in self._unacked.sessions:
+            self._unacked.rewind(name, now_ns)
+        self._advanced_ns = now_ns
+        self._urgent = True
+
+    def _send_due(self, now_ns: int) -> None:
+        assert self._socket is not None
+        while self._urgent or now_ns >= self._due_ns:
+            if not self._socket.poll(0, zmq.POLLOUT):
+                return
+            entries, more = self._next_entries()
+            if not entries and now_ns - self._sent_ns < EMPTY_NS:
+                return
+            try:
+                self._socket.send(pack_bundle(time.monotonic_ns(), entries), zmq.NOBLOCK)
+            except zmq.Again:
+                # What was taken for it is sent again when the connection is back.
+                self._rewind_all(now_ns)
+                return
+            self._sent_ns = now_ns
+            self._urgent = more
+            self._due_ns = now_ns + self._interval_ns
+
+    def _next_entries(self) -> tuple[list[Entry], bool]:
+        """What the next bundle holds, and whether there is more than fits in."""
+        entries = self._unacked.greetings()
+        if self._usage is not None:
+            entries.append(Entry(self._own, -1, 0, 0, self._usage))
+            self._usage = None
+        size = sum(len(entry.body) for entry in entries)
+        if self._unacked.in_flight_bytes >= WINDOW_BYTES:
+            return entries, False
+        for entry in self._unacked.unsent():
+            entries.append(entry)
+            size += len(entry.body)
+            if size >= MAX_BUNDLE_BYTES - MAX_RANK_MESSAGE_BYTES or len(entries) >= MAX_ENTRIES:
+                return entries, True
+        return entries, False

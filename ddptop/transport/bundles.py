@@ -1,0 +1,183 @@
+"""Frames of the link between a host's agent and the collector: what many ranks sent, and what is answered.
+
+Agent to collector, BUNDLE: msgpack [64, t0, heads, bodies]. `heads` are columns of little-endian numbers, one
+entry each (`_HEADS`), `bodies` the entries' messages one after the other, as the ranks encoded them.
+An entry is (session, rank, seq, back, body): rank -1 is the agent itself. seq 0 is not acked (HELLO, HOST,
+heartbeats). `back` says which message the session's sender kept before this one: number `seq - back`, or
+none with 0, and then nothing before it will ever come.
+
+Collector to agent, REPLY: msgpack [65, epoch, detail_every, thin, t0, t1, t2, acks, nacks, asks], the last
+three as columns of numbers too: (session, seq), (session), (session, number of the ASK).
+t0: when the newest bundle was sent, t1: when it was read, t2: when the reply was sent. 0: none is echoed.
+
+Columns cost no Python for each number to read, and hostile ones no more memory than their bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import accumulate, chain
+from typing import Any, NamedTuple, cast
+
+import msgpack
+
+from ddptop.protocol.checks import ProtocolError
+from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
+
+BUNDLE, REPLY = 64, 65
+"""First element of the two frames: above the numbers of `messages.Type`."""
+
+MAX_BUNDLE_BYTES = 1 << 20
+"""A sender begins a new bundle before its bodies exceed this; the last one may, by one message."""
+
+MAX_ENTRIES = 16_384
+"""Of a bundle: with heads and bodies it takes MAX_WIRE_BYTES at most."""
+
+_HEAD_BYTES = 8 + 8 + 4 + 4 + 4
+
+MAX_WIRE_BYTES = MAX_BUNDLE_BYTES + MAX_RANK_MESSAGE_BYTES + MAX_ENTRIES * _HEAD_BYTES + 64
+
+MAX_REPLY_BYTES = 1 << 20
+
+MAX_THIN = 16
+"""Steps of thinning that a collector can ask for."""
+
+INTRODUCE = 0
+"""In the nacks of a reply, in place of a session: the collector does not know the agent. It begins again."""
+
+
+class Entry(NamedTuple):
+    """One message in a bundle."""
+
+    session: int
+    rank: int
+    """-1: the agent itself."""
+    seq: int
+    back: int
+    """How many numbers before `seq` the session's message before this one is; 0: there is none any more."""
+    body: bytes
+
+
+class Bundle(NamedTuple):
+    """A bundle as columns, checked."""
+
+    t0_ns: int
+    """When the agent sent it, by its clock."""
+    sessions: tuple[int, ...]
+    seqs: tuple[int, ...]
+    ranks: tuple[int, ...]
+    backs: tuple[int, ...]
+    bodies: list[bytes]
+
+
+class Reply(NamedTuple):
+    """What the collector answers."""
+
+    epoch: int
+    """Random number of the collector process: a new one means that it restarted."""
+    detail_every: int
+    """The largest sampling interval of the group, for all ranks to share the same detailed steps."""
+    thin: int
+    """How far the agent is to thin out bucket detail; 0: not at all."""
+    t0_ns: int
+    """Of the newest bundle, by the agent's clock; 0: no bundle is echoed."""
+    t1_ns: int
+    """When that was read, by the collector's clock."""
+    t2_ns: int
+    """When this was sent, by the collector's clock."""
+    acks: tuple[tuple[int, int], ...] = ()
+    """(session, number): the session is recorded up to it."""
+    nacks: tuple[int, ...] = ()
+    """Sessions of which something is missing: to be sent again, HELLO first."""
+    asks: tuple[tuple[int, int], ...] = ()
+    """(session, number of the ASK)."""
+
+
+def pack_bundle(t0_ns: int, entries: Sequence[Entry]) -> bytes:
+    """The frame of a bundle; the caller keeps to its limits."""
+    n = len(entries)
+    sessions, ranks, seqs, backs, bodies = zip(*entries, strict=True) if n else ((), (), (), (), ())
+    heads = struct.pack(_heads(n), *sessions, *seqs, *ranks, *backs, *map(len, bodies))
+    return cast(bytes, msgpack.packb((BUNDLE, t0_ns, heads, b"".join(bodies))))
+
+
+def unpack_bundle(data: bytes) -> Bundle:
+    """The bundle in a frame, its numbers checked for range. Raises ProtocolError."""
+    t0_ns, heads, bodies = _fields(data, BUNDLE, 4, MAX_WIRE_BYTES)
+    if not _is_time(t0_ns) or type(heads) is not bytes or type(bodies) is not bytes:
+        raise ProtocolError("not a bundle's fields")
+    n, rest = divmod(len(heads), _HEAD_BYTES)
+    if rest or n > MAX_ENTRIES:
+        raise ProtocolError("not the heads of a bundle")
+    if not n:
+        if bodies:
+            raise ProtocolError("bodies without heads")
+        return Bundle(t0_ns, (), (), (), (), [])
+    numbers = struct.unpack(_heads(n), heads)
+    sessions, seqs, ranks, backs, lengths = (numbers[i * n : (i + 1) * n] for i in range(5))
+    if min(sessions) <= 0 or min(seqs) < 0 or max(seqs) >= MAX_STEP:
+        raise ProtocolError("a session or number is out of range")
+    if min(ranks) < -1 or max(ranks) >= MAX_WORLD:
+        raise ProtocolError("a rank is out of range")
+    ends = list(accumulate(lengths))
+    if ends[-1] != len(bodies) or max(lengths) > MAX_RANK_MESSAGE_BYTES:
+        raise ProtocolError("the lengths of a bundle are not those of its messages")
+    parts = [bodies[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+    return Bundle(t0_ns, sessions, seqs, ranks, backs, parts)
+
+
+def pack_reply(reply: Reply) -> bytes:
+    """The frame of a reply."""
+    acks, asks = (struct.pack(f"<{2 * len(pairs)}q", *chain(*pairs)) for pairs in (reply.acks, reply.asks))
+    nacks = struct.pack(f"<{len(reply.nacks)}q", *reply.nacks)
+    return cast(bytes, msgpack.packb((REPLY, *reply[:6], acks, nacks, asks)))
+
+
+def unpack_reply(data: bytes) -> Reply:
+    """The reply in a frame, checked. Raises ProtocolError."""
+    epoch, every, thin, t0_ns, t1_ns, t2_ns, *columns = _fields(data, REPLY, 10, MAX_REPLY_BYTES)
+    if type(epoch) is not int or type(every) is not int or type(thin) is not int:
+        raise ProtocolError("not a reply's fields")
+    if not (0 <= epoch < 2**63 and 1 <= every < MAX_STEP and 0 <= thin <= MAX_THIN):
+        raise ProtocolError("a number of a reply is out of range")
+    if not all(map(_is_time, (t0_ns, t1_ns, t2_ns))):
+        raise ProtocolError("a time of a reply is out of range")
+    acks, nacks, asks = map(_numbers, columns)
+    if len(acks) % 2 or len(asks) % 2:
+        raise ProtocolError("a pair is incomplete")
+    pairs = (tuple(zip(numbers[::2], numbers[1::2], strict=True)) for numbers in (acks, asks))
+    return Reply(epoch, every, thin, t0_ns, t1_ns, t2_ns, next(pairs), nacks, next(pairs))
+
+
+def _heads(n: int) -> str:
+    """Sessions, numbers, ranks, backs, lengths of the bodies."""
+    return f"<{n}q{n}q{n}i{n}I{n}I"
+
+
+def _fields(data: bytes, kind: int, n_fields: int, most_bytes: int) -> list[Any]:
+    """The fields of a frame after its first, which is `kind`; each is an integer or bytes."""
+    if len(data) > most_bytes:
+        raise ProtocolError(f"frame of {len(data)} bytes")
+    try:
+        fields = msgpack.unpackb(
+            data, max_bin_len=len(data), max_array_len=n_fields, max_str_len=0, max_map_len=0, max_ext_len=0
+        )
+    except (ValueError, msgpack.UnpackException) as error:
+        raise ProtocolError(f"no msgpack frame: {error}") from error
+    if type(fields) is not list or len(fields) != n_fields or fields[0] != kind:
+        raise ProtocolError(f"not a frame of type {kind}")
+    return fields[1:]
+
+
+def _is_time(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MAX_NS
+
+
+def _numbers(column: object) -> tuple[int, ...]:
+    if type(column) is not bytes or len(column) % 8:
+        raise ProtocolError("not a column of numbers")
+    numbers = struct.unpack(f"<{len(column) // 8}q", column)
+    if numbers and min(numbers) < 0:
+        raise ProtocolError("a number is negative")
+    return numbers

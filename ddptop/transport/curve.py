@@ -1,0 +1,202 @@
+"""Who may connect over TCP: CURVE keys of a run, and the list of those that are admitted to a socket.
+
+CURVE encrypts, and shows the client that it has the right server; that the server has the right client is
+decided by ZAP (ZeroMQ's RFC 27) alone. Every socket has a *domain*, and a key is admitted to a domain: the
+key of an agent is refused where viewers connect, and the other way round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import zmq
+from zmq.utils import z85
+from zmq.utils.monitor import parse_monitor_message
+
+from ddptop.host.folders import RunDirectoryError, check_private, open_private, open_regular, write_private
+
+AGENTS = "agents"
+"""Domain of the socket that receives from the agents of other hosts."""
+
+VIEWERS = "viewers"
+"""Domain of the socket where viewers connect."""
+
+KEYS_FILE = "keys.json"
+
+MAX_BYTES = 4096
+
+KEY_LENGTH = 40
+"""Characters of a key in Z85."""
+
+ZAP_ENDPOINT = "inproc://zeromq.zap.01"
+"""Where libzmq asks, by its RFC 27."""
+
+ZAP_VERSION = b"1.0"
+
+REFUSED = b"400"
+
+
+class KeyPair(NamedTuple):
+    """A CURVE key pair, in Z85."""
+
+    public: str
+    secret: str
+
+    @classmethod
+    def new(cls) -> KeyPair:
+        """A random one."""
+        public, secret = zmq.curve_keypair()
+        return cls(public.decode(), secret.decode())
+
+
+class RunKeys(NamedTuple):
+    """The keys of a run, and the port of its collector: a collector that was restarted has the same ones."""
+
+    collector: KeyPair
+    agents: KeyPair
+    """Shared by all agents of the run."""
+    port: int
+    """0: the collector has not bound one yet."""
+
+
+def load_keys(folder: Path) -> RunKeys:
+    """The keys in a run folder, made if there are none. Raises RunDirectoryError, OSError."""
+    try:
+        return _read_keys(folder)
+    except (OSError, ValueError, RunDirectoryError):
+        keys = RunKeys(KeyPair.new(), KeyPair.new(), 0)
+        save_keys(folder, keys)
+        return keys
+
+
+def save_keys(folder: Path, keys: RunKeys) -> None:
+    """Put the keys into a run folder, mode 0600. Raises RunDirectoryError, OSError."""
+    with open_private(folder) as inside:
+        write_private(inside, KEYS_FILE, json.dumps(keys).encode())
+
+
+def _read_keys(folder: Path) -> RunKeys:
+    with open_private(folder) as inside:
+        descriptor = open_regular(KEYS_FILE, inside=inside)
+        with os.fdopen(descriptor, "rb") as file:
+            check_private(descriptor, folder / KEYS_FILE)
+            data = file.read(MAX_BYTES + 1)
+    match json.loads(data) if len(data) <= MAX_BYTES else None:
+        case [[str(), str()] as collector, [str(), str()] as agents, int(port)] if 0 <= port < 65_536:
+            keys = RunKeys(KeyPair(*collector), KeyPair(*agents), port)
+            if all(len(key) == KEY_LENGTH for pair in keys[:2] for key in pair):
+                return keys
+    raise ValueError("not the keys of a run")
+
+
+def make_server(socket: zmq.Socket[bytes], keys: KeyPair, domain: str) -> None:
+    """Give a socket CURVE's server side, before it is bound. Without a `Gate` it then refuses everybody."""
+    socket.curve_server = 1
+    socket.curve_publickey = keys.public.encode()
+    socket.curve_secretkey = keys.secret.encode()
+    socket.set(zmq.ZAP_DOMAIN, domain.encode())
+    socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
+
+
+def make_client(socket: zmq.Socket[bytes], server_key: str, keys: KeyPair) -> None:
+    """Give a socket CURVE's client side, before it connects."""
+    socket.curve_serverkey = server_key.encode()
+    socket.curve_publickey = keys.public.encode()
+    socket.curve_secretkey = keys.secret.encode()
+
+
+class Gate:
+    """Answers libzmq's question who may connect, for all CURVE sockets of one context.
+
+    Made before any of them is bound, and closed after them. It has no thread: its socket is polled with the
+    others, and `serve` called when it is readable; until then new connections wait (3 s at most, then their
+    client tries again).
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self._allowed: dict[bytes, set[bytes]] = {}
+        self.refused = 0
+        """Connections that were refused: with a key that is not admitted there, or with none."""
+        self.refused_why = ""
+        """Domain, address and mechanism of the last of them."""
+        self.socket = context.socket(zmq.REP)
+        self.socket.linger = 0
+        self.socket.bind(ZAP_ENDPOINT)
+
+    def admit(self, domain: str, public_keys: Iterable[str]) -> None:
+        """Let exactly these keys (Z85) into a domain, from now on. Raises ValueError for what is no key."""
+        self._allowed[domain.encode()] = {z85.decode(key.encode()) for key in public_keys}
+
+    def serve(self, limit: int = 100) -> None:
+        """Answer what waits, at most `limit` questions. Never blocks."""
+        for _ in range(limit):
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self.socket.send_multipart(self._answer(frames))
+
+    def close(self) -> None:
+        """Close the socket; the context is the caller's."""
+        self.socket.close(linger=0)
+
+    def _answer(self, frames: list[bytes]) -> list[bytes]:
+        """RFC 27: version, request, domain, address, identity, mechanism, credentials (CURVE: the key)."""
+        request = frames[1] if len(frames) > 1 else b""
+        known = len(frames) == 7 and frames[0] == ZAP_VERSION and frames[5] == b"CURVE"
+        if known and frames[6] in self._allowed.get(frames[2], ()):
+            return [ZAP_VERSION, request, b"200", b"OK", b"", b""]
+        self.refused += 1
+        parts = [part[:64].decode("ascii", "replace") for part in frames[2:6]]
+        if len(parts) == 4:
+            self.refused_why = f"{parts[0]}: {parts[3]} from {parts[1]} with a key that is not admitted"
+        return [ZAP_VERSION, request, REFUSED, b"not admitted", b"", b""]
+
+
+class ConnectionMonitor:
+    """Whether a client's socket is connected, and why not. `read` takes what libzmq has reported; it never
+    blocks."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._watched = socket
+        self._events = socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED
+            | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+            | zmq.EVENT_CONNECTED
+            | zmq.EVENT_DISCONNECTED
+        )
+        self.connected = False
+        self.connections = 0
+        """How many have been made, keys and all."""
+        self.trouble: str | None = "no connection yet"
+        """Why it is not connected, in one line; None: it is."""
+
+    def read(self) -> None:
+        """Bring `connected`, `connections` and `trouble` up to date."""
+        while self._events.poll(0):
+            event = parse_monitor_message(self._events.recv_multipart(zmq.NOBLOCK))["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self.connected, self.trouble = True, None
+                self.connections += 1
+            elif event == zmq.EVENT_DISCONNECTED:
+                if self.connected:
+                    self.trouble = "the connection is lost"
+                self.connected = False
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                self.trouble = "the collector does not admit our key"
+            elif event == zmq.EVENT_CONNECTED:
+                if not self.trouble or self.trouble == "no connection yet":
+                    self.trouble = "what answers there does not speak as a collector"
+            else:
+                self.trouble = "what answers there has not the key of the collector"
+
+    def close(self) -> None:
+        """Before the socket itself is closed."""
+        self._watched.disable_monitor()
+        self._events.close(linger=0)

@@ -1,0 +1,220 @@
+"""What a host's agent keeps until the collector has acked it: messages of many sessions, by arrival.
+
+Each session has a cursor: what lies before it is sent and not acked. A rewind puts it back to the oldest.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ddptop.transport.bundles import Entry
+
+OVERHEAD_BYTES = 200
+"""Of Python's objects for a message that is kept."""
+
+SESSIONS_OF_A_RANK = 4
+"""More than `AckedReceiver` knows at a time."""
+
+MAX_BACK = 2**32 - 1
+"""A hole in a session's numbers that is wider cannot be said in a bundle."""
+
+
+class KeptMessage(NamedTuple):
+    """A message that the collector has not acked."""
+
+    rank: int
+    session: int
+    seq: int
+    body: bytes
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    order: int
+    """Number over all sessions, by arrival."""
+    seq: int
+    body: bytes | None
+    """None: it is not in memory any more."""
+    size: int
+
+
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """A session: its HELLO (of the agent's own: HOST), and what of it is not acked."""
+
+    rank: int
+    hello: bytes
+    greeted: bool = False
+    """The HELLO is sent, and nothing has called for it since."""
+    beat: bytes | None = None
+    """The newest heartbeat that is not sent."""
+    kept: list[_Kept] = field(default_factory=list)
+    cursor: int = 0
+    """Index in `kept` of the first that is not sent."""
+    rewound_ns: int = 0
+
+
+class Unacked:
+    """Messages by session, with a bound on the memory that they take.
+
+    Past `memory_bytes` the oldest leave memory: `leave` is given them, and `read_back(session, seq)` is asked
+    for the body when it is to be sent (None: it is lost). Without `leave`, and where it returns False, they
+    are given up. What is given up is counted in `dropped`.
+    """
+
+    def __init__(
+        self,
+        memory_bytes: int,
+        leave: Callable[[Sequence[KeptMessage]], bool] | None,
+        read_back: Callable[[int, int], bytes | None] | None,
+    ) -> None:
+        self._most_bytes = memory_bytes
+        self._leave = leave
+        self._read_back = read_back
+        self._order = 0
+        self._in_memory: deque[tuple[int, _Kept]] = deque()
+        """(session, message) by arrival; those that were acked since are skipped."""
+        self.sessions: dict[int, Outgoing] = {}
+        self.memory_bytes = 0
+        """What the messages take that are in memory."""
+        self.in_flight_bytes = 0
+        """What those take that are sent and not acked."""
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return sum(len(session.kept) for session in self.sessions.values())
+
+    def begin(self, name: int, rank: int, hello: bytes) -> None:
+        """A session's HELLO. Of a rank's earlier processes, those without messages are forgotten."""
+        known = self.sessions.get(name)
+        if known is not None:
+            known.hello = hello
+            return
+        self.sessions[name] = Outgoing(rank, hello)
+        of_rank = [name for name, session in self.sessions.items() if session.rank == rank]
+        for older in of_rank[:-SESSIONS_OF_A_RANK]:
+            self.forget(older)
+
+    def forget(self, name: int) -> None:
+        """Forget a session, unless messages of it are kept."""
+        known = self.sessions.get(name)
+        if known is not None and not known.kept:
+            del self.sessions[name]
+
+    def keep(self, name: int, seq: int, body: bytes) -> None:
+        """Keep a message of a session that has begun; numbers ascend, a second one is ignored."""
+        session = self.sessions[name]
+        if session.kept and seq <= session.kept[-1].seq:
+            return
+        self._order += 1
+        item = _Kept(self._order, seq, body, len(body) + OVERHEAD_BYTES)
+        session.kept.append(item)
+        self._in_memory.append((name, item))
+        self.memory_bytes += item.size
+        if self.memory_bytes > self._most_bytes:
+            self._leave_memory()
+
+    def in_memory(self) -> Iterator[KeptMessage]:
+        """Those whose bodies are in memory, oldest first."""
+        for name, item in self._in_memory:
+            if item.body is not None:
+                yield KeptMessage(self.sessions[name].rank, name, item.seq, item.body)
+
+    def note_ack(self, name: int, seq: int) -> bool:
+        """Let go of a session's messages up to `seq`; whether there were any."""
+        session = self.sessions.get(name)
+        if session is None:
+            return False
+        n = 0
+        for item in session.kept:
+            if item.seq > seq:
+                break
+            if item.body is not None:
+                self.memory_bytes -= item.size
+                item.body = None
+            if n < session.cursor:
+                self.in_flight_bytes -= item.size
+            n += 1
+        del session.kept[:n]
+        session.cursor = max(0, session.cursor - n)
+        while self._in_memory and self._in_memory[0][1].body is None:
+            self._in_memory.popleft()
+        return n > 0
+
+    def rewind(self, name: int, now_ns: int) -> None:
+        """All that is kept of a session is to be sent again, HELLO first."""
+        session = self.sessions[name]
+        self.in_flight_bytes -= sum(item.size for item in session.kept[: session.cursor])
+        session.cursor = 0
+        session.greeted = False  # a collector that misses something may have missed the HELLO
+        session.rewound_ns = now_ns
+
+    def greetings(self) -> list[Entry]:
+        """HELLOs and heartbeats that are to be sent; the HELLOs come first."""
+        entries = [
+            Entry(name, session.rank, 0, 0, session.hello)
+            for name, session in self.sessions.items()
+            if not session.greeted
+        ]
+        for name, session in self.sessions.items():
+            session.greeted = True
+            if session.beat is not None:
+                entries.append(Entry(name, session.rank, 0, 0, session.beat))
+                session.beat = None
+        return entries
+
+    def unsent(self) -> Iterator[Entry]:
+        """The messages that are not sent, by arrival over all sessions: the collector puts the ranks' steps
+        together. Those that are taken count as sent."""
+        heap = [
+            (session.kept[session.cursor].order, name)
+            for name, session in self.sessions.items()
+            if session.cursor < len(session.kept)
+        ]
+        heapq.heapify(heap)
+        while heap:
+            _, name = heap[0]
+            session = self.sessions[name]
+            item = session.kept[session.cursor]
+            body = item.body
+            if body is None and self._read_back is not None:
+                body = self._read_back(name, item.seq)
+            if body is None:
+                self._give_up(session, item)
+            else:
+                back = item.seq - session.kept[session.cursor - 1].seq if session.cursor else 0
+                session.cursor += 1
+                self.in_flight_bytes += item.size
+                yield Entry(name, session.rank, item.seq, back if back <= MAX_BACK else 0, body)
+            if session.cursor < len(session.kept):
+                heapq.heapreplace(heap, (session.kept[session.cursor].order, name))
+            else:
+                heapq.heappop(heap)
+
+    def _leave_memory(self) -> None:
+        """A quarter of what may be kept leaves memory, the oldest first."""
+        leaving: list[tuple[_Kept, KeptMessage]] = []
+        while self._in_memory and self.memory_bytes > self._most_bytes * 3 // 4:
+            name, item = self._in_memory.popleft()
+            if item.body is not None:
+                self.memory_bytes -= item.size
+                message = KeptMessage(self.sessions[name].rank, name, item.seq, item.body)
+                leaving.append((item, message))
+        left = self._leave is not None and self._leave([message for _, message in leaving])
+        for item, message in leaving:
+            item.body = None
+            if not left:
+                self._give_up(self.sessions[message.session], item)
+
+    def _give_up(self, session: Outgoing, item: _Kept) -> None:
+        """What comes after it does not wait for it."""
+        index = session.kept.index(item)
+        del session.kept[index]
+        if index < session.cursor:
+            session.cursor -= 1
+            self.in_flight_bytes -= item.size
+        self.dropped += 1

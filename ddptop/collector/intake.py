@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Container
 
 import numpy as np
 
+from ddptop.agent.admission import Admission
 from ddptop.analysis.reducer import Reducer
-from ddptop.collector.admission import Admission
 from ddptop.collector.record import Record
 from ddptop.collector.stall_watch import StallWatch, living_sessions
 from ddptop.frames.history import COLUMNS
@@ -22,7 +23,19 @@ from ddptop.protocol.checks import ProtocolError
 from ddptop.protocol.codec import encode
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.limits import MAX_TEXT, NS
-from ddptop.protocol.messages import LEFT, WELL, Bye, Clock, Event, Hello, Message, Received, Scalar, Steps
+from ddptop.protocol.messages import (
+    LEFT,
+    WELL,
+    Bye,
+    Clock,
+    Event,
+    Hello,
+    Message,
+    Progress,
+    Received,
+    Scalar,
+    Steps,
+)
 from ddptop.recording.history import GROUP, HistoryPiece, PastEvent, joined, picked
 from ddptop.transport.receiver import AckedReceiver
 
@@ -187,8 +200,12 @@ class Intake:
     def report(
         self, message: Message, now_ns: int, *, about: RankProcess | None = None, keep: bool = True
     ) -> None:
-        """A message of the collector's own, about the group or about one rank's process."""
-        rank, session = (about.rank, about.session) if about else (-1, 0)
+        """A message of the collector's own, about the group or about one rank's process.
+
+        An event names its rank itself.
+        """
+        named = about is not None and not isinstance(message, Event)
+        rank, session = (about.rank, about.session) if about and named else (-1, 0)
         received = Received(now_ns, rank, session, 0, message)
         if keep:
             self._keep(received, encode(message))
@@ -197,6 +214,9 @@ class Intake:
 
     def take_unread(self, hello: Hello, now_ns: int) -> bool:
         """A HELLO that a process has left in a file, since no collector read it; whether it is admitted."""
+        ranks = self._reducer.state.ranks
+        if hello.rank < len(ranks) and ranks[hello.rank].hello is not None:
+            return False
         try:
             self._admission(hello, None)
         except ProtocolError:
@@ -207,6 +227,34 @@ class Intake:
     def bus_id_of(self, process: RankProcess) -> str:
         """PCI bus id of the GPU that a rank reports to use; empty where it has none."""
         return str(self._reducer.state.cards.get(process.rank, {}).get("gpu.bus_id") or "")
+
+    def steps_of(self, session: int) -> tuple[int, int]:
+        """For a process: (steps whose rows have arrived, steps that it has finished at least)."""
+        return self._reducer.state.steps_of(session)
+
+    def progress_of(self, process: RankProcess) -> tuple[int, Progress | None]:
+        """Its step and newest heartbeat; (0, None) where another process has its rank by now."""
+        ranks = self._reducer.state.ranks
+        state = ranks[process.rank] if process.rank < len(ranks) else None
+        return (
+            (0, None) if state is None or state.session != process.session else (state.step, state.progress)
+        )
+
+    def note_death(self, now_ns: int) -> None:
+        """A process has exited without a BYE: the other ranks are asked what they are doing."""
+        self._stalls.note_death(now_ns, living_sessions(self._reducer))
+
+    @property
+    def known_sessions(self) -> Container[int]:
+        """Sessions whose HELLO was received."""
+        return self._reducer.state.sessions
+
+    def report_recording(self, now_ns: int) -> None:
+        """Report an error of the recording, once."""
+        self._record.check()
+        note = self._record.take_new_note()
+        if note is not None:
+            self.report(Event("recording", now_ns, -1, -1, {"note": note}), now_ns)
 
     def _take(self, received: Received, body: bytes, now_ns: int) -> None:
         rank, session = received.rank, received.session
@@ -246,7 +294,7 @@ class Intake:
         if isinstance(message, Evidence):
             self._stalls.answered(received.session, message.number)
         elif isinstance(message, Bye) and message.reason not in WELL:
-            self._stalls.note_death(now_ns, living_sessions(self._reducer))
+            self.note_death(now_ns)
 
     def recall(self, received: Received, now_ns: int) -> None:
         """Take a message from the recording of an earlier collector."""

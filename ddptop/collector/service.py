@@ -11,10 +11,11 @@ from pathlib import Path
 
 import zmq
 
+from ddptop.agent.admission import Admission
+from ddptop.agent.host_watch import HostWatch
+from ddptop.agent.run_file import KeptRunFile
 from ddptop.analysis.reducer import Reducer
-from ddptop.collector.admission import Admission
 from ddptop.collector.flight_analyser import FlightAnalyser
-from ddptop.collector.host_watch import HostWatch
 from ddptop.collector.intake import Intake, InternalErrors
 from ddptop.collector.launcher import Arguments, LauncherPipe, RunWithoutLauncher, ranks_started
 from ddptop.collector.record import Earlier, Record, earlier
@@ -189,17 +190,16 @@ class Collector:
             self._intake.report(settings, now_ns)
         if before.recording is not None or before.started_at is not None:
             self._intake.report(Event("collector_restart", now_ns, -1, -1, {"pid": os.getpid()}), now_ns)
-        self._host = HostWatch(
-            self._arguments,
-            self._record,
-            self._intake,
-            self._reducer,
-            self._stalls,
-            self._watch,
-            self._gpus,
+        arguments = self._arguments
+        self._host = HostWatch(self._directory, arguments.run_id, self._intake, self._watch, self._gpus)
+        self._run_file = KeptRunFile(
+            self._directory,
+            run_id=arguments.run_id,
+            name=arguments.name,
+            script=arguments.script,
             started_at=started_at,
         )
-        self._host.update_run_file()
+        self._update_run_file()
         self._round_ns = time.monotonic_ns()
 
     def _round(self) -> int:
@@ -216,6 +216,9 @@ class Collector:
             self._read_launcher(now_ns)
         self._host.report_exits(now_ns)
         if self._host.check(now_ns):
+            self._intake.report_recording(now_ns)
+            self._intake.report_refused(now_ns)
+            self._update_run_file()
             self._folder_lost = not holds_folder(self._directory, self._lock)
             self._notify_losses()
             self._check_stall(now_ns)
@@ -224,6 +227,9 @@ class Collector:
         self._server.drain(now_ns)
         self._viewers.serve(now_ns)
         return arrived
+
+    def _update_run_file(self) -> None:
+        self._run_file.update(world_size=self._intake.world_size, recording=self._record.existing)
 
     def _note_interruption(self, now_ns: int) -> bool:
         """Report a long time since the last round, when this process did not run; whether there was one."""
@@ -314,7 +320,7 @@ class Collector:
         self._report_run("finished" if self._pipe.well else "failed", now_ns)
         self._record.close()
         self._intake.acknowledge(now_ns)
-        self._host.report_recording(now_ns)
+        self._intake.report_recording(now_ns)
         watching = self._server.active_since(now_ns - 2 * NS)
         served: set[bytes] = set()
         while watching - served and time.monotonic_ns() - now_ns < LAST_FRAME_NS:

@@ -8,7 +8,7 @@
 - How many steps it finished: the rank, in memory that the watch keeps open, or in a file where it found no
   collector at its end.
 
-`RankExit` holds what is known; `collector.host_watch` records it as the events `lost_rank` (no BYE came),
+`RankExit` holds what is known; `agent.host_watch` reports it as the events `lost_rank` (no BYE came),
 `exit` (its exit code, also when that is known only later) and `unsent` (steps that never arrived). From these
 `analysis.health.exits` decides which exit was the cause.
 """

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ddptop.host.folders import (
@@ -46,7 +46,7 @@ class RunFile:
     name: str
     run_id: str
     pid: int
-    """Of the collector."""
+    """Of the collector, or of the agent of this host."""
     process_start: int
     """Of that process (`processes.process_start`): pids are reused."""
     boot_id: str
@@ -57,7 +57,13 @@ class RunFile:
     world_size: int
     """0: not known yet."""
     recording: str | None
+    """Path; of an agent's run file: what the agent records itself while it does not reach the collector."""
     directory: Path
+    collector_host: str | None = None
+    """Where the collector of the run is, in the run file of an agent: viewers connect there. Empty: not known
+    yet; None: the process is the collector."""
+    collector_reached: bool = True
+    """Whether the agent is connected with it."""
 
 
 def write_run_file(directory: Path, run: RunFile) -> None:
@@ -216,7 +222,11 @@ def _parse(data: object, directory: Path) -> RunFile:
     for key, kind in kinds.items():
         if not isinstance(data.get(key), kind):
             raise ValueError(f"run file without a proper {key}")
-    return RunFile(**{key: data[key] for key in kinds}, directory=directory)
+    run = RunFile(**{key: data[key] for key in kinds}, directory=directory)
+    host, reached = data.get("collector_host"), data.get("collector_reached", True)
+    if not isinstance(host, (str, type(None))) or not isinstance(reached, bool):
+        raise ValueError("run file without a proper collector")
+    return replace(run, collector_host=host, collector_reached=reached)
 
 
 MAX_SOCKET_PATH = 107

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
+from ddptop.agent.admission import Admission
 from ddptop.analysis.reducer import Reducer
-from ddptop.collector.admission import Admission
 from ddptop.frames.snapshot import snapshot
 from ddptop.host import processes
 from ddptop.protocol.checks import ProtocolError
@@ -184,7 +184,7 @@ def test_worlds_that_the_launcher_does_not_start_or_that_cannot_be_shown_are_ref
 
 def test_a_process_in_a_container_is_known_by_its_pid_there(others, monkeypatch):
     pid = others()
-    monkeypatch.setattr("ddptop.collector.admission.innermost_pid", lambda of: 7 if of == pid else of)
+    monkeypatch.setattr("ddptop.agent.admission.innermost_pid", lambda of: 7 if of == pid else of)
     Admission(launcher=0)(hello(7, 1), pid)
     with pytest.raises(ProtocolError):
         Admission(launcher=0)(hello(8, 1), pid)

@@ -1,0 +1,160 @@
+"""What is watched on one host: the ranks' processes, their exits, usage and GPUs, and files that they left.
+
+An agent watches its host with it, and the collector its own. Where the reports go, and what is known from the
+messages of the ranks, is behind `RanksOfHost`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Protocol
+
+from ddptop.host.exits import (
+    RankProcess,
+    crash_evidence,
+    crash_file,
+    read_step_count,
+    take_crash,
+    unread_hellos,
+)
+from ddptop.host.rank_processes import UsageSampler
+from ddptop.protocol.limits import NS
+from ddptop.protocol.machine import Gpu
+from ddptop.protocol.messages import Event, Scalar
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ddptop.host.exits import RankExit
+    from ddptop.host.gpus import GpuSampler
+    from ddptop.host.rank_processes import ProcessWatch
+    from ddptop.protocol.messages import Hello, Message, Progress
+
+PERIOD_NS = NS
+
+USAGE_KEPT_NS = 5 * NS
+"""Pause between two readings of the ranks' processes that are recorded."""
+
+
+class RanksOfHost(Protocol):
+    """Takes the reports, and has what is known of the ranks from their messages."""
+
+    def report(
+        self, message: Message, now_ns: int, *, about: RankProcess | None = None, keep: bool = True
+    ) -> None:
+        """Take a message about one rank's process. `keep`: False for a reading that is not recorded."""
+
+    def note_death(self, now_ns: int) -> None:
+        """A process has exited without a BYE: the other ranks are to be asked what they are doing."""
+
+    def steps_of(self, session: int) -> tuple[int, int]:
+        """For a process: (steps whose rows have arrived, steps that it has finished at least)."""
+
+    def progress_of(self, process: RankProcess) -> tuple[int, Progress | None]:
+        """Its step and newest heartbeat; (0, None) where another process has its rank by now."""
+
+    def bus_id_of(self, process: RankProcess) -> str:
+        """PCI bus id of the GPU that a rank reports to use; empty where it has none."""
+
+    def take_unread(self, hello: Hello, now_ns: int) -> bool:
+        """Take the HELLO of a process that exited before it was read; False where its rank is another's."""
+
+    @property
+    def known_sessions(self) -> Container[int]:
+        """Sessions whose HELLO was received."""
+
+
+class HostWatch:
+    """Reports exits as they are noticed, all else once a second."""
+
+    def __init__(
+        self, directory: Path, run_id: str, ranks: RanksOfHost, processes: ProcessWatch, gpus: GpuSampler
+    ) -> None:
+        """`directory`: the run's folder, where processes leave files at their exit."""
+        self._directory = directory
+        self._run_id = run_id
+        self._ranks = ranks
+        self._processes = processes
+        self._gpus = gpus
+        self._usage = UsageSampler()
+        self._due_ns = 0
+        self._keep_usage_ns = 0
+
+    def report_exits(self, now_ns: int) -> None:
+        """Report processes that have exited, and exit codes that are known only now; ask the survivors."""
+        for rank_exit in self._processes.take_exits(now_ns):
+            if not rank_exit.reported:
+                self._report_crash(rank_exit.process, now_ns)
+                self._report_unsent(rank_exit, now_ns)
+            if rank_exit.reported or rank_exit.said_bye:
+                if rank_exit.exit_code is not None:
+                    self._ranks.report(rank_exit.event("exit"), now_ns, about=rank_exit.process)
+                continue
+            self._ranks.report(rank_exit.event("lost_rank"), now_ns, about=rank_exit.process)
+            self._ranks.note_death(now_ns)
+
+    def report_unaccounted(self, now_ns: int) -> None:
+        """At the end of the run: report missing steps of processes whose exit, or HELLO, was not noticed."""
+        for rank_exit in self._processes.unaccounted(now_ns):
+            self._report_unsent(rank_exit, now_ns)
+        for hello, steps in unread_hellos(self._directory, self._run_id, self._ranks.known_sessions):
+            if self._ranks.take_unread(hello, now_ns):
+                fields: dict[str, Scalar] = {"session": hello.session, "steps": steps, "exact": True}
+                process = RankProcess(hello.session, hello.rank, hello.pid)
+                self._ranks.report(Event("unsent", now_ns, hello.rank, steps, fields), now_ns, about=process)
+
+    def check(self, now_ns: int) -> bool:
+        """Check everything else, if a second has passed; whether it has."""
+        if now_ns < self._due_ns:
+            return False
+        self._due_ns = now_ns + PERIOD_NS
+        self._report_stopped(now_ns)
+        keep = now_ns >= self._keep_usage_ns
+        self._report_gpus(now_ns, keep)
+        for process, usage in self._usage.sample(self._processes.living(), now_ns):
+            self._ranks.report(usage, now_ns, about=process, keep=keep)
+            self._keep_usage_ns = now_ns + USAGE_KEPT_NS if keep else self._keep_usage_ns
+        return True
+
+    def _report_crash(self, process: RankProcess, now_ns: int) -> None:
+        """The stacks that a fatal signal has left in a file, as evidence of the rank."""
+        text = take_crash(crash_file(self._directory, process.session))
+        if not text:
+            return
+        evidence = crash_evidence(text, now_ns, *self._ranks.progress_of(process))
+        if evidence is not None:
+            self._ranks.report(evidence, now_ns, about=process)
+
+    def _report_unsent(self, rank_exit: RankExit, now_ns: int) -> None:
+        """How many steps the process had finished, where some of them have not arrived and never will."""
+        process = rank_exit.process
+        arrived, at_least = self._ranks.steps_of(process.session)
+        counted = rank_exit.steps
+        if counted is None:
+            counted = read_step_count(self._directory, process.session)
+        steps = at_least if counted is None else counted
+        if steps > arrived or (counted is None and not rank_exit.said_bye):
+            fields: dict[str, Scalar] = {
+                "session": process.session,
+                "steps": steps,
+                "exact": counted is not None,
+            }
+            event = Event("unsent", rank_exit.noticed_ns, process.rank, steps, fields)
+            self._ranks.report(event, now_ns, about=process)
+
+    def _report_stopped(self, now_ns: int) -> None:
+        """Processes that a signal has stopped, or continued."""
+        for process, stopped in self._processes.check(now_ns):
+            state = "stopped" if stopped else "running"
+            fields: dict[str, Scalar] = {"session": process.session, "state": state}
+            self._ranks.report(Event("process", now_ns, process.rank, -1, fields), now_ns, about=process)
+
+    def _report_gpus(self, now_ns: int, keep: bool) -> None:
+        """The newest NVML readings of the GPUs that the ranks of this host use."""
+        used = {process: self._ranks.bus_id_of(process) for process in self._processes.living()}
+        self._gpus.request(bus_id for bus_id in used.values() if bus_id)
+        for process, bus_id in used.items():
+            reading = self._gpus.newest(bus_id)
+            if reading is not None:
+                self._ranks.report(Gpu(**asdict(reading), t_ns=now_ns), now_ns, about=process, keep=keep)

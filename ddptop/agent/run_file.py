@@ -1,0 +1,62 @@
+"""Keeps the run file of this process's run up to date, for those who look for runs on this host."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from ddptop.host.folders import RunDirectoryError
+from ddptop.host.processes import current_process
+from ddptop.host.runs import RunFile, write_run_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class KeptRunFile:
+    """The run file of a collector, or of the agent of one host of a run."""
+
+    def __init__(self, directory: Path, *, run_id: str, name: str, script: str, started_at: float) -> None:
+        """`started_at`: when the run began, in Unix seconds."""
+        self._directory = directory
+        self._run_id = run_id
+        self._name = name
+        self._script = script
+        self._started_at = started_at
+        self._written: RunFile | None = None
+
+    def update(
+        self,
+        *,
+        world_size: int,
+        recording: str | None,
+        collector_host: str | None = None,
+        collector_reached: bool = True,
+    ) -> None:
+        """Write the run file, where its content has changed. Without one the run is only not listed.
+
+        `collector_host`: None: this process is the collector; empty: not known yet.
+        """
+        pid, start, boot, namespace = current_process()
+        run = RunFile(
+            name=self._name,
+            run_id=self._run_id,
+            pid=pid,
+            process_start=start,
+            boot_id=boot,
+            pid_namespace=namespace,
+            started_at=self._started_at,
+            script=self._script,
+            world_size=world_size,
+            recording=recording,
+            directory=self._directory,
+            collector_host=collector_host,
+            collector_reached=collector_reached,
+        )
+        if run == self._written:
+            return
+        self._written = run
+        try:
+            write_run_file(self._directory, run)
+        except RunDirectoryError as error:
+            print(f"ddptop: {error}", file=sys.stderr)

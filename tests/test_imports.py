@@ -84,6 +84,12 @@ def test_only_training_and_the_launcher_import_torch() -> None:
     assert {name for name in named if not name.startswith("training/")} == {"cli/launch.py"}
 
 
+AGENT = (
+    "import ddptop.agent.host_watch, ddptop.agent.admission, ddptop.agent.run_file, ddptop.recording.writer"
+)
+"""There is one on every host: it does without numpy, which takes as much memory as the rest of it."""
+
+
 @pytest.mark.parametrize(
     "statement",
     [
@@ -93,10 +99,12 @@ def test_only_training_and_the_launcher_import_torch() -> None:
         "import ddptop.collector.service, ddptop.collector.supervisor",
         "import ddptop.training.attach, ddptop.training.import_hook",
         "import ddptop.cli.demo, ddptop.cli.launch",
+        AGENT,
     ],
 )
 def test_torch_is_not_loaded(statement: str, tmp_path: Path) -> None:
     code = f"{statement}\nimport sys\nassert 'torch' not in sys.modules"
+    code += "\nassert 'numpy' not in sys.modules" * (statement == AGENT)
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
     tmp_path.chmod(0o700)
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)

@@ -32,11 +32,10 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from ddptop.protocol.limits import MAX_NS, MAX_ROWS, MAX_STEP
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 MAGIC = b"DDPTOP\x00\x01"
@@ -303,6 +302,8 @@ def corrected(descriptor: int, offset: int, end: int) -> Frame | None:
     if wrong > 1 or (wrong and difference):
         return None
     if difference.bit_count() > 1:  # else it was the sync, the length or the crc itself
+        import numpy as np
+
         checked = len(data) - 4
         places = np.flatnonzero(_differences()[: 8 * checked] == difference)
         if not len(places):
@@ -331,6 +332,8 @@ def _differences() -> NDArray[np.uint32]:
     A byte that is followed by others changes it as its table entry does, shifted through so many zero bytes;
     shifting is linear, so each round shifts all that is known so far.
     """
+    import numpy as np  # only for a damaged file: an agent writes recordings and does without
+
     table = [zlib.crc32(bytes([value])) ^ zlib.crc32(b"\0") for value in range(256)]
     found = np.array([table[1 << bit] for bit in range(8)], np.uint32)
     shift = np.array([((1 << bit) >> 8) ^ table[(1 << bit) & 255] for bit in range(32)], np.uint32)
@@ -341,6 +344,8 @@ def _differences() -> NDArray[np.uint32]:
 
 
 def _shifted(values: NDArray[np.uint32], shift: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    import numpy as np
+
     total = np.zeros_like(values)
     numbers = np.arange(256)
     for first in (0, 8, 16, 24):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Event, Hello, Message, Received, Run, Scalar, Steps
@@ -18,6 +18,7 @@ from ddptop.recording.format import (
     HEADER,
     HISTORY,
     INDEX,
+    MAGIC,
     MAX_PAYLOAD,
     Entry,
     RecordingError,
@@ -28,10 +29,11 @@ from ddptop.recording.format import (
     frame,
     index_payload,
 )
-from ddptop.recording.history import HistoryPiece, history_payload
-from ddptop.recording.index import load
 from ddptop.recording.records import PASSING, BlockBuilder
 from ddptop.recording.thinning import MOST_KEYS, Thinner
+
+if TYPE_CHECKING:
+    from ddptop.recording.history import HistoryPiece
 
 FLUSH_BYTES = 64 * 1024
 FLUSH_SHARE = 64
@@ -110,6 +112,11 @@ class Writer:
 
     def _continue(self, file: AppendFile) -> None:
         """Continue after the last whole frame."""
+        if file.size == len(MAGIC):
+            self._indexed_to = 0
+            return
+        from ddptop.recording.index import load  # with numpy, which an agent does without
+
         contents = load(file.descriptor, file.size)
         file.truncate(contents.end)
         count = len(contents.blocks)
@@ -291,8 +298,12 @@ class Writer:
                 if self.history is not None
                 else None
             )
-            payload = history_payload(past) if past is not None else b""
-            if 0 < len(payload) <= MAX_PAYLOAD and self._fits(len(payload)):
+            if past is None:
+                return
+            from ddptop.recording.history import history_payload
+
+            payload = history_payload(past)
+            if len(payload) <= MAX_PAYLOAD and self._fits(len(payload)):
                 self._write(HISTORY, payload)
 
     def _record_thinning(self, now_ns: int) -> None:

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from ddptop.collector.launcher import parse, send
+from ddptop.agent.launcher import parse, send
 
 NICENESS = 10
 """The ranks come first where they use every core; they keep their records until this process has time."""

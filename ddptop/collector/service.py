@@ -13,11 +13,11 @@ import zmq
 
 from ddptop.agent.admission import Admission
 from ddptop.agent.host_watch import HostWatch
+from ddptop.agent.launcher import Arguments, LauncherPipe, RunWithoutLauncher, ranks_started
 from ddptop.agent.run_file import KeptRunFile
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.flight_analyser import FlightAnalyser
 from ddptop.collector.intake import Intake, InternalErrors
-from ddptop.collector.launcher import Arguments, LauncherPipe, RunWithoutLauncher, ranks_started
 from ddptop.collector.record import Earlier, Record, earlier
 from ddptop.collector.stall_watch import StallWatch, living_sessions
 from ddptop.collector.viewers import Viewers

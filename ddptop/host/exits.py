@@ -2,7 +2,7 @@
 
 - That a process is gone: `rank_processes.ProcessWatch`, as its pidfd becomes readable, or by /proc.
 - Its exit code or signal: `exit_code_of`, until its parent reaps it; and its parent `ddptop-run`
-  (`cli.launch`), which writes it to the collector's standard input (`collector.launcher`).
+  (`cli.launch`), which writes it to the collector's standard input (`agent.launcher`).
 - Why: the rank itself (`training.exit`), in an EVIDENCE 0 with the traceback and in its BYE.
 - Where a fatal signal hit it: faulthandler in the rank (`training.exit`), in a file.
 - How many steps it finished: the rank, in memory that the watch keeps open, or in a file where it found no

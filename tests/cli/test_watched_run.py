@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from ddptop.agent.launcher import parse
 from ddptop.cli import watched_run
 from ddptop.cli.launch_options import LaunchOptions, add_options
-from ddptop.collector.launcher import parse
 from ddptop.host.processes import boot_id, pid_namespace
 from ddptop.host.runs import RunFile, create_run_directory, write_run_file
 

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from ddptop.agent.launcher import LINGER_NS, Arguments, LauncherPipe, parse, ranks_started
 from ddptop.collector import supervisor as supervisor_module
 from ddptop.collector.intake import Intake
-from ddptop.collector.launcher import LINGER_NS, Arguments, LauncherPipe, parse, ranks_started
 from ddptop.collector.supervisor import CollectorSupervisor, Summary
 from ddptop.host import rank_processes as watch_module
 from ddptop.host.exits import RankExit, RankProcess

@@ -1,4 +1,4 @@
-"""What the launcher sends its collector: arguments, then through a pipe how ranks exited and the run's end.
+"""What the launcher sends its collector or agent: arguments, then through a pipe how ranks and the run ended.
 
 A run may have no launcher of ours, or one that was killed: then it ends when its ranks do.
 """
@@ -24,7 +24,7 @@ from ddptop.host.runs import read_command
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """Arguments of `python -m ddptop.collector`."""
+    """Arguments of `python -m ddptop.collector`, and the same of `python -m ddptop.agent`."""
 
     run_dir: Path
     """The run's folder, as `create_run_directory` made it."""
@@ -49,7 +49,7 @@ class Arguments:
 
 def parse(argv: Sequence[str] | None = None) -> Arguments:
     """Arguments from a command line; argparse ends the process with code 2 where they are wrong."""
-    parser = argparse.ArgumentParser(prog="python -m ddptop.collector", allow_abbrev=False)
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--run-id", required=True)
     parser.add_argument("--name", required=True)

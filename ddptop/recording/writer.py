@@ -100,7 +100,7 @@ class Writer:
         self._to_copy: tuple[Entry, bytes] | None = None
         """The block written last, and what of it is to be kept twice."""
         self._last_index = self._sequence = 0
-        self._path = path
+        self.path = path
         self._restored = False
         self.removed = False
         """The file was deleted, and its contents are lost."""
@@ -130,6 +130,16 @@ class Writer:
     def buffered(self) -> int:
         """Bytes that were added and are not in the file yet; 0 while it takes none."""
         return self._block.bytes if self._failing is None else 0
+
+    @property
+    def fails(self) -> bool:
+        """Whether the disk takes nothing at present, or the file is closed or deleted."""
+        return self._failing is not None or self._file is None
+
+    def abandon(self) -> None:
+        """Close the file without an end: its content is not needed any more."""
+        if self._file is not None:
+            self._release(self._file)
 
     def recall(self, received: Received) -> None:
         """The file holds this message already: it is not to be written once more."""
@@ -197,7 +207,7 @@ class Writer:
         if not self._restored:
             self._restored = True
             try:
-                self._file.restore(self._path)
+                self._file.restore(self.path)
             except (OSError, RecordingError) as error:
                 reason = _reason(error) if isinstance(error, OSError) else str(error)
             else:

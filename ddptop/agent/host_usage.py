@@ -1,0 +1,102 @@
+"""A host's processors, memory and network, read once a second at the cost of a few files of /proc."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+import psutil
+
+from ddptop.host.processes import boot_id
+from ddptop.protocol.limits import NS, VERSION
+from ddptop.protocol.messages import Host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PERIOD_NS = NS
+
+
+class Reading(NamedTuple):
+    """One reading of a host; None: not known."""
+
+    cpu_pct: float | None
+    """Of all its processors, since the reading before."""
+    memory_used_bytes: int | None
+    received_bytes_s: float | None
+    """Through all network interfaces but the loopback; likewise below."""
+    sent_bytes_s: float | None
+
+
+def describe_host(name: str, run_id: str, session: int, clocks: Callable[[], tuple[int, int]]) -> Host:
+    """The HOST message of this process. `clocks` reads CLOCK_MONOTONIC and CLOCK_REALTIME, in ns."""
+    monotonic_ns, unix_ns = clocks()
+    return Host(
+        version=VERSION,
+        run_id=run_id,
+        session=session,
+        name=name,
+        pid=os.getpid(),
+        monotonic_ns=monotonic_ns,
+        unix_ns=unix_ns,
+        cores=_cores(),
+        memory_bytes=_memory()[1],
+        boot_id=boot_id(),
+    )
+
+
+class HostSampler:
+    """Reads the host's counters; rates are those since the reading before, so the first gives none."""
+
+    def __init__(self) -> None:
+        self._before_ns: int | None = None
+        self._counters: tuple[int, int] | None = None
+
+    def sample(self, now_ns: int) -> Reading:
+        """Read now. Never raises."""
+        before_ns, self._before_ns = self._before_ns, now_ns
+        before, self._counters = self._counters, _network_counters()
+        cpu_pct = _cpu_pct()
+        used = _memory()[0]
+        if before_ns is None or now_ns <= before_ns:
+            return Reading(None, used, None, None)
+        if before is None or self._counters is None:
+            return Reading(cpu_pct, used, None, None)
+        seconds = (now_ns - before_ns) / NS
+        received, sent = (
+            max(0, new - old) / seconds for new, old in zip(self._counters, before, strict=True)
+        )
+        return Reading(cpu_pct, used, received, sent)
+
+
+def _cores() -> int:
+    """Processors that this process, and so the run, may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cpu_pct() -> float | None:
+    try:
+        return float(psutil.cpu_percent(None))
+    except (psutil.Error, OSError):
+        return None
+
+
+def _memory() -> tuple[int | None, int]:
+    """Bytes that are used, and that there are; (None, 0) where that cannot be read."""
+    try:
+        memory = psutil.virtual_memory()
+    except (psutil.Error, OSError):
+        return None, 0
+    return int(memory.total - memory.available), int(memory.total)
+
+
+def _network_counters() -> tuple[int, int] | None:
+    """Bytes received and sent since boot, through all interfaces but the loopback."""
+    try:
+        counters = psutil.net_io_counters(pernic=True)
+    except (psutil.Error, OSError):
+        return None
+    others = [counter for name, counter in counters.items() if name != "lo"]
+    return sum(counter.bytes_recv for counter in others), sum(counter.bytes_sent for counter in others)

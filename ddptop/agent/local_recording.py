@@ -1,0 +1,157 @@
+"""What an agent records itself while it does not reach the collector: a recording of this host's ranks.
+
+It is a `.ddptop` file like any other, in the folder of recordings, named after run and host. The agent reads
+back from it what it no longer has in memory, and deletes it once the collector has acked all of it.
+`ddptop merge` completes the run's recording from one that is left.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgpack
+
+from ddptop.protocol.checks import ProtocolError
+from ddptop.protocol.codec import decode
+from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
+from ddptop.protocol.messages import Received
+from ddptop.recording.disk import numbered
+from ddptop.recording.format import BLOCK, MAGIC, RecordingError, block_records, walk
+from ddptop.recording.writer import Writer
+
+if TYPE_CHECKING:
+    from ddptop.protocol.messages import Run
+
+
+class Kept(NamedTuple):
+    """A message on its way to the collector."""
+
+    t_ns: int
+    """By this host's clock: when the agent received it."""
+    rank: int
+    """-1: the agent itself."""
+    session: int
+    seq: int
+    """0: not numbered, not acked."""
+    body: bytes
+    """Encoded message."""
+
+
+class LocalRecording:
+    """One file; it exists from the first message until `delete`. Errors of the disk are noted as text."""
+
+    def __init__(self, path: Path, *, limit_bytes: int, resume: bool = False) -> None:
+        """`resume`: continue the file of an agent before this one; all of it is unread.
+
+        Raises OSError or RecordingError where the file cannot be opened.
+        """
+        self._writer = _open(path, limit_bytes, resume=resume)
+        self.path = self._writer.path
+        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._read_to = len(MAGIC)
+        """Up to where the file has been read."""
+
+    @property
+    def note(self) -> str | None:
+        """What is wrong with it, for a person."""
+        return self._writer.note
+
+    @property
+    def unwritten(self) -> int:
+        """Step records that are not in it for lack of room on the disk."""
+        return self._writer.unwritten
+
+    @property
+    def fails(self) -> bool:
+        """Whether the disk takes nothing at present, or the file was deleted."""
+        return self._writer.fails
+
+    @property
+    def safe(self) -> bool:
+        """Whether all that was added is in the file."""
+        return not self.fails and self._writer.buffered == 0
+
+    @property
+    def bytes(self) -> int:
+        """Size of the file."""
+        return os.fstat(self._descriptor).st_size
+
+    def add(self, kept: Kept) -> None:
+        """Add a message; one that this version cannot decode is left out."""
+        with suppress(ProtocolError):
+            self._writer.add(Received(*kept[:4], decode(kept.body)), kept.body)
+
+    def add_run(self, run: Run, body: bytes) -> None:
+        """Add the RUN message that every recording begins with; once more at the end of the run."""
+        self._writer.add(Received(run.monotonic_ns, -1, 0, 0, run), body)
+
+    def tick(self, now_ns: int) -> None:
+        """Write what is due."""
+        self._writer.tick(now_ns)
+
+    def flush(self) -> None:
+        """Write everything."""
+        self._writer.flush()
+
+    def skip(self) -> None:
+        """What is in the file up to here need not be read back."""
+        self._writer.flush()
+        self._read_to = self.bytes
+
+    def read_next(self) -> list[Kept] | None:
+        """The messages of the next block that was not read yet; None at the end of the file."""
+        self._writer.flush()
+        for found in walk(self._descriptor, self._read_to, self.bytes):
+            self._read_to = found.end
+            if found.kind == BLOCK:
+                with suppress(RecordingError):
+                    return list(_messages(block_records(found.payload)))
+        return None
+
+    def check(self) -> None:
+        """Write the file again where it was deleted by somebody else; to be called once a second."""
+        self._writer.check()
+
+    def close(self) -> None:
+        """Write its end and close it."""
+        self._writer.close()
+        os.close(self._descriptor)
+
+    def delete(self) -> None:
+        """Delete it: the collector has all of it."""
+        with suppress(OSError):
+            if os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):
+                self.path.unlink()
+        self._writer.abandon()
+        os.close(self._descriptor)
+
+
+def _open(path: Path, limit_bytes: int, *, resume: bool) -> Writer:
+    for name in numbered(path):
+        with suppress(FileExistsError):
+            return Writer(name, limit_bytes=limit_bytes, resume=resume)
+    raise AssertionError("there is always another number")
+
+
+def _messages(records: bytes) -> Iterator[Kept]:
+    """The messages of a block, still encoded; not those of the agent's own recording (session 0)."""
+    unpacker = msgpack.Unpacker(
+        use_list=False,
+        max_buffer_size=max(1, len(records)),
+        max_bin_len=MAX_RANK_MESSAGE_BYTES,
+        max_array_len=len(Received._fields),
+        max_str_len=0,
+        max_map_len=0,
+        max_ext_len=0,
+    )
+    unpacker.feed(records)
+    record: Any
+    with suppress(ValueError, TypeError, msgpack.UnpackException):
+        for record in unpacker:
+            kept = Kept(*record)
+            if kept.session:
+                yield kept

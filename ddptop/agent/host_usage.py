@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import psutil
 
 from ddptop.host.processes import boot_id
+from ddptop.protocol.hosts import Host
 from ddptop.protocol.limits import NS, VERSION
-from ddptop.protocol.messages import Host
 
 if TYPE_CHECKING:
     from collections.abc import Callable

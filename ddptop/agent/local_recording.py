@@ -76,7 +76,7 @@ class LocalRecording:
         return not self.fails and self._writer.buffered == 0
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         """Size of the file."""
         return os.fstat(self._descriptor).st_size
 
@@ -100,12 +100,12 @@ class LocalRecording:
     def skip(self) -> None:
         """What is in the file up to here need not be read back."""
         self._writer.flush()
-        self._read_to = self.bytes
+        self._read_to = self.size
 
     def read_next(self) -> list[Kept] | None:
         """The messages of the next block that was not read yet; None at the end of the file."""
         self._writer.flush()
-        for found in walk(self._descriptor, self._read_to, self.bytes):
+        for found in walk(self._descriptor, self._read_to, self.size):
             self._read_to = found.end
             if found.kind == BLOCK:
                 with suppress(RecordingError):

@@ -244,7 +244,7 @@ def _view(value: object) -> str:
 
 
 def _sort(value: object) -> str:
-    from ddptop.tui.views.rank_table import COLUMNS
+    from ddptop.tui.views.rank_order import COLUMNS
 
     if isinstance(value, str):
         value = {"move": "transfer", "-move": "-transfer"}.get(value, value)  # its name in earlier versions

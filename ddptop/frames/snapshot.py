@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 
-DIGITS: Mapping[str, int] = {"_ms": 3, "_pct": 2, "_gbps": 4, "_s": 3, "_score": 4}
+DIGITS: Mapping[str, int] = {"_ms": 3, "_pct": 2, "_gbps": 4, "_s": 3, "_score": 4, "_ppm": 3}
 """Decimals by the unit in a name. The timers resolve microseconds, which are three decimals of a ms."""
 
 SIGNIFICANT = 6
@@ -62,6 +62,13 @@ SUSPECT_FIELDS = ("rank", "lateness_ms", "bound_ms", "last", "steps", "basis")
 
 LOGGED_FIELDS = ("ranks", "mean", "min", "max", "min_rank", "max_rank")
 
+HOST_FIELDS = (
+    *("name", "state", "ranks", "running", "age_ms", "worst_rank", "excess_ms", "step_ms"),
+    *("clock_offset_ms", "clock_bound_ms", "clock_drift_ppm", "clock_age_s", "round_trip_ms"),
+    *("cpu_pct", "cores", "memory_used_bytes", "memory_bytes", "received_bytes_s", "sent_bytes_s"),
+    *("gpus", "gpu_util_pct", "kept", "local_recording", "thinned", "collector"),
+)
+
 STALL_FIELDS = ("kind", "since_s", "step", "sentence")
 
 DEATH_FIELDS = ("rank", "since_s", "step", "exit_code", "signal", "reason")
@@ -99,6 +106,7 @@ def snapshot(frame: Frame) -> dict[str, object]:
             }
             for alert in frame.alerts
         ],
+        "hosts": [_fields(host, HOST_FIELDS) for host in frame.hosts],
         "clocks": _clocks(frame),
         "overhead": _fields(
             frame.overhead, ("budget_pct", "measured_pct", "us_per_step", "detail_every", "detail_reason")

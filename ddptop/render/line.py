@@ -211,6 +211,7 @@ _STATES: dict[str, tuple[str, Role]] = {
     "live": ("●", "good"),
     "stale": ("◌", "warn"),
     "stalled": ("■", "bad"),
+    "unreachable": ("◇", "warn"),
     "lost": ("✖", "bad"),
     "finished": ("✓", "good"),
     "failed": ("✗", "bad"),
@@ -225,7 +226,7 @@ _SEVERITIES: dict[str, tuple[str, Role]] = {
 RED_STATES = ("failed", "lost", "stalled")
 """States of a rank that are red."""
 
-PROBLEM_STATES = (*RED_STATES, "stale")
+PROBLEM_STATES = (*RED_STATES, "unreachable", "stale")
 """States that need attention, the worst first."""
 
 _RED_KINDS = frozenset({"stall", "stalled", "mismatch", "lost_rank", "failed_rank", "exit", "lost", "failed"})

@@ -14,6 +14,7 @@ import numpy as np
 
 from ddptop.render import table
 from ddptop.render.context import RenderContext
+from ddptop.render.hosts import host_index
 from ddptop.render.line import Piece, Role, of_state
 from ddptop.render.numbers import UNKNOWN, count, duration, fixed, known, loss, size
 from ddptop.render.text import cells, clean
@@ -21,12 +22,13 @@ from ddptop.render.text import cells, clean
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Frame
+    from ddptop.frames.hosts import HostFigures
 
 BOUND = "±"
 """Title of the column beside the lateness: how far that may be wrong."""
 
-STATE_WIDTH = 10
-"""`◌ stale 9s`, `✓ finished`."""
+STATE_WIDTH, UNREACHABLE_WIDTH = 10, 16
+"""`◌ stale 9s`, `✓ finished`; `◇ unreachable 4s`, while a host is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +66,19 @@ def rank_figures(context: RenderContext) -> dict[str, Figure]:
 def rank_columns(context: RenderContext) -> list[table.Column]:
     """The columns on the screen, in their order; the table drops those of the least weight until it fits."""
     ranks, figures = context.frame.ranks, rank_figures(context)
-    one_host, by_steps = len(set(ranks.host)) <= 1, context.by_steps
+    index, by_steps = host_index(ranks.host), context.by_steps
+    hosts = tuple(index.short[host] for host in index.of_rank.tolist())
     last = max(0, len(ranks.state) - 1)
+    width = state_width(context.frame)
 
     def number(title: str, keep: int, role: Role = "text") -> table.Column:
         return _number(title, figures[title], keep, role)
 
     return [
         table.Column("rank", max(5, len(str(last))), lambda rank: (str(rank), _name_role(context, rank)), 99),
-        _text(context, "host", without_domain(ranks.host), 5 if one_host else 75, 16),
+        _text(context, "host", hosts, 5 if len(index.names) <= 1 else 75, 16),
         _text(context, "dev", ranks.device, 70, 8),
-        table.Column("state", STATE_WIDTH, lambda rank: state_piece(context, rank), 98, right=False),
+        table.Column("state", width, lambda rank: state_piece(context, rank, width), 98, right=False),
         number("step", 84, "dim"),
         number("loss", 80),
         number("ms/step", 85),
@@ -163,7 +167,27 @@ def _plain_state(frame: Frame, rank: int) -> str:
     ranks, age_ms = frame.ranks, no_progress_ms(frame, rank)
     state = ranks.state[rank]
     word = "joined" if state == "live" and ranks.joined[rank] > 0 else state
-    return f"{word} {age_ms / 1e3:.0f}s" if word in ("stale", "stalled") and known(age_ms) else word
+    return f"{word} {age_ms / 1e3:.0f}s" if word in AGED_STATES and known(age_ms) else word
+
+
+AGED_STATES = ("stale", "stalled", "unreachable")
+"""States that are shown with the time since the last update, or without progress."""
+
+
+def state_width(frame: Frame) -> int:
+    """Width of the column of states."""
+    unreachable = "unreachable" in frame.ranks.state or any(h.state == "unreachable" for h in frame.hosts)
+    return UNREACHABLE_WIDTH if unreachable else STATE_WIDTH
+
+
+def host_state_piece(host: HostFigures, width: int) -> Piece:
+    """Sign and word of a host's state; of a silent one also for how long."""
+    sign, role = of_state(host.state)
+    text = f"{sign} {host.state}"
+    if host.state in ("unreachable", "lost") and known(host.age_ms):
+        aged = f"{text} {host.age_ms / 1e3:.0f}s"
+        text = aged if cells(aged) <= width else text
+    return text, "dim" if host.state in ("live", "finished") else role
 
 
 def state_piece(context: RenderContext, rank: int, width: int = STATE_WIDTH) -> Piece:
@@ -174,10 +198,10 @@ def state_piece(context: RenderContext, rank: int, width: int = STATE_WIDTH) -> 
     if word == "live" and ranks.joined[rank] > 0:  # out of inputs: it only answers the others
         return f"{sign} joined", role
     text = f"{sign} {word}"
-    if word in ("stale", "stalled", "lost") and known(age):
+    if word in (*AGED_STATES, "lost") and known(age):
         aged = f"{text} {age / 1e3:.0f}s"
         text = aged if cells(aged) <= width else text
-    return text, "dim" if word == "live" and width == STATE_WIDTH else role
+    return text, "dim" if word == "live" and width <= UNREACHABLE_WIDTH else role
 
 
 def no_progress_ms(frame: Frame, rank: int) -> float:
@@ -235,15 +259,6 @@ def _text(context: RenderContext, title: str, texts: tuple[str, ...], keep: int,
         right=False,
         tail=True,
     )
-
-
-@lru_cache(maxsize=2)
-def without_domain(hosts: tuple[str, ...]) -> tuple[str, ...]:
-    """`gpu017.cluster.local` as `gpu017`, where the hosts still differ."""
-    short = {host: host.partition(".")[0] for host in set(hosts)}
-    if len(set(short.values())) < len(short) or any(name.isdecimal() for name in short.values()):
-        return hosts  # several of one name, or addresses
-    return tuple(short[host] for host in hosts)
 
 
 @lru_cache(maxsize=4)

@@ -69,6 +69,9 @@ class Do(Enum):
     FILTER = "filter"
     SEARCH = "search"
     MATCH = "match"
+    FOLD = "fold"
+    FOLD_ALL = "fold_all"
+    GROUP = "group"
     SORT = "sort"
     SORT_BY = "sort_by"
     INVERT = "invert"
@@ -112,6 +115,8 @@ class Key:
     """Views in which it means this; empty: wherever it means nothing else."""
     replay: bool = False
     """Only of use where a recording is played."""
+    hosts: bool = False
+    """Only of use where the run has several hosts."""
 
 
 _Row: TypeAlias = "tuple[str, str, Action, str, str]"
@@ -141,6 +146,12 @@ _CHARTS: tuple[_Row, ...] = (
     ("x", "x", Do.CROSS(), "", "crosshair on the charts: arrows move it"),
     ("shift+left", "Shift ←", Do.CROSS_BY(-10), "", "crosshair ten columns to the left"),
     ("shift+right", "Shift →", Do.CROSS_BY(10), "", "crosshair ten columns to the right"),
+)
+
+_HOSTS: tuple[_Row, ...] = (
+    ("z", "z", Do.FOLD(), "", "fold or unfold the host: its worst rank, or all its ranks"),
+    ("Z", "Z", Do.FOLD_ALL(), "fold", "fold or unfold all hosts"),
+    ("v", "v", Do.GROUP(), "", "ranks by host, or not"),
 )
 
 _PLAYING: tuple[_Row, ...] = (
@@ -188,6 +199,7 @@ KEYS = (
     Key("F", "F", Do.FOLLOW(), "follow", "follow the rank: always chosen and in view"),
     Key("c", "c", Do.COMPARE(), "compare", "mark a rank; on another one: compare the two"),
     *(Key(*row, views=("overview",)) for row in _CHARTS),
+    *(Key(*row, views=("overview",), hosts=True) for row in _HOSTS),
     Key("s", "s", Do.SAVE(), "save", "save the screen as text and SVG"),
     Key("y", "y", Do.COPY(), "", "copy the screen's text to the clipboard"),
     Key("t", "t", Do.THREADS(), "threads", "all threads, every call", views=("stall",)),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 from ddptop.render.context import RenderContext
 from ddptop.render.line import Line
 from ddptop.tui import match
+from ddptop.tui.host_folds import HostFolds, TableRows, host_of
 from ddptop.tui.keys import VIEWS, ViewName
 from ddptop.tui.prompt import Prompt
 from ddptop.tui.views.heat_state import HeatState
@@ -116,10 +117,12 @@ class Layout:
 
     scroll: Scroll | None = None
     """Of the list or the page of text."""
-    order: tuple[int, ...] | None = None
-    """Ranks in the order in which they are shown."""
+    table: TableRows | None = None
+    """Rows of the rank table."""
+    rank: int | None = None
+    """The rank under the cursor, where no key has chosen one."""
     sortable: tuple[str, ...] | None = None
-    """Columns of the rank table that fit."""
+    """Columns of the table that fit."""
     plots: tuple[Plot, ...] | None = None
     timeline: TimelineState | None = None
     heat: HeatState | None = None
@@ -141,6 +144,11 @@ class Place:
     """The view to go back to."""
     rank: int = 0
     """The rank under the cursor: the cursor stays on it when the order changes."""
+    on_host: bool = False
+    """In a grouped table: the cursor is on the row of that rank's host."""
+    pointed: bool = False
+    """A key or the mouse has chosen the rank."""
+    folds: HostFolds = field(default_factory=HostFolds)
     prompt: Prompt | None = None
     """Open, it takes the keys."""
     sort: str = "rank"
@@ -164,8 +172,8 @@ class Place:
     )
     sortable: tuple[str, ...] = ()
     """Columns of the rank table that are on the screen."""
-    order: tuple[int, ...] = ()
-    """Ranks in the order in which the table shows them."""
+    table: TableRows = field(default_factory=TableRows)
+    """The rows of the rank table."""
     every: bool = False
     """The stall page shows all threads and every call."""
     note: str = ""
@@ -175,6 +183,24 @@ class Place:
     heat: HeatState = field(default_factory=HeatState)
     choices: tuple[RunChoice, ...] | None = None
     """Runs to choose from; None: they are being looked up."""
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Ranks in the order in which the table shows them."""
+        return self.table.order
+
+    def point_at(self, row: int) -> None:
+        """Move the cursor to a row of the rank table. Moving to another rank ends following."""
+        rank = self.table.rank(row)
+        self.follow = self.follow and rank == self.rank
+        self.rank, self.on_host, self.pointed = rank, host_of(row) is not None, True
+
+    def reveal(self, rank: int, host: str) -> None:
+        """Move the cursor to a rank, and unfold its host where it is folded."""
+        folded = {self.table.hosts[at] for at in self.table.folded}
+        if host in folded:
+            self.folds.fold(host, False)
+        self.rank, self.on_host, self.pointed = rank, False, True
 
     @property
     def listed(self) -> tuple[RunChoice, ...]:
@@ -193,8 +219,10 @@ class Place:
         self.seek = 0
         if layout.scroll is not None:
             self.scrolls[self.view] = layout.scroll
-        if layout.order is not None:
-            self.order = layout.order
+        if layout.table is not None:
+            self.table = layout.table
+        if layout.rank is not None:
+            self.rank, self.on_host = layout.rank, True
         if layout.sortable is not None:
             self.sortable = layout.sortable
         if layout.plots is not None:

@@ -160,6 +160,7 @@ def test_the_order_is_turned_round_and_its_sign_with_it() -> None:
 
 def test_a_followed_rank_stays_whatever_the_filter() -> None:
     sketch = Sketch(FakeSource(many()), SIZE)
+    sketch.press("v")
     sketch.act(Do.RANK(77))
     sketch.press("escape")
     assert "following rank 77" in sketch.press("F")

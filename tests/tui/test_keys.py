@@ -185,12 +185,13 @@ def test_replay_keys_do_nothing_to_a_live_run() -> None:
 
 
 def test_trouble_comes_first_where_not_all_ranks_fit() -> None:
-    assert _ranks(screen(FakeSource(many()), SIZE))[:3] == [2050, 1, 0]
+    assert _ranks(screen(FakeSource(many()), SIZE, "v"))[:3] == [2050, 1, 0]
 
 
 def test_paging_through_thousands_of_ranks() -> None:
     async def act(stage: Stage) -> None:
         await stage.text()
+        await stage.press("v")  # not by host
         assert _ranks(await stage.press("end"))[-1] == 4095
         assert _ranks(await stage.press("pageup"))[-1] < 4095
         assert _ranks(await stage.press("home"))[0] == 2050

@@ -56,7 +56,7 @@ def test_a_rank_by_its_number() -> None:
     assert "── rank 2050 ──" in sketch.press("enter")
     assert "rank 4096" not in Sketch(FakeSource(many()), SIZE).press("colon", *"4096")
     sketch = Sketch(FakeSource(many()), SIZE)
-    assert "── rank 7 and rank 0 ──" in sketch.press("colon", *"compare", "space", "7", "enter")
+    assert "── rank 7 and rank 2050 ──" in sketch.press("colon", *"compare", "space", "7", "enter")
 
 
 def test_nothing_is_called_so() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddptop.render.hosts import host_index
 from ddptop.render.text import clean
 from ddptop.tui import match
 from ddptop.tui.actions.base import ActionsBase
@@ -10,7 +11,7 @@ from ddptop.tui.keys import Do
 from ddptop.tui.prompt import Prompt
 from ddptop.tui.scene import Scene
 from ddptop.tui.views.events import listed, texts_of
-from ddptop.tui.views.rank_table import ordered, passing
+from ddptop.tui.views.rank_order import ordered, passing
 
 
 def next_rank(scene: Scene, by: int) -> int | None:
@@ -73,7 +74,8 @@ class PromptActions(ActionsBase):
         elif place.view == "overview":
             rank = next_rank(self.scene(), by) if self.shown is not None else None
             if rank is not None:
-                place.rank = rank
+                index = host_index(self.scene().frame.ranks.host)
+                place.reveal(rank, index.names[index.of_rank[rank]])
             self.show_note("" if rank is not None else f"no rank matches {clean(place.searched)!r}")
         elif place.view == "events":
             line = next_line(self.scene(), by) if self.shown is not None else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddptop.tui.actions.base import ActionsBase
-from ddptop.tui.views.rank_table import COLUMNS
+from ddptop.tui.views.rank_order import COLUMNS
 
 
 class RankActions(ActionsBase):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddptop.frames.frame import Alert, LoggedEvent
+from ddptop.render.hosts import host_index, several_hosts
 from ddptop.render.trouble import PAGE_KINDS
 from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.keys import VIEWS, Do, ViewName
@@ -35,7 +36,9 @@ class ViewActions(ActionsBase):
     def action_open(self) -> None:
         """Open the page of the rank under the cursor, or the subject of the line under it."""
         place = self.place
-        if place.view == "overview" and place.rank in place.order:
+        if place.view == "overview" and self._on_row_of_host():
+            self.act(Do.FOLD())
+        elif place.view == "overview" and place.rank in place.order:
             self.open_view("rank")
         elif place.view == "events" and self.shown is not None:
             found = listed(self.shown, place.event_filter)
@@ -58,7 +61,7 @@ class ViewActions(ActionsBase):
 
     def action_rank(self, rank: int) -> None:
         """Open the page of a rank."""
-        self.place.rank = rank
+        self.place.rank, self.place.pointed = rank, True
         self.open_view("rank")
 
     def action_threads(self) -> None:
@@ -173,8 +176,7 @@ class ViewActions(ActionsBase):
             self.open_view("stall")
             return
         if self.place.view == "overview":
-            self._stop_following(target)
-            self.place.rank = target
+            self.place.point_at(target)
         elif self.place.view == "timeline":
             self.place.timeline.rank = target
         else:
@@ -196,16 +198,47 @@ class ViewActions(ActionsBase):
             self.action_rank(event.rank)
 
     def _to_row(self, row: int) -> None:
-        order = self.place.order
-        if order:
-            rank = order[min(max(row, 0), len(order) - 1)]
-            self._stop_following(rank)
-            self.place.rank = rank
+        rows = self.place.table.rows
+        if rows:
+            self.place.point_at(rows[min(max(row, 0), len(rows) - 1)])
             self.repaint()
 
-    def _stop_following(self, rank: int) -> None:
-        """Moving to another rank ends following."""
-        self.place.follow = self.place.follow and rank == self.place.rank
+    def _on_row_of_host(self) -> bool:
+        """Whether the cursor is on the row of a host, folded or not."""
+        place = self.place
+        return place.table.grouped and (place.on_host or self._host_of(place.rank) in place.table.folded)
+
+    def _host_of(self, rank: int) -> int | None:
+        """The place of a rank's host in the index of hosts."""
+        of_rank = host_index(self.shown.ranks.host).of_rank if self.shown is not None else ()
+        return int(of_rank[rank]) if rank < len(of_rank) else None
+
+    def action_fold(self) -> None:
+        """Fold or unfold the host under the cursor, or of the rank under it."""
+        place = self.place
+        host = self._host_of(place.rank)
+        if host is not None and host in place.table.hosts:
+            folded = host not in place.table.folded
+            place.folds.fold(place.table.hosts[host], folded)
+            place.on_host, place.pointed = True, True
+        self.repaint()
+
+    def action_fold_all(self) -> None:
+        """Fold all hosts; where all are folded, unfold all."""
+        place = self.place
+        if place.table.grouped:
+            place.folds.fold_all(len(place.table.folded) < len(place.table.hosts))
+            place.on_host = True
+        self.repaint()
+
+    def action_group(self) -> None:
+        """Group the ranks by host, or not."""
+        place = self.place
+        if self.shown is not None and not several_hosts(self.shown):
+            self.show_note("all ranks are on one host")
+            return
+        place.folds.grouped = not place.table.grouped
+        self.repaint()
 
 
 class LaneActions(ActionsBase):

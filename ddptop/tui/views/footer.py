@@ -39,7 +39,9 @@ def key_line(scene: Scene | None, width: int) -> Line:
     views = [_view(key, view) for key in KEYS[: len(VIEWS)] if _is_offered(scene, key)]
     if view not in VIEWS:
         views.insert(0, _part(_key("escape"), "back"))
-    special = [_part(key) for key in KEYS if key.short and _special(key, view, played)]
+    grouped = scene is not None and scene.place.table.grouped
+    offered = [key for key in KEYS if key.short and (grouped or not key.hosts)]
+    special = [_part(key) for key in offered if _special(key, view, played)]
     common = [_part(key) for key in _common(view)]
     if _width(views, 1) + _width(special, 2) + (2 if special else 0) > room:
         first = views[:1] if view not in VIEWS else []

@@ -125,6 +125,8 @@ def overview(scene: Scene, width: int, height: int) -> Page:
     lines = verdict_lines(scene, width, most)
     room = heights(height, len(scene.frame.ranks.state), len(lines), len(scene.frame.events))
     rows = rank_rows(scene, width, room.table)
+    if rows.table.grouped:  # fewer rows than ranks: charts and events get the lines that are left
+        room = heights(height, len(rows.table.rows), len(lines), len(scene.frame.events))
     lines = lines[: room.verdict]
     if room.rules:
         lines.append(rule(width, tally(scene, rows), _alerts(scene, rows, width)))
@@ -139,7 +141,8 @@ def overview(scene: Scene, width: int, height: int) -> Page:
     lines += drawn
     lines += [Line()] * (height - room.events - len(lines))
     lines += event_lines(scene, width, room.events) if room.events else []
-    return Page(lines, Layout(rows.scroll, tuple(rows.order), rows.sortable, plots))
+    first = rows.table.rank(rows.table.rows[0]) if rows.table.grouped and not scene.place.pointed else None
+    return Page(lines, Layout(rows.scroll, rows.table, first, rows.sortable, plots))
 
 
 def _alerts(scene: Scene, rows: RankRows, width: int) -> str:

@@ -1,106 +1,32 @@
-"""The table of ranks: which ranks, in which order, and a row each with a bar of where its step went."""
+"""The table of ranks: a row each with a bar of where its step went; of many hosts a row per host.
+
+A folded host shows the figures of its worst rank: the first one in the present order.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ddptop.render import table
-from ddptop.render.line import PROBLEM_STATES, RED_STATES, Line, marked
-from ddptop.render.numbers import counted, fixed
-from ddptop.render.phases import PARTS, SHORT
-from ddptop.render.rank_table import BOUND, mark, rank_columns
+from ddptop.render.hosts import NOT_RUNNING, OF_STEP, SILENT_STATES, figures_by_name, host_index
+from ddptop.render.line import Line, Piece, marked
+from ddptop.render.numbers import counted, fixed, known
+from ddptop.render.rank_table import host_state_piece, mark, rank_columns
 from ddptop.render.text import cells, fit
 from ddptop.tui import match
+from ddptop.tui.host_folds import TableRows, host_of, host_row
 from ddptop.tui.keys import Do
 from ddptop.tui.scene import Place, Scene, Scroll
+from ddptop.tui.views.rank_order import COLUMNS, SORTS, table_rows
 
 if TYPE_CHECKING:
-    from ddptop.frames.columns import Column
-    from ddptop.frames.frame import Ranks
+    from collections.abc import Callable
 
-SORTS: dict[str, tuple[str, bool]] = {
-    "step": ("step", False),
-    "loss": ("loss", True),
-    "ms/step": ("step_ms", True),
-    "excess": ("excess_ms", True),
-    "own": ("own_ms", True),
-    "late": ("lateness_ms", True),
-    "last%": ("last_pct", True),
-    **{SHORT.get(part.name, part.name): (part.name, True) for part in PARTS},
-    "mem": ("rss_bytes", True),
-    "cpu%": ("cpu_pct", True),
-    "lost": ("lost_records", True),
-    "score": ("relative_score", False),
-}
-"""Sortable columns of numbers: field of `Ranks` or part of the step, and whether the largest comes first."""
-
-COLUMNS = ("rank", "host", "dev", "state", *SORTS)
-"""Everything that the table can be sorted by."""
-
-_RANK_OF_STATE = {state: at for at, state in enumerate((*PROBLEM_STATES, "waiting", "live", "finished"))}
-
-
-def ordered(scene: Scene, rows: int) -> list[int]:
-    """Ranks that pass the filter, sorted. Where not all fit, those in trouble come before all others."""
-    frame, place = scene.frame, scene.place
-    chosen = passing(frame.ranks, place.filter)
-    if place.follow and place.rank not in chosen and place.rank < len(frame.ranks.state):
-        chosen = sorted([*chosen, place.rank])
-    if place.sort == "rank" and not place.inverted:
-        return chosen if len(chosen) <= rows else _trouble_first(scene, chosen)
-    return _sorted(scene, chosen)
-
-
-def _sorted(scene: Scene, chosen: list[int]) -> list[int]:
-    """By the chosen column. What is not known comes last, whichever way round the rest is."""
-    ranks, place = scene.frame.ranks, scene.place
-    if place.sort in SORTS:
-        name, falling = SORTS[place.sort]
-        parts = [part.name for part in PARTS]
-        column: Column = scene.breakdown.column(name) if name in parts else getattr(ranks, name)
-        keys = -column if falling != place.inverted else column
-        return [chosen[at] for at in np.argsort(keys[chosen], kind="stable").tolist()]
-    if place.sort == "state":
-        chosen.sort(key=lambda rank: _RANK_OF_STATE.get(ranks.state[rank], 0), reverse=place.inverted)
-    elif place.sort in ("host", "dev"):
-        texts = ranks.host if place.sort == "host" else ranks.device
-        chosen.sort(key=texts.__getitem__, reverse=place.inverted)
-    elif place.inverted:
-        chosen.reverse()
-    return chosen
-
-
-def _trouble_first(scene: Scene, chosen: list[int]) -> list[int]:
-    states, stragglers = scene.frame.ranks.state, {*scene.stragglers, *scene.responsible}
-    front = [rank for rank in chosen if states[rank] in PROBLEM_STATES or rank in stragglers]
-    lifted = set(front)
-    front.sort(
-        key=lambda rank: (
-            rank not in scene.responsible,
-            states[rank] not in RED_STATES,
-            rank not in stragglers,
-        )
-    )
-    return front + [rank for rank in chosen if rank not in lifted]
-
-
-def passing(ranks: Ranks, typed: str) -> list[int]:
-    """Ranks that a filter lets pass: numbers and spans are ranks, words are host, device, state or phase."""
-    if not match.conditions(typed):
-        return list(range(len(ranks.state)))
-    return match.matching(typed, _texts(ranks.host, ranks.device, ranks.state, ranks.phase), number=int)
-
-
-@lru_cache(maxsize=2)
-def _texts(*columns: tuple[str, ...]) -> list[str]:
-    """What is known of every rank in words; a frame is painted many times while a filter is typed."""
-    return [" ".join(words).lower() for words in zip(*columns, strict=True)]
-
+    from ddptop.frames.hosts import HostFigures
 
 GUTTER = 2
 """Cursor and mark of the straggler, left of every row."""
@@ -111,48 +37,81 @@ MIN_BAR = 20
 BAR_SHARE = 0.22
 """Part of a wide screen that the bar keeps before further columns may come."""
 
+LONGEST_HOST = 18
+
+GROUPED_KEEP = {
+    "rank": 97,
+    "excess": 96,
+    "ranks": 95,
+    "step": 94,
+    "wait": 93,
+    "ms/step": 66,
+    "dev": 64,
+    "loss": 62,
+}
+"""Which columns of the grouped table are left out last; others as in the table of ranks."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankRows:
-    """What of the table fits: its columns, the cells of the bar (0: none), the ranks in order."""
+    """What of the table fits: its columns, the cells of the bar (0: none), the rows in order."""
 
     columns: list[table.Column]
     bar: int
-    order: list[int]
+    table: TableRows
     scroll: Scroll
     shown: range
-    """Rows of `order` that are on the screen."""
+    """Rows of the table that are on the screen."""
 
     @property
     def sortable(self) -> tuple[str, ...]:
         """Titles of the columns to sort by."""
-        return tuple(column.title for column in self.columns if column.title != BOUND)
+        return tuple(column.title for column in self.columns if column.title in COLUMNS)
 
 
 def rank_rows(scene: Scene, width: int, height: int) -> RankRows:
     """The columns that fit into `width`, and `height - 1` rows below their titles."""
+    rows = table_rows(scene, height - 1)
+    offered = grouped_columns(scene, rows) if rows.grouped else rank_columns(scene)
     bar = width if width < MIN_BAR + 20 else max(MIN_BAR, int(width * BAR_SHARE))
-    columns = table.fitting(rank_columns(scene), width - GUTTER - bar - 2 if bar < width else width - GUTTER)
+    columns = table.fitting(offered, width - GUTTER - bar - 2 if bar < width else width - GUTTER)
     bar = width - GUTTER - table.total(columns) - 2
     bar = bar if bar >= min(MIN_BAR, width // 3) else 0
-    order, scroll = ordered(scene, height - 1), scene.place.scroll
-    if scene.place.rank in order:
-        scroll = replace(scroll, cursor=order.index(scene.place.rank))
-    return RankRows(columns, bar, order, *scroll.fitted(len(order), height - 1))
+    scroll, cursor = scene.place.scroll, cursor_row(scene, rows)
+    if cursor in rows.rows:
+        scroll = replace(scroll, cursor=rows.rows.index(cursor))
+    return RankRows(columns, bar, rows, *scroll.fitted(len(rows.rows), height - 1))
+
+
+def cursor_row(scene: Scene, rows: TableRows) -> int:
+    """The row under the cursor: of its rank, or of that rank's host. Before any key has moved the cursor of
+    a grouped table it is the first row."""
+    place, index = scene.place, host_index(scene.frame.ranks.host)
+    if not rows.grouped or place.rank >= len(index.of_rank):
+        return place.rank
+    if not place.pointed and rows.rows:
+        return rows.rows[0]
+    host = int(index.of_rank[place.rank])
+    return host_row(host) if place.on_host or host in rows.folded else place.rank
 
 
 def rank_table(scene: Scene, rows: RankRows) -> list[Line]:
     """Titles and rows."""
-    lines = [_titles(scene, rows.columns, rows.bar)]
+    lines = [_titles(scene, rows)]
     pattern = match.highlight_pattern(scene.place.searched)
-    lines += [_row(scene, rows.columns, rows.order[at], rows.bar, pattern) for at in rows.shown]
-    if not rows.order:
+    cursor = cursor_row(scene, rows.table)
+    shown = (rows.table.rows[at] for at in rows.shown)
+    lines += [_row(scene, rows, row, row == cursor, pattern) for row in shown]
+    if not rows.table.rows:
         lines.append(Line("  ").add(_no_rank(scene), "dim"))
     return lines
 
 
-def _titles(scene: Scene, columns: list[table.Column], bar: int) -> Line:
-    line = Line(" " * GUTTER).extend(table.head(columns, 1, scene.place.sort, _sign(scene.place), Do.SORT_BY))
+def _titles(scene: Scene, rows: RankRows) -> Line:
+    place, bar = scene.place, rows.bar
+    by_trouble = rows.table.grouped and place.sort == "rank" and not place.inverted
+    sort = None if by_trouble else place.sort
+    line = Line(" " * GUTTER).extend(table.head(rows.columns, 1, sort, _sign(place), Do.SORT_BY))
     if bar:
         scale = f"{fixed(scene.breakdown.full_ms)} ms" if scene.breakdown.full_ms else ""
         title = "where the step went" if bar >= 32 else "its step"
@@ -165,18 +124,19 @@ def _sign(place: Place) -> str:
     return "▾" if falling != place.inverted else "▴"
 
 
-def _row(
-    scene: Scene, columns: list[table.Column], rank: int, bar: int, pattern: re.Pattern[str] | None
-) -> Line:
-    chosen = rank == scene.place.rank
-    sign = ("▶" if scene.place.follow else "▸") if chosen else " "
+def _row(scene: Scene, rows: RankRows, row: int, chosen: bool, pattern: re.Pattern[str] | None) -> Line:
+    place, host, rank = scene.place, host_of(row), rows.table.rank(row)
+    shows_rank = host is None or host in rows.table.folded
+    sign = ("▶" if place.follow and rank == place.rank else "▸") if chosen else " "
     line = Line(sign, "accent", ground="cursor" if chosen else "")
-    line.add(*mark(scene, rank))
-    body = table.body(columns, rank)
-    line.extend(body if pattern is None else _with_matches(columns, body, pattern))
-    line.target = rank
-    if bar:
-        line.add(" ┃", "rule").extend(scene.breakdown.bar(rank, bar, scene.ascii_only))
+    line.add(*(mark(scene, rank) if shows_rank else (" ", "text")))
+    body = table.body(rows.columns, row)
+    line.extend(body if pattern is None else _with_matches(rows.columns, body, pattern))
+    line.target = row
+    if rows.bar:
+        line.add(" ┃", "rule")
+        if shows_rank:
+            line.extend(scene.breakdown.bar(rank, rows.bar, scene.ascii_only))
     return line
 
 
@@ -196,24 +156,128 @@ def _no_rank(scene: Scene) -> str:
     return "no rank has reported yet"
 
 
+# ---------------------------------------------------------------------- grouped by host
+
+
+def grouped_columns(scene: Scene, rows: TableRows) -> list[table.Column]:
+    """The columns of the table with rows of hosts: those of ranks, after the host and how many ranks run."""
+    figures, index = figures_by_name(scene.frame), host_index(scene.frame.ranks.host)
+    running, total = _running(scene)
+    ended = scene.frame.run.state in ("finished", "failed")
+
+    def of_host(row: int, text: Callable[[int], Piece]) -> Piece:
+        host = host_of(row)
+        return ("", "text") if host is None else text(host)
+
+    def name(host: int) -> Piece:
+        sign = "+" if host in rows.folded else "-"
+        return f"{sign} {scene.clean(index.short[host]) or '–'}", "strong"
+
+    def ranks(host: int) -> Piece:
+        missing = running[host] < total[host] and not ended
+        text = f"{total[host]}" if ended else f"{running[host]}/{total[host]}"
+        return text, "warn" if missing else "dim"
+
+    def bound(host: int) -> Piece:
+        found = figures.get(index.names[host])
+        value = None if found is None else found.clock_bound_ms
+        return (f"±{fixed(value, 2)}" if known(value) else "–"), "warn" if _wide(scene, found) else "dim"
+
+    longest = max((cells(scene.clean(name)) for name in index.short), default=0)
+    wide = any(_wide(scene, found) for found in figures.values())
+    columns = [
+        table.Column("host", max(5, min(longest + 2, LONGEST_HOST)), lambda row: of_host(row, name), 100,
+                     right=False, tail=longest >= LONGEST_HOST),
+        table.Column("ranks", max(5, 2 * len(str(max(total, default=0))) + 1),
+                     lambda row: of_host(row, ranks), GROUPED_KEEP["ranks"]),
+        *(_of_worst(scene, rows, column) for column in rank_columns(scene) if column.title != "host"),
+    ]  # fmt: skip
+    if any(found.clock_bound_ms for found in figures.values()):
+        keep = 91 if wide else 34
+        columns.append(table.Column("clock", 7, lambda row: of_host(row, bound), keep))
+    return columns
+
+
+def _of_worst(scene: Scene, rows: TableRows, column: table.Column) -> table.Column:
+    """A column of ranks where a folded host shows its worst rank, and an unfolded one its own state alone."""
+    cell, title = column.cell, column.title
+    figures, index = figures_by_name(scene.frame), host_index(scene.frame.ranks.host)
+
+    def at(row: int) -> Piece:
+        host = host_of(row)
+        if host is None:
+            return cell(row)
+        if title == "state":
+            own = figures.get(index.names[host])
+            if own is not None and (own.state in SILENT_STATES or host not in rows.folded):
+                return host_state_piece(own, column.width)
+        return cell(rows.leads[host]) if host in rows.folded else ("", "text")
+
+    keep = 92 if title == "late" and not scene.by_steps else GROUPED_KEEP.get(title, column.keep)
+    return replace(column, cell=at, keep=keep)
+
+
+def _running(scene: Scene) -> tuple[list[int], list[int]]:
+    """By host: how many of its ranks run, and how many there are."""
+    states, index = scene.frame.ranks.state, host_index(scene.frame.ranks.host)
+    runs = np.fromiter((state not in NOT_RUNNING for state in states), np.bool_, len(states))
+    hosts = len(index.names)
+    running = np.bincount(index.of_rank[runs], minlength=hosts)
+    return running.tolist(), np.bincount(index.of_rank, minlength=hosts).tolist()
+
+
+def _wide(scene: Scene, host: HostFigures | None) -> bool:
+    """Whether the bound of a host's clock is a noticeable part of the step."""
+    bound, step = None if host is None else host.clock_bound_ms, scene.frame.group.step_ms_p50
+    return bound is not None and step is not None and bound > OF_STEP * step
+
+
 def tally(scene: Scene, rows: RankRows) -> str:
-    """How many ranks of how many are shown, and what is lost."""
-    frame, place, order, scroll = scene.frame, scene.place, rows.order, rows.scroll
-    total = len(frame.ranks.state)
-    seen = min(len(order), scroll.page)
-    words = [counted(total, "rank")]
-    if len(order) < total:
-        words = [f"{len(order):,} of {words[0]}"]
-    if 0 < seen < len(order):
-        words[0] = f"{scroll.top + 1:,}–{scroll.top + seen:,} of {words[0]}"
+    """How many ranks, or hosts, of how many are shown, and what is lost."""
+    frame, place = scene.frame, scene.place
+    total, order = len(frame.ranks.state), rows.table.order
+    words = _of_hosts(rows) if rows.table.grouped else _of_ranks(rows, total)
+    if rows.table.grouped:
+        words.append(counted(total, "rank") if len(order) == total else f"{len(order):,} of {total:,} ranks")
     if place.follow:
         words.append(f"following rank {place.rank}")
     if place.filter:
         words.append(f"filter {scene.clean(place.filter)!r}")
-    if frame.run.nodes > 1:
-        words.append(counted(frame.run.nodes, "node"))
+    if frame.run.nodes > 1 and not rows.table.grouped:
+        words.append(counted(frame.run.nodes, "host"))
+    words += host_troubles(scene) if frame.run.nodes > 1 else []
     if scene.clock_free:
         words.append("~ clock-free")
     if frame.lost_records:
         words.append(f"{counted(frame.lost_records, 'record')} lost")
     return " · ".join(words)
+
+
+def _of_ranks(rows: RankRows, total: int) -> list[str]:
+    order, scroll = rows.table.order, rows.scroll
+    seen = min(len(order), scroll.page)
+    text = counted(total, "rank")
+    text = f"{len(order):,} of {text}" if len(order) < total else text
+    return [f"{scroll.top + 1:,}–{scroll.top + seen:,} of {text}" if 0 < seen < len(order) else text]
+
+
+def _of_hosts(rows: RankRows) -> list[str]:
+    """`1–9 of 64 hosts`: those whose rows are on the screen."""
+    hosts = [host_of(row) is not None for row in rows.table.rows]
+    before = sum(hosts[: rows.shown.start])
+    seen = sum(hosts[rows.shown.start : rows.shown.stop])
+    text = counted(len(rows.table.leads), "host")
+    return [f"{before + 1:,}–{before + seen:,} of {text}" if 0 < seen < len(rows.table.leads) else text]
+
+
+def host_troubles(scene: Scene) -> list[str]:
+    """What is the matter with how many hosts: silent, recording by themselves, detail left out."""
+    hosts = scene.frame.hosts
+    words = []
+    for state in SILENT_STATES:
+        count = sum(host.state == state for host in hosts)
+        words += [f"{count:,} {state}"] if count else []
+    local = sum(host.local_recording is not None for host in hosts)
+    words += [f"{local:,} recording locally"] if local else []
+    thinned = sum(host.thinned > 0 for host in hosts)
+    return [*words, f"{thinned:,} thinned"] if thinned else words

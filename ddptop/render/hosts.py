@@ -1,0 +1,253 @@
+"""Ranks by host: names of hosts that fit a column, figures of hosts, and who needs attention first.
+
+A host without figures of its agent (`Frame.hosts`) has those that its ranks report.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.frames.hosts import HostFigures
+from ddptop.protocol.vocabulary import ENDED
+from ddptop.render.line import RED_STATES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from ddptop.frames.frame import Frame
+    from ddptop.protocol.vocabulary import HostState, RankStatus
+    from ddptop.render.context import RenderContext
+
+SHORT_ENOUGH = 12
+"""Cells up to which names of hosts are not shortened further than by their domain."""
+
+_SEPARATORS = re.compile(r"[-_.]")
+
+OF_STEP = 0.02
+"""An excess below this share of the step does not change the order of ranks and hosts."""
+
+SILENT_STATES = ("unreachable", "lost")
+"""States of a host that say more than those of its ranks."""
+
+NOT_RUNNING = ("lost", "failed", "finished", "waiting")
+"""States of a rank whose process does not run, or has not reported yet."""
+
+CALM = 6
+"""The place of a rank that needs no attention, in `attention`."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostIndex:
+    """Which rank is on which host."""
+
+    names: tuple[str, ...]
+    """In order of their lowest rank."""
+    of_rank: NDArray[np.int64]
+    """(ranks,) place in `names`."""
+    short: tuple[str, ...]
+    """The names as they are shown in columns."""
+
+    def ranks(self, host: int) -> list[int]:
+        """The ranks of a host, by its place in `names`."""
+        return [int(rank) for rank in np.flatnonzero(self.of_rank == host)]
+
+
+@lru_cache(maxsize=4)
+def host_index(hosts: tuple[str, ...]) -> HostIndex:
+    """The index of `Ranks.host`, which does not change from frame to frame."""
+    places: dict[str, int] = {}
+    of_rank = np.fromiter((places.setdefault(host, len(places)) for host in hosts), np.int64, len(hosts))
+    names = tuple(places)
+    return HostIndex(names, of_rank, short_names(names))
+
+
+@lru_cache(maxsize=4)
+def short_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names without domain and, where they are long, without the beginning that all of them share.
+
+    `train-llama-worker-7.jobs.svc` as `worker-7`. What is left begins with a letter, differs from host to
+    host, and is cut at a separator only: `ip-10-0-3-17` stays as it is.
+    """
+    plain = without_domain(names)
+    known = [name for name in plain if name]
+    if len(set(known)) < 2 or max(map(len, known)) <= SHORT_ENOUGH:
+        return plain
+    shared = _shared_beginning(known)
+    cuts = [found.end() for found in _SEPARATORS.finditer(shared)]
+    for cut in reversed(cuts):
+        if all(name[cut : cut + 1].isalpha() for name in known):
+            return tuple(name[cut:] for name in plain)
+    return plain
+
+
+def _shared_beginning(names: Sequence[str]) -> str:
+    first, last = min(names), max(names)
+    length = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), None)
+    return first if length is None else first[:length]
+
+
+@lru_cache(maxsize=4)
+def without_domain(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    """`gpu017.cluster.local` as `gpu017`, where the hosts still differ."""
+    short = {host: host.partition(".")[0] for host in set(hosts)}
+    if len(set(short.values())) < len(short) or any(name.isdecimal() for name in short.values()):
+        return hosts  # several of one name, or addresses
+    return tuple(short[host] for host in hosts)
+
+
+def several_hosts(frame: Frame) -> bool:
+    """Whether the run has more than one host, as far as it is known."""
+    return len(frame.hosts) > 1 or len(host_index(frame.ranks.host).names) > 1
+
+
+def rank_host(frame: Frame, rank: int) -> str:
+    """The short name of a rank's host; empty where all ranks are on one host, and where it is not known."""
+    index = host_index(frame.ranks.host)
+    if not several_hosts(frame) or not 0 <= rank < len(index.of_rank):
+        return ""
+    return index.short[int(index.of_rank[rank])]
+
+
+def attention(context: RenderContext) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(ranks,) how soon each rank needs attention, 0 first, and within one place by a size, largest first.
+
+    0: a stall is due to it. 1: failed, lost or stalled. 2: unreachable. 3: a straggler. 4: stale. 5: its
+    excess is more than OF_STEP of the step. The size is the excess in units of OF_STEP of the step, so that
+    ranks which differ by less keep their order.
+    """
+    frame = context.frame
+    total = len(frame.ranks.state)
+    excess = np.nan_to_num(np.asarray(frame.ranks.excess_ms, np.float64), nan=0.0)
+    unit = OF_STEP * (frame.group.step_ms_p50 or 0.0)
+    size = (
+        np.floor(np.maximum(excess, 0.0) / unit).astype(np.int64) if unit > 0 else np.zeros(total, np.int64)
+    )
+    place = np.where(size > 0, 5, CALM)
+    states = frame.ranks.state
+    worse = {**dict.fromkeys(RED_STATES, 1), "unreachable": 2, "stale": 4}
+    if set(states) & worse.keys():
+        of_state = np.fromiter((worse.get(state, CALM) for state in states), np.int64, total)
+        place = np.minimum(place, of_state)
+    for ranks, at in ((context.stragglers, 3), (context.responsible, 0)):
+        for rank in ranks:
+            if rank < total:
+                place[rank] = min(place[rank], at)
+    return place, size
+
+
+def worst_first(context: RenderContext, chosen: Sequence[int]) -> list[int]:
+    """The chosen ranks by `attention`; those that need none stay in their order."""
+    place, size = attention(context)
+    ranks = np.asarray(chosen, np.int64)
+    order = np.lexsort((-size[ranks], place[ranks]))
+    return [int(rank) for rank in ranks[order]]
+
+
+def by_host(frame: Frame, order: Sequence[int]) -> list[tuple[int, list[int]]]:
+    """The ranks of `order` by host: (place of the host in the index, its ranks), both in that order."""
+    index = host_index(frame.ranks.host)
+    groups: dict[int, list[int]] = {}
+    hosts = index.of_rank[np.asarray(order, np.int64)].tolist() if order else []
+    for rank, host in zip(order, hosts, strict=True):
+        groups.setdefault(host, []).append(rank)
+    return list(groups.items())
+
+
+def host_figures(context: RenderContext) -> tuple[HostFigures, ...]:
+    """Of every host, worst first: unreachable and lost hosts, then by the worst of their ranks."""
+    frame = context.frame
+    hosts = frame.hosts or _of_ranks(context)
+    index = host_index(frame.ranks.host)
+    place, size = attention(context)
+    worst: dict[str, tuple[int, int]] = {}
+    order = np.lexsort((-size, place))
+    for rank, host in zip(order.tolist(), index.of_rank[order].tolist(), strict=True):
+        worst.setdefault(index.names[host], (int(place[rank]), -int(size[rank])))
+    calm = (CALM, 0)
+    silent = {"lost": (-2, 0), "unreachable": (-1, 0)}
+    return tuple(sorted(hosts, key=lambda host: silent.get(host.state) or worst.get(host.name, calm)))
+
+
+def figures_by_name(frame: Frame) -> dict[str, HostFigures]:
+    """The figures of the agents, by host; none where there are none."""
+    return {host.name: host for host in frame.hosts}
+
+
+def _of_ranks(context: RenderContext) -> tuple[HostFigures, ...]:
+    """What the ranks tell of their hosts, where no agent has reported."""
+    frame = context.frame
+    ranks, index = frame.ranks, host_index(frame.ranks.host)
+    clocks = {clock.host: clock for clock in frame.clocks}
+    gpus = {gpu.rank: gpu for gpu in frame.gpus}
+    found = []
+    for host, name in enumerate(index.names):
+        own = index.ranks(host)
+        states = {ranks.state[rank] for rank in own}
+        clock = clocks.get(name)
+        busy = [gpus[rank].util_pct for rank in own if rank in gpus]
+        loads = [load for load in busy if load is not None]
+        found.append(
+            HostFigures(
+                name=name,
+                state=_state(states),
+                ranks=len(own),
+                running=sum(ranks.state[rank] not in NOT_RUNNING for rank in own),
+                age_ms=_least(ranks.age_ms[own]),
+                worst_rank=_worst_rank(context, own),
+                excess_ms=_largest(ranks.excess_ms[own]),
+                step_ms=_median(ranks.step_ms[own]),
+                clock_offset_ms=None if clock is None else clock.offset_ms,
+                clock_bound_ms=None if clock is None else clock.bound_ms,
+                clock_drift_ppm=None,
+                clock_age_s=None,
+                round_trip_ms=None,
+                cpu_pct=None,
+                cores=None,
+                memory_used_bytes=None,
+                memory_bytes=None,
+                received_bytes_s=None,
+                sent_bytes_s=None,
+                gpus=sum(rank in gpus for rank in own),
+                gpu_util_pct=float(np.mean(loads)) if loads else None,
+                kept=0,
+                local_recording=None,
+                thinned=0,
+                collector=False,
+            )
+        )
+    return tuple(found)
+
+
+def _state(states: set[RankStatus]) -> HostState:
+    if states == {"unreachable"}:
+        return "unreachable"
+    if states == {"lost"}:
+        return "lost"
+    return "finished" if states and states <= ENDED else "live"
+
+
+def _worst_rank(context: RenderContext, own: list[int]) -> int | None:
+    flagged = [rank for rank in own if rank in context.stragglers]
+    if flagged:
+        return flagged[0]
+    excess = context.frame.ranks.excess_ms[own]
+    return None if np.isnan(excess).all() else own[int(np.nanargmax(excess))]
+
+
+def _least(values: NDArray[np.float64]) -> float:
+    return float("nan") if np.isnan(values).all() else float(np.nanmin(values))
+
+
+def _largest(values: NDArray[np.float64]) -> float | None:
+    return None if np.isnan(values).all() else float(np.nanmax(values))
+
+
+def _median(values: NDArray[np.float64]) -> float | None:
+    return None if np.isnan(values).all() else float(np.nanmedian(values))

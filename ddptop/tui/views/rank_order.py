@@ -1,0 +1,153 @@
+"""Which rows the table of ranks has: ranks that pass the filter, sorted, and grouped by host where many."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.render.hosts import CALM, attention, by_host, host_index, worst_first
+from ddptop.render.line import PROBLEM_STATES, RED_STATES
+from ddptop.render.phases import PARTS, SHORT
+from ddptop.tui import match
+from ddptop.tui.host_folds import TableRows, host_row
+
+if TYPE_CHECKING:
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import Ranks
+    from ddptop.tui.scene import Scene
+
+SORTS: dict[str, tuple[str, bool]] = {
+    "step": ("step", False),
+    "loss": ("loss", True),
+    "ms/step": ("step_ms", True),
+    "excess": ("excess_ms", True),
+    "own": ("own_ms", True),
+    "late": ("lateness_ms", True),
+    "last%": ("last_pct", True),
+    **{SHORT.get(part.name, part.name): (part.name, True) for part in PARTS},
+    "mem": ("rss_bytes", True),
+    "cpu%": ("cpu_pct", True),
+    "lost": ("lost_records", True),
+    "score": ("relative_score", False),
+}
+"""Sortable columns of numbers: field of `Ranks` or part of the step, and whether the largest comes first."""
+
+COLUMNS = ("rank", "host", "dev", "state", *SORTS)
+"""Everything that the table can be sorted by."""
+
+FEW_RANKS = 8
+"""Ranks that are not grouped by themselves: they are quickly paged through."""
+
+_RANK_OF_STATE = {state: at for at, state in enumerate((*PROBLEM_STATES, "waiting", "live", "finished"))}
+
+
+def table_rows(scene: Scene, room: int) -> TableRows:
+    """The rows, for `room` lines of them. Ranks of several hosts are grouped where they do not fit."""
+    chosen = _chosen(scene)
+    if not is_grouped(scene, chosen, room):
+        order = tuple(_ordered(scene, chosen, room))
+        return TableRows(order, order)
+    default = scene.place.sort == "rank" and not scene.place.inverted
+    groups = by_host(scene.frame, worst_first(scene, chosen) if default else _sorted(scene, chosen))
+    names = host_index(scene.frame.ranks.host).names
+    leads = {host: ranks[0] for host, ranks in groups}
+    folded = _folded(scene, groups, room)
+    rows: list[int] = []
+    for host, ranks in groups:
+        rows.append(host_row(host))
+        rows += () if host in folded else ranks
+    order = tuple(rank for _, ranks in groups for rank in ranks)
+    return TableRows(tuple(rows), order, leads, {host: names[host] for host in leads}, folded)
+
+
+def is_grouped(scene: Scene, chosen: list[int], room: int) -> bool:
+    """Whether the chosen ranks are shown by host: a key has chosen so, or they are more than `room`."""
+    grouped = scene.place.folds.grouped
+    if grouped is False or (grouped is None and len(chosen) <= max(room, FEW_RANKS)):
+        return False
+    index = host_index(scene.frame.ranks.host)
+    return len(index.names) > 1 and len(np.unique(index.of_rank[chosen])) > 1
+
+
+def _folded(scene: Scene, groups: list[tuple[int, list[int]]], room: int) -> frozenset[int]:
+    """Hosts whose ranks are not shown."""
+    folds, names = scene.place.folds, host_index(scene.frame.ranks.host).names
+    hosts = [host for host, _ in groups]
+    folded = {host for host in hosts if folds.changed.get(names[host], folds.all_folded is not False)}
+    if folds.all_folded is None:
+        place, _ = attention(scene)
+        left = room - len(groups) - sum(len(ranks) for host, ranks in groups if host not in folded)
+        for host, ranks in groups:
+            in_trouble = bool((place[ranks] < CALM).any())
+            if host in folded and names[host] not in folds.changed and in_trouble and len(ranks) <= left:
+                folded.remove(host)
+                left -= len(ranks)
+    return frozenset(folded)
+
+
+def ordered(scene: Scene, room: int) -> list[int]:
+    """Ranks that pass the filter, sorted. Where not all fit into `room`, those in trouble come first."""
+    return list(table_rows(scene, room).order)
+
+
+def _chosen(scene: Scene) -> list[int]:
+    """Ranks that pass the filter, and the one that is followed."""
+    frame, place = scene.frame, scene.place
+    chosen = passing(frame.ranks, place.filter)
+    if place.follow and place.rank not in chosen and place.rank < len(frame.ranks.state):
+        chosen = sorted([*chosen, place.rank])
+    return chosen
+
+
+def _ordered(scene: Scene, chosen: list[int], room: int) -> list[int]:
+    if scene.place.sort == "rank" and not scene.place.inverted:
+        return chosen if len(chosen) <= room else _trouble_first(scene, chosen)
+    return _sorted(scene, chosen)
+
+
+def _sorted(scene: Scene, chosen: list[int]) -> list[int]:
+    """By the chosen column. What is not known comes last, whichever way round the rest is."""
+    ranks, place = scene.frame.ranks, scene.place
+    if place.sort in SORTS:
+        name, falling = SORTS[place.sort]
+        parts = [part.name for part in PARTS]
+        column: Column = scene.breakdown.column(name) if name in parts else getattr(ranks, name)
+        keys = -column if falling != place.inverted else column
+        return [chosen[at] for at in np.argsort(keys[chosen], kind="stable").tolist()]
+    if place.sort == "state":
+        chosen.sort(key=lambda rank: _RANK_OF_STATE.get(ranks.state[rank], 0), reverse=place.inverted)
+    elif place.sort in ("host", "dev"):
+        texts = ranks.host if place.sort == "host" else ranks.device
+        chosen.sort(key=texts.__getitem__, reverse=place.inverted)
+    elif place.inverted:
+        chosen.reverse()
+    return chosen
+
+
+def _trouble_first(scene: Scene, chosen: list[int]) -> list[int]:
+    states, stragglers = scene.frame.ranks.state, {*scene.stragglers, *scene.responsible}
+    front = [rank for rank in chosen if states[rank] in PROBLEM_STATES or rank in stragglers]
+    lifted = set(front)
+    front.sort(
+        key=lambda rank: (
+            rank not in scene.responsible,
+            states[rank] not in RED_STATES,
+            rank not in stragglers,
+        )
+    )
+    return front + [rank for rank in chosen if rank not in lifted]
+
+
+def passing(ranks: Ranks, typed: str) -> list[int]:
+    """Ranks that a filter lets pass: numbers and spans are ranks, words are host, device, state or phase."""
+    if not match.conditions(typed):
+        return list(range(len(ranks.state)))
+    return match.matching(typed, _texts(ranks.host, ranks.device, ranks.state, ranks.phase), number=int)
+
+
+@lru_cache(maxsize=2)
+def _texts(*columns: tuple[str, ...]) -> list[str]:
+    """What is known of every rank in words; a frame is painted many times while a filter is typed."""
+    return [" ".join(words).lower() for words in zip(*columns, strict=True)]

@@ -1,13 +1,15 @@
-"""`python -m ddptop.cli.agent FOLDER RUN_ID PID:START`: the collector of a run without a launcher.
+"""`python -m ddptop.cli.agent FOLDER RUN_ID PID:START [--several-hosts]`: serves a run without a launcher.
 
 Started by a rank (`ddptop.training.join_run`) or by one of several launchers
 (`ddptop.cli.watched_run`), it reads the same settings from the environment as `ddptop-run`, and ends when
-the run's processes are gone.
+the run's processes are gone. It is the collector; where the run has several hosts it is this host's agent,
+until the file `role` makes it the collector (`host.collector_address`): then it executes this command anew.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -17,6 +19,7 @@ from pathlib import Path
 from ddptop.cli.errors import note
 from ddptop.cli.launch_options import LaunchOptions, add_options, run_name
 from ddptop.cli.watched_run import collector_arguments, recording_path
+from ddptop.host.collector_address import read_role
 from ddptop.host.collector_start import write_summary
 from ddptop.host.folders import RunDirectoryError
 from ddptop.host.runs import read_command, read_run_file
@@ -24,7 +27,8 @@ from ddptop.host.runs import read_command, read_run_file
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve the run; the exit code is the collector's."""
-    folder, run_id, launcher = sys.argv[1:] if argv is None else argv
+    words = list(sys.argv[1:] if argv is None else argv)
+    folder, run_id, launcher, *several = words
     parser = argparse.ArgumentParser(prog="ddptop")
     add_options(parser)
     options = LaunchOptions.of(parser.parse_args([]))
@@ -34,9 +38,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         note(f"cannot record: {error}")
         return 1
     os.chdir("/")  # so that no folder of the training is kept in use
+    arguments += ["--alone", launcher]
+    serve = read_role(Path(folder)) if several else ""
+    if several and not serve:
+        relay = importlib.import_module("ddptop.agent.__main__").main
+        return int(relay(arguments, _report, collector=[sys.executable, "-m", "ddptop.cli.agent", *words]))
     from ddptop.collector.__main__ import main as collect
 
-    return collect([*arguments, "--alone", launcher], _report)
+    return collect([*arguments, *(["--serve", serve] if serve else [])], _report)
 
 
 def _arguments(options: LaunchOptions, folder: Path, run_id: str) -> list[str]:

@@ -89,6 +89,8 @@ class LaunchOptions:
             "DDPTOP_NAME": name,
             "DDPTOP_RECORD": record,
             "DDPTOP_RECORD_LIMIT": str(self.record_limit),
+            "DDPTOP_BUDGET": str(self.budget),
+            "DDPTOP_DETAIL": self.detail,
             "DDPTOP_STALL": str(self.stall),
             "DDPTOP_ARGV": "on" if self.argv else "off",
             "DDPTOP_HOSTS": self.hosts,

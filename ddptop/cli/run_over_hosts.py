@@ -23,11 +23,11 @@ from ddptop.cli.watched_run import (
     how_to_watch,
     prepare_ranks,
     recording_path,
+    where_recorded,
 )
 from ddptop.collector.supervisor import CollectorSupervisor
 from ddptop.host import collector_start
-from ddptop.host.address_exchange import AddressExchange, Job, Store
-from ddptop.host.addresses import is_own, source_address
+from ddptop.host.address_exchange import AddressExchange, Job, Store, serve_argument
 from ddptop.host.collector_address import CollectorAddress
 from ddptop.host.folders import RunDirectoryError
 from ddptop.host.processes import need_threads
@@ -124,8 +124,7 @@ class RunOverHosts:
         record = recording_path(options, name)
         arguments = collector_arguments(options, name, self._run_id, self._directory, record)
         if collects:
-            own = job.address if is_own(job.address) else source_address(job.address)
-            arguments += ["--serve", f"[{own}]:{options.port}" if ":" in own else f"{own}:{options.port}"]
+            arguments += ["--serve", serve_argument(job, options.port)]
         supervisor = CollectorSupervisor(
             arguments,
             self._directory / "collector.log",
@@ -149,9 +148,7 @@ class RunOverHosts:
         self._collector = address
         self._late.cancel()
         if first:
-            note(
-                f"run {address.name}: recorded on {address.host}; {how_to_watch(address.name, address.host)}"
-            )
+            note(f"run {address.name}: {where_recorded(address)}")
 
     def _note_unreached(self) -> None:
         note(f"run {self._name}: no collector was found on the other hosts; this host is recorded by itself")

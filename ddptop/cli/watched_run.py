@@ -12,7 +12,9 @@ import contextlib
 import getpass
 import os
 import secrets
+import socket
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from ddptop.cli.errors import note
 from ddptop.cli.launch_options import LaunchOptions, prepend_path
 from ddptop.collector.supervisor import FINISH_S, CollectorSupervisor, Summary, summary_in
 from ddptop.host import collector_start, processes
+from ddptop.host.collector_address import CollectorAddress, read_address, read_role
 from ddptop.host.folders import RunDirectoryError, state_directory
 from ddptop.host.processes import need_threads, process_start
 from ddptop.host.runs import create_run_directory, read_run_file, remove_run_directory, write_command
@@ -88,6 +91,7 @@ def prepare_ranks(options: LaunchOptions, directory: Path, run_id: str) -> None:
     os.environ["DDPTOP_BUDGET"] = str(options.budget)
     os.environ["DDPTOP_DETAIL"] = options.detail
     os.environ["DDPTOP_ARGV"] = "on" if options.argv else "off"
+    os.environ["DDPTOP_PORT"] = str(options.port)
     os.environ["PYTHONPATH"] = prepend_path("PYTHONPATH", str(INJECT))
 
 
@@ -102,6 +106,11 @@ def how_to_watch(name: str, host: str | None = None, *, here: bool = True) -> st
     if target:
         commands.append(f"{'from elsewhere' if here else 'watch it'} with `ddptop --connect {target}`")
     return ", ".join(commands)
+
+
+def where_recorded(address: CollectorAddress) -> str:
+    """For the hosts that the collector is not on."""
+    return f"recorded on {address.host}, {how_to_watch(address.name, address.host, here=False)}"
 
 
 def _user() -> str:
@@ -173,13 +182,48 @@ def shared_run_id(environment: Mapping[str, str] = os.environ) -> str | None:
     return collector_start.run_id_of("tasks", job, parent, process_start(parent))
 
 
+def spans_hosts(options: LaunchOptions, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether launchers on other hosts share the run, by what Slurm says of the job step."""
+    nodes = environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES") or "1"
+    return options.hosts == "auto" and nodes != "1"
+
+
+class Announcement:
+    """The line that says how to watch a run over several hosts, once it is known where it is recorded."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self._name = name
+        self._folder = folder
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._wait, name="ddptop-announcement", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """There is no more to wait for."""
+        self._ending.set()
+        self._thread.join(1.0)
+
+    def _wait(self) -> None:
+        while not self._ending.wait(0.2):
+            if read_role(self._folder):
+                note(f"run {self._name}: {how_to_watch(self._name, socket.gethostname())}")
+                return
+            address = read_address(self._folder)
+            if address is not None:
+                note(f"run {address.name}: {where_recorded(address)}")
+                return
+
+
 class SharedRun:
     """This launcher's part in a run of several launchers."""
 
-    def __init__(self, folder: Path, member: int | None, agent: int) -> None:
+    def __init__(
+        self, folder: Path, member: int | None, agent: int, announcement: Announcement | None
+    ) -> None:
         self._folder = folder
         self._member = member
         self._agent = agent
+        self._announcement = announcement
 
     @classmethod
     def begin(cls, run_id: str, options: LaunchOptions, name: str, script: Sequence[str]) -> SharedRun:
@@ -192,19 +236,26 @@ class SharedRun:
             agent = collector_start.open_agent_lock(folder)
             undo.callback(os.close, agent)
             write_command(folder, script, arguments=options.argv)
+            several = spans_hosts(options)
             command = [sys.executable, "-m", "ddptop.cli.agent", str(folder), run_id, "0:0"]
+            command += ["--several-hosts"] if several else []
             begun = collector_start.start(
                 folder, command, processes.environment() | options.as_environment(name)
             )
             prepare_ranks(options, folder, run_id)
             os.environ["DDPTOP_AGENT"] = "0:0"  # the ranks keep the collector running
+            if several:
+                os.environ["DDPTOP_EXCHANGE"] = "1"  # and bring its address to the other hosts
+            announcement = Announcement(name, folder) if begun and several else None
             undo.pop_all()
-        if begun:
+        if begun and not several:
             note(f"run {name}: {how_to_watch(name)}")
-        return cls(folder, member, agent)
+        return cls(folder, member, agent, announcement)
 
     def end(self, exit_code: int) -> None:
         """Leave the run; the last one waits for the collector's summary and prints it."""
+        if self._announcement is not None:
+            self._announcement.end()
         if self._member is None:
             return
         run = read_run_file(self._folder)

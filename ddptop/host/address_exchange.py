@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ddptop.host.addresses import is_own
+from ddptop.host.addresses import is_own, source_address
 from ddptop.host.collector_address import CollectorAddress, read_address, write_address
 from ddptop.host.folders import RunDirectoryError
 
@@ -65,6 +65,12 @@ class Job:
     port: int
     first: bool
     """Whether rank 0 is on this host."""
+
+
+def serve_argument(job: Job, port: int) -> str:
+    """HOST:PORT for the `--serve` of a collector on this host, by a name that other hosts know."""
+    host = job.address if is_own(job.address) else source_address(job.address)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class AddressExchange:

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 
 def enabled() -> bool:
-    """Whether this process belongs to a run that is recorded."""
-    return os.environ.get("DDPTOP") != "0" and bool(os.environ.get("DDPTOP_RUN_DIR"))
+    """Whether this process belongs to a run that is recorded, or has the variables of `ddptop env`."""
+    switch = os.environ.get("DDPTOP")
+    return switch != "0" and (switch == "1" or bool(os.environ.get("DDPTOP_RUN_DIR")))
 
 
 def attach_when_imported() -> None:
@@ -66,7 +67,10 @@ def session_at(device: Any) -> Session | None:
         return None
     try:
         if _session is None:
+            from ddptop.training.join_run import join_by_store
             from ddptop.training.session import Session
+
+            join_by_store()
 
             _session = Session(device)
         _session.ensure_started()

@@ -1,25 +1,39 @@
 """Ranks of a script that was started without `ddptop-run`: the first one of the host starts the collector.
 
-`ddptop.setup` calls `join_run`. Training does not notice: no output, no child process, a few milliseconds
-once. Where no collector can be started the script is a plain DDP script.
+`ddptop.setup` calls `join_run`; with the variables of `ddptop env` the first DDP model calls `join_by_store`.
+Training does not notice: no output, no child process, a few milliseconds once. Where no collector can be
+started the script is a plain DDP script.
+
+Of a job with several hosts, each host begins with an agent. One rank of a host (`RankExchange`) takes part in
+deciding which of them becomes the collector, and brings its address here, through the job's store.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import secrets
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ddptop.host import collector_start, processes
+from ddptop.host.address_exchange import AddressExchange, Job, Store, serve_argument
+from ddptop.host.addresses import stays_here
+from ddptop.host.collector_address import read_role, write_role
+from ddptop.host.folders import open_regular
 from ddptop.host.processes import need_threads, process_start
 from ddptop.host.runs import ensure_run_directory, read_command, write_command
 from ddptop.training.guard import guard
+from ddptop.training.torch_compat.job_store import JobStore, address_of_default_store
 
 RESTARTED_BY = "DDPTOP_AGENT"
 """Environment variable, set where the ranks themselves keep a collector running: pid and start of the process
 that may restart the ranks (torchrun), or zeros."""
+
+EXCHANGED = "DDPTOP_EXCHANGE"
+"""Environment variable, `1` where the run has several hosts, and ranks bring them the collector's address."""
 
 CHECK_S = 5.0
 """After this long without an ack, a rank checks whether the collector has exited; at most this often."""
@@ -28,7 +42,7 @@ MAX_STARTS = 20
 """A collector that exits more often than this would do so again."""
 
 
-def join_run(number: str, listen_for_models: Callable[[], None]) -> None:
+def join_run(number: str, listen_for_models: Callable[[], None], *, several_hosts: bool = False) -> None:
     """Have this process recorded: in the run of its launcher, or in one of the script's own.
 
     `number` is the same on all ranks of the group, and of no other group. `listen_for_models` makes
@@ -39,15 +53,46 @@ def join_run(number: str, listen_for_models: Callable[[], None]) -> None:
     try:
         processes.fill_standard_streams()
         if not os.environ.get("DDPTOP_RUN_DIR"):
-            need_threads()
-            _variables.update(_variables or _run_of(number))
-            os.environ.update(_variables)
-            collector_keeper.ensure_collector()
+            _join(number, several_hosts)
         elif os.environ.get(RESTARTED_BY):
             collector_keeper.ensure_collector()
         listen_for_models()
     except Exception as error:  # noqa: BLE001 - the training boundary
         guard.caught(error)
+
+
+def join_by_store() -> None:
+    """The same for a process with the variables of `ddptop env`, whose process group exists.
+
+    Its ranks agree on the run's number through the store of the group: one request of each. Raises OSError or
+    RuntimeError where that cannot be reached.
+    """
+    if os.environ.get("DDPTOP_RUN_DIR"):
+        return
+    address, number = address_of_default_store(), secrets.token_hex(8)
+    if address is not None:
+        store = JobStore(*address)
+        try:
+            number = store.agree("ddptop/number", number)
+        finally:
+            store.close()
+    _join(number, address is not None and spans_hosts(address[0]))
+
+
+def spans_hosts(store: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a job may have ranks on other hosts, by its store's address and its launcher's variables."""
+    ranks, here = environment.get("WORLD_SIZE"), environment.get("LOCAL_WORLD_SIZE")
+    nodes = environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES")
+    return not (stays_here(store) or (here and ranks == here) or nodes == "1" or ranks == "1")
+
+
+def _join(number: str, several_hosts: bool) -> None:
+    need_threads()
+    _variables.update(_variables or _run_of(number))
+    if several_hosts and os.environ.get("DDPTOP_HOSTS") != "off":
+        _variables[EXCHANGED] = "1"
+    os.environ.update(_variables)
+    collector_keeper.ensure_collector()
 
 
 def leave_run() -> None:
@@ -126,4 +171,69 @@ collector_keeper = CollectorKeeper()
 
 def _command(folder: Path) -> Sequence[str]:
     arguments = ["-m", "ddptop.cli.agent", str(folder), os.environ["DDPTOP_RUN_ID"], os.environ[RESTARTED_BY]]
-    return [sys.executable, *arguments]
+    several = ["--several-hosts"] if os.environ.get(EXCHANGED) == "1" else []
+    return [sys.executable, *arguments, *several]
+
+
+class RankExchange:
+    """This process's part in the exchange of addresses: that of its host, if no other rank has it."""
+
+    def __init__(self) -> None:
+        self._exchange: AddressExchange | None = None
+        self._lock: int | None = None
+
+    def begin(self) -> None:
+        """Begin it where the run has several hosts; the default process group exists. Never raises."""
+        if os.environ.get(EXCHANGED) != "1" or self._exchange is not None:
+            return
+        try:
+            address = address_of_default_store()
+            folder = Path(os.environ["DDPTOP_RUN_DIR"])
+            if address is None or not self._take_lock(folder):
+                return
+            role = read_role(folder)
+            self._exchange = AddressExchange(
+                folder,
+                _connect,
+                lambda job, collects: _write_role(folder, job, collects),
+                collects=None if role is None else bool(role),
+            )
+            self._exchange.meet(Job("ranks", *address, first=os.environ.get("RANK") == "0"))
+        except Exception as error:  # noqa: BLE001 - the training boundary
+            guard.caught(error)
+
+    def end(self) -> None:
+        """End it; another rank of the host may go on with it. Waits half a second at most."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.end()
+        self._release()
+
+    def _take_lock(self, folder: Path) -> bool:
+        lock = open_regular(folder / "exchange", os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return False
+        self._lock = lock
+        os.register_at_fork(after_in_child=self._release)
+        return True
+
+    def _release(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
+
+
+def _connect(job: Job) -> Store:
+    return JobStore(job.address, job.port)
+
+
+def _write_role(folder: Path, job: Job, collects: bool) -> None:
+    port = os.environ.get("DDPTOP_PORT", "")
+    write_role(folder, serve_argument(job, int(port) if port.isdecimal() else 0) if collects else "")
+
+
+rank_exchange = RankExchange()
+"""Of this process."""

@@ -26,6 +26,7 @@ from ddptop.training.budget import Budget
 from ddptop.training.device.timing import DeviceTiming, device_card
 from ddptop.training.exit import CrashFile, exit_reason
 from ddptop.training.guard import guard
+from ddptop.training.join_run import rank_exchange
 from ddptop.training.packing import Identity
 from ddptop.training.publisher import LoggedScalars, Publisher
 from ddptop.training.recorder import Recorder, now
@@ -93,6 +94,7 @@ class Session:
         publisher = Publisher(self, identity, budget, sequence=default_sequence)
         publisher.start()  # raises where no thread can be started
         self._publisher = publisher
+        rank_exchange.begin()
         warnings.collected.report_to(self._send_warning)
         path = crash_file(Path(os.environ["DDPTOP_RUN_DIR"]), identity.session)
         self._crash_file = CrashFile.open(path, self._crash_file)
@@ -260,6 +262,7 @@ class Session:
             self.recorder.finish()
             self.last_gradients.remove()
             publisher.close(self._drain_s, exit_reason())
+            rank_exchange.end()
             if self.device is not None:
                 self.device.abandon(self.recorder)
             if self._crash_file is not None:

@@ -6,6 +6,7 @@ from ddptop.cli.commands.base import Command
 from ddptop.cli.commands.completion import Completion
 from ddptop.cli.commands.config import Config
 from ddptop.cli.commands.demo import Demo
+from ddptop.cli.commands.env import Env
 from ddptop.cli.commands.look import Look
 from ddptop.cli.commands.recordings import Ls, Prune, Rm
 from ddptop.cli.commands.replay import Replay
@@ -13,7 +14,7 @@ from ddptop.cli.commands.report import Report
 
 __all__ = ["COMMANDS", "LOOK", "Command"]
 
-_OTHERS = (Ls(), Replay(), Report(), Demo(), Rm(), Prune(), Config())
+_OTHERS = (Ls(), Replay(), Report(), Demo(), Rm(), Prune(), Env(), Config())
 
 COMMANDS: tuple[Command, ...] = (*_OTHERS, Completion(_OTHERS))
 """In the order in which `ddptop --help` lists them."""

@@ -110,7 +110,7 @@ def setup(
     _begin_group(chosen, dist.PrefixStore(number, store), placement, target, timeout)
     exit.wait_for_gloo_at_exit()
     teardown.end_at_exit()
-    join_run.join_run(number, attach.attach_when_imported)
+    join_run.join_run(number, attach.attach_when_imported, several_hosts=len(addresses) > 1)
     return Group(
         placement.rank,
         placement.world_size,

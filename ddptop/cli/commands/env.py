@@ -1,0 +1,59 @@
+"""`ddptop env`: the variables that make the DDP processes of a job report, whatever starts them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+
+from ddptop.cli.commands.base import Command
+from ddptop.cli.errors import CliError, Exit
+
+
+class Env(Command):
+    """Prints variables for an engine that starts the processes itself."""
+
+    name = "env"
+    summary = (
+        "Print the variables that make a job's DDP processes report, for a Ray runtime_env, a pod template or "
+        "any launcher. ddptop must be installed at the same path on every host."
+    )
+    examples = (
+        "env $(ddptop env --name llama) python train.py",
+        'ray job submit --runtime-env-json "{\\"env_vars\\": $(ddptop env --json)}" -- python train.py',
+    )
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """`--name` and `--json`."""
+        parser.add_argument("--name", help="how `ddptop NAME` finds the run")
+        parser.add_argument("--json", action="store_true", help="print them as a JSON object")
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Print one variable a line, quoted for a shell where it has to be."""
+        from ddptop.cli.launch_options import UsageError
+
+        try:
+            variables = _variables(options.name)
+        except UsageError as mistake:
+            raise CliError(str(mistake).removeprefix("--ddptop-"), Exit.USAGE) from None
+        if options.json:
+            print(json.dumps(variables))
+        else:
+            print("\n".join(f"{name}={shlex.quote(value)}" for name, value in variables.items()))
+        return Exit.DONE
+
+
+def _variables(run: str | None) -> dict[str, str]:
+    """With the settings that this command's environment has for `ddptop-run`. Raises UsageError."""
+    from ddptop.cli.launch_options import LaunchOptions, add_options, prepend_path
+    from ddptop.cli.watched_run import INJECT
+
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    options = LaunchOptions.of(parser.parse_args([] if run is None else ["--ddptop-name", run]))
+    settings = options.as_environment(options.name or "")
+    given = {name: value for name, value in settings.items() if name in os.environ}
+    if options.name:
+        given["DDPTOP_NAME"] = options.name
+    return {"DDPTOP": "1", "PYTHONPATH": prepend_path("PYTHONPATH", str(INJECT)), **given}

@@ -1,6 +1,6 @@
 """Training for the tests of several hosts: a small model, gloo, the same weights whatever starts it.
 
-Options come as NAME=VALUE. `steps`: how many, or 0: until the file `enough` is in the working folder of rank 0.
+Options come as NAME=VALUE. `steps`: how many, or 0: until a rank has the file `enough` in its working folder.
 `slow` and `slow_ms`: a rank that takes longer, in `place`. `setup`: ddptop's own API instead of torch's.
 `weights`: where rank 0 writes them, as text. `pause_ms`: length of a step.
 """

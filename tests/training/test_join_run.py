@@ -102,7 +102,8 @@ def test_launchers_started_once_per_rank_share_one_collector(tmp_path: Path) -> 
         out, err = job.communicate(timeout=120)
     assert job.returncode == 0, err
     told = [line for line in err.splitlines() if line.startswith("ddptop: ")]
-    assert told[0] == "ddptop: run shared: watch it with `ddptop shared`"
+    from_elsewhere = f"from elsewhere with `ddptop --connect slurm:{os.getpid()}`"
+    assert told[0] == f"ddptop: run shared: watch it with `ddptop shared`, {from_elsewhere}"
     assert re.fullmatch(rf"ddptop: run shared: {int(out)} steps, recorded in .*/shared.ddptop", told[1])
     assert len(told) == 2
     until(lambda: not psutil.pid_exists(only.pid), "the collector's end")

@@ -16,8 +16,8 @@ class Env(Command):
 
     name = "env"
     summary = (
-        "Print the variables that make a job's DDP processes report, for a Ray runtime_env, a pod template or "
-        "any launcher. ddptop must be installed at the same path on every host."
+        "Print the variables that make a job's DDP processes report, for a Ray runtime_env, a pod template, "
+        "or any launcher. ddptop must be installed at the same path on every host."
     )
     examples = (
         "env $(ddptop env --name llama) python train.py",

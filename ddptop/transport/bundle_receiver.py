@@ -104,6 +104,7 @@ class BundleReceiver:
         self._hosts: set[str] = set()
         self._to_echo: set[bytes] = set()
         self._echo_due_ns = 0
+        self._to_ask: set[bytes] = set()
         self._unknown: dict[bytes, set[int]] = {}
         self.detail_every = 1
         """Announced in every reply: the group's largest sampling interval."""
@@ -179,14 +180,16 @@ class BundleReceiver:
         routes = acks.keys() | nacks.keys()
         if safe or now_ns >= self._echo_due_ns:
             routes |= self._to_echo
-        for route in routes | {route for route in self._agents if self._agents[route].asks}:
+        asks, self._to_ask = self._to_ask, set()
+        for route in routes | asks:
             self._reply(route, acks.get(route, ()), nacks.get(route, ()))
 
     def ask(self, session: int, number: int) -> None:
         """Ask the rank behind a session for EVIDENCE, with the next `acknowledge`; may get lost."""
-        agent = self.agent_of(session)
-        if agent is not None:
-            agent.asks.append((session, number))
+        known = self._sessions.known.get(session)
+        if known is not None and known.route in self._agents:
+            self._agents[known.route].asks.append((session, number))
+            self._to_ask.add(known.route)
 
     def close(self) -> None:
         """Close the socket; the context is the caller's."""

@@ -48,6 +48,10 @@ RESEND_NS = 5 * NS
 """All is sent again when no ack got further for this long. TCP loses nothing on a connection; this is for a
 reply that the collector could not send."""
 
+RENEW_NS = 10 * NS
+"""After this without a connection the socket is made anew: libzmq does not try again where a key was refused,
+or where something else than ZeroMQ answered."""
+
 REWIND_NS = NS
 """Least time between two rewinds of one session: a burst of nacks about one hole answers one resend."""
 
@@ -100,7 +104,13 @@ class BundleSender:
         self._numbered = 0
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: ConnectionMonitor | None = None
+        self._target: tuple[str, str, KeyPair] | None = None
+        self._renew_ns = 0
         self._connections = 0
+        self._is_new = False
+        """The collector has not answered yet on this connection."""
+        self._nacked: set[int] = set()
+        """Sessions (or INTRODUCE) that are to be rewound."""
         self._usage: bytes | None = None
         self._urgent = False
         self._due_ns = 0
@@ -145,7 +155,8 @@ class BundleSender:
 
     @property
     def socket(self) -> zmq.Socket[bytes] | None:
-        """To be polled for replies; None before `connect`, and another one after each."""
+        """To be polled for replies; None before `connect`. It is another one after each `connect`, and after
+        ten seconds without a connection."""
         return self._socket
 
     def connect(self, endpoint: str, server_key: str, keys: KeyPair) -> None:
@@ -154,6 +165,8 @@ class BundleSender:
         Raises zmq.ZMQError, ValueError for an address or key that is none.
         """
         self._disconnect()
+        self._target = (endpoint, server_key, keys)
+        self._renew_ns = time.monotonic_ns() + RENEW_NS
         self._socket = connect(
             self._context,
             endpoint,
@@ -161,7 +174,7 @@ class BundleSender:
             receive_high=RECEIVE_HIGH,
             max_bytes=MAX_REPLY_BYTES,
             heartbeat=True,
-            prepare=lambda socket: self._prepare(socket, server_key, keys),
+            prepare=self._prepare,
         )
 
     def relay(self, received: Received, body: bytes) -> None:
@@ -212,26 +225,36 @@ class BundleSender:
         answers = Answers()
         if self._socket is None or self._monitor is None:
             return answers
-        while (data := self._receive()) is not None:
-            self._note(data, answers)
         self._monitor.read()
         now_ns = time.monotonic_ns() if now_ns is None else now_ns
         if self._monitor.connections != self._connections:
             self._connections = self._monitor.connections
+            self._is_new = True
             self._rewind_all(now_ns)
+        while (data := self._receive()) is not None:
+            self._note(data, answers)
+        if self._nacked:
+            self._rewind_nacked(now_ns)
         if not self._unacked.in_flight_bytes:
             self._advanced_ns = now_ns
         elif now_ns - self._advanced_ns > RESEND_NS:
             self._rewind_all(now_ns)
         if self._monitor.connected:
+            self._renew_ns = now_ns + RENEW_NS
             self._send_due(now_ns)
+        elif now_ns > self._renew_ns and self._target is not None:
+            reason = self._monitor.trouble
+            self.connect(*self._target)
+            self._monitor.trouble = reason
         return answers
 
     def close(self) -> None:
         """Close the socket; the context is the caller's."""
         self._disconnect()
 
-    def _prepare(self, socket: zmq.Socket[bytes], server_key: str, keys: KeyPair) -> None:
+    def _prepare(self, socket: zmq.Socket[bytes]) -> None:
+        assert self._target is not None
+        _, server_key, keys = self._target
         make_client(socket, server_key, keys)
         self._monitor = ConnectionMonitor(socket)
         self._connections = 0
@@ -256,7 +279,8 @@ class BundleSender:
             reply = unpack_reply(data)
         except ProtocolError:
             return
-        restarted = self.epoch is not None and reply.epoch != self.epoch
+        restarted = not self._is_new and reply.epoch != self.epoch
+        self._is_new = False
         self.epoch, self.detail_every, self.thin = reply.epoch, reply.detail_every, reply.thin
         self.replied_ns = back_ns
         if reply.t0_ns:
@@ -268,19 +292,25 @@ class BundleSender:
         answers.asked += reply.asks
         if restarted:
             self._rewind_all(back_ns)
-        elif INTRODUCE in reply.nacks:
-            if back_ns - self._unacked.sessions[self._own].rewound_ns > REWIND_NS:
-                self._rewind_all(back_ns)
-        else:
-            for name in reply.nacks:
-                session = self._unacked.sessions.get(name)
-                if session is not None and back_ns - session.rewound_ns > REWIND_NS:
-                    self._unacked.rewind(name, back_ns)
-                    self._urgent = True
+        self._nacked.update(reply.nacks)
+
+    def _rewind_nacked(self, now_ns: int) -> None:
+        """Send again what is missing. Many nacks about one hole are on their way at a time."""
+        for name in [*self._nacked]:
+            session = self._unacked.sessions.get(self._own if name == INTRODUCE else name)
+            if session is not None and now_ns - session.rewound_ns < REWIND_NS:
+                continue
+            self._nacked.discard(name)
+            if name == INTRODUCE:
+                self._rewind_all(now_ns)
+            elif session is not None:
+                self._unacked.rewind(name, now_ns)
+                self._urgent = True
 
     def _rewind_all(self, now_ns: int) -> None:
         for name in self._unacked.sessions:
             self._unacked.rewind(name, now_ns)
+        self._nacked.clear()
         self._advanced_ns = now_ns
         self._urgent = True
 

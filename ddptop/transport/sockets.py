@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,9 @@ BACKLOG = 1024
 HEARTBEAT_MS = (2000, 6000)
 """Interval and timeout: a forked DataLoader worker can keep a dead rank's connection open, a heartbeat
 cannot be faked by it."""
+
+_IPV4 = re.compile(r"tcp://[0-9.]+:")
+"""Such an address needs no IPv6 of the system."""
 
 MAX_SOCKETS = 65_536
 """ZeroMQ's default of 1023 counts connections too."""
@@ -90,7 +94,7 @@ def connect(
     socket.set(zmq.RECONNECT_IVL, RECONNECT_MS[0])
     socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MS[1])
     if endpoint.startswith("tcp:"):
-        socket.set(zmq.IPV6, 1)
+        socket.set(zmq.IPV6, not _IPV4.match(endpoint))
         socket.set(zmq.CONNECT_TIMEOUT, CONNECT_MS)
     if prepare is not None:
         prepare(socket)
@@ -122,7 +126,7 @@ def bind(
     if endpoint.startswith("ipc:"):
         socket.set(zmq.IPC_FILTER_UID, os.getuid())
     else:
-        socket.set(zmq.IPV6, 1)
+        socket.set(zmq.IPV6, not _IPV4.match(endpoint))
         socket.set(zmq.BACKLOG, BACKLOG)
     if prepare is not None:
         prepare(socket)

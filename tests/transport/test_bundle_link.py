@@ -1,0 +1,432 @@
+"""The link between a host's agent and the collector: one connection, many sessions, over TCP with CURVE."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgpack
+import pytest
+import zmq
+
+from ddptop.protocol.codec import ProtocolError, encode
+from ddptop.protocol.hosts import About, Host, HostUsage
+from ddptop.protocol.machine import Usage
+from ddptop.protocol.messages import Bye, Card, Event, Hello, Message, Progress, Received, StepRow, Steps
+from ddptop.transport.bundle_receiver import SESSIONS_OF_AN_OWNER, BundleReceiver
+from ddptop.transport.bundle_sender import Answers, BundleSender
+from ddptop.transport.bundles import Entry, Reply, pack_bundle, pack_reply, unpack_bundle, unpack_reply
+from ddptop.transport.curve import AGENTS, Gate, KeyPair, RunKeys, load_keys, make_client, save_keys
+from ddptop.transport.sockets import new_context
+from ddptop.transport.unacked import KeptMessage, Unacked
+from tests.link import Link
+
+OWN = 9
+"""Session of the first agent; that of its rank r is 100 + r."""
+
+
+def host(session: int = OWN, name: str = "far") -> Host:
+    return Host(1, "run", session, name, 1, 1, 1, 2, 1 << 30, "boot")
+
+
+def hello(rank: int, session: int | None = None, world: int = 4096) -> Hello:
+    session = 100 + rank if session is None else session
+    return Hello(1, "run", session, rank, world, rank, 0, "far", 1, "cpu", "gloo", "hook", 1, 1, 1.0)
+
+
+def event(number: int, padding: int = 0) -> Event:
+    return Event("test", 1, 0, number, {"padding": "x" * padding} if padding else {})
+
+
+class Ends:
+    """A collector's end, its successors, and agents' ends, in one process."""
+
+    def __init__(self) -> None:
+        self.context, self.far = new_context(), new_context()
+        self.keys, self.agent_keys = KeyPair.new(), KeyPair.new()
+        self.gate = Gate(self.context)
+        self.gate.admit(AGENTS, [self.agent_keys.public])
+        self.port = 0
+        self.arrived: list[Received] = []
+        self.safe = True
+        self.receiver = self.new_receiver()
+        self._senders: list[BundleSender] = []
+        self.answers: dict[BundleSender, Answers] = {}
+
+    def new_receiver(self, **options: object) -> BundleReceiver:
+        """Another collector at the same port, as after a restart."""
+        if self.port:
+            self.receiver.close()
+        endpoint = f"tcp://127.0.0.1:{self.port or '*'}"
+        options = {"epoch": time.monotonic_ns()} | options
+        end = time.monotonic() + 60
+        while True:
+            try:
+                self.receiver = BundleReceiver(self.context, endpoint, self.keys, **options)  # type: ignore[arg-type]
+                break
+            except zmq.ZMQError:  # the one before is still closing
+                assert time.monotonic() < end
+                time.sleep(0.01)
+        self.port = self.receiver.port
+        return self.receiver
+
+    def sender(
+        self, introduces: Host | None = None, *, port: int | None = None, **options: object
+    ) -> BundleSender:
+        options = {"interval_ns": 1_000_000} | options
+        sender = BundleSender(self.far, introduces or host(), **options)  # type: ignore[arg-type]
+        sender.connect(f"tcp://127.0.0.1:{port or self.port}", self.keys.public, self.agent_keys)
+        self._senders.append(sender)
+        self.answers[sender] = Answers()
+        return sender
+
+    def raw(self, keys: KeyPair | None = None) -> zmq.Socket[bytes]:
+        """An agent that keeps to no rule."""
+        socket = self.far.socket(zmq.DEALER)
+        socket.linger = 0
+        make_client(socket, self.keys.public, keys or self.agent_keys)
+        socket.connect(f"tcp://127.0.0.1:{self.port}")
+        return socket
+
+    def turn(self) -> None:
+        """Each end once."""
+        for sender in self._senders:
+            new, all_ = sender.service(), self.answers[sender]
+            all_.acked += new.acked
+            all_.asked += new.asked
+            all_.clock += new.clock
+        self.gate.serve()
+        self.arrived += [received for received, _ in self.receiver.drain(time.monotonic_ns())]
+        self.receiver.acknowledge(safe=self.safe)
+
+    def until(self, condition: Callable[[], object], deadline_s: float = 60) -> None:
+        end = time.monotonic() + deadline_s
+        while not condition():
+            assert time.monotonic() < end, "waited in vain"
+            self.turn()
+            time.sleep(0.001)
+
+    def numbers(self, session: int) -> list[int]:
+        return [item.seq for item in self.arrived if item.session == session and item.seq]
+
+    def close(self) -> None:
+        for sender in self._senders:
+            sender.close()
+        self.receiver.close()
+        self.gate.close()
+        self.context.destroy(linger=0)
+        self.far.destroy(linger=0)
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    made = Ends()
+    yield made
+    made.close()
+
+
+def relay(sender: BundleSender, rank: int, seq: int, message: Message, session: int | None = None) -> None:
+    session = 100 + rank if session is None else session
+    sender.relay(Received(0, rank, session, seq, message), encode(message))
+
+
+def fill(sender: BundleSender, ranks: int, numbers: range, padding: int = 0) -> None:
+    for seq in numbers:
+        for rank in range(ranks):
+            if seq == 1:
+                relay(sender, rank, 0, hello(rank))
+            relay(sender, rank, seq, event(seq, padding))
+
+
+def test_messages_of_two_hundred_ranks_come_in_order_after_their_hello(ends):
+    sender = ends.sender()
+    fill(sender, 200, range(1, 21))
+    ends.until(lambda: sender.kept == 0)
+    assert isinstance(ends.arrived[0].message, Host)
+    assert [item.rank for item in ends.arrived if isinstance(item.message, Hello)] == [*range(200)]
+    assert all(ends.numbers(100 + rank) == [*range(1, 21)] for rank in range(200))
+    assert ends.receiver.refused == 0
+    assert sorted(ends.answers[sender].acked)[-1] == (299, 20)
+    assert ends.receiver.agent_of(150).host.name == "far"
+
+
+def test_steps_and_heartbeats_are_decoded_as_each_alone_and_a_wrong_one_costs_only_itself(ends):
+    sender = ends.sender()
+    steps = Steps(1, 5, 7, (StepRow(0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 0, 9, None, (0, 1, 2)),))
+    progress = Progress(1, 5, 0, -1, -1, 1, 0.0, 0.0, 0)
+    relay(sender, 0, 0, hello(0))
+    for seq, body in enumerate((encode(steps), b"\x95\x02nonsense", encode(steps), b"", b"\x91\x7f"), 1):
+        sender.relay(Received(0, 0, 100, seq, steps), body)
+    relay(sender, 0, 0, progress)
+    relay(sender, 0, 6, Bye(1, "finished"))
+    ends.until(lambda: sender.kept == 0)
+    messages = [item.message for item in ends.arrived if item.session == 100]
+    assert [message for message in messages if isinstance(message, Steps)] == [steps, steps]
+    assert progress in messages
+    assert isinstance(messages[-1], Bye)
+    assert (ends.receiver.refused, ends.receiver.unknown) == (2, 1)
+
+
+def test_what_is_not_safe_is_not_acked(ends):
+    sender = ends.sender()
+    ends.safe = False
+    fill(sender, 3, range(1, 4))
+    ends.until(lambda: len(ends.arrived) == 13 and ends.answers[sender].clock)
+    assert ends.answers[sender].acked == []  # but the clock exchange goes on
+    ends.receiver.mark_safe(101, 2)
+    ends.until(lambda: ends.answers[sender].acked == [(101, 2)])
+    assert sender.kept == 7
+    ends.safe = True
+    ends.until(lambda: sender.kept == 0)
+
+
+def test_a_restarted_collector_gets_what_the_one_before_has_not_recorded(ends):
+    sender = ends.sender()
+    ends.safe = False
+    fill(sender, 5, range(1, 11))
+    ends.until(lambda: ends.numbers(104) == [*range(1, 11)])
+    ends.arrived.clear()
+    ends.new_receiver(seen={100 + rank: 4 + rank for rank in range(5)})
+    ends.safe = True
+    fill(sender, 5, range(11, 13))
+    ends.until(lambda: sender.kept == 0)
+    assert isinstance(ends.arrived[0].message, Host)
+    assert sum(isinstance(item.message, Hello) for item in ends.arrived) == 5
+    assert all(ends.numbers(100 + rank) == [*range(5 + rank, 13)] for rank in range(5))
+
+
+def test_a_collector_that_forgot_a_session_gets_its_hello_again(ends):
+    sender = ends.sender()
+    fill(sender, 1, range(1, 3))
+    ends.until(lambda: sender.kept == 0)
+    other = ends.sender(host(10, "other"))
+    for session in range(1, SESSIONS_OF_AN_OWNER + 1):
+        relay(other, 0, 0, hello(0, 1000 + session), 1000 + session)
+    ends.until(lambda: ends.receiver.agent_of(1000 + SESSIONS_OF_AN_OWNER))
+    assert ends.receiver.agent_of(100) is None
+    fill(sender, 1, range(3, 6))
+    ends.until(lambda: sender.kept == 0)
+    assert ends.numbers(100) == [1, 2, 3, 4, 5]  # none twice
+
+
+def test_what_a_rank_itself_dropped_leaves_a_hole_that_nothing_waits_for(ends):
+    sender = ends.sender()
+    relay(sender, 0, 0, hello(0))
+    for seq in (1, 2, 7, 8, 20):
+        relay(sender, 0, seq, event(seq))
+    ends.until(lambda: sender.kept == 0)
+    assert ends.numbers(100) == [1, 2, 7, 8, 20]
+
+
+def test_past_its_memory_an_agent_hands_over_the_oldest_and_reads_them_back(ends):
+    left: dict[tuple[int, int], bytes] = {}
+
+    def leave(messages: list[KeptMessage]) -> bool:
+        left.update({(one.session, one.seq): one.body for one in messages})
+        return True
+
+    sender = ends.sender(port=1, memory_bytes=50_000, leave=leave, read_back=lambda *key: left.get(key))
+    fill(sender, 4, range(1, 51), padding=400)
+    assert 100 < len(left) < 200
+    assert sender.memory_bytes <= 50_000
+    assert sender.kept == 200
+    del left[(101, 3)], left[(101, 4)]  # as if the file were damaged there
+    sender.connect(f"tcp://127.0.0.1:{ends.port}", ends.keys.public, ends.agent_keys)
+    ends.until(lambda: sender.kept == 0)
+    for rank in (0, 2, 3):
+        assert ends.numbers(100 + rank) == [*range(1, 51)]
+    assert ends.numbers(101) == [1, 2, *range(5, 51)]
+    assert sender.dropped == 2
+    assert sender.memory_bytes == 0
+
+
+def test_without_a_recording_what_leaves_memory_is_counted(ends):
+    sender = ends.sender(port=1, memory_bytes=50_000)
+    fill(sender, 4, range(1, 51), padding=400)
+    assert sender.dropped == 200 - sender.kept > 0
+    sender.connect(f"tcp://127.0.0.1:{ends.port}", ends.keys.public, ends.agent_keys)
+    ends.until(lambda: sender.kept == 0)
+    assert sum(len(ends.numbers(100 + rank)) for rank in range(4)) == 200 - sender.dropped
+
+
+def test_after_an_outage_the_ranks_messages_come_as_they_came_in(ends):
+    """The steps of a rank alone can only wait for those of the others."""
+    sender = ends.sender(port=1)
+    fill(sender, 10, range(1, 101))
+    sender.connect(f"tcp://127.0.0.1:{ends.port}", ends.keys.public, ends.agent_keys)
+    ends.until(lambda: sender.kept == 0)
+    numbered = [item.seq for item in ends.arrived if item.seq]
+    assert numbered == sorted(numbered)
+
+
+def test_a_link_that_is_cut_or_killed_loses_nothing_and_doubles_nothing(ends):
+    with Link(("127.0.0.1", ends.port), delay_s=0.005, back_delay_s=0.01) as link:
+        sender = ends.sender(port=link.port)
+        fill(sender, 20, range(1, 11))
+        ends.until(lambda: sender.kept == 0)
+        link.cut()
+        fill(sender, 20, range(11, 21))
+        for _ in range(50):
+            ends.turn()
+        link.restore()
+        fill(sender, 20, range(21, 31))
+        ends.until(lambda: ends.numbers(119)[-1] > 20)
+        link.kill()
+        fill(sender, 20, range(31, 41))
+        ends.until(lambda: sender.kept == 0)
+    assert all(ends.numbers(100 + rank) == [*range(1, 41)] for rank in range(20))
+
+
+def test_an_agents_own_messages(ends):
+    sender = ends.sender()
+    about = About(0, 100, encode(Usage(1, 2, 3.0)))
+    usage = HostUsage(1, 1.0, None, None, None, None, 0, None, 0)
+    sender.report(about)
+    sender.usage(usage)
+    sender.report(About(0, 100, encode(Card({}))))  # a card is for the rank itself to send
+    ends.until(lambda: sender.kept == 0)
+    own = [item for item in ends.arrived if item.rank == -1]
+    assert [item.message for item in own] == [host(), usage, about]
+    assert {item.session for item in own} == {OWN}
+    assert ends.receiver.refused == 1
+
+
+def test_a_restarted_agent_goes_on_where_the_ranks_can(ends):
+    first = ends.sender()
+    fill(first, 2, range(1, 6))
+    ends.until(lambda: first.kept == 0)
+    first.close()
+    second = ends.sender(host(11))
+    for rank in range(2):
+        relay(second, rank, 0, hello(rank))
+        for seq in range(4, 9):  # 4 and 5 were recorded; the rank had not received the ack
+            relay(second, rank, seq, event(seq))
+    ends.until(lambda: second.kept == 0)
+    assert ends.numbers(100) == ends.numbers(101) == [*range(1, 9)]
+    assert [agent.host.session for agent in ends.receiver.agents()] == [OWN, 11]
+
+
+def test_questions_and_settings_reach_the_agent_of_the_rank(ends):
+    near, far = ends.sender(host(9, "a")), ends.sender(host(10, "b"))
+    relay(near, 0, 0, hello(0))
+    relay(far, 1, 0, hello(1))
+    ends.until(lambda: ends.receiver.agent_of(100) and ends.receiver.agent_of(101))
+    ends.receiver.detail_every, ends.receiver.thin = 8, 2
+    ends.receiver.ask(101, 5)
+    ends.receiver.ask(999, 6)  # nobody
+    ends.until(lambda: ends.answers[far].asked == [(101, 5)])
+    assert ends.answers[near].asked == []
+    ends.until(lambda: (near.detail_every, near.thin, far.thin) == (8, 2, 2))
+
+
+def test_every_reply_is_a_clock_sample_in_order(ends):
+    with Link(("127.0.0.1", ends.port), delay_s=0.02) as link:
+        sender = ends.sender(port=link.port)
+        relay(sender, 0, 0, hello(0))
+        ends.until(lambda: len(ends.answers[sender].clock) >= 2)
+    for sample in ends.answers[sender].clock:  # one clock in this test: the order of the four is known
+        assert sample.sent_ns + 20_000_000 <= sample.received_ns <= sample.replied_ns <= sample.back_ns
+
+
+def test_what_is_wrong_with_the_connection_is_said_in_one_line(ends):
+    stranger = BundleSender(ends.far, host(12))
+    assert stranger.trouble == "no address of a collector yet"
+    endpoint = f"tcp://127.0.0.1:{ends.port}"
+    for server_key, keys, words in (
+        (ends.keys.public, KeyPair.new(), "does not admit our key"),
+        (KeyPair.new().public, ends.agent_keys, "has not the key of the collector"),
+    ):
+        stranger.connect(endpoint, server_key, keys)
+        ends.until(lambda words=words: stranger.service() and words in (stranger.trouble or ""))
+        assert not stranger.connected
+    stranger.connect(endpoint, ends.keys.public, ends.agent_keys)
+    ends.until(lambda: stranger.service() and stranger.connected)
+    assert stranger.trouble is None
+    stranger.close()
+
+
+def test_hostile_agents_are_counted_and_disturb_nobody(ends):
+    sender, raw = ends.sender(), ends.raw()
+    intro = Entry(55, -1, 0, 0, encode(host(55, "hostile")))
+    whole = pack_bundle(1, [intro])
+    bad = [
+        b"",
+        b"\xc1" * 100,
+        msgpack.packb([64, 1, b"", b"x"]),
+        msgpack.packb([64, -1, b"", b""]),
+        msgpack.packb([64, 1, b"x" * 27, b""]),
+        msgpack.packb([64, 1, [[[]]], {}]),
+        msgpack.packb([65, 1, b"", b""]),
+        whole[:-1],
+        b"\xdd\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        pack_bundle(1, [Entry(-5, 0, 1, 1, b"x")]),
+        pack_bundle(1, [Entry(5, 70_000, 1, 1, b"x")]),
+        pack_bundle(1, [Entry(5, 0, 2**50, 1, b"x")]),
+        pack_bundle(1, [Entry(5, 0, 1, 1, b"x" * 70_000)]),
+        # From here on one entry each is refused, not the bundle.
+        pack_bundle(1, [intro._replace(session=56)]),
+        pack_bundle(1, [intro, Entry(57, 0, 0, 0, encode(hello(1, 57)))]),
+        pack_bundle(1, [intro, Entry(58, 9, 0, 0, encode(hello(9, 58, world=5)))]),
+        pack_bundle(1, [intro, Entry(55, 7, 0, 0, encode(hello(7, 55)))]),
+        pack_bundle(1, [intro, Entry(55, 3, 1, 0, encode(event(1)))]),
+        pack_bundle(1, [intro, Entry(55, -1, 0, 0, encode(Card({})))]),
+        pack_bundle(1, [intro, Entry(55, -1, 1, 0, encode(Bye(1, "finished")))]),
+        pack_bundle(1, [intro, Entry(55, -1, 2, 1, encode(About(0, 1, b"garbage")))]),
+    ]
+    for frame in bad:
+        raw.send(frame)
+    raw.send_multipart([whole, whole])
+    # Never introduced: nacked, not taken.
+    ends.raw().send(pack_bundle(1, [Entry(66, 0, 1, 0, encode(event(1)))]))
+    fill(sender, 2, range(1, 11))
+    ends.until(lambda: sender.kept == 0 and ends.receiver.refused == len(bad) + 1)
+    assert ends.numbers(100) == ends.numbers(101) == [*range(1, 11)]
+    assert {item.session for item in ends.arrived} == {OWN, 55, 100, 101}
+
+
+def test_sessions_and_hosts_without_end_take_no_memory(ends):
+    raw = ends.raw()
+    for number in range(1000, 2000):
+        entries = [
+            Entry(number, -1, 0, 0, encode(host(number, "h"))),
+            Entry(5000 + number, 0, 0, 0, encode(hello(0, 5000 + number))),
+        ]
+        raw.send(pack_bundle(1, entries))
+    ends.until(lambda: len(ends.arrived) == 2000)
+    assert len(ends.receiver._sessions.known) == 2 * SESSIONS_OF_AN_OWNER
+    assert len(ends.receiver.agents()) == 1
+
+
+def test_frames_are_read_as_they_were_written():
+    entries = [Entry(2**62, -1, 0, 0, b""), Entry(1, 65_535, 2**48 - 1, 2**32 - 1, b"body")]
+    bundle = unpack_bundle(pack_bundle(7, entries))
+    columns = zip(bundle.sessions, bundle.ranks, bundle.seqs, bundle.backs, bundle.bodies, strict=True)
+    assert [Entry(*values) for values in columns] == entries
+    assert unpack_bundle(pack_bundle(7, [])).bodies == []
+    reply = Reply(1, 2, 3, 4, 5, 6, ((7, 8), (9, 10)), (0, 11), ((12, 13),))
+    assert unpack_reply(pack_reply(reply)) == reply
+    for data in (b"", b"\x91\x41", pack_reply(reply)[:-1], pack_reply(reply._replace(thin=99))):
+        with pytest.raises(ProtocolError):
+            unpack_reply(data)
+
+
+def test_a_hole_too_wide_to_say_is_skipped():
+    unacked = Unacked(1 << 20, None, None)
+    unacked.begin(1, 0, b"hello")
+    for seq in (1, 2**40):
+        unacked.keep(1, seq, b"x")
+    assert [(entry.seq, entry.back) for entry in unacked.unsent()] == [(1, 0), (2**40, 0)]
+
+
+def test_a_restarted_collector_has_the_same_keys_and_nobody_else_reads_them(tmp_path: Path):
+    folder = tmp_path / "run"
+    folder.mkdir(0o700)
+    made = load_keys(folder)
+    assert made.port == 0
+    save_keys(folder, made._replace(port=4711))
+    assert load_keys(folder) == RunKeys(made.collector, made.agents, 4711)
+    assert (folder / "keys.json").stat().st_mode & 0o777 == 0o600
+    (folder / "keys.json").write_text("[]")
+    assert load_keys(folder).collector != made.collector

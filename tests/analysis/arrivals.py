@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.steps.bucket_times import Timing, figures
-from ddptop.analysis.steps.clocks import SAME_HOST_BOUND_MS, Comparison
+from ddptop.analysis.steps.clocks import ONE_CLOCK, SAME_HOST_BOUND_MS, Comparison
 from ddptop.analysis.steps.evaluate_buckets import add_detail, figures_of_detail, figures_of_group
 from ddptop.analysis.steps.pairing import Scope
 from ddptop.analysis.steps.windows import DetailWindow, Flagged
@@ -27,8 +27,8 @@ def one_host(world: int) -> Comparison:
     exact = np.zeros(world)
     return Comparison(
         host=np.zeros(world, np.int64),
-        offset_ns=np.zeros(world, np.int64),
-        clock_ms=exact,
+        first=np.zeros(1, np.int64),
+        clocks=ONE_CLOCK,
         ready_ms=np.full(world, SAME_HOST_BOUND_MS),
         end_ms=exact,
         several_hosts=False,

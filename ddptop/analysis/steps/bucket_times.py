@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ddptop.analysis.steps.clocks import Comparison
     from ddptop.analysis.steps.pairing import CompleteStep
     from ddptop.frames.columns import Column, Mask
 
@@ -37,6 +38,8 @@ class Timing:
     aligned: bool
     shift: Column
     """(n, ranks) each rank's own begin of the step on the common clock; 0 where there is none."""
+    begin_ns: NDArray[np.int64] | None = None
+    """(n, ranks) the same on the clock of the rank's host; None: not needed, as there is one host."""
 
 
 class Met(NamedTuple):
@@ -121,11 +124,11 @@ def timing(
     *,
     lanes: int,
     aligned: bool,
-    offset_ns: NDArray[np.int64] | None = None,
+    compared: Sequence[Comparison] = (),
 ) -> Timing:
     """Put the cells of `steps`, which all launched `numbers`, on one clock.
 
-    `offset_ns`: (n, ranks), to be added to the ranks' times; None: they are on one clock already.
+    `compared`: one per step, how the clocks of several hosts compare; empty: the ranks have one clock.
     """
     ranks, launches = len(steps[0].rows), len(numbers)
     nothing = (0,) * (3 * launches)
@@ -136,18 +139,33 @@ def timing(
     ready = cells[..., 1].transpose(2, 0, 1).astype(np.float64)
     took = cells[..., 2].transpose(2, 0, 1)
     shift = np.zeros((len(steps), ranks))
-    if aligned:
+    begin_ns = None
+    if aligned or compared:
         begin_ns = np.array(
             [[b.base_ns + r.begin_us * 1000 for r, b in zip(s.rows, s.batches, strict=True)] for s in steps],
             np.int64,
         )
-        if offset_ns is not None:
-            begin_ns += offset_ns
-        shift = (begin_ns - begin_ns.min(axis=1, keepdims=True)) / 1000.0
-        ready += shift
+    if aligned and begin_ns is not None:
+        shift, longer = begins_on_one_clock(begin_ns, compared)
+        ready, took = ready * longer + shift, took * longer
     ready[:, joined] = np.nan
     end = np.where(took >= 0, ready + took, np.nan)
-    return Timing(numbers, ready, end, lanes, aligned, shift)
+    return Timing(numbers, ready, end, lanes, aligned, shift, begin_ns if compared else None)
+
+
+def begins_on_one_clock(
+    begin_ns: NDArray[np.int64], compared: Sequence[Comparison]
+) -> tuple[Column, Column | float]:
+    """The begins of n steps, (n, ranks) by the clock of each rank's host, on one clock.
+
+    Returns (n, ranks) microseconds from the first begin of a step to each rank's, and by what durations on
+    the rank's clock have to be multiplied. `compared`: one per step; empty: the ranks have one clock.
+    """
+    longer: Column | float = 1.0
+    if compared:
+        begin_ns = np.stack([one.to_collector(mine) for one, mine in zip(compared, begin_ns, strict=True)])
+        longer = 1.0 + np.stack([one.drift for one in compared])
+    return (begin_ns - begin_ns.min(axis=1, keepdims=True)) / 1000.0, longer
 
 
 def apart(t: Timing) -> Timing:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from ddptop.protocol.messages import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,27 +20,94 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.frames.columns import Column
-    from ddptop.protocol.messages import Clock
+
+
+MS = 1e6
+"""Nanoseconds in a millisecond."""
+
+VALID_NS = 2_000_000_000
+"""A CLOCK holds so long before and after its time; further away its bound grows as fast as within. It
+contains what the drift may be wrong by over this time (`transport/clock_filter.py`, HORIZON_NS)."""
+
+
+class HostOffsets(NamedTuple):
+    """The newest CLOCK of some hosts as columns, (hosts,)."""
+
+    t_ns: NDArray[np.int64]
+    """By the host's clock."""
+    offset_ns: NDArray[np.int64]
+    drift: Column
+    """Nanoseconds that the offset grows by in a nanosecond."""
+    bound_ms: Column
+    """NaN: the host's clock was not compared."""
+    growth: Column
+    """Milliseconds that the bound grows by in a nanosecond, outside of VALID_NS."""
+
+    def bounds_at(self, t_ns: NDArray[np.int64]) -> Column:
+        """(hosts,) bounds at times by the clock of each host, in ms."""
+        beyond_ns = np.abs(t_ns - self.t_ns) - VALID_NS
+        return np.asarray(self.bound_ms + self.growth * np.maximum(beyond_ns, 0))
 
 
 class HostClocks:
-    """The newest offset and bound of every host."""
+    """The newest offset, drift and bound of every host."""
 
     def __init__(self) -> None:
         self._newest: dict[str, Clock] = {}
+        self._arrived_ns: dict[str, int] = {}
+        self.own_host: str | None = None
+        """The host of the collector, whose clock needs no comparison; None: not known."""
         self.version = 0
         """Grows with every change of an offset or a bound."""
 
-    def take(self, clock: Clock) -> None:
-        """A new comparison of a host's clock with the collector's."""
+    def take(self, clock: Clock, t_ns: int = 0) -> None:
+        """A new comparison of a host's clock with the collector's; `t_ns`: when it arrived."""
         before = self._newest.get(clock.host)
-        self._newest[clock.host] = clock
-        if before is None or (before.offset_ns, before.bound_ns) != (clock.offset_ns, clock.bound_ns):
+        self._newest[clock.host], self._arrived_ns[clock.host] = clock, t_ns
+        if before is None or clock.round_trip_ns or _row(before)[1:] != _row(clock)[1:]:
+            self.version += 1
+
+    def set_own_host(self, host: str | None) -> None:
+        """The collector runs on this host."""
+        if host != self.own_host:
+            self.own_host = host
             self.version += 1
 
     def of(self, host: str) -> Clock | None:
         """The newest comparison of a host's clock; None where there is none."""
-        return self._newest.get(host)
+        return Clock(0, host, 0, 0) if host == self.own_host else self._newest.get(host)
+
+    def of_hosts(self, hosts: Sequence[str]) -> HostOffsets:
+        """The newest comparisons of these hosts' clocks."""
+        rows = [_UNKNOWN if clock is None else _row(clock) for clock in map(self.of, hosts)]
+        t_ns, offset_ns, *figures = zip(*rows, strict=True)
+        drift, bound_ms, growth = (np.array(column, np.float64) for column in figures)
+        return HostOffsets(np.array(t_ns, np.int64), np.array(offset_ns, np.int64), drift, bound_ms, growth)
+
+    def to_collector(self, host: str, t_ns: int) -> int | None:
+        """A time of a host's clock on the collector's; None: its clock was not compared."""
+        clock = self.of(host)
+        if clock is None:
+            return None
+        return t_ns + clock.offset_ns + round(clock.drift_ppb * (t_ns - clock.t_ns) / 1e9)
+
+    def age_s(self, host: str, now_ns: int) -> float | None:
+        """Seconds since a host's clock was compared, at `now_ns` of the collector's; None: never."""
+        clock = self._newest.get(host)
+        if clock is None or host == self.own_host:
+            return None
+        # Of a message that was kept while its host was cut off, the time of its arrival says little.
+        then_ns = clock.t_ns + clock.offset_ns if clock.round_trip_ns else self._arrived_ns[host]
+        return max(0, now_ns - then_ns) / 1e9
+
+
+_UNKNOWN = (0, 0, 0.0, float("nan"), 0.0)
+
+
+def _row(clock: Clock) -> tuple[int, int, float, float, float]:
+    bound_ms = clock.bound_ns / MS
+    growth = bound_ms / VALID_NS if clock.round_trip_ns else 0.0
+    return clock.t_ns, clock.offset_ns, clock.drift_ppb / 1e9, bound_ms, growth
 
 
 class Interruptions:
@@ -74,20 +143,16 @@ machine. Completion stamps, which are up to 18 ms late, are not used for this.""
 STAMP_MS = 0.002
 """Least bound: stamps are whole microseconds, and a comparison takes two."""
 
-MS = 1e6
-"""Nanoseconds in a millisecond."""
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Comparison:
     """How the ranks' times can be compared at one moment; a column is (ranks,)."""
 
     host: NDArray[np.int64]
-    """Number of the rank's host."""
-    offset_ns: NDArray[np.int64]
-    """To be added to the rank's times to put them on the collector's clock."""
-    clock_ms: Column
-    """The offset is wrong by at most this; NaN: the host's clock was not compared."""
+    """Number of the rank's host in `clocks`."""
+    first: NDArray[np.int64]
+    """(hosts,) a rank of each host, by its place."""
+    clocks: HostOffsets
     ready_ms: Column
     """Bound of a ready stamp, from the rank's own timer."""
     end_ms: Column
@@ -97,20 +162,30 @@ class Comparison:
     comparable: bool
     """Whether arrivals can be compared at all: one host, or every host's clock has an offset."""
 
-    def bound_ms(self) -> Column:
+    def to_collector(self, t_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Times of each rank on the collector's clock: t + offset + drift x (t - time of the offset)."""
+        clocks, host = self.clocks, self.host
+        moved = clocks.drift[host] * (t_ns - clocks.t_ns[host])
+        return np.asarray(t_ns + clocks.offset_ns[host] + np.rint(moved).astype(np.int64))
+
+    @property
+    def drift(self) -> Column:
+        """What the duration of one nanosecond on the rank's clock is longer on the collector's."""
+        return np.asarray(self.clocks.drift[self.host])
+
+    def bound_ms(self, t_ns: NDArray[np.int64]) -> Column:
         """(ranks,) bound of each rank's arrival against the others': the widest pair that it is part of.
 
-        Between two hosts the bounds of both clocks are added; ranks of one host share a clock. A ready stamp
-        is early by at most its timer's bound, so that the larger of two holds for a pair. NaN: not
-        comparable.
+        `t_ns`: the time, by the clock of each rank. Between two hosts the bounds of both clocks are added;
+        ranks of one host share a clock. A ready stamp is early by at most its timer's bound, so that the
+        larger of two holds for a pair. NaN: not comparable.
         """
         clock = np.zeros(len(self.host))
         if self.several_hosts:
-            hosts, first = np.unique(self.host, return_index=True)
-            each = self.clock_ms[first]
-            widest = each.argmax()  # the first NaN, where there is one: the result stays NaN
+            each = self.clocks.bounds_at(t_ns[self.first])
+            widest = int(each.argmax())  # the first NaN, where there is one: the result stays NaN
             rest = np.delete(each, widest).max()
-            clock = self.clock_ms + np.where(self.host == hosts[widest], rest, each[widest])
+            clock = (each + np.where(np.arange(len(each)) == widest, rest, each[widest]))[self.host]
         return np.asarray(clock + self.ready_ms.max(initial=STAMP_MS))
 
 
@@ -131,17 +206,19 @@ class TimerBounds:
     def compare(self, ranks: Sequence[int], names: Sequence[str], clocks: HostClocks) -> Comparison:
         """How the times of these ranks can be compared now; `names`: of their hosts."""
         number = {name: i for i, name in enumerate(sorted(set(names)))}
-        known = {name: clocks.of(name) if len(number) > 1 else None for name in number}
-        alone = 0.0 if len(number) == 1 else np.nan  # one host: its clock need not be put on another
-        offset = {name: clock.offset_ns if clock is not None else 0 for name, clock in known.items()}
-        bound = {name: clock.bound_ns / MS if clock is not None else alone for name, clock in known.items()}
+        host = np.array([number[name] for name in names], np.int64)
+        offsets = clocks.of_hosts([*number]) if len(number) > 1 else ONE_CLOCK
         timers = [self._bounds.get(rank, (SAME_HOST_BOUND_MS, 0.0)) for rank in ranks]
         return Comparison(
-            host=np.array([number[name] for name in names], np.int64),
-            offset_ns=np.array([offset[name] for name in names], np.int64),
-            clock_ms=np.array([bound[name] for name in names], np.float64),
+            host=host,
+            first=np.unique(host, return_index=True)[1],
+            clocks=offsets,
             ready_ms=np.array([ready for ready, _ in timers], np.float64),
             end_ms=np.array([end for _, end in timers], np.float64),
             several_hosts=len(number) > 1,
-            comparable=not any(np.isnan(one) for one in bound.values()),
+            comparable=not np.isnan(offsets.bound_ms).any(),
         )
+
+
+ONE_CLOCK = HostOffsets(*np.zeros((2, 1), np.int64), *np.zeros((3, 1)))
+"""Ranks of one host have one clock, which need not be put on another."""

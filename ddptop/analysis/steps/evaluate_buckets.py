@@ -120,20 +120,20 @@ def _evaluate_group(
     part, compared = steps[0].parts[i], steps[0].compared[i]
     several = compared.several_hosts
     scope = window.scope(part.scope, part.layout, part.buckets, several_hosts=several)
-    offsets = np.stack([step.compared[i].offset_ns for step in steps]) if several else None
+    each = [step.compared[i] for step in steps]
     timing = bucket_times.timing(
         [step.parts[i].step for step in steps],
         numbers,
         lanes=formulas.lanes_of(part.backend or backend),
         aligned=compared.comparable,
-        offset_ns=offsets,
+        compared=each if several else (),
     )
     found = bucket_times.figures(timing)
     free = None
     if several:
         free = bucket_times.figures(bucket_times.apart(timing)) if compared.comparable else found
     own_wall = wall if len(scope.members) == wall.shape[-1] else wall[:, scope.members]
-    return figures_of_group(scope, timing, found, free, own_wall, [step.compared[i] for step in steps])
+    return figures_of_group(scope, timing, found, free, own_wall, each)
 
 
 def figures_of_group(
@@ -149,8 +149,7 @@ def figures_of_group(
     `free`: the figures without comparing clocks; None where all ranks are on one host. `wall`: (n, ranks of
     the group); `compared`: one per step.
     """
-    bounds = {id(one): one.bound_ms() for one in {id(one): one for one in compared}.values()}
-    bound = np.stack([bounds[id(one)] for one in compared])
+    bound = _bounds(timing, compared)
     late_end = np.stack([one.end_ms for one in compared])
     ranks = np.stack([found.lateness, found.arrival, bound, np.maximum(found.spread, late_end)])
     scalars = [median(wall), found.last, found.recoverable, found.half, found.skew]
@@ -159,6 +158,15 @@ def figures_of_group(
     spread = BUCKET_COLUMNS.index("spread")
     bucket[spread] = np.maximum(bucket[spread], late_end.mean(axis=-1)[:, None])
     return GroupFigures(window, timing, found, free, ranks, group, bucket)
+
+
+def _bounds(timing: Timing, compared: Sequence[Comparison]) -> Column:
+    """(n, ranks) bounds of the arrivals; `compared`: one per step."""
+    if timing.begin_ns is not None:
+        return np.stack([one.bound_ms(t_ns) for one, t_ns in zip(compared, timing.begin_ns, strict=True)])
+    now = np.zeros(timing.shift.shape[1], np.int64)  # one clock: its bound is the same at all times
+    bounds = {id(one): one.bound_ms(now) for one in {id(one): one for one in compared}.values()}
+    return np.stack([bounds[id(one)] for one in compared])
 
 
 def _per_bucket(

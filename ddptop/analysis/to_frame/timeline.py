@@ -194,7 +194,7 @@ def _shifts(state: RunState, packed: Packed) -> Column | None:
     for scope, how in packed.compared:
         ranks = np.array(scope.ranks)
         fresh = ~shifted[ranks]  # a rank in several groups has one clock, so one offset
-        begin_ns[ranks[fresh]] += how.offset_ns[fresh]
+        begin_ns[ranks[fresh]] = how.to_collector(packed.begin_ns[ranks])[fresh]
         shifted[ranks] = True
     if len(hosts) > 1 and not shifted.all():
         return None
@@ -217,12 +217,13 @@ def _evaluate_groups(state: RunState, packed: Packed, *, free: bool) -> list[_Gr
 def _timing(packed: Packed, part: PackedPart, lanes: int, *, aligned: bool) -> Timing:
     """`bucket_times.timing` of one packed step."""
     ready = part.ready[:, None, :].astype(np.float64)
-    took = part.took[:, None, :]
+    took = part.took[:, None, :].astype(np.float64)
     shift = np.zeros((1, len(part.scope.ranks)))
     if aligned:
-        begin_ns = packed.begin_ns[list(part.scope.ranks)] + part.compared.offset_ns
-        shift = (begin_ns - begin_ns.min())[None] / US
-        ready += shift
+        several = part.compared.several_hosts
+        begin_ns = packed.begin_ns[None, list(part.scope.ranks)]
+        shift, longer = bucket_times.begins_on_one_clock(begin_ns, [part.compared] if several else [])
+        ready, took = ready * longer + shift, took * longer
     ready[..., part.joined] = np.nan
     end = np.where(took >= 0, ready + took, np.nan)
     return bucket_times.Timing(part.numbers, ready, end, lanes, aligned, shift)
@@ -248,7 +249,7 @@ def _decided(worked: list[_GroupTimes]) -> tuple[int, float] | None:
 
 
 def _bound(packed: Packed) -> float | None:
-    bounds = [how.bound_ms().max() for _, how in packed.compared]
+    bounds = [how.bound_ms(packed.begin_ns[list(scope.ranks)]).max() for scope, how in packed.compared]
     return _known(max(bounds)) if bounds else None
 
 
@@ -300,7 +301,7 @@ def _lanes(
     lanes = []
     for rank in ranks:
         begin = float(begins[rank])
-        rows = [_row(one, rank, begin) for one in worked if rank in one.part.scope.ranks]
+        rows = [_row(one, rank, begin, packed) for one in worked if rank in one.part.scope.ranks]
         columns = np.concatenate([np.zeros((6, 0)), *(np.stack(row) for row in rows)], axis=1)
         columns = columns[:, np.argsort(columns[1], kind="stable")]
         head = dict(zip(HEAD, packed.head[:, rank].tolist(), strict=True))
@@ -312,7 +313,7 @@ def _lanes(
     return lanes
 
 
-def _row(one: _GroupTimes, rank: int, begin: float) -> tuple[Column, ...]:
+def _row(one: _GroupTimes, rank: int, begin: float, packed: Packed) -> tuple[Column, ...]:
     """A rank's launches in one group, in ms on the common axis: place, ready, start, arrival, end, last."""
     at = one.part.scope.ranks.index(rank)
     # The group counts from the first begin of its own ranks.
@@ -322,7 +323,8 @@ def _row(one: _GroupTimes, rank: int, begin: float) -> tuple[Column, ...]:
     there = ~np.isnan(ready)
     who = one.found.bucket_last[0]
     # No rank is marked as last where the skew is within the bound of the clocks.
-    clear = (who >= 0) & (one.found.bucket_skew[0] > one.part.compared.bound_ms().max())
+    bound = one.part.compared.bound_ms(packed.begin_ns[list(one.part.scope.ranks)]).max()
+    clear = (who >= 0) & (one.found.bucket_skew[0] > bound)
     last = np.where(clear, (who == at).astype(float), np.nan)
     places: Column = one.first + np.arange(len(ready), dtype=np.float64)
     return tuple(column[there] for column in (places, ready, start, arrival, end, last))

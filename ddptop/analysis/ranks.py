@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ddptop.protocol.evidence import Evidence
     from ddptop.protocol.machine import Gpu, Memory
     from ddptop.protocol.messages import Bye, Hello, Progress, Scalar
-    from ddptop.protocol.vocabulary import DeviceState, RankPhase, RankStatus, RunOutcome
+    from ddptop.protocol.vocabulary import DeviceState, HostState, RankPhase, RankStatus, RunOutcome
 
 MAX_LOGGED = 64
 """Most names of logged values: a script that makes a new name in every step must not fill the memory."""
@@ -217,11 +217,12 @@ class RankState:
         """Whether it has sent HELLO and no BYE, and its process has not been seen to exit."""
         return self.hello is not None and self.bye is None and self.gone_ns is None
 
-    def state(self, silent_ns: int, run_state: RunOutcome, *, host_gone: bool) -> RankStatus:
-        """waiting, live, stale, lost, finished or failed. Whether it is stalled depends on the whole group.
+    def state(self, silent_ns: int, run_state: RunOutcome, *, host: HostState | None) -> RankStatus:
+        """waiting, live, stale, unreachable, lost, finished or failed. Whether it is stalled depends on the
+        whole group.
 
-        `silent_ns`: time since its last message. `host_gone`: nothing arrived from its host for SILENT_S,
-        neither from another rank nor from the agent.
+        `silent_ns`: time since its last message. `host`: state of its host; `lost`: nothing arrived from it
+        for SILENT_S, neither from another rank nor from the agent.
         """
         if self.bye is not None:
             return "finished" if self.finished and not self.ended_badly else "failed"
@@ -231,8 +232,8 @@ class RankState:
             return "finished"  # the launcher reports success only when every rank succeeded
         if self.gone_ns is not None or run_state == "failed":
             return "lost"
-        if host_gone:
-            return "lost"
+        if host == "lost" or host == "unreachable":
+            return host
         return "stale" if silent_ns > STALE_S * NS else "live"
 
 
@@ -254,6 +255,8 @@ def group_state(states: Sequence[RankStatus], run_state: RunOutcome, *, stalled:
         return "lost"
     if stalled or "stalled" in present:
         return "stalled"
+    if "unreachable" in present:
+        return "unreachable"
     if not present or "waiting" in present:
         return "waiting"
     if present == {"finished"}:

@@ -9,6 +9,8 @@ import numpy as np
 
 from ddptop.analysis.events import begin_session, count_lost, on_event
 from ddptop.analysis.health.exits import describe_exit
+from ddptop.analysis.health.hosts import HostLog, find_own_host
+from ddptop.analysis.hosts import unwrap
 from ddptop.analysis.ranks import ABSENT, PassedLoss
 from ddptop.analysis.stall.current import StallLog, stalled_since
 from ddptop.analysis.state import RunState
@@ -19,6 +21,7 @@ from ddptop.frames.calls import compiling
 from ddptop.frames.history import KEPT_POINTS
 from ddptop.frames.phrases import exit_phrase
 from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import (
     WELL,
@@ -68,6 +71,7 @@ class Reducer:
         self._evaluation = StepEvaluation(self.state)
         self.state.settle = self._evaluation.settle
         self._stall_log = StallLog()
+        self._host_log = HostLog()
 
     def stalled_since(self, now_ns: int) -> int | None:
         """When the stalled step began, on the collector's clock; None while there is no stall."""
@@ -109,6 +113,7 @@ class Reducer:
         # The time between two messages of a tail is no stall: messages are skipped.
         if t_ns >= self._stall_log.next_ns and not state.tail:
             self._stall_log.check(state, t_ns)
+            self._host_log.check(state, t_ns)
 
     def _take(self, received: Received) -> None:
         message, t_ns, state = received.message, received.t_ns, self.state
@@ -117,16 +122,37 @@ class Reducer:
             self._on_session(message, session, received.session, t_ns)
         elif isinstance(message, Hello):
             begin_session(state, message, t_ns)
+            state.clocks.set_own_host(find_own_host(state))
         elif isinstance(message, Run):
             self._on_run(message, t_ns)
         elif isinstance(message, Event):
             on_event(state, message, t_ns)
         elif isinstance(message, Clock):
-            state.clocks.take(message)
+            state.clocks.take(message, t_ns)
+            state.hosts.hear(received.session, t_ns)
+        elif isinstance(message, (Host, HostUsage, About)):
+            self._on_host(message, received.session, t_ns)
         elif isinstance(message, Usage) and 0 <= received.rank < len(state.ranks):
             rank_state = state.ranks[received.rank]
             if rank_state is not ABSENT:
                 _on_usage(message, rank_state, t_ns)
+
+    def _on_host(self, message: Host | HostUsage | About, session: int, t_ns: int) -> None:
+        """A message of a host's agent; session 0: of the collector about its own host."""
+        state = self.state
+        if isinstance(message, Host):
+            state.hosts.take(message, session, t_ns)
+            state.clocks.set_own_host(find_own_host(state))
+            return
+        known = state.hosts.hear(session, t_ns)
+        if known is None:
+            return
+        if isinstance(message, HostUsage):
+            known.usage = message
+            return
+        about = unwrap(message, t_ns, state.clocks, known.agent.name)
+        if about is not None:
+            self._take(about)
 
     def _on_run(self, run: Run, t_ns: int) -> None:
         state = self.state

@@ -13,6 +13,7 @@ import numpy as np
 from ddptop.analysis.event_log import EventLog
 from ddptop.analysis.health.loss_spread import LossSpread
 from ddptop.analysis.health.replicas import Replicas
+from ddptop.analysis.hosts import Hosts
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.clocks import HostClocks, Interruptions, TimerBounds
 from ddptop.analysis.steps.kept import KeptSteps
@@ -188,6 +189,7 @@ class RunState:
         """The last two sessions of each rank, the present one last."""
         self.groups = Groups()
         self.layouts = Layouts()
+        self.hosts = Hosts()
         self.clocks = HostClocks()
         self.timers = TimerBounds()
         self.interruptions = Interruptions()

@@ -142,7 +142,7 @@ LISTS: Mapping[str, str] = {
 """Annotations of tuples, and the annotation of their elements."""
 
 
-VERSION = 6
+VERSION = 7
 """Incremented when the fields of a frame change: viewer and collector may be of different installations."""
 
 ROOM = limits.MAX_FRAME_BYTES - 4096

@@ -247,7 +247,12 @@ class Clocks:
 
     host: str
     offset_ms: float | None
+    """Now."""
     bound_ms: float | None
+    drift_ppm: float | None = None
+    """How much faster the collector's clock runs; None: the clock was not compared."""
+    age_s: float | None = None
+    """Since the clock was compared; None: never, or it is the collector's own."""
 
 
 @dataclass(frozen=True, slots=True)

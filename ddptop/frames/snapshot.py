@@ -250,7 +250,7 @@ def _position(found: RankPosition) -> dict[str, object]:
 
 
 def _clocks(frame: Frame) -> list[dict[str, object]]:
-    return [_fields(clock, ("host", "offset_ms", "bound_ms")) for clock in frame.clocks]
+    return [_fields(clock, ("host", "offset_ms", "bound_ms", "drift_ppm", "age_s")) for clock in frame.clocks]
 
 
 def as_json(facts: GpuFacts) -> dict[str, object]:

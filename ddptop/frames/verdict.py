@@ -39,6 +39,9 @@ ONE_RANK = "one rank: no other rank to wait for"
 WRONG_NUMBERS: tuple[Literal["nan"], Literal["replica_drift"]] = ("nan", "replica_drift")
 """Alerts that are the verdict before any straggler: the numbers are wrong, however fast they come."""
 
+ENDS = ("failed_rank", "lost_rank", "unreachable_host")
+"""Alerts of ranks and hosts that are gone; the one with the cause comes first."""
+
 MAX_SECONDS = 100
 """From this many seconds on a duration is in minutes."""
 
@@ -70,6 +73,7 @@ def verdict(frame: Frame) -> Verdict:
         "failed": _failed,
         "lost": _lost,
         "stalled": _stalled,
+        "unreachable": _unreachable,
         "waiting": _waiting,
         "finished": _finished,
         "stale": _stale,
@@ -261,7 +265,7 @@ def _lost(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
 
 def _ended(frame: Frame) -> Alert | None:
     """The alert of failed or lost ranks; the one with the cause comes first."""
-    return next((alert for alert in frame.alerts if alert.kind in ("failed_rank", "lost_rank")), None)
+    return next((alert for alert in frame.alerts if alert.kind in ENDS), None)
 
 
 def _stalled(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
@@ -284,6 +288,12 @@ def _stalled(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     elif phase:
         detail = f"the last heartbeat of rank {alert.rank} was in {phase}"
     return Verdict("stalled", "critical", f"STALLED {since} · {alert.message}", detail)
+
+
+def _unreachable(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
+    alert = alerts.get("unreachable_host")
+    who = alert.message if alert is not None else "nothing arrives from a host"
+    return Verdict("unreachable", "warning", f"UNREACHABLE · {who}", _last_step(frame))
 
 
 def _waiting(frame: Frame, _: dict[str, Alert]) -> Verdict:

@@ -60,6 +60,7 @@ Severity: TypeAlias = Literal["info", "warning", "critical"]
 AlertKind: TypeAlias = Literal[
     "failed_rank",
     "lost_rank",
+    "unreachable_host",
     "stall",
     "mismatch",
     "nan",
@@ -77,6 +78,7 @@ VerdictKind: TypeAlias = Literal[
     "failed",
     "lost",
     "stalled",
+    "unreachable",
     "waiting",
     "finished",
     "stale",

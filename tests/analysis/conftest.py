@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
+from ddptop.protocol.codec import encode
+from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.messages import (
     Bucket,
     Bye,
@@ -58,7 +61,9 @@ class World:
     now_us: int = 0
     """When the ranks left the last step's all-reduce, each its own (below)."""
     offset_ns: dict[str, int] = field(default_factory=dict)
-    """By host: what has to be added to its clock to get the collector's."""
+    """By host: what has to be added to its clock to get the collector's, at the world's beginning."""
+    drift_ppm: dict[str, float] = field(default_factory=dict)
+    """By host: how much faster the collector's clock runs."""
     groups: tuple[tuple[tuple[int, ...], ...], ...] = ()
     """For each bucket the ranks that reduce it together; empty: all of them."""
     joined: set[int] = field(default_factory=set)
@@ -86,6 +91,45 @@ class World:
     def base_ns(self, rank: int) -> int:
         """The world's beginning on the clock of the rank's host."""
         return START_NS - self.offset_ns.get(self.host(rank), 0)
+
+    def slower(self, host: str) -> float:
+        """How long a unit of the collector's time is on the host's clock."""
+        return 1 / (1 + self.drift_ppm.get(host, 0.0) * 1e-6)
+
+    def host_ns(self, host: str, t_us: int) -> int:
+        """A time of the world on the host's clock."""
+        return START_NS - self.offset_ns.get(host, 0) + round(t_us * 1000 * self.slower(host))
+
+    def agent(self, host: str) -> int:
+        """Session of the host's agent."""
+        return 9_000 + sorted({*self.hosts}).index(host)
+
+    def of_agent(self, host: str, message: Message, t_us: int | None = None) -> Received:
+        """A message of the host's agent."""
+        at = self.now_us if t_us is None else t_us
+        return Received(START_NS + at * 1000, -1, self.agent(host), 1, message)
+
+    def host_message(self, host: str, *, own: bool = False) -> Received:
+        now_ns = self.host_ns(host, self.now_us)
+        session = 0 if own else self.agent(host)
+        message = Host(1, "id", session, host, 70, now_ns, UNIX_NS, 64, 1 << 38, "boot")
+        return self.of_agent(host, message)._replace(session=session)
+
+    def usage(self, host: str, t_us: int | None = None, **changes: Any) -> Received:
+        at = self.now_us if t_us is None else t_us
+        values = {"kept": 0, "local_recording": None, "thinned": 0, **changes}
+        message = HostUsage(self.host_ns(host, at), 12.5, 1 << 36, 1e6, 2e6, 160_000, **values)
+        return self.of_agent(host, message, at)
+
+    def about(self, rank: int, message: Message, t_us: int | None = None) -> Received:
+        return self.of_agent(self.host(rank), About(rank, self.session(rank), encode(message)), t_us)
+
+    def compared(self, host: str, bound_ms: float, *, wrong_ms: float = 0.0) -> Received:
+        """The host's agent reports its clock as the collector's clock compares with it now."""
+        t_ns = self.host_ns(host, self.now_us)
+        offset_ns = START_NS + self.now_us * 1000 - t_ns + int(wrong_ms * 1e6)
+        drift_ppb = round(self.drift_ppm.get(host, 0.0) * 1000)
+        return self.of_agent(host, Clock(t_ns, host, offset_ns, int(bound_ms * 1e6), drift_ppb, 160_000))
 
     def received(self, rank: int, message: Message, t_us: int | None = None) -> Received:
         self.seq += 1
@@ -138,7 +182,7 @@ class World:
         at = self.now_us if t_us is None else t_us
         values = {"step": self.step, "phase": 3, "bucket": 1, "sequence": 2 * self.step, **changes}
         message = Progress(
-            self.base_ns(rank) + at * 1000,
+            self.host_ns(self.host(rank), at),
             **values,
             detail_every=self.detail_every,
             cost_us=25.0,
@@ -232,7 +276,16 @@ class World:
         for _ in range(count):
             first = self.step
             for rank, row in enumerate(self.rows(loss)):
+                row = self._on_own_clock(rank, row)
                 yield self.received(rank, Steps(self.generation, first, self.base_ns(rank), (row,)))
+
+    def _on_own_clock(self, rank: int, row: StepRow) -> StepRow:
+        """The row with its begin and the times of its buckets as the clock of the rank's host counts them."""
+        slower = self.slower(self.host(rank))
+        if slower == 1.0:
+            return row
+        cells = (cell if at % 3 == 0 else round(cell * slower) for at, cell in enumerate(row.cells))
+        return row._replace(begin_us=round(row.begin_us * slower), cells=tuple(cells))
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ ADDED = {
     "buckets": "model group effective_busbw_gbps bound_ms transfer_bound_ms",
     "straggler": "throttle last_pct ranks place basis disagrees",
     "overhead": "detail_reason",
+    "clocks": "drift_ppm age_s",
 }
 """Keys added to schema 1 since: a program written for the first ones finds all of them, in their order."""
 
@@ -60,7 +61,8 @@ def test_the_schema_is_exactly_the_promised_one(make_world) -> None:
     assert shown["group"]["step"] == 59
     assert shown["straggler"]["lateness_ms"] == 20.0
     assert shown["ranks"][0]["pid"] == 4000
-    assert shown["clocks"] == [{"host": "node0", "offset_ms": 0.0, "bound_ms": 0.0}]
+    (clock,) = shown["clocks"]
+    assert clock == {"host": "node0", "offset_ms": 0.0, "bound_ms": 0.0, "drift_ppm": 0.0, "age_s": None}
 
 
 def test_it_is_plain_json_and_unknowns_are_null(make_world) -> None:

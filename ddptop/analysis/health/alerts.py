@@ -14,6 +14,7 @@ from ddptop.analysis.health.exits import (
     own_call,
     reason,
 )
+from ddptop.analysis.health.hosts import UNREACHABLE_S, host_states, silence_phrase, silent_ranks
 from ddptop.analysis.ranks import SILENT_S
 from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.mismatch import fatal_mismatch, operation_phrase
@@ -24,7 +25,7 @@ from ddptop.frames.phrases import ranks_phrase
 from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ddptop.analysis.stall.diagnosis import Diagnosis
     from ddptop.analysis.state import RunState
@@ -44,11 +45,15 @@ def alerts(
     now_ns: int,
 ) -> tuple[Alert, ...]:
     """The alerts that are active, the worst first. Of failed and lost ranks the causes come first."""
-    exits = [_failed(state, states), _lost(state, states)]
+    silent = silent_ranks(state, host_states(state, now_ns)) if state.hosts.known else {}
+    host = _silent_hosts(state, states, silent)
+    exits = [_failed(state, states), _lost(state, states, silent)]
     if _first_lost(state, states):
         exits.reverse()
+    # What ranks report that lost the connection to a host is no cause of its silence.
+    first = host is not None and all(follows(state.ranks[rank]) for rank in ended_badly(state.ranks))
     active = [
-        *exits,
+        *([host, *exits] if first else [*exits, host]),
         _stalled(state, diagnosis),
         _mismatch(state, diagnosis),
         _bad_loss(state) or _bad_loss_before(state, now_ns),
@@ -89,8 +94,35 @@ def _of_death(
     return Alert(kind, "critical", rank, ended_step(state, rank), since_s, message, evidence)
 
 
-def _lost(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
-    ranks = [rank for rank, status in enumerate(states) if status == "lost"]
+def _silent_hosts(
+    state: RunState, states: Sequence[RankStatus], silent: Mapping[str, tuple[int, ...]]
+) -> Alert | None:
+    """The alert of hosts from which nothing arrives; of lost ones where there are any."""
+    lost = {name: ranks for name, ranks in silent.items() if states[ranks[0]] == "lost"}
+    shown = lost or {name: ranks for name, ranks in silent.items() if states[ranks[0]] == "unreachable"}
+    if not shown:
+        return None
+    ranks = sorted(rank for mine in shown.values() for rank in mine)
+    first = min(ranks, key=lambda rank: state.ranks[rank].step)
+    heard_ns = max(state.ranks[rank].heard_ns for rank in ranks)
+    since_s = state.unix_s(heard_ns) + (SILENT_S if lost else UNREACHABLE_S)
+    step, bucket = state.ranks[first].step, state.ranks[first].bucket
+    evidence: dict[str, Scalar] = {
+        "hosts": " ".join(shown),
+        "ranks": len(ranks),
+        "last_step": step,
+        "bucket": bucket,
+    }
+    message = silence_phrase(state, shown, lost=bool(lost))
+    kind: AlertKind = "lost_rank" if lost else "unreachable_host"
+    return Alert(kind, "critical" if lost else "warning", first, step, since_s, message, evidence)
+
+
+def _lost(
+    state: RunState, states: Sequence[RankStatus], silent: Mapping[str, tuple[int, ...]]
+) -> Alert | None:
+    of_hosts = {rank for ranks in silent.values() for rank in ranks}
+    ranks = [rank for rank, status in enumerate(states) if status == "lost" and rank not in of_hosts]
     if not ranks:
         return None
     gone = [rank for rank in ended_badly(state.ranks) if rank in ranks]

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.health.exits import ended_badly
-from ddptop.analysis.ranks import SILENT_S, STALE_S
+from ddptop.analysis.health.hosts import host_states
+from ddptop.analysis.ranks import STALE_S
 from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.diagnosis import Diagnosis, RankProgress, diagnose
 from ddptop.analysis.stall.rank_position import (
@@ -95,26 +96,15 @@ def rank_states(state: RunState, now_ns: int) -> list[RankStatus]:
     """The state of each rank, as defined in `analysis/METRICS.md` (Health)."""
     stalled = stalled_since(state, now_ns, grace_ns=COMPILE_GRACE_NS) is not None
     limit_ns = stall_limit_ns(state) if stalled else 0
-    reported = _host_reports(state.ranks)
+    hosts = host_states(state, now_ns)
     outcome: RunOutcome = state.run.state if state.run is not None else "live"
     states: list[RankStatus] = []
     silence_ns = state.interruptions.silence_ns
     for rank in state.ranks:
-        host_gone = silence_ns(reported.get(rank.host, 0), now_ns) >= SILENT_S * NS
-        own = rank.state(silence_ns(rank.heard_ns, now_ns), outcome, host_gone=host_gone)
+        own = rank.state(silence_ns(rank.heard_ns, now_ns), outcome, host=hosts.get(rank.host))
         still = stalled and _step_ns(state, rank, now_ns) >= limit_ns
         states.append("stalled" if own == "live" and still else own)
     return states
-
-
-def _host_reports(ranks: Sequence[RankState]) -> dict[str, int]:
-    """When each host last reported: a message of any of its ranks, or a sample of its agent."""
-    reported: dict[str, int] = {}
-    for rank in ranks:
-        if rank.hello is not None:
-            newest_ns = max(rank.heard_ns, rank.seen_ns)
-            reported[rank.host] = max(newest_ns, reported.get(rank.host, 0))
-    return reported
 
 
 def _waited_for(ranks: Sequence[RankState], running: Sequence[RankState]) -> bool:

@@ -13,6 +13,7 @@ from ddptop.analysis.stall.current import current_stall, rank_states, stall_diag
 from ddptop.analysis.stall.rank_position import deaths
 from ddptop.analysis.steps.medians import known
 from ddptop.analysis.straggler.cost import select_steps
+from ddptop.analysis.to_frame.hosts import clock_of, host_figures
 from ddptop.analysis.to_frame.tables import (
     bucket_figures,
     gpu_facts,
@@ -59,13 +60,14 @@ def build(
     states = rank_states(state, now_ns)
     diagnosis = stall_diagnosis(state, states, now_ns)
     simulated = state.run is not None and state.run.simulated
+    columns = rank_columns(state, states, shown, now_ns)
     in_world = focus is not None and 0 <= focus < figures.world
     return Frame(
         source="simulated" if simulated else source,
         unix_s=state.unix_s(now_ns),
         run=_run(state, now_ns, group_state(states, outcome, stalled=diagnosis is not None), recording),
         group=_group(state, shown),
-        ranks=rank_columns(state, states, shown, now_ns),
+        ranks=columns,
         buckets=bucket_figures(state, detail),
         straggler=with_throttle(straggler, state.ranks),
         suspect=shown.suspect,
@@ -80,21 +82,17 @@ def build(
         deaths=deaths(state, now_ns),
         logged=logged(state.ranks, focus),
         gpus=gpu_facts(state.ranks),
-        clocks=_clocks(state),
+        clocks=_clocks(state, now_ns),
+        hosts=host_figures(state, columns, straggler, now_ns),
     )
 
 
-def _clocks(state: RunState) -> tuple[Clocks, ...]:
+def _clocks(state: RunState, now_ns: int) -> tuple[Clocks, ...]:
     """One per host: its clock compared with the collector's. A single host has one clock, so no offset."""
     hosts = sorted({rank_state.hello.host for rank_state in state.ranks if rank_state.hello is not None})
     if len(hosts) == 1:
-        return (Clocks(hosts[0], 0.0, 0.0),)
-    found = []
-    for host in hosts:
-        clock = state.clocks.of(host)
-        known_clock = (None, None) if clock is None else (clock.offset_ns / 1e6, clock.bound_ns / 1e6)
-        found.append(Clocks(host, *known_clock))
-    return tuple(found)
+        return (Clocks(hosts[0], 0.0, 0.0, 0.0),)
+    return tuple(clock_of(state, host, now_ns) for host in hosts)
 
 
 def _run(state: RunState, now_ns: int, shown: RankStatus, recording: str | None) -> RunInfo:

@@ -1,0 +1,184 @@
+"""The state of each host: whether anything arrives from it, and the log of hosts that are silent or return.
+
+A host's agent sends at least every quarter of a second, whatever its ranks do. So silence of the whole host
+means that the host, its agent or the link to it is gone, and says nothing of a single rank.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddptop.analysis.ranks import SILENT_S
+from ddptop.frames.phrases import ranks_phrase
+from ddptop.protocol.limits import NS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ddptop.analysis.ranks import RankState
+    from ddptop.analysis.state import RunState
+    from ddptop.protocol.vocabulary import HostState
+
+UNREACHABLE_S = 3.0
+"""After this long without a message a host is unreachable: a dozen of its agent's frames are missing."""
+
+CHECK_NS = NS // 2
+"""Interval between two checks for the log, by the arrival times of messages: a check loops over all ranks."""
+
+
+def find_own_host(state: RunState) -> str | None:
+    """The collector's host: it said so, or it is the only one whose ranks report without an agent."""
+    if state.hosts.own is not None or not state.hosts.known:
+        return state.hosts.own
+    without = {rank.host for rank in state.ranks if rank.hello is not None and rank.host}
+    without -= state.hosts.known.keys()
+    return without.pop() if len(without) == 1 else None
+
+
+def ranks_of_hosts(state: RunState) -> dict[str, list[int]]:
+    """The ranks of each host, in order of the lowest rank."""
+    found: dict[str, list[int]] = {}
+    for rank, rank_state in enumerate(state.ranks):
+        if rank_state.hello is not None:
+            found.setdefault(rank_state.hello.host, []).append(rank)
+    return found
+
+
+def heard_of_hosts(state: RunState) -> dict[str, int]:
+    """When each host last reported: a message of its agent or of a rank, or a reading of a process."""
+    heard = {name: known.heard_ns for name, known in state.hosts.known.items()}
+    for rank in state.ranks:
+        if rank.hello is not None:
+            newest_ns = max(rank.heard_ns, rank.seen_ns)
+            if newest_ns > heard.get(rank.hello.host, 0):
+                heard[rank.hello.host] = newest_ns
+    return heard
+
+
+def host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
+    """The state of every host, as defined in `analysis/METRICS.md` (Health). Of a host without an agent only
+    `lost` is known."""
+    running = {rank.host for rank in state.ranks if rank.running}
+    there = {rank.host for rank in state.ranks if rank.hello is not None}
+    states: dict[str, HostState] = {}
+    until_ns = now_ns if state.ended_ns is None else min(now_ns, state.ended_ns)
+    for name, heard_ns in heard_of_hosts(state).items():
+        silent_ns = state.interruptions.silence_ns(heard_ns, until_ns)
+        if name in there and name not in running:
+            states[name] = "finished"
+        elif silent_ns >= SILENT_S * NS:
+            states[name] = "lost"
+        elif silent_ns > UNREACHABLE_S * NS and state.hosts.is_remote(name):
+            states[name] = "unreachable"
+        else:
+            states[name] = "live"
+    return states
+
+
+def silent_ranks(state: RunState, hosts: Mapping[str, HostState]) -> dict[str, tuple[int, ...]]:
+    """By host that is unreachable or lost and has an agent: its ranks whose exit is not known."""
+    silent: dict[str, list[int]] = {}
+    for rank, rank_state in _running(state):
+        name = rank_state.host
+        if hosts.get(name) in ("unreachable", "lost") and state.hosts.is_remote(name):
+            silent.setdefault(name, []).append(rank)
+    return {name: tuple(ranks) for name, ranks in silent.items()}
+
+
+def position_phrase(state: RunState, ranks: tuple[int, ...]) -> str:
+    """`ranks 4-7, last at step 120, bucket 3`: the position of the rank that is least far."""
+    least = min((state.ranks[rank] for rank in ranks), key=lambda one: (one.step, one.bucket or 0))
+    bucket = "" if least.bucket is None else f", bucket {least.bucket}"
+    return f"{ranks_phrase(ranks, len(state.ranks))}, last at step {least.step:,}{bucket}"
+
+
+def hosts_phrase(names: tuple[str, ...]) -> str:
+    """`host node2`, `hosts node2 node3`, `5 hosts: node2 node3 ...`."""
+    if len(names) == 1:
+        return f"host {names[0]}"
+    if len(names) > 3:
+        return f"{len(names)} hosts: {' '.join(names[:3])} ..."
+    return f"hosts {' '.join(names)}"
+
+
+def silence_phrase(state: RunState, silent: Mapping[str, tuple[int, ...]], *, lost: bool) -> str:
+    """`host node2 is unreachable: ranks 4-7, last at step 120, bucket 3`, and what else is known of it."""
+    ranks = tuple(sorted(rank for mine in silent.values() for rank in mine))
+    be = "is" if len(silent) == 1 else "are"
+    text = f"{hosts_phrase(tuple(silent))} {be} {'lost' if lost else 'unreachable'}"
+    text += f": {position_phrase(state, ranks)}"
+    if trains_on(state, ranks):
+        return f"{text}; the other ranks train on, so only its reports are missing"
+    return f"{text}; silent for more than {SILENT_S:.0f} s" if lost else text
+
+
+def trains_on(state: RunState, ranks: tuple[int, ...]) -> bool:
+    """Whether the other ranks have gone on by two steps or more since these last reported.
+
+    Every step waits for all ranks, so these train too, and only their host's reports are missing.
+    """
+    others = [one.step for rank, one in _running(state) if rank not in ranks]
+    return bool(others) and min(others) >= min(state.ranks[rank].step for rank in ranks) + 2
+
+
+def _running(state: RunState) -> Iterator[tuple[int, RankState]]:
+    return ((rank, one) for rank, one in enumerate(state.ranks) if one.running)
+
+
+class HostLog:
+    """Logs when hosts become unreachable, are lost and report again, as messages arrive."""
+
+    def __init__(self) -> None:
+        self.next_ns = 0
+        """When the next check is due."""
+        self._before: dict[str, tuple[HostState, int]] = {}
+        """By host its state at the last check, and when it had been heard then."""
+        self._thinned: dict[str, int] = {}
+
+    def check(self, state: RunState, now_ns: int) -> None:
+        """Log what has changed. `now_ns`: when the newest message arrived."""
+        if now_ns < self.next_ns:
+            return
+        self.next_ns = now_ns + CHECK_NS
+        if not state.hosts.remote() or state.ended_ns is not None:
+            return
+        now = host_states(state, now_ns)
+        silent, heard = silent_ranks(state, now), heard_of_hosts(state)
+        for name in state.hosts.remote():
+            before, heard_ns = self._before.get(name, ("live", heard[name]))
+            self._before[name] = (now[name], heard[name])
+            if now[name] != before:
+                self._log(
+                    state, name, before, now[name], silent.get(name, ()), now_ns, heard[name] - heard_ns
+                )
+            self._log_thinned(state, name, now_ns)
+
+    @staticmethod
+    def _log(
+        state: RunState,
+        name: str,
+        before: HostState,
+        now: HostState,
+        ranks: tuple[int, ...],
+        now_ns: int,
+        silent_ns: int,
+    ) -> None:
+        at_s = state.unix_s(now_ns)
+        where = f": {position_phrase(state, ranks)}" if ranks else ""
+        if now == "unreachable":
+            text = f"host {name} is unreachable{where}"
+            state.log.add(at_s, "host_unreachable", text, severity="warning")
+        elif now == "lost":
+            text = f"host {name} is lost, silent for more than {SILENT_S:.0f} s{where}"
+            state.log.add(at_s, "host_lost", text, severity="critical" if ranks else "info")
+        elif before in ("unreachable", "lost") and now == "live":
+            text = f"host {name} reports again after {silent_ns / NS:.0f} s"
+            state.log.add(at_s, "host_back", text)
+
+    def _log_thinned(self, state: RunState, name: str, now_ns: int) -> None:
+        usage = state.hosts.known[name].usage
+        thinned = usage.thinned if usage is not None else 0
+        if thinned and not self._thinned.get(name):
+            text = f"host {name} leaves out bucket detail, because the collector asked for it"
+            state.log.add(state.unix_s(now_ns), "host_thinned", text, severity="warning")
+        self._thinned[name] = thinned

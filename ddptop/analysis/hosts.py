@@ -1,0 +1,85 @@
+"""The hosts that have introduced themselves, and what their agents report about processes of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ddptop.protocol.codec import ProtocolError, UnknownType, decode
+from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.hosts import About, Host, HostUsage
+from ddptop.protocol.machine import Gpu, Usage
+from ddptop.protocol.messages import Event, Received
+
+if TYPE_CHECKING:
+    from ddptop.analysis.steps.clocks import HostClocks
+
+
+@dataclass(slots=True)
+class KnownHost:
+    """A host that has introduced itself."""
+
+    agent: Host
+    usage: HostUsage | None = None
+    heard_ns: int = 0
+    """When the newest message of its agent arrived, on the collector's clock."""
+
+
+class Hosts:
+    """The hosts whose agents have introduced themselves. A run on one host may have none."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, KnownHost] = {}
+        self.own: str | None = None
+        """The host of the collector; None: not known."""
+        self._of_agent: dict[int, str] = {}
+        """By session of the agent."""
+
+    def of_agent(self, session: int) -> str | None:
+        """The host of an agent; None: no agent has this session."""
+        return self._of_agent.get(session)
+
+    def take(self, host: Host, session: int, t_ns: int) -> None:
+        """A host introduces itself; `session` 0: the collector, which is the agent of its own host."""
+        before = self.known.get(host.name)
+        usage = before.usage if before is not None else None
+        self.known[host.name] = KnownHost(host, usage, t_ns)
+        if session:
+            self._of_agent[session] = host.name
+        else:
+            self.own = host.name
+
+    def hear(self, session: int, t_ns: int) -> KnownHost | None:
+        """A message of an agent arrived, or of the collector itself (session 0)."""
+        known = self.known.get(self._of_agent.get(session, "") if session else self.own or "")
+        if known is not None and session and t_ns > known.heard_ns:
+            known.heard_ns = t_ns
+        return known
+
+    def is_remote(self, name: str) -> bool:
+        """Whether the host has an agent that is not the collector."""
+        return name in self.known and name != self.own
+
+    def remote(self) -> list[str]:
+        """The hosts with an agent of their own."""
+        return [name for name in self.known if name != self.own]
+
+
+def unwrap(about: About, t_ns: int, clocks: HostClocks, host: str) -> Received | None:
+    """What an agent reports about a process of one of its ranks, as if the collector had seen it.
+
+    None: it is nothing that an agent may report. An event is dated back to when it happened, as far as the
+    host's clock is known: it may have been kept while the link was cut.
+    """
+    try:
+        message = decode(about.body)
+    except (ProtocolError, UnknownType):
+        return None
+    if isinstance(message, (Usage, Gpu, Evidence)):
+        return Received(t_ns, about.rank, about.session, 0, message)
+    if not isinstance(message, Event):
+        return None
+    happened_ns = clocks.to_collector(host, message.t_ns)
+    at_ns = t_ns if happened_ns is None else max(0, min(t_ns, happened_ns))
+    fields = {**message.fields, "session": about.session}
+    return Received(at_ns, -1, 0, 0, Event(message.kind, at_ns, about.rank, message.step, fields))

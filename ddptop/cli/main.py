@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: list[str]) -> int:
     try:
         command, words = choose(argv)
-        code = command.run(command.parser().parse_args(words))
+        code = command.run(command.parse(words))
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
@@ -79,6 +79,9 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, before[number])
 
 
+_WITHOUT_FILE = "it shows live runs; run the command there (ssh HOST ddptop ...), or copy the recording"
+
+
 def choose(words: list[str]) -> tuple[Command, list[str]]:
     """The subcommand and its arguments: the first word that is no option nor the value of one.
 
@@ -95,6 +98,8 @@ def choose(words: list[str]) -> tuple[Command, list[str]]:
         elif value_follows:
             value_follows = False
         elif word in named:
+            if "--connect" in words:
+                raise CliError(f"{word} does not work over --connect: {_WITHOUT_FILE}", Exit.USAGE)
             return named[word], words[:place] + words[place + 1 :]
         else:
             break

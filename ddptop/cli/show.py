@@ -274,5 +274,4 @@ def _is_last(frame: Frame) -> bool:
     played = frame.playback
     if played is not None and not played.growing:
         return played.position_s >= played.duration_s
-    # A run whose ranks failed may start them again: only its exit code is final.
-    return frame.run.state == "finished" or (frame.run.state == "failed" and frame.run.exit_code is not None)
+    return frame.run.is_over

@@ -1,4 +1,4 @@
-"""Frames of a live run, from its collector over the credit link."""
+"""Frames of a live run, from its collector over the credit link: that of this host, or one elsewhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import zmq
 
@@ -36,11 +36,36 @@ AGE_EVERY_S = 0.5
 """How often a frame that no longer changes is handed out again, with a later time."""
 
 
-class LiveSource(Source):
+class Link(Protocol):
+    """A connection to the collector of one run, used by one thread."""
+
+    def grant(self, credit: Credit) -> bool:
+        """Ask for one frame; False where that cannot be sent now. Never blocks."""
+
+    def receive(self) -> State | None:
+        """The next frame that has arrived, None if there is none. Never blocks."""
+
+    def wait(self, ms: int) -> None:
+        """Until something has arrived, at most so many milliseconds."""
+
+    def running(self) -> bool:
+        """Whether the collector's process runs, as far as is known."""
+
+    def broken(self) -> str | None:
+        """Why the collector cannot be reached now, in a few words; None: it can."""
+
+    def close(self) -> None:
+        """Close it; may be called twice."""
+
+
+class CollectorSource(Source):
     """Reads one run in a thread of its own. `start` and `close` once each; the rest from any thread."""
 
-    def __init__(self, run: RunFile) -> None:
-        self._run = run
+    def __init__(self, name: str, recording: str | None) -> None:
+        """`name`: of the run; `recording`: path on this host, None where there is none."""
+        self._name = name
+        self._recording = recording
+        self._link: Link | None = None
         self._decoder = FrameDecoder()
         self._history = HistoryStore()
         self._epoch = 0
@@ -49,7 +74,7 @@ class LiveSource(Source):
         self._want = self._asked_want = ""
         self._frame: Frame | None = None
         self._live: Frame | None = None
-        self._status: str | None = f"waiting for the collector of {run.name}"
+        self._status: str | None = f"waiting for the collector of {name}"
         self._failure: str | None = None
         self._received_s = self._asked = self._aged = time.monotonic()
         self._owed = False
@@ -57,6 +82,10 @@ class LiveSource(Source):
         self._thread = threading.Thread(target=self._run_thread, name="ddptop-live")
         self.skipped = 0
         """Frames that were not sent because there was no credit; grows when this process was stopped."""
+
+    def _open(self) -> Link:
+        """A new connection. Raises zmq.ZMQError or OSError where there can be none."""
+        raise NotImplementedError
 
     def start(self) -> None:
         """Begin to read."""
@@ -114,31 +143,33 @@ class LiveSource(Source):
 
     def _read(self) -> None:
         try:
-            client = CreditClient(view_endpoint(self._run.directory))
+            self._link = link = self._open()
         except zmq.ZMQError as error:
-            self._status = f"cannot reach the collector of {self._run.name}: {error}"
+            self._status = f"cannot reach the collector of {self._name}: {error}"
             self._stop.set()
             return
         try:
             while not self._stop.is_set():
-                self._ask(client)
-                client.socket.poll(POLL_MS)
-                self._receive(client)
+                self._ask(link)
+                link.wait(POLL_MS)
+                self._receive(link)
                 self._age()
         finally:
-            client.close()
+            link.close()
 
-    def _ask(self, client: CreditClient) -> None:
+    def _ask(self, link: Link) -> None:
         now = time.monotonic()
         want = self._want
+        if self._live is not None and self._live.run.is_over:
+            return
         if self._owed and now - self._asked < ASK_AGAIN_S and want == self._asked_want:
             return
-        if client.grant(Credit(self._epoch, self._cursor, self._focus, want)):
+        if link.grant(Credit(self._epoch, self._cursor, self._focus, want)):
             self._owed, self._asked, self._asked_want = True, now, want
 
-    def _receive(self, client: CreditClient) -> None:
+    def _receive(self, link: Link) -> None:
         newest = None
-        while (state := client.receive()) is not None:
+        while (state := link.receive()) is not None:
             newest = self._take(state) or newest
         if newest is not None:
             self._live = self._frame = newest
@@ -167,10 +198,10 @@ class LiveSource(Source):
     def _age(self) -> None:
         """Hand out the last frame again, marked as stale or lost, when no newer one comes."""
         now = time.monotonic()
-        if now - self._received_s < SILENT_S or now - self._aged < AGE_EVERY_S:
+        if self._link is None or now - self._received_s < SILENT_S or now - self._aged < AGE_EVERY_S:
             return
         self._aged = now
-        running = self._collector_runs()
+        running, broken = self._link.running(), self._link.broken()
         last = self._live
         if last is not None and last.run.state in ENDED:
             return  # the final frame of a run is shown until the viewer closes
@@ -179,12 +210,12 @@ class LiveSource(Source):
             self._status = f"the run has {end.run.state}"
             return
         if last is None:
-            gone = f"the collector of {self._run.name} is gone"
-            self._status = f"{self._run.name} does not answer yet" if running else gone
+            gone = f"the collector of {self._name} is gone"
+            self._status = broken or (f"{self._name} does not answer yet" if running else gone)
             return
         silent_s = now - self._received_s
-        what = "does not answer" if running else "is gone"
-        self._status = f"the collector {what}; this is the run as it was {silent_s:.0f} s ago"
+        reason = broken or f"the collector {'does not answer' if running else 'is gone'}"
+        self._status = f"{reason}; this is the run as it was {silent_s:.0f} s ago"
         self._frame = aged(last, silent_s, "stale" if running else "lost")
 
     def _final_frame(self, last: Frame | None) -> Frame | None:
@@ -192,25 +223,63 @@ class LiveSource(Source):
 
         Needed where this process was stopped when the run ended, or had no frame yet.
         """
-        from ddptop.recording.reader import RecordingError
-        from ddptop.sources.replay import frame_at
-
-        if self._run.recording is None:
-            return None
-        try:
-            end = frame_at(Path(self._run.recording), None)
-        except (OSError, RecordingError):
-            return None
-        if end.run.state not in ENDED:
-            return None
-        if last is None:
-            return replace(end, source="live", playback=None)
+        end = ended_frame(self._recording)
+        if end is None or last is None:
+            return end
         history = max(last.history, end.history, key=lambda kept: len(kept.step))
-        return replace(end, source=last.source, history=history, playback=None)
+        return replace(end, source=last.source, history=history)
 
-    def _collector_runs(self) -> bool:
-        run = read_run_file(self._run.directory)  # again: a restarted collector has another pid
+
+class LiveSource(CollectorSource):
+    """Reads a run of this host."""
+
+    def __init__(self, run: RunFile) -> None:
+        super().__init__(run.name, run.recording)
+        self._run = run
+
+    def _open(self) -> Link:
+        return LocalLink(self._run)
+
+
+class LocalLink:
+    """The connection to a collector on this host."""
+
+    def __init__(self, run: RunFile) -> None:
+        """Raises zmq.ZMQError."""
+        self._directory = run.directory
+        self._client = CreditClient(view_endpoint(run.directory))
+        self.grant, self.receive = self._client.grant, self._client.receive
+        self.close = self._client.close
+
+    def wait(self, ms: int) -> None:
+        """See Link."""
+        self._client.socket.poll(ms)
+
+    def running(self) -> bool:
+        """See Link."""
+        run = read_run_file(self._directory)  # again: a restarted collector has another pid
         return run is not None and is_alive(run)
+
+    def broken(self) -> str | None:
+        """Never: over ipc a living collector can be reached."""
+        return None
+
+
+def ended_frame(recording: str | None) -> Frame | None:
+    """The last frame of a run that has ended, as it was live; None where its recording has no end."""
+    from ddptop.recording.reader import Recording, RecordingError
+    from ddptop.sources.replay import frame_of
+
+    if recording is None:
+        return None
+    try:
+        with Recording.open(Path(recording)) as opened:
+            if opened.latest_run.state not in ENDED:
+                return None
+            end = frame_of(opened, None)
+    except (OSError, RecordingError):
+        return None
+    return replace(end, source="live", playback=None) if end.run.state in ENDED else None
 
 
 def aged(frame: Frame, silent_s: float, state: RankStatus) -> Frame:

@@ -9,12 +9,13 @@ from ddptop.cli.commands.demo import Demo
 from ddptop.cli.commands.env import Env
 from ddptop.cli.commands.look import Look
 from ddptop.cli.commands.recordings import Ls, Prune, Rm
+from ddptop.cli.commands.relay import Relay
 from ddptop.cli.commands.replay import Replay
 from ddptop.cli.commands.report import Report
 
 __all__ = ["COMMANDS", "LOOK", "Command"]
 
-_OTHERS = (Ls(), Replay(), Report(), Demo(), Rm(), Prune(), Env(), Config())
+_OTHERS = (Ls(), Replay(), Report(), Demo(), Rm(), Prune(), Env(), Relay(), Config())
 
 COMMANDS: tuple[Command, ...] = (*_OTHERS, Completion(_OTHERS))
 """In the order in which `ddptop --help` lists them."""

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ddptop.cli.errors import CliError, Exit
 
-VALUE_OPTIONS = frozenset({"--rate", "--theme", "--view", "--sort", "--save-to", "--wait"})
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+VALUE_OPTIONS = frozenset(
+    {"--rate", "--theme", "--view", "--sort", "--save-to", "--wait", "--connect", "--remote-command"}
+)
 """Shared options that take a value as the next word; they may stand before the subcommand."""
 
 
@@ -44,6 +49,10 @@ class Command:
             parser.epilog = "examples:\n" + "\n".join(f"  {line}" for line in self.examples)
         self.add_arguments(parser)
         return parser
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """The options that these words give. Raises CliError (2)."""
+        return self.parser().parse_args(words)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the subcommand's arguments."""

@@ -29,6 +29,7 @@ class Look(Command):
     examples = (
         "ddptop",
         "ddptop train-k7qf --view timeline",
+        "ddptop --connect me@gpu01/train-k7qf",
         "ddptop --json | jq .group.step_ms",
     )
 
@@ -46,10 +47,31 @@ class Look(Command):
             help="wait so long for the run to start (default: 10 while a ddptop-run is starting)",
         )
         parser.add_argument("-V", "--version", action="version", version=f"ddptop {__version__}")
+        elsewhere = parser.add_argument_group("a run on another machine")
+        elsewhere.add_argument(
+            "--connect",
+            metavar="TARGET",
+            help="[user@]host[/RUN] over ssh; slurm:JOBID over srun; or at the end: -- COMMAND, any command "
+            "that runs another one there, as -- kubectl exec -i POD --",
+        )
+        elsewhere.add_argument(
+            "--remote-command",
+            metavar="PROGRAM",
+            help="ddptop at the far end, where it is not on the PATH; also DDPTOP_REMOTE",
+        )
         add_screen_options(parser)
         width = max(len(command.name) for command in self.others)
         listed = "\n".join(f"  {command.name:<{width}}  {command.summary}" for command in self.others)
         parser.epilog = f"commands (each has --help):\n{listed}\n\n{parser.epilog}"
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """The options; `command`: of `--connect -- COMMAND`, None without."""
+        from ddptop.cli.connect import split_command
+
+        words, command = split_command(words)
+        options = super().parse(words)
+        options.command = command
+        return options
 
     def run(self, options: argparse.Namespace) -> int:
         """Find the run and show it; without a live one, the end of the newest recording."""
@@ -57,6 +79,10 @@ class Look(Command):
         from ddptop.cli.show import Mode, choose_mode
 
         mode = choose_mode(options, live=True)  # contradicting options are refused before anything else
+        if options.connect is not None or options.command is not None:
+            from ddptop.cli.connect import show_remote
+
+            return show_remote(options, mode)
         running = wait_for_live(options.run, options.wait)
         if options.run is not None:
             target = find(options.run, [command.name for command in self.others])

@@ -1,0 +1,258 @@
+"""`ddptop relay [RUN]`: the far end of `ddptop --connect`, over stdin and stdout.
+
+It is started for each viewer and has to answer soon: it imports neither torch nor Textual, and numpy only
+where the run has ended and its last frame is read from the recording.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import select
+import socket
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddptop import __version__
+from ddptop.cli.commands.base import Command
+from ddptop.cli.errors import CliError, Exit
+from ddptop.protocol.messages import Credit, State
+
+if TYPE_CHECKING:
+    import zmq
+
+    from ddptop.frames.frame import Frame
+    from ddptop.host.runs import RunFile
+    from ddptop.transport.credit import CreditClient
+    from ddptop.transport.stdio import FramePipe
+
+POLL_MS, RETRY_MS = 500, 10
+"""Longest wait, and the wait while a credit could not be sent: the collector's socket is still connecting."""
+
+FLUSH_S = 10.0
+"""How long the near end may take to read why there is no run."""
+
+SEARCHED = 50
+"""Newest recordings that are opened to find one by the id of its run."""
+
+
+class Relay(Command):
+    """Passes the frames of a run of this host on to a viewer elsewhere."""
+
+    name = "relay"
+    summary = "Serve a run over stdin and stdout: the far end of ddptop --connect."
+    examples = ("ssh gpu01 ddptop relay train-k7qf",)
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The run."""
+        parser.add_argument(
+            "run",
+            nargs="?",
+            metavar="RUN",
+            help="name or id of a run, or how only one begins (default: the only live run)",
+        )
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Serve until stdin is closed. Why there is nothing to serve is sent to the near end as well."""
+        if sys.stdin.isatty() or sys.stdout.isatty():
+            raise CliError("relay is for ddptop --connect, not for a terminal; see ddptop --help", Exit.USAGE)
+        from ddptop.transport.stdio import (
+            ERROR,
+            FROM_NEAR,
+            GREETING,
+            HELLO,
+            VERSION,
+            FramePipe,
+            FrameReader,
+            RelayError,
+            RelayHello,
+            to_json,
+        )
+
+        # What prints by accident must not get between the frames.
+        read_fd, write_fd = os.dup(sys.stdin.fileno()), os.dup(sys.stdout.fileno())
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        pipe = FramePipe(read_fd, write_fd, FrameReader(FROM_NEAR, greeted=True))
+        pipe.send_bytes(GREETING)
+        host = socket.gethostname()
+        try:
+            run = _ServedRun(run_meant(options.run))
+        except CliError as error:
+            elsewhere = getattr(error, "host", "")
+            pipe.send(ERROR, to_json(RelayError(int(error.code), str(error), elsewhere)))
+            _flush(pipe)
+            return error.code
+        pipe.send(HELLO, to_json(RelayHello(VERSION, __version__, run.run_id, run.name, host)))
+        try:
+            _serve(pipe, run)
+        finally:
+            run.close()
+        return Exit.DONE
+
+
+class _Elsewhere(CliError):
+    """The run is collected on another host; empty: that is not known yet."""
+
+    def __init__(self, name: str, host: str) -> None:
+        where = f"{host}: ddptop --connect {host}/{name}" if host else "a host that is not known yet"
+        super().__init__(f"run {name} is collected on {where}", Exit.NOT_FOUND)
+        self.host = host
+
+
+def run_meant(word: str | None) -> RunFile | Path:
+    """The live run, or the recording of one that has ended. Raises CliError (3) where that is not one run.
+
+    Unlike on a screen nobody can choose here: of several runs none is taken.
+    """
+    from ddptop.cli.find import live, recorded, recorded_id
+
+    running, host = live(), socket.gethostname()
+    if word is None:
+        matches = running
+    else:
+        matches = [run for run in running if word in (run.name, run.run_id)] or [
+            run for run in running if run.name.startswith(word) or run.run_id.startswith(word)
+        ]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        same = len({run.name for run in matches}) < len(matches)
+        names = ", ".join(run.run_id if same else run.name for run in matches)
+        raise CliError(f"several live runs on {host}, name one: {names}", Exit.NOT_FOUND)
+    if word is None:
+        raise CliError(f"no live run on {host}; name one that has ended to see its end", Exit.NOT_FOUND)
+    kept = recorded(running)
+    for item in kept:
+        if item.name == word:
+            return item.path
+    for item in kept[:SEARCHED]:
+        if recorded_id(item.path) == word:
+            return item.path
+    raise CliError(f"no run on {host} is called {word!r}; `ddptop ls` there lists them", Exit.NOT_FOUND)
+
+
+class _ServedRun:
+    """A live run, over its collector's socket; or one that has ended, whose last frame is all there is."""
+
+    def __init__(self, run: RunFile | Path) -> None:
+        """Raises CliError where it cannot be served from this host."""
+        self._run = None if isinstance(run, Path) else run
+        self._client: CreditClient | None = None
+        self._end: Frame | None = None
+        self._epoch = secrets.randbits(62)
+        self._states: list[State] = []
+        self.run_id = self.name = ""
+        if isinstance(run, Path):
+            self._read_end(str(run))
+            if self._end is None:
+                raise CliError(f"the recording {run} has no end: ddptop replay shows it", Exit.NOT_FOUND)
+            self.run_id, self.name = self._end.run.id, self._end.run.name
+            return
+        collector_host = getattr(run, "collector_host", None)
+        if collector_host is not None:
+            raise _Elsewhere(run.name, collector_host)
+        import zmq
+
+        from ddptop.host.runs import view_endpoint
+        from ddptop.transport.credit import CreditClient
+
+        self.run_id, self.name = run.run_id, run.name
+        try:
+            self._client = CreditClient(view_endpoint(run.directory))
+        except zmq.ZMQError as error:
+            raise CliError(f"cannot reach the collector of {run.name}: {error}") from None
+
+    @property
+    def socket(self) -> zmq.Socket[bytes] | None:
+        """For a poller; None: there is none."""
+        return None if self._client is None else self._client.socket
+
+    def grant(self, credit: Credit) -> bool:
+        """Ask for a frame; False: not now."""
+        if self._end is None:
+            return self._client is not None and self._client.grant(credit)
+        from ddptop.frames.codec import encode_frame
+        from ddptop.frames.history import HistoryStore
+
+        points = HistoryStore()
+        points.extend(self._end.history)
+        same = credit.epoch == self._epoch
+        if not same or credit.cursor < points.end:  # else it has everything, and nothing will follow
+            history = points.since(credit.cursor if same else 0)
+            frame = encode_frame(replace(self._end, history=history))
+            self._states.append(State(self._epoch, 0, frame))
+        return True
+
+    def receive(self) -> State | None:
+        """The next frame; None if there is none."""
+        if self._states:
+            return self._states.pop()
+        return None if self._client is None else self._client.receive()
+
+    def running(self) -> bool:
+        """Whether its collector runs. Where it does not and the run has ended, its end is served."""
+        from ddptop.host.runs import is_alive, read_run_file
+
+        run = None if self._run is None else read_run_file(self._run.directory)
+        if run is not None and is_alive(run):
+            return True
+        if self._run is not None and self._run.recording is not None and self._end is None:
+            self._read_end(self._run.recording)
+        return False
+
+    def close(self) -> None:
+        """Close the connection to the collector."""
+        if self._client is not None:
+            self._client.close()
+
+    def _read_end(self, path: str) -> None:
+        from ddptop.sources.live import ended_frame
+
+        self._end = ended_frame(path)
+
+
+def _serve(pipe: FramePipe, run: _ServedRun) -> None:
+    """Pass credits to the collector and frames to the near end, until that closes stdin."""
+    import zmq
+
+    from ddptop.protocol.codec import ProtocolError, decode, encode
+    from ddptop.transport.stdio import BEAT, BEAT_S, STATE
+
+    poller = zmq.Poller()
+    poller.register(pipe.read_fd, zmq.POLLIN)
+    if run.socket is not None:
+        poller.register(run.socket, zmq.POLLIN)
+    credit: Credit | None = None
+    beat_s = time.monotonic()
+    while not pipe.ended:
+        if pipe.unsent:
+            poller.register(pipe.write_fd, zmq.POLLOUT)
+        elif pipe.write_fd in poller:
+            poller.unregister(pipe.write_fd)
+        poller.poll(POLL_MS if credit is None else RETRY_MS)
+        try:
+            messages = [decode(frame.payload) for frame in pipe.receive()]
+        except ProtocolError:
+            return  # what is at the near end is no ddptop
+        credit = next((message for message in reversed(messages) if isinstance(message, Credit)), credit)
+        if credit is not None and run.grant(credit):
+            credit = None
+        while (state := run.receive()) is not None:
+            pipe.send(STATE, encode(state))
+        pipe.flush()
+        now_s = time.monotonic()
+        if now_s - beat_s >= BEAT_S and not pipe.unsent:
+            beat_s = now_s
+            pipe.send(BEAT, b"1" if run.running() else b"0")
+
+
+def _flush(pipe: FramePipe) -> None:
+    """Send what is left, as long as the other end takes it."""
+    end_s = time.monotonic() + FLUSH_S
+    while pipe.unsent and not pipe.ended and time.monotonic() < end_s:
+        select.select([], [pipe.write_fd], [], RETRY_MS / 1000)
+        pipe.flush()

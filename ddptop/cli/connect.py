@@ -1,0 +1,148 @@
+"""`ddptop --connect`: what is meant by a target, and the run there on this screen."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from ddptop.cli.errors import CliError, Exit, note
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddptop.cli.show import Mode
+    from ddptop.sources.remote import Remote, RemoteSource
+
+SSH = ("ssh", "-T", "-x", "-a", "-oClearAllForwardings=yes", "-oRemoteCommand=none")
+"""No terminal, X or agent at the far end, as scp has it. Everything else is as the user's ssh config says."""
+
+SRUN = ("srun", "--overlap", "--ntasks=1", "--nodes=1", "--quiet")
+
+_SSH = re.compile(r"(ssh://)?([^\s/@-][^\s/@]*@)?[^\s/@-][^\s/@]*")
+_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s/@:]+):(\d{1,5})")
+_JOB = re.compile(r"\d+([+_]\d+)?")
+
+WAIT_S = 2.0
+"""Between two attempts while `--wait` waits for the run to start."""
+
+
+class Target(NamedTuple):
+    """Where a run is, and which one is meant; None: the only live one."""
+
+    remote: Remote
+    run: str | None
+    job: str | None = None
+    """Slurm's job id."""
+
+
+def split_command(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """`--connect -- COMMAND...` at the end of a command line: the words before it, and COMMAND."""
+    for place in range(len(words) - 1):
+        if words[place] == "--connect" and words[place + 1] == "--":
+            return list(words[:place]), list(words[place + 2 :])
+        if words[place] == "--":
+            break
+    return list(words), None
+
+
+def target_of(options: argparse.Namespace) -> Target:
+    """What the options mean. Raises CliError (2)."""
+    from ddptop.sources.remote import Remote
+
+    program = options.remote_command or os.environ.get("DDPTOP_REMOTE") or "ddptop"
+    if options.command is not None:
+        if not options.command:
+            raise CliError("--connect -- needs a command: --connect -- kubectl exec -i POD --", Exit.USAGE)
+        command = tuple(options.command)
+        remote = Remote(where=_short(command), first=command, again=command, program=program)
+        return Target(remote, options.run)
+    begin = "ssh://" if options.connect.startswith("ssh://") else ""
+    place, slash, run = options.connect.removeprefix(begin).partition("/")
+    if slash and options.run is not None:
+        raise CliError(f"two runs are named: {run} and {options.run}", Exit.USAGE)
+    run = run or options.run
+    if place.startswith("slurm:"):
+        job = place.removeprefix("slurm:")
+        if not _JOB.fullmatch(job):
+            raise CliError(f"--connect {options.connect}: slurm:JOBID, as squeue shows it", Exit.USAGE)
+        command = (*SRUN, f"--jobid={job}")
+        return Target(Remote(where=f"job {job}", first=command, again=command, program=program), run, job)
+    if not begin and _PORT.fullmatch(place):
+        raise CliError(
+            f"--connect {place} needs --key FILE; for ssh on another port: --connect ssh://{place}",
+            Exit.USAGE,
+        )
+    if not _SSH.fullmatch(place):
+        raise CliError(
+            f"--connect {options.connect!r}: give [user@]host[/RUN], slurm:JOBID, or -- COMMAND", Exit.USAGE
+        )
+    host = f"{begin}{place}"
+    remote = Remote(
+        where=place,
+        first=(*SSH, "--", host),
+        again=(*SSH, "-oBatchMode=yes", "--", host),
+        program=program,
+        shell=True,
+    )
+    return Target(remote, run)
+
+
+def _short(command: Sequence[str]) -> str:
+    text = " ".join(command)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def show_remote(options: argparse.Namespace, mode: Mode) -> int:
+    """Connect and show the run until it ends or the user quits. Raises CliError where that cannot be."""
+    from ddptop.cli.settings import load
+    from ddptop.cli.show import show
+
+    settings = load(vars(options)).settings  # wrong ones are refused before anything is started
+    return show(_connected(target_of(options), options.wait or 0.0), mode, settings)
+
+
+def _connected(target: Target, wait_s: float) -> RemoteSource:
+    """The source, connected; waits so long for the run to start."""
+    from ddptop.sources.remote import RemoteError, RemoteLink, RemoteSource
+
+    deadline, announced = time.monotonic() + wait_s, False
+    while True:
+        link = RemoteLink(target.remote, target.run)
+        try:
+            hello = link.connect(_write_errors if sys.stderr.isatty() else None)
+            return RemoteSource(target.remote, link, hello)
+        except RemoteError as error:
+            link.close()
+            if target.job is not None and error.host and error.host not in " ".join(target.remote.first):
+                target = _on_node(target, error.host)
+                continue
+            if error.code != Exit.NOT_FOUND or time.monotonic() >= deadline:
+                raise CliError(str(error), _exit(error.code)) from None
+            if not announced:
+                note(f"waiting: {error}")
+                announced = True
+            time.sleep(WAIT_S)
+        except BaseException:
+            link.close()
+            raise
+
+
+def _on_node(target: Target, host: str) -> Target:
+    """The same job, on the node where the collector runs."""
+    command = (*target.remote.first, f"--nodelist={host}")
+    return target._replace(remote=replace(target.remote, first=command, again=command))
+
+
+def _exit(code: int) -> Exit:
+    return Exit(code) if code in (Exit.USAGE, Exit.NOT_FOUND, Exit.REFUSED) else Exit.FAILED
+
+
+def _write_errors(data: bytes) -> None:
+    """What ssh prints while it asks the user."""
+    sys.stderr.write(data.decode(errors="replace"))
+    sys.stderr.flush()

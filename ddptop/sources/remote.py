@@ -1,0 +1,324 @@
+"""A run on another machine: the viewer link through ssh, srun or any command, over its stdin and stdout.
+
+The first connection may ask on the terminal (a password, an unknown host key), before a screen opens. Later
+ones are made behind the screen: they ask nothing and have no terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import shlex
+import subprocess
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ddptop.protocol.codec import ProtocolError, decode, encode
+from ddptop.protocol.messages import Credit, State
+from ddptop.sources.live import CollectorSource, Link
+from ddptop.transport import stdio
+from ddptop.transport.stdio import FramePipe, FrameReader, RelayError, RelayHello
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+FIRST_S = 150.0
+"""How long the first connection may take until ddptop answers: sshd gives a user 120 s to log in."""
+
+AGAIN_S = 30.0
+"""The same for a later one, which asks nobody."""
+
+SILENT_S = 2.0
+"""A connection over which so long nothing came counts as broken: there are at least BEAT_S beats."""
+
+GIVE_UP_S = 10.0
+"""After so long without a byte it is closed, and another one is made."""
+
+PAUSE_S = (0.5, 15.0)
+"""First and longest pause between two attempts; it doubles."""
+
+HOLD_S = 0.3
+"""What the command prints on stderr is shown on the terminal this much later: where it ends by then, its last
+line becomes part of ours."""
+
+EXIT_S = 1.0
+"""How long the command may take to end by itself, once its stdin is closed or it is asked to."""
+
+MAX_ERROR_BYTES = 4096
+
+NOT_FOUND_CODE, REFUSED_CODE = 3, 4
+"""Exit codes of the command line."""
+
+_REFUSED = re.compile(r"permission denied|host key verification failed|authentication fail|forbidden", re.I)
+_NO_DDPTOP = re.compile(
+    r"command not found|unknown command|: not found$|executable file not found|no such file or directory$",
+    re.I,
+)
+
+
+class RemoteError(Exception):
+    """The run cannot be reached: one line for a person."""
+
+    def __init__(self, text: str, code: int = 1, host: str = "") -> None:
+        super().__init__(text)
+        self.code = code
+        """Exit code for the command."""
+        self.host = host
+        """Host on which the run is collected, where the far end knows that it is another one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remote:
+    """How to start `ddptop relay` at the far end."""
+
+    where: str
+    """For texts: the host."""
+    first: Sequence[str]
+    """The command that reaches it, for the first time."""
+    again: Sequence[str]
+    """The same without any question to the user."""
+    program: str = "ddptop"
+    """What starts ddptop there."""
+    shell: bool = False
+    """The far end hands one text to a shell."""
+
+    def words(self, run: str | None, *, first: bool) -> list[str]:
+        """The whole command line; `run`: None: the only live run."""
+        relay = ["relay"] if run is None else ["relay", run]
+        begin = self.first if first else self.again
+        if self.shell:
+            return [*begin, f"{self.program} {shlex.join(relay)}"]
+        return [*begin, *shlex.split(self.program), *relay]
+
+
+class RemoteLink:
+    """The connection to a collector elsewhere. It is made again when it breaks. One thread at a time."""
+
+    def __init__(self, remote: Remote, run: str | None) -> None:
+        self._remote = remote
+        self._run = run
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: FramePipe | None = None
+        self._hello: RelayHello | None = None
+        """Of this connection; None: it is being made."""
+        self._states: deque[State] = deque()
+        self._errors = b""
+        """End of what the command printed on stderr."""
+        self._running = True
+        self._reason, self._code, self._elsewhere = "", 1, ""
+        """Why there is no connection; exit code and host of a RemoteError."""
+        self._closed = False
+        self._pause_s = PAUSE_S[0]
+        self._retry_s = self._began_s = self._heard_s = time.monotonic()
+
+    def connect(self, show: Callable[[bytes], None] | None) -> RelayHello:
+        """Make the first connection. `show`: for what the command prints on stderr until ddptop answers.
+
+        Raises RemoteError.
+        """
+        self._start(first=True)
+        shown, held_s = 0, None
+        while self._hello is None:
+            self._work(50)
+            now_s = time.monotonic()
+            if self._process is None:
+                raise RemoteError(self._reason, self._code, self._elsewhere)
+            held_s = None if len(self._errors) == shown else held_s or now_s
+            if show is not None and held_s is not None and now_s - held_s > HOLD_S:
+                show(self._errors[shown:])
+                shown, held_s = len(self._errors), None
+            if now_s - self._began_s > FIRST_S:
+                self.close()
+                raise RemoteError(f"{self._remote.where}: no ddptop answered in {FIRST_S:.0f} s")
+        return self._hello
+
+    def grant(self, credit: Credit) -> bool:
+        """See Link."""
+        if self._pipe is None or self._hello is None or self._pipe.unsent:
+            return False
+        self._pipe.send(stdio.CREDIT, encode(credit))
+        return True
+
+    def receive(self) -> State | None:
+        """See Link."""
+        return self._states.popleft() if self._states else None
+
+    def wait(self, ms: int) -> None:
+        """See Link. Where there is no connection, one is made when its time has come."""
+        now_s = time.monotonic()
+        if self._process is None and not self._closed and now_s >= self._retry_s:
+            try:
+                self._start(first=False)
+            except RemoteError as error:
+                self._drop(str(error))
+        if self._process is None:
+            time.sleep(min(ms / 1000, max(0.0, self._retry_s - now_s)))
+            return
+        self._work(ms)
+        now_s = time.monotonic()
+        if self._process is not None and now_s - self._heard_s > (GIVE_UP_S if self._hello else AGAIN_S):
+            self._drop("nothing arrives")
+
+    def running(self) -> bool:
+        """See Link; without a connection: as the far end reported it last."""
+        return self._running
+
+    def broken(self) -> str | None:
+        """See Link."""
+        where, now_s = self._remote.where, time.monotonic()
+        if self._hello is not None:
+            silent_s = now_s - self._heard_s
+            return f"nothing arrives from {where}" if silent_s > SILENT_S else None
+        wait_s = self._retry_s - now_s
+        again = f"again in {wait_s:.0f} s" if self._process is None and wait_s >= 1 else "reconnecting"
+        return f"no connection to {where} ({self._reason}; {again})"
+
+    def close(self) -> None:
+        """See Link. The command ends by itself when its stdin is closed, or it is ended."""
+        self._closed = True
+        self._end_process()
+
+    # -- inside ------------------------------------------------------------------------
+
+    def _start(self, *, first: bool) -> None:
+        words = self._remote.words(self._run, first=first)
+        self._errors, self._hello, self._code, self._elsewhere = b"", None, 1, ""
+        self._began_s = self._heard_s = time.monotonic()
+        try:
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=not first,  # no terminal: nothing it asks may get onto the screen
+            )
+        except OSError as error:
+            raise RemoteError(f"{words[0]}: {error.strerror}") from None
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        os.set_blocking(process.stderr.fileno(), False)
+        reader = FrameReader(stdio.FROM_FAR, greeted=False)
+        self._process = process
+        self._pipe = FramePipe(process.stdout.fileno(), process.stdin.fileno(), reader)
+
+    def _work(self, ms: int) -> None:
+        """Wait so long for the command, and take what it has sent."""
+        pipe, process = self._pipe, self._process
+        assert pipe is not None and process is not None and process.stderr is not None
+        poll = select.poll()
+        poll.register(pipe.read_fd, select.POLLIN)
+        poll.register(process.stderr, select.POLLIN)
+        if pipe.unsent:
+            poll.register(pipe.write_fd, select.POLLOUT)
+        ready = dict(poll.poll(ms))
+        pipe.flush()
+        if process.stderr.fileno() in ready:
+            self._read_errors(process)
+        before = pipe.received_bytes
+        try:
+            for frame in pipe.receive():
+                self._take(frame)
+        except ProtocolError as error:
+            self._drop(f"what answers there is no ddptop of this version: {error}")
+            return
+        except RemoteError as error:
+            self._code, self._elsewhere = error.code, error.host
+            self._running = self._running and error.code != NOT_FOUND_CODE
+            self._drop(str(error))
+            return
+        if pipe.received_bytes > before:
+            self._heard_s = time.monotonic()
+        if pipe.ended:
+            self._end_process()
+            self._drop(self._why_ended(process))
+
+    def _take(self, frame: stdio.Frame) -> None:
+        if frame.kind == stdio.HELLO:
+            hello = stdio.from_json(RelayHello, frame.payload)
+            if hello.version != stdio.VERSION:
+                raise RemoteError(
+                    f"{hello.host} has ddptop {hello.ddptop}, which this one does not understand"
+                )
+            self._hello, self._run = hello, hello.run_id
+            self._running, self._pause_s = True, PAUSE_S[0]
+        elif frame.kind == stdio.ERROR:
+            error = stdio.from_json(RelayError, frame.payload)
+            raise RemoteError(error.text, error.code, error.host)
+        elif frame.kind == stdio.BEAT:
+            self._running = frame.payload == b"1"
+        else:
+            state = decode(frame.payload)
+            if not isinstance(state, State):
+                raise ProtocolError("no frame of the group")
+            self._states.append(state)
+
+    def _read_errors(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stderr is not None
+        with suppress(OSError):
+            while data := os.read(process.stderr.fileno(), MAX_ERROR_BYTES):
+                self._errors = (self._errors + data)[-16 * MAX_ERROR_BYTES :]
+
+    def _why_ended(self, process: subprocess.Popen[bytes]) -> str:
+        """In one line; sets the exit code."""
+        lines = [line.strip() for line in self._errors.decode(errors="replace").splitlines()]
+        last = next((line for line in reversed(lines) if line), "")
+        code, where = process.returncode, self._remote.where
+        if self._hello is not None:
+            return last or f"{self._remote.first[0]} ended"
+        if _REFUSED.search(last):
+            self._code = REFUSED_CODE
+            return f"{where}: {last}"
+        if code == 127 or _NO_DDPTOP.search(last):
+            hint = "install it there, or say where it is: --remote-command PATH"
+            return f"{where}: no ddptop there ({last or f'exit code {code}'}); {hint}"
+        return f"cannot reach {where}: {last or f'{self._remote.first[0]} ended with exit code {code}'}"
+
+    def _drop(self, reason: str) -> None:
+        """Close the connection; the next one is due after a pause."""
+        self._end_process()
+        self._hello = None
+        self._reason = reason
+        self._retry_s = time.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, PAUSE_S[1])
+
+    def _end_process(self) -> None:
+        process, self._process, self._pipe = self._process, None, None
+        if process is None:
+            return
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        with suppress(OSError):
+            process.stdin.close()
+        for end in (None, process.terminate, process.kill):
+            if end is not None:
+                end()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(EXIT_S)
+                break
+        self._read_errors(process)
+        process.stdout.close()
+        process.stderr.close()
+
+
+class RemoteSource(CollectorSource):
+    """Reads a run on another machine."""
+
+    def __init__(self, remote: Remote, link: RemoteLink, hello: RelayHello) -> None:
+        """`link`: connected, with this `hello`."""
+        super().__init__(hello.name, None)
+        self._remote = remote
+        self._run_id = hello.run_id
+        self._first: RemoteLink | None = link
+
+    def _open(self) -> Link:
+        link, self._first = self._first, None
+        return link or RemoteLink(self._remote, self._run_id)
+
+    def close(self) -> None:
+        """See Source."""
+        super().close()
+        if self._first is not None:  # it was never started
+            self._first.close()

@@ -1,4 +1,4 @@
-"""A real sshd on the loopback interface: its own keys, configuration and port, and an `ssh` that uses them."""
+"""A real sshd on the loopback interface: own keys, configuration and port, and an `ssh` that uses them."""
 
 from __future__ import annotations
 

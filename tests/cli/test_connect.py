@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -12,10 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddptop.cli.commands.look import Look
-from ddptop.cli.connect import target_of
+from ddptop.cli.commands.relay import run_meant
 from ddptop.cli.errors import CliError, Exit
-from ddptop.cli.main import main
 from tests.processes import DDPTOP, DEADLINE_S, environment, processes_of, run, started, until
 from tests.sshd import REPOSITORY, Sshd, needs_sshd, script
 from tests.test_terminal import needs_tmux
@@ -60,6 +59,7 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
     made = Far(tmp_path_factory.mktemp("connect"))
     training = [*DDPTOP, "demo", "--simulate", str(RANKS), "--headless", "--steps", "100000"]
     with started(training, made.far, made.cwd, cold=True) as process:
+
         def name() -> str:
             listed = run([*DDPTOP, "ls", "--json"], made.far, made.cwd, cold=True).stdout
             return next((each["name"] for each in json.loads(listed)["runs"]), "") if listed else ""
@@ -83,3 +83,129 @@ def test_a_run_on_another_host_and_through_a_jump_host(far: Far, host: str) -> N
     assert (shown["run"]["name"], shown["run"]["world_size"]) == (far.name, RANKS)
     assert done.stderr == ""
     until(lambda: not far.at_far_end(), "nothing left")
+
+
+@needs_sshd
+@pytest.mark.parametrize(
+    ("words", "code", "line"),
+    [
+        (["--connect", "far/nothere"], Exit.NOT_FOUND, "is called 'nothere'"),
+        (["--connect", "nowhere.invalid"], Exit.FAILED, "cannot reach nowhere.invalid: ssh: "),
+        (["--connect", "far", "--remote-command", "ddtop"], Exit.FAILED, "far: no ddptop there ("),
+        (["--connect", "far", "--remote-command", "echo"], Exit.FAILED, "cannot reach far: ssh ended"),
+        (["--connect", "far:22"], Exit.USAGE, "for ssh on another port: --connect ssh://far:22"),
+        (["--connect", "slurm:x"], Exit.USAGE, "slurm:JOBID"),
+        (["--connect", "-oProxyCommand=x"], Exit.USAGE, "expected one argument"),
+        (["--connect=-oProxyCommand=x"], Exit.USAGE, "give [user@]host[/RUN]"),
+        (["report", "--connect", "far"], Exit.USAGE, "report does not work over --connect"),
+        (["--connect", "far", "replay"], Exit.USAGE, "replay does not work over --connect"),
+        (["--connect", "--", "/nowhere/kubectl"], Exit.FAILED, "/nowhere/kubectl: No such file"),
+    ],
+)
+def test_why_a_run_cannot_be_shown_is_one_line(far: Far, words: list[str], code: Exit, line: str) -> None:
+    done = far.look("--once", *words) if words[0] != "report" else far.look(*words)
+    assert line in done.stderr, done
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done
+
+
+@needs_sshd
+def test_an_unknown_host_key_is_refused(far: Far) -> None:
+    far.sshd.trust_host(False)
+    try:
+        done = far.look("--connect", "far", "--once")  # nobody is there to be asked
+    finally:
+        far.sshd.trust_host()
+    assert done.stderr == "ddptop: far: Host key verification failed.\n"
+    assert (done.returncode, done.stdout) == (Exit.REFUSED, "")
+    assert far.sshd.known_hosts.read_text()
+
+
+def test_of_several_runs_none_is_taken(live_run) -> None:
+    live_run("train-k7qf", "aa11")
+    live_run("train-a9a9", "bb22")
+    for word in (None, "train"):
+        with pytest.raises(CliError, match="name one: train-") as refused:
+            run_meant(word)
+        assert refused.value.code == Exit.NOT_FOUND
+    assert run_meant("train-k").run_id == "aa11"
+    assert run_meant("bb22").name == "train-a9a9"
+
+
+@needs_sshd
+@pytest.mark.parametrize(
+    "end", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name
+)
+def test_nothing_is_left_when_the_viewer_ends(far: Far, end: signal.Signals) -> None:
+    with started([*DDPTOP, "--connect", "far", "--watch"], far.near, far.cwd, cold=True) as viewer:
+        assert viewer.stdout is not None
+        assert "step" in viewer.stdout.readline()
+        assert far.at_far_end()
+        viewer.send_signal(end)
+        viewer.communicate(timeout=DEADLINE_S)
+        assert viewer.returncode == (-9 if end is signal.SIGKILL else 128 + end)
+        until(lambda: not far.at_far_end(), "nothing left")
+
+
+@pytest.fixture
+def screen(far: Far) -> Iterator[Terminal]:
+    env = far.near | {"LANG": "C.UTF-8"}
+    env.pop("OLDPWD", None)
+    with terminals(env, far.cwd) as factory:
+        yield factory(80, 24)  # type: ignore[operator]
+
+
+def step_of(terminal: Terminal) -> int:
+    found = re.search(r"step ([\d,]+)", terminal.screen())
+    return int(found[1].replace(",", "")) if found else -1
+
+
+def moves(terminal: Terminal) -> bool:
+    before = step_of(terminal)
+    return bool(until(lambda: step_of(terminal) > before >= 0, "steps go on"))
+
+
+@needs_tmux
+@needs_sshd
+def test_the_screen_over_ssh_and_after_the_connection_broke(far: Far, screen: Terminal) -> None:
+    screen.type(f"{' '.join(DDPTOP)} --connect far")
+    screen.wait_for("LIVE")
+    assert moves(screen)
+    before = far.at_far_end()
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: len(far.at_far_end()) == len(before), "another connection")
+    assert moves(screen)
+    far.sshd.stop()
+    screen.wait_for("no connection to far")
+    assert "STALE" in screen.screen()
+    far.sshd.start()
+    assert moves(screen)
+    screen.press("q")
+    screen.wait_for("ready>")
+    until(lambda: not far.at_far_end(), "nothing left")
+
+
+@needs_tmux
+@needs_sshd
+def test_a_question_of_ssh_is_asked_on_the_terminal(far: Far, screen: Terminal) -> None:
+    far.sshd.trust_host(False)
+    try:
+        screen.type(f"{' '.join(DDPTOP)} --connect far --once")
+        screen.wait_for("(yes/no")
+        screen.type("yes")
+        screen.wait_for("ddptop's overhead")
+    finally:
+        far.sshd.trust_host()
+
+
+def test_srun_and_kubectl_are_given_what_they_take(far: Far, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    give = f'PATH={far.sshd.place}/far:$PATH XDG_RUNTIME_DIR={far.far["XDG_RUNTIME_DIR"]} exec "$@"'
+    script(far.sshd.programs / "srun", f'echo "$@" > {seen}\nshift 5\n{give}')
+    script(far.sshd.programs / "kubectl", f'echo "$@" > {seen}\nshift 4\n{give}')
+    done = far.look("--connect", "slurm:417", "--json")
+    assert json.loads(done.stdout)["run"]["name"] == far.name
+    assert seen.read_text() == "--overlap --ntasks=1 --nodes=1 --quiet --jobid=417 ddptop relay\n"
+    done = far.look(far.name, "--json", "--connect", "--", "kubectl", "exec", "-i", "pod-0", "--")
+    assert json.loads(done.stdout)["run"]["name"] == far.name
+    assert seen.read_text() == f"exec -i pod-0 -- ddptop relay {far.name}\n"

@@ -104,7 +104,7 @@ def without_domain(hosts: tuple[str, ...]) -> tuple[str, ...]:
 
 def several_hosts(frame: Frame) -> bool:
     """Whether the run has more than one host, as far as it is known."""
-    return len(frame.hosts) > 1 or len(host_index(frame.ranks.host).names) > 1
+    return frame.run.nodes > 1 or len(frame.hosts) > 1
 
 
 def rank_host(frame: Frame, rank: int) -> str:
@@ -161,7 +161,8 @@ def by_host(frame: Frame, order: Sequence[int]) -> list[tuple[int, list[int]]]:
 
 
 def host_figures(context: RenderContext) -> tuple[HostFigures, ...]:
-    """Of every host, worst first: unreachable and lost hosts, then by the worst of their ranks."""
+    """Of every host, worst first: lost and unreachable hosts, then by the worst of their ranks, then those
+    that record locally."""
     frame = context.frame
     hosts = frame.hosts or _of_ranks(context)
     index = host_index(frame.ranks.host)
@@ -170,14 +171,31 @@ def host_figures(context: RenderContext) -> tuple[HostFigures, ...]:
     order = np.lexsort((-size, place))
     for rank, host in zip(order.tolist(), index.of_rank[order].tolist(), strict=True):
         worst.setdefault(index.names[host], (int(place[rank]), -int(size[rank])))
-    calm = (CALM, 0)
     silent = {"lost": (-2, 0), "unreachable": (-1, 0)}
-    return tuple(sorted(hosts, key=lambda host: silent.get(host.state) or worst.get(host.name, calm)))
+
+    def trouble(host: HostFigures) -> tuple[int, int, bool]:
+        place, size = silent.get(host.state) or worst.get(host.name, (CALM, 0))
+        return place, size, host.local_recording is None
+
+    return tuple(sorted(hosts, key=trouble))
 
 
 def figures_by_name(frame: Frame) -> dict[str, HostFigures]:
     """The figures of the agents, by host; none where there are none."""
     return {host.name: host for host in frame.hosts}
+
+
+def host_troubles(frame: Frame) -> list[str]:
+    """What is the matter with how many hosts: silent, recording by themselves, detail left out."""
+    hosts = frame.hosts
+    words = []
+    for state in SILENT_STATES:
+        count = sum(host.state == state for host in hosts)
+        words += [f"{count:,} {state}"] if count else []
+    local = sum(host.local_recording is not None for host in hosts)
+    words += [f"{local:,} recording locally"] if local else []
+    thinned = sum(host.thinned > 0 for host in hosts)
+    return [*words, f"{thinned:,} thinned"] if thinned else words
 
 
 def _of_ranks(context: RenderContext) -> tuple[HostFigures, ...]:

@@ -7,11 +7,11 @@ from enum import Enum
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 ViewName: TypeAlias = Literal[
-    "overview", "timeline", "buckets", "heat", "events", "run", "stall",
+    "overview", "timeline", "buckets", "heat", "events", "run", "stall", "hosts",
     "rank", "compare", "picker", "runs", "help",
 ]  # fmt: skip
 
-VIEWS: tuple[ViewName, ...] = get_args(ViewName)[:7]
+VIEWS: tuple[ViewName, ...] = get_args(ViewName)[:8]
 """Those with a number key, in its order."""
 
 ANSWERS: dict[ViewName, str] = {
@@ -22,6 +22,7 @@ ANSWERS: dict[ViewName, str] = {
     "events": "what is wrong now, and what happened when",
     "run": "options, versions, hosts, clocks, records lost, overhead",
     "stall": "a stall or a death: who, where, the stacks",
+    "hosts": "every host: its link, clock, load and ranks, the worst first",
     "rank": "one rank: its phases against the group's, its single steps",
     "compare": "two ranks side by side, with their differences",
     "picker": "all runs and recordings of this machine",
@@ -171,7 +172,7 @@ KEYS = (
         Key(str(at), str(at), Do.VIEW(name), name, f"{name}: {ANSWERS[name]}")
         for at, name in enumerate(VIEWS, 1)
     ),
-    Key("enter", "Enter", Do.OPEN(), "", "open the rank, the subject of an event, the run"),
+    Key("enter", "Enter", Do.OPEN(), "", "open the rank, the host, the subject of an event, the run"),
     Key("escape", "Esc", Do.LEAVE(), "", "back; closes a prompt, clears the filter"),
     *(Key(*row, views=("timeline",)) for row in _LANES),
     *(Key(*row, views=("heat",)) for row in _CELLS),

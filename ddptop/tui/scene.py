@@ -86,6 +86,25 @@ class ChartState:
 
 
 @dataclass
+class HostsState:
+    """The view of hosts: order, filter and cursor."""
+
+    sort: str = ""
+    """Title of a column; empty: worst first."""
+    inverted: bool = False
+    filter: str = ""
+    cursor: str = ""
+    """Name of the host under the cursor; empty: the first."""
+    order: tuple[str, ...] = ()
+    """Hosts in the order in which they are shown."""
+
+    def move_to(self, line: int) -> None:
+        """Move the cursor to a line of the list."""
+        if self.order:
+            self.cursor = self.order[min(max(line, 0), len(self.order) - 1)]
+
+
+@dataclass
 class Scroll:
     """A cursor in a list, and the first line of it that is on the screen."""
 
@@ -126,6 +145,8 @@ class Layout:
     plots: tuple[Plot, ...] | None = None
     timeline: TimelineState | None = None
     heat: HeatState | None = None
+    hosts: tuple[str, ...] | None = None
+    """Hosts in the order in which they are shown."""
 
 
 class Page(NamedTuple):
@@ -181,6 +202,7 @@ class Place:
     charts: ChartState = field(default_factory=ChartState)
     timeline: TimelineState = field(default_factory=TimelineState)
     heat: HeatState = field(default_factory=HeatState)
+    hosts: HostsState = field(default_factory=HostsState)
     choices: tuple[RunChoice, ...] | None = None
     """Runs to choose from; None: they are being looked up."""
 
@@ -229,6 +251,8 @@ class Place:
             self.charts.plots = layout.plots
         self.timeline = layout.timeline or self.timeline
         self.heat = layout.heat or self.heat
+        if layout.hosts is not None:
+            self.hosts.order = layout.hosts
 
 
 __all__ = ["TO_STALL", "VIEWS", "Place", "Scene", "Scroll", "ViewName"]

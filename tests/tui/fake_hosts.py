@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,6 +76,7 @@ def figures_of(frame: Frame, names: list[str], host: int, each: int) -> HostFigu
     )
 
 
+@cache
 def slow_rank(hosts: int, each: int) -> Frame:
     """One rank of one host loads its data 20 ms too slowly; its host is not the first."""
     slow = SLOW[hosts, each]
@@ -109,11 +111,13 @@ def slow_rank(hosts: int, each: int) -> Frame:
     )
 
 
+@cache
 def healthy(hosts: int, each: int) -> Frame:
     """Even ranks."""
     return spread(live(hosts * each), hosts)
 
 
+@cache
 def silent(hosts: int, each: int) -> Frame:
     """Beside the straggler one host is unreachable, one lost, one records locally, one thinned."""
     frame = slow_rank(hosts, each)

@@ -54,6 +54,9 @@ class PromptActions(ActionsBase):
         elif place.view == "picker":
             hint = "runs to list: a name, a script, live, !failed, /regex/"
             place.prompt = Prompt("filter", hint, place.run_filter)
+        elif place.view == "hosts":
+            hint = "hosts to show: a name, unreachable, !live, records locally, /regex/"
+            place.prompt = Prompt("filter", hint, place.hosts.filter)
         else:
             if place.view not in ("overview", "heat"):
                 self.open_view("overview")
@@ -107,6 +110,8 @@ class PromptActions(ActionsBase):
                 place.event_filter = prompt.text
             elif place.view == "picker":
                 place.run_filter = prompt.text
+            elif place.view == "hosts":
+                place.hosts.filter = prompt.text
             else:
                 place.filter = prompt.text
         if prompt.purpose in ("filter", "search") and place.view != "picker":

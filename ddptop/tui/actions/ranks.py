@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddptop.tui.actions.base import ActionsBase
+from ddptop.tui.views.hosts import SORTS
 from ddptop.tui.views.rank_order import COLUMNS
 
 
@@ -10,29 +11,40 @@ class RankActions(ActionsBase):
     """Actions on the table of ranks."""
 
     def action_sort(self, by: int) -> None:
-        """Sort the ranks by the next column on the screen."""
+        """Sort the ranks, or the hosts, by the next column on the screen."""
         place = self.place
-        if place.view != "overview" or not place.sortable:
+        if place.view not in ("overview", "hosts") or not place.sortable:
             return
-        at = place.sortable.index(place.sort) if place.sort in place.sortable else 0
+        now = place.hosts.sort if place.view == "hosts" else place.sort
+        at = place.sortable.index(now) if now in place.sortable else 0 if place.view == "overview" else -1
         self._sort_by(place.sortable[(at + by) % len(place.sortable)])
 
     def action_sort_by(self, column: str) -> None:
         """Sort by a column; the second time in reverse order."""
-        if column == self.place.sort:
+        hosts = self.place.view == "hosts"
+        if column == (self.place.hosts.sort if hosts else self.place.sort):
             self.action_invert()
-        elif column in COLUMNS:  # a bound is a title too, but not one to sort by
+        elif column in (SORTS if hosts else COLUMNS):  # a bound is a title too, but not one to sort by
             self._sort_by(column)
 
     def _sort_by(self, column: str) -> None:
-        self.place.sort, self.place.inverted = column, False
+        place = self.place
+        if place.view == "hosts":
+            place.hosts.sort, place.hosts.inverted = column, False
+        else:
+            place.sort, place.inverted = column, False
         self.repaint()
 
     def action_invert(self) -> None:
         """Reverse the order."""
-        if self.place.view == "overview":
-            self.place.inverted = not self.place.inverted
-            self.repaint()
+        place = self.place
+        if place.view == "overview":
+            place.inverted = not place.inverted
+        elif place.view == "hosts":
+            place.hosts.inverted = not place.hosts.inverted
+        else:
+            return
+        self.repaint()
 
     def action_follow(self) -> None:
         """Follow the rank under the cursor, or no longer."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ddptop.frames.frame import Alert, LoggedEvent
-from ddptop.render.hosts import host_index, several_hosts
+from ddptop.render.hosts import host_index
 from ddptop.render.trouble import PAGE_KINDS
 from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.keys import VIEWS, Do, ViewName
 from ddptop.tui.scene import TO_STALL, Scroll
 from ddptop.tui.views.events import listed
+from ddptop.tui.views.hosts import exactly
 
 LANES_A_PAGE = 4
 """Lanes of the timeline that PgUp and PgDn move by: a lane has several lines."""
@@ -44,6 +45,8 @@ class ViewActions(ActionsBase):
             found = listed(self.shown, place.event_filter)
             if found:
                 self._open_event(found[min(place.scroll.cursor, len(found) - 1)])
+        elif place.view == "hosts":
+            self._to_ranks_of_host()
         elif place.view == "picker":
             self.act(Do.SWITCH())
         elif place.view == "timeline":
@@ -82,6 +85,9 @@ class ViewActions(ActionsBase):
         elif place.view == "events" and place.event_filter:
             place.event_filter = ""
             self.repaint()
+        elif place.view == "hosts" and place.hosts.filter:
+            place.hosts.filter = ""
+            self.repaint()
         elif place.view != "overview":
             self.open_view("overview")
         else:
@@ -117,6 +123,9 @@ class ViewActions(ActionsBase):
             self.repaint()
         elif place.view == "heat":
             place.heat.move(lines)
+            self.repaint()
+        elif place.view == "hosts":
+            place.hosts.move_to(place.scroll.cursor + lines)
             self.repaint()
         else:
             place.scroll.cursor = max(0, place.scroll.cursor + lines)
@@ -179,6 +188,8 @@ class ViewActions(ActionsBase):
             self.place.point_at(target)
         elif self.place.view == "timeline":
             self.place.timeline.rank = target
+        elif self.place.view == "hosts":
+            self.place.hosts.move_to(target)
         else:
             self.place.scroll.cursor = target
         if enter:
@@ -202,6 +213,25 @@ class ViewActions(ActionsBase):
         if rows:
             self.place.point_at(rows[min(max(row, 0), len(rows) - 1)])
             self.repaint()
+
+    def _to_ranks_of_host(self) -> None:
+        """The table of ranks, with those of the host under the cursor alone."""
+        place = self.place
+        names = place.hosts.order
+        if not names or self.shown is None:
+            return
+        host = (
+            place.hosts.cursor
+            if place.hosts.cursor in names
+            else names[min(place.scroll.cursor, len(names) - 1)]
+        )
+        index = host_index(self.shown.ranks.host)
+        if host not in index.names:
+            self.show_note("no rank runs on this host")
+            return
+        place.filter, place.follow = exactly(index.names, host), False
+        place.rank, place.on_host = index.ranks(index.names.index(host))[0], False
+        self.open_view("overview")
 
     def _on_row_of_host(self) -> bool:
         """Whether the cursor is on the row of a host, folded or not."""
@@ -234,7 +264,7 @@ class ViewActions(ActionsBase):
     def action_group(self) -> None:
         """Group the ranks by host, or not."""
         place = self.place
-        if self.shown is not None and not several_hosts(self.shown):
+        if self.shown is not None and len(host_index(self.shown.ranks.host).names) < 2:
             self.show_note("all ranks are on one host")
             return
         place.folds.grouped = not place.table.grouped

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddptop.frames.frame import Playback
+from ddptop.render.hosts import several_hosts
 from ddptop.render.line import Line, Role, gather, of_state
 from ddptop.render.numbers import clock, count, duration
 from ddptop.render.text import cells, fit, wrap
@@ -45,7 +46,8 @@ def key_line(scene: Scene | None, width: int) -> Line:
     common = [_part(key) for key in _common(view)]
     if _width(views, 1) + _width(special, 2) + (2 if special else 0) > room:
         first = views[:1] if view not in VIEWS else []
-        views = [*first, Line(f"1-{len(VIEWS)}", "accent").add(" views", "dim")]
+        last = len(VIEWS) if _is_offered(scene, KEYS[len(VIEWS) - 1]) else len(VIEWS) - 1
+        views = [*first, Line(f"1-{last}", "accent").add(" views", "dim")]
     wide = _width([*views, *special, *common], 2) <= room
     line = gather([gather(views, room, 2 if wide else 1), *special, *common], room)
     return gather([line, tail], width)
@@ -63,10 +65,12 @@ def _special(key: Key, view: ViewName, played: bool) -> bool:
 
 
 def _is_offered(scene: Scene | None, key: Key) -> bool:
-    """The stall page is offered while there is something on it."""
-    return key.short != "stall" or (
-        scene is not None and (in_trouble(scene.frame) or scene.place.view == "stall")
-    )
+    """The stall page is offered while there is something on it, the hosts where there are several."""
+    if key.short not in ("stall", "hosts"):
+        return True
+    if scene is None or scene.place.view == key.short:
+        return scene is not None
+    return in_trouble(scene.frame) if key.short == "stall" else several_hosts(scene.frame)
 
 
 def _view(key: Key, view: ViewName) -> Line:

@@ -18,6 +18,7 @@ from ddptop.tui.views.events import events
 from ddptop.tui.views.footer import banner, footer, key_line
 from ddptop.tui.views.header import header
 from ddptop.tui.views.heat import heat_page
+from ddptop.tui.views.hosts import hosts_page
 from ddptop.tui.views.overview import overview
 from ddptop.tui.views.picker import palette_list, picker
 from ddptop.tui.views.rank_page import rank_page
@@ -56,6 +57,7 @@ BODIES: dict[ViewName, View] = {
     "events": events,
     "run": run_page,
     "stall": stall_page,
+    "hosts": hosts_page,
     "rank": rank_page,
     "compare": compare,
     "picker": _picker,

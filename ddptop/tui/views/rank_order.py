@@ -80,8 +80,9 @@ def _folded(scene: Scene, groups: list[tuple[int, list[int]]], room: int) -> fro
         place, _ = attention(scene)
         left = room - len(groups) - sum(len(ranks) for host, ranks in groups if host not in folded)
         for host, ranks in groups:
-            in_trouble = bool((place[ranks] < CALM).any())
-            if host in folded and names[host] not in folds.changed and in_trouble and len(ranks) <= left:
+            worst, best = int(place[ranks].min()), int(place[ranks].max())
+            tells = worst < best and worst < CALM  # of a lost host all ranks are alike
+            if host in folded and names[host] not in folds.changed and tells and len(ranks) <= left:
                 folded.remove(host)
                 left -= len(ranks)
     return frozenset(folded)

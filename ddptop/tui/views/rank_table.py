@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.render import table
-from ddptop.render.hosts import NOT_RUNNING, OF_STEP, SILENT_STATES, figures_by_name, host_index
+from ddptop.render.hosts import (
+    NOT_RUNNING,
+    OF_STEP,
+    SILENT_STATES,
+    figures_by_name,
+    host_index,
+    host_troubles,
+)
 from ddptop.render.line import Line, Piece, marked
 from ddptop.render.numbers import counted, fixed, known
 from ddptop.render.rank_table import host_state_piece, mark, rank_columns
@@ -245,7 +252,7 @@ def tally(scene: Scene, rows: RankRows) -> str:
         words.append(f"filter {scene.clean(place.filter)!r}")
     if frame.run.nodes > 1 and not rows.table.grouped:
         words.append(counted(frame.run.nodes, "host"))
-    words += host_troubles(scene) if frame.run.nodes > 1 else []
+    words += host_troubles(frame) if frame.run.nodes > 1 else []
     if scene.clock_free:
         words.append("~ clock-free")
     if frame.lost_records:
@@ -268,16 +275,3 @@ def _of_hosts(rows: RankRows) -> list[str]:
     seen = sum(hosts[rows.shown.start : rows.shown.stop])
     text = counted(len(rows.table.leads), "host")
     return [f"{before + 1:,}–{before + seen:,} of {text}" if 0 < seen < len(rows.table.leads) else text]
-
-
-def host_troubles(scene: Scene) -> list[str]:
-    """What is the matter with how many hosts: silent, recording by themselves, detail left out."""
-    hosts = scene.frame.hosts
-    words = []
-    for state in SILENT_STATES:
-        count = sum(host.state == state for host in hosts)
-        words += [f"{count:,} {state}"] if count else []
-    local = sum(host.local_recording is not None for host in hosts)
-    words += [f"{local:,} recording locally"] if local else []
-    thinned = sum(host.thinned > 0 for host in hosts)
-    return [*words, f"{thinned:,} thinned"] if thinned else words

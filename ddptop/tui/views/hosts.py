@@ -1,0 +1,281 @@
+"""The hosts: a line each with state, ranks, link, clock, load and what its agent keeps; worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from ddptop.render import table
+from ddptop.render.hosts import SILENT_STATES, host_figures, host_index, host_troubles, short_names
+from ddptop.render.line import Line, Piece, Role, gather, highlight, rule
+from ddptop.render.numbers import UNKNOWN, count, counted, duration, fixed, known, signed, size
+from ddptop.render.rank_table import host_state_piece, state_width
+from ddptop.render.text import cells, wrap
+from ddptop.tui import match
+from ddptop.tui.keys import Do
+from ddptop.tui.scene import Layout, Page, Scene
+
+if TYPE_CHECKING:
+    from ddptop.frames.hosts import HostFigures
+
+LONGEST_NAME = 32
+
+WIDE = 120
+"""Cells from which names are shown in full."""
+
+DETAIL = 4
+"""Lines for all that is known of the host under the cursor."""
+
+ROOM_FOR_DETAIL = 12
+"""Lines from which these are worth taking from the list."""
+
+
+class Figure(NamedTuple):
+    """A column of numbers."""
+
+    width: int
+    keep: int
+    """Columns of the lowest number are left out first."""
+    value: Callable[[HostFigures], float | None]
+    text: Callable[[float], str]
+    role: Role = "text"
+    falling: bool = True
+    """The largest comes first."""
+
+
+def _memory_pct(host: HostFigures) -> float | None:
+    used, whole = host.memory_used_bytes, host.memory_bytes
+    return 100 * used / whole if used is not None and whole else None
+
+
+def _offset(host: HostFigures) -> float | None:
+    return None if host.clock_offset_ms is None else abs(host.clock_offset_ms)
+
+
+FIGURES: dict[str, Figure] = {
+    "ranks": Figure(7, 95, lambda h: h.running - h.ranks, str, falling=False),
+    "worst": Figure(5, 92, lambda h: h.worst_rank, count, falling=False),
+    "excess": Figure(7, 93, lambda h: h.excess_ms, fixed),
+    "ms/step": Figure(8, 60, lambda h: h.step_ms, fixed),
+    "rtt ms": Figure(7, 80, lambda h: h.round_trip_ms, lambda v: fixed(v, 2)),
+    "clock ms": Figure(13, 62, _offset, str),
+    "clock±": Figure(7, 81, lambda h: h.clock_bound_ms, lambda v: f"±{fixed(v, 2)}", "dim"),
+    "ppm": Figure(6, 50, lambda h: h.clock_drift_ppm, signed, "dim"),
+    "age": Figure(7, 51, lambda h: h.clock_age_s, lambda v: f"{fixed(v)} s", "dim"),
+    "cpu%": Figure(4, 78, lambda h: h.cpu_pct, lambda v: fixed(v, 0)),
+    "mem%": Figure(4, 72, _memory_pct, lambda v: fixed(v, 0)),
+    "gpus": Figure(4, 55, lambda h: h.gpus or None, count, "dim"),
+    "gpu%": Figure(4, 77, lambda h: h.gpu_util_pct, lambda v: fixed(v, 0)),
+    "in/s": Figure(8, 71, lambda h: h.received_bytes_s, size),
+    "out/s": Figure(8, 70, lambda h: h.sent_bytes_s, size),
+    "kept": Figure(6, 65, lambda h: h.kept or None, count),
+    "thinned": Figure(7, 64, lambda h: h.thinned or None, count),
+}
+"""By title. `ranks` is sorted by how many do not run, `clock ms` by the size of the offset."""
+
+SORTS = ("host", "state", *FIGURES)
+"""Everything that the hosts can be sorted by."""
+
+
+def hosts_page(scene: Scene, width: int, height: int) -> Page:
+    """The list, and below it what is known of the host under the cursor."""
+    state = scene.place.hosts
+    found = _sorted(scene, _passing(scene, host_figures(scene)))
+    detail = DETAIL + 1 if height >= ROOM_FOR_DETAIL and found else 0
+    names = [host.name for host in found]
+    scroll = scene.place.scroll
+    if state.cursor in names:
+        scroll = replace(scroll, cursor=names.index(state.cursor))
+    room = height - 2 - detail
+    scroll, shown = scroll.fitted(len(found), room)
+    columns = table.fitting(_columns(scene, found, width), width - 1)
+    titles = tuple(column.title for column in columns if column.title in SORTS)
+    sign = "▾" if (state.sort in FIGURES and FIGURES[state.sort].falling) != state.inverted else "▴"
+    head = Line(" ").extend(table.head(columns, 1, state.sort or None, sign, Do.SORT_BY))
+    lines = [rule(width, _tally(scene, found)), head]
+    pattern = match.highlight_pattern(scene.place.searched)
+    for at in shown:
+        chosen = at == scroll.cursor
+        line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
+        line.extend(highlight(table.body(columns, at), pattern))
+        line.target = at
+        lines.append(line)
+    if not found:
+        lines.append(Line("  ").add(_no_host(scene), "dim"))
+    lines += [Line()] * (height - detail - len(lines))
+    if detail:
+        lines += [rule(width), *_detail(scene, found[scroll.cursor], width)]
+    return Page(lines, Layout(scroll, hosts=tuple(names), sortable=titles))
+
+
+def exactly(hosts: tuple[str, ...], host: str) -> str:
+    """A filter of ranks that lets this host alone pass."""
+    text = host.lower()
+    words = match.conditions(text)
+    plain = len(words) == 1 and words[0].text == text and words[0].span is None
+    if plain and sum(text in other.lower() for other in hosts) == 1:
+        return text
+    escaped = "".join(letter if letter.isalnum() or letter in "-_" else f"\\{letter}" for letter in text)
+    return f"/^{escaped} /"
+
+
+def _passing(scene: Scene, hosts: tuple[HostFigures, ...]) -> list[HostFigures]:
+    typed = scene.place.hosts.filter
+    if not match.conditions(typed):
+        return list(hosts)
+    texts = [" ".join((host.name, *_words(host))).lower() for host in hosts]
+    return [hosts[at] for at in match.matching(typed, texts)]
+
+
+def _sorted(scene: Scene, hosts: list[HostFigures]) -> list[HostFigures]:
+    """By the chosen column, else worst first. What is not known comes last."""
+    state = scene.place.hosts
+    figure = FIGURES.get(state.sort)
+    if figure is not None:
+        sign = -1.0 if figure.falling != state.inverted else 1.0
+
+        def key(host: HostFigures) -> tuple[bool, float]:
+            value = figure.value(host)
+            return (False, sign * value) if value is not None and known(value) else (True, 0.0)
+
+        return sorted(hosts, key=key)
+    if state.sort == "host":
+        hosts = sorted(hosts, key=lambda host: host.name)
+    elif state.sort == "state":
+        hosts = sorted(hosts, key=lambda host: host.state)
+    return hosts[::-1] if state.inverted else hosts
+
+
+def _columns(scene: Scene, hosts: list[HostFigures], width: int) -> list[table.Column]:
+    full = tuple(host.name for host in hosts)
+    names = [scene.clean(name) or UNKNOWN for name in (full if width >= WIDE else short_names(full))]
+    longest = max(map(cells, names), default=0)
+    states = state_width(scene.frame)
+    columns = [
+        table.Column("host", max(5, min(longest, LONGEST_NAME)), lambda at: (names[at], "strong"), 100,
+                     right=False, tail=True),
+        table.Column("state", states, lambda at: host_state_piece(hosts[at], states), 98, right=False),
+        *(_number(title, figure, hosts) for title, figure in FIGURES.items()),
+    ]  # fmt: skip
+    notes = [", ".join(_notes(host)) for host in hosts]
+    if any(notes):
+        widest = min(24, max(map(len, notes)))
+        columns.append(table.Column("", widest, lambda at: (notes[at], "warn"), 90, right=False))
+    return columns
+
+
+def _number(title: str, figure: Figure, hosts: list[HostFigures]) -> table.Column:
+    def cell(at: int) -> Piece:
+        host = hosts[at]
+        if title == "ranks":
+            missing = host.running < host.ranks and host.state != "finished"
+            return f"{host.running}/{host.ranks}", "warn" if missing else "dim"
+        if title == "clock ms":
+            return _clock(host)
+        value = figure.value(host)
+        return (figure.text(value), figure.role) if known(value) and value is not None else (UNKNOWN, "faint")
+
+    return table.Column(title, figure.width, cell, figure.keep)
+
+
+def _clock(host: HostFigures) -> Piece:
+    """The offset of its clock; the collector's is the one that others are compared with."""
+    if host.collector:
+        return "collector's", "faint"
+    if host.clock_offset_ms is None:
+        return UNKNOWN, "faint"
+    return signed(host.clock_offset_ms, 3), "text"
+
+
+def _notes(host: HostFigures) -> list[str]:
+    """What matters of its agent."""
+    return ["records locally"] if host.local_recording is not None else []
+
+
+def _words(host: HostFigures) -> list[str]:
+    """What a filter finds besides the name."""
+    words = [host.state, *_notes(host)]
+    words += ["thinned"] if host.thinned else []
+    return [*words, "collector"] if host.collector else words
+
+
+def _detail(scene: Scene, host: HostFigures, width: int) -> list[Line]:
+    """The host under the cursor in words."""
+    first = Line(scene.clean(host.name) or UNKNOWN, "strong")
+    text, role = host_state_piece(host, 60)
+    index = host_index(scene.frame.ranks.host)
+    ranks = index.ranks(index.names.index(host.name)) if host.name in index.names else []
+    who = gather(
+        [
+            Line("▸ ", "accent").extend(first),
+            Line(text, role),
+            Line("the collector runs here", "dim") if host.collector else Line(),
+            Line("ranks ", "dim").add(rank_spans(ranks)) if ranks else Line("no ranks", "dim"),
+            _last(scene, host, ranks),
+        ],
+        width,
+    )
+    memory = f"{size(host.memory_used_bytes)} of {size(host.memory_bytes)}"
+    load = gather(
+        [
+            Line("  cpu ", "dim")
+            .add(fixed(host.cpu_pct, 0, "%"))
+            .add(f" of {count(host.cores)} cores", "dim"),
+            Line("memory ", "dim").add(memory),
+            Line("gpus ", "dim").add(f"{host.gpus}, {fixed(host.gpu_util_pct, 0, '%')} busy")
+            if host.gpus
+            else Line(),
+            Line("in ", "dim").add(f"{size(host.received_bytes_s)}/s"),
+            Line("out ", "dim").add(f"{size(host.sent_bytes_s)}/s"),
+        ],
+        width,
+    )
+    agent = wrap(scene.clean(" · ".join(_agent(host))), width - 2)
+    return [who, load, *(Line("  ").add(text, "dim") for text in agent[: DETAIL - 2])]
+
+
+def _last(scene: Scene, host: HostFigures, ranks: list[int]) -> Line:
+    """When its newest message came; of a silent host also the step that its ranks were in."""
+    if not known(host.age_ms):
+        return Line()
+    line = Line("last message ", "dim").add(f"{duration(host.age_ms / 1e3)} ago")
+    steps = [float(step) for step in scene.frame.ranks.step[ranks] if known(float(step))]
+    if host.state in SILENT_STATES and steps:
+        line.add(" in step ", "dim").add(count(min(steps)))
+    return line
+
+
+def _agent(host: HostFigures) -> list[str]:
+    """Clock, link, and what is kept, recorded or left out."""
+    words = [f"records locally to {host.local_recording}"] if host.local_recording is not None else []
+    words += [f"keeps {counted(host.kept, 'message')} for the collector"] if host.kept else []
+    words += [f"bucket detail left out of {counted(host.thinned, 'row')}"] if host.thinned else []
+    if host.clock_offset_ms is not None and not host.collector:
+        bound = f" ±{fixed(host.clock_bound_ms, 3)}" if known(host.clock_bound_ms) else ""
+        clock = f"clock {signed(host.clock_offset_ms, 3)}{bound} ms from the collector's"
+        clock += f", drift {signed(host.clock_drift_ppm)} ppm" if host.clock_drift_ppm is not None else ""
+        words.append(clock)
+        words += [f"compared {duration(host.clock_age_s)} ago"] if host.clock_age_s is not None else []
+    return [*words, f"round trip {fixed(host.round_trip_ms, 3)} ms"] if known(host.round_trip_ms) else words
+
+
+def rank_spans(ranks: list[int]) -> str:
+    """`0-7`, `0 2 5`."""
+    if len(ranks) > 1 and ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return " ".join(map(str, ranks))
+
+
+def _tally(scene: Scene, found: list[HostFigures]) -> str:
+    total = len(scene.frame.hosts) or len(host_index(scene.frame.ranks.host).names)
+    state = scene.place.hosts
+    words = [counted(total, "host") if len(found) == total else f"{len(found):,} of {counted(total, 'host')}"]
+    words += [f"filter {scene.clean(state.filter)!r}"] if state.filter else []
+    return " · ".join([*words, *host_troubles(scene.frame), "" if state.sort else "worst first"]).rstrip(" ·")
+
+
+def _no_host(scene: Scene) -> str:
+    if scene.place.hosts.filter:
+        return f"no host matches {scene.clean(scene.place.hosts.filter)!r}: Esc shows all"
+    return "no host has reported yet"

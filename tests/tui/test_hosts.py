@@ -1,0 +1,249 @@
+"""Many hosts: the table by host, folding, the view of hosts, names that fit, states of hosts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.render.hosts import host_figures, short_names
+from ddptop.render.text import cells
+from ddptop.tui.host_folds import host_of
+from ddptop.tui.scene import Place, Scene
+from ddptop.tui.views.hosts import SORTS, exactly
+from ddptop.tui.views.rank_order import passing, table_rows
+from tests.tui.drive import Sketch, sketch
+from tests.tui.fake import FakeSource, unknown_ranks, waiting
+from tests.tui.fake_hosts import SLOW, healthy, names_of, silent, slow_rank
+from tests.tui.fake_views import WantedSource
+from tests.tui.screens import check
+
+SIZES = {"80x24": (80, 24), "160x50": (160, 50), "50x24": (50, 24), "67x19": (67, 19), "30x6": (30, 6)}
+
+SMALL = ("80x24", "50x24", "67x19", "30x6")
+
+RUNS = {"3x4": (3, 4), "64x8": (64, 8)}
+
+
+def shown(frame, size, *keys: str, ascii_only: bool = False) -> str:
+    """The screen after some keys; of a source that gives what is requested."""
+    person = Sketch(WantedSource(frame), SIZES[size], ascii_only)
+    return person.press(*keys)
+
+
+@pytest.mark.parametrize("size", SMALL)
+@pytest.mark.parametrize("run", RUNS)
+def test_hosts_with_trouble_on_every_terminal(run: str, size: str) -> None:
+    frame = silent(*RUNS[run])
+    text = f"overview\n{shown(frame, size)}\nhosts\n{shown(frame, size, '8')}"
+    check(f"hosts-{run}-{size}", text)
+
+
+def test_hosts_on_a_large_terminal_and_in_ascii() -> None:
+    frame = silent(64, 8)
+    check("hosts-64x8-160x50", f"overview\n{shown(frame, '160x50')}\nhosts\n{shown(frame, '160x50', '8')}")
+    plain = shown(frame, "80x24", ascii_only=True) + shown(frame, "80x24", "8", ascii_only=True)
+    assert plain.isascii()
+    check("hosts-ascii-80x24", plain)
+
+
+@pytest.mark.parametrize("run", [(64, 8), (512, 8)])
+def test_80x24_answers_for_many_hosts_without_a_key(run: tuple[int, int]) -> None:
+    hosts, each = run
+    slow = SLOW[run]
+    text = sketch(FakeSource(slow_rank(hosts, each)), (80, 24))
+    lines = text.splitlines()
+    assert "● LIVE" in lines[0] and "21.4/s" in lines[0]
+    assert f"rank {slow}" in text and "data loading" in text and "costs 43%" in text
+    row = lines[next(at for at, line in enumerate(lines) if "ranks  rank" in line) + 1]
+    assert f"gpu-{slow // each:03}" in row and f" {slow} " in row and "20.2" in row, "the worst host is first"
+    assert f"of {hosts} hosts · {hosts * each:,} ranks" in text
+
+
+def test_one_host_is_never_grouped() -> None:
+    frame = healthy(1, 64)
+    person = Sketch(FakeSource(frame), (80, 24))
+    assert not person.place.table.grouped
+    assert "all ranks are on one host" in person.press("v")
+    assert not person.place.table.grouped
+
+
+def test_ranks_that_fit_are_not_grouped_but_a_key_does_it() -> None:
+    person = Sketch(FakeSource(healthy(3, 4)), (160, 50))
+    assert not person.place.table.grouped
+    person.press("v")
+    assert person.place.table.grouped and len(person.place.table.rows) == 3
+    person.press("v")
+    assert not person.place.table.grouped
+
+
+def test_a_host_in_trouble_is_unfolded_where_its_ranks_fit() -> None:
+    person = Sketch(FakeSource(slow_rank(3, 4)), (80, 24))
+    table = person.place.table
+    assert [host_of(row) for row in table.rows[:1]] == [1]
+    assert table.rows[1:5] == (6, 4, 5, 7), "the worst rank is the first of its host"
+    assert table.folded == {0, 2}
+    assert Sketch(FakeSource(healthy(3, 4)), (80, 24)).place.table.folded == {0, 1, 2}, "all is calm"
+
+
+def test_keys_fold_and_unfold() -> None:
+    person = Sketch(FakeSource(slow_rank(64, 8)), (80, 24))
+    assert len(person.place.table.rows) == 64
+    person.press("enter")
+    assert len(person.place.table.rows) == 72, "Enter on a host unfolds it"
+    person.press("down")
+    assert person.place.rank == 137 and not person.place.on_host
+    assert "── rank 137" in person.press("enter"), "Enter on a rank opens its page"
+    person.press("escape", "z")
+    assert len(person.place.table.rows) == 64 and person.place.on_host
+    person.press("Z")
+    assert len(person.place.table.rows) == 64 + 512
+    person.press("Z")
+    assert len(person.place.table.rows) == 64
+
+
+def test_the_cursor_begins_on_the_worst_host_and_stays_with_what_a_key_chose() -> None:
+    frame = slow_rank(64, 8)
+    source = FakeSource(frame)
+    person = Sketch(source, (80, 24))
+    assert person.place.rank == 137
+    source.frame = silent(64, 8)
+    person.text()
+    assert person.place.rank == 496, "the lost host is worse, and no key has moved the cursor"
+    source.frame = frame
+    person.press("down")
+    chosen = person.place.rank
+    source.frame = silent(64, 8)
+    person.text()
+    assert person.place.rank == chosen
+
+
+def test_order_of_hosts_is_calm_while_ranks_are_even() -> None:
+    frame = healthy(64, 8)
+    noise = np.random.default_rng(0).normal(0, 0.1, 512)
+    noisy = replace(frame, ranks=replace(frame.ranks, excess_ms=noise))
+    for one in (frame, noisy):
+        rows = table_rows(Scene(one, Place()), 10).rows
+        assert [host_of(row) for row in rows] == list(range(64))
+
+
+def test_a_sorted_table_shows_the_first_rank_of_each_host_in_that_order() -> None:
+    frame = slow_rank(64, 8)
+    column = frame.ranks.rss_bytes.copy()
+    column[77] = 9e9
+    frame = replace(frame, ranks=replace(frame.ranks, rss_bytes=column))
+    table = table_rows(Scene(frame, Place(sort="mem")), 10)
+    assert host_of(table.rows[0]) == 77 // 8 and table.leads[77 // 8] == 77
+    table = table_rows(Scene(frame, Place(sort="host", inverted=True)), 10)
+    assert host_of(table.rows[0]) == 63
+
+
+def test_a_filter_of_a_host_shows_its_ranks() -> None:
+    person = Sketch(FakeSource(slow_rank(64, 8)), (80, 24))
+    person.press("slash", *"gpu-01", "enter")
+    assert person.place.table.grouped and len(person.place.table.rows) == 10
+    person.press("escape", "slash", *"gpu-017", "enter")
+    assert person.place.table.rows == tuple(range(136, 144)), "8 ranks fit, so they are not grouped"
+
+
+def test_enter_on_a_host_shows_its_ranks_alone() -> None:
+    person = Sketch(WantedSource(silent(64, 8)), (80, 24))
+    page = person.press("8", "down", "down", "enter")
+    assert person.place.view == "overview" and set(person.place.order) == set(range(136, 144))
+    assert "8 of 512 ranks" in page
+    assert len(person.press("escape") and person.place.order) == 512
+
+
+@pytest.mark.parametrize("name", ["node1", "17", "8-15", "!odd", "a/b", "node[1]", "10.0.0.1"])
+def test_a_filter_for_one_host_lets_no_other_pass(name: str) -> None:
+    others = (name, f"{name}0", f"x{name}", "node10", "other")
+    frame = healthy(len(others), 2)
+    ranks = replace(frame.ranks, host=tuple(others[rank // 2] for rank in range(2 * len(others))))
+    assert passing(ranks, exactly(others, name)) == [0, 1]
+
+
+@pytest.mark.parametrize("column", SORTS)
+def test_hosts_are_sorted_by_every_column_both_ways(column: str) -> None:
+    person = Sketch(FakeSource(silent(64, 8)), (160, 50))
+    person.press("8")
+    person.action_sort_by(column)
+    forth = person.place.hosts.order
+    person.press("I")
+    assert len(forth) == len(person.place.hosts.order) == 64
+    if column == "excess":
+        assert forth[0] == names_of(64)[17]
+
+
+def test_hosts_are_sorted_by_trouble_and_filtered() -> None:
+    person = Sketch(FakeSource(silent(64, 8)), (160, 50))
+    person.press("8")
+    names = names_of(64)
+    assert person.place.hosts.order[:4] == (names[62], names[63], names[17], names[5])
+    person.press("slash", *"records", "space", *"locally", "enter")
+    assert person.place.hosts.order == (names[5],)
+    page = person.press("escape", "slash", *"unreachable", "enter")
+    assert person.place.hosts.order == (names[63],)
+    assert "in step 12,479" in page, "its last position"
+    assert "no host matches" in person.press("escape", "slash", *"nothing", "enter")
+
+
+def test_what_agents_do_is_said_where_it_matters() -> None:
+    frame = silent(64, 8)
+    overview = sketch(FakeSource(frame), (160, 50))
+    assert "1 unreachable · 1 lost · 1 recording locally · 1 thinned" in overview
+    person = Sketch(FakeSource(frame), (160, 50))
+    page = person.press("8", "slash", *"gpu-005", "enter")
+    assert "records locally to /root/.local/state/ddptop/train-k7qf-gpu-005.ddptop" in page
+    assert "keeps 4,096 messages for the collector" in page
+    assert "bucket detail left out of 1,204 rows" in person.press("escape", "slash", *"gpu-006", "enter")
+
+
+def test_frames_without_figures_of_agents_show_what_ranks_tell() -> None:
+    frame = replace(silent(64, 8), hosts=())
+    person = Sketch(FakeSource(frame), (80, 24))
+    assert "✖ lost 17s" in person.text()
+    assert "gpu-063" in person.press("8").splitlines()[4], "unreachable, by its ranks"
+    nobody = replace(waiting(), ranks=unknown_ranks(0))
+    assert "no host has reported yet" in sketch(FakeSource(nobody), (80, 24), "8")
+
+
+def test_hosts_that_have_no_rank_yet_are_listed() -> None:
+    frame = healthy(3, 4)
+    empty = replace(frame.hosts[0], name="spare", ranks=0, running=0, worst_rank=None, excess_ms=None)
+    person = Sketch(FakeSource(replace(frame, hosts=(*frame.hosts, empty))), (80, 24))
+    assert "spare" in person.press("8")
+    assert "no rank runs on this host" in person.press("end", "enter")
+
+
+@pytest.mark.parametrize("make", [healthy, silent])
+@pytest.mark.parametrize("keys", [("8",), ("Z",), ("4", "v"), ("6",), ("2",)])
+def test_every_size_holds_512_hosts(make, keys: tuple[str, ...]) -> None:
+    frame = make(512, 8)
+    for columns, rows in ((80, 24), (20, 5), (1, 1)):
+        lines = Sketch(WantedSource(frame), (columns, rows)).press(*keys).splitlines()
+        assert len(lines) == rows
+        assert max(map(cells, lines)) <= columns
+
+
+def test_figures_of_hosts_survive_the_link() -> None:
+    frame = silent(64, 8)
+    assert decode_frame(encode_frame(frame)).hosts == frame.hosts
+    assert next(host.name for host in host_figures(Scene(frame, Place()))) == names_of(64)[62]
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (("node0", "node1"), ("node0", "node1")),
+        (("gpu-017.a.b", "gpu-018.a.b"), ("gpu-017", "gpu-018")),
+        (("train-llama-worker-7.jobs.svc", "train-llama-worker-12.jobs.svc"), ("worker-7", "worker-12")),
+        (("dgx-a100-rack03-node1", "dgx-a100-rack04-node1"), ("rack03-node1", "rack04-node1")),
+        (("ip-10-0-3-170", "ip-10-0-3-18"), ("ip-10-0-3-170", "ip-10-0-3-18")),
+        (("compute-cluster-login", "compute-cluster-7"), ("cluster-login", "cluster-7")),
+        (("a-very-long-name", ""), ("a-very-long-name", "")),
+    ],
+)
+def test_names_are_cut_where_they_stay_names(names: tuple[str, ...], short: tuple[str, ...]) -> None:
+    assert short_names(names) == short

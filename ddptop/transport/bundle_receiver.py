@@ -7,10 +7,10 @@ rule of what is accepted in `sessions.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TypeAlias
 
 import zmq
 
@@ -50,14 +50,8 @@ OF_AN_AGENT = (About, Clock, Event)
 ABOUT_A_RANK = (Usage, Gpu, Event, Evidence)
 
 
-class _Taken(NamedTuple):
-    """An accepted message, perhaps not decoded yet."""
-
-    session: int
-    rank: int
-    seq: int
-    body: bytes
-    message: Message | None
+_Taken: TypeAlias = "tuple[int, int, int, bytes, Message | None]"
+"""An accepted message: session, rank, number, body; decoded already, or None."""
 
 
 @dataclass(slots=True)
@@ -226,20 +220,22 @@ class BundleReceiver:
         route, data = frames
         bundle = unpack_bundle(data)
         columns = zip(bundle.sessions, bundle.seqs, bundle.ranks, bundle.backs, bundle.bodies, strict=True)
-        known, heard = self._sessions.known, self._sessions.heard
+        known, heard, take = self._sessions.known, self._sessions.heard, taken.append
+        introduced = route in self._agents
         for name, seq, rank, back, body in columns:
             session = known.get(name)
-            if session is None or not (seq or body[1:2] == _PROGRESS) or route not in self._agents:
-                self._take_introduction(route, _Taken(name, rank, seq, body, None), taken, now_ns)
+            if session is None or not introduced or not (seq or body[1:2] == _PROGRESS):
+                self._take_introduction(route, (name, rank, seq, body, None), taken, now_ns)
+                introduced = route in self._agents
             elif session.rank != rank:
                 self._refuse(ProtocolError("session of another rank"))
             elif seq == 0:
-                taken.append(_Taken(name, rank, seq, body, None))
+                take((name, rank, 0, body, None))
             else:
                 heard(name, route)
                 # Counted as seen before it is decoded: what is refused now would be refused every time.
                 if session.accept(seq, seq - back if back else 0):
-                    taken.append(_Taken(name, rank, seq, body, None))
+                    take((name, rank, seq, body, None))
         agent = self._agents.get(route)
         if agent is not None:
             agent.heard_ns, agent.t0_ns, agent.read_ns = now_ns, bundle.t0_ns, read_ns
@@ -249,25 +245,26 @@ class BundleReceiver:
 
     def _take_introduction(self, route: bytes, entry: _Taken, taken: list[_Taken], now_ns: int) -> None:
         """HELLO, HOST or HOSTUSAGE, or what comes without one of these before it: that is nacked."""
-        known = self._sessions.known.get(entry.session)
+        name, rank, seq, body, _ = entry
+        known = self._sessions.known.get(name)
         try:
-            message = decode(entry.body) if entry.seq == 0 else None
-            if isinstance(message, Host) and entry.rank == -1:
-                self._introduce(route, message, entry, now_ns)
+            message = decode(body) if seq == 0 else None
+            if isinstance(message, Host) and rank == -1:
+                self._introduce(route, message, name, now_ns)
             elif route not in self._agents:
                 self._nack(route, INTRODUCE)
                 return
             elif isinstance(message, Hello):
-                self._greet(route, message, entry)
+                self._greet(route, message, name, rank)
             elif known is None:
-                self._nack(route, entry.session)
+                self._nack(route, name)
                 return
-            elif known.rank != entry.rank:
+            elif known.rank != rank:
                 raise ProtocolError("session of another rank")
-            elif not (isinstance(message, HostUsage) and entry.rank == -1):
+            elif not (isinstance(message, HostUsage) and rank == -1):
                 raise ProtocolError(f"{type(message).__name__} without a number")
             if known is None or isinstance(message, HostUsage):
-                taken.append(entry._replace(message=message))
+                taken.append((name, rank, 0, body, message))
         except Exception as error:  # noqa: BLE001  # an entry costs that entry
             self._refuse(error)
 
@@ -276,21 +273,21 @@ class BundleReceiver:
         if len(names) < MAX_UNKNOWN:
             names.add(session)
 
-    def _introduce(self, route: bytes, host: Host, entry: _Taken, now_ns: int) -> None:
+    def _introduce(self, route: bytes, host: Host, name: int, now_ns: int) -> None:
         if host.version != VERSION:
             raise ProtocolError(f"version {host.version}")
-        if host.session != entry.session:
+        if host.session != name:
             raise ProtocolError("HOST does not belong to its head")
         if host.name not in self._hosts and len(self._hosts) >= MAX_HOSTS:
             raise ProtocolError(f"more than {MAX_HOSTS:,} hosts")
-        known = self._sessions.known.get(entry.session)
+        known = self._sessions.known.get(name)
         if known is not None and known.rank != -1:
             raise ProtocolError("session of another rank")
         if self._admit is not None:
             self._admit(host, None)
         self._hosts.add(host.name)
         if known is None:
-            self._sessions.begin(entry.session, -1, route, owner=host.name)
+            self._sessions.begin(name, -1, route, owner=host.name)
         # Of each agent the newest connection counts; those of sessions that are forgotten count no more.
         self._agents = {
             at: agent
@@ -298,44 +295,52 @@ class BundleReceiver:
             if agent.host.session != host.session and agent.host.session in self._sessions.known
         }
         self._agents[route] = Agent(host, now_ns)
-        self._sessions.heard(entry.session, route)
+        self._sessions.heard(name, route)
 
-    def _greet(self, route: bytes, hello: Hello, entry: _Taken) -> None:
+    def _greet(self, route: bytes, hello: Hello, name: int, rank: int) -> None:
         if hello.version != VERSION:
             raise ProtocolError(f"version {hello.version}")
-        if (hello.session, hello.rank) != (entry.session, entry.rank):
+        if (hello.session, hello.rank) != (name, rank):
             raise ProtocolError("HELLO does not belong to its head")
         if not hello.rank < hello.world_size <= MAX_SHOWN_WORLD:
             raise ProtocolError(f"rank {hello.rank} of {hello.world_size}")
-        known = self._sessions.known.get(entry.session)
-        if known is not None and known.rank != entry.rank:
+        known = self._sessions.known.get(name)
+        if known is not None and known.rank != rank:
             raise ProtocolError("session of another rank")
         if self._admit is not None:
             self._admit(hello, self._agents[route].host)
         if known is None:
-            self._sessions.begin(entry.session, entry.rank, route, owner=entry.rank)
-        self._sessions.heard(entry.session, route)
+            self._sessions.begin(name, rank, route, owner=rank)
+        self._sessions.heard(name, route)
 
     def _decoded(self, taken: Sequence[_Taken], now_ns: int) -> list[tuple[Received, bytes]]:
         """The messages; most are of two types, and all of such a type are decoded together."""
-        together: dict[bytes, list[Message]] = {_STEPS: [], _PROGRESS: []}
-        for code, decode_all in ((_STEPS, decode_steps), (_PROGRESS, decode_progress)):
-            bodies = [item.body for item in taken if item.message is None and item.body[1:2] == code]
+        bodies: dict[bytes, list[bytes]] = {_STEPS: [], _PROGRESS: []}
+        for _, _, _, body, message in taken:
+            if message is None and (code := body[1:2]) in bodies:
+                bodies[code].append(body)
+        ready: dict[bytes, Iterator[Message]] = {}
+        for code, decode_all in _DECODED_TOGETHER:
             with suppress(Exception):  # one of them is invalid: each is decoded alone
-                together[code] = [*decode_all(bodies)]
-        # Both lists are in the order of `taken`; where one is empty, its messages are decoded one by one.
-        ready = {code: iter(messages) for code, messages in together.items() if messages}
+                ready[code] = iter(decode_all(bodies[code]))
         out: list[tuple[Received, bytes]] = []
         for session, rank, seq, body, message in taken:
             try:
                 if message is None:
-                    decoded = ready.get(body[1:2])
+                    decoded = ready.get(code := body[1:2])
                     message = decode(body) if decoded is None else next(decoded)
-                    _check_sender(rank, seq, message)
+                    if rank == -1 or code != (_STEPS if seq else _PROGRESS):
+                        _check_sender(rank, seq, message)
                 out.append((Received(now_ns, rank, session, seq, message), body))
             except Exception as error:  # noqa: BLE001  # no message may end the collector
                 self._refuse(error)
         return out
+
+
+_DECODED_TOGETHER: tuple[tuple[bytes, Callable[[Sequence[bytes]], Sequence[Message]]], ...] = (
+    (_STEPS, decode_steps),
+    (_PROGRESS, decode_progress),
+)
 
 
 def _check_sender(rank: int, seq: int, message: Message) -> None:

@@ -319,7 +319,7 @@ class BundleSender:
         while self._urgent or now_ns >= self._due_ns:
             if not self._socket.poll(0, zmq.POLLOUT):
                 return
-            entries, more = self._next_entries()
+            entries, more = self._next_entries(now_ns)
             if not entries and now_ns - self._sent_ns < EMPTY_NS:
                 return
             try:
@@ -332,9 +332,9 @@ class BundleSender:
             self._urgent = more
             self._due_ns = now_ns + self._interval_ns
 
-    def _next_entries(self) -> tuple[list[Entry], bool]:
+    def _next_entries(self, now_ns: int) -> tuple[list[Entry], bool]:
         """What the next bundle holds, and whether there is more than fits in."""
-        entries = self._unacked.greetings()
+        entries = self._unacked.greetings(now_ns)
         if self._usage is not None:
             entries.append(Entry(self._own, -1, 0, 0, self._usage))
             self._usage = None

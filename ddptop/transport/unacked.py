@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ddptop.protocol.limits import NS
 from ddptop.transport.bundles import Entry
 
 OVERHEAD_BYTES = 200
@@ -18,6 +19,10 @@ OVERHEAD_BYTES = 200
 
 SESSIONS_OF_A_RANK = 4
 """More than `AckedReceiver` knows at a time."""
+
+BEAT_NS = NS
+"""Least time between two heartbeats of a rank of which other messages are sent too: half of what a collector
+of thousands of ranks receives would be heartbeats."""
 
 MAX_BACK = 2**32 - 1
 """A hole in a session's numbers that is wider cannot be said in a bundle."""
@@ -52,6 +57,8 @@ class Outgoing:
     """The HELLO is sent, and nothing has called for it since."""
     beat: bytes | None = None
     """The newest heartbeat that is not sent."""
+    beat_ns: int = 0
+    """When the last one was sent."""
     kept: list[_Kept] = field(default_factory=list)
     cursor: int = 0
     """Index in `kept` of the first that is not sent."""
@@ -153,7 +160,7 @@ class Unacked:
         session.greeted = False  # a collector that misses something may have missed the HELLO
         session.rewound_ns = now_ns
 
-    def greetings(self) -> list[Entry]:
+    def greetings(self, now_ns: int) -> list[Entry]:
         """HELLOs and heartbeats that are to be sent; the HELLOs come first."""
         entries = [
             Entry(name, session.rank, 0, 0, session.hello)
@@ -162,9 +169,10 @@ class Unacked:
         ]
         for name, session in self.sessions.items():
             session.greeted = True
-            if session.beat is not None:
+            reports = session.cursor < len(session.kept)
+            if session.beat is not None and now_ns - session.beat_ns >= (BEAT_NS if reports else 0):
                 entries.append(Entry(name, session.rank, 0, 0, session.beat))
-                session.beat = None
+                session.beat, session.beat_ns = None, now_ns
         return entries
 
     def unsent(self) -> Iterator[Entry]:

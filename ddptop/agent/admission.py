@@ -60,7 +60,7 @@ class Admission:
 
     def __call__(self, hello: Hello, peer: int | None) -> None:
         """Admit a HELLO or raise ProtocolError; `peer`: pid of the process that sent it, None if unknown."""
-        self._check_world(hello)
+        self.check_world(hello)
         if self._simulated:
             return
         if peer is not None and not belongs_to(peer, hello.pid) and innermost_pid(peer) != hello.pid:
@@ -98,7 +98,8 @@ class Admission:
         self._make_holder(before)
         return before.hello
 
-    def _check_world(self, hello: Hello) -> None:
+    def check_world(self, hello: Hello) -> None:
+        """Raise ProtocolError where the HELLO's world is not one that this run can have."""
         if hello.world_size > MAX_SHOWN_WORLD:
             raise ProtocolError(f"a world of {hello.world_size:,} ranks: {MAX_SHOWN_WORLD:,} can be shown")
         most = self._most_ranks

@@ -1,7 +1,6 @@
-"""Intake: messages from the link into the recording and the reducer, and acks back to the ranks.
+"""Intake: messages from the links into the recording and the reducer, and acks back.
 
-`NewHistory` holds the history points that the recording does not have yet, `InternalErrors` counts failures
-of our own, `Intake` feeds recording and reducer.
+`InternalErrors` counts failures of our own, `Intake` feeds recording and reducer.
 """
 
 from __future__ import annotations
@@ -9,20 +8,22 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Container
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from ddptop.agent.admission import Admission
 from ddptop.analysis.reducer import Reducer
+from ddptop.collector.new_history import NewHistory
 from ddptop.collector.record import Record
-from ddptop.collector.stall_watch import StallWatch, living_sessions
-from ddptop.frames.history import COLUMNS
+from ddptop.collector.remote_hosts import RemoteHosts
+from ddptop.collector.stall_watch import StallWatch
 from ddptop.host.exits import RankProcess
 from ddptop.host.rank_processes import ProcessWatch
 from ddptop.protocol.checks import ProtocolError
-from ddptop.protocol.codec import encode
+from ddptop.protocol.codec import decode, encode
 from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.hosts import About, Host
 from ddptop.protocol.limits import MAX_TEXT, NS
+from ddptop.protocol.machine import Gpu, Usage
 from ddptop.protocol.messages import (
     LEFT,
     WELL,
@@ -36,86 +37,10 @@ from ddptop.protocol.messages import (
     Scalar,
     Steps,
 )
-from ddptop.recording.history import GROUP, HistoryPiece, PastEvent, joined, picked
-from ddptop.transport.receiver import AckedReceiver
+from ddptop.transport.receiver import MOST_DRAINED, AckedReceiver
 
-MOST_COARSE = 256
-"""Most GROUPs in one point, 16,384 steps: the history in memory holds several such points."""
-
-LOST = "lost_records"
-"""Kind of the replay mark at a point by which records were lost."""
-
-
-class NewHistory:
-    """The group's history for the recording: what was added since the writer last took it."""
-
-    def __init__(self, reducer: Reducer) -> None:
-        self._reducer = reducer
-        self._cursor: int | None = None
-        self._lost = 0
-        self._marked_s = 0.0
-        self._taken: set[tuple[float, str]] = set()
-
-    def take(self, *, final: bool, coarser: int = 1) -> HistoryPiece | None:
-        """New points in whole groups of steps, or with `final` all of them; None where there are none.
-
-        `coarser`: one point covers so many times as many steps as usual.
-        """
-        group = GROUP * min(coarser, MOST_COARSE)
-        reducer = self._reducer
-        end = reducer.state.history_end
-        begin = reducer.state.history.since(0).start
-        first = begin if self._cursor is None else max(begin, self._cursor)
-        stop = end if final else first + (end - first) // group * group
-        if stop <= first:
-            return None
-        self._cursor = stop
-        points = reducer.state.history.since(first)
-        columns = {name: getattr(points, name)[: stop - first] for name in COLUMNS}
-        groups = [
-            picked({name: column[at : at + group] for name, column in columns.items()})
-            for at in range(0, stop - first, group)
-        ]
-        window = reducer.state.figures.detail
-        best = np.full(reducer.state.figures.world, np.nan) if window is None else window.best_self
-        marks = self._marks(float(columns["time_s"][-1]))
-        return HistoryPiece(joined(groups), np.asarray(best, np.float64), marks, self._happenings())
-
-    def _happenings(self) -> tuple[PastEvent, ...]:
-        """Events that were logged since the last call."""
-        logged = self._reducer.state.log.all()
-        fresh = [one for one in logged if (one.unix_s, one.kind) not in self._taken]
-        self._taken = {(one.unix_s, one.kind) for one in logged}
-        start_s = self._reducer.state.started_s
-        return tuple(
-            PastEvent(
-                one.unix_s - start_s,
-                one.kind,
-                one.severity,
-                one.rank,
-                one.step,
-                one.message,
-                one.incarnation,
-            )
-            for one in fresh
-        )
-
-    def _marks(self, now_s: float) -> tuple[tuple[float, str], ...]:
-        """Warnings of the analysis since the last call, and whether records were lost."""
-        start_s = self._reducer.state.started_s
-        marks = [
-            (one.unix_s - start_s, one.kind)
-            for one in self._reducer.state.log.all()
-            if one.severity != "info" and one.unix_s - start_s > self._marked_s
-        ]
-        if marks:
-            self._marked_s = max(at for at, _ in marks)
-        lost = sum(member.lost_records for member in self._reducer.state.ranks)
-        if lost > self._lost:
-            marks.append((now_s, LOST))
-        self._lost = lost
-        return tuple(marks)
-
+if TYPE_CHECKING:
+    from ddptop.analysis.ranks import RankState
 
 REPORT_REFUSED_NS = 10 * NS
 """Least time between two reports of refused messages: a process that sends them in a loop must not fill the
@@ -151,7 +76,9 @@ class Intake:
         admission: Admission,
         *,
         watched: bool,
+        hosts: RemoteHosts | None = None,
     ) -> None:
+        """`hosts`: the other hosts of the run, where there are any."""
         self._receiver = receiver
         self._record = record
         self._reducer = reducer
@@ -159,10 +86,13 @@ class Intake:
         self._stalls = stalls
         self._admission = admission
         self._watched = watched
-        self._hosts: set[str] = set()
+        self._hosts = hosts
+        self._simulated_hosts: set[str] = set()
         self._session_of: dict[int, int] = {}
         self.world_size = 0
         """0: no rank has reported it yet."""
+        self.emptied = True
+        """Whether all that had arrived was read at the last `drain`."""
         self._errors = InternalErrors()
         self._reported_refused = (0, 0)
         self._report_refused_ns = 0
@@ -171,23 +101,36 @@ class Intake:
     def drain(self, now_ns: int) -> int:
         """Take all that has arrived; returns the number of messages."""
         arrived = self._receiver.drain(now_ns)
+        self.emptied = len(arrived) < MOST_DRAINED
         for received, body in arrived:
             try:
                 self._take(received, body, now_ns)
             except Exception:  # noqa: BLE001 - an error costs one message, not the collector
                 self._errors.note()
-        return len(arrived)
+        if self._hosts is None:
+            return len(arrived)
+        relayed = self._hosts.drain(now_ns)
+        self.emptied = self.emptied and self._hosts.emptied
+        for received, body in relayed:
+            try:
+                self._take_relayed(received, body, now_ns)
+            except Exception:  # noqa: BLE001 - likewise
+                self._errors.note()
+        return len(arrived) + len(relayed)
 
     def report_refused(self, now_ns: int, *, final: bool = False) -> None:
         """Report how many messages were refused or failed, where that has changed since the last time."""
-        counts = (self._receiver.refused, self._errors.count)
+        refused, why = self._receiver.refused, self._receiver.refused_why
+        if self._hosts is not None:
+            refused, why = refused + self._hosts.refused, self._hosts.refused_why or why
+        counts = (refused, self._errors.count)
         if counts == self._reported_refused or (now_ns < self._report_refused_ns and not final):
             return
         self._reported_refused, self._report_refused_ns = counts, now_ns + REPORT_REFUSED_NS
         fields: dict[str, Scalar] = {
             "refused": counts[0],
             "failed": counts[1],
-            "reason": self._receiver.refused_why[:MAX_TEXT],
+            "reason": why[:MAX_TEXT],
         }
         self.report(Event("refused_messages", now_ns, -1, -1, fields), now_ns)
 
@@ -196,6 +139,9 @@ class Intake:
         self._record.tick(now_ns)
         self._receiver.detail_every = self._reducer.state.detail_every
         self._receiver.acknowledge(safe=self._record.safe)
+        if self._hosts is not None:
+            self._hosts.receiver.detail_every = self._receiver.detail_every
+            self._hosts.receiver.acknowledge(safe=self._record.safe)
 
     def report(
         self, message: Message, now_ns: int, *, about: RankProcess | None = None, keep: bool = True
@@ -242,7 +188,42 @@ class Intake:
 
     def note_death(self, now_ns: int) -> None:
         """A process has exited without a BYE: the other ranks are asked what they are doing."""
-        self._stalls.note_death(now_ns, living_sessions(self._reducer))
+        self._stalls.note_death(now_ns, self.askable_sessions(now_ns))
+
+    def askable_sessions(self, now_ns: int) -> list[int]:
+        """Sessions of the ranks that run, as far as is known, and can be asked for evidence."""
+        sessions = [member.session for member in self._reducer.state.ranks if member.running]
+        return sessions if self._hosts is None else self._hosts.reached(sessions, now_ns)
+
+    def hosts_missing(self) -> list[str]:
+        """Other hosts with ranks of which neither a BYE nor their exit has arrived."""
+        return sorted({member.host for member in self._members_missing()})
+
+    def report_missing(self, now_ns: int) -> None:
+        """At the end of the run: what their ranks still had is lost, as far as it is known."""
+        for member in self._members_missing():
+            assert member.hello is not None
+            arrived, at_least = self.steps_of(member.session)
+            fields: dict[str, Scalar] = {
+                "session": member.session,
+                "steps": max(arrived, at_least),
+                "exact": False,
+                "host": member.host,
+            }
+            event = Event("unsent", now_ns, member.hello.rank, max(arrived, at_least), fields)
+            self.report(event, now_ns)
+
+    def _members_missing(self) -> list[RankState]:
+        if self._hosts is None:
+            return []
+        here = self._watch.sessions
+        return [m for m in self._reducer.state.ranks if m.running and m.session not in here]
+
+    def ask(self, session: int, number: int) -> None:
+        """Ask the rank behind a session for EVIDENCE; may get lost."""
+        self._receiver.ask(session, number)
+        if self._hosts is not None:
+            self._hosts.receiver.ask(session, number)
 
     @property
     def known_sessions(self) -> Container[int]:
@@ -267,14 +248,36 @@ class Intake:
         self._keep(received, body)
         self._note_failure(received, now_ns)
 
+    def _take_relayed(self, received: Received, body: bytes, now_ns: int) -> None:
+        """A message that came through an agent: its rank's process is watched there."""
+        message = received.message
+        if isinstance(message, Hello):
+            self._note_remote(message)
+        elif isinstance(message, About):
+            about = decode(message.body)
+            if isinstance(about, (Usage, Gpu)):  # recorded as of a rank here: the newest one counts
+                received = Received(now_ns, message.rank, message.session, 0, about)
+                body = message.body
+            elif isinstance(about, Event) and about.kind == "lost_rank":
+                self._keep(received, body)
+                self.note_death(now_ns)
+                return
+        self._keep(received, body)
+        self._note_failure(received, now_ns)
+
+    def _note_remote(self, hello: Hello) -> None:
+        self.world_size = hello.world_size
+        self._watch.forget(self._session_of.get(hello.rank, 0))
+        self._session_of[hello.rank] = hello.session
+
     def _note(self, received: Received, now_ns: int) -> None:
         message, session = received.message, received.session
         if isinstance(message, Hello):
             self.world_size = message.world_size
             self._watch.forget(self._session_of.get(message.rank, 0))
             self._session_of[message.rank] = session
-            if not self._watched and message.host not in self._hosts:
-                self._hosts.add(message.host)
+            if not self._watched and message.host not in self._simulated_hosts:
+                self._simulated_hosts.add(message.host)
                 self.report(Clock(now_ns, message.host, 0, SIMULATED_BOUND_NS), now_ns)
             if self._watched:
                 process = RankProcess(session, message.rank, message.pid)
@@ -298,12 +301,19 @@ class Intake:
 
     def recall(self, received: Received, now_ns: int) -> None:
         """Take a message from the recording of an earlier collector."""
-        self._note(received, now_ns)
-        if isinstance(received.message, Hello):
-            self._admission.recall(received.message)
+        message, hosts = received.message, self._hosts
+        if hosts is not None and isinstance(message, Host):
+            hosts.recall(message)
+        elif hosts is not None and isinstance(message, Hello) and hosts.is_remote(message):
+            self._note_remote(message)
+        else:
+            self._note(received, now_ns)
+            if isinstance(message, Hello):
+                self._admission.recall(message)
         self._record.recall(received)
         self._receiver.recall(received.session, received.seq)
-        message = received.message
+        if hosts is not None:
+            hosts.receiver.recall(received.session, received.seq)
         if isinstance(message, Evidence):
             self._stalls.recall(received.session, message.number, now_ns)
         elif isinstance(message, Event):

@@ -16,12 +16,18 @@ from ddptop.agent.host_watch import HostWatch
 from ddptop.agent.launcher import Arguments, LauncherPipe, RunWithoutLauncher, ranks_started
 from ddptop.agent.run_file import KeptRunFile
 from ddptop.analysis.reducer import Reducer
+from ddptop.collector.agent_port import Listen
+from ddptop.collector.backlog import Backlog
 from ddptop.collector.flight_analyser import FlightAnalyser
-from ddptop.collector.intake import Intake, InternalErrors
+from ddptop.collector.intake import Intake
+from ddptop.collector.interruption import InterruptionWatch
 from ddptop.collector.record import Earlier, Record, earlier
-from ddptop.collector.stall_watch import StallWatch, living_sessions
+from ddptop.collector.remote_hosts import RemoteHosts
+from ddptop.collector.stall_check import StallCheck
+from ddptop.collector.stall_watch import StallWatch
 from ddptop.collector.viewers import Viewers
 from ddptop.frames.frame import Frame
+from ddptop.host.folders import RunDirectoryError
 from ddptop.host.gpus import GpuSampler
 from ddptop.host.nccl_ras import RasClient
 from ddptop.host.processes import process_start
@@ -36,7 +42,7 @@ from ddptop.host.runs import (
     view_endpoint,
 )
 from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, NS, VERSION
-from ddptop.protocol.messages import Event, Run, Scalar
+from ddptop.protocol.messages import Event, Hello, Run, Scalar
 from ddptop.protocol.vocabulary import RunOutcome
 from ddptop.transport.credit import CreditServer
 from ddptop.transport.receiver import AckedReceiver
@@ -48,16 +54,17 @@ TICK_MS = 100
 PAUSE_S = 0.01
 """Pause after a round: many ranks then share one wake-up and one ack; 10 ms delay no screen."""
 
-GAP_NS = 2 * NS
-"""A round that begins this late was interrupted: by a signal, or for lack of processor time. Four heartbeats
-of each rank are due in that time. With a short stall timeout it is half of that, at least LEAST_GAP_NS."""
-LEAST_GAP_NS = NS
-
-SUSPEND_NS = NS
-"""Least difference between CLOCK_BOOTTIME and CLOCK_MONOTONIC that counts as a suspended machine."""
-
 LAST_MESSAGES_NS = 2 * NS
 """How long the end of the run waits for ranks that have not sent BYE and whose process runs."""
+
+OTHER_HOSTS_NS = NS
+"""How long it waits for those of other hosts: the launcher waits for it."""
+
+BACKGROUND_NS = 30 * NS
+"""How long the collector then goes on to receive from other hosts, without a launcher."""
+
+CATCH_UP_NS = NS
+"""Longest round after an interruption, in which everything that waits is read."""
 
 QUIET_NS = NS // 10
 """Without a message for this long, and with no rank to wait for, everything has arrived."""
@@ -80,10 +87,9 @@ class Collector:
         self._notified: set[str] = set()
         self._folder_lost = False
         self._arguments = arguments
-        self._gap_ns = min(GAP_NS, max(LEAST_GAP_NS, int(arguments.stall_s * NS / 2)))
-        self._round_ns, self._suspended_ns = time.monotonic_ns(), _suspended_ns()
         self._directory = arguments.run_dir
-        self._errors = InternalErrors()
+        self._remark: str | None = None
+        """About the port for other hosts, for a person."""
         self._left_behind: list[tuple[int, int]] = []
         """Pid and start of ranks whose launcher was killed."""
         with ExitStack() as stack:
@@ -112,9 +118,14 @@ class Collector:
             if self._folder_lost:
                 self._record.close()
                 return None
-            time.sleep(PAUSE_S)
-        self._receive_last_messages()
+            self._pause()
+        self._receive_last_messages(LAST_MESSAGES_NS, OTHER_HOSTS_NS)
+        missing = self._intake.hosts_missing()
+        if missing:
+            self._notify(self._summary() | {"missing": missing})
+            self._receive_last_messages(BACKGROUND_NS, BACKGROUND_NS)
         self._host.report_unaccounted(time.monotonic_ns())
+        self._intake.report_missing(time.monotonic_ns())
         self._finish()
         return self._summary()
 
@@ -138,20 +149,29 @@ class Collector:
         admission = Admission(
             launcher=launcher, most_ranks=arguments.most_ranks, simulated=arguments.simulated
         )
+        hosts = self._remote_hosts(context, admission, epoch)
+        if hosts is not None:
+            stack.callback(hosts.close)
+
+        def admit(hello: Hello, peer: int | None) -> None:
+            if hosts is not None:
+                hosts.check_rank(hello, hello.host)
+            admission(hello, peer)
+
         receiver = AckedReceiver(
             context,
             ingest_endpoint(self._directory),
             epoch=epoch,
             run_id=arguments.run_id,
             hold_acks=True,
-            admit=admission,
+            admit=admit,
         )
         stack.callback(receiver.close)
         self._server = CreditServer(context, view_endpoint(self._directory))
         stack.callback(self._server.close, LAST_FRAME_NS // 1_000_000)
         self._viewers = Viewers(self._server, self._frame, epoch=epoch)
         self._watch = watch
-        self._stalls = StallWatch(receiver.ask)
+        self._stalls = StallWatch(lambda session, number: self._intake.ask(session, number))
         self._intake = Intake(
             receiver,
             self._record,
@@ -160,12 +180,34 @@ class Collector:
             self._stalls,
             admission,
             watched=not arguments.simulated,
+            hosts=hosts,
         )
-        self._flights = FlightAnalyser(flight_folder(self._directory), self._record.path, self._intake.report)
-        stack.callback(self._flights.close)
-        self._ras = RasClient(self._intake.report)
+        self._hosts = hosts
+        self._backlog = Backlog()
+        flights = FlightAnalyser(flight_folder(self._directory), self._record.path, self._intake.report)
+        stack.callback(flights.close)
+        self._stall_check = StallCheck(
+            self._reducer, self._intake, self._stalls, watch, hosts, flights, RasClient(self._intake.report)
+        )
         for source in (self._pipe.descriptor, receiver.socket, self._server.socket):
             self._poller.register(source, zmq.POLLIN)
+        for socket in () if hosts is None else hosts.sockets:
+            self._poller.register(socket, zmq.POLLIN)
+
+    def _remote_hosts(
+        self, context: zmq.Context[zmq.Socket[bytes]], admission: Admission, epoch: int
+    ) -> RemoteHosts | None:
+        """None where all ranks are on this host, or other hosts cannot be received: this one still is."""
+        if self._arguments.serve is None:
+            return None
+        try:
+            listen = Listen.parse(self._arguments.serve)
+            hosts = RemoteHosts(context, self._arguments, listen, self._reducer, admission, epoch=epoch)
+        except (OSError, RunDirectoryError, ValueError, zmq.ZMQError) as error:
+            self._remark = f"other hosts are not recorded: {self._arguments.serve}: {error}"
+            return None
+        self._remark = hosts.remark
+        return hosts
 
     def _open_pipe(self) -> LauncherPipe | RunWithoutLauncher:
         if self._arguments.alone is None:
@@ -181,6 +223,7 @@ class Collector:
         now_ns = time.monotonic_ns()
         for received in before.records():
             self._intake.recall(received, now_ns)
+            self._backlog.recall(received.message)
         self._reducer.end_recall()
         started_at = time.time() if before.started_at is None else before.started_at
         if self._reducer.state.run is None:
@@ -200,7 +243,7 @@ class Collector:
             started_at=started_at,
         )
         self._update_run_file()
-        self._round_ns = time.monotonic_ns()
+        self._interruptions = InterruptionWatch(self._intake.report, arguments.stall_s)
 
     def _round(self) -> int:
         """Wait for something, do what is due; returns the number of messages that ranks sent."""
@@ -208,9 +251,9 @@ class Collector:
         now_ns = time.monotonic_ns()
         # First: the exit code of a process can be read until its parent reaps it.
         self._watch.note_readable(ready.keys(), now_ns)
-        interrupted = self._note_interruption(now_ns)
+        interrupted = self._interruptions.check(now_ns)
         arrived = self._intake.drain(now_ns)
-        while interrupted and self._intake.drain(now_ns):
+        while interrupted and time.monotonic_ns() - now_ns < CATCH_UP_NS and self._intake.drain(now_ns):
             continue  # no conclusions before everything that waits has been read
         if self._pipe.descriptor in ready:
             self._read_launcher(now_ns)
@@ -221,32 +264,30 @@ class Collector:
             self._update_run_file()
             self._folder_lost = not holds_folder(self._directory, self._lock)
             self._notify_losses()
-            self._check_stall(now_ns)
+            self._stall_check.work(now_ns)
             self._pipe.check(now_ns)
         self._intake.acknowledge(now_ns)
         self._server.drain(now_ns)
         self._viewers.serve(now_ns)
+        if self._hosts is not None:
+            self._keep_up(self._hosts, now_ns, interrupted=interrupted)
         return arrived
+
+    def _pause(self) -> None:
+        if self._intake.emptied:
+            time.sleep(PAUSE_S)
+
+    def _keep_up(self, hosts: RemoteHosts, begun_ns: int, *, interrupted: bool) -> None:
+        """Ask the other hosts for less, or more, bucket detail where this round has shown that."""
+        now_ns = time.monotonic_ns()
+        if interrupted:
+            self._backlog.forget(now_ns)
+        elif self._backlog.note(begun_ns, now_ns, emptied=self._intake.emptied):
+            self._intake.report(self._backlog.event(now_ns), now_ns)
+        hosts.receiver.thin = self._backlog.thin
 
     def _update_run_file(self) -> None:
         self._run_file.update(world_size=self._intake.world_size, recording=self._record.existing)
-
-    def _note_interruption(self, now_ns: int) -> bool:
-        """Report a long time since the last round, when this process did not run; whether there was one."""
-        begin_ns, self._round_ns = self._round_ns, now_ns
-        suspended_ns, self._suspended_ns = self._suspended_ns, _suspended_ns()
-        suspended_ns = self._suspended_ns - suspended_ns
-        if suspended_ns >= SUSPEND_NS:  # CLOCK_MONOTONIC, which all ranks read, stopped as well
-            text = f"the machine was suspended for {suspended_ns / NS:,.0f} s"
-            self._report_interruption(now_ns, now_ns, suspended_ns, text)
-        if now_ns - begin_ns < self._gap_ns:
-            return False
-        text = (
-            f"recording interrupted for {(now_ns - begin_ns) / NS:,.0f} s: the collector did not run "
-            "(stopped, or no processor time); what ranks sent meanwhile was read afterwards"
-        )
-        self._report_interruption(begin_ns, now_ns, now_ns - begin_ns, text)
-        return True
 
     def _notify_losses(self) -> None:
         """Notify the launcher, for a person without a screen: lost records, errors of the recording."""
@@ -254,17 +295,11 @@ class Collector:
         notices = {"lost": f"{lost:,} records lost so far"} if lost else {}
         if self._record.note is not None:
             notices[self._record.note] = self._record.note
+        if self._remark is not None:
+            notices["serve"] = self._remark
         for kind in notices.keys() - self._notified:
             self._notified.add(kind)
             self._notify({"news": kind, "text": notices[kind]})
-
-    def _report_interruption(self, begin_ns: int, now_ns: int, lasted_ns: int, text: str) -> None:
-        fields: dict[str, Scalar] = {
-            "from_ns": begin_ns,
-            "seconds": round(lasted_ns / NS, 3),
-            "message": text,
-        }
-        self._intake.report(Event("interruption", now_ns, -1, -1, fields), now_ns)
 
     def _read_launcher(self, now_ns: int) -> None:
         self._pipe.read()
@@ -282,40 +317,25 @@ class Collector:
             return True
         return any(process_start(pid) == start for pid, start in self._left_behind)
 
-    def _check_stall(self, now_ns: int) -> None:
-        try:
-            since_ns = self._reducer.stalled_since(now_ns)
-        except (ArithmeticError, LookupError, TypeError, ValueError):
-            self._errors.note()
-        else:
-            sessions = living_sessions(self._reducer)
-            self._stalls.work(now_ns, since_ns, sessions)
-            answered = self._stalls.take_complete(now_ns, sessions)
-            self._flights.work(now_ns, answered)
-            self._ras.work(now_ns, answered, self._pids_under_nccl())
+    def _receive_last_messages(self, most_ns: int, other_hosts_ns: int) -> None:
+        """Go on until every rank has sent BYE or exited, and no more messages arrive.
 
-    def _pids_under_nccl(self) -> set[int]:
-        """Processes of this host's ranks whose process group is NCCL's."""
-        members = self._reducer.state.ranks
-        living = [process for process in self._watch.living() if process.rank < len(members)]
-        hellos = [(process, members[process.rank].hello) for process in living]
-        return {process.pid for process, hello in hellos if hello is not None and "nccl" in hello.backend}
-
-    def _receive_last_messages(self) -> None:
-        """Go on until every rank has sent BYE or exited, and no more messages arrive."""
-        received_ns = time.monotonic_ns()
-        end_ns = received_ns + LAST_MESSAGES_NS
-        while (now_ns := time.monotonic_ns()) < end_ns:
+        At most `most_ns`; where only ranks of other hosts are missing, at most `other_hosts_ns`.
+        """
+        begun_ns = received_ns = time.monotonic_ns()
+        while (now_ns := time.monotonic_ns()) - begun_ns < most_ns:
             if self._round():
                 received_ns = now_ns
-            if not self._watch and now_ns - received_ns > QUIET_NS:
-                return
-            time.sleep(PAUSE_S)
+            if not self._watch:
+                quiet = now_ns - received_ns > QUIET_NS
+                if (quiet and not self._intake.hosts_missing()) or now_ns - begun_ns >= other_hosts_ns:
+                    return
+            self._pause()
 
     def _finish(self) -> None:
         """Report how the run ended: to the recording and to the viewers."""
         now_ns = time.monotonic_ns()
-        self._flights.close()
+        self._stall_check.close()
         self._intake.report_refused(now_ns, final=True)
         self._report_run("finished" if self._pipe.well else "failed", now_ns)
         self._record.close()
@@ -372,10 +392,3 @@ class Collector:
             "recording": self._record.existing,
             "recording_note": self._record.note,
         }
-
-
-def _suspended_ns() -> int:
-    """How long the machine has been suspended since boot; 0 where the system has no such clock."""
-    if not hasattr(time, "CLOCK_BOOTTIME"):
-        return 0
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)

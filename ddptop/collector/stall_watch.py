@@ -5,12 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ddptop.protocol.limits import NS
-
-if TYPE_CHECKING:
-    from ddptop.analysis.reducer import Reducer
 
 ASK_AGAIN_NS = 5 * NS
 """An ASK may get lost, and the thread that answers may wait for the GIL; dumping stacks takes it a second."""
@@ -114,8 +110,3 @@ class StallWatch:
             if session not in current.answered and (asked_ns is None or now_ns - asked_ns >= ASK_AGAIN_NS):
                 current.asked_ns[session] = now_ns
                 self._ask(session, current.number)
-
-
-def living_sessions(reducer: Reducer) -> list[int]:
-    """Sessions of the ranks that run, as far as is known: those that can be asked."""
-    return [member.session for member in reducer.state.ranks if member.running]

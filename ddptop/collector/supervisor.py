@@ -44,6 +44,9 @@ RESTARTED_FINISH_S = 20.0
 with its start; on a machine under load, where the one before did not answer either, that takes longer."""
 
 
+POLL_S = 0.01
+
+
 @dataclass(frozen=True)
 class Summary:
     """What the collector reports at its end; None: not reported."""
@@ -53,6 +56,8 @@ class Summary:
     lost: int
     recording: str | None
     note: str | None
+    missing: tuple[str, ...] = ()
+    """Hosts whose last records had not arrived: the collector goes on to receive for them by itself."""
 
 
 class CollectorSupervisor:
@@ -75,6 +80,8 @@ class CollectorSupervisor:
         self._notify = notify
         self._notified: set[str] = set()
         self._last_line = ""
+        self._goes_on = threading.Event()
+        """The collector has sent its summary and needs no launcher any more, though it has not ended."""
         self._exits: list[bytes] = []
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
@@ -113,34 +120,38 @@ class CollectorSupervisor:
     def finish(self, exit_code: int) -> Summary | None:
         """Report the end of the run to the collector; None if it did not answer in time (it is killed).
 
-        Where it has died, or dies now, another one is started to count what is missing.
+        Where it has died, or dies now, another one is started to count what is missing. One that still
+        receives from other hosts goes on by itself, and ends within half a minute.
         """
         self._ending.set()
         with self._lock:
             process = self._process
         if process is not None:
-            _end(process, exit_code)
-        self._thread.join(1.0)
-        if process is not None and not self._thread.is_alive():  # it reads one of them
-            _close_pipes(process)
+            _end(process, exit_code, self._goes_on)
+        if not self._goes_on.is_set():
+            self._thread.join(1.0)
+            if process is not None and not self._thread.is_alive():  # it reads one of them
+                _close_pipes(process)
         return summary_in(self._last_line) or self._finish_restarted(exit_code)
 
     def _finish_restarted(self, exit_code: int) -> Summary | None:
-        process = None
+        process, self._notify = None, lambda text: None  # the summary is all that is of interest now
         try:
             with self._lock:
                 process = self._process = self._spawn()
                 self._write(self._exits)
-            output, _ = process.communicate(
-                json.dumps({"exit_code": exit_code}) + "\n", timeout=RESTARTED_FINISH_S
-            )
-            summary = summary_in(output)
+            reader = threading.Thread(target=self._read, args=(process,), daemon=True)
+            reader.start()
+            _end(process, exit_code, self._goes_on, RESTARTED_FINISH_S)
+            if not self._goes_on.is_set():
+                reader.join(1.0)
+            summary = summary_in(self._last_line)
             # A collector without any record cannot know whether some are lost: the other may have had all.
             return summary if summary is not None and (summary.records or summary.lost) else None
-        except (subprocess.TimeoutExpired, OSError, ValueError):
+        except (OSError, RuntimeError, ValueError):
             return None
         finally:
-            if process is not None:
+            if process is not None and not self._goes_on.is_set():
                 process.kill()
                 process.wait()
                 _close_pipes(process)
@@ -201,6 +212,9 @@ class CollectorSupervisor:
         with contextlib.suppress(OSError, ValueError):
             for line in process.stdout:
                 self._last_line = line
+                summary = summary_in(line)
+                if summary is not None and summary.missing:
+                    self._goes_on.set()
                 notice = _notice_in(line)
                 if notice is not None:
                     self._pass_on(*notice)
@@ -212,17 +226,22 @@ class CollectorSupervisor:
             self._notify(text)
 
 
-def _end(process: subprocess.Popen[str], exit_code: int) -> None:
-    """Report the end of the run and wait for the process to end; it is killed when that takes too long."""
+def _end(
+    process: subprocess.Popen[str], exit_code: int, goes_on: threading.Event, patience_s: float = FINISH_S
+) -> None:
+    """Report the end of the run and wait for the process to end; it is killed when that takes too long.
+
+    It is not waited for any more once it `goes_on` by itself.
+    """
     with contextlib.suppress(OSError, ValueError):
         if process.stdin is not None:
             process.stdin.write(json.dumps({"exit_code": exit_code}) + "\n")
             process.stdin.close()
-    try:
-        process.wait(FINISH_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    end = time.monotonic() + patience_s
+    while process.poll() is None and not goes_on.wait(POLL_S):
+        if time.monotonic() > end:
+            process.kill()
+            process.wait()
 
 
 def _notice_in(line: str) -> tuple[str, str] | None:
@@ -262,6 +281,7 @@ def summary_in(output: str) -> Summary | None:
             int(fields["lost"]),
             fields["recording"],
             fields["recording_note"],
+            tuple(map(str, fields.get("missing", ()))),
         )
     except (IndexError, KeyError, TypeError, ValueError):
         return None

@@ -204,6 +204,11 @@ class ProcessWatch:
             if watched.exited_ns is None and not watched.said_bye
         ]
 
+    @property
+    def sessions(self) -> Collection[int]:
+        """Of all processes that are watched, also those that have exited."""
+        return self._watched.keys()
+
     def any_present(self) -> bool:
         """Whether any process runs, also one that has said BYE."""
         return any(watched.exited_ns is None for watched in self._watched.values())

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast
 import msgpack
 
 from ddptop.protocol.codec import ProtocolError, decode, decode_progress, decode_steps
+from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import (
@@ -43,7 +44,7 @@ from ddptop.recording.format import (
     walk,
 )
 
-PASSING = (Steps, Progress, Usage, Replica, Gpu, Memory, Logged)
+PASSING = (Steps, Progress, Usage, Replica, Gpu, Memory, Logged, HostUsage)
 """Messages that matter for a moment only; all others hold from then on (`lasting`)."""
 PASSING_TYPES = frozenset(int(Type[kind.__name__.upper()]) for kind in PASSING)
 

@@ -104,6 +104,8 @@ class BundleReceiver:
         """Announced in every reply: the group's largest sampling interval."""
         self.thin = 0
         """Announced likewise: how far the agents are to thin out bucket detail."""
+        self.emptied = True
+        """Whether the last `drain` has read all that had arrived."""
         self.refused = 0
         """Bundles and messages in them that were not valid."""
         self.refused_why = ""
@@ -142,10 +144,12 @@ class BundleReceiver:
         A rank's messages are as from `AckedReceiver`; an agent's own have rank -1 and the agent's session.
         """
         taken: list[_Taken] = []
+        self.emptied = False
         for _ in range(limit):
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
+                self.emptied = True
                 break
             try:
                 self._take_bundle(frames, taken, now_ns)
@@ -185,9 +189,9 @@ class BundleReceiver:
             self._agents[known.route].asks.append((session, number))
             self._to_ask.add(known.route)
 
-    def close(self) -> None:
-        """Close the socket; the context is the caller's."""
-        self.socket.close(linger=0)
+    def close(self, linger_ms: int = 0) -> None:
+        """Close the socket, leaving last replies that long to go out; the context is the caller's."""
+        self.socket.close(linger=linger_ms)
 
     def _refuse(self, error: Exception) -> None:
         if isinstance(error, UnknownType):

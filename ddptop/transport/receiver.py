@@ -37,6 +37,9 @@ from ddptop.transport.sockets import bind, peer_pid
 HIGH = 50
 """Messages per connection that wait in the socket; the rest stays in the senders' windows."""
 
+MOST_DRAINED = 1000
+"""Messages that are read at a time."""
+
 MAX_HEAD_BYTES = 48
 """Four msgpack integers and the array's own byte take at most 37."""
 
@@ -116,7 +119,7 @@ class AckedReceiver:
         """A collector before this one has kept the session up to `seq`; before the first `drain`."""
         self._sessions.recall(session, seq)
 
-    def drain(self, now_ns: int, limit: int = 1000) -> list[tuple[Received, bytes]]:
+    def drain(self, now_ns: int, limit: int = MOST_DRAINED) -> list[tuple[Received, bytes]]:
         """All messages that have arrived, at most `limit`, each with its encoded body. Never blocks."""
         accepted: list[tuple[Received, bytes]] = []
         for _ in range(limit):

@@ -19,6 +19,7 @@ from ddptop.transport.sender import RESEND_S
 
 DEADLINE_S = 120.0
 FAKE_RANK = Path(__file__).parent / "fake_rank.py"
+FAKE_AGENT = "tests.collector.fake_agent"
 RUN_ID = "run"
 
 
@@ -84,6 +85,23 @@ class Stage:
     def ranks(self, world: int = 2, **options: float | str) -> list[subprocess.Popen[str]]:
         """Start all of them."""
         return [self.rank(rank, world, **options) for rank in range(world)]  # type: ignore[arg-type]
+
+    def agent(
+        self,
+        host: str,
+        first: int,
+        ranks: int = 2,
+        *,
+        world: int,
+        steps: int = 300,
+        rate: float = 300,
+        drain_s: float = 60.0,
+        end: str = "bye",
+        port: int = 0,
+    ) -> subprocess.Popen[str]:
+        """Start a made-up agent with some ranks from `first` on (see fake_agent.py)."""
+        words = (self.directory, host, first, ranks, world, steps, rate, drain_s, end, port)
+        return self.spawn("-m", FAKE_AGENT, *words)
 
     def wait_for_resend(self) -> None:
         """Long enough for ranks to miss their acks and to send again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.collector.intake import LOST, NewHistory
+from ddptop.collector.new_history import LOST, NewHistory
 from ddptop.protocol.messages import Steps
 from ddptop.recording.history import GROUP, POINTS
 from tests.recording.made_up import a_run

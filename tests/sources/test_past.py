@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.collector.intake import NewHistory
+from ddptop.collector.new_history import NewHistory
 from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Run
 from ddptop.recording.reader import Recording

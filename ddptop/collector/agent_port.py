@@ -1,0 +1,126 @@
+"""Where the agents of the other hosts reach the collector: on which address of this host, and on which port.
+
+Port and keys are those of the run (`transport.curve.load_keys`): a collector that was restarted has the same
+ones. Once it is bound, the file `collector.json` tells the agents (`host.collector_address`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import TYPE_CHECKING, NamedTuple
+
+import psutil
+import zmq
+
+from ddptop.host.addresses import is_loopback, source_address, stays_here
+from ddptop.host.collector_address import CollectorAddress, write_address
+from ddptop.transport.bundle_receiver import BundleReceiver
+from ddptop.transport.curve import load_keys, save_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ddptop.protocol.hosts import Host
+    from ddptop.protocol.messages import Hello
+    from ddptop.transport.curve import RunKeys
+
+ELSEWHERE = ("192.0.2.1", "2001:db8::1")
+"""Addresses that no host has (RFC 5737, RFC 3849): packets to them would take the default route."""
+
+
+class Listen(NamedTuple):
+    """What `--serve` names: a host name or address of this host, and a port; 0: any free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Listen:
+        """Of `HOST:PORT` or `[ADDRESS]:PORT`. Raises ValueError."""
+        host, _, port = text.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65_535:
+            raise ValueError(f"{text!r} is not ADDRESS:PORT")
+        return cls(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def choose_address(host: str) -> tuple[str, str | None]:
+    """The address of this host to bind for a name, and what to say where the name does not give it.
+
+    What means this machine on every machine (`localhost`, 127.0.0.1) is bound as it is. A host's own name may
+    resolve to a loopback address too (Debian's /etc/hosts has 127.0.1.1), which no other host reaches: then
+    it is the address of the default route, or the first of an interface.
+    Raises OSError where this host has none that other hosts can reach.
+    """
+    known = _resolved(host)
+    if stays_here(host) and known:
+        return known[0], None
+    own = own_addresses()
+    named = next((address for address in known if address in own and not is_loopback(address)), None)
+    if named is not None:
+        return named, None
+    routed = (source_address(target) for target in ELSEWHERE)
+    chosen = next((one for one in (*routed, *own) if one and not is_loopback(one)), None)
+    if chosen is None:
+        raise OSError(f"{host}: this host has no address that other hosts can reach")
+    why = f"is {known[0]}" if known else "is not known"
+    return chosen, f"{host} {why} here, which other hosts cannot reach: they report to {chosen}"
+
+
+def own_addresses() -> list[str]:
+    """Addresses of this host's interfaces, IPv4 first; none that is valid on one link only (fe80::)."""
+    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+    entries = [entry for name, some in psutil.net_if_addrs().items() if name in up for entry in some]
+    known = [entry for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)]
+    known.sort(key=lambda entry: entry.family != socket.AF_INET)
+    plain = [entry.address.partition("%")[0] for entry in known]
+    return [address for address in plain if not ipaddress.ip_address(address).is_link_local]
+
+
+def bind_port(
+    context: zmq.Context[zmq.Socket[bytes]],
+    folder: Path,
+    listen: Listen,
+    *,
+    epoch: int,
+    admit: Callable[[Hello | Host, Host | None], None],
+) -> tuple[BundleReceiver, RunKeys, str, str | None]:
+    """Bind where agents connect; returns the receiver, the run's keys, the address, and what to say of it.
+
+    Raises OSError, RunDirectoryError, zmq.ZMQError.
+    """
+    address, remark = choose_address(listen.host)
+    keys = load_keys(folder)
+    written = f"[{address}]" if ":" in address else address
+    receiver = None
+    for port in dict.fromkeys((listen.port or keys.port or "*", listen.port or "*")):
+        try:
+            receiver = BundleReceiver(
+                context, f"tcp://{written}:{port}", keys.collector, epoch=epoch, admit=admit
+            )
+        except zmq.ZMQError:  # another process has taken the port since the collector before this one died
+            if port in (listen.port, "*"):
+                raise
+        else:
+            break
+    assert receiver is not None
+    if receiver.port != keys.port:
+        keys = keys._replace(port=receiver.port)
+        save_keys(folder, keys)
+    return receiver, keys, written, remark
+
+
+def announce(folder: Path, *, run_id: str, name: str, address: str, keys: RunKeys) -> None:
+    """Write the file from which the agents know all this. Raises RunDirectoryError, OSError."""
+    endpoint = f"tcp://{address}:{keys.port}"
+    public = (keys.collector.public, keys.agents.public, keys.agents.secret)
+    write_address(folder, CollectorAddress(run_id, name, socket.gethostname(), endpoint, *public))
+
+
+def _resolved(host: str) -> list[str]:
+    try:
+        known = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    return [*dict.fromkeys(str(entry[4][0]) for entry in known)]

@@ -1,0 +1,90 @@
+"""The group's history for the recording: the points that it does not have yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.frames.history import COLUMNS
+from ddptop.recording.history import GROUP, HistoryPiece, PastEvent, joined, picked
+
+if TYPE_CHECKING:
+    from ddptop.analysis.reducer import Reducer
+
+MOST_COARSE = 256
+"""Most GROUPs in one point, 16,384 steps: the history in memory holds several such points."""
+
+LOST = "lost_records"
+"""Kind of the replay mark at a point by which records were lost."""
+
+
+class NewHistory:
+    """The group's history for the recording: what was added since the writer last took it."""
+
+    def __init__(self, reducer: Reducer) -> None:
+        self._reducer = reducer
+        self._cursor: int | None = None
+        self._lost = 0
+        self._marked_s = 0.0
+        self._taken: set[tuple[float, str]] = set()
+
+    def take(self, *, final: bool, coarser: int = 1) -> HistoryPiece | None:
+        """New points in whole groups of steps, or with `final` all of them; None where there are none.
+
+        `coarser`: one point covers so many times as many steps as usual.
+        """
+        group = GROUP * min(coarser, MOST_COARSE)
+        reducer = self._reducer
+        end = reducer.state.history_end
+        begin = reducer.state.history.since(0).start
+        first = begin if self._cursor is None else max(begin, self._cursor)
+        stop = end if final else first + (end - first) // group * group
+        if stop <= first:
+            return None
+        self._cursor = stop
+        points = reducer.state.history.since(first)
+        columns = {name: getattr(points, name)[: stop - first] for name in COLUMNS}
+        groups = [
+            picked({name: column[at : at + group] for name, column in columns.items()})
+            for at in range(0, stop - first, group)
+        ]
+        window = reducer.state.figures.detail
+        best = np.full(reducer.state.figures.world, np.nan) if window is None else window.best_self
+        marks = self._marks(float(columns["time_s"][-1]))
+        return HistoryPiece(joined(groups), np.asarray(best, np.float64), marks, self._happenings())
+
+    def _happenings(self) -> tuple[PastEvent, ...]:
+        """Events that were logged since the last call."""
+        logged = self._reducer.state.log.all()
+        fresh = [one for one in logged if (one.unix_s, one.kind) not in self._taken]
+        self._taken = {(one.unix_s, one.kind) for one in logged}
+        start_s = self._reducer.state.started_s
+        return tuple(
+            PastEvent(
+                one.unix_s - start_s,
+                one.kind,
+                one.severity,
+                one.rank,
+                one.step,
+                one.message,
+                one.incarnation,
+            )
+            for one in fresh
+        )
+
+    def _marks(self, now_s: float) -> tuple[tuple[float, str], ...]:
+        """Warnings of the analysis since the last call, and whether records were lost."""
+        start_s = self._reducer.state.started_s
+        marks = [
+            (one.unix_s - start_s, one.kind)
+            for one in self._reducer.state.log.all()
+            if one.severity != "info" and one.unix_s - start_s > self._marked_s
+        ]
+        if marks:
+            self._marked_s = max(at for at, _ in marks)
+        lost = sum(member.lost_records for member in self._reducer.state.ranks)
+        if lost > self._lost:
+            marks.append((now_s, LOST))
+        self._lost = lost
+        return tuple(marks)

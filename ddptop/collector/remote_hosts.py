@@ -1,0 +1,208 @@
+"""The other hosts of a run: their agents' link, who may report as which rank, and which hosts are silent.
+
+Two agents with the same host name: if the kernel's boot id is the same, they are on one machine (two
+containers) and are shown as one host, as its clock is one. Otherwise these are two machines, and the one that
+came later is renamed, `NAME (2)`, in its HOST and CLOCK and in the HELLO of its ranks.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ddptop.collector.agent_port import announce, bind_port
+from ddptop.host.processes import boot_id
+from ddptop.protocol.checks import ProtocolError
+from ddptop.protocol.codec import encode
+from ddptop.protocol.hosts import Host
+from ddptop.protocol.limits import NS
+from ddptop.protocol.messages import Clock, Hello
+from ddptop.transport.curve import AGENTS, Gate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import zmq
+
+    from ddptop.agent.admission import Admission
+    from ddptop.agent.launcher import Arguments
+    from ddptop.analysis.reducer import Reducer
+    from ddptop.collector.agent_port import Listen
+    from ddptop.protocol.messages import Received
+
+UNREACHABLE_NS = 3 * NS
+"""Silence after which a host is unreachable (METRICS.md, Health): its agent sends something every 0.5 s."""
+
+LOST_NS = 10 * NS
+"""Silence after which a host is lost."""
+
+LAST_REPLIES_MS = 500
+"""How long the last acks have to go out at the end."""
+
+BUNDLES = 100
+"""That are read in one round: some thousand messages of 512 hosts."""
+
+
+class RemoteHosts:
+    """Receives from the agents, for `Intake`. One thread; nothing blocks."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        arguments: Arguments,
+        listen: Listen,
+        reducer: Reducer,
+        admission: Admission,
+        *,
+        epoch: int,
+    ) -> None:
+        """Bind, and write the file from which the agents know where.
+
+        Raises OSError, RunDirectoryError or zmq.ZMQError where that is not possible.
+        """
+        self._reducer = reducer
+        self._admission = admission
+        self._own_name, self._own_boot = socket.gethostname(), boot_id()
+        self._names: dict[int, str] = {}
+        """By its session: the name that an agent's host has in this run; empty: the one that it gave."""
+        self._lost: set[int] = set()
+        """Agents' sessions whose hosts were noted as lost."""
+        self._gate = Gate(context)
+        try:
+            self.receiver, keys, address, self.remark = bind_port(
+                context, arguments.run_dir, listen, epoch=epoch, admit=self._admit
+            )
+        except BaseException:
+            self._gate.close()
+            raise
+        self._gate.admit(AGENTS, [keys.agents.public])
+        announce(arguments.run_dir, run_id=arguments.run_id, name=arguments.name, address=address, keys=keys)
+
+    @property
+    def sockets(self) -> list[zmq.Socket[bytes]]:
+        """For a poller."""
+        return [self._gate.socket, self.receiver.socket]
+
+    @property
+    def refused(self) -> int:
+        """Connections, bundles and messages that were refused."""
+        return self.receiver.refused + self._gate.refused
+
+    @property
+    def refused_why(self) -> str:
+        """Why the last of them was."""
+        return self.receiver.refused_why or self._gate.refused_why
+
+    @property
+    def emptied(self) -> bool:
+        """Whether the last `drain` has read all that had arrived."""
+        return self.receiver.emptied
+
+    def drain(self, now_ns: int) -> list[tuple[Received, bytes]]:
+        """The messages that have arrived, each with its encoded body."""
+        self._gate.serve()
+        arrived = self.receiver.drain(now_ns, BUNDLES)
+        if not any(self._names.values()):
+            return arrived
+        return [self._renamed(*item) for item in arrived]
+
+    def recall(self, host: Host) -> None:
+        """An agent that an earlier collector knew; its name is as it was recorded."""
+        self._names[host.session] = host.name
+
+    def is_remote(self, hello: Hello) -> bool:
+        """Whether a recorded HELLO came through an agent."""
+        return hello.host != self._own_name
+
+    def check_rank(self, hello: Hello, host: str) -> None:
+        """Refuse a HELLO from one host for a rank whose process, on another host, still reports.
+
+        The newest process has a rank once the one before it has sent BYE, is reported to have exited, or has
+        been silent for as long as makes a host unreachable; a later incarnation has it at once. A process
+        that is refused tries again. Raises ProtocolError.
+        """
+        ranks = self._reducer.state.ranks
+        holder = ranks[hello.rank] if hello.rank < len(ranks) else None
+        if holder is None or holder.hello is None or not holder.running:
+            return
+        if holder.session == hello.session or holder.host == host:  # a host decides about its own processes
+            return
+        silent_ns = self._silence_ns(holder.heard_ns, time.monotonic_ns())
+        if hello.incarnation <= holder.hello.incarnation and silent_ns < UNREACHABLE_NS:
+            raise ProtocolError(f"rank {hello.rank} of host {host} is a process on host {holder.host}")
+
+    def reached(self, sessions: Iterable[int], now_ns: int) -> list[int]:
+        """Those of these sessions that can be asked: not the ones behind an agent that is silent."""
+        agent_of = self.receiver.agent_of
+        reached = []
+        for session in sessions:
+            agent = agent_of(session)
+            if agent is None or self._silence_ns(agent.heard_ns, now_ns) <= UNREACHABLE_NS:
+                reached.append(session)
+        return reached
+
+    def newly_lost(self, now_ns: int) -> bool:
+        """Whether a host with ranks that run has become lost since the last call."""
+        running = {member.host for member in self._reducer.state.ranks if member.running}
+        lost = {
+            agent.host.session
+            for agent in self.receiver.agents()
+            if self._silence_ns(agent.heard_ns, now_ns) > LOST_NS and self._name_of(agent.host) in running
+        }
+        before, self._lost = self._lost, lost
+        return not lost <= before
+
+    def close(self) -> None:
+        """Close the sockets; the context is the caller's."""
+        self.receiver.close(LAST_REPLIES_MS)
+        self._gate.close()
+
+    def _silence_ns(self, heard_ns: int, now_ns: int) -> int:
+        return self._reducer.state.interruptions.silence_ns(heard_ns, now_ns)
+
+    def _admit(self, message: Hello | Host, host: Host | None) -> None:
+        if isinstance(message, Host):
+            known = self._names.get(message.session)
+            if known is None or known == message.name:
+                self._names[message.session] = "" if known else self._free_name(message)
+        elif host is not None:
+            self._admission.check_world(message)
+            self.check_rank(message, self._name_of(host))
+
+    def _name_of(self, host: Host) -> str:
+        return self._names.get(host.session) or host.name
+
+    def _free_name(self, host: Host) -> str:
+        """Empty: its own; else the first one that no other machine has."""
+        name, number = host.name, 1
+        while self._is_another_machine(name, host):
+            number += 1
+            name = f"{host.name} ({number})"
+        return "" if number == 1 else name
+
+    def _is_another_machine(self, name: str, host: Host) -> bool:
+        if name == self._own_name and host.boot_id != self._own_boot:
+            return True
+        now_ns = time.monotonic_ns()
+        return any(
+            self._name_of(agent.host) == name
+            and agent.host.boot_id != host.boot_id
+            and self._silence_ns(agent.heard_ns, now_ns) <= LOST_NS
+            for agent in self.receiver.agents()
+        )
+
+    def _renamed(self, received: Received, body: bytes) -> tuple[Received, bytes]:
+        message = received.message
+        if not isinstance(message, (Host, Hello, Clock)):
+            return received, body
+        agent = self.receiver.agent_of(received.session)
+        name = "" if agent is None else self._names.get(agent.host.session, "")
+        if not name:
+            return received, body
+        if isinstance(message, Host):
+            renamed: Host | Hello | Clock = replace(message, name=name)
+        else:
+            renamed = replace(message, host=name)
+        return received._replace(message=renamed), encode(renamed)

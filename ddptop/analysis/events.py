@@ -13,6 +13,7 @@ from ddptop.analysis.ranks import ABSENT, RankState, Session
 from ddptop.analysis.stall.rank_position import device_report
 from ddptop.analysis.state import Figures
 from ddptop.analysis.steps.pairing import Pairing
+from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
@@ -26,7 +27,7 @@ def begin_session(state: RunState, hello: Hello, t_ns: int) -> None:
         return
     if state.clock is None:
         state.clock = (hello.unix_ns, t_ns)
-    if hello.incarnation < state.incarnation and state.ranks:
+    if hello.incarnation < state.incarnation and state.ranks and not _replaces(state, hello):
         return
     _regroup(state, hello)
     if state.ranks[hello.rank] is ABSENT:
@@ -97,24 +98,58 @@ def _regroup(state: RunState, hello: Hello) -> None:
     ranks = state.ranks
     newer = hello.incarnation > state.incarnation
     replaced = hello.rank < len(ranks) and ranks[hello.rank].hello is not None
-    resized = hello.world_size != len(ranks) and (newer or hello.world_size > len(ranks))
+    other = newer or hello.world_size > len(ranks) or (replaced and _replaces(state, hello))
+    resized = hello.world_size != len(ranks) and other
     if not (newer or replaced or resized):
         return
     state.settle()
+    empty = not ranks
     if resized:
+        if not empty:
+            text = f"the group has {hello.world_size:,} ranks from here on, {len(ranks):,} before"
+            unix_s = hello.unix_ns / 1e9
+            state.log.add(unix_s, "resized", text)
         del ranks[hello.world_size :]
         ranks += [ABSENT] * (hello.world_size - len(ranks))
     if newer:
         state.incarnation = state.log.incarnation = hello.incarnation
+    if newer or (resized and not empty):
         state.groups.restart()
         for rank_state in ranks:
-            if rank_state is not ABSENT:
+            trained = state.complete_step is not None
+            if rank_state is not ABSENT and (trained or not _began_with(rank_state, hello)):
                 rank_state.forget_process()
     state.pairing = Pairing(len(ranks))
     state.figures = Figures(len(ranks), state.figures.size)
     state.replicas.restart(len(ranks))
     state.loss_spread.restart(len(ranks))
     state.complete_step = None
+
+
+def _replaces(state: RunState, hello: Hello) -> bool:
+    """Whether a process began after the rank's last one, by the wall clock.
+
+    torchrun counts restarts on each host by itself: where hosts leave or come, or one of them restarts its
+    ranks, the processes of one group have different numbers of restarts.
+    """
+    known = state.sessions_of.get(hello.rank)
+    before = state.sessions.get(known[-1]) if known else None
+    if before is None:
+        return hello.world_size == len(state.ranks)  # a rank that the group before did not have
+    return hello.unix_ns > before.hello.unix_ns
+
+
+TOGETHER_NS = 15 * NS
+"""Processes of one group begin within this time of each other, those of the group before it earlier."""
+
+
+def _began_with(rank_state: RankState, hello: Hello) -> bool:
+    """Whether a rank's process, which has trained no step with the others, belongs to the group that `hello`
+    is the first of with its number of restarts. Of one that does not, the next HELLO is soon to come."""
+    mine = rank_state.hello
+    if mine is None or mine.world_size != hello.world_size:
+        return False
+    return mine.incarnation != hello.incarnation and mine.unix_ns > hello.unix_ns - TOGETHER_NS
 
 
 def _multiples(first: int, stop: int, every: int) -> int:

@@ -276,6 +276,9 @@ class Reducer:
             if message.detail_every != before:
                 state.sampling_changed()
             rank_state.progress = message
+            if state.hosts.is_remote(rank_state.host):
+                here_ns = state.clocks.to_collector(rank_state.host, message.t_ns)
+                rank_state.delay_ns = rank_state.delay_ns if here_ns is None else here_ns - message.t_ns
             rank_state.read_clock(message.t_ns, t_ns, state.interruptions)
             rank_state.moved_to(message.step, message.t_ns)
             if rank_state.declared or message.phase == Phase.EVALUATE:

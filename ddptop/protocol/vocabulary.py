@@ -121,10 +121,12 @@ FindingKind: TypeAlias = Literal[
 ]
 """What a finding of a report is about; `little_judged`: ranks compared in a part of the time only."""
 
-StallKind: TypeAlias = Literal["", "dead", "missing", "mismatch", "device", "transport", "asking"]
-"""Why a run is stalled: a rank's process is gone; a rank has not entered the collective; ranks are in
-different collectives; a GPU makes no progress; all are in the same collective; no answers have come yet.
-Empty: known from the stall's alert alone, in reports only."""
+StallKind: TypeAlias = Literal[
+    "", "dead", "unreachable", "missing", "mismatch", "device", "transport", "asking"
+]
+"""Why a run is stalled: a rank's process is gone; nothing arrives from a host; a rank has not entered the
+collective; ranks are in different collectives; a GPU makes no progress; all are in the same collective; no
+answers have come yet. Empty: known from the stall's alert alone, in reports only."""
 
 DeviceState: TypeAlias = Literal["", "idle", "compute", "collective", "either", "error"]
 """What a rank's GPU is at. `either`: a kernel or an all-reduce; empty: unknown."""

@@ -56,6 +56,7 @@ class World:
     delays: dict[tuple[int, str], int] = field(default_factory=dict)
     detail_every: int = 1
     session_base: int = 100
+    unix_ns: int = UNIX_NS
     incarnation: int = 0
     step: int = 0
     now_us: int = 0
@@ -156,7 +157,7 @@ class World:
             backend="gloo",
             road="reducer",
             monotonic_ns=self.base_ns(rank),
-            unix_ns=UNIX_NS,
+            unix_ns=self.unix_ns,
             budget_pct=1.0,
         )
         return self.received(rank, message)

@@ -69,9 +69,9 @@ class Job:
 @pytest.mark.parametrize("place", PLACES)
 def test_a_slow_rank_is_flagged_with_clocks_5000_s_apart_and_drifting(make_world, place) -> None:
     job = Job(make_world, delays={(3, place): 20_000})
-    job.train(400)
+    job.train(200)
     alone, near = make_world(6, own=True, delays={(3, place): 20_000}), Reducer()
-    for received in (alone.run(), *alone.introduce(), *alone.steps(400)):
+    for received in (alone.run(), *alone.introduce(), *alone.steps(200)):
         near.feed(received)
     found, expected = job.frame, near.frame(START_NS + alone.now_us * 1000)
     assert found.straggler is not None and expected.straggler is not None
@@ -88,7 +88,7 @@ def test_a_slow_rank_is_flagged_with_clocks_5000_s_apart_and_drifting(make_world
 @pytest.mark.parametrize("place", PLACES)
 def test_with_a_bound_wider_than_the_delay_it_is_flagged_all_the_same(make_world, place) -> None:
     job = Job(make_world, delays={(3, place): 20_000})
-    job.train(300, bound_ms=30.0, wrong_ms=25.0)
+    job.train(200, bound_ms=30.0, wrong_ms=25.0)
     found = job.frame
     assert found.straggler is not None
     assert (found.straggler.rank, found.straggler.basis) == (3, "every_step")
@@ -168,6 +168,130 @@ def test_the_hosts_of_a_frame(make_world) -> None:
     assert clock["host"] == "node1" and clock["drift_ppm"] == pytest.approx(200.0)
     (line,) = job.log("host_thinned")
     assert line == "host node1 leaves out bucket detail, because the collector asked for it"
+
+
+def stalled(make_world, steps: int = 40) -> Job:
+    """Six ranks that have trained; from now on they wait."""
+    job = Job(make_world)
+    job.train(steps)
+    return job
+
+
+def test_ranks_of_an_unreachable_host_are_not_blamed_but_the_host_is_named(make_world) -> None:
+    job = stalled(make_world)
+    job.wait(16.0, HOSTS[:2])
+    found = job.frame
+    assert found.stall is not None and found.stall.kind == "unreachable"
+    assert found.stall.ranks == (4, 5) and found.stall.waiting == (0, 1, 2, 3)
+    assert found.stall.sentence == "host node2 is unreachable: ranks 4 5, last at step 40"
+    assert found.run.state == "lost" and "host node2" in verdict(found).sentence
+    assert not job.log("stall") and not [alert for alert in found.alerts if alert.kind == "stall"]
+
+
+def test_a_cut_link_is_named_as_such_while_the_others_train_on(make_world) -> None:
+    job = stalled(make_world)
+    far = {rank for rank in range(6) if job.world.host(rank) == "node2"}
+    job.world.delays[0, "data"] = 300_000
+    for _ in range(60):  # 19 s
+        job.feed(*(one for one in job.world.steps(1) if one.rank not in far))
+    found = job.frame
+    assert found.stall is None
+    assert {*found.ranks.state} == {"live", "lost"}
+    assert verdict(found).sentence.endswith("the other ranks train on, so only its reports are missing")
+
+
+def test_a_rank_that_is_behind_is_blamed_also_where_a_host_is_silent(make_world) -> None:
+    job = stalled(make_world)
+    job.feed(*(one for one in job.world.steps(1) if one.rank not in (1, 4, 5)))
+    until_us = job.world.now_us + 17_000_000
+    while job.world.now_us < until_us:
+        job.world.now_us += 500_000
+        for rank in range(4):
+            job.feed(job.world.progress(rank, step=40 if rank == 1 else 41))
+        job.feed(job.world.usage("node1"))
+    found = job.frame
+    assert found.stall is not None and found.stall.kind == "missing"
+    assert found.stall.ranks == (1,)
+
+
+def test_a_process_that_ended_is_the_cause_and_not_the_silence_of_a_host(make_world) -> None:
+    job = stalled(make_world)
+    world = job.world
+    event = Event("lost_rank", world.host_ns("node1", world.now_us), 3, -1, {"signal": "SIGKILL"})
+    job.feed(world.about(3, event))
+    job.wait(16.0, HOSTS[:2])
+    found = job.frame
+    assert found.stall is not None and found.stall.kind == "dead" and found.stall.ranks[0] == 3
+    assert "rank 3 was killed by SIGKILL" in verdict(found).sentence
+
+
+def test_ranks_that_lost_their_peers_are_not_the_cause_where_a_host_is_lost(make_world) -> None:
+    job = stalled(make_world)
+    job.feed(job.world.bye(0, "RuntimeError: Connection closed by peer"))
+    job.wait(11.0, HOSTS[:2])
+    found = job.frame
+    assert found.run.state == "failed"
+    assert "host node2 is lost: ranks 4 5" in verdict(found).sentence
+
+
+def test_all_ranks_of_one_host_behind_are_called_by_the_host(make_world) -> None:
+    job = stalled(make_world)
+    job.feed(*(one for one in job.world.steps(1) if job.world.host(one.rank) != "node1"))
+    until_us = job.world.now_us + 22_000_000
+    while job.world.now_us < until_us:
+        job.world.now_us += 500_000
+        for rank in range(6):
+            behind = job.world.host(rank) == "node1"
+            job.feed(job.world.progress(rank, step=40 if behind else 41, sequence=80 if behind else 82))
+        job.feed(*map(job.world.usage, FAR))
+    found = job.frame
+    assert found.stall is not None and found.stall.ranks == (2, 3)
+    assert found.stall.sentence.startswith("host node1 (ranks 2 3) is missing")
+
+
+def test_a_clock_that_drifts_for_days_makes_no_stall(make_world) -> None:
+    """The collector's clock gains 17 s a day on node1: the delay of its messages is no constant."""
+    job = stalled(make_world)
+    job.world.now_us += 30 * 3600 * 10**6
+    job.feed(*(job.world.compared(host, 0.2) for host in FAR))
+    job.wait(0.5)
+    job.world.begin_us = [job.world.now_us] * 6
+    job.train(3)
+    job.wait(1.0)
+    for rank_state in job.reducer.state.ranks:
+        assert abs(rank_state.moved_ns - (START_NS + job.world.now_us * 1000 - 10**9)) < 0.2 * NS
+
+
+@pytest.mark.parametrize("size", [2, 4, 6, 8])
+def test_a_restart_that_hosts_count_differently_is_one_group(make_world, size) -> None:
+    """Only the host whose rank failed counts a restart; a world may shrink or grow with it."""
+    job = stalled(make_world)
+    hosts = HOSTS[: min(3, size // 2)]
+    later = make_world(size, hosts=hosts, own=True, session_base=300, now_us=job.world.now_us)
+    for at, rank in enumerate(sorted(range(size), key=lambda rank: rank % 3)):  # in any order
+        later.incarnation = 1 if later.host(rank) == "node0" else 0
+        later.unix_ns = job.world.unix_ns + 600 * NS + at * NS // 10
+        job.feed(later.hello(rank), later.layout(rank))
+    job.feed(*later.steps(20))
+    found = job.reducer.frame(START_NS + later.now_us * 1000)
+    assert found.run.world_size == size and len(found.ranks.state) == size
+    assert {*found.ranks.state} == {"live"}
+    assert found.group.step == 19 and found.group.incarnation == 1
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_a_node_that_leaves_or_comes_without_a_failure(make_world, size) -> None:
+    """torchrun counts no restart then: the processes are new all the same."""
+    job = stalled(make_world)
+    hosts = (*HOSTS, "node3")[: size // 2]
+    later = make_world(size, hosts=hosts, own=True, session_base=300, now_us=job.world.now_us)
+    later.unix_ns += 600 * NS
+    job.feed(*later.introduce(), *later.steps(20))
+    found = job.reducer.frame(START_NS + later.now_us * 1000)
+    assert (found.run.world_size, found.group.step, {*found.ranks.state}) == (size, 19, {"live"})
+    assert [host.name for host in found.hosts if host.ranks] == [*hosts]
+    (line,) = job.log("resized")
+    assert line == f"the group has {size} ranks from here on, 6 before"
 
 
 def test_one_host_without_any_host_message(make_world) -> None:

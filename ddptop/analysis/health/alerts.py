@@ -151,7 +151,7 @@ def _silent(state: RunState, ranks: list[int]) -> Alert:
 
 
 def _stalled(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
-    if diagnosis is None or diagnosis.kind == "dead":
+    if diagnosis is None or diagnosis.kind in ("dead", "unreachable"):
         return None
     rank = diagnosis.ranks[0] if diagnosis.ranks else None
     evidence: dict[str, Scalar] = {"verdict": diagnosis.kind, "blamed": len(diagnosis.ranks)}

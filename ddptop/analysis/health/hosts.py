@@ -13,7 +13,7 @@ from ddptop.frames.phrases import ranks_phrase
 from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
@@ -77,19 +77,41 @@ def host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
 
 def silent_ranks(state: RunState, hosts: Mapping[str, HostState]) -> dict[str, tuple[int, ...]]:
     """By host that is unreachable or lost and has an agent: its ranks whose exit is not known."""
-    silent: dict[str, list[int]] = {}
-    for rank, rank_state in _running(state):
-        name = rank_state.host
-        if hosts.get(name) in ("unreachable", "lost") and state.hosts.is_remote(name):
-            silent.setdefault(name, []).append(rank)
-    return {name: tuple(ranks) for name, ranks in silent.items()}
+    names = {name for name in state.hosts.remote() if hosts.get(name) in ("unreachable", "lost")}
+    return by_host(state, [rank for rank, one in _running(state) if one.host in names]) if names else {}
+
+
+def by_host(state: RunState, ranks: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """The ranks of each host."""
+    found: dict[str, list[int]] = {}
+    for rank in sorted(ranks):
+        found.setdefault(state.ranks[rank].host, []).append(rank)
+    return {name: tuple(mine) for name, mine in found.items()}
 
 
 def position_phrase(state: RunState, ranks: tuple[int, ...]) -> str:
     """`ranks 4-7, last at step 120, bucket 3`: the position of the rank that is least far."""
     least = min((state.ranks[rank] for rank in ranks), key=lambda one: (one.step, one.bucket or 0))
     bucket = "" if least.bucket is None else f", bucket {least.bucket}"
-    return f"{ranks_phrase(ranks, len(state.ranks))}, last at step {least.step:,}{bucket}"
+    return f"{range_phrase(ranks, len(state.ranks))}, last at step {least.step:,}{bucket}"
+
+
+def range_phrase(ranks: tuple[int, ...], world: int) -> str:
+    """`ranks 4-7`; as `ranks_phrase` where they are few, all, or not in a row."""
+    if 2 < len(ranks) < world and ranks[-1] - ranks[0] + 1 == len(ranks):
+        return f"ranks {ranks[0]}-{ranks[-1]}"
+    return ranks_phrase(ranks, world)
+
+
+def whole_host(state: RunState, ranks: Sequence[int]) -> str | None:
+    """The host of which these are all the running ranks, several of them, in a run of several hosts."""
+    names = {state.ranks[rank].host for rank in ranks}
+    if len(names) != 1 or len(ranks) < 2:
+        return None
+    name = names.pop()
+    mine = [rank for rank, one in _running(state) if one.host == name]
+    others = any(one.host != name for _, one in _running(state))
+    return name if others and sorted(mine) == sorted(ranks) else None
 
 
 def hosts_phrase(names: tuple[str, ...]) -> str:

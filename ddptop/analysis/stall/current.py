@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.health.exits import ended_badly
-from ddptop.analysis.health.hosts import host_states
+from ddptop.analysis.health.exits import ended_badly, follows
+from ddptop.analysis.health.hosts import host_states, silent_ranks
 from ddptop.analysis.ranks import STALE_S
 from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.diagnosis import Diagnosis, RankProgress, diagnose
@@ -67,11 +67,18 @@ def stalled_since(state: RunState, now_ns: int, *, grace_ns: int = 0) -> int | N
     if any(rank.hello is None for rank in ranks):
         return None
     limit_ns = stall_limit_ns(state)
-    stalled = [rank for rank in running if _step_ns(state, rank, now_ns) >= limit_ns]
+    # Silence of a host does not show that its ranks make no progress: those of the others decide.
+    silent = _silent_hosts(state, now_ns)
+    stalled = [r for r in running if r.host not in silent and _step_ns(state, r, now_ns) >= limit_ns]
     if not stalled or not _waited_for(ranks, running):
         return None
     compiles = state.compiling_ns > 0 and now_ns - state.compiling_ns < limit_ns + grace_ns
     return None if compiles else max(min(rank.moved_ns for rank in stalled), state.excused_ns)
+
+
+def _silent_hosts(state: RunState, now_ns: int) -> dict[str, tuple[int, ...]]:
+    """The ranks of hosts that are unreachable or lost; of hosts without an agent nothing is known."""
+    return silent_ranks(state, host_states(state, now_ns)) if state.hosts.known else {}
 
 
 def _step_ns(state: RunState, rank: RankState, now_ns: int) -> int:
@@ -133,19 +140,32 @@ def stall_diagnosis(state: RunState, statuses: Sequence[RankStatus], now_ns: int
         return None
     ranks = state.ranks
     awaits_answers = now_ns < since_ns + stall_limit_ns(state) + ANSWER_NS
+    silent = tuple(sorted(rank for mine in _silent_hosts(state, now_ns).values() for rank in mine))
     dead = ended_badly(ranks)
-    dead += [rank for rank, status in enumerate(statuses) if status == "lost" and rank not in dead]
-    running = [rank for rank, rank_state in enumerate(ranks) if rank_state.running and rank not in dead]
+    caused = any(not follows(ranks[rank]) for rank in dead)
+    dead += [r for r, status in enumerate(statuses) if status == "lost" and r not in (*dead, *silent)]
+    running = [r for r, one in enumerate(ranks) if one.running and r not in dead and r not in silent]
     finished = tuple(r for r, rank_state in enumerate(ranks) if rank_state.finished and r not in dead)
-    if dead or not running:
+    if silent and not caused and (dead or not running):
+        result = Diagnosis("unreachable", silent, tuple(running))  # what has exited had lost its peers
+    elif dead or not running:
         result = Diagnosis("dead", tuple(dead), tuple(running))
     elif finished:
         result = Diagnosis("missing", finished, tuple(running))
     else:
         progress = [rank_progress(state, rank, since_ns, now_ns) for rank in running]
         result = diagnose(progress, awaits_answers=awaits_answers)
+        if silent and not _explains(result, len(running)):
+            result = Diagnosis("unreachable", silent, tuple(running))
     step = min((ranks[rank].step for rank in result.waiting or result.ranks), default=0)
     return replace(result, since_ns=since_ns, step=step, awaits_answers=awaits_answers)
+
+
+def _explains(result: Diagnosis, running: int) -> bool:
+    """Whether a diagnosis of the ranks that report explains the stall without those that do not: some of
+    them are behind the others, in another collective, or their GPU makes no progress."""
+    some = 0 < len(result.ranks) < running
+    return result.kind == "mismatch" or (result.kind in ("missing", "device") and some)
 
 
 def rank_progress(state: RunState, rank: int, since_ns: int, now_ns: int) -> RankProgress:
@@ -233,8 +253,10 @@ class StallLog:
         last_ns, self._last_since_ns = self._last_since_ns, diagnosis.since_ns if diagnosis else None
         if diagnosis is None or diagnosis.since_ns != last_ns:
             return
-        if diagnosis.kind == "dead" or (diagnosis.kind == "asking" and diagnosis.awaits_answers):
-            return  # a death is logged as such
+        if diagnosis.kind in ("dead", "unreachable"):
+            return  # logged as such
+        if diagnosis.kind == "asking" and diagnosis.awaits_answers:
+            return
         if self._logged is None or self._logged.key() != diagnosis.key():
             self._logged = diagnosis
             _log_stall(state, diagnosis, now_ns)

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ddptop.analysis.health.exits import describe_exit
+from ddptop.analysis.health.hosts import by_host, range_phrase, silence_phrase, whole_host
 from ddptop.analysis.stall.mismatch import operation_name, operation_phrase, pending_operation
 from ddptop.analysis.stall.rank_position import answer_since, device_since, ended_step
 from ddptop.frames.calls import is_users, main_stack, place, user_call
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
     from ddptop.frames.stall import RankPosition
     from ddptop.protocol.evidence import Stack
+
+WAITED_FOR = ("missing", "dead", "unreachable", "device")
+"""Kinds of stalls in which the others wait for some ranks."""
 
 MAX_DETAILED = 3
 """Ranks that have lines of their own."""
@@ -64,6 +68,8 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
         return f"no rank is behind in step {diagnosis.step:,}{rest}"
     if diagnosis.kind == "dead":
         return dead_phrase(state, diagnosis.ranks)
+    if diagnosis.kind == "unreachable":
+        return silence_phrase(state, by_host(state, diagnosis.ranks), lost=False)
     if diagnosis.kind == "transport":
         why = "transport" if diagnosis.on_device else "transport or device"
         return f"all ranks are in {_collective(state, diagnosis)}, none completes it: {why}"
@@ -94,7 +100,7 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
 def detail(state: RunState, diagnosis: Diagnosis, positions: Sequence[RankPosition]) -> tuple[str, ...]:
     """Lines about the ranks: which wait, and where the missing ones are."""
     lines = []
-    if diagnosis.waiting and diagnosis.kind in ("missing", "dead", "device") and not diagnosis.outside:
+    if diagnosis.waiting and diagnosis.kind in WAITED_FOR and not diagnosis.outside:
         who = ranks_phrase(diagnosis.waiting, len(state.ranks))
         since = time.strftime("%H:%M:%S", time.localtime(state.unix_s(diagnosis.since_ns)))
         lines.append(f"{who} {'waits' if len(diagnosis.waiting) == 1 else 'wait'} there since {since}")
@@ -111,7 +117,7 @@ def detail(state: RunState, diagnosis: Diagnosis, positions: Sequence[RankPositi
                 )
         lines += device_lines(state.ranks[position.rank], diagnosis.since_ns)
     more = len(diagnosis.ranks) - MAX_DETAILED
-    if more > 0 and diagnosis.kind in ("missing", "dead", "device"):
+    if more > 0 and diagnosis.kind in WAITED_FOR:
         lines.append(f"and {more} more rank{'s' if more > 1 else ''}")
     return tuple(lines)
 
@@ -140,8 +146,11 @@ def dead_phrase(state: RunState, dead: Sequence[int]) -> str:
 
 
 def _who(state: RunState, ranks: Sequence[int]) -> tuple[str, bool]:
-    """`rank 1 is`, and whether it is a single rank."""
+    """`rank 1 is`, and whether it is a single rank; of all ranks of a host `host node2 (ranks 4-7) is`."""
     single = len(ranks) == 1
+    host = whole_host(state, ranks)
+    if host is not None:
+        return f"host {host} ({range_phrase(tuple(sorted(ranks)), len(state.ranks))}) is", True
     return f"{ranks_phrase(ranks, len(state.ranks))} {'is' if single else 'are'}", single
 
 

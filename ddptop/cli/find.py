@@ -213,12 +213,12 @@ def progress_shown(recording: Recording) -> Iterator[None]:
         thread.join()
 
 
-def opened(path: Path) -> Recording:
+def opened(path: Path, *, follow: bool = False) -> Recording:
     """The recording, for the caller to close. Raises CliError: 3 no such one, 4 not allowed to read it."""
     from ddptop.recording.reader import Recording, RecordingError
 
     try:
-        return Recording.open(path)
+        return Recording.open(path, follow=follow)
     except FileNotFoundError:
         raise CliError(f"{path}: no such file; ddptop ls lists the recordings", Exit.NOT_FOUND) from None
     except IsADirectoryError:

@@ -7,7 +7,9 @@ block a moment or a step is.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -271,32 +273,56 @@ def block_of_step(blocks: Blocks, step: int) -> int | None:
     return int(below[-1]) if len(below) else None
 
 
+QUIET_S = 90.0
+"""A file that is followed is being written while it has grown in so long: a network file system may show a
+size that is a minute old."""
+
+
 class Extent:
     """What is known of one file, as of the last `refresh`."""
 
-    def __init__(self, descriptor: int) -> None:
-        """Read it for the first time. The descriptor is the caller's to close. Raises OSError."""
+    def __init__(self, descriptor: int, *, follow: bool = False) -> None:
+        """Read it for the first time. The descriptor is the caller's to close. Raises OSError.
+
+        `follow`: the writer may be on another host, which has a lock that is not seen here.
+        """
         self._descriptor = descriptor
+        self._follow = follow
+        self.size = 0
+        """Bytes."""
+        self._grown_s = time.monotonic()
         self.first_step: int | None = None
         """Lowest step number in it; None: it holds no step."""
         self.last_step: int | None = None
         self._ask()
         self.contents = load(descriptor, self.size)
         self._note_steps(self.contents.blocks)
+        self._note_growth(0)
 
     def refresh(self) -> None:
         """Read what was written since."""
+        before = self.size
         self._ask()
         known = len(self.contents.blocks)
         self.contents = extend(self.contents, self._descriptor, self.size)
         self._note_steps(self.contents.blocks.part(known, len(self.contents.blocks)))
+        self._note_growth(before)
 
     def _ask(self) -> None:
         # Before the size: a writer that ends in between has written all of that size.
         self.growing = is_being_written(self._descriptor)
-        """A writer holds it."""
+        """A writer holds it; where the file is followed: it has grown lately, and was not closed."""
+        if self._follow:  # NFS asks its server for the size of a file when that is opened
+            with suppress(OSError):
+                os.close(os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC))
         self.size = os.fstat(self._descriptor).st_size
-        """Bytes."""
+
+    def _note_growth(self, before: int) -> None:
+        now_s = time.monotonic()
+        self._grown_s = now_s if self.size != before else self._grown_s
+        self.may_grow = self.growing or (self._follow and not self.contents.closed)
+        """More may follow, also after a long pause."""
+        self.growing = self.growing or (self.may_grow and now_s - self._grown_s < QUIET_S)
 
     def _note_steps(self, added: Blocks) -> None:
         steps = added.first_step != NO_STEP

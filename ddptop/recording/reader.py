@@ -122,10 +122,10 @@ class Recording:
     Everything is as it was at `open` or at the last `refresh`. Not thread-safe.
     """
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int, *, follow: bool = False) -> None:
         """Use `open`."""
         self.path = path
-        self._extent = Extent(descriptor)
+        self._extent = Extent(descriptor, follow=follow)
         self._reader = BlockReader(descriptor)
         self._history = HistoryPieces(descriptor)
         if not len(self._blocks):
@@ -134,11 +134,14 @@ class Recording:
         """The run's first message; the end of the run is in `latest_run`."""
 
     @classmethod
-    def open(cls, path: Path) -> Recording:
-        """Open a recording. Raises OSError; RecordingError when it is none, of another version or empty."""
+    def open(cls, path: Path, *, follow: bool = False) -> Recording:
+        """Open a recording. Raises OSError; RecordingError when it is none, of another version or empty.
+
+        `follow`: also a file whose writer is on another host is taken as growing, until it was closed.
+        """
         descriptor = open_recording(path)
         try:
-            recording = cls(path, descriptor)
+            recording = cls(path, descriptor, follow=follow)
         except BaseException:
             os.close(descriptor)
             raise
@@ -161,8 +164,13 @@ class Recording:
 
     @property
     def growing(self) -> bool:
-        """Whether a writer holds it."""
+        """Whether a writer holds it; of a file that is followed: whether it has grown in the last minute."""
         return self._extent.growing
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether more may be written, also after a long pause."""
+        return self._extent.may_grow
 
     @property
     def first_step(self) -> int | None:

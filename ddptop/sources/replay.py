@@ -5,6 +5,7 @@ Two recordings driven together, step by step, to compare two runs.
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -53,20 +54,29 @@ class ReplaySource:
     """A `Source` that plays a recording. Its thread owns the file; calls set its controls and return."""
 
     def __init__(
-        self, path: Path, *, at: int | None = None, speed: float = 1.0, playing: bool = True
+        self,
+        path: Path,
+        *,
+        at: int | None = None,
+        speed: float = 1.0,
+        playing: bool = True,
+        follow: bool = False,
     ) -> None:
         """Open the recording at its start, or at step `at`.
 
+        `follow`: its writer may be on another host; it is shown from its end on, as it grows.
         Raises OSError, and RecordingError where the file is no recording.
         """
-        self._recording = Recording.open(path)
-        self._controls = Controls(playing, speed)
+        self._recording = Recording.open(path, follow=follow)
+        self._controls = Controls(playing, math.inf if follow else speed)
         self._frame: Frame | None = None
         self._trouble: str | None = None
         self._failure: str | None = None
         self._thread: threading.Thread | None = None
         if at is not None:
             self.seek(step=at)
+        elif follow:
+            self.seek(share=1.0)
 
     def start(self) -> None:
         """See Source."""

@@ -135,7 +135,7 @@ class Showing:
             self._behind = False
             return
         self._advance(self._clock_s - before, self._controls.speed)
-        if self._player.at_end and not self._recording.growing:
+        if self._player.at_end and not self._recording.may_grow:
             self._controls.playing = False
 
     def _advance(self, passed_s: float, speed: float) -> None:
@@ -160,7 +160,7 @@ class Showing:
 
     def _follow(self) -> None:
         now_s = time.monotonic()
-        if self._recording.growing and now_s - self._followed_s >= FOLLOW_S:
+        if self._recording.may_grow and now_s - self._followed_s >= FOLLOW_S:
             self._followed_s = now_s
             if self._recording.refresh():
                 self._mark()
@@ -198,10 +198,11 @@ class Showing:
 
     def _rest(self) -> None:
         """Wait until the next frame is due or a control is set; the early history is read meanwhile."""
-        at_once = self._controls.playing and self._controls.speed == math.inf
+        reading = self._controls.playing and not self._player.at_end
+        at_once = reading and self._controls.speed == math.inf
         end_s = time.monotonic() + (BACKFILL_S if at_once else FRAME_S)
         backfill = self._backfill
-        busy = self._controls.playing or self._recording.growing
+        busy = self._controls.playing or self._recording.may_grow
         while backfill is not None and not backfill.done and time.monotonic() < end_s:
             busy = True  # one more frame is due, to show what was read
             backfill.work(BACKFILL_S)

@@ -21,6 +21,7 @@ class Replay(Command):
     examples = (
         "ddptop replay train-k7qf",
         "ddptop replay --at 12480 --json",
+        "ddptop replay --follow /shared/train-k7qf.ddptop",
         "ddptop replay new.ddptop --compare old.ddptop",
     )
 
@@ -41,6 +42,11 @@ class Replay(Command):
             help="times as fast as it happened (default 1); max: as fast as it can be read",
         )
         parser.add_argument(
+            "--follow",
+            action="store_true",
+            help="show the end as the file grows, also where a collector on another host writes it",
+        )
+        parser.add_argument(
             "--compare", metavar="FILE", help="a second recording, shown beside it step by step"
         )
         add_screen_options(parser)
@@ -49,9 +55,13 @@ class Replay(Command):
         """Check the file and the step, then show it."""
         from ddptop.cli.find import recording_of
 
+        if options.follow and (options.at is not None or options.compare is not None):
+            raise CliError("--follow shows the end: leave --at and --compare out", Exit.USAGE)
         path = recording_of(options.file)
         compare = None if options.compare is None else recording_of(options.compare)
-        return show_recording(path, options, at=options.at, speed=options.speed, compare=compare)
+        return show_recording(
+            path, options, at=options.at, speed=options.speed, compare=compare, follow=options.follow
+        )
 
 
 def show_recording(
@@ -62,8 +72,11 @@ def show_recording(
     speed: float = 1.0,
     at_end: bool = False,
     compare: Path | None = None,
+    follow: bool = False,
 ) -> int:
     """Show a recording from its beginning, from step `at`, or paused at its end; beside it `compare`.
+
+    `follow`: at its end, as it grows.
 
     Raises CliError: 3 no such recording, 4 not allowed to read it, 2 no such step in it.
     """
@@ -71,7 +84,7 @@ def show_recording(
     from ddptop.cli.settings import load
     from ddptop.cli.show import Mode, choose_mode, emit, show
 
-    mode = choose_mode(options, live=False)
+    mode = choose_mode(options, live=follow)
     settings = load(vars(options)).settings
     _check(path, at)
     if compare is not None:
@@ -81,10 +94,10 @@ def show_recording(
     from ddptop.sources.replay import ReplaySource, frame_of
 
     if mode in (Mode.ONCE, Mode.JSON):
-        with opened(path) as recording, progress_shown(recording):
+        with opened(path, follow=follow) as recording, progress_shown(recording):
             frame = frame_of(recording, at)
         return emit(frame, mode, settings)
-    source = ReplaySource(path, at=at, speed=speed, playing=not at_end)
+    source = ReplaySource(path, at=at, speed=speed, playing=not at_end, follow=follow)
     if at_end:
         source.seek(share=1.0)
     if compare is not None:

@@ -39,14 +39,30 @@ class Recorded:
 
 
 def live() -> list[RunFile]:
-    """Runs with a living collector, newest first. Raises CliError (4) where the run directory is not safe."""
+    """Runs with a living collector, newest first; then those of which only an agent is on this host.
+
+    Raises CliError (4) where the run directory is not safe.
+    """
     from ddptop.host.folders import RunDirectoryError
     from ddptop.host.runs import live_runs
 
     try:
-        return live_runs()
+        return sorted(live_runs(), key=lambda run: run.collector_host is not None)
     except RunDirectoryError as error:
         raise CliError(str(error), Exit.REFUSED) from None
+
+
+def with_collector(running: Sequence[RunFile]) -> Sequence[RunFile]:
+    """The runs that are collected on this host; where there are none, those with an agent here."""
+    return [run for run in running if run.collector_host is None] or running
+
+
+def collected_elsewhere(run: RunFile) -> str:
+    """Of a run with only an agent on this host: where it is shown."""
+    if not run.collector_host:
+        return f"run {run.name} is collected on another host, which is not known here yet"
+    host = run.collector_host
+    return f"run {run.name} is collected on {host}: ddptop --connect {host}/{run.name}"
 
 
 def recorded(running: Iterable[RunFile]) -> list[Recorded]:
@@ -114,6 +130,8 @@ def recording_of(word: str | None) -> Path:
         raise
     if isinstance(target, Recorded):
         return target.path
+    if target.collector_host is not None:
+        raise CliError(f"{collected_elsewhere(target)}; its recording is there")
     if target.recording is None:
         raise CliError(f"{target.name} is not being recorded; ddptop {word} shows it live")
     return Path(target.recording)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddptop.cli.errors import CliError
-from ddptop.cli.find import Recorded, live, recorded
+from ddptop.cli.find import Recorded, collected_elsewhere, live, recorded
 from ddptop.render.table import aligned
 from ddptop.tui.runs import RunChoice
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 def of_live(run: RunFile) -> RunChoice:
     """The entry of a live run."""
     path = str(run.recording) if run.recording is not None else None
+    there = None if run.collector_host is None else f"collected on {run.collector_host or 'another host'}"
     return RunChoice(
-        run.name, run.run_id, True, "live", run.world_size or None, run.script, run.started_at, path
+        run.name, run.run_id, True, "live", run.world_size or None, run.script, run.started_at, path, there
     )
 
 
@@ -53,7 +54,7 @@ def table(entries: Sequence[RunChoice]) -> list[str]:
             "-" if entry.ranks is None else str(entry.ranks),
             Path(entry.script).name or "-",
             "-" if entry.started_at is None else short_age(now - entry.started_at),
-            entry.path or "-",
+            (entry.note if entry.live else None) or entry.path or "-",
         ]
         for entry in entries
     ]
@@ -125,6 +126,8 @@ class MachineRuns:
             found = [run for run in live() if run.run_id == choice.id] if choice.live else []
         except CliError as error:
             raise ValueError(str(error)) from None
+        if found and found[0].collector_host is not None:
+            raise ValueError(collected_elsewhere(found[0]))
         if found:
             return LiveSource(found[0])
         if choice.path is None:

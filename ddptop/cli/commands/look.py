@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ddptop import __version__
 from ddptop.cli.commands.base import Command, add_screen_options
-from ddptop.cli.errors import CliError, Exit
+from ddptop.cli.errors import CliError, Exit, note
 
 if TYPE_CHECKING:
     from ddptop.cli.show import Mode
@@ -75,7 +75,7 @@ class Look(Command):
 
     def run(self, options: argparse.Namespace) -> int:
         """Find the run and show it; without a live one, the end of the newest recording."""
-        from ddptop.cli.find import Recorded, find, newest_recording, wait_for_live
+        from ddptop.cli.find import Recorded, find, newest_recording, wait_for_live, with_collector
         from ddptop.cli.show import Mode, choose_mode
 
         mode = choose_mode(options, live=True)  # contradicting options are refused before anything else
@@ -83,7 +83,7 @@ class Look(Command):
             from ddptop.cli.connect import show_remote
 
             return show_remote(options, mode)
-        running = wait_for_live(options.run, options.wait)
+        running = with_collector(wait_for_live(options.run, options.wait))
         if options.run is not None:
             target = find(options.run, [command.name for command in self.others])
         elif not running:
@@ -114,12 +114,25 @@ def _seconds(text: str) -> float:
 
 
 def show_live(run: RunFile, options: argparse.Namespace, mode: Mode) -> int:
-    """Show a live run until it ends or the user quits."""
+    """Show a live run until it ends or the user quits. Raises CliError where it is collected elsewhere."""
     from ddptop.cli.settings import load
     from ddptop.cli.show import show
     from ddptop.sources.live import LiveSource
 
+    if run.collector_host is not None:
+        return _show_part(run, options)
     return show(LiveSource(run), mode, load(vars(options)).settings)
+
+
+def _show_part(run: RunFile, options: argparse.Namespace) -> int:
+    """Of a run with only an agent here: what the agent records while it does not reach the collector."""
+    from ddptop.cli.commands.replay import show_recording
+    from ddptop.cli.find import collected_elsewhere
+
+    if run.collector_reached or run.recording is None:
+        raise CliError(collected_elsewhere(run))
+    note(f"{collected_elsewhere(run)}; it is not reached: this is what the agent of this host records")
+    return show_recording(Path(run.recording), options, follow=True)
 
 
 def show_picker(options: argparse.Namespace) -> int:

@@ -97,10 +97,11 @@ class Relay(Command):
 class _Elsewhere(CliError):
     """The run is collected on another host; empty: that is not known yet."""
 
-    def __init__(self, name: str, host: str) -> None:
-        where = f"{host}: ddptop --connect {host}/{name}" if host else "a host that is not known yet"
-        super().__init__(f"run {name} is collected on {where}", Exit.NOT_FOUND)
-        self.host = host
+    def __init__(self, run: RunFile) -> None:
+        from ddptop.cli.find import collected_elsewhere
+
+        super().__init__(collected_elsewhere(run), Exit.NOT_FOUND)
+        self.host = run.collector_host or ""
 
 
 def run_meant(word: str | None) -> RunFile | Path:
@@ -108,15 +109,16 @@ def run_meant(word: str | None) -> RunFile | Path:
 
     Unlike on a screen nobody can choose here: of several runs none is taken.
     """
-    from ddptop.cli.find import live, recorded, recorded_id
+    from ddptop.cli.find import live, recorded, recorded_id, with_collector
 
     running, host = live(), socket.gethostname()
     if word is None:
-        matches = running
+        matches = list(with_collector(running))
     else:
         matches = [run for run in running if word in (run.name, run.run_id)] or [
             run for run in running if run.name.startswith(word) or run.run_id.startswith(word)
         ]
+        matches = list(with_collector(matches))
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -152,9 +154,8 @@ class _ServedRun:
                 raise CliError(f"the recording {run} has no end: ddptop replay shows it", Exit.NOT_FOUND)
             self.run_id, self.name = self._end.run.id, self._end.run.name
             return
-        collector_host = getattr(run, "collector_host", None)
-        if collector_host is not None:
-            raise _Elsewhere(run.name, collector_host)
+        if run.collector_host is not None:
+            raise _Elsewhere(run)
         import zmq
 
         from ddptop.host.runs import view_endpoint

@@ -136,7 +136,8 @@ def _begin_torchrun(options: LaunchOptions, script: Sequence[str]) -> Run:
 
 def _begin_exec(options: LaunchOptions, script: Sequence[str]) -> Run:
     """A run of this launcher, or one that it shares with other launchers of this host."""
-    from ddptop.cli.watched_run import SharedRun, shared_run_id
+    from ddptop.cli.watched_run import SharedRun
+    from ddptop.host.job_environment import shared_run_id
 
     shared = shared_run_id()
     if shared is None:

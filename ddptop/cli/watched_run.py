@@ -15,7 +15,7 @@ import secrets
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ddptop.cli.errors import note
@@ -24,7 +24,8 @@ from ddptop.collector.supervisor import FINISH_S, CollectorSupervisor, Summary, 
 from ddptop.host import collector_start, processes
 from ddptop.host.collector_address import CollectorAddress, read_address, read_role
 from ddptop.host.folders import RunDirectoryError, state_directory
-from ddptop.host.processes import need_threads, process_start
+from ddptop.host.job_environment import spans_hosts
+from ddptop.host.processes import need_threads
 from ddptop.host.runs import create_run_directory, read_run_file, remove_run_directory, write_command
 from ddptop.recording.disk import numbered
 
@@ -170,24 +171,6 @@ def collector_arguments(
     return [part for pair in named.items() for part in pair]
 
 
-def shared_run_id(environment: Mapping[str, str] = os.environ) -> str | None:
-    """The id of the run that this launcher shares with others of its host; None where it shares none."""
-    tasks = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS") or ""
-    if "SLURM_PROCID" not in environment or not tasks.isdecimal() or int(tasks) < 2:
-        return None
-    job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "")
-    if job and step:
-        return collector_start.run_id_of("slurm", job, step, environment.get("SLURM_RESTART_COUNT", ""))
-    parent = os.getppid()
-    return collector_start.run_id_of("tasks", job, parent, process_start(parent))
-
-
-def spans_hosts(options: LaunchOptions, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether launchers on other hosts share the run, by what Slurm says of the job step."""
-    nodes = environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES") or "1"
-    return options.hosts == "auto" and nodes != "1"
-
-
 class Announcement:
     """The line that says how to watch a run over several hosts, once it is known where it is recorded."""
 
@@ -236,7 +219,7 @@ class SharedRun:
             agent = collector_start.open_agent_lock(folder)
             undo.callback(os.close, agent)
             write_command(folder, script, arguments=options.argv)
-            several = spans_hosts(options)
+            several = options.hosts == "auto" and spans_hosts(os.environ.get("MASTER_ADDR"))
             command = [sys.executable, "-m", "ddptop.cli.agent", str(folder), run_id, "0:0"]
             command += ["--several-hosts"] if several else []
             begun = collector_start.start(

@@ -15,14 +15,14 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ddptop.host import collector_start, processes
 from ddptop.host.address_exchange import AddressExchange, Job, Store, serve_argument
-from ddptop.host.addresses import stays_here
 from ddptop.host.collector_address import read_role, write_role
 from ddptop.host.folders import open_regular
+from ddptop.host.job_environment import spans_hosts
 from ddptop.host.processes import need_threads, process_start
 from ddptop.host.runs import ensure_run_directory, read_command, write_command
 from ddptop.training.guard import guard
@@ -77,13 +77,6 @@ def join_by_store() -> None:
         finally:
             store.close()
     _join(number, address is not None and spans_hosts(address[0]))
-
-
-def spans_hosts(store: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a job may have ranks on other hosts, by its store's address and its launcher's variables."""
-    ranks, here = environment.get("WORLD_SIZE"), environment.get("LOCAL_WORLD_SIZE")
-    nodes = environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES")
-    return not (stays_here(store) or (here and ranks == here) or nodes == "1" or ranks == "1")
 
 
 def _join(number: str, several_hosts: bool) -> None:

@@ -11,7 +11,6 @@ import pytest
 from ddptop.cli.main import main
 from ddptop.cli.watched_run import INJECT
 from ddptop.training.attach import enabled
-from ddptop.training.join_run import spans_hosts
 from tests.processes import DDPTOP, environment, run
 
 
@@ -42,22 +41,3 @@ def test_a_process_with_the_variables_that_trains_nothing_is_as_always(tmp_path:
     done = run([sys.executable, "-c", "import sys; print('torch' in sys.modules)"], env | variables, tmp_path)
     assert (done.stdout, done.stderr) == ("False\n", "")
     assert not (tmp_path / "r" / "ddptop").exists()
-
-
-@pytest.mark.parametrize(
-    ("store", "variables", "spans"),
-    [
-        ("10.0.0.1", {"WORLD_SIZE": "4"}, True),
-        ("node-a", {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, True),
-        ("node-a", {"SLURM_NNODES": "2", "SLURM_STEP_NUM_NODES": "2"}, True),
-        ("node-a", {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}, False),
-        ("node-a", {"SLURM_NNODES": "2", "SLURM_STEP_NUM_NODES": "1"}, False),
-        ("node-a", {"WORLD_SIZE": "1"}, False),
-        ("localhost", {"WORLD_SIZE": "4"}, False),
-        ("127.0.0.1", {}, False),
-    ],
-)
-def test_whether_a_job_may_have_ranks_on_other_hosts(
-    store: str, variables: dict[str, str], spans: bool
-) -> None:
-    assert spans_hosts(store, variables) == spans

@@ -1,0 +1,80 @@
+"""`ddptop-run` on every host gives one run: one screen, one recording, weights as under torchrun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hosts.jobs import enough, hosts_of, launched, nothing_left, recorded, shows, snapshot
+from tests.hosts.namespaces import Host, hosts
+
+FIGURES = ("step_ms", "own_ms", "wait_ms", "transfer_ms", "backward_ms", "rss_bytes", "cpu_pct")
+"""Of every rank, on one host and on several."""
+
+
+def check_ranks(picture: dict[str, Any], expected: list[str]) -> None:
+    assert hosts_of(picture) == expected
+    for rank in picture["ranks"]:
+        assert all(rank[name] is not None for name in FIGURES), rank
+        assert rank["lost_records"] == 0
+
+
+def test_two_hosts_are_one_run(tmp_path: Path) -> None:
+    with hosts(2, tmp_path) as (a, b), launched((a, b), "steps=0") as job:
+        picture = shows(a, 2, beyond=30)
+        check_ranks(picture, ["node-a", "node-b"])
+        enough((a, b))
+        assert job.wait() == [0, 0], job.err
+        assert job.lines(0)[0].startswith("ddptop: run run: watch it with `ddptop run`, from elsewhere with")
+        assert "@node-a/run`" in job.lines(0)[0]
+        assert job.lines(1)[0].startswith("ddptop: run run: recorded on node-a, watch it with `ddptop --conn")
+        end = recorded(a)
+        assert end["run"]["state"] == "finished"
+        assert [rank["step"] for rank in end["ranks"]] == [int(job.out[0].split()[0])] * 2
+        assert hosts_of(end) == ["node-a", "node-b"]
+        nothing_left((a, b))
+        assert not list((b.folder / "state").glob("ddptop/*.ddptop"))
+
+
+def weights(host: Host) -> str:
+    return (host.folder / "weights").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["static", "c10d"])
+@pytest.mark.parametrize(("number", "ranks"), [(2, 2), (3, 1), (4, 1)])
+def test_the_same_weights_and_exit_codes_as_under_torchrun(
+    backend: str, number: int, ranks: int, tmp_path: Path
+) -> None:
+    words = ("steps=60", "pause_ms=20", "weights=weights")
+    with hosts(number, tmp_path) as some:
+        with launched(some, *words, ranks=ranks, backend=backend, plain=True) as job:
+            assert job.wait() == [0] * number, job.err
+        plain = next(weights(host) for host in some if (host.folder / "weights").exists())
+        for host in some:
+            (host.folder / "weights").unlink(missing_ok=True)
+        with launched(some, *words, ranks=ranks, backend=backend) as job:
+            assert job.wait() == [0] * number, job.err
+        assert next(weights(host) for host in some if (host.folder / "weights").exists()) == plain
+        end = recorded(some[0])
+        assert sorted(hosts_of(end)) == sorted(host.name for host in some for _ in range(ranks))
+        assert [rank["step"] for rank in end["ranks"]] == [60] * number * ranks
+        assert {rank["lost_records"] for rank in end["ranks"]} == {0}
+        nothing_left(some)
+
+
+@pytest.mark.slow
+def test_with_hosts_off_each_host_is_recorded_by_itself(tmp_path: Path) -> None:
+    options = ("--ddptop-name", "run", "--ddptop-hosts", "off")
+    with hosts(2, tmp_path) as (a, b), launched((a, b), "steps=0", options=options) as job:
+        for rank, host in enumerate((a, b)):
+            picture = snapshot(host, "run", "--wait", "60")
+            assert picture is not None
+            assert all(line["host"] in (None, host.name) for line in picture["ranks"]), rank
+        enough((a, b))
+        assert job.wait() == [0, 0], job.err
+        for rank, host in enumerate((a, b)):
+            assert recorded(host)["ranks"][rank]["step"] == int(job.out[0].split()[0])
+        nothing_left((a, b))

@@ -76,12 +76,14 @@ class CollectorSupervisor:
         `notify` gets, from a thread, what a person should know at once: each kind of notice once.
         """
         self._command = [sys.executable, "-m", module, *arguments]
+        self._goes_on_always = module != "ddptop.collector"
+        """An agent goes on after its summary, until the collector has everything."""
         self._log = log
         self._notify = notify
         self._notified: set[str] = set()
         self._last_line = ""
         self._goes_on = threading.Event()
-        """The collector has sent its summary and needs no launcher any more, though it has not ended."""
+        """The process has sent its summary and needs no launcher any more, though it has not ended."""
         self._exits: list[bytes] = []
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
@@ -213,7 +215,7 @@ class CollectorSupervisor:
             for line in process.stdout:
                 self._last_line = line
                 summary = summary_in(line)
-                if summary is not None and summary.missing:
+                if summary is not None and (summary.missing or self._goes_on_always):
                     self._goes_on.set()
                 notice = _notice_in(line)
                 if notice is not None:

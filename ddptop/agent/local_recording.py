@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgpack
 
 from ddptop.protocol.checks import ProtocolError
-from ddptop.protocol.codec import decode
+from ddptop.protocol.codec import decode, encode
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
 from ddptop.protocol.messages import Received
 from ddptop.recording.disk import numbered
@@ -71,6 +71,11 @@ class LocalRecording:
         return self._writer.fails
 
     @property
+    def removed(self) -> bool:
+        """Whether it was deleted for good; its content is lost."""
+        return self._writer.removed
+
+    @property
     def safe(self) -> bool:
         """Whether all that was added is in the file."""
         return not self.fails and self._writer.buffered == 0
@@ -85,9 +90,9 @@ class LocalRecording:
         with suppress(ProtocolError):
             self._writer.add(Received(*kept[:4], decode(kept.body)), kept.body)
 
-    def add_run(self, run: Run, body: bytes) -> None:
+    def add_run(self, run: Run, now_ns: int) -> None:
         """Add the RUN message that every recording begins with; once more at the end of the run."""
-        self._writer.add(Received(run.monotonic_ns, -1, 0, 0, run), body)
+        self._writer.add(Received(now_ns, -1, 0, 0, run), encode(run))
 
     def tick(self, now_ns: int) -> None:
         """Write what is due."""
@@ -115,6 +120,9 @@ class LocalRecording:
     def check(self) -> None:
         """Write the file again where it was deleted by somebody else; to be called once a second."""
         self._writer.check()
+        if os.fstat(self._descriptor).st_nlink == 0 and not self.removed:
+            os.close(self._descriptor)
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def close(self) -> None:
         """Write its end and close it."""

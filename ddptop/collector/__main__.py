@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None, notify: Callable[[Mapping[str, objec
         # For the training, whose end is to be recorded; this process ends when the launcher's pipe closes.
         signal.signal(number, signal.SIG_IGN)
     _allow_many_connections()
-    os.nice(NICENESS)
+    os.nice(max(0, NICENESS - os.nice(0)))  # it may have been an agent before, with the same
 
     import zmq
 

@@ -242,7 +242,8 @@ HELD = ("agent", "members")
 """Locks beside the collector's own, where the ranks start a collector themselves (`collector_start`)."""
 
 _MADE_HERE = re.compile(
-    r"lock|agent|members|ingest|view|collector\.log|(run|script|collector|keys)\.json(\.\d+)?|role(\.\d+)?|exchange|"
+    r"lock|agent|agent-ranks(\.\d+)?|members|ingest|view|collector\.log|"
+    r"(run|script|collector|keys)\.json(\.\d+)?|role(\.\d+)?|exchange|"
     r"crash-\d+\.txt|steps-\d+|flight|ddptop_\w+_rank_\d+(\.\d+)?"
 )
 """What ddptop makes in a run's folder. Anything else there is not removed, nor is its folder."""

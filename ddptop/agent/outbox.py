@@ -1,0 +1,308 @@
+"""What is on its way to the collector, and the recording of this host's own while it is not reached.
+
+Every message is kept until the collector has acked it: in memory (`BundleSender`), and once the collector has
+not acked anything for OUTAGE_NS in a local recording as well. A rank is acked when the collector or that file
+has its messages. Past OVERFLOW_BYTES new messages go to the file alone, and are read back from it in order.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddptop.agent.local_recording import Kept, LocalRecording
+from ddptop.protocol.checks import ProtocolError
+from ddptop.protocol.codec import decode, encode
+from ddptop.protocol.hosts import About
+from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, NS
+from ddptop.protocol.machine import Gpu, Usage
+from ddptop.protocol.messages import (
+    Card,
+    Clock,
+    Event,
+    Hello,
+    Layout,
+    Membership,
+    Message,
+    Progress,
+    Received,
+    Run,
+    Steps,
+)
+from ddptop.recording.format import RecordingError
+
+if TYPE_CHECKING:
+    from ddptop.transport.bundle_sender import Answers, BundleSender
+    from ddptop.transport.unacked import KeptMessage
+
+OUTAGE_NS = 5 * NS
+"""Without an ack for so long, while messages wait for one, the agent begins a local recording."""
+
+MEMORY_BYTES = 64 << 20
+"""Of messages in memory: past it the oldest are dropped and counted, where no file takes them."""
+
+OVERFLOW_BYTES = 48 << 20
+"""Past it messages go to the local recording alone, until memory holds no more than REFILL_BYTES."""
+
+REFILL_BYTES = 16 << 20
+
+BEAT_NS = NS
+"""One heartbeat a second of each rank is in the local recording, as in every other."""
+
+LASTING = (Layout, Card, Membership)
+"""Messages that hold for the rest of a session: a recording that begins later needs them."""
+
+LIMIT_BYTES = 1 << 30
+
+FIRST_NUMBER = 1 << 20
+"""Of an agent that goes on with the local recording of one before it: what that one has reported gets lower
+numbers."""
+
+
+class Outbox:
+    """Takes every message of this host, and lets go of it once it is at the collector."""
+
+    def __init__(
+        self,
+        sender: BundleSender,
+        session: int,
+        run: Run,
+        path: Path | None,
+        notify: Callable[[str, str], None],
+        *,
+        limit_bytes: int = LIMIT_BYTES,
+        outage_ns: int = OUTAGE_NS,
+        overflow_bytes: int = OVERFLOW_BYTES,
+        refill_bytes: int = REFILL_BYTES,
+    ) -> None:
+        """`session`: the agent's own. `run` begins a local recording at `path`; None: there is none.
+        `notify` takes a kind of notice and its text, for a person. The others are for tests."""
+        self._sender = sender
+        self._session = session
+        self._run = run
+        self._path = path
+        self._notify = notify
+        self._limit_bytes = limit_bytes
+        self._outage_ns = outage_ns
+        self._overflow_bytes = overflow_bytes
+        self._refill_bytes = refill_bytes
+        self._local: LocalRecording | None = None
+        self._failed = False
+        """No local recording could be begun, and none is tried."""
+        self._overflows = False
+        """New messages go to the file alone: something before them has left memory."""
+        self._waiting_ns: int | None = None
+        """Since when messages wait for an ack; None: none do."""
+        self._lasting: dict[int, dict[tuple[object, ...], Kept]] = {}
+        """By session."""
+        self._beat_ns: dict[int, int] = {}
+        self._clock: Kept | None = None
+        self._numbered = 0
+        """Number of the agent's newest own message."""
+        self._numbered_again = 0
+        self.rows = 0
+        """Step records that were taken."""
+        self.lost_rows = 0
+        """Of these, how many had room neither in memory nor in the file."""
+        self.in_file = 0
+        """Messages that are in the local recording and not in memory."""
+
+    @property
+    def kept(self) -> int:
+        """Messages that the collector has not acked."""
+        return self._sender.kept + self.in_file
+
+    @property
+    def local_recording(self) -> str | None:
+        """Path of the recording that is being written; None: none is."""
+        return None if self._local is None else str(self._local.path)
+
+    @property
+    def note(self) -> str | None:
+        """What is wrong with it, for a person."""
+        return None if self._local is None else self._local.note
+
+    @property
+    def safe(self) -> bool:
+        """Whether all that was taken would survive this process, as it is in the local recording."""
+        return self._local is not None and self._local.safe
+
+    def resume(self, path: Path) -> None:
+        """Send what an agent before this one has recorded and the collector may not have."""
+        try:
+            self._local = LocalRecording(path, limit_bytes=self._limit_bytes, resume=True)
+        except (OSError, RecordingError) as error:
+            print(f"ddptop agent: {path}: {error}", file=sys.stderr)
+            return
+        self._overflows = True
+        self._numbered = FIRST_NUMBER
+
+    def take(self, received: Received, body: bytes) -> None:
+        """A message that a rank of this host has sent."""
+        message = received.message
+        kept = Kept(*received[:4], body)
+        if isinstance(message, Steps):
+            self.rows += len(message.rows)
+        elif isinstance(message, Progress):
+            if not self._overflows:
+                self._sender.relay(received, body)
+            self._record_beat(kept)
+            return
+        elif isinstance(message, LASTING):
+            key = (type(message), *(getattr(message, name, 0) for name in ("generation", "model")))
+            self._lasting.setdefault(received.session, {})[key] = kept
+        self._keep(received, kept)
+
+    def report(self, message: About | Clock | Event, now_ns: int, *, urgent: bool = False) -> int:
+        """A message of the agent's own; returns its number, 0 where it is too large to be sent."""
+        body = encode(message)
+        if len(body) > MAX_RANK_MESSAGE_BYTES:
+            return 0
+        self._numbered += 1
+        kept = Kept(now_ns, -1, self._session, self._numbered, body)
+        if isinstance(message, Clock):
+            self._clock = kept
+        self._keep(Received(*kept[:4], message), kept)
+        if urgent:
+            self._sender.flush()
+        return self._numbered
+
+    def work(self, now_ns: int, answers: Answers) -> None:
+        """Begin, write, read back or delete the local recording, as is due."""
+        if not self.kept:
+            self._waiting_ns = None
+        elif answers.acked or self._waiting_ns is None:
+            self._waiting_ns = now_ns
+        if self._local is None:
+            waits = self._waiting_ns is not None and now_ns - self._waiting_ns >= self._outage_ns
+            if waits or self._sender.memory_bytes > self._overflow_bytes:
+                self.begin_local_recording(now_ns)
+            return
+        self._local.tick(now_ns)
+        if not self._overflows and self._sender.memory_bytes > self._overflow_bytes:
+            self._begin_overflow()
+        if self._overflows and self._sender.memory_bytes <= self._refill_bytes:
+            self._read_back()
+        if not self.kept and not self._overflows:
+            self._local.delete()
+            self._local = None
+            self._notify("local end", "the collector has all that this host had recorded by itself")
+
+    def check(self) -> None:
+        """Check once a second that the local recording has not been deleted."""
+        if self._local is None:
+            return
+        self._local.check()
+        if self._local.removed:
+            self._local.delete()
+            self._local, self._failed, self._overflows, self.in_file = None, True, False, 0
+
+    def note_dropped(self, messages: Sequence[KeptMessage]) -> bool:
+        """Messages leave memory, which is full, and no file has them: count the records among them."""
+        for message in messages:
+            with suppress(ProtocolError):
+                decoded = decode(message.body)
+                self.lost_rows += len(decoded.rows) if isinstance(decoded, Steps) else 0
+        return False
+
+    def begin_local_recording(self, now_ns: int) -> None:
+        """Record from now on, and first of all what waits."""
+        if self._local is not None or self._path is None or self._failed:
+            return
+        try:
+            local = LocalRecording(self._path, limit_bytes=self._limit_bytes)
+        except (OSError, RecordingError, RuntimeError) as error:
+            self._failed = True
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            self._notify("local failed", f"not recorded on this host either: {self._path}: {reason}")
+            return
+        local.add_run(self._run, now_ns)
+        for session, rank, hello in self._sender.hellos():
+            local.add(Kept(now_ns, rank, session, 0, hello))
+            for kept in self._lasting.get(session, {}).values():
+                local.add(kept)
+        if self._clock is not None:
+            local.add(self._clock)
+        for message in self._sender.unacked():
+            local.add(Kept(now_ns, *message))
+        local.flush()
+        local.skip()
+        self._local = local
+        self._notify(
+            "local", f"the collector is not reached; this host is recorded in {local.path} until it is"
+        )
+
+    def close(self, run: Run | None, now_ns: int = 0) -> str | None:
+        """End the local recording, if there is one; returns its path. `run`: how the run has ended."""
+        if self._local is None:
+            return None
+        if run is not None:
+            self._local.add_run(run, now_ns)
+        self._local.close()
+        path, self._local = str(self._local.path), None
+        return path
+
+    def _keep(self, received: Received, kept: Kept) -> None:
+        if self._local is not None:
+            lost = self._local.unwritten
+            self._local.add(kept)
+            self.lost_rows += (self._local.unwritten - lost) * self._overflows
+        if isinstance(received.message, Hello) or not self._overflows:
+            self._sender.relay(received, kept.body)
+        else:
+            self.in_file += 1
+
+    def _record_beat(self, kept: Kept) -> None:
+        before_ns = self._beat_ns.get(kept.session)
+        if self._local is not None and (before_ns is None or kept.t_ns - before_ns >= BEAT_NS):
+            self._beat_ns[kept.session] = kept.t_ns
+            self._local.add(kept)
+
+    def _begin_overflow(self) -> None:
+        assert self._local is not None
+        self._local.flush()
+        if self._local.safe:
+            self._local.skip()
+            self._overflows = True
+
+    def _read_back(self) -> None:
+        """Bring the next messages from the file into memory; all of them are there at its end."""
+        assert self._local is not None
+        while self._sender.memory_bytes <= self._refill_bytes:
+            messages = self._local.read_next()
+            if messages is None:
+                self._overflows = self._local.fails
+                self.in_file = self.in_file if self._overflows else 0
+                return
+            for kept in messages:
+                self._send_again(kept)
+
+    def _send_again(self, kept: Kept) -> None:
+        try:
+            message = decode(kept.body)
+        except ProtocolError:
+            return
+        if kept.rank == -1 and kept.session != self._session:
+            if not _is_about_once(message):
+                return
+            self._numbered_again += 1
+            kept = kept._replace(session=self._session, seq=self._numbered_again)
+        elif kept.seq:
+            self.in_file = max(0, self.in_file - 1)
+        elif not isinstance(message, Hello):
+            return  # a heartbeat or a reading of then
+        with suppress(ValueError):  # the HELLO of a session was damaged: nothing can be sent of it
+            self._sender.relay(Received(*kept[:4], message), kept.body)
+
+
+def _is_about_once(message: Message) -> bool:
+    """Whether an agent's message is no reading, of which only the newest counts."""
+    if not isinstance(message, About):
+        return False
+    try:
+        return not isinstance(decode(message.body), (Usage, Gpu))
+    except ProtocolError:
+        return False

@@ -1,0 +1,387 @@
+"""The main loop of a host's agent: one thread, one poller, and an orderly end of the run."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import zmq
+
+from ddptop.agent.admission import Admission
+from ddptop.agent.host_usage import HostSampler, describe_host
+from ddptop.agent.host_watch import HostWatch
+from ddptop.agent.launcher import Arguments, LauncherPipe, RunWithoutLauncher, ranks_started
+from ddptop.agent.outbox import MEMORY_BYTES, Outbox
+from ddptop.agent.ranks import HostRanks
+from ddptop.agent.run_file import KeptRunFile
+from ddptop.host.collector_address import CollectorAddress, read_address, read_role
+from ddptop.host.folders import RunDirectoryError, state_directory
+from ddptop.host.gpus import GpuSampler
+from ddptop.host.processes import process_start
+from ddptop.host.rank_processes import ProcessWatch
+from ddptop.host.runs import (
+    ensure_run_directory,
+    hold_lock,
+    holds_folder,
+    ingest_endpoint,
+    read_run_file,
+    remove_run_directory,
+)
+from ddptop.protocol.hosts import HostUsage
+from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, NS, VERSION
+from ddptop.protocol.messages import Clock, Run
+from ddptop.protocol.vocabulary import RunOutcome
+from ddptop.transport.bundle_sender import Answers, BundleSender
+from ddptop.transport.clock_filter import ClockFilter
+from ddptop.transport.curve import KeyPair
+from ddptop.transport.receiver import AckedReceiver
+from ddptop.transport.sockets import new_context
+
+TICK_MS = 250
+"""Longest sleep: bundles go out so often."""
+
+PAUSE_S = 0.05
+"""Pause after a round: the messages of many ranks then share one wake-up. They wait 250 ms for the others of
+their bundle anyway."""
+
+SECOND_NS = NS
+
+CLOCKS_AT_START = 8
+"""Exchanges after each of which a CLOCK is sent; later there is one a second."""
+
+UNREACHED_NS = 3 * NS
+"""Without an answer for so long the collector is not reached: its replies come twice a second."""
+
+LAST_MESSAGES_NS = 2 * NS
+"""How long the end of the run waits for ranks that have not sent BYE and whose process runs."""
+
+QUIET_NS = NS // 10
+"""Without a message for this long, and with no rank to wait for, everything has arrived."""
+
+SUMMARY_NS = NS * 7 // 10
+"""After the end of the run: the launcher, which waits 1 s at most, then gets its summary in any case."""
+
+DELIVERY_NS = 30 * NS
+"""How long after the end of the run the agent goes on until the collector has everything."""
+
+
+class Agent:
+    """Serves the ranks of one host. A context manager: it leaves nothing open."""
+
+    def __init__(
+        self, arguments: Arguments, notify: Callable[[Mapping[str, object]], None] = lambda line: None
+    ) -> None:
+        """`notify` sends a line to the launcher.
+
+        Raises RunDirectoryError where the folder is not ours alone or another process serves it.
+        """
+        self._arguments = arguments
+        self._notify = notify
+        self._directory = arguments.run_dir
+        self._host = socket.gethostname()
+        self._address: CollectorAddress | None = None
+        self._clocks = ClockFilter()
+        self._n_clocks = 0
+        self._clock_due_ns = self._second_due_ns = 0
+        self._left_behind: list[tuple[int, int]] = []
+        """Pid and start of ranks whose launcher was killed."""
+        self._summary_sent = False
+        self._lost_reported = 0
+        with ExitStack() as stack:
+            ensure_run_directory(self._directory)
+            self._lock = hold_lock(self._directory)
+            stack.callback(os.close, self._lock)
+            self._build(stack)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def run(self) -> bool:
+        """Serve until the run has ended and is delivered.
+
+        False where this process is to become the collector, or the run's folder was removed: ranks send the
+        next process what this one has not acked.
+        """
+        while not self._pipe.ended:
+            self._round()
+            if self.is_to_collect or not holds_folder(self._directory, self._lock):
+                self._outbox.close(None)
+                return False
+            time.sleep(PAUSE_S)
+        self._deliver()
+        return True
+
+    @property
+    def is_to_collect(self) -> bool:
+        """Whether a rank has decided that the collector of the run is to be on this host."""
+        return bool(read_role(self._directory))
+
+    def _build(self, stack: ExitStack) -> None:
+        arguments = self._arguments
+        now_ns = time.monotonic_ns()
+        context = new_context()
+        stack.callback(context.term)
+        self._poller = zmq.Poller()
+        watch = ProcessWatch(lambda fd: self._poller.register(fd, zmq.POLLIN), self._poller.unregister)
+        stack.callback(watch.close)
+        self._watch = watch
+        gpus = GpuSampler()
+        stack.callback(gpus.close)
+        self._pipe = self._open_pipe()
+        stack.callback(self._pipe.close)
+        session = secrets.randbits(62) + 1
+        self._session = session
+        host = describe_host(self._host, arguments.run_id, session)
+        self._sender = BundleSender(
+            context,
+            host,
+            memory_bytes=MEMORY_BYTES,
+            leave=lambda messages: self._outbox.note_dropped(messages),
+        )
+        stack.callback(self._sender.close)
+        before = read_run_file(self._directory)
+        if before is not None and before.run_id != arguments.run_id:
+            before = None
+        self._started_at = time.time() if before is None else before.started_at
+        self._outbox = Outbox(
+            self._sender, session, self._run_message("live", now_ns), self._recording_path(), self._tell
+        )
+        launcher = os.getppid() if arguments.alone is None else arguments.alone[0]
+        admission = Admission(launcher=launcher, most_ranks=arguments.most_ranks)
+        self._receiver = AckedReceiver(
+            context,
+            ingest_endpoint(self._directory),
+            epoch=secrets.randbits(62),
+            run_id=arguments.run_id,
+            hold_acks=True,
+            admit=admission,
+        )
+        stack.callback(self._receiver.close)
+        self._ranks = HostRanks(self._directory, self._receiver, self._sender, self._outbox, watch, admission)
+        self._own_watch = HostWatch(self._directory, arguments.run_id, self._ranks, watch, gpus)
+        self._sampler = HostSampler()
+        self._run_file = KeptRunFile(
+            self._directory,
+            run_id=arguments.run_id,
+            name=arguments.name,
+            script=arguments.script,
+            started_at=self._started_at,
+        )
+        for source in (self._pipe.descriptor, self._receiver.socket):
+            self._poller.register(source, zmq.POLLIN)
+        if before is not None and before.recording is not None and before.collector_host is not None:
+            self._outbox.resume(Path(before.recording))
+        self._ranks.recall(now_ns)
+        self._check_address()
+        self._update_run_file(now_ns)
+
+    def _open_pipe(self) -> LauncherPipe | RunWithoutLauncher:
+        if self._arguments.alone is None:
+            return LauncherPipe(self._ranks_present, lambda: True)
+        return RunWithoutLauncher(self._directory, self._arguments.alone, lambda: True)
+
+    def _recording_path(self) -> Path | None:
+        """Of a local recording: in the folder of recordings, named after run and host."""
+        if self._arguments.record is None:
+            return None
+        try:
+            return state_directory() / f"{self._arguments.name}@{self._host}.ddptop"
+        except RunDirectoryError:
+            return None
+
+    def _round(self) -> int:
+        """Wait for something, do what is due; returns the number of messages that ranks sent."""
+        ready = dict(self._poller.poll(TICK_MS))
+        now_ns = time.monotonic_ns()
+        # First: the exit code of a process can be read until its parent reaps it.
+        self._watch.note_readable(ready.keys(), now_ns)
+        arrived = self._ranks.drain(now_ns)
+        if self._pipe.descriptor in ready:
+            self._read_launcher(now_ns)
+        self._own_watch.report_exits(now_ns)
+        if not self._pipe.ended:  # nothing is reported any more that would have to be acked, too
+            self._own_watch.check(now_ns)
+        if now_ns >= self._second_due_ns:
+            self._second_due_ns = now_ns + SECOND_NS
+            self._check_second(now_ns)
+        self._exchange(now_ns)
+        return arrived
+
+    def _exchange(self, now_ns: int) -> None:
+        """Send and receive on the link to the collector, and pass on to the ranks what came."""
+        answers = self._sender.service(now_ns)
+        before = self._outbox.local_recording
+        self._outbox.work(now_ns, answers)
+        if self._outbox.local_recording != before:
+            self._update_run_file(now_ns)  # before ranks are acked: where it is, should this process be killed
+        for session, seq in answers.acked:
+            self._receiver.mark_safe(session, seq)
+            self._ranks.note_acked(seq if session == self._session else 0)
+        for session, number in answers.asked:
+            self._receiver.ask(session, number)
+        self._note_clocks(answers)
+        self._receiver.detail_every = self._sender.detail_every
+        self._receiver.acknowledge(safe=self._outbox.safe)
+
+    def _note_clocks(self, answers: Answers) -> None:
+        if not answers.clock or self._pipe.ended:
+            return
+        for sample in answers.clock:
+            self._clocks.add(*sample)
+            self._n_clocks += 1
+        now_ns = time.monotonic_ns()
+        if self._n_clocks > CLOCKS_AT_START and now_ns < self._clock_due_ns:
+            return
+        estimate = self._clocks.estimate(now_ns)
+        if estimate is None:
+            return
+        self._clock_due_ns = now_ns + SECOND_NS
+        clock = Clock(
+            t_ns=estimate.t_ns,
+            host=self._host,
+            offset_ns=estimate.offset_ns,
+            bound_ns=estimate.bound_ns,
+            drift_ppb=estimate.drift_ppb,
+            round_trip_ns=estimate.round_trip_ns,
+        )
+        self._outbox.report(clock, now_ns)
+
+    def _check_second(self, now_ns: int) -> None:
+        self._check_address()
+        self._outbox.check()
+        self._pipe.check(now_ns)
+        reading = self._sampler.sample(now_ns)
+        estimate = self._clocks.estimate(now_ns)
+        self._sender.usage(
+            HostUsage(
+                t_ns=now_ns,
+                cpu_pct=reading.cpu_pct,
+                memory_used_bytes=reading.memory_used_bytes,
+                received_bytes_s=reading.received_bytes_s,
+                sent_bytes_s=reading.sent_bytes_s,
+                round_trip_ns=None if estimate is None else estimate.round_trip_ns,
+                kept=self._outbox.kept,
+                local_recording=self._outbox.local_recording,
+                thinned=self._ranks.thinned,
+            )
+        )
+        self._update_run_file(now_ns)
+        lost = self._outbox.lost_rows
+        if lost and not self._lost_reported:
+            self._lost_reported = lost
+            self._tell("lost", f"{lost:,} records lost so far: the collector is not reached")
+
+    def _check_address(self) -> None:
+        """Connect to the collector that the run's folder names, if it is another one than before."""
+        address = read_address(self._directory)
+        if address is None or address == self._address:
+            return
+        if self._address is None or address.host != self._address.host:
+            self._clocks, self._n_clocks = ClockFilter(), 0
+        self._forget_link()
+        try:
+            self._sender.connect(
+                address.endpoint, address.server_key, KeyPair(address.agent_public, address.agent_secret)
+            )
+        except (zmq.ZMQError, ValueError) as error:
+            self._tell("address", f"no connection to {address.endpoint}: {error}")
+            return
+        self._address = address
+        assert self._sender.socket is not None
+        self._poller.register(self._sender.socket, zmq.POLLIN)
+
+    def _forget_link(self) -> None:
+        if self._sender.socket is not None:
+            self._poller.unregister(self._sender.socket)
+
+    def _update_run_file(self, now_ns: int) -> None:
+        replied_ns = self._sender.replied_ns
+        self._run_file.update(
+            world_size=self._ranks.world_size,
+            recording=self._outbox.local_recording,
+            collector_host="" if self._address is None else self._address.host,
+            collector_reached=replied_ns is not None and now_ns - replied_ns < UNREACHED_NS,
+        )
+
+    def _read_launcher(self, now_ns: int) -> None:
+        self._pipe.read()
+        for pid, code in self._pipe.take_exits():
+            self._watch.note_exit_code(pid, code, now_ns)
+        if self._pipe.ended or self._pipe.killed:
+            self._poller.unregister(self._pipe.descriptor)
+        if self._pipe.killed:
+            self._left_behind = ranks_started(self._arguments.run_id)
+
+    def _ranks_present(self) -> bool:
+        if self._watch.any_present():
+            return True
+        return any(process_start(pid) == start for pid, start in self._left_behind)
+
+    def _deliver(self) -> None:
+        """Receive the last messages, and go on until the collector has everything, or records it here."""
+        begun_ns = received_ns = time.monotonic_ns()
+        accounted = False
+        while (now_ns := time.monotonic_ns()) - begun_ns < DELIVERY_NS:
+            if self._round():
+                received_ns = now_ns
+            self._sender.flush()
+            quiet = not self._watch and now_ns - received_ns > QUIET_NS
+            if not accounted and (quiet or now_ns - begun_ns > LAST_MESSAGES_NS):
+                accounted = True
+                self._own_watch.report_unaccounted(now_ns)
+            if accounted and not self._outbox.kept and self._outbox.local_recording is None:
+                break
+            if not self._summary_sent and now_ns - begun_ns > SUMMARY_NS:
+                self._outbox.begin_local_recording(now_ns)
+                self._exchange(now_ns)
+                self._send_summary()
+            time.sleep(PAUSE_S)
+        state: RunOutcome = "failed" if self._pipe.exit_code else "finished"
+        now_ns = time.monotonic_ns()
+        self._outbox.close(self._run_message(state, now_ns), now_ns)
+        self._send_summary()
+        remove_run_directory(self._directory)
+
+    def _send_summary(self) -> None:
+        if self._summary_sent:
+            return
+        self._summary_sent = True
+        self._notify(
+            {
+                "steps": None,
+                "records": self._outbox.rows,
+                "lost": self._outbox.lost_rows,
+                "recording": self._outbox.local_recording,
+                "recording_note": self._outbox.note,
+            }
+        )
+
+    def _run_message(self, state: RunOutcome, now_ns: int) -> Run:
+        """For a local recording."""
+        arguments = self._arguments
+        unix_ns = int(self._started_at * NS)
+        return Run(
+            version=VERSION,
+            run_id=arguments.run_id,
+            name=arguments.name[:MAX_TEXT],
+            script=arguments.script[:MAX_TEXT],
+            argv=tuple(word[:MAX_TEXT] for word in arguments.argv[:MAX_CARD]),
+            unix_ns=unix_ns,
+            monotonic_ns=max(0, now_ns - (time.time_ns() - unix_ns)),
+            state=state,
+            exit_code=self._pipe.exit_code,
+            simulated=False,
+        )
+
+    def _tell(self, kind: str, text: str) -> None:
+        """One line for a person."""
+        self._notify({"news": kind, "text": text})

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
 from ddptop.host.processes import boot_id
 from ddptop.protocol.hosts import Host
 from ddptop.protocol.limits import NS, VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PERIOD_NS = NS
 
@@ -26,16 +28,17 @@ class Reading(NamedTuple):
     sent_bytes_s: float | None
 
 
-def describe_host(name: str, run_id: str, session: int) -> Host:
-    """The HOST message of this process, an agent with this session."""
+def describe_host(name: str, run_id: str, session: int, clocks: Callable[[], tuple[int, int]]) -> Host:
+    """The HOST message of this process. `clocks` reads CLOCK_MONOTONIC and CLOCK_REALTIME, in ns."""
+    monotonic_ns, unix_ns = clocks()
     return Host(
         version=VERSION,
         run_id=run_id,
         session=session,
         name=name,
         pid=os.getpid(),
-        monotonic_ns=time.monotonic_ns(),
-        unix_ns=time.time_ns(),
+        monotonic_ns=monotonic_ns,
+        unix_ns=unix_ns,
         cores=_cores(),
         memory_bytes=_memory()[1],
         boot_id=boot_id(),

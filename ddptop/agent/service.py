@@ -140,7 +140,8 @@ class Agent:
         stack.callback(self._pipe.close)
         session = secrets.randbits(62) + 1
         self._session = session
-        host = describe_host(self._host, arguments.run_id, session)
+        clocks = (time.monotonic_ns(), time.time_ns())
+        host = describe_host(self._host, arguments.run_id, session, lambda: clocks)
         self._sender = BundleSender(
             context,
             host,
@@ -222,7 +223,9 @@ class Agent:
         before = self._outbox.local_recording
         self._outbox.work(now_ns, answers)
         if self._outbox.local_recording != before:
-            self._update_run_file(now_ns)  # before ranks are acked: where it is, should this process be killed
+            self._update_run_file(
+                now_ns
+            )  # before ranks are acked: where it is, should this process be killed
         for session, seq in answers.acked:
             self._receiver.mark_safe(session, seq)
             self._ranks.note_acked(seq if session == self._session else 0)

@@ -15,6 +15,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.collector.new_history import NewHistory
 from ddptop.collector.record import Record
 from ddptop.collector.remote_hosts import RemoteHosts
+from ddptop.collector.simulated_hosts import SimulatedHosts
 from ddptop.collector.stall_watch import StallWatch
 from ddptop.host.exits import RankProcess
 from ddptop.host.rank_processes import ProcessWatch
@@ -28,7 +29,6 @@ from ddptop.protocol.messages import (
     LEFT,
     WELL,
     Bye,
-    Clock,
     Event,
     Hello,
     Message,
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
 REPORT_REFUSED_NS = 10 * NS
 """Least time between two reports of refused messages: a process that sends them in a loop must not fill the
 recording."""
-
-SIMULATED_BOUND_NS = 50_000
-"""Simulated hosts have this machine's clock; the bound is that of a clock exchange over a network."""
 
 
 class InternalErrors:
@@ -87,7 +84,7 @@ class Intake:
         self._admission = admission
         self._watched = watched
         self._hosts = hosts
-        self._simulated_hosts: set[str] = set()
+        self._simulated_hosts = SimulatedHosts()
         self._session_of: dict[int, int] = {}
         self.world_size = 0
         """0: no rank has reported it yet."""
@@ -244,6 +241,10 @@ class Intake:
             if hello is not None:
                 self._note(Received(now_ns, rank, session, 0, hello), now_ns)
                 self.report(Event("rank_returned", now_ns, rank, -1, {"session": session}), now_ns)
+        of_agent = None if self._watched else self._simulated_hosts.of_agent(received)
+        if of_agent is not None:
+            self._keep(of_agent, body)
+            return
         self._note(received, now_ns)
         self._keep(received, body)
         self._note_failure(received, now_ns)
@@ -276,9 +277,6 @@ class Intake:
             self.world_size = message.world_size
             self._watch.forget(self._session_of.get(message.rank, 0))
             self._session_of[message.rank] = session
-            if not self._watched and message.host not in self._simulated_hosts:
-                self._simulated_hosts.add(message.host)
-                self.report(Clock(now_ns, message.host, 0, SIMULATED_BOUND_NS), now_ns)
             if self._watched:
                 process = RankProcess(session, message.rank, message.pid)
                 self._watch.add(process, message.unix_ns / NS, now_ns)

@@ -23,6 +23,7 @@ from ddptop.collector.intake import Intake
 from ddptop.collector.interruption import InterruptionWatch
 from ddptop.collector.record import Earlier, Record, earlier
 from ddptop.collector.remote_hosts import RemoteHosts
+from ddptop.collector.simulated_hosts import MESSAGES
 from ddptop.collector.stall_check import StallCheck
 from ddptop.collector.stall_watch import StallWatch
 from ddptop.collector.viewers import Viewers
@@ -165,6 +166,7 @@ class Collector:
             run_id=arguments.run_id,
             hold_acks=True,
             admit=admit,
+            also=MESSAGES if arguments.simulated else (),
         )
         stack.callback(receiver.close)
         self._server = CreditServer(context, view_endpoint(self._directory))

@@ -86,7 +86,7 @@ class AckedReceiver:
     With `hold_acks` messages are acked only by `acknowledge`, once they are safe; otherwise by `drain`.
     They become safe all together (`acknowledge(safe=True)`), or session by session (`mark_safe`).
     `admit` is asked about every HELLO, with the pid of the process that sent it (None: not known), and raises
-    ProtocolError to refuse it.
+    ProtocolError to refuse it. `also`: further types of messages that ranks may send (simulated ones).
     """
 
     def __init__(
@@ -99,8 +99,10 @@ class AckedReceiver:
         run_id: str | None = None,
         hold_acks: bool = False,
         admit: Callable[[Hello, int | None], None] | None = None,
+        also: tuple[type, ...] = (),
     ) -> None:
         self._admit = admit
+        self._numbered = (*NUMBERED, *also)
         self._epoch = epoch
         self._sessions = Sessions(seen)
         self._run_id = run_id
@@ -204,7 +206,9 @@ class AckedReceiver:
         # Counted as seen before it is decoded: what is refused now would be refused again every time.
         if not session.accept(head.seq, head.seq - 1):
             return None
-        return Received(now_ns, head.rank, head.session, head.seq, _allowed(decode(body), NUMBERED)), body
+        return Received(
+            now_ns, head.rank, head.session, head.seq, _allowed(decode(body), self._numbered)
+        ), body
 
     def _unnumbered(
         self, route: bytes, head: Head, session: Session | None, body: bytes, frame: zmq.Frame

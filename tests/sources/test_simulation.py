@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.protocol.messages import Bye, Clock, Flag, Hello, Received, Run, Steps
+from ddptop.collector.simulated_hosts import MESSAGES, SimulatedHosts
+from ddptop.protocol.messages import Bye, Flag, Hello, Received, Run, Steps
 from ddptop.sources.simulation import ranks as simulated
 from ddptop.sources.simulation.ranks import Ranks
 from ddptop.sources.simulation.story import DEATH, NAN, STRAGGLER, Story
@@ -79,7 +80,8 @@ def test_everything_arrives_is_understood_and_the_dead_are_started_again(
     story = Story(20, 100.0)
     monkeypatch.setattr(Story, "cycle", 400)
     context = new_context()
-    receiver = AckedReceiver(context, endpoint, epoch=1)
+    receiver = AckedReceiver(context, endpoint, epoch=1, also=MESSAGES)
+    hosts = SimulatedHosts()
     reducer = Reducer()
     began = time.monotonic_ns()
     run = Run(1, "id", "made-up", "", (), time.time_ns(), began, "live", None, True)
@@ -94,12 +96,11 @@ def test_everything_arrives_is_understood_and_the_dead_are_started_again(
             message = received.message
             if isinstance(message, Hello):
                 incarnations.add(message.incarnation)
-                reducer.feed(Received(now_ns, -1, 0, 0, Clock(now_ns, message.host, 0, 1000)))
             elif isinstance(message, Bye) and message.reason != "finished":
                 failed.append(received.rank)
             elif isinstance(message, Steps):
                 rows.append(len(message.rows))
-            reducer.feed(received)
+            reducer.feed(hosts.of_agent(received) or received)
 
     try:
         deadline = time.monotonic() + DEADLINE_S
@@ -120,6 +121,9 @@ def test_everything_arrives_is_understood_and_the_dead_are_started_again(
     assert (frame.source, frame.run.nodes, len(frame.buckets)) == ("simulated", 3, 4)
     assert set(frame.ranks.state) == {"finished"}
     assert "straggler" in {one.kind for one in frame.events}
+    assert [host.name for host in frame.hosts] == ["node000", "node001", "node002"]
+    assert [host.collector for host in frame.hosts] == [True, False, False]
+    assert all(host.clock_drift_ppm and host.cpu_pct for host in frame.hosts[1:])
     assert {(one.kind, one.rank) for one in frame.events if one.kind == "failed_rank"} == {
         ("failed_rank", 19)
     }

@@ -32,10 +32,9 @@ from ddptop.protocol.messages import (
     StepRow,
     Steps,
 )
+from ddptop.sources.simulation.hosts import CUT_S, RANKS_PER_NODE, SimulatedHost
 from ddptop.sources.simulation.story import Story
 from ddptop.transport.sockets import arrived, connect, new_context
-
-RANKS_PER_NODE = 8
 
 SEND_HIGH = 64
 """Two messages of every rank and more: the rest waits in `_due`."""
@@ -55,7 +54,8 @@ class Node:
         """Number of the collector's newest ASK."""
         self._run_id = run_id
         self._story = story
-        self._host = f"node{ranks.start // RANKS_PER_NODE:03d}"
+        self.host = SimulatedHost(ranks.start // RANKS_PER_NODE)
+        self._host_due_ns = 0
         self._due: deque[tuple[bytes, bytes]] = deque(maxlen=MOST_DUE)
         self._epoch: int | None = None
         self._socket = connect(
@@ -88,12 +88,12 @@ class Node:
             world_size=self._story.world,
             local_rank=local,
             incarnation=incarnation,
-            host=self._host,
+            host=self.host.name,
             pid=10_000 + rank,
             device=f"cuda:{local}",
             backend="nccl",
             road="reducer",
-            monotonic_ns=monotonic_ns,
+            monotonic_ns=self.host.clock_ns(monotonic_ns),
             unix_ns=unix_ns,
             budget_pct=1.0,
         )
@@ -101,6 +101,10 @@ class Node:
     def _greet(self) -> None:
         for at, hello in enumerate(self._hellos):
             self._put(at, 0, hello)
+            if at == 0:
+                now_ns = time.monotonic_ns()
+                self._offer(0, encode(self.host.introduce(self._run_id, now_ns, time.time_ns())))
+                self._host_due_ns = 0
             if self.ranks.start + at == 0:
                 self._offer(at, encode(Card({"script": "simulated", "host": socket.gethostname()})))
             self._offer(at, encode(Membership(0, "0", "nccl", ())))
@@ -109,6 +113,15 @@ class Node:
     def offer(self, rank: int, message: Message) -> None:
         """A numbered message of a rank."""
         self._offer(rank - self.ranks.start, encode(message))
+
+    def report_host(self, now_ns: int) -> None:
+        """The readings and the clock of its host, if they are due."""
+        if now_ns < self._host_due_ns:
+            return
+        self._host_due_ns = now_ns + HOST_NS
+        if self.host.number:
+            self._offer(0, encode(self.host.compare(now_ns)))
+        self._offer(0, encode(self.host.usage(now_ns, kept=self.pending)))
 
     def beat(self, rank: int, message: Message) -> None:
         """A heartbeat of a rank."""
@@ -152,6 +165,9 @@ QUICK_REPORT_S = 0.25
 """Few report as often as real ones."""
 BEAT_EVERY = 4
 """One report in so many is followed by a heartbeat; while the step does not change every one is."""
+
+HOST_NS = NS
+"""An agent reports its host once a second."""
 
 MOST_ROWS = 100
 """Step rows in one message: far from the limits of the link."""
@@ -201,7 +217,8 @@ class Ranks:
             if node.asked != self._answered[at]:
                 self._answered[at] = node.asked
                 self._answer(node, now_ns)
-            node.service()
+            if at != self._story.cut_host or now_ns >= self._cut_until_ns:
+                node.service()
         return not done
 
     def close(self) -> None:
@@ -209,7 +226,7 @@ class Ranks:
         now_ns = time.monotonic_ns()
         for node in self._nodes:
             for rank in node.ranks:
-                node.offer(rank, Bye(now_ns, "finished"))
+                node.offer(rank, Bye(node.host.clock_ns(now_ns), "finished"))
         end = time.monotonic() + 1.0
         while any(node.pending for node in self._nodes) and time.monotonic() < end:
             for node in self._nodes:
@@ -235,6 +252,8 @@ class Ranks:
         self._reported = [0] * count
         """By node: steps before this one were reported."""
         self._answered = [node.asked for node in self._nodes]
+        self._cut_until_ns = 0
+        """Until then nothing arrives from the host that is unreachable for some time."""
         # Spread over the period, as hosts that started by themselves.
         self._due_ns = [now_ns + self._report_ns * (1 + at) // count for at in range(count)]
         self._reports = 0
@@ -253,6 +272,8 @@ class Ranks:
             self._rows.append((self._step, self._end_ns, rows))
             self._ahead = None
             self._left = None if self._left is None else self._left - 1
+            if self._story.is_cut_in(self._step):
+                self._cut_until_ns = end_ns + int(CUT_S * NS)
             if self._story.is_last_of(self._step):
                 self._fail(end_ns)
             self._step, self._end_ns = self._step + 1, end_ns
@@ -268,6 +289,7 @@ class Ranks:
         node = self._nodes[-1]
         self._report(len(self._nodes) - 1, node, now_ns)
         stack = Stack("traceback", True, _FAILED)
+        now_ns = node.host.clock_ns(now_ns)
         evidence = Evidence(now_ns, 0, self._step + 1, Phase.FORWARD, 0, REASON, (), (stack,), ())
         node.offer(self._story.failing_rank, evidence)
         node.offer(self._story.failing_rank, Bye(now_ns, "OutOfMemoryError"))
@@ -277,6 +299,7 @@ class Ranks:
         return [rank for rank in node.ranks if rank != dead]
 
     def _report(self, at: int, node: Node, now_ns: int) -> None:
+        node.report_host(now_ns)
         entries = [entry for entry in self._rows if entry[0] >= self._reported[at]]
         for begin in range(0, len(entries), MOST_ROWS):
             self._offer_steps(node, entries[begin : begin + MOST_ROWS])
@@ -285,12 +308,14 @@ class Ranks:
         self._reports += 1
         if not entries or self._reports // len(self._nodes) % BEAT_EVERY == at % BEAT_EVERY:
             for rank in self._alive(node):
-                node.beat(rank, self._progress(now_ns))
+                node.beat(rank, self._progress(node.host.clock_ns(now_ns)))
 
     @staticmethod
     def _offer_steps(node: Node, entries: list[tuple[int, int, list[StepRow]]]) -> None:
-        first, base_ns, _ = entries[0]
-        begins = [(begin_ns - base_ns) // 1000 for _, begin_ns, _ in entries]
+        first = entries[0][0]
+        times_ns = [node.host.clock_ns(begin_ns) for _, begin_ns, _ in entries]
+        base_ns = times_ns[0]
+        begins = [(begin_ns - base_ns) // 1000 for begin_ns in times_ns]
         for rank in node.ranks:
             rows = tuple(
                 entry[2][rank]._replace(begin_us=begin) for entry, begin in zip(entries, begins, strict=True)
@@ -304,10 +329,11 @@ class Ranks:
         return Progress(now_ns, self._step, Phase.BACKWARD, 0, sequence, every, 0.003 * us, 0.3, 0)
 
     def _answer(self, node: Node, now_ns: int) -> None:
+        t_ns = node.host.clock_ns(now_ns)
         stacks = (Stack("MainThread", True, _STUCK),)
         sequence = 4 * self._step + 4
         groups = (GroupState("0", "nccl", self._story.world, sequence, sequence - 1),)
         for rank in self._alive(node):
             node.offer(
-                rank, Evidence(now_ns, node.asked, self._step, Phase.BACKWARD, 0, "", groups, stacks, ())
+                rank, Evidence(t_ns, node.asked, self._step, Phase.BACKWARD, 0, "", groups, stacks, ())
             )

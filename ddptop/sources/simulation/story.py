@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.protocol.messages import Bucket, Flag, OwnTime, StepRow
+from ddptop.sources.simulation.hosts import RANKS_PER_NODE
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -23,8 +24,10 @@ CYCLE_S = 120.0
 
 STRAGGLER = (0.15, 0.40)
 NAN = (0.52, 0.54)
+CUT = 0.62
 DEATH = 0.75
-"""Parts of the cycle: the data of one rank come late, one rank's loss is NaN, a rank fails."""
+"""Parts of the cycle: the data of one rank come late, one rank's loss is NaN, one of at least four hosts is
+unreachable for some seconds, a rank fails."""
 
 LATE = 0.35
 """How late the straggler is, as a part of the step."""
@@ -79,6 +82,16 @@ class Story:
         return tuple(
             Bucket(0, index, size, size, 12, "float32", "") for index, size in enumerate(BUCKET_BYTES)
         )
+
+    @property
+    def cut_host(self) -> int:
+        """Number of the host that is unreachable temporarily; -1: there are too few."""
+        hosts = -(-self.world // RANKS_PER_NODE)
+        return hosts // 2 if hosts >= 4 else -1
+
+    def is_cut_in(self, step: int) -> bool:
+        """Whether a host becomes unreachable after this step."""
+        return self.cut_host >= 0 and step == int(CUT * self.cycle)
 
     def is_last_of(self, step: int) -> bool:
         """Whether a rank fails after this step."""

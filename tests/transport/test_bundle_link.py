@@ -2,121 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgpack
 import pytest
-import zmq
 
 from ddptop.protocol.codec import ProtocolError, encode
 from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.machine import Usage
-from ddptop.protocol.messages import Bye, Card, Event, Hello, Message, Progress, Received, StepRow, Steps
-from ddptop.transport.bundle_receiver import SESSIONS_OF_AN_OWNER, BundleReceiver
-from ddptop.transport.bundle_sender import Answers, BundleSender
+from ddptop.protocol.messages import Bye, Card, Hello, Progress, Received, StepRow, Steps
+from ddptop.transport.bundle_receiver import SESSIONS_OF_AN_OWNER
+from ddptop.transport.bundle_sender import BundleSender
 from ddptop.transport.bundles import Entry, Reply, pack_bundle, pack_reply, unpack_bundle, unpack_reply
-from ddptop.transport.curve import AGENTS, Gate, KeyPair, RunKeys, load_keys, make_client, save_keys
-from ddptop.transport.sockets import new_context
+from ddptop.transport.curve import KeyPair, RunKeys, load_keys, save_keys
 from ddptop.transport.unacked import KeptMessage, Unacked
 from tests.link import Link
-
-OWN = 9
-"""Session of the first agent; that of its rank r is 100 + r."""
-
-
-def host(session: int = OWN, name: str = "far") -> Host:
-    return Host(1, "run", session, name, 1, 1, 1, 2, 1 << 30, "boot")
-
-
-def hello(rank: int, session: int | None = None, world: int = 4096) -> Hello:
-    session = 100 + rank if session is None else session
-    return Hello(1, "run", session, rank, world, rank, 0, "far", 1, "cpu", "gloo", "hook", 1, 1, 1.0)
-
-
-def event(number: int, padding: int = 0) -> Event:
-    return Event("test", 1, 0, number, {"padding": "x" * padding} if padding else {})
-
-
-class Ends:
-    """A collector's end, its successors, and agents' ends, in one process."""
-
-    def __init__(self) -> None:
-        self.context, self.far = new_context(), new_context()
-        self.keys, self.agent_keys = KeyPair.new(), KeyPair.new()
-        self.gate = Gate(self.context)
-        self.gate.admit(AGENTS, [self.agent_keys.public])
-        self.port = 0
-        self.arrived: list[Received] = []
-        self.safe = True
-        self.receiver = self.new_receiver()
-        self._senders: list[BundleSender] = []
-        self.answers: dict[BundleSender, Answers] = {}
-
-    def new_receiver(self, **options: object) -> BundleReceiver:
-        """Another collector at the same port, as after a restart."""
-        if self.port:
-            self.receiver.close()
-        endpoint = f"tcp://127.0.0.1:{self.port or '*'}"
-        options = {"epoch": time.monotonic_ns()} | options
-        end = time.monotonic() + 60
-        while True:
-            try:
-                self.receiver = BundleReceiver(self.context, endpoint, self.keys, **options)  # type: ignore[arg-type]
-                break
-            except zmq.ZMQError:  # the one before is still closing
-                assert time.monotonic() < end
-                time.sleep(0.01)
-        self.port = self.receiver.port
-        return self.receiver
-
-    def sender(
-        self, introduces: Host | None = None, *, port: int | None = None, **options: object
-    ) -> BundleSender:
-        options = {"interval_ns": 1_000_000} | options
-        sender = BundleSender(self.far, introduces or host(), **options)  # type: ignore[arg-type]
-        sender.connect(f"tcp://127.0.0.1:{port or self.port}", self.keys.public, self.agent_keys)
-        self._senders.append(sender)
-        self.answers[sender] = Answers()
-        return sender
-
-    def raw(self, keys: KeyPair | None = None) -> zmq.Socket[bytes]:
-        """An agent that keeps to no rule."""
-        socket = self.far.socket(zmq.DEALER)
-        socket.linger = 0
-        make_client(socket, self.keys.public, keys or self.agent_keys)
-        socket.connect(f"tcp://127.0.0.1:{self.port}")
-        return socket
-
-    def turn(self) -> None:
-        """Each end once."""
-        for sender in self._senders:
-            new, all_ = sender.service(), self.answers[sender]
-            all_.acked += new.acked
-            all_.asked += new.asked
-            all_.clock += new.clock
-        self.gate.serve()
-        self.arrived += [received for received, _ in self.receiver.drain(time.monotonic_ns())]
-        self.receiver.acknowledge(safe=self.safe)
-
-    def until(self, condition: Callable[[], object], deadline_s: float = 60) -> None:
-        end = time.monotonic() + deadline_s
-        while not condition():
-            assert time.monotonic() < end, "waited in vain"
-            self.turn()
-            time.sleep(0.001)
-
-    def numbers(self, session: int) -> list[int]:
-        return [item.seq for item in self.arrived if item.session == session and item.seq]
-
-    def close(self) -> None:
-        for sender in self._senders:
-            sender.close()
-        self.receiver.close()
-        self.gate.close()
-        self.context.destroy(linger=0)
-        self.far.destroy(linger=0)
+from tests.transport.ends import OWN, Ends, event, fill, hello, host, relay
 
 
 @pytest.fixture
@@ -124,19 +26,6 @@ def ends() -> Iterator[Ends]:
     made = Ends()
     yield made
     made.close()
-
-
-def relay(sender: BundleSender, rank: int, seq: int, message: Message, session: int | None = None) -> None:
-    session = 100 + rank if session is None else session
-    sender.relay(Received(0, rank, session, seq, message), encode(message))
-
-
-def fill(sender: BundleSender, ranks: int, numbers: range, padding: int = 0) -> None:
-    for seq in numbers:
-        for rank in range(ranks):
-            if seq == 1:
-                relay(sender, rank, 0, hello(rank))
-            relay(sender, rank, seq, event(seq, padding))
 
 
 def test_messages_of_two_hundred_ranks_come_in_order_after_their_hello(ends):

@@ -1,0 +1,429 @@
+"""Nobody gets in without the key of the socket's role; what is sent changes no figure and takes no memory."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from ddptop.protocol.codec import encode
+from ddptop.protocol.hosts import About, Host
+from ddptop.protocol.machine import Usage
+from ddptop.protocol.messages import Clock, Event, Progress, StepRow, Steps
+from ddptop.transport.bundle_sender import BundleSender
+from ddptop.transport.bundles import Entry, pack_bundle
+from ddptop.transport.curve import AGENTS, VIEWERS, Gate, KeyPair, load_keys, make_client, make_server
+from ddptop.transport.sockets import bind, new_context
+from tests.transport.ends import Ends, event, fill, hello, host, relay
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "bundle_ends.py"
+
+FORGED = pack_bundle(
+    1,
+    [
+        Entry(66, -1, 0, 0, encode(host(66, "intruder"))),
+        Entry(67, 0, 0, 0, encode(hello(0, 67))),
+        Entry(67, 0, 1, 0, encode(event(666))),
+    ],
+)
+"""What an agent would send: it changes figures where it gets in."""
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    made = Ends()
+    yield made
+    made.close()
+
+
+class Watched:
+    """Handshakes that failed at a server's socket."""
+
+    def __init__(self, watched: zmq.Socket[bytes]) -> None:
+        self._watched = watched
+        self._events = watched.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        )
+        self.failed = 0
+
+    def more(self) -> bool:
+        while self._events.poll(0):
+            self._events.recv_multipart()
+            self.failed += 1
+        return self.failed > 0
+
+    def close(self) -> None:
+        self._watched.disable_monitor()
+        self._events.close()
+
+
+def _null(peer: zmq.Socket[bytes], ends: Ends) -> None:
+    """No security at all."""
+
+
+def _plain(peer: zmq.Socket[bytes], ends: Ends) -> None:
+    peer.plain_username, peer.plain_password = b"root", b"secret"
+
+
+def _unknown(peer: zmq.Socket[bytes], ends: Ends) -> None:
+    make_client(peer, ends.keys.public, KeyPair.new())
+
+
+def _viewer(peer: zmq.Socket[bytes], ends: Ends) -> None:
+    viewer = KeyPair.new()
+    ends.gate.admit(VIEWERS, [viewer.public])
+    make_client(peer, ends.keys.public, viewer)
+
+
+def _public_only(peer: zmq.Socket[bytes], ends: Ends) -> None:
+    """The agents' public key, as seen by somebody, without its secret key."""
+    make_client(peer, ends.keys.public, KeyPair(ends.agent_keys.public, KeyPair.new().secret))
+
+
+def _other_server(peer: zmq.Socket[bytes], ends: Ends) -> None:
+    """The agents' keys, but not the collector's."""
+    make_client(peer, KeyPair.new().public, ends.agent_keys)
+
+
+@pytest.mark.parametrize("prepare", [_null, _plain, _unknown, _viewer, _public_only, _other_server])
+def test_nobody_feeds_without_the_agents_key(ends, prepare: Callable[[zmq.Socket[bytes], Ends], None]):
+    watched = Watched(ends.receiver.socket)
+    sender = ends.sender()
+    intruder = ends.far.socket(zmq.DEALER)
+    prepare(intruder, ends)
+    intruder.connect(f"tcp://127.0.0.1:{ends.port}")
+    intruder.send(FORGED)
+    ends.until(watched.more)
+    fill(sender, 1, range(1, 6))
+    ends.until(lambda: sender.kept == 0)
+    assert {item.session for item in ends.arrived} == {9, 100}
+    assert ends.numbers(100) == [1, 2, 3, 4, 5]
+    assert not intruder.poll(0)
+    intruder.close(0)
+    watched.close()
+
+
+def test_the_key_of_an_agent_opens_no_screen_and_that_of_a_viewer_does(ends):
+    viewer = KeyPair.new()
+    ends.gate.admit(VIEWERS, [viewer.public])
+    screens = bind(
+        ends.context,
+        "tcp://127.0.0.1:*",
+        high=10,
+        max_bytes=1000,
+        heartbeat=False,
+        prepare=lambda server: make_server(server, ends.keys, VIEWERS),
+    )
+    port = int(screens.get(zmq.LAST_ENDPOINT).rstrip(b"\0").rpartition(b":")[2])
+    watched = Watched(screens)
+    peers = []
+    for keys in (ends.agent_keys, viewer):
+        peer = ends.far.socket(zmq.DEALER)
+        make_client(peer, ends.keys.public, keys)
+        peer.connect(f"tcp://127.0.0.1:{port}")
+        peer.send(keys.public.encode())
+        peers.append(peer)
+    ends.until(lambda: watched.more() and screens.poll(0))
+    assert screens.recv_multipart()[1] == viewer.public.encode()
+    assert ends.gate.refused == 1
+    assert ends.gate.refused_why.startswith("viewers: CURVE from")
+    watched.close()
+    for peer in (*peers, screens):
+        peer.close(0)
+
+
+def test_without_a_gate_everybody_is_refused(ends):
+    """A collector that forgot it must not let all in, as CURVE alone would."""
+    context = new_context()
+    server = bind(
+        context,
+        "tcp://127.0.0.1:*",
+        high=10,
+        max_bytes=1000,
+        heartbeat=False,
+        prepare=lambda made: make_server(made, ends.keys, AGENTS),
+    )
+    watched = Watched(server)
+    port = int(server.get(zmq.LAST_ENDPOINT).rstrip(b"\0").rpartition(b":")[2])
+    peer = ends.far.socket(zmq.DEALER)
+    make_client(peer, ends.keys.public, ends.agent_keys)
+    peer.connect(f"tcp://127.0.0.1:{port}")
+    peer.send(b"in")
+    ends.until(watched.more)
+    assert not server.poll(0)
+    watched.close()
+    peer.close(0)
+    server.close(0)
+    context.term()
+
+
+def test_the_gate_answers_only_what_is_a_question():
+    context = new_context()
+    gate = Gate(context)
+    key = KeyPair.new()
+    gate.admit(AGENTS, [key.public])
+    raw = context.socket(zmq.DEALER)
+    raw.connect("inproc://zeromq.zap.01")
+    right = [b"1.0", b"1", AGENTS.encode(), b"::1", b"", b"CURVE", zmq.utils.z85.decode(key.public.encode())]
+    wrong = [
+        [b""],
+        [b"1.0"],
+        [*right[:5], b"NULL"],
+        [*right[:5], b"PLAIN", b"user", b"password"],
+        [b"2.0", *right[1:]],
+        [*right[:2], b"", *right[3:]],
+        [*right[:2], b"other", *right[3:]],
+        [*right[:6], b"x" * 32],
+        [*right[:6], b""],
+    ]
+    codes = []
+    for frames in (right, *wrong):
+        raw.send_multipart([b"", *frames])
+        gate.serve()
+        codes.append(raw.recv_multipart()[3])
+    assert codes == [b"200"] + [b"400"] * len(wrong)
+    assert gate.refused == len(wrong)
+    for end in (raw, gate):
+        end.close()
+    context.term()
+
+
+class Target:
+    """A collector's end in a process of its own, and an agent that is right to report."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(0o700)
+        self._folder = folder
+        self.keys = load_keys(folder)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        command = [sys.executable, str(SCRIPT), "collector", str(folder), str(self.port)]
+        self.process = subprocess.Popen(command, cwd=SCRIPT.parent.parent.parent)
+        self.context = new_context()
+        self._sender = BundleSender(self.context, Host(1, "run", 9, "far", 1, 1, 1, 2, 1, "b"), interval_ns=1)
+        self._sender.connect(f"tcp://127.0.0.1:{self.port}", self.keys.collector.public, self.keys.agents)
+        relay(self._sender, 0, 0, hello(0))
+        self._number = 0
+        self.check()
+
+    def check(self) -> None:
+        """What the right agent reports is recorded."""
+        for _ in range(10):
+            self._number += 1
+            relay(self._sender, 0, self._number, event(self._number))
+        end = time.monotonic() + 60
+        while self._sender.kept:
+            assert self.process.poll() is None, "the collector has ended"
+            assert time.monotonic() < end, self._sender.trouble
+            self._sender.service()
+            time.sleep(0.002)
+
+    def recorded(self) -> list[tuple[int, int]]:
+        """(session, number), in order."""
+        lines = (self._folder / "record").read_text().splitlines()
+        return [(int(session), int(number)) for session, number, _ in map(str.split, lines)]
+
+    def connect(self) -> socket.socket:
+        end = socket.create_connection(("127.0.0.1", self.port), 30)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # no port stays in use
+        return end
+
+    def usage(self) -> tuple[float, int]:
+        """Memory in MB, and open descriptors."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        kilobytes = int(status.partition("VmRSS:")[2].split()[0])
+        return kilobytes / 1024, len([*Path(f"/proc/{self.process.pid}/fd").iterdir()])
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._sender.close()
+        self.context.destroy(linger=0)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[Target]:
+    made = Target(tmp_path / "run")
+    yield made
+    made.close()
+
+
+NULL_GREETING = b"\xff" + b"\0" * 8 + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" * 32
+CURVE_GREETING = b"\xff" + b"\0" * 8 + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + b"\0" * 32
+HUGE = b"\x06" + struct.pack(">Q", 2**60)
+"""A command of 2^60 bytes."""
+
+
+def _strings(chance: random.Random) -> bytes:
+    """Something to send without keys."""
+    return chance.choice(
+        [
+            chance.randbytes(chance.randrange(1, 2000)),
+            NULL_GREETING + HUGE + b"x" * 1000,
+            CURVE_GREETING + HUGE + b"x" * 1000,
+            CURVE_GREETING + b"\x02" + struct.pack(">Q", 2**60) + b"x" * 1000,
+            CURVE_GREETING + b"\x04\xc8\x05HELLO" + chance.randbytes(194),
+            CURVE_GREETING + b"\x04\xff\x08INITIATE" + chance.randbytes(246),
+            NULL_GREETING + b"\x04\x05\x05READY",
+            b"GET / HTTP/1.1\r\n\r\n",
+            CURVE_GREETING[: chance.randrange(64)],
+        ]
+    )
+
+
+def _attack(target: Target, strings: int, seed: int) -> None:
+    """So many connections one after the other, each with some bytes."""
+    chance = random.Random(seed)
+    for number in range(strings):
+        with target.connect() as end:
+            try:
+                end.sendall(_strings(chance))
+                if number % 50 == 0:
+                    end.settimeout(1)
+                    while end.recv(1000):  # wait for what it makes of it
+                        continue
+            except OSError:
+                continue
+
+
+def test_bytes_without_keys_change_nothing(target):
+    _attack(target, 200, seed=1)
+    target.check()
+    assert target.recorded() == [(100, number) for number in range(1, 21)]
+
+
+@pytest.mark.slow
+def test_ten_thousand_connections_take_no_memory(target, capsys):
+    _attack(target, 2000, seed=2)
+    target.check()
+    before = target.usage()
+    for seed in range(3, 8):
+        _attack(target, 2000, seed)
+    target.check()
+    after = target.usage()
+    with capsys.disabled():
+        print(f"\n10,000 connections: {before[0]:.1f} MB, then {after[0]:.1f} MB; descriptors {after[1]}")
+    assert after[0] < before[0] + 4
+    assert after[1] <= before[1] + 5
+    assert {session for session, _ in target.recorded()} == {100}
+
+
+@pytest.mark.slow
+def test_a_thousand_unknown_keys_take_no_memory(target, capsys):
+    def knock(n: int) -> None:
+        for _ in range(n):
+            peer = target.context.socket(zmq.DEALER)
+            peer.linger = 0
+            make_client(peer, target.keys.collector.public, KeyPair.new())
+            watched = peer.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+            peer.connect(f"tcp://127.0.0.1:{target.port}")
+            peer.send(FORGED)
+            assert watched.poll(30_000), "neither refused nor admitted"
+            assert struct.unpack("=H", watched.recv_multipart()[0][:2])[0] == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            peer.disable_monitor()
+            watched.close()
+            peer.close()
+
+    knock(200)
+    before = target.usage()
+    knock(1000)
+    target.check()
+    after = target.usage()
+    with capsys.disabled():
+        print(f"\n1,000 unknown keys: {before[0]:.1f} MB, then {after[0]:.1f} MB; descriptors {after[1]}")
+    assert after[0] < before[0] + 4
+    assert {session for session, _ in target.recorded()} == {100}
+
+
+def _valid(chance: random.Random) -> bytes:
+    """A bundle as an agent sends it."""
+    session = chance.randrange(1000, 1020)
+    number = chance.randrange(1, 50)
+    row = StepRow(0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 0, 9, 1.5, (0, 1, 2) * chance.randrange(20))
+    bodies = [
+        encode(Steps(1, number, 7, (row,) * chance.randrange(1, 5))),
+        encode(Event("test", 1, 0, number, {"text": "x" * chance.randrange(100)})),
+        encode(About(0, session, encode(Usage(1, 2, 3.0)))),
+        encode(Clock(1, "far", -5, 6, 7, 8)),
+        encode(Progress(1, 5, 0, -1, -1, 1, 0.0, 0.0, 0)),
+        encode(hello(session % 4096, session)),
+        encode(host(session, "hostile")),
+    ]
+    entries = [Entry(66, -1, 0, 0, encode(host(66, "hostile")))]
+    for _ in range(chance.randrange(12)):
+        seq = chance.choice([0, number, number + 1])
+        rank = chance.choice([-1, session % 4096, 5])
+        entries.append(Entry(session, rank, seq, chance.choice([0, 1, number]), chance.choice(bodies)))
+    return pack_bundle(chance.choice([0, 1, 2**60]), entries)
+
+
+def _damaged(chance: random.Random, data: bytes) -> bytes:
+    """The same with a few bytes changed, cut, doubled or put in."""
+    changed = bytearray(data)
+    for _ in range(chance.randrange(4)):
+        at = chance.randrange(len(changed))
+        match chance.randrange(4):
+            case 0:
+                changed[at] = chance.randrange(256)
+            case 1:
+                del changed[at : at + chance.randrange(1, 20)]
+            case 2:
+                changed[at:at] = chance.randbytes(chance.randrange(1, 9))
+            case _:
+                changed[at : at + 4] = chance.choice(
+                    [b"\xff" * 4, b"\0" * 4, b"\x7f\xff\xff\xff", b"\xdd\xff\xff\xff"]
+                )
+        if not changed:
+            break
+    return bytes(changed)
+
+
+def _fuzz(target: Target, frames: int, seed: int) -> None:
+    """As an agent with the right key that sends damaged bundles."""
+    chance = random.Random(seed)
+    peer = target.context.socket(zmq.DEALER)
+    peer.linger = 0
+    make_client(peer, target.keys.collector.public, target.keys.agents)
+    peer.connect(f"tcp://127.0.0.1:{target.port}")
+    for _ in range(frames):
+        peer.send(_damaged(chance, _valid(chance)))
+        while peer.poll(0):
+            peer.recv_multipart()
+    # The collector has read them all when it answers what comes behind them.
+    peer.send(pack_bundle(4711, [Entry(66, -1, 0, 0, encode(host(66, "hostile")))]))
+    while peer.poll(60_000):
+        if b"\xcd\x12\x67" in peer.recv_multipart()[0]:
+            break
+    else:
+        pytest.fail("the collector does not answer")
+    peer.close()
+
+
+def test_damaged_bundles_do_not_end_the_collector_nor_touch_the_sessions_of_others(target):
+    _fuzz(target, 500, seed=1)
+    target.check()
+    assert [number for session, number in target.recorded() if session == 100] == [*range(1, 21)]
+
+
+@pytest.mark.slow
+def test_fifty_thousand_damaged_bundles_take_no_memory(target, capsys):
+    _fuzz(target, 5000, seed=2)
+    before = target.usage()
+    for seed in range(3, 13):
+        _fuzz(target, 5000, seed)
+    target.check()
+    after = target.usage()
+    with capsys.disabled():
+        print(f"\n50,000 damaged bundles: {before[0]:.1f} MB, then {after[0]:.1f} MB")
+    assert after[0] < before[0] + 8
+    assert [number for session, number in target.recorded() if session == 100] == [*range(1, 21)]

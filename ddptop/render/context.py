@@ -9,11 +9,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.render.line import RED_STATES
 from ddptop.render.phases import Breakdown
 from ddptop.render.text import clean
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ddptop.frames.frame import Frame
+
+
+OF_STEP = 0.02
+"""An excess below this share of the step does not change the order of ranks and hosts."""
+
+CALM = 6
+"""The place of a rank that needs no attention."""
+
+_PLACES = {**dict.fromkeys(RED_STATES, 1), "unreachable": 2, "stale": 4}
+"""Places of the states that need attention."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +69,31 @@ class RenderContext:
         stall = self.frame.stall
         dead = (death.rank for death in self.frame.deaths[:1])
         return frozenset((*(stall.ranks if stall is not None else ()), *dead))
+
+    @cached_property
+    def attention(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(ranks,) how soon each rank needs attention, 0 first, and within a place its size, largest first.
+
+        0: a stall is due to it. 1: failed, lost or stalled. 2: unreachable. 3: a straggler. 4: stale. 5: its
+        excess is more than OF_STEP of the step. 6: none (CALM). The size is the excess in units of OF_STEP of
+        the step, so that ranks which differ by less keep their order.
+        """
+        frame = self.frame
+        states, total = frame.ranks.state, len(frame.ranks.state)
+        unit = OF_STEP * (frame.group.step_ms_p50 or 0.0)
+        size = np.zeros(total, np.int64)
+        if unit > 0:
+            excess = np.nan_to_num(np.asarray(frame.ranks.excess_ms, np.float64), nan=0.0)
+            size = np.floor(np.maximum(excess, 0.0) / unit).astype(np.int64)
+        place = np.where(size > 0, CALM - 1, CALM)
+        for rank, state in enumerate(states):
+            if state in _PLACES:
+                place[rank] = min(int(place[rank]), _PLACES[state])
+        for ranks, at in ((self.stragglers, 3), (self.responsible, 0)):
+            for rank in ranks:
+                if rank < total:
+                    place[rank] = min(int(place[rank]), at)
+        return place, size
 
     @cached_property
     def folder(self) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ddptop.frames.hosts import HostFigures
 from ddptop.protocol.vocabulary import ENDED
-from ddptop.render.line import RED_STATES
+from ddptop.render.context import CALM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,17 +30,11 @@ SHORT_ENOUGH = 12
 
 _SEPARATORS = re.compile(r"[-_.]")
 
-OF_STEP = 0.02
-"""An excess below this share of the step does not change the order of ranks and hosts."""
-
 SILENT_STATES = ("unreachable", "lost")
 """States of a host that say more than those of its ranks."""
 
 NOT_RUNNING = ("lost", "failed", "finished", "waiting")
 """States of a rank whose process does not run, or has not reported yet."""
-
-CALM = 6
-"""The place of a rank that needs no attention, in `attention`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +47,8 @@ class HostIndex:
     """(ranks,) place in `names`."""
     short: tuple[str, ...]
     """The names as they are shown in columns."""
+    rank_short: tuple[str, ...]
+    """(ranks,) the same of each rank's host."""
 
     def ranks(self, host: int) -> list[int]:
         """The ranks of a host, by its place in `names`."""
@@ -65,7 +61,8 @@ def host_index(hosts: tuple[str, ...]) -> HostIndex:
     places: dict[str, int] = {}
     of_rank = np.fromiter((places.setdefault(host, len(places)) for host in hosts), np.int64, len(hosts))
     names = tuple(places)
-    return HostIndex(names, of_rank, short_names(names))
+    short = short_names(names)
+    return HostIndex(names, of_rank, short, tuple(short[at] for at in of_rank.tolist()))
 
 
 @lru_cache(maxsize=4)
@@ -115,49 +112,44 @@ def rank_host(frame: Frame, rank: int) -> str:
     return index.short[int(index.of_rank[rank])]
 
 
-def attention(context: RenderContext) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(ranks,) how soon each rank needs attention, 0 first, and within one place by a size, largest first.
-
-    0: a stall is due to it. 1: failed, lost or stalled. 2: unreachable. 3: a straggler. 4: stale. 5: its
-    excess is more than OF_STEP of the step. The size is the excess in units of OF_STEP of the step, so that
-    ranks which differ by less keep their order.
-    """
-    frame = context.frame
-    total = len(frame.ranks.state)
-    excess = np.nan_to_num(np.asarray(frame.ranks.excess_ms, np.float64), nan=0.0)
-    unit = OF_STEP * (frame.group.step_ms_p50 or 0.0)
-    size = (
-        np.floor(np.maximum(excess, 0.0) / unit).astype(np.int64) if unit > 0 else np.zeros(total, np.int64)
-    )
-    place = np.where(size > 0, 5, CALM)
-    states = frame.ranks.state
-    worse = {**dict.fromkeys(RED_STATES, 1), "unreachable": 2, "stale": 4}
-    if set(states) & worse.keys():
-        of_state = np.fromiter((worse.get(state, CALM) for state in states), np.int64, total)
-        place = np.minimum(place, of_state)
-    for ranks, at in ((context.stragglers, 3), (context.responsible, 0)):
-        for rank in ranks:
-            if rank < total:
-                place[rank] = min(place[rank], at)
-    return place, size
-
-
-def worst_first(context: RenderContext, chosen: Sequence[int]) -> list[int]:
-    """The chosen ranks by `attention`; those that need none stay in their order."""
-    place, size = attention(context)
+def worst_first(context: RenderContext, chosen: Sequence[int]) -> NDArray[np.int64]:
+    """The chosen ranks by their attention; those that need none stay in their order."""
+    place, size = context.attention
     ranks = np.asarray(chosen, np.int64)
-    order = np.lexsort((-size[ranks], place[ranks]))
-    return [int(rank) for rank in ranks[order]]
+    return ranks[np.lexsort((-size[ranks], place[ranks]))]
 
 
-def by_host(frame: Frame, order: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """The ranks of `order` by host: (place of the host in the index, its ranks), both in that order."""
-    index = host_index(frame.ranks.host)
-    groups: dict[int, list[int]] = {}
-    hosts = index.of_rank[np.asarray(order, np.int64)].tolist() if order else []
-    for rank, host in zip(order, hosts, strict=True):
-        groups.setdefault(host, []).append(rank)
-    return list(groups.items())
+@dataclass(frozen=True, slots=True)
+class ByHost:
+    """Ranks in an order, those of a host together: hosts in the order of their first ranks."""
+
+    hosts: NDArray[np.int64]
+    """Places in the index of hosts."""
+    ranks: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    """(hosts + 1,) where the ranks of each host begin in `ranks`, and the end."""
+
+    def of(self, at: int) -> list[int]:
+        """The ranks of the host `hosts[at]`."""
+        found: list[int] = self.ranks[self.starts[at] : self.starts[at + 1]].tolist()
+        return found
+
+    def extremes(self, values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(hosts,) least and largest of a value per rank."""
+        column, starts = values[self.ranks], self.starts[:-1]
+        return np.minimum.reduceat(column, starts), np.maximum.reduceat(column, starts)
+
+
+def by_host(frame: Frame, order: Sequence[int] | NDArray[np.int64]) -> ByHost:
+    """The ranks of `order` by host."""
+    ranks = np.asarray(order, np.int64)
+    of_rank = host_index(frame.ranks.host).of_rank[ranks]
+    hosts, first, counts = np.unique(of_rank, return_index=True, return_counts=True)
+    turn = np.argsort(first)
+    position = np.zeros(int(hosts.max(initial=-1)) + 1, np.int64)
+    position[hosts[turn]] = np.arange(len(hosts))
+    starts = np.concatenate([[0], np.cumsum(counts[turn])])
+    return ByHost(hosts[turn], ranks[np.argsort(position[of_rank], kind="stable")], starts)
 
 
 def host_figures(context: RenderContext) -> tuple[HostFigures, ...]:
@@ -166,7 +158,7 @@ def host_figures(context: RenderContext) -> tuple[HostFigures, ...]:
     frame = context.frame
     hosts = frame.hosts or _of_ranks(context)
     index = host_index(frame.ranks.host)
-    place, size = attention(context)
+    place, size = context.attention
     worst: dict[str, tuple[int, int]] = {}
     order = np.lexsort((-size, place))
     for rank, host in zip(order.tolist(), index.of_rank[order].tolist(), strict=True):
@@ -205,8 +197,9 @@ def _of_ranks(context: RenderContext) -> tuple[HostFigures, ...]:
     clocks = {clock.host: clock for clock in frame.clocks}
     gpus = {gpu.rank: gpu for gpu in frame.gpus}
     found = []
+    groups = by_host(frame, range(len(ranks.state)))
     for host, name in enumerate(index.names):
-        own = index.ranks(host)
+        own = groups.of(host)
         states = {ranks.state[rank] for rank in own}
         clock = clocks.get(name)
         busy = [gpus[rank].util_pct for rank in own if rank in gpus]

@@ -67,7 +67,6 @@ def rank_columns(context: RenderContext) -> list[table.Column]:
     """The columns on the screen, in their order; the table drops those of the least weight until it fits."""
     ranks, figures = context.frame.ranks, rank_figures(context)
     index, by_steps = host_index(ranks.host), context.by_steps
-    hosts = tuple(index.short[host] for host in index.of_rank.tolist())
     last = max(0, len(ranks.state) - 1)
     width = state_width(context.frame)
 
@@ -76,7 +75,7 @@ def rank_columns(context: RenderContext) -> list[table.Column]:
 
     return [
         table.Column("rank", max(5, len(str(last))), lambda rank: (str(rank), _name_role(context, rank)), 99),
-        _text(context, "host", hosts, 5 if len(index.names) <= 1 else 75, 16),
+        _text(context, "host", index.rank_short, 5 if len(index.names) <= 1 else 75, 16),
         _text(context, "dev", ranks.device, 70, 8),
         table.Column("state", width, lambda rank: state_piece(context, rank, width), 98, right=False),
         number("step", 84, "dim"),
@@ -250,7 +249,7 @@ def _wait_or_transfer(context: RenderContext) -> Callable[[float | None], str]:
 
 
 def _text(context: RenderContext, title: str, texts: tuple[str, ...], keep: int, most: int) -> table.Column:
-    width = min(most, max(cells(title), _widest(texts, context.ascii_only)))
+    width = min(most, max(cells(title), widest(texts, context.ascii_only)))
     return table.Column(
         title,
         width,
@@ -262,7 +261,7 @@ def _text(context: RenderContext, title: str, texts: tuple[str, ...], keep: int,
 
 
 @lru_cache(maxsize=4)
-def _widest(texts: tuple[str, ...], ascii_only: bool) -> int:
+def widest(texts: tuple[str, ...], ascii_only: bool) -> int:
     """Hosts and devices of thousands of ranks do not change from picture to picture."""
     return max((cells(clean(text, ascii_only)) for text in set(texts)), default=0)
 

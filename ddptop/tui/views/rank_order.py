@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.render.hosts import CALM, attention, by_host, host_index, worst_first
+from ddptop.render.context import CALM
+from ddptop.render.hosts import ByHost, by_host, host_index, worst_first
 from ddptop.render.line import PROBLEM_STATES, RED_STATES
 from ddptop.render.phases import PARTS, SHORT
 from ddptop.tui import match
@@ -51,15 +52,15 @@ def table_rows(scene: Scene, room: int) -> TableRows:
         return TableRows(order, order)
     default = scene.place.sort == "rank" and not scene.place.inverted
     groups = by_host(scene.frame, worst_first(scene, chosen) if default else _sorted(scene, chosen))
-    names = host_index(scene.frame.ranks.host).names
-    leads = {host: ranks[0] for host, ranks in groups}
+    hosts, names = groups.hosts.tolist(), host_index(scene.frame.ranks.host).names
     folded = _folded(scene, groups, room)
     rows: list[int] = []
-    for host, ranks in groups:
+    for at, host in enumerate(hosts):
         rows.append(host_row(host))
-        rows += () if host in folded else ranks
-    order = tuple(rank for _, ranks in groups for rank in ranks)
-    return TableRows(tuple(rows), order, leads, {host: names[host] for host in leads}, folded)
+        rows += () if host in folded else groups.of(at)
+    leads = dict(zip(hosts, groups.ranks[groups.starts[:-1]].tolist(), strict=True))
+    called = {host: names[host] for host in hosts}
+    return TableRows(tuple(rows), tuple(groups.ranks.tolist()), leads, called, folded)
 
 
 def is_grouped(scene: Scene, chosen: list[int], room: int) -> bool:
@@ -71,20 +72,24 @@ def is_grouped(scene: Scene, chosen: list[int], room: int) -> bool:
     return len(index.names) > 1 and len(np.unique(index.of_rank[chosen])) > 1
 
 
-def _folded(scene: Scene, groups: list[tuple[int, list[int]]], room: int) -> frozenset[int]:
+def _folded(scene: Scene, groups: ByHost, room: int) -> frozenset[int]:
     """Hosts whose ranks are not shown."""
     folds, names = scene.place.folds, host_index(scene.frame.ranks.host).names
-    hosts = [host for host, _ in groups]
-    folded = {host for host in hosts if folds.changed.get(names[host], folds.all_folded is not False)}
+    hosts = groups.hosts.tolist()
+    folded = set(hosts) if folds.all_folded is not False else set()
+    if folds.changed:
+        folded = {host for host in hosts if folds.changed.get(names[host], host in folded)}
     if folds.all_folded is None:
-        place, _ = attention(scene)
-        left = room - len(groups) - sum(len(ranks) for host, ranks in groups if host not in folded)
-        for host, ranks in groups:
-            worst, best = int(place[ranks].min()), int(place[ranks].max())
-            tells = worst < best and worst < CALM  # of a lost host all ranks are alike
-            if host in folded and names[host] not in folds.changed and tells and len(ranks) <= left:
+        place, _ = scene.attention
+        least, largest = groups.extremes(place)
+        sizes = np.diff(groups.starts)
+        left = room - len(hosts) - sum(int(sizes[at]) for at, host in enumerate(hosts) if host not in folded)
+        # Of a lost host all ranks are alike: to unfold it shows nothing more.
+        for at in np.flatnonzero((least < CALM) & (least < largest) & (sizes <= left)).tolist():
+            host, size = hosts[at], int(sizes[at])
+            if host in folded and names[host] not in folds.changed and size <= left:
                 folded.remove(host)
-                left -= len(ranks)
+                left -= size
     return frozenset(folded)
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.render import table
+from ddptop.render.context import OF_STEP
 from ddptop.render.hosts import (
     NOT_RUNNING,
-    OF_STEP,
     SILENT_STATES,
     figures_by_name,
     host_index,
@@ -22,7 +22,7 @@ from ddptop.render.hosts import (
 )
 from ddptop.render.line import Line, Piece, marked
 from ddptop.render.numbers import counted, fixed, known
-from ddptop.render.rank_table import host_state_piece, mark, rank_columns
+from ddptop.render.rank_table import host_state_piece, mark, rank_columns, widest
 from ddptop.render.text import cells, fit
 from ddptop.tui import match
 from ddptop.tui.host_folds import TableRows, host_of, host_row
@@ -190,7 +190,7 @@ def grouped_columns(scene: Scene, rows: TableRows) -> list[table.Column]:
         value = None if found is None else found.clock_bound_ms
         return (f"±{fixed(value, 2)}" if known(value) else "–"), "warn" if _wide(scene, found) else "dim"
 
-    longest = max((cells(scene.clean(name)) for name in index.short), default=0)
+    longest = widest(index.short, scene.ascii_only)
     wide = any(_wide(scene, found) for found in figures.values())
     columns = [
         table.Column("host", max(5, min(longest + 2, LONGEST_HOST)), lambda row: of_host(row, name), 100,
@@ -227,10 +227,11 @@ def _of_worst(scene: Scene, rows: TableRows, column: table.Column) -> table.Colu
 def _running(scene: Scene) -> tuple[list[int], list[int]]:
     """By host: how many of its ranks run, and how many there are."""
     states, index = scene.frame.ranks.state, host_index(scene.frame.ranks.host)
-    runs = np.fromiter((state not in NOT_RUNNING for state in states), np.bool_, len(states))
     hosts = len(index.names)
-    running = np.bincount(index.of_rank[runs], minlength=hosts)
-    return running.tolist(), np.bincount(index.of_rank, minlength=hosts).tolist()
+    total = np.bincount(index.of_rank, minlength=hosts)
+    ended = [rank for rank, state in enumerate(states) if state in NOT_RUNNING]
+    gone = np.bincount(index.of_rank[ended], minlength=hosts) if ended else 0
+    return (total - gone).tolist(), total.tolist()
 
 
 def _wide(scene: Scene, host: HostFigures | None) -> bool:

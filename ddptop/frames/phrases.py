@@ -80,14 +80,15 @@ def cause_phrase(cause: str | None, place: OwnPlace | None, *, short: bool = Fal
     return (cause if short else CAUSES.get(cause, cause)) if cause else ""
 
 
-def straggler_phrase(s: Straggler) -> str:
+def straggler_phrase(s: Straggler, where: str = "") -> str:
     """`rank 1 takes 20.3 ±0.1 ms longer in 96% of steps · data loading · costs 43%`.
 
+    `where`: the host, ` on gpu-017`, of a run with several.
     Where only the arrivals of buckets are known, it `arrives 20.3 ±0.1 ms late`. Several ranks, an
     intermittent and a rotating straggler have sentences of their own.
     """
     many, by_steps = len(s.ranks) > 1, s.basis == "every_step"
-    who = f"ranks {first_ranks(s.ranks)}" if many else f"rank {s.rank}"
+    who = (f"ranks {first_ranks(s.ranks)}" if many else f"rank {s.rank}") + where
     size = f"{s.lateness_ms:,.1f} ±{s.bound_ms:.1f} ms {'longer' if by_steps else 'late'}"
     often = f"in {s.last_pct:.0f}% of steps"
     verb = ("take" if by_steps else "arrive") + ("" if many else "s")
@@ -98,7 +99,7 @@ def straggler_phrase(s: Straggler) -> str:
         sentence = f"{who} {'are' if many else 'is'} now and then {size}, {often}"
     elif s.pattern == "rotating":
         verb = "takes" if by_steps else "is"
-        sentence = f"one rank {verb} {size}, a different one over time, now rank {s.rank}"
+        sentence = f"one rank {verb} {size}, a different one over time, now rank {s.rank}{where}"
     cause = cause_phrase(s.cause, s.place)
     parts = [sentence, *([cause] if cause else [])]
     parts += [f"its GPU is throttled: {s.throttle}"] if s.throttle else []
@@ -107,12 +108,12 @@ def straggler_phrase(s: Straggler) -> str:
     return " · ".join(parts)
 
 
-def suspect_phrase(s: Suspect) -> str:
+def suspect_phrase(s: Suspect, where: str = "") -> str:
     """`rank 1 slowest in 12 of 12 steps, 20.3 ±0.1 ms longer`: in too few steps to flag it."""
     size = f"{s.lateness_ms:,.1f} ±{s.bound_ms:.1f} ms"
     if s.basis == "every_step":
-        return f"rank {s.rank} slowest in {s.last} of {s.steps} steps, {size} longer"
-    return f"rank {s.rank} last in {s.last} of {s.steps} measured steps, {size} late"
+        return f"rank {s.rank}{where} slowest in {s.last} of {s.steps} steps, {size} longer"
+    return f"rank {s.rank}{where} last in {s.last} of {s.steps} measured steps, {size} late"
 
 
 def skew_phrase(pct: float, error_pct: float | None) -> str:

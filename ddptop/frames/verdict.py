@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ddptop.frames.host_names import on_hosts
 from ddptop.frames.phrases import (
     UNEVEN_PCT,
     cause_phrase,
@@ -21,7 +22,7 @@ from ddptop.frames.phrases import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ddptop.frames.frame import Alert, Frame, LoggedEvent
+    from ddptop.frames.frame import Alert, Frame, LoggedEvent, Straggler
     from ddptop.protocol.vocabulary import Sign, VerdictKind
 
 SIGNS: Mapping[Sign, str] = {"good": "●", "busy": "○", "doubt": "◌", "warning": "▲", "critical": "■"}
@@ -85,10 +86,14 @@ def verdict(frame: Frame) -> Verdict:
         if kind in alerts:
             return _unhealthy(frame, kind, alerts[kind])
     if frame.straggler is not None:
-        return Verdict("straggler", "warning", straggler_phrase(frame.straggler), step_line(frame))
+        return Verdict("straggler", "warning", _straggler(frame, frame.straggler), step_line(frame))
     if "loss_spread" in alerts:
         return Verdict("loss_spread", "warning", alerts["loss_spread"].message, step_line(frame))
     return _no_straggler(frame)
+
+
+def _straggler(frame: Frame, late: Straggler) -> str:
+    return straggler_phrase(late, on_hosts(frame, late.ranks or (late.rank,)))
 
 
 def _unhealthy(frame: Frame, kind: Literal["nan", "replica_drift"], alert: Alert) -> Verdict:
@@ -190,8 +195,9 @@ def _skewed(frame: Frame) -> Verdict:
     lost, detail = skew_phrase(cost, _skew_error_pct(frame)), step_line(frame)
     late = frame.suspect
     if late is not None:
+        where = on_hosts(frame, (late.rank,))
         short = skew_phrase(cost, None).replace("of step time lost", "lost")  # in 80 columns
-        return Verdict("suspect", "busy", f"{suspect_phrase(late)} · {short}", detail)
+        return Verdict("suspect", "busy", f"{suspect_phrase(late, where)} · {short}", detail)
     recovered = _recovered(frame)
     if recovered is not None:
         return Verdict("recovered", "good", f"straggler recovered: rank {recovered.rank} · {lost}", detail)
@@ -231,9 +237,11 @@ def slowest(frame: Frame) -> str | None:
     late, kind = frame.straggler, verdict(frame).kind
     if late is not None:
         cause = cause_phrase(late.cause, late.place, short=True)
-        return f"rank {late.rank} {late.lateness_ms:+,.1f} ms{f' {cause}' if cause else ''}"
+        where = on_hosts(frame, (late.rank,))
+        return f"rank {late.rank}{where} {late.lateness_ms:+,.1f} ms{f' {cause}' if cause else ''}"
     if frame.suspect is not None:
-        return f"rank {frame.suspect.rank} {frame.suspect.lateness_ms:+,.1f} ms"
+        where = on_hosts(frame, (frame.suspect.rank,))
+        return f"rank {frame.suspect.rank}{where} {frame.suspect.lateness_ms:+,.1f} ms"
     unknown = frame.run.world_size < 2 or skew_pct(frame) is None or kind in ("clocks", "little_detail")
     return None if unknown else "none"
 
@@ -315,7 +323,7 @@ def _finished(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     if wrong is not None:
         detail = wrong.message
     elif frame.straggler is not None:
-        detail = f"at the end {straggler_phrase(frame.straggler)}"
+        detail = f"at the end {_straggler(frame, frame.straggler)}"
     steps += restart_phrase(frame.group.incarnation)
     return Verdict("finished", "good", f"finished: {steps} · {duration(frame.run.elapsed_s)}", detail)
 

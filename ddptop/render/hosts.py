@@ -1,17 +1,16 @@
-"""Ranks by host: names of hosts that fit a column, figures of hosts, and who needs attention first.
+"""Ranks by host: who needs attention first, and the figures of hosts.
 
 A host without figures of its agent (`Frame.hosts`) has those that its ranks report.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.host_names import host_index
 from ddptop.frames.hosts import HostFigures
 from ddptop.protocol.vocabulary import ENDED
 from ddptop.render.context import CALM
@@ -25,91 +24,11 @@ if TYPE_CHECKING:
     from ddptop.protocol.vocabulary import HostState, RankStatus
     from ddptop.render.context import RenderContext
 
-SHORT_ENOUGH = 12
-"""Cells up to which names of hosts are not shortened further than by their domain."""
-
-_SEPARATORS = re.compile(r"[-_.]")
-
 SILENT_STATES = ("unreachable", "lost")
 """States of a host that say more than those of its ranks."""
 
 NOT_RUNNING = ("lost", "failed", "finished", "waiting")
 """States of a rank whose process does not run, or has not reported yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostIndex:
-    """Which rank is on which host."""
-
-    names: tuple[str, ...]
-    """In order of their lowest rank."""
-    of_rank: NDArray[np.int64]
-    """(ranks,) place in `names`."""
-    short: tuple[str, ...]
-    """The names as they are shown in columns."""
-    rank_short: tuple[str, ...]
-    """(ranks,) the same of each rank's host."""
-
-    def ranks(self, host: int) -> list[int]:
-        """The ranks of a host, by its place in `names`."""
-        return [int(rank) for rank in np.flatnonzero(self.of_rank == host)]
-
-
-@lru_cache(maxsize=4)
-def host_index(hosts: tuple[str, ...]) -> HostIndex:
-    """The index of `Ranks.host`, which does not change from frame to frame."""
-    places: dict[str, int] = {}
-    of_rank = np.fromiter((places.setdefault(host, len(places)) for host in hosts), np.int64, len(hosts))
-    names = tuple(places)
-    short = short_names(names)
-    return HostIndex(names, of_rank, short, tuple(short[at] for at in of_rank.tolist()))
-
-
-@lru_cache(maxsize=4)
-def short_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names without domain and, where they are long, without the beginning that all of them share.
-
-    `train-llama-worker-7.jobs.svc` as `worker-7`. What is left begins with a letter, differs from host to
-    host, and is cut at a separator only: `ip-10-0-3-17` stays as it is.
-    """
-    plain = without_domain(names)
-    known = [name for name in plain if name]
-    if len(set(known)) < 2 or max(map(len, known)) <= SHORT_ENOUGH:
-        return plain
-    shared = _shared_beginning(known)
-    cuts = [found.end() for found in _SEPARATORS.finditer(shared)]
-    for cut in reversed(cuts):
-        if all(name[cut : cut + 1].isalpha() for name in known):
-            return tuple(name[cut:] for name in plain)
-    return plain
-
-
-def _shared_beginning(names: Sequence[str]) -> str:
-    first, last = min(names), max(names)
-    length = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), None)
-    return first if length is None else first[:length]
-
-
-@lru_cache(maxsize=4)
-def without_domain(hosts: tuple[str, ...]) -> tuple[str, ...]:
-    """`gpu017.cluster.local` as `gpu017`, where the hosts still differ."""
-    short = {host: host.partition(".")[0] for host in set(hosts)}
-    if len(set(short.values())) < len(short) or any(name.isdecimal() for name in short.values()):
-        return hosts  # several of one name, or addresses
-    return tuple(short[host] for host in hosts)
-
-
-def several_hosts(frame: Frame) -> bool:
-    """Whether the run has more than one host, as far as it is known."""
-    return frame.run.nodes > 1 or len(frame.hosts) > 1
-
-
-def rank_host(frame: Frame, rank: int) -> str:
-    """The short name of a rank's host; empty where all ranks are on one host, and where it is not known."""
-    index = host_index(frame.ranks.host)
-    if not several_hosts(frame) or not 0 <= rank < len(index.of_rank):
-        return ""
-    return index.short[int(index.of_rank[rank])]
 
 
 def worst_first(context: RenderContext, chosen: Sequence[int]) -> NDArray[np.int64]:
@@ -170,6 +89,23 @@ def host_figures(context: RenderContext) -> tuple[HostFigures, ...]:
         return place, size, host.local_recording is None
 
     return tuple(sorted(hosts, key=trouble))
+
+
+def inexact_clock(frame: Frame) -> str:
+    """` (gpu-006: ±6.20 ms)`: the host whose clock is known worst; empty where no bound is known."""
+    unknown = [clock.host for clock in frame.clocks if clock.offset_ms is None]
+    if unknown:
+        more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
+        return f" ({unknown[0]}{more}: not compared yet)"
+    known = [(clock.bound_ms, clock.host) for clock in frame.clocks if clock.bound_ms]
+    return f" ({max(known)[1]}: ±{max(known)[0]:,.2f} ms)" if known else ""
+
+
+def rank_spans(ranks: list[int]) -> str:
+    """`0-7`, `0 2 5`."""
+    if len(ranks) > 1 and ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return " ".join(map(str, ranks))
 
 
 def figures_by_name(frame: Frame) -> dict[str, HostFigures]:

@@ -229,7 +229,9 @@ RED_STATES = ("failed", "lost", "stalled")
 PROBLEM_STATES = (*RED_STATES, "unreachable", "stale")
 """States that need attention, the worst first."""
 
-_RED_KINDS = frozenset({"stall", "stalled", "mismatch", "lost_rank", "failed_rank", "exit", "lost", "failed"})
+_RED_KINDS = frozenset(
+    {"stall", "stalled", "mismatch", "lost_rank", "failed_rank", "exit", "lost", "failed"} | {"host_lost"}
+)
 """Kinds that are red: something stalled, was lost or failed."""
 
 

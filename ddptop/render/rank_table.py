@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.host_names import host_index
 from ddptop.render import table
 from ddptop.render.context import RenderContext
-from ddptop.render.hosts import host_index
 from ddptop.render.line import Piece, Role, of_state
 from ddptop.render.numbers import UNKNOWN, count, duration, fixed, known, loss, size
 from ddptop.render.text import cells, clean

@@ -24,6 +24,9 @@ _KINDS = {
     "lost_records": "records lost",
     "recording": "recording incomplete",
     "refused_messages": "messages refused",
+    "unreachable_host": "host unreachable",
+    "host_back": "host reports again",
+    "host_thinned": "host leaves out bucket detail",
 }
 """Kinds of alerts and logged events in words."""
 

@@ -290,4 +290,5 @@ def aged(frame: Frame, silent_s: float, state: RankStatus) -> Frame:
         state=tuple(state if was in ("live", "stalled", "stale") else was for was in frame.ranks.state),
         age_ms=frame.ranks.age_ms + silent_s * 1000,
     )
-    return replace(frame, run=run, ranks=ranks, unix_s=frame.unix_s + silent_s)
+    hosts = tuple(replace(host, age_ms=host.age_ms + silent_s * 1000) for host in frame.hosts)
+    return replace(frame, run=run, ranks=ranks, hosts=hosts, unix_s=frame.unix_s + silent_s)

@@ -37,7 +37,16 @@ def spread(frame: Frame, hosts: int, **changes: Any) -> Frame:
     )
     frame = replace(frame, ranks=ranks, run=replace(frame.run, nodes=hosts, world_size=world), **changes)
     figures = tuple(figures_of(frame, names, host, each) for host in range(hosts))
-    clocks = tuple(Clocks(one.name, one.clock_offset_ms or 0.0, one.clock_bound_ms or 0.0) for one in figures)
+    clocks = tuple(
+        Clocks(
+            one.name,
+            one.clock_offset_ms or 0.0,
+            one.clock_bound_ms or 0.0,
+            one.clock_drift_ppm,
+            one.clock_age_s,
+        )
+        for one in figures
+    )
     return replace(frame, hosts=figures, clocks=clocks)
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ddptop.frames.codec import decode_frame, encode_frame
-from ddptop.render.hosts import host_figures, short_names
+from ddptop.frames.host_names import short_names
+from ddptop.render.hosts import host_figures
 from ddptop.render.text import cells
 from ddptop.tui.host_folds import host_of
 from ddptop.tui.scene import Place, Scene

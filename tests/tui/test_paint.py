@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddptop.frames.host_names import without_domain
 from ddptop.frames.verdict import verdict
 from ddptop.render import numbers
 from ddptop.render.chart import Axis, Scale, binned, joined, ladder
-from ddptop.render.hosts import without_domain
 from ddptop.render.line import Line, gather, highlight, rule
 from ddptop.render.phases import PARTS, PHASES, Breakdown, own_parts, rank_parts, step_parts
 from ddptop.render.text import ASCII, cells, clean, fit, fit_tail, to_ascii, wrap

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddptop.frames.frame import Playback
-from ddptop.render.hosts import several_hosts
+from ddptop.frames.host_names import several_hosts
 from ddptop.render.line import Line, Role, gather, of_state
 from ddptop.render.numbers import clock, count, duration
 from ddptop.render.text import cells, fit, wrap
@@ -120,6 +120,9 @@ _MARKS: dict[str, tuple[str, Role]] = {
     "replica_drift": ("▲", "warn"),
     "loss_spread": ("▲", "warn"),
     "process": ("◌", "warn"),
+    "host_lost": ("✖", "bad"),
+    "host_unreachable": ("◇", "warn"),
+    "unreachable_host": ("◇", "warn"),
     "lost_records": ("✗", "warn"),
 }
 

@@ -83,10 +83,10 @@ def _condition(frame: Frame) -> Line:
 
 
 def _lasts(frame: Frame) -> str | None:
-    """Time since the last update, or without progress."""
+    """Time since the last update of the rank that is silent longest, or without progress."""
     if frame.run.state == "stalled" and frame.stall is not None:
         return age(frame.unix_s - frame.stall.since_s)
-    if frame.run.state in ("stale", "lost"):
+    if frame.run.state in ("stale", "unreachable", "lost"):
         ages = frame.ranks.age_ms[np.isfinite(frame.ranks.age_ms)]
         if len(ages):
             return duration(float(ages.max()) / 1e3)

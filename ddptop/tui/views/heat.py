@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.columns import fold, folds
-from ddptop.render.line import Line, gather, worst_sign
+from ddptop.frames.host_names import host_index
+from ddptop.render.hosts import SILENT_STATES, figures_by_name
+from ddptop.render.line import PROBLEM_STATES, Line, gather, worst_sign
 from ddptop.render.numbers import UNKNOWN, counted, fixed
 from ddptop.render.text import cells, fit, fit_tail, wrap
 from ddptop.tui.scene import Layout, Page
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from ddptop.frames.columns import Column
     from ddptop.frames.detail import Heat
+    from ddptop.render.line import Role
     from ddptop.tui.scene import Scene
     from ddptop.tui.views.heat_state import HeatState
 
@@ -83,7 +86,8 @@ def _table(scene: Scene) -> tuple[list[str], NDArray[np.int64]]:
     for row, theirs in enumerate(hosts.values()):
         for at, rank in enumerate(theirs):
             table[row, places[rank] if places[rank] >= 0 else at] = rank
-    return [scene.clean(name) or "?" for name in hosts], table
+    short = host_index(ranks.host).short
+    return [scene.clean(name) or "?" for name in short], table
 
 
 def _folded(
@@ -110,6 +114,7 @@ def _host_lines(
     room: int,
 ) -> list[Line]:
     levels = shades.levels(value)
+    signs = _signs(scene, state.first if state.count else 0, edges)
     lines = [Line() for _ in range(min(room, len(value)))]
     for row in range(len(value)):
         line, here = lines[row % room], row == state.row
@@ -117,7 +122,9 @@ def _host_lines(
         first, stop = int(edges[row]), int(edges[row + 1])
         more = f"+{stop - first - 1}" if stop - first > 1 else ""
         name = fit_tail(names[first], label - 1 - len(more)) + more
-        line.add("▸" if here else " ", "accent").add(name, "strong" if here else "dim").add("│", "rule")
+        line.add(*(("▸", "accent") if here else signs[row])).add(name, "strong" if here else "dim").add(
+            "│", "rule"
+        )
         for column, level in enumerate(levels[row].tolist()):
             glyph, role = shades.sign(level, scene.ascii_only)
             if rank[row, column] < 0:
@@ -127,6 +134,21 @@ def _host_lines(
             line.add(glyph * CELL, role)
         line.add("│", "rule")
     return lines
+
+
+def _signs(scene: Scene, first: int, edges: NDArray[np.int64]) -> list[tuple[str, Role]]:
+    """Of every row the sign of the worst state of its hosts and their ranks; blank while all are well."""
+    index, states = host_index(scene.frame.ranks.host), scene.frame.ranks.state
+    figures = figures_by_name(scene.frame)
+    unwell: dict[int, list[str]] = {}
+    for rank, state in enumerate(states):
+        if state in PROBLEM_STATES:
+            unwell.setdefault(int(index.of_rank[rank]), []).append(state)
+    for host, name in enumerate(index.names):
+        if name in figures and figures[name].state in SILENT_STATES:
+            unwell.setdefault(host, []).append(figures[name].state)
+    hosts = [range(first + int(edges[row]), first + int(edges[row + 1])) for row in range(len(edges) - 1)]
+    return [worst_sign([state for host in row for state in unwell.get(host, ())]) for row in hosts]
 
 
 def _under_of_hosts(
@@ -323,7 +345,7 @@ def _worst(scene: Scene, values: Column, ranks: Column, shades: Shades, width: i
     rank = int(ranks[at])
     value = float(values[at])
     text = f" {fixed(value, 0 if abs(value) >= 1_000 else max(1, digits(shades))):>6} r{rank}"
-    hosts = scene.frame.ranks.host
+    hosts = host_index(scene.frame.ranks.host).rank_short
     if width < WORST_AND_HOST or rank >= len(hosts):
         return text
     return fit(f"{text} {scene.clean(hosts[rank])}", width)

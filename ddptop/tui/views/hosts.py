@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from ddptop.frames.host_names import host_index, short_names
 from ddptop.render import table
-from ddptop.render.hosts import SILENT_STATES, host_figures, host_index, host_troubles, short_names
+from ddptop.render.hosts import SILENT_STATES, host_figures, host_troubles, rank_spans
 from ddptop.render.line import Line, Piece, Role, gather, highlight, rule
 from ddptop.render.numbers import UNKNOWN, count, counted, duration, fixed, known, signed, size
 from ddptop.render.rank_table import host_state_piece, state_width
@@ -258,13 +259,6 @@ def _agent(host: HostFigures) -> list[str]:
         words.append(clock)
         words += [f"compared {duration(host.clock_age_s)} ago"] if host.clock_age_s is not None else []
     return [*words, f"round trip {fixed(host.round_trip_ms, 3)} ms"] if known(host.round_trip_ms) else words
-
-
-def rank_spans(ranks: list[int]) -> str:
-    """`0-7`, `0 2 5`."""
-    if len(ranks) > 1 and ranks == list(range(ranks[0], ranks[-1] + 1)):
-        return f"{ranks[0]}-{ranks[-1]}"
-    return " ".join(map(str, ranks))
 
 
 def _tally(scene: Scene, found: list[HostFigures]) -> str:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.host_names import host_index
 from ddptop.render.context import CALM
-from ddptop.render.hosts import ByHost, by_host, host_index, worst_first
+from ddptop.render.hosts import ByHost, by_host, worst_first
 from ddptop.render.line import PROBLEM_STATES, RED_STATES
 from ddptop.render.phases import PARTS, SHORT
 from ddptop.tui import match

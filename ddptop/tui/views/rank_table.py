@@ -11,15 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.host_names import host_index
 from ddptop.render import table
 from ddptop.render.context import OF_STEP
-from ddptop.render.hosts import (
-    NOT_RUNNING,
-    SILENT_STATES,
-    figures_by_name,
-    host_index,
-    host_troubles,
-)
+from ddptop.render.hosts import NOT_RUNNING, SILENT_STATES, figures_by_name, host_troubles
 from ddptop.render.line import Line, Piece, marked
 from ddptop.render.numbers import counted, fixed, known
 from ddptop.render.rank_table import host_state_piece, mark, rank_columns, widest

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.render import table
+from ddptop.render.hosts import figures_by_name, inexact_clock, rank_spans
 from ddptop.render.line import Line, rule
 from ddptop.render.numbers import UNKNOWN, clock, count, counted, duration, fixed, known, signed, size
 from ddptop.render.text import cells, fit, wrap
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ddptop.frames.columns import Column
-    from ddptop.frames.frame import BucketFigures
+    from ddptop.frames.frame import BucketFigures, Clocks
     from ddptop.protocol.messages import Scalar
     from ddptop.render.line import Role
 
@@ -229,7 +230,7 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
     of: dict[str, list[int]] = {}
     for rank, host in enumerate(ranks.host):
         of.setdefault(host, []).append(rank)
-    clocks = {one.host: one for one in scene.frame.clocks}
+    clocks, figures = {one.host: one for one in scene.frame.clocks}, figures_by_name(scene.frame)
     bounds = [one.bound_ms for one in scene.frame.clocks if one.bound_ms is not None]
     worst = max(bounds, default=0.0)
     lost = np.nan_to_num(ranks.lost_records).tolist()
@@ -254,18 +255,40 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
             return "not compared"
         if len(of) == 1:
             return "one clock"
+        if host in figures and figures[host].collector:
+            return "collector's"
         return f"{signed(found.offset_ms, 3)} ±{fixed(found.bound_ms, 3)}"
+
+    def drift_of(found: Clocks | None) -> str:
+        return UNKNOWN if found is None or found.drift_ppm is None else signed(found.drift_ppm)
+
+    def age_of(found: Clocks | None) -> str:
+        return UNKNOWN if found is None or found.age_s is None else f"{duration(found.age_s)} ago"
+
+    def round_trip_of(host: str) -> str:
+        found = figures.get(host)
+        ms = None if found is None else found.round_trip_ms
+        return fixed(ms, 3, " ms") if known(ms) else UNKNOWN
 
     columns = table.fitting(
         [
             table.measured(
                 "host", texts(lambda h: scene.clean(h) or UNKNOWN), 99, right=False, most=30, tail=True
             ),
-            table.measured("ranks", texts(lambda h: _ranks(of[h])), 90, right=False, most=24),
+            table.measured("ranks", texts(lambda h: rank_spans(of[h])), 90, right=False, most=24),
             table.measured(
                 "device", texts(lambda h: scene.clean(ranks.device[of[h][0]])), 30, right=False, most=12
             ),
             table.measured("clock ms", texts(clock_of), 80),
+            *(
+                [
+                    table.measured("ppm", texts(lambda h: drift_of(clocks.get(h))), 44),
+                    table.measured("compared", texts(lambda h: age_of(clocks.get(h))), 46, right=False),
+                    table.measured("round trip", texts(round_trip_of), 48),
+                ]
+                if any(one.drift_ppm for one in scene.frame.clocks)
+                else []
+            ),
             table.measured("records", texts(lambda h: count(_sum(ranks.records, of[h]))), 60),
             table.measured("lost", texts(lambda h: count(_sum(ranks.lost_records, of[h]))), 70),
             table.measured("updated", texts(lambda h: _ago(ranks.age_ms, of[h])), 50),
@@ -275,16 +298,15 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
     )
     lines = [Line(" ").extend(table.head(columns, 2))]
     lines += [Line(" ").extend(table.body(columns, at, 2)) for at in range(len(names))]
+    if scene.frame.group.clock_free and len(of) > 1:
+        text = (
+            f"clocks too inexact for arrivals{inexact_clock(scene.frame)}: these are not drawn, and wait and "
+        )
+        text += "transfer of buckets are the clock-free fallback (~)"
+        lines = [*(Line(" ").add(row, "warn") for row in wrap(text, width - 1)), *lines]
     if len(of) > len(names):
         lines.append(Line(f" and {counted(len(of) - len(names), 'host')} more", "faint"))
     return lines
-
-
-def _ranks(ranks: list[int]) -> str:
-    """`0-7`, `0 2 5`."""
-    if len(ranks) > 1 and ranks == list(range(ranks[0], ranks[-1] + 1)):
-        return f"{ranks[0]}-{ranks[-1]}"
-    return " ".join(map(str, ranks))
 
 
 def _sum(column: Column, ranks: list[int]) -> float | None:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.host_names import on_hosts
 from ddptop.frames.verdict import restart_phrase
+from ddptop.render.hosts import inexact_clock
 from ddptop.render.line import Line, gather, rule, worst_sign
 from ddptop.render.numbers import age, count, counted, fixed, known
 from ddptop.render.phases import PARTS, legend
@@ -131,6 +133,9 @@ def timeline_page(scene: Scene, width: int, height: int) -> Page:
         sign, role, text = _words(scene, shown, state)
         rows = wrap(scene.clean(text), width - 2)[: 1 if height < 14 else 3]
         lines += [Line(f"{sign} " if i == 0 else "  ", role).add(row) for i, row in enumerate(rows)]
+        where = _host(scene, shown, state)
+        if rows and lines[1].width + where.width + 2 <= width:
+            lines[1].pad(width - where.width).extend(where)
     plan = Plan.of(shown, state, width)
     if height >= MIN_FOR_AXIS:
         lines.append(plan.head())
@@ -163,6 +168,16 @@ def _head(scene: Scene, shown: Timeline, state: TimelineState, width: int) -> Li
     )
 
 
+def _host(scene: Scene, shown: Timeline, state: TimelineState) -> Line:
+    """`rank 137 on gpu-017`: the lane under the cursor, of a run with several hosts."""
+    ranks = [lane.rank for lane in shown.lanes]
+    if not ranks:
+        return Line()
+    nearest = min(ranks, key=lambda rank: abs(rank - state.rank))
+    where = on_hosts(scene.frame, (nearest,))
+    return Line(f"rank {nearest}{scene.clean(where)}", "accent") if where else Line()
+
+
 def _words(scene: Scene, shown: Timeline, state: TimelineState) -> tuple[str, Role, str]:
     """Sign, role and notes on this step; limits of its figures come first."""
     notes = []
@@ -179,13 +194,16 @@ def _words(scene: Scene, shown: Timeline, state: TimelineState) -> tuple[str, Ro
         )
     if shown.clock_free:
         sign, role = ("~", "warn")
-        notes.append("clocks too inexact to say which rank came last: every lane begins at its own zero")
+        which = inexact_clock(scene.frame)
+        notes.append(f"clocks too inexact to say which rank came last{which}")
+        notes[-1] += ": every lane begins at its own zero"
         notes.append("what the shortest collective leaves is called wait")
     elif shown.last is not None and known(shown.skew_ms):
         digits = 1 if shown.skew_ms >= 10 else 2  # type: ignore[operator]  # known() has looked
         bound = f" ±{fixed(shown.bound_ms, digits)}" if known(shown.bound_ms) else ""
         clear = not known(shown.bound_ms) or shown.skew_ms > shown.bound_ms  # type: ignore[operator]  # known() has looked
-        late = f"rank {shown.last} came last, {fixed(shown.skew_ms, digits)}{bound} ms after the first"
+        who = f"rank {shown.last}{on_hosts(scene.frame, (shown.last,))}"
+        late = f"{who} came last, {fixed(shown.skew_ms, digits)}{bound} ms after the first"
         even = f"no rank stands out: all arrive within {fixed(shown.skew_ms, digits)}{bound} ms"
         sign, role = ("▸", "warn") if clear else ("●", "good")
         notes.append(late if clear else even)

@@ -14,8 +14,8 @@ from ddptop.analysis.hosts import unwrap
 from ddptop.analysis.ranks import ABSENT, PassedLoss
 from ddptop.analysis.stall.current import StallLog, stalled_since
 from ddptop.analysis.state import RunState
+from ddptop.analysis.steps.complete_steps import Batch
 from ddptop.analysis.steps.evaluate import StepEvaluation
-from ddptop.analysis.steps.pairing import Batch
 from ddptop.analysis.to_frame.frame import build, with_requested
 from ddptop.frames.calls import compiling
 from ddptop.frames.history import KEPT_POINTS
@@ -40,9 +40,11 @@ from ddptop.protocol.messages import (
     Run,
     Steps,
 )
+from ddptop.protocol.step_columns import StepRows
 
 if TYPE_CHECKING:
     from ddptop.analysis.ranks import RankState, Session
+    from ddptop.analysis.steps.complete_steps import CompleteStep
     from ddptop.frames.frame import Frame
     from ddptop.protocol.messages import Message, Received
     from ddptop.protocol.vocabulary import FrameSource, Severity
@@ -223,26 +225,50 @@ class Reducer:
         if rank_state.bye is not None:  # it had left its group, and trains in another now
             rank_state.bye = rank_state.ended_ns = None
             state.presence_changed()
-        last = steps.rows[-1]
-        ended_ns = steps.base_ns + 1000 * (last.begin_us + last.wall_us)
+        rows = steps.rows
+        if isinstance(rows, StepRows):
+            at, columns = rows.first, rows.columns
+            ends, flags, micro = columns.ends
+            end_us, last_flags, micro_steps = (
+                ends[at + count - 1],
+                flags[at + count - 1],
+                micro[at + count - 1],
+            )
+        else:
+            last = rows[-1]
+            end_us, last_flags, micro_steps = last.begin_us + last.wall_us, last.flags, last.micro_steps
+        ended_ns = steps.base_ns + 1000 * end_us
         rank_state.read_clock(ended_ns, t_ns, state.interruptions)
         rank_state.moved_to(first + count, ended_ns)
-        joined = bool(last.flags & _JOINED)
+        joined = bool(last_flags & _JOINED)
         if joined != rank_state.joined:
             rank_state.joined = joined
             state.presence_changed()
-        rank_state.micro_steps = rank_state.micro_steps if joined else last.micro_steps
-        batch = Batch(steps.base_ns, session.layouts.get(steps.generation, -1))
-        add, rank = state.pairing.add, session.rank
-        for step, row in enumerate(steps.rows[known:] if known else steps.rows, first + known):
+        rank_state.micro_steps = rank_state.micro_steps if joined else micro_steps
+        batch, rank = Batch(steps.base_ns, session.layouts.get(steps.generation, -1)), session.rank
+        if isinstance(rows, StepRows):
+            add_from = state.pairing.add_from
+            losses = columns.has_bad_loss or rank_state.bad_loss_step is not None
+            for i in range(known, count):
+                done = add_from(columns, at + i, rank, first + i, batch)
+                if done is not None:
+                    self._on_complete(done, t_ns)
+                if losses and columns.is_known_at(at + i):
+                    self._check_loss(float(columns.loss[at + i]), rank, rank_state, first + i, t_ns)
+            return
+        add = state.pairing.add
+        for step, row in enumerate(rows[known:] if known else rows, first + known):
             done = add(rank, step, row, batch)
             if done is not None:
-                state.complete_step = step
-                self._evaluation.take(done)
-                state.loss_spread.take(done, state.unix_s(t_ns))
+                self._on_complete(done, t_ns)
             loss = row.loss
             if loss is not None and (not isfinite(loss) or rank_state.bad_loss_step is not None):
                 self._check_loss(loss, rank, rank_state, step, t_ns)
+
+    def _on_complete(self, done: CompleteStep, t_ns: int) -> None:
+        self.state.complete_step = done.step
+        self._evaluation.take(done)
+        self.state.loss_spread.take(done, self.state.unix_s(t_ns))
 
     def _check_loss(self, loss: float, rank: int, rank_state: RankState, step: int, t_ns: int) -> None:
         """Note the begin or the end of steps with losses that are no finite numbers."""

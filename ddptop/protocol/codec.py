@@ -133,7 +133,9 @@ def decode_steps(bodies: Sequence[bytes]) -> list[Steps]:
 
     Raises ProtocolError where not all of them are right; `decode` shows which one is wrong.
     """
-    return _all_steps(_unpack_all(bodies, _ROW_HEAD + limits.MAX_CELLS))
+    from ddptop.protocol.step_columns import steps_of  # numpy: a rank and a host's agent need none
+
+    return steps_of(_unpack_all(bodies, _ROW_HEAD + limits.MAX_CELLS))
 
 
 def decode_progress(bodies: Sequence[bytes]) -> list[Progress]:
@@ -192,24 +194,13 @@ def _unpack_all(bodies: Sequence[bytes], most: int) -> list[Any]:
 
 
 def _steps(fields: tuple[Any, ...]) -> Steps:
-    (steps,) = _all_steps([fields])
-    return steps
-
-
-def _all_steps(messages: Sequence[tuple[Any, ...]]) -> list[Steps]:
-    """STEPS messages as unpacked, their rows checked together."""
-    heads = [_steps_fields(fields) for fields in messages]
-    rows = [*chain.from_iterable(rows for *_, rows, _ in heads)]
-    own = [*chain.from_iterable(own for *_, own in heads)]
+    generation, first, base, rows, own = _steps_fields(fields)
     _check_rows(rows)
     new = tuple.__new__
-    made = iter(
-        [new(StepRow, (*row[:_ROW_HEAD], row[_ROW_HEAD:], time)) for row, time in zip(rows, own, strict=True)]
-    )
-    return [
-        Steps(generation, first, base, tuple(islice(made, len(rows))))
-        for generation, first, base, rows, _ in heads
+    made = [
+        new(StepRow, (*row[:_ROW_HEAD], row[_ROW_HEAD:], time)) for row, time in zip(rows, own, strict=True)
     ]
+    return Steps(generation, first, base, tuple(made))
 
 
 def _steps_fields(fields: Any) -> tuple[int, int, int, tuple[Any, ...], Iterable[OwnTime | None]]:

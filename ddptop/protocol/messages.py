@@ -15,6 +15,8 @@ from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ddptop.protocol.vocabulary import RunOutcome
 
 Scalar: TypeAlias = "int | float | str | bool | None"
@@ -192,7 +194,8 @@ class Steps:
     generation: int
     first_step: int
     base_ns: int
-    rows: tuple[StepRow, ...]
+    rows: Sequence[StepRow]
+    """A tuple, or part of the columns in which many messages were decoded together."""
 
 
 @dataclass(frozen=True, slots=True)

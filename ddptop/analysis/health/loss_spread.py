@@ -99,10 +99,10 @@ class LossSpread:
 
     def take(self, step: CompleteStep, unix_s: float) -> None:
         """Add the next complete step; `unix_s`: when it became complete."""
-        losses = [row.loss for row in step.rows]
+        losses = step.losses()
         if not len(self._losses):
             self._losses = np.full((STEPS, len(losses)), np.nan)
-        self._losses[self._count % STEPS] = np.array(losses, np.float64)
+        self._losses[self._count % STEPS] = losses
         self._count += 1
         if self._count % EVERY == 0:
             self._evaluate(step.step, unix_s)

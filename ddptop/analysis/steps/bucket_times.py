@@ -9,6 +9,7 @@ import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.protocol.messages import Flag
+from ddptop.protocol.step_columns import BEGIN, CELL, FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.analysis.steps.clocks import Comparison
-    from ddptop.analysis.steps.pairing import CompleteStep
+    from ddptop.analysis.steps.complete_steps import CompleteStep
     from ddptop.frames.columns import Column, Mask
 
 US_PER_MS = 1000.0
@@ -104,18 +105,22 @@ def launched(step: CompleteStep) -> tuple[int, ...] | None:
 
     Detail is complete when all ranks with inputs sent it, with the same layout and order.
     """
-    numbers: tuple[int, ...] | None = None
-    layout = -1
-    for row, batch in zip(step.rows, step.batches, strict=True):
-        if row.flags & Flag.JOINED:
-            continue
-        if not row.flags & Flag.DETAIL or not row.cells or len(row.cells) % 3 or batch.layout < 0:
-            return None
-        if numbers is None:
-            numbers, layout = row.cells[::3], batch.layout
-        elif batch.layout != layout or row.cells[::3] != numbers:
-            return None
-    return numbers
+    if not step.detailed:
+        return None
+    joined, cells_at = step.joined, step.cells_at
+    others = np.flatnonzero(~joined)
+    if not len(others):
+        return None
+    flags, counts, layout = step.integers[FLAGS][others], np.diff(cells_at)[others], step.layout[others]
+    count = int(counts[0])
+    if not count or count % CELL or (counts != count).any() or not (flags & int(Flag.DETAIL)).all():
+        return None
+    if layout[0] < 0 or (layout != layout[0]).any():
+        return None
+    numbers = step.block.cells[cells_at[others][:, None] + np.arange(0, count, CELL)]
+    if (numbers != numbers[0]).any():
+        return None
+    return tuple(numbers[0].tolist())
 
 
 def timing(
@@ -130,21 +135,15 @@ def timing(
 
     `compared`: one per step, how the clocks of several hosts compare; empty: the ranks have one clock.
     """
-    ranks, launches = len(steps[0].rows), len(numbers)
-    nothing = (0,) * (3 * launches)
-    joined = np.array([[bool(row.flags & Flag.JOINED) for row in step.rows] for step in steps])
-    cells = np.array(
-        [nothing if row.flags & Flag.JOINED else row.cells for step in steps for row in step.rows], np.int64
-    ).reshape(len(steps), ranks, launches, 3)
+    ranks = steps[0].ranks
+    joined = np.array([step.joined for step in steps])
+    cells = np.array([step.launches(len(numbers)) for step in steps])
     ready = cells[..., 1].transpose(2, 0, 1).astype(np.float64)
     took = cells[..., 2].transpose(2, 0, 1)
     shift = np.zeros((len(steps), ranks))
     begin_ns = None
     if aligned or compared:
-        begin_ns = np.array(
-            [[b.base_ns + r.begin_us * 1000 for r, b in zip(s.rows, s.batches, strict=True)] for s in steps],
-            np.int64,
-        )
+        begin_ns = np.array([step.base_ns + step.integers[BEGIN] * 1000 for step in steps])
     if aligned and begin_ns is not None:
         shift, longer = begins_on_one_clock(begin_ns, compared)
         ready, took = ready * longer + shift, took * longer

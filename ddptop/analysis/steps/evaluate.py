@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ddptop.analysis.steps import formulas
+from ddptop.analysis.steps.complete_steps import columns_of
 from ddptop.analysis.steps.evaluate_buckets import add_detail, evaluate_detail, kind_of, needs_new_window
 from ddptop.analysis.steps.kept import DividedStep
 from ddptop.analysis.steps.pairing import Splitter
@@ -20,13 +20,15 @@ from ddptop.analysis.straggler.rules import FLAG_STEPS
 from ddptop.analysis.straggler.step_flags import StepFlagging
 from ddptop.frames.phrases import cause_phrase
 from ddptop.protocol.limits import NS
-from ddptop.protocol.messages import Flag, OwnTime, StepRow
+from ddptop.protocol.messages import Flag
+from ddptop.protocol.step_columns import BEGIN, FLAGS, MISSING, WALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.clocks import Comparison
+    from ddptop.analysis.steps.complete_steps import StepBlock
     from ddptop.analysis.steps.kept import Kind
     from ddptop.analysis.steps.pairing import CompleteStep, Scope
     from ddptop.frames.columns import Column, Indices, Mask
@@ -74,7 +76,7 @@ class StepEvaluation:
         compared = tuple(self._comparison(part.scope) for part in parts)
         largest = self._splitter.largest
         self._waiting.append(DividedStep(step, parts, compared, version, largest))
-        self._cells += self._figures.world * (ROW_INTEGERS + len(step.rows[0].cells))
+        self._cells += self._figures.world * (ROW_INTEGERS + step.cells_of_first)
         if len(self._waiting) >= BATCH_STEPS or self._cells >= BATCH_CELLS:
             self.settle()
 
@@ -97,15 +99,16 @@ class StepEvaluation:
 
     def _evaluate(self, divided: list[DividedStep]) -> None:
         figures, steps = self._figures, [one.step for one in divided]
-        columns = _columns(steps)
-        losses, known = _losses(steps)
+        block = columns_of(steps)
+        columns = _columns(block)
+        losses, known = block.loss, block.known
         for i in range(len(steps)):
             figures.loss = np.where(known[i], losses[i], figures.loss)
         figures.has_loss = figures.has_loss | known.any(axis=0)
         self._added = len(steps)
         numbers = np.array([step.step for step in steps], np.float64)
-        end_s = self._end_s(steps)
-        own, parts = own_times(divided, columns)
+        end_s = self._end_s(block)
+        own, parts = own_times(divided, block, columns)
         budget = _budget(columns, own, parts)
         exposed = (budget["wait_ms"].copy(), budget["transfer_ms"].copy())
         wall = figures.steps.add(numbers, end_s, columns, losses, exposed)
@@ -131,13 +134,15 @@ class StepEvaluation:
             self._add_detail([*run], divided, kind, columns, points)
         self._state.history.append(points)
 
-    def _end_s(self, steps: list[CompleteStep]) -> Column:
+    def _end_s(self, block: StepBlock) -> Column:
         """When rank 0 ended each step, in seconds since the run started."""
         hello = self._state.ranks[0].hello
         assert hello is not None  # it has reported a step
         shift = hello.unix_ns - hello.monotonic_ns - self._state.started_ns
-        ends = [s.batches[0].base_ns + 1000 * (s.rows[0].begin_us + s.rows[0].wall_us) + shift for s in steps]
-        return np.array(ends, np.float64) / NS
+        ended_us = block.integers[BEGIN, :, 0] + block.integers[WALL, :, 0]
+        # As Python's integers: in nanoseconds these are more than a double has digits for.
+        ends = zip(block.base_ns[:, 0].tolist(), ended_us.tolist(), strict=True)
+        return np.array([base_ns + 1000 * us + shift for base_ns, us in ends], np.float64) / NS
 
     def _add_detail(
         self,
@@ -261,15 +266,9 @@ class StepEvaluation:
         self._figures.contradicted = now
 
 
-_PHASES_OF = itemgetter(*range(1, 6))
-"""Gets wall time and phases of a StepRow."""
-
-
-def _columns(steps: list[CompleteStep]) -> Column:
+def _columns(block: StepBlock) -> Column:
     """(wall and phases, n, ranks) in ms."""
-    rows = chain.from_iterable(step.rows for step in steps)
-    flat = np.fromiter(chain.from_iterable(map(_PHASES_OF, rows)), np.float64) / 1000.0
-    wall, data, forward, backward, optimizer = flat.reshape(len(steps), -1, 5).transpose(2, 0, 1)
+    wall, data, forward, backward, optimizer = block.integers[WALL : WALL + 5].astype(np.float64) / 1000.0
     other = wall - (data + forward + backward + optimizer)
     return np.stack([wall, data, forward, backward, optimizer, other])
 
@@ -297,35 +296,17 @@ def _budget(columns: Column, own: Column | None, parts: Column | None) -> dict[s
     }
 
 
-def _losses(steps: list[CompleteStep]) -> tuple[Column, Column]:
-    """(n, ranks) losses, NaN where unknown, and whether they are known (a loss may itself be NaN)."""
-    reported = [[row.loss for row in step.rows] for step in steps]
-    known = np.array([[loss is not None for loss in losses] for losses in reported])
-    return np.array(reported, np.float64), known
-
-
-_UNKNOWN = (-1,) * len(OwnTime._fields)
-"""Stands for the `OwnTime` of a row that has none."""
-_FLAGS_OF = itemgetter(StepRow._fields.index("flags"))
-
-
-def own_times(divided: list[DividedStep], columns: Column) -> tuple[Column | None, Column | None]:
+def own_times(
+    divided: list[DividedStep], block: StepBlock, columns: Column
+) -> tuple[Column | None, Column | None]:
     """(OWN_COLUMNS, n, ranks) and (PART_COLUMNS, n, ranks) in ms; None where no row has an `OwnTime`.
 
-    `columns`: (wall and PHASES, n, ranks).
+    `block`: the rows of these steps, `columns`: (wall and PHASES, n, ranks) of them.
     """
-    rows = [row for one in divided for row in one.step.rows]
-    reported = [row.own for row in rows]
-    missing = reported.count(None)
-    if missing == len(rows):
+    if block.own is None:
         return None, None
-    given = (_UNKNOWN if own is None else own for own in reported) if missing else reported
-    shape = columns.shape[1:]
-    us = np.fromiter(chain.from_iterable(given), np.float64).reshape(*shape, -1).transpose(2, 0, 1)  # type: ignore[arg-type]
-    flags = np.fromiter(map(_FLAGS_OF, rows), np.int64, len(rows)).reshape(shape)
-    counts = flags & Flag.JOINED == 0
-    if missing:
-        counts &= np.array([own is not None for own in reported]).reshape(shape)
+    shape, us = columns.shape[1:], block.own
+    counts = (block.integers[FLAGS] & int(Flag.JOINED) == 0) & (us[0] != MISSING)
     times = np.where(counts, us, np.nan) / 1000.0
     exposed = np.where(times[0] < 0, np.nan, times[0])
     before_forward, before_backward, before_optimizer, *waited = times[1:]

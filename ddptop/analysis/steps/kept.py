@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.protocol.messages import Flag
+from ddptop.protocol.messages import StepRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,23 +106,27 @@ class Packed(NamedTuple):
 
 def pack(divided: DividedStep, kind: Kind) -> Packed:
     """A step as arrays."""
-    rows, batches = divided.step.rows, divided.step.batches
-    head = np.array([row[: len(HEAD)] for row in rows], np.int64).T
-    base_ns = np.array([batch.base_ns for batch in batches], np.int64)
+    step = divided.step
+    head = step.integers[: len(HEAD)]
     parts = []
     for i, numbers, *_ in kind.launched:
         part = divided.parts[i]
-        joined = np.array([bool(row.flags & Flag.JOINED) for row in part.step.rows])
-        nothing = (0,) * (3 * len(numbers))
-        cells = [nothing if row.flags & Flag.JOINED else row.cells for row in part.step.rows]
-        times = np.array(cells, np.int64).reshape(len(cells), len(numbers), 3).transpose(2, 1, 0)
+        times = part.step.launches(len(numbers)).transpose(2, 1, 0)
         ready, took = (_narrow(times[at]) for at in (1, 2))
-        found = (part.scope, part.buckets, part.backend, divided.compared[i], numbers, ready, took, joined)
+        found = (
+            part.scope,
+            part.buckets,
+            part.backend,
+            divided.compared[i],
+            numbers,
+            ready,
+            took,
+            part.step.joined,
+        )
         parts.append(PackedPart(*found))
     compared = tuple((part.scope, how) for part, how in zip(divided.parts, divided.compared, strict=True))
-    begin_ns = base_ns + 1000 * head[0]
-    exposed = np.array([-1 if row.own is None else row.own.exposed for row in rows], np.int64)
-    return Packed(divided.step.step, _narrow(head), begin_ns, tuple(parts), compared, _narrow(exposed))
+    begin_ns = step.base_ns + 1000 * head[0]
+    return Packed(step.step, _narrow(head), begin_ns, tuple(parts), compared, _narrow(step.exposed))
 
 
 def _narrow(times_us: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -145,6 +149,7 @@ class KeptSteps:
         detailed = [i for i, kind in enumerate(kinds) if kind.launched]
         self._newest = (steps[-1], kinds[-1])
         for i in detailed[-KEPT_STEPS:]:
+            steps[i].step.keep_alone()
             self._raw.append((steps[i], kinds[i]))
             self._raw_integers += _integers(steps[i])
             self._make_room()
@@ -197,5 +202,5 @@ class KeptSteps:
 
 
 def _integers(divided: DividedStep) -> int:
-    rows = divided.step.rows
-    return len(rows) * (len(rows[0]) + len(rows[0].cells))
+    step = divided.step
+    return step.ranks * (len(StepRow._fields) + step.cells_of_first)

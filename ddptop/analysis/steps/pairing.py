@@ -10,10 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 
+import numpy as np
+
+from ddptop.analysis.steps.complete_steps import Batch, CompleteStep, Piece
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ddptop.protocol.messages import Bucket, Membership, StepRow
+    from ddptop.protocol.step_columns import StepColumns
 
     Shape: TypeAlias = tuple[tuple[int, int, int, str, str], ...]
 
@@ -23,24 +28,22 @@ or 10,000 rows, for a collector that does not answer. Rows of more than ten buck
 
 CELLS_PER_ROW = 32
 
+__all__ = ["Batch", "CompleteStep", "Groups", "Layouts", "Pairing", "Part", "Scope", "Splitter"]
+
 ALWAYS_KEPT = 8
 """Steps that are always kept, for any number of ranks: all ranks report a step within a heartbeat."""
 
 
-class Batch(NamedTuple):
-    """What the rows of one STEPS message share."""
+class _Pending:
+    """A step that some ranks have reported."""
 
-    base_ns: int
-    layout: int
-    """Number of the layout's content, the same for all ranks that have it; -1: not reported."""
+    __slots__ = ("pieces", "ranks", "weight")
 
-
-class CompleteStep(NamedTuple):
-    """A step with the row of every rank, index = rank."""
-
-    step: int
-    rows: list[StepRow]
-    batches: list[Batch]
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self.ranks = 0
+        """How many have reported it."""
+        self.weight = 0
 
 
 class Pairing:
@@ -51,31 +54,60 @@ class Pairing:
         self.held = 0
         """Rows waiting for the other ranks, large ones counted several times."""
         self._floor = -1
-        self._steps: dict[int, dict[int, tuple[StepRow, Batch]]] = {}
-        """By step and rank; a rank that reports nothing takes no memory."""
-        self._weights: dict[int, int] = {}
+        self._steps: dict[int, _Pending] = {}
+        """By step; a rank that reports nothing takes no memory."""
+        self._newest = [-1] * world
+        """By rank, its newest step: the rows of a rank come in order."""
 
     def add(self, rank: int, step: int, row: StepRow, batch: Batch) -> CompleteStep | None:
         """Take a row; the rows of a rank come in order. Returns the step if this row makes it complete."""
-        if step <= self._floor:
+        pending = self._pending(rank, step)
+        if pending is None:
             return None
-        rows = self._steps.get(step)
-        if rows is None:
-            rows = self._steps[step] = {}
-            self._weights[step] = 0
-        if rank in rows:
+        if not pending.pieces or pending.pieces[-1].columns is not None:
+            pending.pieces.append(Piece(None))
+        piece = pending.pieces[-1]
+        piece.ranks.append(rank)
+        piece.rows.append(row)
+        piece.batches.append(batch)
+        return self._added(step, pending, 1 + len(row.cells) // CELLS_PER_ROW)
+
+    def add_from(
+        self, columns: StepColumns, at: int, rank: int, step: int, batch: Batch
+    ) -> CompleteStep | None:
+        """As `add`, of row `at` of columns."""
+        pending = self._pending(rank, step)
+        if pending is None:
             return None
-        rows[rank] = (row, batch)
-        weight = 1 + len(row.cells) // CELLS_PER_ROW
+        piece = pending.pieces[-1] if pending.pieces else None
+        if piece is None or piece.columns is not columns:
+            piece = Piece(columns)
+            pending.pieces.append(piece)
+        piece.ranks.append(rank)
+        piece.at.append(at)
+        piece.batches.append(batch)
+        return self._added(step, pending, 1 + columns.cell_counts[at] // CELLS_PER_ROW)
+
+    def _pending(self, rank: int, step: int) -> _Pending | None:
+        """What is known of a step, to which a row of this rank is added; None: it has one, or is too old."""
+        if step <= self._floor or step <= self._newest[rank]:
+            return None
+        self._newest[rank] = step
+        pending = self._steps.get(step)
+        if pending is None:
+            pending = self._steps[step] = _Pending()
+        return pending
+
+    def _added(self, step: int, pending: _Pending, weight: int) -> CompleteStep | None:
         self.held += weight
-        self._weights[step] += weight
-        if len(rows) < self._world:
+        pending.weight += weight
+        pending.ranks += 1
+        if pending.ranks < self._world:
             if self.held > MAX_HELD and len(self._steps) > ALWAYS_KEPT:
                 self._forget_oldest()
             return None
-        done = [rows[rank] for rank in range(self._world)]
         self._forget_through(step)
-        return CompleteStep(step, [pair[0] for pair in done], [pair[1] for pair in done])
+        return CompleteStep.of_pieces(step, self._world, pending.pieces)
 
     def _forget_through(self, last: int) -> None:
         """Drop the steps up to `last`: every rank is past it, so rows that they still lack are lost."""
@@ -83,11 +115,9 @@ class Pairing:
         if len(self._steps) == 1 and last in self._steps:
             self.held = 0
             self._steps.clear()
-            self._weights.clear()
             return
         for step in [step for step in self._steps if step <= last]:
-            self.held -= self._weights.pop(step)
-            del self._steps[step]
+            self.held -= self._steps.pop(step).weight
 
     def _forget_oldest(self) -> None:
         """Drop the oldest eighth of the steps: a rank that never reports must not fill the memory."""
@@ -260,28 +290,25 @@ class Splitter:
             self._only = self._groups.only(self._world)
             self.largest = self._groups.largest(self._world)
         if self._only is not None:
-            layout = max(batch.layout for batch in step.batches)
+            layout = step.largest_layout
             backend = self._groups.backend_of(self._only)
             return (Part(self._only, step, layout, self._layouts.buckets(layout) or (), backend),)
         return tuple(self._parts(step))
 
     def _parts(self, step: CompleteStep) -> Iterable[Part]:
-        found: dict[Scope, dict[int, tuple[StepRow, Batch]]] = {}
-        for rank, (row, batch) in enumerate(zip(step.rows, step.batches, strict=True)):
-            for share in self._shares_of(rank, batch.layout):
-                mine = row._replace(cells=_picked(row.cells, share.place))
-                found.setdefault(share.scope, {})[rank] = (mine, batch._replace(layout=share.layout))
+        found: dict[Scope, dict[int, _Share]] = {}
+        layouts = step.layout.tolist()
+        for rank, layout in enumerate(layouts):
+            for share in self._shares_of(rank, layout):
+                found.setdefault(share.scope, {})[rank] = share
         for scope in sorted(found, key=lambda one: (-len(one.ranks), one)):
             theirs = found[scope]
             if len(theirs) == len(scope.ranks):
-                rows = [theirs[rank][0] for rank in scope.ranks]
-                batches = [theirs[rank][1] for rank in scope.ranks]
-                layout = max(batch.layout for batch in batches)
-                first = scope.ranks[0]
-                shares = self._shares_of(first, step.batches[first].layout)
-                buckets = next(share.buckets for share in shares if share.scope == scope)
+                ranks = np.array(scope.ranks)
+                numbers = np.array([theirs[rank].layout for rank in scope.ranks], np.int64)
+                part = step.part(ranks, numbers, [theirs[rank].place for rank in scope.ranks])
                 backend = self._groups.backend_of(scope)
-                yield Part(scope, CompleteStep(step.step, rows, batches), layout, buckets, backend)
+                yield Part(scope, part, int(numbers.max()), theirs[scope.ranks[0]].buckets, backend)
 
     def _shares_of(self, rank: int, layout: int) -> list[_Share]:
         buckets = self._layouts.buckets(layout)
@@ -303,15 +330,3 @@ class Splitter:
             own = tuple(buckets[i]._replace(model=theirs.index(buckets[i].model)) for i in numbers)
             place = {number: i for i, number in enumerate(numbers)}
             yield _Share(scope, self._own.number(own), tuple(buckets[i] for i in numbers), place)
-
-
-def _picked(cells: tuple[int, ...], place: dict[int, int]) -> tuple[int, ...]:
-    """The cells of a group's own buckets, with their numbers in its layout."""
-    if len(cells) % 3:
-        return ()
-    return tuple(
-        n
-        for i in range(0, len(cells), 3)
-        if cells[i] in place
-        for n in (place[cells[i]], cells[i + 1], cells[i + 2])
-    )

@@ -1,0 +1,372 @@
+"""Complete steps, and the rows of all their ranks as columns.
+
+Until a step is evaluated it only refers to its rows as they were decoded (`Piece`). `columns_of` puts the
+rows of many steps into columns together, because numpy's cost is by call.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ddptop.protocol.messages import Flag
+from ddptop.protocol.step_columns import CELL, FLAGS, LOSS, MISSING, OWN, StepColumns
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from ddptop.frames.columns import Column, Indices, Mask
+    from ddptop.protocol.messages import StepRow
+
+    Integers = NDArray[np.int64]
+
+
+class Batch(NamedTuple):
+    """What the rows of one STEPS message share."""
+
+    base_ns: int
+    layout: int
+    """Number of the layout's content, the same for all ranks that have it; -1: not reported."""
+
+
+class Piece:
+    """Those rows of one step that were decoded together, in the order in which they came."""
+
+    __slots__ = ("at", "batches", "columns", "ranks", "rows")
+
+    def __init__(self, columns: StepColumns | None) -> None:
+        self.columns = columns
+        """None: the rows are in `rows`."""
+        self.ranks: list[int] = []
+        self.at: list[int] = []
+        """Their places in `columns`."""
+        self.batches: list[Batch] = []
+        self.rows: list[StepRow] = []
+
+    def losses(self) -> Column:
+        """NaN where unknown."""
+        if self.columns is None:
+            return np.array([row.loss for row in self.rows], np.float64)
+        return self.columns.loss[self.at]
+
+
+class StepBlock(NamedTuple):
+    """The rows of n steps of all ranks, (fields, n, ranks)."""
+
+    integers: Integers
+    """The fields of a `StepRow` before its loss."""
+    loss: Column
+    """(n, ranks), NaN where unknown."""
+    known: Mask
+    """(n, ranks) whether a loss was reported."""
+    own: Integers | None
+    """The fields of `OwnTime`, MISSING where a row has none; None: no row has any."""
+    base_ns: Integers
+    """(n, ranks) of the message of each row; likewise `layout`."""
+    layout: Integers
+    cells: Integers
+    """The cells of all rows, step by step, rank by rank."""
+    cells_at: Integers
+    """(n x ranks + 1,) where in `cells` those of each row begin."""
+    detailed: list[bool]
+    """Of each step, whether any row is flagged to have bucket detail."""
+
+
+class CompleteStep:
+    """A step with the rows of all its ranks; index = rank, or place in the process group."""
+
+    __slots__ = ("_at", "_block", "_pieces", "ranks", "step")
+
+    def __init__(self, step: int, rows: Sequence[StepRow], batches: Sequence[Batch]) -> None:
+        """From single rows."""
+        piece = Piece(None)
+        piece.ranks, piece.rows, piece.batches = [*range(len(rows))], [*rows], [*batches]
+        self.step = step
+        self.ranks = len(rows)
+        """How many there are."""
+        self._pieces = [piece]
+        self._block: StepBlock | None = None
+        self._at = 0
+
+    @classmethod
+    def of_pieces(cls, step: int, ranks: int, pieces: list[Piece]) -> CompleteStep:
+        """From pieces that have one row of every rank."""
+        made = cls(step, (), ())
+        made.ranks, made._pieces = ranks, pieces
+        return made
+
+    @property
+    def largest_layout(self) -> int:
+        """The largest layout number of its rows."""
+        if self._block is not None:
+            return int(self._block.layout[self._at].max())
+        return max(batch.layout for piece in self._pieces for batch in piece.batches)
+
+    @property
+    def cells_of_first(self) -> int:
+        """How many integers the cells of the first rank are."""
+        if self._block is not None:
+            at = self._at * self.ranks
+            return int(self._block.cells_at[at + 1] - self._block.cells_at[at])
+        for piece in self._pieces:
+            if 0 in piece.ranks:
+                at = piece.ranks.index(0)
+                if piece.columns is None:
+                    return len(piece.rows[at].cells)
+                return piece.columns.cell_counts[piece.at[at]]
+        return 0
+
+    @property
+    def detailed(self) -> bool:
+        """Whether any row is flagged to have bucket detail."""
+        return self.block.detailed[self._at]
+
+    @property
+    def block(self) -> StepBlock:
+        """The columns of this and the steps evaluated with it."""
+        if self._block is None:
+            _fill([self])
+        assert self._block is not None
+        return self._block
+
+    @property
+    def integers(self) -> Integers:
+        """(fields, ranks) of a `StepRow` before the loss."""
+        return self.block.integers[:, self._at]
+
+    @property
+    def base_ns(self) -> Integers:
+        """(ranks,) of each row's message."""
+        return np.asarray(self.block.base_ns[self._at])
+
+    @property
+    def layout(self) -> Integers:
+        """(ranks,) number of the layout's content."""
+        return np.asarray(self.block.layout[self._at])
+
+    @property
+    def joined(self) -> Mask:
+        """(ranks,) whether it had run out of inputs and only answered the others' collectives."""
+        return np.asarray(self.integers[FLAGS] & int(Flag.JOINED) != 0)
+
+    @property
+    def exposed(self) -> Integers:
+        """(ranks,) `OwnTime.exposed`; -1: not known."""
+        own = self.block.own
+        return np.full(self.ranks, -1, np.int64) if own is None else np.maximum(own[0, self._at], -1)
+
+    @property
+    def cells_at(self) -> Integers:
+        """(ranks + 1,) where in `block.cells` those of each rank begin, and the last ones end."""
+        at = self._at * self.ranks
+        return self.block.cells_at[at : at + self.ranks + 1]
+
+    def losses(self) -> Column:
+        """(ranks,) NaN where unknown."""
+        if self._block is not None:
+            return np.asarray(self._block.loss[self._at])
+        found = np.empty(self.ranks)
+        for piece in self._pieces:
+            found[piece.ranks] = piece.losses()
+        return found
+
+    def launches(self, numbers: int) -> Integers:
+        """(ranks, numbers, CELL) the cells of ranks that launched so many all-reduces; 0 of joined ranks."""
+        block, begins = self.block, self.cells_at
+        joined = self.joined
+        if not joined.any():
+            cells = block.cells[begins[0] : begins[-1]]
+        else:
+            at = np.where(joined, 0, begins[:-1])[:, None] + np.arange(CELL * numbers)
+            cells = np.where(joined[:, None], 0, block.cells[np.minimum(at, len(block.cells) - 1)])
+        return cells.reshape(self.ranks, numbers, CELL)
+
+    def part(self, ranks: Indices, layout: Integers, places: Sequence[Mapping[int, int]]) -> CompleteStep:
+        """Some of its ranks, with layouts and cells of a process group's own.
+
+        `places`: for each of these ranks, from the bucket number in its layout to that in the group's.
+        """
+        whole = self.own_block()
+        at = whole.cells_at
+        cells = [
+            _picked(whole.cells[at[rank] : at[rank + 1]], place)
+            for rank, place in zip(ranks.tolist(), places, strict=True)
+        ]
+        cells_at = np.zeros(len(ranks) + 1, np.int64)
+        np.cumsum([len(one) for one in cells], out=cells_at[1:])
+        found = StepBlock(
+            whole.integers[:, :, ranks],
+            whole.loss[:, ranks],
+            whole.known[:, ranks],
+            None if whole.own is None else whole.own[:, :, ranks],
+            whole.base_ns[:, ranks],
+            layout[None],
+            np.fromiter(chain.from_iterable(cells), np.int64, int(cells_at[-1])),
+            cells_at,
+            [],
+        )
+        found.detailed.extend(_detailed(found))
+        made = CompleteStep(self.step, (), ())
+        made.ranks = len(ranks)
+        made.fill(found, 0)
+        return made
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether its rows are in columns already."""
+        return self._block is not None
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """Its rows before that."""
+        return self._pieces
+
+    def fill(self, block: StepBlock, at: int) -> None:
+        """Its rows are the columns of step `at` of a block."""
+        self._block, self._at, self._pieces = block, at, []
+
+    def own_block(self) -> StepBlock:
+        """A block of only this step."""
+        block, begins = self.block, self.cells_at
+        at = slice(self._at, self._at + 1)
+        return StepBlock(
+            block.integers[:, at],
+            block.loss[at],
+            block.known[at],
+            None if block.own is None else block.own[:, at],
+            block.base_ns[at],
+            block.layout[at],
+            block.cells[begins[0] : begins[-1]],
+            begins - begins[0],
+            [block.detailed[self._at]],
+        )
+
+    def keep_alone(self) -> None:
+        """Let go of the other steps of its block: it is kept for longer than they are."""
+        if len(self.block.loss) > 1:
+            self.fill(deepcopy(self.own_block()), 0)
+
+
+def columns_of(steps: Sequence[CompleteStep]) -> StepBlock:
+    """The rows of n steps of the same ranks as columns."""
+    if any(step.is_filled for step in steps):  # they were divided by process group, which takes columns
+        return _joined([step.own_block() for step in steps])
+    return _fill(steps)
+
+
+def _joined(blocks: Sequence[StepBlock]) -> StepBlock:
+    """One block of the steps of all; each has one step."""
+    own = None
+    if any(block.own is not None for block in blocks):
+        shape = (OWN, 1, blocks[0].loss.shape[1])
+        own = np.concatenate(
+            [np.full(shape, MISSING, np.int64) if block.own is None else block.own for block in blocks],
+            axis=1,
+        )
+    ends = np.cumsum([len(block.cells) for block in blocks])
+    cells_at = [block.cells_at[:-1] + end - len(block.cells) for block, end in zip(blocks, ends, strict=True)]
+    return StepBlock(
+        np.concatenate([block.integers for block in blocks], axis=1),
+        np.concatenate([block.loss for block in blocks]),
+        np.concatenate([block.known for block in blocks]),
+        own,
+        np.concatenate([block.base_ns for block in blocks]),
+        np.concatenate([block.layout for block in blocks]),
+        np.concatenate([block.cells for block in blocks]),
+        np.concatenate([*cells_at, ends[-1:]]),
+        [detailed for block in blocks for detailed in block.detailed],
+    )
+
+
+def _fill(steps: Sequence[CompleteStep]) -> StepBlock:
+    """Put the rows of steps that only refer to them into columns."""
+    ranks, n = steps[0].ranks, len(steps)
+    sources: dict[int, tuple[StepColumns, list[int], list[int]]] = {}
+    loose: list[StepRow] = []
+    loose_to: list[int] = []
+    batches: list[Batch] = []
+    batches_to: list[int] = []
+    for i, step in enumerate(steps):
+        for piece in step.pieces:
+            to = piece.ranks if not i else [i * ranks + rank for rank in piece.ranks]
+            batches += piece.batches
+            batches_to += to
+            if piece.columns is None:
+                loose += piece.rows
+                loose_to += to
+                continue
+            _, places, at = sources.setdefault(id(piece.columns), (piece.columns, [], []))
+            places += to
+            at += piece.at
+    if loose:
+        sources[-1] = (StepColumns.of(loose), loose_to, [*range(len(loose))])
+    block = _filled([(c, np.array(to), np.array(at)) for c, to, at in sources.values()], n, ranks)
+    block.base_ns.reshape(-1)[batches_to] = [batch.base_ns for batch in batches]
+    block.layout.reshape(-1)[batches_to] = [batch.layout for batch in batches]
+    for i, step in enumerate(steps):
+        step.fill(block, i)
+    return block
+
+
+def _filled(sources: Sequence[tuple[StepColumns, Indices, Indices]], n: int, ranks: int) -> StepBlock:
+    """The block of n steps; of each source the places (step x ranks + rank) and the rows for them."""
+    total = n * ranks
+    integers = np.empty((LOSS, total), np.int64)
+    loss, known = np.empty(total), np.empty(total, bool)
+    own = None
+    if any(columns.own is not None for columns, _, _ in sources):
+        own = np.full((OWN, total), MISSING, np.int64)
+    counts = np.zeros(total, np.int64)
+    for columns, to, at in sources:
+        integers[:, to] = columns.integers[:, at]
+        loss[to] = columns.loss[at]
+        known[to] = columns.is_known[at]
+        if own is not None and columns.own is not None:
+            own[:, to] = columns.own[:, at]
+        if len(columns.cells):
+            counts[to] = columns.cells_at[at + 1] - columns.cells_at[at]
+    cells_at = np.zeros(total + 1, np.int64)
+    np.cumsum(counts, out=cells_at[1:])
+    cells = np.empty(int(cells_at[-1]), np.int64)
+    for columns, to, at in sources:
+        if len(columns.cells) and (each := counts[to]).any():
+            inside = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
+            from_ = np.repeat(columns.cells_at[at], each) + inside
+            cells[np.repeat(cells_at[to], each) + inside] = columns.cells[from_]
+    base_ns, layout = np.empty((2, n, ranks), np.int64)
+    shape = (n, ranks)
+    block = StepBlock(
+        integers.reshape(LOSS, *shape),
+        loss.reshape(shape),
+        known.reshape(shape),
+        None if own is None else own.reshape(OWN, *shape),
+        base_ns,
+        layout,
+        cells,
+        cells_at,
+        [],
+    )
+    block.detailed.extend(_detailed(block))
+    return block
+
+
+def _detailed(block: StepBlock) -> list[bool]:
+    flagged: list[bool] = (block.integers[FLAGS] & int(Flag.DETAIL)).any(axis=1).tolist()
+    return flagged
+
+
+def _picked(cells: Integers, place: Mapping[int, int]) -> list[int]:
+    """The cells of a group's own buckets, with their numbers in its layout."""
+    if len(cells) % CELL:
+        return []
+    return [
+        n
+        for number, ready, took in cells.reshape(-1, CELL).tolist()
+        if number in place
+        for n in (place[number], ready, took)
+    ]

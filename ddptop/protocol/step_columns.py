@@ -1,0 +1,280 @@
+"""Rows of many STEPS messages as columns: what is decoded together is checked and kept together.
+
+A row as a tuple costs a microsecond wherever it is read, too much with 4,096 ranks. `StepRows` are the rows
+of one message in such columns, and give single ones as `StepRow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from ddptop.protocol import limits
+from ddptop.protocol.checks import ProtocolError
+from ddptop.protocol.messages import OwnTime, StepRow, Steps, Type
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+
+LOSS = StepRow._fields.index("loss")
+"""Integers of a row before its loss; the cells follow it."""
+HEAD = LOSS + 1
+OWN = len(OwnTime._fields)
+CELL = 3
+"""Integers for each bucket all-reduce."""
+MISSING = -(2**62)
+"""Stands for a field of `OwnTime` in a row that has none."""
+
+BEGIN, WALL, MICRO_STEPS, FLAGS = (
+    StepRow._fields.index(name) for name in ("begin_us", "wall_us", "micro_steps", "flags")
+)
+_MAY_BE_UNKNOWN = slice(StepRow._fields.index("forward_at_us"), StepRow._fields.index("optimizer_at_us") + 1)
+"""-1 stands for "did not happen" in these, and for "not known" in the end of a cell."""
+
+
+class StepColumns:
+    """n rows as columns. Never changed once made."""
+
+    def __init__(
+        self, integers: Integers, loss: Floats, own: Integers | None, cells: Integers, cells_at: Integers
+    ) -> None:
+        self.integers = integers
+        """(LOSS, n): the fields of `StepRow` before the loss."""
+        self.loss = loss
+        """(n,), NaN where unknown."""
+        self.own = own
+        """(OWN, n): `OwnTime`, MISSING where a row has none; None: no row has any."""
+        self.cells = cells
+        """The cells of all rows, one row after the other."""
+        self.cells_at = cells_at
+        """(n + 1,) where in `cells` those of each row begin, and the last ones end."""
+        self.known: Mask | None = None
+        """(n,) whether a loss was reported, which may be NaN; None: all that are not NaN."""
+
+    def __len__(self) -> int:
+        return len(self.loss)
+
+    @classmethod
+    def of(cls, rows: Sequence[StepRow]) -> StepColumns:
+        """From single rows."""
+        count = len(rows)
+        flat = chain.from_iterable([row[:LOSS] for row in rows])
+        integers = np.fromiter(flat, np.int64, LOSS * count).reshape(count, LOSS).T
+        losses = [row.loss for row in rows]
+        own = None
+        if any(row.own is not None for row in rows):
+            each = chain.from_iterable([row.own or _NO_OWN for row in rows])
+            own = np.fromiter(each, np.int64, OWN * count).reshape(count, OWN).T
+        cells_at = np.zeros(count + 1, np.int64)
+        np.cumsum([len(row.cells) for row in rows], out=cells_at[1:])
+        cells = np.fromiter(chain.from_iterable([row.cells for row in rows]), np.int64, int(cells_at[-1]))
+        return cls(integers, np.array(losses, np.float64), own, cells, cells_at)._with_known(losses)
+
+    def _with_known(self, losses: Sequence[float | None]) -> StepColumns:
+        unknown = np.isnan(self.loss)
+        if unknown.any():
+            known = np.array([loss is not None for loss in losses], bool)
+            if (known & unknown).any():
+                self.known = known
+        return self
+
+    @property
+    def is_known(self) -> Mask:
+        """(n,) whether a loss was reported."""
+        return ~np.isnan(self.loss) if self.known is None else self.known
+
+    @cached_property
+    def has_bad_loss(self) -> bool:
+        """Whether any loss is NaN or infinite."""
+        return self.known is not None or bool(np.isinf(self.loss).any())
+
+    @cached_property
+    def ends(self) -> tuple[list[int], list[int], list[int]]:
+        """By row: microseconds from the message's base to the end of the step, flags, micro steps."""
+        ended = self.integers[BEGIN] + self.integers[WALL]
+        return ended.tolist(), self.integers[FLAGS].tolist(), self.integers[MICRO_STEPS].tolist()
+
+    @cached_property
+    def cell_counts(self) -> list[int]:
+        """By row: how many integers its cells are."""
+        counts: list[int] = np.diff(self.cells_at).tolist()
+        return counts
+
+    def row(self, at: int) -> StepRow:
+        """One row as it was encoded."""
+        cells = self.cells[self.cells_at[at] : self.cells_at[at + 1]].tolist()
+        loss = float(self.loss[at]) if self.is_known_at(at) else None
+        own = None if self.own is None or self.own[0, at] == MISSING else OwnTime(*self.own[:, at].tolist())
+        return StepRow._make((*self.integers[:, at].tolist(), loss, tuple(cells), own))
+
+    def is_known_at(self, at: int) -> bool:
+        """Whether the loss of a row was reported."""
+        return bool(self.known[at] if self.known is not None else self.loss[at] == self.loss[at])
+
+
+_NO_OWN = (MISSING,) * OWN
+
+
+class StepRows(Sequence[StepRow]):
+    """Some consecutive rows of `columns`: those of one message. Equal to a tuple of the same rows."""
+
+    __slots__ = ("columns", "first", "size")
+
+    def __init__(self, columns: StepColumns, first: int, size: int) -> None:
+        self.columns = columns
+        self.first = first
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, at: int) -> StepRow: ...
+    @overload
+    def __getitem__(self, at: slice) -> StepRows: ...
+    def __getitem__(self, at: int | slice) -> StepRow | StepRows:
+        if isinstance(at, slice):
+            begin, stop, step = at.indices(self.size)
+            if step != 1:
+                raise ValueError("rows are taken without gaps")
+            return StepRows(self.columns, self.first + begin, max(0, stop - begin))
+        if not -self.size <= at < self.size:
+            raise IndexError(at)
+        return self.columns.row(self.first + at % self.size)
+
+    def __iter__(self) -> Iterator[StepRow]:
+        return map(self.columns.row, range(self.first, self.first + self.size))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (tuple, StepRows)):
+            return len(other) == self.size and tuple(self) == tuple(other)
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+def steps_of(messages: Sequence[Any]) -> list[Steps]:
+    """STEPS messages as msgpack unpacked them, their rows checked together.
+
+    Raises ProtocolError where not all of them are right: `codec.decode` shows which one is wrong.
+    """
+    if not messages:
+        return []
+    if set(map(type, messages)) != {tuple} or not set(map(len, messages)) <= {5, 6}:
+        raise ProtocolError("STEPS has not 5 or 6 fields")
+    kinds, generations, firsts, bases, rows = zip(*[fields[:5] for fields in messages], strict=True)
+    if set(kinds) != {int(Type.STEPS)} or not _is_one_type(kinds, int):
+        raise ProtocolError("no STEPS")
+    for column, most in ((generations, limits.MAX_STEP), (firsts, limits.MAX_STEP), (bases, limits.MAX_NS)):
+        if not _is_one_type(column, int) or min(column) < 0 or max(column) > most:
+            raise ProtocolError("a number of STEPS is out of range")
+    if not _is_one_type(rows, tuple):
+        raise ProtocolError("a row is no row")
+    counts = [*map(len, rows)]
+    if min(counts) < 1 or max(counts) > limits.MAX_ROWS:
+        raise ProtocolError(f"STEPS has not 1 to {limits.MAX_ROWS} rows")
+    columns = _columns([*chain.from_iterable(rows)], _own(messages, counts))
+    begin = 0
+    found = []
+    for generation, first, base, count in zip(generations, firsts, bases, counts, strict=True):
+        found.append(Steps(generation, first, base, StepRows(columns, begin, count)))
+        begin += count
+    return found
+
+
+def _is_one_type(values: Sequence[Any], kind: type) -> bool:
+    return set(map(type, values)) == {kind}
+
+
+def _columns(rows: Sequence[Any], own: Integers | None) -> StepColumns:
+    if not _is_one_type(rows, tuple):
+        raise ProtocolError("a row is no row")
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    if lengths.min() < HEAD or ((lengths - HEAD) % CELL).any():
+        raise ProtocolError("a row is no row")
+    losses = [row[LOSS] for row in rows]
+    if not set(map(type, losses)) <= {float, type(None)}:
+        raise ProtocolError("loss: no float")
+    flat = [*chain.from_iterable(rows)]
+    begins = np.cumsum(lengths) - lengths
+    for at in (begins + LOSS).tolist():
+        flat[at] = 0
+    values = _integers(flat)
+    if values.min() < -1 or values.max() > limits.MAX_US:
+        raise ProtocolError("a row's number is out of range")
+    head = begins[:, None] + np.arange(HEAD)
+    integers = np.ascontiguousarray(values[head[:, :LOSS]].T)
+    cells_at = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(lengths - HEAD, out=cells_at[1:])
+    cells = values[:0].copy()
+    if cells_at[-1]:
+        is_cell = np.ones(len(values), bool)
+        is_cell[head] = False
+        cells = values[is_cell]
+    _check_unknowns(integers, cells)
+    return StepColumns(integers, np.array(losses, np.float64), own, cells, cells_at)._with_known(losses)
+
+
+def _integers(values: Sequence[Any]) -> Integers:
+    if not _is_one_type(values, int):
+        raise ProtocolError("a row holds something else than integers")
+    try:
+        return np.fromiter(values, np.int64, len(values))
+    except OverflowError as error:
+        raise ProtocolError("a row's number is out of range") from error
+
+
+def _check_unknowns(integers: Integers, cells: Integers) -> None:
+    if integers[: _MAY_BE_UNKNOWN.start].min() < 0 or integers[_MAY_BE_UNKNOWN.stop :].min() < 0:
+        raise ProtocolError("a row's number is negative")
+    if not len(cells):
+        return
+    numbers, ready = cells[::CELL], cells[1::CELL]
+    if numbers.min() < 0 or ready.min() < 0:
+        raise ProtocolError("a row's number is negative")
+    if numbers.max() >= limits.MAX_BUCKETS:
+        raise ProtocolError("a bucket number is out of range")
+
+
+def _own(messages: Sequence[Any], counts: Sequence[int]) -> Integers | None:
+    """(OWN, rows) own times of the rows of all messages; None where no message has any."""
+    given = [fields[5] if len(fields) == 6 else None for fields in messages]
+    reported = [(values, rows) for values, rows in zip(given, counts, strict=True) if values is not None]
+    if not reported:
+        return None
+    if not all(type(values) is tuple and len(values) >= OWN * rows for values, rows in reported):
+        raise ProtocolError("the rows' own times are not as many integers of each row")
+    if any(len(values) % rows for values, rows in reported):
+        raise ProtocolError("the rows' own times are not as many integers of each row")
+    if not all(_is_one_type(values, int) for values, _ in reported if len(values) != OWN * _):
+        raise ProtocolError("an own time is not an integer")
+    flat = _integers([*chain.from_iterable(_of_this_version(values, rows) for values, rows in reported)])
+    times = flat.reshape(-1, OWN).T
+    if times.max() > limits.MAX_US or times[0].min() < -1 or times[1:].min() < 0:
+        raise ProtocolError("an own time is out of range")
+    if len(reported) == len(messages):
+        return np.ascontiguousarray(times)
+    has = np.repeat([values is not None for values in given], counts)
+    own = np.full((OWN, len(has)), MISSING, np.int64)
+    own[:, has] = times
+    return own
+
+
+def _of_this_version(values: tuple[int, ...], rows: int) -> tuple[int, ...]:
+    """Without the integers that a later version adds for each row."""
+    if len(values) == OWN * rows:
+        return values
+    each = len(values) // rows
+    return tuple(chain.from_iterable(values[at : at + OWN] for at in range(0, len(values), each)))

@@ -16,8 +16,9 @@ from ddptop.analysis.health.replicas import Replicas
 from ddptop.analysis.hosts import Hosts
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.clocks import HostClocks, Interruptions, TimerBounds
+from ddptop.analysis.steps.groups import Groups, Layouts
 from ddptop.analysis.steps.kept import KeptSteps
-from ddptop.analysis.steps.pairing import Groups, Layouts, Pairing
+from ddptop.analysis.steps.pairing import Pairing
 from ddptop.analysis.steps.windows import MOVES, StepWindow
 from ddptop.frames.history import KEPT_POINTS, HistoryStore
 from ddptop.protocol.limits import NS

@@ -27,7 +27,7 @@ from ddptop.frames.phrases import ranks_phrase
 
 if TYPE_CHECKING:
     from ddptop.analysis.event_log import EventLog
-    from ddptop.analysis.steps.pairing import CompleteStep
+    from ddptop.analysis.steps.complete_steps import CompleteStep
     from ddptop.frames.columns import Column
 
 STEPS = 100

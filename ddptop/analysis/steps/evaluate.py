@@ -10,8 +10,7 @@ import numpy as np
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.complete_steps import columns_of
 from ddptop.analysis.steps.evaluate_buckets import add_detail, evaluate_detail, kind_of, needs_new_window
-from ddptop.analysis.steps.kept import DividedStep
-from ddptop.analysis.steps.pairing import Splitter
+from ddptop.analysis.steps.kept import DividedStep, Splitter
 from ddptop.analysis.steps.windows import BATCH, OWN_COLUMNS, OWN_STEPS, PART_COLUMNS, DetailWindow
 from ddptop.analysis.straggler.cost import figures_of
 from ddptop.analysis.straggler.every_step import EVERY
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.clocks import Comparison
-    from ddptop.analysis.steps.complete_steps import StepBlock
+    from ddptop.analysis.steps.complete_steps import CompleteStep, StepBlock
+    from ddptop.analysis.steps.groups import Scope
     from ddptop.analysis.steps.kept import Kind
-    from ddptop.analysis.steps.pairing import CompleteStep, Scope
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.frames.frame import Straggler
 

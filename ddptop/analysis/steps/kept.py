@@ -1,4 +1,4 @@
-"""Complete steps divided by process group, of which the last detailed ones are kept for timelines."""
+"""Divides complete steps by process group, and keeps the last detailed ones for timelines."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ddptop.analysis.steps.groups import Layouts, Scope
 from ddptop.protocol.messages import StepRow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from ddptop.analysis.steps.clocks import Comparison
-    from ddptop.analysis.steps.pairing import CompleteStep, Part, Scope
+    from ddptop.analysis.steps.complete_steps import CompleteStep
+    from ddptop.analysis.steps.groups import Groups
     from ddptop.protocol.messages import Bucket
 
 KEPT_STEPS = 64
@@ -36,6 +38,100 @@ HEAD = (
 
 LONGEST_US = 2**31 - 1
 """35 minutes: a longer step is drawn as if it had ended then."""
+
+
+class Part(NamedTuple):
+    """The part of a step in one process group; rows and batches are those of its ranks, in their order."""
+
+    scope: Scope
+    step: CompleteStep
+    layout: int
+    """Number of the content of the group's own buckets; -1: not reported."""
+    buckets: tuple[Bucket, ...]
+    """The group's own buckets, with models as its first rank numbers them."""
+    backend: str
+    """The group's backend; empty: not reported."""
+
+
+class _Share(NamedTuple):
+    """The buckets of one rank's layout that one group reduces."""
+
+    scope: Scope
+    layout: int
+    buckets: tuple[Bucket, ...]
+    place: dict[int, int]
+    """From the bucket number in the rank's layout to that in the group's."""
+
+
+class Splitter:
+    """Divides steps by process group. Where all ranks share one group nothing is copied."""
+
+    def __init__(self, groups: Groups, layouts: Layouts) -> None:
+        self._groups = groups
+        self._layouts = layouts
+        self._own = Layouts()
+        """Layouts of single groups. Models are numbered anew within a group, so that its layout is equal on
+        ranks whose other models differ."""
+        self.restart(0)
+
+    def restart(self, world: int) -> None:
+        """Begin anew with another number of ranks or other processes."""
+        self._world = world
+        self.version = -1
+        """`Groups.version` of the memberships by which steps are divided now."""
+        self.largest: tuple[Scope, ...] = ()
+        """`Groups.largest` at that version."""
+        self._only: Scope | None = None
+        self._shares: dict[tuple[int, int], tuple[tuple[Bucket, ...], list[_Share]]] = {}
+
+    def split(self, step: CompleteStep) -> tuple[Part, ...]:
+        """One part for each group of which every rank has reported its buckets."""
+        if self.version != self._groups.version:
+            self.restart(self._world)
+            self.version = self._groups.version
+            self._only = self._groups.only(self._world)
+            self.largest = self._groups.largest(self._world)
+        if self._only is not None:
+            layout = step.largest_layout
+            backend = self._groups.backend_of(self._only)
+            return (Part(self._only, step, layout, self._layouts.buckets(layout) or (), backend),)
+        return tuple(self._parts(step))
+
+    def _parts(self, step: CompleteStep) -> Iterable[Part]:
+        found: dict[Scope, dict[int, _Share]] = {}
+        layouts = step.layout.tolist()
+        for rank, layout in enumerate(layouts):
+            for share in self._shares_of(rank, layout):
+                found.setdefault(share.scope, {})[rank] = share
+        for scope in sorted(found, key=lambda one: (-len(one.ranks), one)):
+            theirs = found[scope]
+            if len(theirs) == len(scope.ranks):
+                ranks = np.array(scope.ranks)
+                numbers = np.array([theirs[rank].layout for rank in scope.ranks], np.int64)
+                part = step.part(ranks, numbers, [theirs[rank].place for rank in scope.ranks])
+                backend = self._groups.backend_of(scope)
+                yield Part(scope, part, int(numbers.max()), theirs[scope.ranks[0]].buckets, backend)
+
+    def _shares_of(self, rank: int, layout: int) -> list[_Share]:
+        buckets = self._layouts.buckets(layout)
+        if buckets is None:
+            return []
+        known = self._shares.get((rank, layout))
+        if known is None or known[0] is not buckets:  # more is known of a bucket by now
+            known = self._shares[rank, layout] = (buckets, list(self._divided(rank, buckets)))
+        return known[1]
+
+    def _divided(self, rank: int, buckets: tuple[Bucket, ...]) -> Iterable[_Share]:
+        models: dict[Scope, list[int]] = {}
+        for model in sorted({bucket.model for bucket in buckets}):
+            scope = self._groups.scope_of(rank, model, self._world)
+            if rank in scope.ranks and scope.ranks[-1] < self._world:
+                models.setdefault(scope, []).append(model)
+        for scope, theirs in models.items():
+            numbers = [i for i, bucket in enumerate(buckets) if bucket.model in theirs]
+            own = tuple(buckets[i]._replace(model=theirs.index(buckets[i].model)) for i in numbers)
+            place = {number: i for i, number in enumerate(numbers)}
+            yield _Share(scope, self._own.number(own), tuple(buckets[i] for i in numbers), place)
 
 
 class DividedStep(NamedTuple):

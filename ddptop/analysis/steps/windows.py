@@ -17,7 +17,7 @@ from ddptop.frames.columns import Ring, median
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ddptop.analysis.steps.pairing import Scope
+    from ddptop.analysis.steps.groups import Scope
     from ddptop.frames.columns import Column, Indices
     from ddptop.protocol.messages import Bucket
     from ddptop.protocol.vocabulary import OwnPlace, Pattern, StepPhase

@@ -9,7 +9,6 @@ until the file `role` makes it the collector (`host.collector_address`): then it
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import sys
@@ -41,8 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments += ["--alone", launcher]
     serve = read_role(Path(folder)) if several else ""
     if several and not serve:
-        relay = importlib.import_module("ddptop.agent.__main__").main
-        return int(relay(arguments, _report, collector=[sys.executable, "-m", "ddptop.cli.agent", *words]))
+        from ddptop.agent.__main__ import main as relay
+
+        return relay(arguments, _report, collector=[sys.executable, "-m", "ddptop.cli.agent", *words])
     from ddptop.collector.__main__ import main as collect
 
     return collect([*arguments, *(["--serve", serve] if serve else [])], _report)

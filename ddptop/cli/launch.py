@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from importlib import util
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, TypeAlias
@@ -125,7 +124,7 @@ def _torchrun(arguments: list[str], starting: contextlib.ExitStack) -> int:
 
 
 def _begin_torchrun(options: LaunchOptions, script: Sequence[str]) -> Run:
-    if options.may_span_hosts and util.find_spec("ddptop.agent.__main__") is not None:
+    if options.may_span_hosts:
         from ddptop.cli.run_over_hosts import RunOverHosts
 
         return RunOverHosts.begin(options, run_name(options, script), script)

@@ -156,17 +156,22 @@ def snapshot(host: Host, *words: str) -> dict[str, Any] | None:
     return dict(json.loads(done.stdout)) if done.returncode == 0 else None
 
 
+FIGURES = ("step_ms", "own_ms", "wait_ms", "transfer_ms", "backward_ms", "rss_bytes", "cpu_pct")
+"""Of every rank, on one host and on several."""
+
+
 def shows(host: Host, ranks: int, *, beyond: int = 5, name: str = "run") -> dict[str, Any]:
-    """Wait until the run's screen has so many ranks beyond a step; returns the snapshot."""
+    """Wait until the run's screen has so many ranks beyond a step, with all figures; returns the snapshot."""
 
     def seen() -> dict[str, Any] | None:
         picture = snapshot(host, name)
         if picture is None or len(picture["ranks"]) != ranks:
             return None
         steps = [rank["step"] for rank in picture["ranks"]]
-        return picture if all(step is not None and step > beyond for step in steps) else None
+        known = all(rank[figure] is not None for rank in picture["ranks"] for figure in FIGURES)
+        return picture if known and all(step is not None and step > beyond for step in steps) else None
 
-    found = until(seen, f"{ranks} ranks on the screen of {host.name}")
+    found = until(seen, f"all figures of {ranks} ranks on the screen of {host.name}")
     assert isinstance(found, dict)
     return found
 

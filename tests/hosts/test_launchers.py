@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.hosts.jobs import enough, hosts_of, launched, nothing_left, recorded, shows, snapshot
 from tests.hosts.namespaces import Host, hosts
 
-FIGURES = ("step_ms", "own_ms", "wait_ms", "transfer_ms", "backward_ms", "rss_bytes", "cpu_pct")
-"""Of every rank, on one host and on several."""
-
-
-def check_ranks(picture: dict[str, Any], expected: list[str]) -> None:
-    assert hosts_of(picture) == expected
-    for rank in picture["ranks"]:
-        assert all(rank[name] is not None for name in FIGURES), rank
-        assert rank["lost_records"] == 0
-
 
 def test_two_hosts_are_one_run(tmp_path: Path) -> None:
     with hosts(2, tmp_path) as (a, b), launched((a, b), "steps=0") as job:
-        picture = shows(a, 2, beyond=30)
-        check_ranks(picture, ["node-a", "node-b"])
+        picture = shows(a, 2)
+        assert hosts_of(picture) == ["node-a", "node-b"]
+        assert [(host["name"], host["state"]) for host in picture["hosts"]] == [
+            ("node-a", "live"),
+            ("node-b", "live"),
+        ]
         enough((a, b))
         assert job.wait() == [0, 0], job.err
         assert job.lines(0)[0].startswith("ddptop: run run: watch it with `ddptop run`, from elsewhere with")

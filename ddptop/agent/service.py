@@ -365,6 +365,7 @@ class Agent:
                 "lost": self._outbox.lost_rows,
                 "recording": self._outbox.local_recording,
                 "recording_note": self._outbox.note,
+                "goes_on": bool(self._outbox.kept),
             }
         )
 

@@ -53,6 +53,8 @@ def _arguments(options: LaunchOptions, folder: Path, run_id: str) -> list[str]:
     before = read_run_file(folder)
     if before is not None and before.run_id == run_id:
         name, record = before.name, before.recording or "off"
+        if before.collector_host is not None:  # an agent's: what it names is a recording of its own
+            record = recording_path(options, name)
     else:
         name = run_name(options, read_command(folder))
         record = recording_path(options, name)

@@ -152,10 +152,11 @@ LOCK_NUMBER = 3
 
 
 def write_summary(text: str) -> None:
-    """In the collector, at its end: write what `read_summary` is to return."""
+    """In the collector, at its end: write what `read_summary` is to return, and let it return."""
     with suppress(OSError):
         os.ftruncate(LOCK_NUMBER, 0)
         os.pwrite(LOCK_NUMBER, text.encode(), 0)
+        fcntl.flock(LOCK_NUMBER, fcntl.LOCK_UN)
 
 
 def _open(path: Path) -> int:

@@ -1,0 +1,76 @@
+"""`ddptop merge FILES`: one recording from that of a run and those that several hosts kept by themselves."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddptop.cli.commands.base import Command
+from ddptop.cli.errors import CliError, Exit
+from ddptop.protocol.checks import printable
+
+if TYPE_CHECKING:
+    import argparse
+
+
+class Merge(Command):
+    """Completes a run's recording; the files that it reads stay as they are."""
+
+    name = "merge"
+    summary = "Make one recording from that of a run and those that several hosts kept by themselves."
+    examples = (
+        "ddptop merge train-k7qf.ddptop train-k7qf@node1.ddptop",
+        "ddptop merge train-k7qf train-k7qf@node1 train-k7qf@node2 -o whole.ddptop",
+    )
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Files, and `-o`."""
+        parser.add_argument("files", nargs="+", metavar="FILE", help="recordings, by path or by name")
+        parser.add_argument(
+            "-o", "--output", type=Path, default=None, metavar="OUT", help="default: NAME-merged.ddptop"
+        )
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Write the merged recording and print a line."""
+        from ddptop.recording.format import RecordingError
+        from ddptop.recording.merge import merge
+
+        paths = [_path(word) for word in options.files]
+        if len({path.resolve() for path in paths}) < 2:
+            raise CliError("give the recording of the run and at least one other", Exit.USAGE)
+        out = options.output or paths[0].with_stem(f"{paths[0].stem}-merged")
+        if os.path.lexists(out):
+            raise CliError(f"{out} exists already; give another name with -o")
+        try:
+            merged = merge(paths, out)
+        except RecordingError as error:
+            raise CliError(f"cannot merge: {error}") from error
+        except OSError as error:
+            raise CliError(f"cannot merge: {error.filename or out}: {error.strerror}") from error
+        print(
+            printable(
+                f"{out}: {merged.hosts} hosts, {merged.added:,} records added, {merged.known:,} known already"
+            )
+        )
+        return Exit.DONE
+
+
+def _path(word: str) -> Path:
+    """A recording by its path, or by its name in the folder of recordings. Raises CliError (3, 1)."""
+    from ddptop.host.folders import open_regular, state_path
+    from ddptop.recording.disk import is_being_written
+
+    path = Path(word)
+    if os.sep not in word and not path.exists():
+        path = state_path() / f"{word.removesuffix('.ddptop')}.ddptop"
+    try:
+        descriptor = open_regular(path, follow=True)
+    except OSError as error:
+        raise CliError(f"{word}: no recording of this name", Exit.NOT_FOUND) from error
+    try:
+        if is_being_written(descriptor):
+            raise CliError(f"{path} is being written; merge when its run has ended")
+    finally:
+        os.close(descriptor)
+    return path

@@ -1,0 +1,216 @@
+"""Completing the recording of a run by those that agents of other hosts have made themselves.
+
+Every numbered message is in the result once, by session and number. The messages that only an agent has
+recorded are put where they would have arrived: their times by the host's clock are put on the collector's by
+the CLOCK messages of the host, or by the wall clocks where there are none.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ddptop.protocol.codec import encode
+from ddptop.protocol.hosts import About, Host
+from ddptop.protocol.messages import Clock, Event, Hello, Progress, Received, Run, Steps
+from ddptop.recording.format import RecordingError
+from ddptop.recording.reader import Recording
+from ddptop.recording.writer import Writer
+
+UNLIMITED = 1 << 60
+"""The result leaves nothing out."""
+
+
+class Merged(NamedTuple):
+    """What came of it."""
+
+    hosts: int
+    """Hosts of the result."""
+    added: int
+    """Step records that the run's recording did not have."""
+    known: int
+    """Step records that it had already."""
+
+
+class _Base(NamedTuple):
+    """What of the run's recording decides where others' messages go."""
+
+    numbered: dict[int, dict[int, int]]
+    """By session, by number: when the message arrived."""
+    introduced: set[int]
+    """Sessions whose HELLO or HOST it has."""
+    worlds: dict[int, int]
+    """World size by incarnation."""
+    clocks: dict[str, list[Clock]]
+    hosts: set[str]
+
+
+def merge(paths: Sequence[Path], out: Path) -> Merged:
+    """Write one recording from several; `out` must not be there yet.
+
+    Raises RecordingError where they are not of one run or one is damaged beyond reading, OSError.
+    """
+    recordings = [Recording.open(path) for path in paths]
+    try:
+        recordings.sort(key=lambda recording: not _is_of_collector(recording))
+        run, *others = recordings
+        base = _survey(run)
+        added: list[tuple[int, int, Received]] = []
+        known = 0
+        for other in others:
+            known += _take(other, run, base, added)
+        added.sort(key=lambda item: item[:2])
+        _write(out, run, added)
+        count = sum(_rows(received) for _, _, received in added)
+        return Merged(len(base.hosts), count, known)
+    finally:
+        for recording in recordings:
+            recording.close()
+
+
+def _is_of_collector(recording: Recording) -> bool:
+    """An agent does not record the run's settings."""
+    return any(
+        isinstance(item.message, Event) and item.message.kind == "settings" for item in recording.lasting()
+    )
+
+
+def _survey(recording: Recording) -> _Base:
+    base = _Base({}, set(), {}, {}, set())
+    for received in recording.records():
+        if received.seq:
+            base.numbered.setdefault(received.session, {})[received.seq] = received.t_ns
+        _note(received, base)
+    return base
+
+
+def _note(received: Received, base: _Base) -> None:
+    message = received.message
+    if isinstance(message, Hello):
+        base.introduced.add(message.session)
+        base.worlds.setdefault(message.incarnation, message.world_size)
+        base.hosts.add(message.host)
+    elif isinstance(message, Host):
+        base.introduced.add(message.session)
+        base.hosts.add(message.name)
+    elif isinstance(message, Clock):
+        base.clocks.setdefault(message.host, []).append(message)
+
+
+def _take(other: Recording, run: Recording, base: _Base, added: list[tuple[int, int, Received]]) -> int:
+    """Put into `added` what only `other` has: (when, order, message). Returns the step records known before.
+
+    Raises RecordingError where it is not of the same run.
+    """
+    known = 0
+    ordered: dict[int, list[int]] = {}
+    clocks = _clocks_of(other, base)
+    wall_ns = _wall_ns(other) - _wall_ns(run)
+    for received in other.records():
+        message = received.message
+        if isinstance(message, Hello) and base.worlds.get(message.incarnation, message.world_size) != (
+            message.world_size
+        ):
+            raise RecordingError(
+                f"not of one run: {message.world_size} ranks here, {base.worlds[message.incarnation]} there"
+            )
+        if _is_known(received, base):
+            known += _rows(received)
+            continue
+        t_ns = max(run.start_ns, _on_collectors_clock(received.t_ns, clocks, wall_ns))
+        if received.seq:
+            numbers = base.numbered.setdefault(received.session, {})
+            if received.session not in ordered:
+                ordered[received.session] = sorted(numbers)
+            t_ns = _between(t_ns, received.seq, numbers, ordered[received.session])
+            numbers[received.seq] = t_ns
+        _note(received, base)
+        added.append((t_ns, len(added), received._replace(t_ns=t_ns)))
+    return known
+
+
+def _is_known(received: Received, base: _Base) -> bool:
+    message, session, seq = received.message, received.session, received.seq
+    if not session or isinstance(message, Run):
+        return True  # the agent's own notes about its file
+    if isinstance(message, (Hello, Host)):
+        return session in base.introduced
+    if not seq:
+        return not isinstance(message, Progress)
+    numbers = base.numbered.get(session, {})
+    # The collector records an agent's readings as those of the rank, which have no number.
+    return seq in numbers or (isinstance(message, About) and seq <= max(numbers, default=0))
+
+
+def _clocks_of(other: Recording, base: _Base) -> list[Clock]:
+    """Comparisons of the clock of the host that made a recording, in order of time; none where unknown."""
+    lasting = [item.message for item in other.lasting()]
+    hosts = [message.name for message in lasting if isinstance(message, Host)]
+    own = [message for message in lasting if isinstance(message, Clock)]
+    known = base.clocks.get(hosts[0], []) if hosts else []
+    return sorted({clock.t_ns: clock for clock in [*known, *own]}.values(), key=lambda clock: clock.t_ns)
+
+
+def _wall_ns(recording: Recording) -> int:
+    """CLOCK_REALTIME less CLOCK_MONOTONIC, as the run was begun there."""
+    return recording.run.unix_ns - recording.run.monotonic_ns
+
+
+def _on_collectors_clock(t_ns: int, clocks: Sequence[Clock], wall_ns: int) -> int:
+    if not clocks:
+        return t_ns + wall_ns
+    clock = clocks[max(0, bisect_right(clocks, t_ns, key=lambda one: one.t_ns) - 1)]
+    return t_ns + clock.offset_ns + round(clock.drift_ppb * (t_ns - clock.t_ns) / 1e9)
+
+
+def _between(t_ns: int, seq: int, numbers: dict[int, int], ordered: Sequence[int]) -> int:
+    """The time, or the nearest one at which this number is in order among those of its session that the run's
+    recording has."""
+    at = bisect_left(ordered, seq)
+    if at > 0:
+        t_ns = max(t_ns, numbers[ordered[at - 1]])
+    return min(t_ns, numbers[ordered[at]]) if at < len(ordered) else t_ns
+
+
+def _write(out: Path, run: Recording, added: Sequence[tuple[int, int, Received]]) -> None:
+    writer = Writer(out, limit_bytes=UNLIMITED)
+    try:
+        for received in _all(run, added):
+            writer.add(received, encode(received.message))
+    finally:
+        writer.close()
+    if writer.note is not None:
+        out.unlink(missing_ok=True)
+        raise RecordingError(writer.note)
+
+
+def _all(run: Recording, added: Sequence[tuple[int, int, Received]]) -> Iterator[Received]:
+    """Everything by time, and each session by number; first the RUN that the run's recording begins with."""
+    of_session: dict[int, deque[tuple[int, Received]]] = {}
+    """(place in `added`, message), those that are numbered."""
+    for place, (_, _, received) in enumerate(added):
+        if received.seq:
+            of_session.setdefault(received.session, deque()).append((place, received))
+    written: set[int] = set()
+    next_place = 0
+    for number, received in enumerate(run.records()):
+        while number and next_place < len(added) and added[next_place][0] < received.t_ns:
+            if next_place not in written:
+                yield added[next_place][2]
+                written.add(next_place)
+            next_place += 1
+        waiting = of_session.get(received.session) if received.seq else None
+        while waiting and waiting[0][1].seq < received.seq:
+            place, earlier = waiting.popleft()
+            if place not in written:
+                yield earlier
+                written.add(place)
+        yield received
+    yield from (received for place, (_, _, received) in enumerate(added) if place not in written)
+
+
+def _rows(received: Received) -> int:
+    return len(received.message.rows) if isinstance(received.message, Steps) else 0

@@ -59,8 +59,9 @@ def test_an_agent_answers_for_its_ranks_at_a_stall_and_thins_out_bucket_detail(h
     wait_for(lambda: [item.message.number for item in host.collector.of(Evidence)] == [77])
     wait_for(lambda: host.collector.steps() == {0: [*range(100)]})
     rows = [row for item in host.collector.of(Steps) for row in item.message.rows]
-    wait_for(lambda: host.collector.of(HostUsage)[-1].message.thinned > 0)
-    assert sum(not row.cells for row in rows) == host.collector.of(HostUsage)[-1].message.thinned
+    thinned = sum(not row.cells for row in rows)
+    assert thinned > 0
+    wait_for(lambda: host.collector.of(HostUsage)[-1].message.thinned == thinned)
     assert all(bool(row.cells) == bool(row.flags & Flag.DETAIL) for row in rows)
     run = read_run_file(host.directory)
     assert run is not None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -49,8 +50,8 @@ RESEND_NS = 5 * NS
 reply that the collector could not send."""
 
 RENEW_NS = 10 * NS
-"""After this without a connection the socket is made anew: libzmq does not try again where a key was refused,
-or where something else than ZeroMQ answered."""
+"""After this without a connection it is begun anew: libzmq does not try again where a key was refused, or
+where something else than ZeroMQ answered."""
 
 REWIND_NS = NS
 """Least time between two rewinds of one session: a burst of nacks about one hole answers one resend."""
@@ -80,9 +81,7 @@ class Answers:
 class BundleSender:
     """Relays to the collector. All methods on one thread; none of them blocks.
 
-    Past `memory_bytes` the oldest messages leave memory: `leave` is given them, and `read_back(session, seq)`
-    is asked for their bodies when it is their turn to be sent (None: it is lost). Without `leave`, and where
-    it returns False, they are given up and counted in `dropped`.
+    Past `memory_bytes` the oldest messages are given up and counted in `dropped`; `leave` is given them.
     """
 
     def __init__(
@@ -92,14 +91,13 @@ class BundleSender:
         *,
         interval_ns: int = INTERVAL_NS,
         memory_bytes: int = MEMORY_BYTES,
-        leave: Callable[[Sequence[KeptMessage]], bool] | None = None,
-        read_back: Callable[[int, int], bytes | None] | None = None,
+        leave: Callable[[Sequence[KeptMessage]], object] | None = None,
     ) -> None:
         """`host` introduces the agent; its session is that of `report`."""
         self._context = context
         self._own = host.session
         self._interval_ns = interval_ns
-        self._unacked = Unacked(memory_bytes, leave, read_back)
+        self._unacked = Unacked(memory_bytes, leave)
         self._unacked.begin(host.session, -1, encode(host))
         self._numbered = 0
         self._socket: zmq.Socket[bytes] | None = None
@@ -155,8 +153,7 @@ class BundleSender:
 
     @property
     def socket(self) -> zmq.Socket[bytes] | None:
-        """To be polled for replies; None before `connect`. It is another one after each `connect`, and after
-        ten seconds without a connection."""
+        """To be polled for replies; None before `connect`, and another one after each."""
         return self._socket
 
     def connect(self, endpoint: str, server_key: str, keys: KeyPair) -> None:
@@ -243,9 +240,10 @@ class BundleSender:
             self._renew_ns = now_ns + RENEW_NS
             self._send_due(now_ns)
         elif now_ns > self._renew_ns and self._target is not None:
-            reason = self._monitor.trouble
-            self.connect(*self._target)
-            self._monitor.trouble = reason
+            self._renew_ns = now_ns + RENEW_NS
+            with suppress(zmq.ZMQError):  # there is none any more
+                self._socket.disconnect(self._target[0])
+            self._socket.connect(self._target[0])
         return answers
 
     def close(self) -> None:
@@ -304,7 +302,7 @@ class BundleSender:
             if name == INTRODUCE:
                 self._rewind_all(now_ns)
             elif session is not None:
-                self._unacked.rewind(name, now_ns)
+                self._unacked.rewind(name, now_ns, probes=True)
                 self._urgent = True
 
     def _rewind_all(self, now_ns: int) -> None:

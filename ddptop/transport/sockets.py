@@ -96,9 +96,13 @@ def connect(
     if endpoint.startswith("tcp:"):
         socket.set(zmq.IPV6, not _IPV4.match(endpoint))
         socket.set(zmq.CONNECT_TIMEOUT, CONNECT_MS)
-    if prepare is not None:
-        prepare(socket)
-    socket.connect(endpoint)
+    try:
+        if prepare is not None:
+            prepare(socket)
+        socket.connect(endpoint)
+    except (zmq.ZMQError, ValueError):
+        socket.close()
+        raise
     return socket
 
 

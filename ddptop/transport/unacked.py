@@ -43,7 +43,7 @@ class _Kept:
     """Number over all sessions, by arrival."""
     seq: int
     body: bytes | None
-    """None: it is not in memory any more."""
+    """None: it is acked, or given up."""
     size: int
 
 
@@ -60,6 +60,9 @@ class Outgoing:
     beat_ns: int = 0
     """When the last one was sent."""
     kept: list[_Kept] = field(default_factory=list)
+    probes: bool = False
+    """It was nacked: only the first message is sent until an ack shows that it is taken. A collector may
+    refuse a session for long, and its messages are not to be in the way of the others'."""
     cursor: int = 0
     """Index in `kept` of the first that is not sent."""
     rewound_ns: int = 0
@@ -68,20 +71,16 @@ class Outgoing:
 class Unacked:
     """Messages by session, with a bound on the memory that they take.
 
-    Past `memory_bytes` the oldest leave memory: `leave` is given them, and `read_back(session, seq)` is asked
-    for the body when it is to be sent (None: it is lost). Without `leave`, and where it returns False, they
-    are given up. What is given up is counted in `dropped`.
+    Past `memory_bytes` the oldest are given up and counted in `dropped`; `leave` is given them before.
     """
 
     def __init__(
         self,
         memory_bytes: int,
-        leave: Callable[[Sequence[KeptMessage]], bool] | None,
-        read_back: Callable[[int, int], bytes | None] | None,
+        leave: Callable[[Sequence[KeptMessage]], object] | None = None,
     ) -> None:
         self._most_bytes = memory_bytes
         self._leave = leave
-        self._read_back = read_back
         self._order = 0
         self._in_memory: deque[tuple[int, _Kept]] = deque()
         """(session, message) by arrival; those that were acked since are skipped."""
@@ -123,7 +122,7 @@ class Unacked:
         self._in_memory.append((name, item))
         self.memory_bytes += item.size
         if self.memory_bytes > self._most_bytes:
-            self._leave_memory()
+            self._give_up_oldest()
 
     def in_memory(self) -> Iterator[KeptMessage]:
         """Those whose bodies are in memory, oldest first."""
@@ -148,13 +147,15 @@ class Unacked:
             n += 1
         del session.kept[:n]
         session.cursor = max(0, session.cursor - n)
+        session.probes &= n == 0
         while self._in_memory and self._in_memory[0][1].body is None:
             self._in_memory.popleft()
         return n > 0
 
-    def rewind(self, name: int, now_ns: int) -> None:
-        """All that is kept of a session is to be sent again, HELLO first."""
+    def rewind(self, name: int, now_ns: int, *, probes: bool = False) -> None:
+        """All that is kept of a session is to be sent again, HELLO first; `probes`: one message at first."""
         session = self.sessions[name]
+        session.probes = probes
         self.in_flight_bytes -= sum(item.size for item in session.kept[: session.cursor])
         session.cursor = 0
         session.greeted = False  # a collector that misses something may have missed the HELLO
@@ -181,42 +182,33 @@ class Unacked:
         heap = [
             (session.kept[session.cursor].order, name)
             for name, session in self.sessions.items()
-            if session.cursor < len(session.kept)
+            if session.cursor < len(session.kept) and not (session.probes and session.cursor)
         ]
         heapq.heapify(heap)
         while heap:
             _, name = heap[0]
             session = self.sessions[name]
             item = session.kept[session.cursor]
-            body = item.body
-            if body is None and self._read_back is not None:
-                body = self._read_back(name, item.seq)
-            if body is None:
-                self._give_up(session, item)
-            else:
-                back = item.seq - session.kept[session.cursor - 1].seq if session.cursor else 0
-                session.cursor += 1
-                self.in_flight_bytes += item.size
-                yield Entry(name, session.rank, item.seq, back if back <= MAX_BACK else 0, body)
-            if session.cursor < len(session.kept):
+            back = item.seq - session.kept[session.cursor - 1].seq if session.cursor else 0
+            session.cursor += 1
+            self.in_flight_bytes += item.size
+            assert item.body is not None
+            yield Entry(name, session.rank, item.seq, back if back <= MAX_BACK else 0, item.body)
+            if session.cursor < len(session.kept) and not session.probes:
                 heapq.heapreplace(heap, (session.kept[session.cursor].order, name))
             else:
                 heapq.heappop(heap)
 
-    def _leave_memory(self) -> None:
-        """A quarter of what may be kept leaves memory, the oldest first."""
-        leaving: list[tuple[_Kept, KeptMessage]] = []
+    def _give_up_oldest(self) -> None:
+        """A quarter of what may be kept is given up, the oldest first."""
+        leaving: list[KeptMessage] = []
         while self._in_memory and self.memory_bytes > self._most_bytes * 3 // 4:
             name, item = self._in_memory.popleft()
             if item.body is not None:
-                self.memory_bytes -= item.size
-                message = KeptMessage(self.sessions[name].rank, name, item.seq, item.body)
-                leaving.append((item, message))
-        left = self._leave is not None and self._leave([message for _, message in leaving])
-        for item, message in leaving:
-            item.body = None
-            if not left:
-                self._give_up(self.sessions[message.session], item)
+                leaving.append(KeptMessage(self.sessions[name].rank, name, item.seq, item.body))
+                self._give_up(self.sessions[name], item)
+        if self._leave is not None:
+            self._leave(leaving)
 
     def _give_up(self, session: Outgoing, item: _Kept) -> None:
         """What comes after it does not wait for it."""
@@ -225,4 +217,6 @@ class Unacked:
         if index < session.cursor:
             session.cursor -= 1
             self.in_flight_bytes -= item.size
+        self.memory_bytes -= item.size
+        item.body = None
         self.dropped += 1

@@ -1,11 +1,20 @@
-"""What a frame says of each host of the run."""
+"""What a frame says of each host of the run; which rank is on which host, and names that fit a column."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from ddptop.frames.frame import Frame
     from ddptop.protocol.vocabulary import HostState
 
 
@@ -52,3 +61,92 @@ class HostFigures:
     """Step rows without bucket detail because the collector asked for it."""
     collector: bool
     """Whether the collector runs on it."""
+
+
+SHORT_ENOUGH = 12
+"""Cells up to which names of hosts are not shortened further than by their domain."""
+
+_SEPARATORS = re.compile(r"[-_.]")
+
+
+@dataclass(frozen=True, slots=True)
+class HostIndex:
+    """Which rank is on which host."""
+
+    names: tuple[str, ...]
+    """In order of their lowest rank."""
+    of_rank: NDArray[np.int64]
+    """(ranks,) place in `names`."""
+    short: tuple[str, ...]
+    """The names as they are shown in columns."""
+    rank_short: tuple[str, ...]
+    """(ranks,) the same of each rank's host."""
+
+    def ranks(self, host: int) -> list[int]:
+        """The ranks of a host, by its place in `names`."""
+        return [int(rank) for rank in np.flatnonzero(self.of_rank == host)]
+
+
+@lru_cache(maxsize=4)
+def host_index(hosts: tuple[str, ...]) -> HostIndex:
+    """The index of `Ranks.host`, which does not change from frame to frame."""
+    places: dict[str, int] = {}
+    of_rank = np.fromiter((places.setdefault(host, len(places)) for host in hosts), np.int64, len(hosts))
+    names = tuple(places)
+    short = short_names(names)
+    return HostIndex(names, of_rank, short, tuple(short[at] for at in of_rank.tolist()))
+
+
+@lru_cache(maxsize=4)
+def short_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names without domain and, where they are long, without the beginning that all of them share.
+
+    `train-llama-worker-7.jobs.svc` as `worker-7`. What is left begins with a letter, differs from host to
+    host, and is cut at a separator only: `ip-10-0-3-17` stays as it is.
+    """
+    plain = without_domain(names)
+    known = [name for name in plain if name]
+    if len(set(known)) < 2 or max(map(len, known)) <= SHORT_ENOUGH:
+        return plain
+    shared = _shared_beginning(known)
+    cuts = [found.end() for found in _SEPARATORS.finditer(shared)]
+    for cut in reversed(cuts):
+        if all(name[cut : cut + 1].isalpha() for name in known):
+            return tuple(name[cut:] for name in plain)
+    return plain
+
+
+def _shared_beginning(names: Sequence[str]) -> str:
+    first, last = min(names), max(names)
+    length = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), None)
+    return first if length is None else first[:length]
+
+
+@lru_cache(maxsize=4)
+def without_domain(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    """`gpu017.cluster.local` as `gpu017`, where the hosts still differ."""
+    short = {host: host.partition(".")[0] for host in set(hosts)}
+    if len(set(short.values())) < len(short) or any(name.isdecimal() for name in short.values()):
+        return hosts  # several of one name, or addresses
+    return tuple(short[host] for host in hosts)
+
+
+def several_hosts(frame: Frame) -> bool:
+    """Whether the run has more than one host, as far as it is known."""
+    return frame.run.nodes > 1 or len(frame.hosts) > 1
+
+
+def on_hosts(frame: Frame, ranks: Sequence[int]) -> str:
+    """` on gpu-017`, ` on 3 hosts`: where some ranks are; empty where the run has one host."""
+    names = {name for name in (rank_host(frame, rank) for rank in ranks) if name}
+    if len(names) > 1:
+        return f" on {len(names)} hosts"
+    return f" on {names.pop()}" if names else ""
+
+
+def rank_host(frame: Frame, rank: int) -> str:
+    """The short name of a rank's host; empty where all ranks are on one host, and where it is not known."""
+    index = host_index(frame.ranks.host)
+    if not several_hosts(frame) or not 0 <= rank < len(index.of_rank):
+        return ""
+    return index.short[int(index.of_rank[rank])]

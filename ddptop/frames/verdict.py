@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ddptop.frames.host_names import on_hosts
+from ddptop.frames.hosts import on_hosts
 from ddptop.frames.phrases import (
     UNEVEN_PCT,
     cause_phrase,

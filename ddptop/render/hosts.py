@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.host_names import host_index
-from ddptop.frames.hosts import HostFigures
+from ddptop.frames.hosts import HostFigures, host_index
 from ddptop.protocol.vocabulary import ENDED
 from ddptop.render.context import CALM
 

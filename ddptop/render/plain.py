@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ddptop.frames.hosts import several_hosts
 from ddptop.frames.phrases import death_phrase
 from ddptop.render.bucket_table import bucket_columns
 from ddptop.render.context import RenderContext
 from ddptop.render.evidence import brief
+from ddptop.render.host_table import plain_host_table
+from ddptop.render.hosts import SILENT_STATES, by_host, worst_first
 from ddptop.render.line import RED_STATES, of_severity, of_state, paint
-from ddptop.render.numbers import UNKNOWN, age, clock, count, duration, fixed, known, loss
+from ddptop.render.numbers import UNKNOWN, age, clock, count, counted, duration, fixed, known, loss
 from ddptop.render.phases import legend
 from ddptop.render.rank_table import plain_rank_columns
 from ddptop.render.table import text_lines
@@ -18,7 +21,7 @@ from ddptop.render.text import clean, to_ascii
 from ddptop.render.trouble import kind_phrase, stalled_for, step_now
 
 if TYPE_CHECKING:
-    from ddptop.frames.frame import Frame, Ranks
+    from ddptop.frames.frame import Frame
 
 LAST_EVENTS = 6
 """Of what happened; the recording has the rest."""
@@ -34,6 +37,9 @@ STALLS = frozenset(("stall", "mismatch"))
 
 MAX_RANK_ROWS = 64
 """Beyond this, healthy ranks are only counted."""
+
+MAX_RANKS_OF_HOSTS = 16
+"""Beyond that, in a run over several hosts: the worst rank of each of so many hosts."""
 
 MAX_BUCKET_ROWS = 32
 
@@ -70,6 +76,7 @@ def picture(frame: Frame, width: int, ascii: bool = False, color: bool = False) 
         [*_head(frame, color), *_verdict(frame, ascii, color)],
         _evidence(frame, width, color),
         _run(frame),
+        plain_host_table(RenderContext(frame), width),
         rank_table(frame, width),
         rank_bars(frame, width, ascii),
         bucket_table(frame, width),
@@ -98,9 +105,21 @@ def watch_line(frame: Frame) -> str:
             f"lost {count(frame.lost_records)}",
             f"cost {fixed(frame.overhead.measured_pct, 1, '%'):>5}",
             grave or f"slowest {slowest(frame) or UNKNOWN}",
+            *_silent_hosts(frame),
             *refused,
         ]
     )
+
+
+def _silent_hosts(frame: Frame) -> list[str]:
+    """`1 of 64 hosts unreachable (gpu-063)`, while some are; and how many record by themselves."""
+    texts = []
+    for state in SILENT_STATES:
+        names = [clean(host.name) for host in frame.hosts if host.state == state]
+        more = ", ..." if len(names) > 1 else ""
+        texts += [f"{len(names)} of {len(frame.hosts)} hosts {state} ({names[0]}{more})"] if names else []
+    local = sum(host.local_recording is not None for host in frame.hosts)
+    return [*texts, f"{counted(local, 'host')} recording locally"] if local else texts
 
 
 def _recording_trouble(frame: Frame) -> str:
@@ -228,8 +247,8 @@ def rank_table(frame: Frame, width: int) -> list[str]:
     total = len(ranks.host)
     if not total:
         return ["no rank has reported yet"]
-    shown = _worth_showing(ranks)
     context = RenderContext(frame)
+    shown = _worth_showing(context)
     lines = text_lines(plain_rank_columns(context, shown), len(shown), width)
     if len(shown) < total:
         hidden = set(range(total)) - set(shown)
@@ -267,11 +286,16 @@ def bucket_table(frame: Frame, width: int) -> list[str]:
     return lines
 
 
-def _worth_showing(ranks: Ranks) -> list[int]:
+def _worth_showing(context: RenderContext) -> list[int]:
     """All ranks; of very many those that are not live, and those with the largest excess or lateness."""
+    ranks = context.frame.ranks
     total = len(ranks.host)
     if total <= MAX_RANK_ROWS:
         return list(range(total))
+    if several_hosts(context.frame):
+        hosts = by_host(context.frame, worst_first(context, range(total)))
+        leads = hosts.ranks[hosts.starts[:-1]][:MAX_RANKS_OF_HOSTS].tolist()
+        return sorted({*leads, *context.stragglers, *context.responsible})
 
     def badness(rank: int) -> tuple[bool, float]:
         excess = float(ranks.excess_ms[rank])

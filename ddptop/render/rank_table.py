@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.host_names import host_index
+from ddptop.frames.hosts import host_index, several_hosts
 from ddptop.render import table
 from ddptop.render.context import RenderContext
 from ddptop.render.line import Piece, Role, of_state
@@ -119,9 +119,10 @@ def plain_rank_columns(context: RenderContext, shown: Sequence[int]) -> list[tab
         return table.measured(title or name, texts, keep, most=None)
 
     bounds = figures[BOUND].values[list(shown)]
+    hosts = host_index(ranks.host).rank_short if several_hosts(context.frame) else ranks.host
     return [
         table.measured("rank", [str(rank) for rank in shown], 99, most=None),
-        words("host", ranks.host, 20),
+        words("host", hosts, 94 if several_hosts(context.frame) else 20),
         words("device", ranks.device, 10),
         words("state", [_plain_state(context.frame, rank) for rank in range(len(ranks.state))], 98),
         number("step", 97),

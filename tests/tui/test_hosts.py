@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from ddptop.frames.codec import decode_frame, encode_frame
-from ddptop.frames.host_names import short_names
+from ddptop.frames.hosts import short_names
+from ddptop.frames.snapshot import snapshot
+from ddptop.render.host_table import SORTS
 from ddptop.render.hosts import host_figures
+from ddptop.render.plain import picture, watch_line
 from ddptop.render.text import cells
-from ddptop.tui.host_folds import host_of
-from ddptop.tui.scene import Place, Scene
-from ddptop.tui.views.hosts import SORTS, exactly
+from ddptop.tui.scene import Place, Scene, host_of
+from ddptop.tui.views.hosts import exactly
 from ddptop.tui.views.rank_order import passing, table_rows
 from tests.tui.drive import Sketch, sketch
 from tests.tui.fake import FakeSource, unknown_ranks, waiting
@@ -248,3 +250,30 @@ def test_figures_of_hosts_survive_the_link() -> None:
 )
 def test_names_are_cut_where_they_stay_names(names: tuple[str, ...], short: tuple[str, ...]) -> None:
     assert short_names(names) == short
+
+
+def test_the_plain_picture_shows_the_worst_hosts_and_counts_the_rest() -> None:
+    text = picture(silent(64, 8), 100)
+    hosts = [line.split()[0] for line in text.splitlines() if line.startswith("gpu-")]
+    assert len(hosts) == 16 and hosts[:4] == ["gpu-062", "gpu-063", "gpu-017", "gpu-005"]
+    assert "and 48 more hosts, 0 of them not live (--json has all)" in text
+    rows = [line.split() for line in text.splitlines() if line.strip() and line.split()[0].isdecimal()]
+    assert ["137", "gpu-017", "live"] in [row[:3] for row in rows], "the worst rank of each host"
+    assert "and 496 more ranks, 14 of them not live" in text
+    assert len(text.splitlines()) < 65
+    assert "rtt ms" not in picture(healthy(1, 8), 100), "one host has no table of hosts"
+
+
+def test_a_line_a_second_names_hosts() -> None:
+    line = watch_line(silent(64, 8))
+    assert "slowest rank 137 on gpu-017 +20.3 ms data" in line
+    assert "1 of 64 hosts unreachable (gpu-063.cluster.local)" in line
+    assert "1 host recording locally" in line
+    assert "hosts" not in watch_line(healthy(3, 4))
+
+
+def test_the_snapshot_has_the_hosts() -> None:
+    hosts = snapshot(silent(64, 8))["hosts"]
+    assert [host["name"] for host in hosts] == names_of(64)
+    assert hosts[63]["state"] == "unreachable" and hosts[63]["kept"] == 312
+    assert hosts[0]["clock_offset_ms"] is None and hosts[0]["collector"] is True

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddptop.frames.host_names import without_domain
+from ddptop.frames.hosts import without_domain
 from ddptop.frames.verdict import verdict
 from ddptop.render import numbers
 from ddptop.render.chart import Axis, Scale, binned, joined, ladder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop.frames.host_names import host_index
+from ddptop.frames.hosts import host_index
 from ddptop.render.text import clean
 from ddptop.tui import match
 from ddptop.tui.actions.base import ActionsBase

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ddptop.render.host_table import SORTS
 from ddptop.tui.actions.base import ActionsBase
-from ddptop.tui.views.hosts import SORTS
 from ddptop.tui.views.rank_order import COLUMNS
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddptop.frames.frame import Alert, LoggedEvent
-from ddptop.frames.host_names import host_index
+from ddptop.frames.hosts import host_index
 from ddptop.render.trouble import PAGE_KINDS
 from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.keys import VIEWS, Do, ViewName

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.columns import fold, folds
-from ddptop.frames.host_names import host_index
+from ddptop.frames.hosts import host_index
 from ddptop.render.hosts import SILENT_STATES, figures_by_name
 from ddptop.render.line import PROBLEM_STATES, Line, gather, worst_sign
 from ddptop.render.numbers import UNKNOWN, counted, fixed

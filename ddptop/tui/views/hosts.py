@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from ddptop.frames.host_names import host_index, short_names
+from ddptop.frames.hosts import host_index
 from ddptop.render import table
+from ddptop.render.host_table import FIGURES, SORTS, host_columns, host_notes
 from ddptop.render.hosts import SILENT_STATES, host_figures, host_troubles, rank_spans
-from ddptop.render.line import Line, Piece, Role, gather, highlight, rule
+from ddptop.render.line import Line, gather, highlight, rule
 from ddptop.render.numbers import UNKNOWN, count, counted, duration, fixed, known, signed, size
-from ddptop.render.rank_table import host_state_piece, state_width
-from ddptop.render.text import cells, wrap
+from ddptop.render.rank_table import host_state_piece
+from ddptop.render.text import wrap
 from ddptop.tui import match
 from ddptop.tui.keys import Do
 from ddptop.tui.scene import Layout, Page, Scene
@@ -20,63 +20,11 @@ from ddptop.tui.scene import Layout, Page, Scene
 if TYPE_CHECKING:
     from ddptop.frames.hosts import HostFigures
 
-LONGEST_NAME = 32
-
-WIDE = 120
-"""Cells from which names are shown in full."""
-
 DETAIL = 4
 """Lines for all that is known of the host under the cursor."""
 
 ROOM_FOR_DETAIL = 12
 """Lines from which these are worth taking from the list."""
-
-
-class Figure(NamedTuple):
-    """A column of numbers."""
-
-    width: int
-    keep: int
-    """Columns of the lowest number are left out first."""
-    value: Callable[[HostFigures], float | None]
-    text: Callable[[float], str]
-    role: Role = "text"
-    falling: bool = True
-    """The largest comes first."""
-
-
-def _memory_pct(host: HostFigures) -> float | None:
-    used, whole = host.memory_used_bytes, host.memory_bytes
-    return 100 * used / whole if used is not None and whole else None
-
-
-def _offset(host: HostFigures) -> float | None:
-    return None if host.clock_offset_ms is None else abs(host.clock_offset_ms)
-
-
-FIGURES: dict[str, Figure] = {
-    "ranks": Figure(7, 95, lambda h: h.running - h.ranks, str, falling=False),
-    "worst": Figure(5, 92, lambda h: h.worst_rank, count, falling=False),
-    "excess": Figure(7, 93, lambda h: h.excess_ms, fixed),
-    "ms/step": Figure(8, 60, lambda h: h.step_ms, fixed),
-    "rtt ms": Figure(7, 80, lambda h: h.round_trip_ms, lambda v: fixed(v, 2)),
-    "clock ms": Figure(13, 62, _offset, str),
-    "clock±": Figure(7, 81, lambda h: h.clock_bound_ms, lambda v: f"±{fixed(v, 2)}", "dim"),
-    "ppm": Figure(6, 50, lambda h: h.clock_drift_ppm, signed, "dim"),
-    "age": Figure(7, 51, lambda h: h.clock_age_s, lambda v: f"{fixed(v)} s", "dim"),
-    "cpu%": Figure(4, 78, lambda h: h.cpu_pct, lambda v: fixed(v, 0)),
-    "mem%": Figure(4, 72, _memory_pct, lambda v: fixed(v, 0)),
-    "gpus": Figure(4, 55, lambda h: h.gpus or None, count, "dim"),
-    "gpu%": Figure(4, 77, lambda h: h.gpu_util_pct, lambda v: fixed(v, 0)),
-    "in/s": Figure(8, 71, lambda h: h.received_bytes_s, size),
-    "out/s": Figure(8, 70, lambda h: h.sent_bytes_s, size),
-    "kept": Figure(6, 65, lambda h: h.kept or None, count),
-    "thinned": Figure(7, 64, lambda h: h.thinned or None, count),
-}
-"""By title. `ranks` is sorted by how many do not run, `clock ms` by the size of the offset."""
-
-SORTS = ("host", "state", *FIGURES)
-"""Everything that the hosts can be sorted by."""
 
 
 def hosts_page(scene: Scene, width: int, height: int) -> Page:
@@ -90,7 +38,7 @@ def hosts_page(scene: Scene, width: int, height: int) -> Page:
         scroll = replace(scroll, cursor=names.index(state.cursor))
     room = height - 2 - detail
     scroll, shown = scroll.fitted(len(found), room)
-    columns = table.fitting(_columns(scene, found, width), width - 1)
+    columns = table.fitting(host_columns(scene, found, width), width - 1)
     titles = tuple(column.title for column in columns if column.title in SORTS)
     sign = "▾" if (state.sort in FIGURES and FIGURES[state.sort].falling) != state.inverted else "▴"
     head = Line(" ").extend(table.head(columns, 1, state.sort or None, sign, Do.SORT_BY))
@@ -148,55 +96,9 @@ def _sorted(scene: Scene, hosts: list[HostFigures]) -> list[HostFigures]:
     return hosts[::-1] if state.inverted else hosts
 
 
-def _columns(scene: Scene, hosts: list[HostFigures], width: int) -> list[table.Column]:
-    full = tuple(host.name for host in hosts)
-    names = [scene.clean(name) or UNKNOWN for name in (full if width >= WIDE else short_names(full))]
-    longest = max(map(cells, names), default=0)
-    states = state_width(scene.frame)
-    columns = [
-        table.Column("host", max(5, min(longest, LONGEST_NAME)), lambda at: (names[at], "strong"), 100,
-                     right=False, tail=True),
-        table.Column("state", states, lambda at: host_state_piece(hosts[at], states), 98, right=False),
-        *(_number(title, figure, hosts) for title, figure in FIGURES.items()),
-    ]  # fmt: skip
-    notes = [", ".join(_notes(host)) for host in hosts]
-    if any(notes):
-        widest = min(24, max(map(len, notes)))
-        columns.append(table.Column("", widest, lambda at: (notes[at], "warn"), 90, right=False))
-    return columns
-
-
-def _number(title: str, figure: Figure, hosts: list[HostFigures]) -> table.Column:
-    def cell(at: int) -> Piece:
-        host = hosts[at]
-        if title == "ranks":
-            missing = host.running < host.ranks and host.state != "finished"
-            return f"{host.running}/{host.ranks}", "warn" if missing else "dim"
-        if title == "clock ms":
-            return _clock(host)
-        value = figure.value(host)
-        return (figure.text(value), figure.role) if known(value) and value is not None else (UNKNOWN, "faint")
-
-    return table.Column(title, figure.width, cell, figure.keep)
-
-
-def _clock(host: HostFigures) -> Piece:
-    """The offset of its clock; the collector's is the one that others are compared with."""
-    if host.collector:
-        return "collector's", "faint"
-    if host.clock_offset_ms is None:
-        return UNKNOWN, "faint"
-    return signed(host.clock_offset_ms, 3), "text"
-
-
-def _notes(host: HostFigures) -> list[str]:
-    """What matters of its agent."""
-    return ["records locally"] if host.local_recording is not None else []
-
-
 def _words(host: HostFigures) -> list[str]:
     """What a filter finds besides the name."""
-    words = [host.state, *_notes(host)]
+    words = [host.state, *host_notes(host)]
     words += ["thinned"] if host.thinned else []
     return [*words, "collector"] if host.collector else words
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.host_names import host_index
+from ddptop.frames.hosts import host_index
 from ddptop.render.context import CALM
 from ddptop.render.hosts import ByHost, by_host, worst_first
 from ddptop.render.line import PROBLEM_STATES, RED_STATES
 from ddptop.render.phases import PARTS, SHORT
 from ddptop.tui import match
-from ddptop.tui.host_folds import TableRows, host_row
+from ddptop.tui.scene import TableRows, host_row
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column

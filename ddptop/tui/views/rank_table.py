@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.host_names import host_index
+from ddptop.frames.hosts import host_index
 from ddptop.render import table
 from ddptop.render.context import OF_STEP
 from ddptop.render.hosts import NOT_RUNNING, SILENT_STATES, figures_by_name, host_troubles
@@ -20,9 +20,8 @@ from ddptop.render.numbers import counted, fixed, known
 from ddptop.render.rank_table import host_state_piece, mark, rank_columns, widest
 from ddptop.render.text import cells, fit
 from ddptop.tui import match
-from ddptop.tui.host_folds import TableRows, host_of, host_row
 from ddptop.tui.keys import Do
-from ddptop.tui.scene import Place, Scene, Scroll
+from ddptop.tui.scene import Place, Scene, Scroll, TableRows, host_of, host_row
 from ddptop.tui.views.rank_order import COLUMNS, SORTS, table_rows
 
 if TYPE_CHECKING:

@@ -1,0 +1,145 @@
+"""The table of hosts: their figures, and the columns of them on the screen and in `--once`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ddptop.frames.hosts import short_names
+from ddptop.render import table
+from ddptop.render.hosts import host_figures
+from ddptop.render.line import Piece, Role
+from ddptop.render.numbers import UNKNOWN, count, fixed, known, signed, size
+from ddptop.render.rank_table import host_state_piece, state_width
+from ddptop.render.text import cells
+
+if TYPE_CHECKING:
+    from ddptop.frames.hosts import HostFigures
+    from ddptop.render.context import RenderContext
+
+LONGEST_NAME = 32
+
+WIDE = 120
+"""Cells from which names are shown in full."""
+
+MAX_ROWS = 16
+"""Hosts in `--once`; the others are counted."""
+
+ALWAYS = ("ranks", "worst", "excess")
+"""Columns that are there whether anything is known or not."""
+
+
+class Figure(NamedTuple):
+    """A column of numbers."""
+
+    width: int
+    keep: int
+    """Columns of the lowest number are left out first."""
+    value: Callable[[HostFigures], float | None]
+    text: Callable[[float], str]
+    role: Role = "text"
+    falling: bool = True
+    """The largest comes first."""
+
+
+def _memory_pct(host: HostFigures) -> float | None:
+    used, whole = host.memory_used_bytes, host.memory_bytes
+    return 100 * used / whole if used is not None and whole else None
+
+
+def _offset(host: HostFigures) -> float | None:
+    return None if host.clock_offset_ms is None else abs(host.clock_offset_ms)
+
+
+FIGURES: dict[str, Figure] = {
+    "ranks": Figure(7, 95, lambda h: h.running - h.ranks, str, falling=False),
+    "worst": Figure(5, 92, lambda h: h.worst_rank, count, falling=False),
+    "excess": Figure(7, 93, lambda h: h.excess_ms, fixed),
+    "ms/step": Figure(8, 60, lambda h: h.step_ms, fixed),
+    "rtt ms": Figure(7, 80, lambda h: h.round_trip_ms, lambda v: fixed(v, 2)),
+    "clock ms": Figure(13, 62, _offset, str),
+    "clock±": Figure(7, 81, lambda h: h.clock_bound_ms, lambda v: f"±{fixed(v, 2)}", "dim"),
+    "ppm": Figure(6, 50, lambda h: h.clock_drift_ppm, signed, "dim"),
+    "age": Figure(7, 51, lambda h: h.clock_age_s, lambda v: f"{fixed(v)} s", "dim"),
+    "cpu%": Figure(4, 78, lambda h: h.cpu_pct, lambda v: fixed(v, 0)),
+    "mem%": Figure(4, 72, _memory_pct, lambda v: fixed(v, 0)),
+    "gpus": Figure(4, 55, lambda h: h.gpus or None, count, "dim"),
+    "gpu%": Figure(4, 77, lambda h: h.gpu_util_pct, lambda v: fixed(v, 0)),
+    "in/s": Figure(8, 71, lambda h: h.received_bytes_s, size),
+    "out/s": Figure(8, 70, lambda h: h.sent_bytes_s, size),
+    "kept": Figure(6, 65, lambda h: h.kept or None, count),
+    "thinned": Figure(7, 64, lambda h: h.thinned or None, count),
+}
+"""By title. `ranks` is sorted by how many do not run, `clock ms` by the size of the offset."""
+
+SORTS = ("host", "state", *FIGURES)
+"""Everything that the hosts can be sorted by."""
+
+
+def host_columns(context: RenderContext, hosts: Sequence[HostFigures], width: int) -> list[table.Column]:
+    """The columns, in their order; row `i` is `hosts[i]`. Those of which nothing is known are left out."""
+    short = {}
+    if width < WIDE:
+        full = tuple(host.name for host in context.frame.hosts) or tuple(host.name for host in hosts)
+        short = dict(zip(full, short_names(full), strict=True))
+    names = [context.clean(short.get(host.name, host.name)) or UNKNOWN for host in hosts]
+    longest = max(map(cells, names), default=0)
+    states = state_width(context.frame)
+    shown = [title for title, figure in FIGURES.items() if title in ALWAYS or any(map(_known(figure), hosts))]
+    columns = [
+        table.Column("host", max(5, min(longest, LONGEST_NAME)), lambda at: (names[at], "strong"), 100,
+                     right=False, tail=True),
+        table.Column("state", states, lambda at: host_state_piece(hosts[at], states), 98, right=False),
+        *(_number(title, FIGURES[title], hosts) for title in shown),
+    ]  # fmt: skip
+    notes = [", ".join(host_notes(host)) for host in hosts]
+    if any(notes):
+        widest = min(24, max(map(len, notes)))
+        columns.append(table.Column("", widest, lambda at: (notes[at], "warn"), 90, right=False))
+    return columns
+
+
+def _known(figure: Figure) -> Callable[[HostFigures], bool]:
+    return lambda host: figure.value(host) is not None
+
+
+def _number(title: str, figure: Figure, hosts: Sequence[HostFigures]) -> table.Column:
+    def cell(at: int) -> Piece:
+        host = hosts[at]
+        if title == "ranks":
+            missing = host.running < host.ranks and host.state != "finished"
+            return f"{host.running}/{host.ranks}", "warn" if missing else "dim"
+        if title == "clock ms":
+            return _clock(host)
+        value = figure.value(host)
+        return (figure.text(value), figure.role) if known(value) and value is not None else (UNKNOWN, "faint")
+
+    return table.Column(title, figure.width, cell, figure.keep)
+
+
+def _clock(host: HostFigures) -> Piece:
+    """The offset of its clock; the collector's is the one that others are compared with."""
+    if host.collector:
+        return "collector's", "faint"
+    if host.clock_offset_ms is None:
+        return UNKNOWN, "faint"
+    return signed(host.clock_offset_ms, 3), "text"
+
+
+def host_notes(host: HostFigures) -> list[str]:
+    """What matters of its agent."""
+    return ["records locally"] if host.local_recording is not None else []
+
+
+def plain_host_table(context: RenderContext, width: int) -> list[str]:
+    """The worst hosts, a line each, and how many were left out; nothing for one host."""
+    hosts = host_figures(context)
+    if len(hosts) < 2:
+        return []
+    shown = hosts[:MAX_ROWS]
+    lines = table.text_lines(host_columns(context, shown, width), len(shown), width)
+    left = hosts[MAX_ROWS:]
+    if left:
+        unwell = sum(host.state not in ("live", "finished") for host in left)
+        lines.append(f"and {len(left):,} more hosts, {unwell:,} of them not live (--json has all)")
+    return lines

@@ -45,6 +45,8 @@ class Arguments:
     """Number of ranks that the launcher starts; None: not known."""
     alone: tuple[int, int] | None = None
     """Of a run without a launcher of ours: pid and start of its launcher, or zeros (`RunWithoutLauncher`)."""
+    listen: str | None = None
+    """HOST:PORT where the collector lets viewers in over TCP; None: nowhere."""
     serve: str | None = None
     """HOST:PORT where the collector receives the agents of other hosts; port 0: any free one. None: all
     ranks are on this host."""
@@ -63,6 +65,7 @@ def parse(argv: Sequence[str] | None = None) -> Arguments:
     parser.add_argument("--simulated", action="store_true")
     parser.add_argument("--most-ranks", type=_positive, default=None, metavar="N")
     parser.add_argument("--alone", type=_process, default=None, metavar="PID:START")
+    parser.add_argument("--listen", default=None, metavar="HOST:PORT")
     parser.add_argument("--serve", default=None, metavar="HOST:PORT")
     parsed = vars(parser.parse_args(argv))
     command = read_command(parsed["run_dir"])

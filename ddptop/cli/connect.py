@@ -8,6 +8,8 @@ import re
 import sys
 import time
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddptop.cli.errors import CliError, Exit, note
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddptop.cli.show import Mode
-    from ddptop.sources.remote import Remote, RemoteSource
+    from ddptop.sources.live import RemoteSource
+    from ddptop.sources.remote import Remote
 
 SSH = ("ssh", "-T", "-x", "-a", "-oClearAllForwardings=yes", "-oRemoteCommand=none")
 """No terminal, X or agent at the far end, as scp has it. Everything else is as the user's ssh config says."""
@@ -26,6 +29,9 @@ SRUN = ("srun", "--overlap", "--ntasks=1", "--nodes=1", "--quiet")
 _SSH = re.compile(r"(ssh://)?([^\s/@-][^\s/@]*@)?[^\s/@-][^\s/@]*")
 _PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s/@:]+):(\d{1,5})")
 _JOB = re.compile(r"\d+([+_]\d+)?")
+
+TCP_S = 10.0
+"""How long a connection over TCP may take."""
 
 WAIT_S = 2.0
 """Between two attempts while `--wait` waits for the run to start."""
@@ -75,7 +81,7 @@ def target_of(options: argparse.Namespace) -> Target:
     if not begin and _PORT.fullmatch(place):
         raise CliError(
             f"--connect {place} needs --key FILE; for ssh on another port: --connect ssh://{place}",
-            Exit.USAGE,
+            Exit.REFUSED,
         )
     if not _SSH.fullmatch(place):
         raise CliError(
@@ -103,19 +109,53 @@ def show_remote(options: argparse.Namespace, mode: Mode) -> int:
     from ddptop.cli.show import show
 
     settings = load(vars(options)).settings  # wrong ones are refused before anything is started
+    if options.key is not None:
+        return show(_over_tcp(options), mode, settings)
     return show(_connected(target_of(options), options.wait or 0.0), mode, settings)
+
+
+def _over_tcp(options: argparse.Namespace) -> RemoteSource:
+    """The run of the collector that listens there. Raises CliError: 4 where the key is not admitted."""
+    import zmq
+
+    from ddptop.host.folders import RunDirectoryError
+    from ddptop.sources.live import RemoteSource, TcpLink
+    from ddptop.transport.curve import ViewerKey
+
+    where = options.connect or ""
+    if not _PORT.fullmatch(where) or options.run is not None:
+        raise CliError("--key goes with --connect HOST:PORT, where one run listens", Exit.USAGE)
+    try:
+        key = ViewerKey.read(Path(options.key))
+        link = TcpLink(where, key)
+    except (RunDirectoryError, ValueError) as error:
+        raise CliError(
+            f"{options.key}: {error}".removeprefix(f"{options.key}: {options.key}"), Exit.REFUSED
+        ) from None
+    except zmq.ZMQError as error:
+        raise CliError(f"{where}: {error}") from None
+    deadline = time.monotonic() + max(TCP_S, options.wait or 0.0)
+    while (trouble := link.broken()) is not None:
+        late = time.monotonic() > deadline
+        if link.refused or late:
+            link.close()
+            hint = "" if link.refused else f" in {TCP_S:.0f} s; was the run started with --ddptop-listen?"
+            raise CliError(f"{trouble}{hint}", Exit.REFUSED if link.refused else Exit.FAILED)
+        link.wait(50)
+    return RemoteSource(where, link, partial(TcpLink, where, key))
 
 
 def _connected(target: Target, wait_s: float) -> RemoteSource:
     """The source, connected; waits so long for the run to start."""
-    from ddptop.sources.remote import RemoteError, RemoteLink, RemoteSource
+    from ddptop.sources.live import RemoteSource
+    from ddptop.sources.remote import RemoteError, RemoteLink
 
     deadline, announced = time.monotonic() + wait_s, False
     while True:
         link = RemoteLink(target.remote, target.run)
         try:
             hello = link.connect(_write_errors if sys.stderr.isatty() else None)
-            return RemoteSource(target.remote, link, hello)
+            return RemoteSource(hello.name, link, partial(RemoteLink, target.remote, hello.run_id))
         except RemoteError as error:
             link.close()
             if target.job is not None and error.host and error.host not in " ".join(target.remote.first):

@@ -54,6 +54,8 @@ class LaunchOptions:
     """That torchrun uses."""
     hosts: str = "auto"
     """`auto`: one run of all hosts; `off`: each host by itself."""
+    listen: str | None = None
+    """HOST:PORT where viewers are let in over TCP."""
     port: int = 0
     """Where the collector receives the other hosts; 0: any free port."""
 
@@ -79,6 +81,7 @@ class LaunchOptions:
             if getattr(parsed, "standalone", False)
             else _most_hosts(getattr(parsed, "nnodes", "")),
             hosts=parsed.ddptop_hosts,
+            listen=parsed.ddptop_listen,
             port=parsed.ddptop_port,
         )
 
@@ -95,6 +98,7 @@ class LaunchOptions:
             "DDPTOP_ARGV": "on" if self.argv else "off",
             "DDPTOP_HOSTS": self.hosts,
             "DDPTOP_PORT": str(self.port),
+            **({} if self.listen is None else {"DDPTOP_LISTEN": self.listen}),
         }
 
 
@@ -114,6 +118,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("detail", "auto", _detail, metavar="full|auto", help="every bucket of each step, or sampled")
     add("argv", "on", _switch, metavar="on|off", help="record the script's arguments, without secrets (on)")
     add("hosts", "auto", _hosts, metavar="auto|off", help="several hosts: one run, or each by itself (auto)")
+    add("listen", None, _listen, metavar="HOST:PORT", help="let viewers in over TCP (ddptop key new FILE)")
     add("port", "0", _port, metavar="PORT", help="where the collector receives other hosts (any free port)")
     group.add_argument(
         EXEC,
@@ -221,6 +226,13 @@ def _most_hosts(nodes: str) -> int:
 def _hosts(text: str) -> str:
     if text not in ("auto", "off"):
         raise ValueError(f"{text!r} is neither auto nor off")
+    return text
+
+
+def _listen(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or (":" in host and not host.startswith("[")) or _port(port) == 0:
+        raise ValueError(f"{text!r} is not HOST:PORT")
     return text
 
 

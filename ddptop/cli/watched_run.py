@@ -166,6 +166,8 @@ def collector_arguments(
         "--record-limit": str(options.record_limit),
         "--stall": str(options.stall),
     }
+    if options.listen is not None:
+        named["--listen"] = options.listen
     if options.most_ranks is not None:
         named["--most-ranks"] = str(options.most_ranks)
     return [part for pair in named.items() for part in pair]

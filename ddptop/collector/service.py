@@ -169,7 +169,7 @@ class Collector:
             also=MESSAGES if arguments.simulated else (),
         )
         stack.callback(receiver.close)
-        self._server = CreditServer(context, view_endpoint(self._directory))
+        self._server = CreditServer(context, view_endpoint(self._directory), listen=arguments.listen)
         stack.callback(self._server.close, LAST_FRAME_NS // 1_000_000)
         self._viewers = Viewers(self._server, self._frame, epoch=epoch)
         self._watch = watch
@@ -191,7 +191,7 @@ class Collector:
         self._stall_check = StallCheck(
             self._reducer, self._intake, self._stalls, watch, hosts, flights, RasClient(self._intake.report)
         )
-        for source in (self._pipe.descriptor, receiver.socket, self._server.socket):
+        for source in (self._pipe.descriptor, receiver.socket, *self._server.sockets):
             self._poller.register(source, zmq.POLLIN)
         for socket in () if hosts is None else hosts.sockets:
             self._poller.register(socket, zmq.POLLIN)
@@ -297,8 +297,8 @@ class Collector:
         notices = {"lost": f"{lost:,} records lost so far"} if lost else {}
         if self._record.note is not None:
             notices[self._record.note] = self._record.note
-        if self._remark is not None:
-            notices["serve"] = self._remark
+        remarks = {"serve": self._remark, "listen": self._server.remark}
+        notices |= {kind: text for kind, text in remarks.items() if text is not None}
         for kind in notices.keys() - self._notified:
             self._notified.add(kind)
             self._notify({"news": kind, "text": notices[kind]})

@@ -17,12 +17,16 @@ from ddptop.protocol.messages import Credit
 from ddptop.protocol.vocabulary import ENDED
 from ddptop.sources.base import Source, error_line
 from ddptop.transport.credit import CreditClient
+from ddptop.transport.curve import ConnectionMonitor, make_client
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ddptop.frames.frame import Frame
     from ddptop.host.runs import RunFile
     from ddptop.protocol.messages import State
     from ddptop.protocol.vocabulary import RankStatus
+    from ddptop.transport.curve import ViewerKey
 
 POLL_MS = 100
 
@@ -241,6 +245,26 @@ class LiveSource(CollectorSource):
         return LocalLink(self._run)
 
 
+class RemoteSource(CollectorSource):
+    """Reads a run on another machine."""
+
+    def __init__(self, name: str, link: Link, connect: Callable[[], Link]) -> None:
+        """`link`: the first connection, made already; `connect` makes another one after an internal error."""
+        super().__init__(name, None)
+        self._first: Link | None = link
+        self._connect = connect
+
+    def _open(self) -> Link:
+        link, self._first = self._first, None
+        return link or self._connect()
+
+    def close(self) -> None:
+        """See Source."""
+        super().close()
+        if self._first is not None:  # it was never started
+            self._first.close()
+
+
 class LocalLink:
     """The connection to a collector on this host."""
 
@@ -263,6 +287,46 @@ class LocalLink:
     def broken(self) -> str | None:
         """Never: over ipc a living collector can be reached."""
         return None
+
+
+class TcpLink:
+    """The connection to a collector elsewhere, over TCP. ZeroMQ makes it again when it breaks."""
+
+    def __init__(self, where: str, key: ViewerKey) -> None:
+        """`where`: HOST:PORT. Raises zmq.ZMQError, OSError."""
+        self._where = where
+        self._key = key
+        self._client = CreditClient(f"tcp://{where}", self._prepare)
+        self.grant, self.receive = self._client.grant, self._client.receive
+
+    def wait(self, ms: int) -> None:
+        """See Link."""
+        self._client.socket.poll(ms)
+        self._monitor.read()
+
+    def running(self) -> bool:
+        """See Link: not known without a connection."""
+        return True
+
+    def broken(self) -> str | None:
+        """See Link."""
+        trouble = self._monitor.trouble
+        return None if trouble is None else f"no connection to {self._where} ({trouble})"
+
+    @property
+    def refused(self) -> bool:
+        """Whether one end has not the key that the other one expects."""
+        return self._monitor.refused
+
+    def close(self) -> None:
+        """See Link."""
+        if not self._client.socket.closed:
+            self._monitor.close()
+        self._client.close()
+
+    def _prepare(self, socket: zmq.Socket[bytes]) -> None:
+        make_client(socket, self._key.server_key, self._key.keys)
+        self._monitor = ConnectionMonitor(socket)
 
 
 def ended_frame(recording: str | None) -> Frame | None:

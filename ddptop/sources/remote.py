@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from ddptop.protocol.codec import ProtocolError, decode, encode
 from ddptop.protocol.messages import Credit, State
-from ddptop.sources.live import CollectorSource, Link
 from ddptop.transport import stdio
 from ddptop.transport.stdio import FramePipe, FrameReader, RelayError, RelayHello
 
@@ -96,7 +95,7 @@ class Remote:
 
 
 class RemoteLink:
-    """The connection to a collector elsewhere. It is made again when it breaks. One thread at a time."""
+    """A `sources.live.Link` to a collector elsewhere, made again when it breaks. One thread at a time."""
 
     def __init__(self, remote: Remote, run: str | None) -> None:
         self._remote = remote
@@ -301,24 +300,3 @@ class RemoteLink:
         self._read_errors(process)
         process.stdout.close()
         process.stderr.close()
-
-
-class RemoteSource(CollectorSource):
-    """Reads a run on another machine."""
-
-    def __init__(self, remote: Remote, link: RemoteLink, hello: RelayHello) -> None:
-        """`link`: connected, with this `hello`."""
-        super().__init__(hello.name, None)
-        self._remote = remote
-        self._run_id = hello.run_id
-        self._first: RemoteLink | None = link
-
-    def _open(self) -> Link:
-        link, self._first = self._first, None
-        return link or RemoteLink(self._remote, self._run_id)
-
-    def close(self) -> None:
-        """See Source."""
-        super().close()
-        if self._first is not None:  # it was never started
-            self._first.close()

@@ -6,15 +6,22 @@ before it, so a viewer holds at most one, and a stopped viewer finds one frame a
 
 from __future__ import annotations
 
+import socket as sockets
+import time
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import zmq
 
+from ddptop.host.folders import RunDirectoryError, state_directory
 from ddptop.protocol.codec import ProtocolError, decode, encode
 from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_RANK_MESSAGE_BYTES
 from ddptop.protocol.messages import Credit, State
+from ddptop.transport.curve import VIEWERS, Gate, load_viewer_keys, make_server
 from ddptop.transport.sockets import arrived, bind, connect, new_context
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 HIGH_SERVER = 50
 HIGH_CLIENT = (8, 16)
@@ -29,6 +36,12 @@ STOPPED_NS = 10 * 10**9
 """A viewer asks at least every few seconds. One that has not for so long is stopped, and gives up its place
 where all are taken."""
 
+OVER_IPC, OVER_TCP = b"i", b"t"
+"""How a viewer is connected: the first byte of its name."""
+
+KEYS_AGAIN_S = 1.0
+"""The file of the viewers' keys is read again for a new connection, at most this often."""
+
 MAX_VIEWERS = 256
 """More than a team has; a process that connects in a loop must not use up the collector's memory."""
 
@@ -37,6 +50,7 @@ class Waiting(NamedTuple):
     """A viewer with room for a frame."""
 
     name: bytes
+    """How it is connected, and its name in that socket."""
     credit: Credit
     since_ns: int
     """When it first gave this credit."""
@@ -55,7 +69,10 @@ class _Viewer:
 class CreditServer:
     """The collector's end: which viewers have given credit."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, *, listen: str | None = None
+    ) -> None:
+        """`listen`: HOST:PORT where viewers are let in over TCP as well."""
         self._viewers: dict[bytes, _Viewer] = {}
         self.refused = 0
         """Messages that were no credit, and credits of viewers beyond the limit."""
@@ -64,16 +81,28 @@ class CreditServer:
             context, endpoint, high=HIGH_SERVER, max_bytes=MAX_RANK_MESSAGE_BYTES, heartbeat=False
         )
         self.socket.set(zmq.ROUTER_MANDATORY, 1)
+        self._port: ViewerPort | None = None
+        self.remark: str | None = None
+        """Why viewers are not let in over TCP, for a person."""
+        if listen is not None:
+            try:
+                self._port = ViewerPort(listen)
+            except (OSError, ValueError, RunDirectoryError, zmq.ZMQError) as error:
+                self.remark = f"no viewers at {listen}: {error}"
+
+    @property
+    def sockets(self) -> list[zmq.Socket[bytes]]:
+        """For a poller."""
+        return (
+            [self.socket] if self._port is None else [self.socket, self._port.socket, self._port.gate.socket]
+        )
 
     def drain(self, now_ns: int, limit: int = 1000) -> None:
-        """Note the credits that have arrived, at most `limit`. Never blocks."""
-        for _ in range(limit):
-            try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                break
-            if not self._note(frames, now_ns):
-                self.refused += 1
+        """Note the credits that have arrived, at most `limit` from each socket. Never blocks."""
+        self._drain(self.socket, OVER_IPC, now_ns, limit)
+        if self._port is not None:
+            self._port.serve()
+            self._drain(self._port.socket, OVER_TCP, now_ns, limit)
         silent = [name for name, viewer in self._viewers.items() if now_ns - viewer.received_ns > FORGET_NS]
         for name in silent:
             del self._viewers[name]
@@ -93,7 +122,7 @@ class CreditServer:
     def send(self, name: bytes, state: State, now_ns: int) -> bool:
         """Send a frame and use up the credit. False: the viewer was forgotten or its socket is full."""
         try:
-            self.socket.send_multipart([name, encode(state)], zmq.NOBLOCK)
+            self._send(name, encode(state))
         except zmq.Again:
             return False
         except zmq.ZMQError:
@@ -108,13 +137,30 @@ class CreditServer:
         viewer.credit, viewer.sent_ns = None, now_ns
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close the socket, leaving last frames that long to go out; the context is the caller's."""
+        """Close the sockets, leaving last frames that long to go out; the context is the caller's."""
         self.socket.close(linger=linger_ms)
+        if self._port is not None:
+            self._port.close(linger_ms)
 
-    def _note(self, frames: list[bytes], now_ns: int) -> bool:
+    def _drain(self, socket: zmq.Socket[bytes], via: bytes, now_ns: int, limit: int) -> None:
+        for _ in range(limit):
+            try:
+                frames = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if not self._note(via, frames, now_ns):
+                self.refused += 1
+
+    def _send(self, name: bytes, body: bytes) -> None:
+        """Raises zmq.ZMQError where the viewer is not there, zmq.Again where its socket is full."""
+        over_tcp = self._port is not None and name.startswith(OVER_TCP)
+        socket = self._port.socket if self._port is not None and over_tcp else self.socket
+        socket.send_multipart([name[1:], body], zmq.NOBLOCK)
+
+    def _note(self, via: bytes, frames: list[bytes], now_ns: int) -> bool:
         if len(frames) != 2:
             return False
-        name, body = frames
+        name, body = via + frames[0], frames[1]
         try:
             credit = decode(body)
         except ProtocolError:
@@ -139,7 +185,7 @@ class CreditServer:
         """
         for name in list(self._viewers):
             try:
-                self.socket.send_multipart([name, b""], zmq.NOBLOCK)
+                self._send(name, b"")
             except zmq.Again:  # it is stopped, and its connection is there
                 continue
             except zmq.ZMQError:
@@ -155,10 +201,70 @@ class CreditServer:
         return True
 
 
+class ViewerPort:
+    """A port for viewers on other machines, who need a key that `ddptop key new` has made.
+
+    It has a context of its own: a `Gate` decides for all sockets of one, and the agents have another.
+    """
+
+    def __init__(self, listen: str) -> None:
+        """Bind HOST:PORT. Raises OSError, ValueError, RunDirectoryError, zmq.ZMQError."""
+        host, _, port = listen.rpartition(":")
+        known = sockets.getaddrinfo(host.strip("[]"), int(port), type=sockets.SOCK_STREAM)
+        address = str(known[0][4][0])
+        self._keys = load_viewer_keys(state_directory())
+        self._read_s = 0.0
+        self._context = new_context()
+        self.gate = Gate(self._context)
+        try:
+            self.socket = bind(
+                self._context,
+                f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}",
+                high=HIGH_SERVER,
+                max_bytes=MAX_RANK_MESSAGE_BYTES,
+                heartbeat=False,
+                prepare=self._prepare,
+            )
+        except BaseException:
+            self.gate.close()
+            self._context.term()
+            raise
+
+    def serve(self) -> None:
+        """Answer who may connect. Keys that were made or removed since then count."""
+        if not self.gate.socket.poll(0):
+            return
+        now_s = time.monotonic()
+        if now_s - self._read_s > KEYS_AGAIN_S:
+            self._read_s = now_s
+            try:
+                self._keys = load_viewer_keys(state_directory())._replace(collector=self._keys.collector)
+            except (OSError, RunDirectoryError):
+                self._keys = self._keys._replace(admitted={})
+            self.gate.admit(VIEWERS, self._keys.admitted)
+        self.gate.serve()
+
+    def close(self, linger_ms: int) -> None:
+        """Close the sockets and the context."""
+        self.socket.close(linger=linger_ms)
+        self.gate.close()
+        self._context.term()
+
+    def _prepare(self, socket: zmq.Socket[bytes]) -> None:
+        make_server(socket, self._keys.collector, VIEWERS)
+        socket.set(zmq.ROUTER_MANDATORY, 1)
+        # A viewer whose machine is gone; a stopped one is kept, as over ipc.
+        socket.set(zmq.TCP_KEEPALIVE, 1)
+        socket.set(zmq.TCP_KEEPALIVE_IDLE, 60)
+        socket.set(zmq.TCP_KEEPALIVE_INTVL, 15)
+        socket.set(zmq.TCP_KEEPALIVE_CNT, 4)
+
+
 class CreditClient:
     """The viewer's end, with a context of its own. One thread."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, prepare: Callable[[zmq.Socket[bytes]], object] | None = None) -> None:
+        """`prepare` sets further options before it connects, over TCP."""
         self._context = new_context()
         try:
             self.socket = connect(
@@ -167,7 +273,8 @@ class CreditClient:
                 send_high=HIGH_CLIENT[0],
                 receive_high=HIGH_CLIENT[1],
                 max_bytes=MAX_FRAME_BYTES,
-                heartbeat=False,
+                heartbeat=prepare is not None,
+                prepare=prepare,
             )
         except zmq.ZMQError:
             self._context.term()

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import zmq
 from zmq.utils import z85
-from zmq.utils.monitor import parse_monitor_message
 
 from ddptop.host.folders import RunDirectoryError, check_private, open_private, open_regular, write_private
 
@@ -91,6 +91,72 @@ def _read_keys(folder: Path) -> RunKeys:
             if all(len(key) == KEY_LENGTH for pair in keys[:2] for key in pair):
                 return keys
     raise ValueError("not the keys of a run")
+
+
+VIEWERS_FILE = "viewers.json"
+
+MAX_VIEWER_KEYS = 100
+
+
+class ViewerKeys(NamedTuple):
+    """The keys by which the collectors of this user let viewers in over TCP."""
+
+    collector: KeyPair
+    admitted: dict[str, str]
+    """Public keys of viewers, each with a name for a person."""
+
+
+def load_viewer_keys(folder: Path) -> ViewerKeys:
+    """The keys in the folder of recordings, made if there are none. Raises RunDirectoryError, OSError."""
+    try:
+        with (
+            open_private(folder) as inside,
+            os.fdopen(open_regular(VIEWERS_FILE, inside=inside), "rb") as file,
+        ):
+            check_private(file.fileno(), folder / VIEWERS_FILE)
+            data = file.read(MAX_BYTES * MAX_VIEWER_KEYS)
+    except FileNotFoundError:
+        keys = ViewerKeys(KeyPair.new(), {})
+        save_viewer_keys(folder, keys)
+        return keys
+    try:
+        match json.loads(data):
+            case [[str(), str()] as collector, dict() as admitted] if all(
+                map(_is_key, [*collector, *admitted])
+            ):
+                return ViewerKeys(KeyPair(*collector), {key: str(name) for key, name in admitted.items()})
+    except ValueError:
+        pass
+    raise RunDirectoryError(f"{folder / VIEWERS_FILE} does not hold keys; remove it to make new ones")
+
+
+def save_viewer_keys(folder: Path, keys: ViewerKeys) -> None:
+    """Put them there, mode 0600. Raises RunDirectoryError, OSError."""
+    with open_private(folder) as inside:
+        write_private(inside, VIEWERS_FILE, json.dumps(keys).encode())
+
+
+class ViewerKey(NamedTuple):
+    """What a viewer needs to get in: the content of the file that `ddptop key new` makes."""
+
+    server_key: str
+    """Public key of the collectors."""
+    keys: KeyPair
+
+    @classmethod
+    def read(cls, path: Path) -> ViewerKey:
+        """Raises OSError, RunDirectoryError where others may read the file, ValueError where it is no key."""
+        with os.fdopen(open_regular(path, follow=True), "rb") as file:
+            check_private(file.fileno(), path)
+            data = file.read(MAX_BYTES + 1)
+        match json.loads(data) if len(data) <= MAX_BYTES else None:
+            case [str() as server, [str(), str()] as pair] if all(map(_is_key, [server, *pair])):
+                return cls(server, KeyPair(*pair))
+        raise ValueError("not a key of ddptop key new")
+
+
+def _is_key(text: str) -> bool:
+    return len(text) == KEY_LENGTH and set(text.encode()) <= set(z85.Z85CHARS)
 
 
 def make_server(socket: zmq.Socket[bytes], keys: KeyPair, domain: str) -> None:
@@ -176,25 +242,28 @@ class ConnectionMonitor:
         """How many have been made, keys and all."""
         self.trouble: str | None = "no connection yet"
         """Why it is not connected, in one line; None: it is."""
+        self.refused = False
+        """One end did not have the key that the other one expects."""
 
     def read(self) -> None:
         """Bring `connected`, `connections` and `trouble` up to date."""
         while self._events.poll(0):
-            event = parse_monitor_message(self._events.recv_multipart(zmq.NOBLOCK))["event"]
+            # As zmq_socket_monitor(3) has it; pyzmq's own function imports asyncio, which takes 7 MB.
+            event, _ = struct.unpack("=hi", self._events.recv_multipart(zmq.NOBLOCK)[0])
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.connected, self.trouble = True, None
+                self.connected, self.trouble, self.refused = True, None, False
                 self.connections += 1
             elif event == zmq.EVENT_DISCONNECTED:
                 if self.connected:
                     self.trouble = "the connection is lost"
                 self.connected = False
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                self.trouble = "the collector does not admit our key"
+                self.trouble, self.refused = "the collector does not admit our key", True
             elif event == zmq.EVENT_CONNECTED:
                 if not self.trouble or self.trouble == "no connection yet":
                     self.trouble = "what answers there does not speak as a collector"
             else:
-                self.trouble = "what answers there has not the key of the collector"
+                self.trouble, self.refused = "what answers there has not the key of the collector", True
 
     def close(self) -> None:
         """Before the socket itself is closed."""

@@ -93,7 +93,7 @@ def test_a_run_on_another_host_and_through_a_jump_host(far: Far, host: str) -> N
         (["--connect", "nowhere.invalid"], Exit.FAILED, "cannot reach nowhere.invalid: ssh: "),
         (["--connect", "far", "--remote-command", "ddtop"], Exit.FAILED, "far: no ddptop there ("),
         (["--connect", "far", "--remote-command", "echo"], Exit.FAILED, "cannot reach far: ssh ended"),
-        (["--connect", "far:22"], Exit.USAGE, "for ssh on another port: --connect ssh://far:22"),
+        (["--connect", "far:22"], Exit.REFUSED, "for ssh on another port: --connect ssh://far:22"),
         (["--connect", "slurm:x"], Exit.USAGE, "slurm:JOBID"),
         (["--connect", "-oProxyCommand=x"], Exit.USAGE, "expected one argument"),
         (["--connect=-oProxyCommand=x"], Exit.USAGE, "give [user@]host[/RUN]"),

@@ -7,6 +7,7 @@ from ddptop.cli.commands.completion import Completion
 from ddptop.cli.commands.config import Config
 from ddptop.cli.commands.demo import Demo
 from ddptop.cli.commands.env import Env
+from ddptop.cli.commands.key import Key
 from ddptop.cli.commands.look import Look
 from ddptop.cli.commands.merge import Merge
 from ddptop.cli.commands.recordings import Ls, Prune, Rm
@@ -16,7 +17,7 @@ from ddptop.cli.commands.report import Report
 
 __all__ = ["COMMANDS", "LOOK", "Command"]
 
-_OTHERS = (Ls(), Replay(), Report(), Demo(), Rm(), Prune(), Merge(), Env(), Relay(), Config())
+_OTHERS = (Ls(), Replay(), Report(), Demo(), Rm(), Prune(), Merge(), Env(), Relay(), Key(), Config())
 
 COMMANDS: tuple[Command, ...] = (*_OTHERS, Completion(_OTHERS))
 """In the order in which `ddptop --help` lists them."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VALUE_OPTIONS = frozenset(
-    {"--rate", "--theme", "--view", "--sort", "--save-to", "--wait", "--connect", "--remote-command"}
+    {"--rate", "--theme", "--view", "--sort", "--save-to", "--wait", "--connect", "--remote-command", "--key"}
 )
 """Shared options that take a value as the next word; they may stand before the subcommand."""
 

@@ -59,6 +59,9 @@ class Look(Command):
             metavar="PROGRAM",
             help="ddptop at the far end, where it is not on the PATH; also DDPTOP_REMOTE",
         )
+        elsewhere.add_argument(
+            "--key", metavar="FILE", help="for --connect HOST:PORT over TCP: a key of ddptop key new"
+        )
         add_screen_options(parser)
         width = max(len(command.name) for command in self.others)
         listed = "\n".join(f"  {command.name:<{width}}  {command.summary}" for command in self.others)

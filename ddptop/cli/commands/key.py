@@ -1,0 +1,100 @@
+"""`ddptop key`: who may look at runs that listen on a TCP port."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+from pathlib import Path
+
+from ddptop.cli.commands.base import Command
+from ddptop.cli.errors import CliError, Exit
+
+
+class Key(Command):
+    """Makes, lists and removes the keys of viewers."""
+
+    name = "key"
+    summary = "Keys of viewers for runs started with --ddptop-listen HOST:PORT, where ssh cannot be used."
+    examples = (
+        "ddptop key new laptop.key",
+        "ddptop --connect gpu01:7077 --key laptop.key",
+        "ddptop key rm laptop.key",
+    )
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """What to do, and with which file."""
+        parser.add_argument(
+            "action",
+            choices=("new", "show", "rm"),
+            metavar="new|show|rm",
+            help="new FILE: write a key to copy to the other machine; show: list the keys that are admitted; "
+            "rm KEY: admit it no longer",
+        )
+        parser.add_argument("file", nargs="?", metavar="FILE", help="of new; of rm: as `show` names it")
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Do it. Keys count for runs that are already listening too."""
+        from ddptop.host.folders import RunDirectoryError
+
+        if (options.file is None) != (options.action == "show"):
+            raise CliError("give `new FILE`, `show`, or `rm KEY`", Exit.USAGE)
+        try:
+            if options.action == "new":
+                return _new(Path(options.file))
+            return _show() if options.action == "show" else _remove(options.file)
+        except RunDirectoryError as error:
+            raise CliError(str(error), Exit.REFUSED) from None
+
+
+def _new(path: Path) -> int:
+    from ddptop.host.folders import open_regular, state_directory
+    from ddptop.transport.curve import (
+        MAX_VIEWER_KEYS,
+        KeyPair,
+        ViewerKey,
+        load_viewer_keys,
+        save_viewer_keys,
+    )
+
+    known = load_viewer_keys(state_directory())
+    if len(known.admitted) >= MAX_VIEWER_KEYS:
+        raise CliError(f"{MAX_VIEWER_KEYS} keys are admitted already; remove one: ddptop key rm KEY")
+    pair = KeyPair.new()
+    try:
+        descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        raise CliError(f"{path} is there already; nothing was changed") from None
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(ViewerKey(known.collector.public, pair), file)
+        file.write("\n")
+    save_viewer_keys(state_directory(), known._replace(admitted={**known.admitted, pair.public: path.name}))
+    print(f"{path}: copy it to the machine that is to look, for its user alone; it lets in there with")
+    print(f"  ddptop --connect {socket.gethostname()}:PORT --key {path.name}")
+    return Exit.DONE
+
+
+def _show() -> int:
+    from ddptop.host.folders import state_directory
+    from ddptop.transport.curve import load_viewer_keys
+
+    known = load_viewer_keys(state_directory())
+    print(f"collectors  {known.collector.public}")
+    for public, name in known.admitted.items():
+        print(f"viewer      {public}  {name}")
+    return Exit.DONE
+
+
+def _remove(word: str) -> int:
+    from ddptop.host.folders import state_directory
+    from ddptop.transport.curve import load_viewer_keys, save_viewer_keys
+
+    known = load_viewer_keys(state_directory())
+    matches = [public for public, name in known.admitted.items() if word in (public, name)]
+    if len(matches) != 1:
+        several = f"{len(matches)} keys are" if matches else "no key is"
+        raise CliError(f"{several} called {word!r}; ddptop key show lists them", Exit.NOT_FOUND)
+    admitted = {public: name for public, name in known.admitted.items() if public != matches[0]}
+    save_viewer_keys(state_directory(), known._replace(admitted=admitted))
+    return Exit.DONE

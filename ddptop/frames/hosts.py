@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ddptop.frames.frame import Frame
     from ddptop.protocol.vocabulary import HostState
 
 
@@ -129,24 +128,3 @@ def without_domain(hosts: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(short.values())) < len(short) or any(name.isdecimal() for name in short.values()):
         return hosts  # several of one name, or addresses
     return tuple(short[host] for host in hosts)
-
-
-def several_hosts(frame: Frame) -> bool:
-    """Whether the run has more than one host, as far as it is known."""
-    return frame.run.nodes > 1 or len(frame.hosts) > 1
-
-
-def on_hosts(frame: Frame, ranks: Sequence[int]) -> str:
-    """` on gpu-017`, ` on 3 hosts`: where some ranks are; empty where the run has one host."""
-    names = {name for name in (rank_host(frame, rank) for rank in ranks) if name}
-    if len(names) > 1:
-        return f" on {len(names)} hosts"
-    return f" on {names.pop()}" if names else ""
-
-
-def rank_host(frame: Frame, rank: int) -> str:
-    """The short name of a rank's host; empty where all ranks are on one host, and where it is not known."""
-    index = host_index(frame.ranks.host)
-    if not several_hosts(frame) or not 0 <= rank < len(index.of_rank):
-        return ""
-    return index.short[int(index.of_rank[rank])]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ddptop.frames.hosts import host_index
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ddptop.frames.frame import Straggler, Suspect
+    from ddptop.frames.frame import Frame, Straggler, Suspect
     from ddptop.frames.stall import Death
     from ddptop.protocol.vocabulary import OwnPlace
 
@@ -25,6 +27,27 @@ def ranks_phrase(ranks: Sequence[int], world: int) -> str:
     if len(ranks) <= MAX_LISTED_RANKS:
         return "ranks " + " ".join(str(rank) for rank in sorted(ranks))
     return f"{len(ranks)} of {world} ranks"
+
+
+def several_hosts(frame: Frame) -> bool:
+    """Whether the run has more than one host, as far as it is known."""
+    return frame.run.nodes > 1 or len(frame.hosts) > 1
+
+
+def on_hosts(frame: Frame, ranks: Sequence[int]) -> str:
+    """` on gpu-017`, ` on 3 hosts`: where some ranks are; empty where the run has one host."""
+    names = {name for name in (rank_host(frame, rank) for rank in ranks) if name}
+    if len(names) > 1:
+        return f" on {len(names)} hosts"
+    return f" on {names.pop()}" if names else ""
+
+
+def rank_host(frame: Frame, rank: int) -> str:
+    """The short name of a rank's host; empty where all ranks are on one host, and where it is not known."""
+    index = host_index(frame.ranks.host)
+    if not several_hosts(frame) or not 0 <= rank < len(index.of_rank):
+        return ""
+    return index.short[int(index.of_rank[rank])]
 
 
 def first_ranks(ranks: Sequence[int]) -> str:

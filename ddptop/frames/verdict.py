@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ddptop.frames.hosts import on_hosts
 from ddptop.frames.phrases import (
     UNEVEN_PCT,
     cause_phrase,
     first_ranks,
     interval_error,
+    on_hosts,
     skew_phrase,
     straggler_phrase,
     suspect_phrase,

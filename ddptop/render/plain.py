@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from ddptop.frames.hosts import several_hosts
-from ddptop.frames.phrases import death_phrase
+from ddptop.frames.phrases import death_phrase, several_hosts
 from ddptop.render.bucket_table import bucket_columns
 from ddptop.render.context import RenderContext
 from ddptop.render.evidence import brief

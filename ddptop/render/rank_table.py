@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.hosts import host_index, several_hosts
+from ddptop.frames.hosts import host_index
+from ddptop.frames.phrases import several_hosts
 from ddptop.render import table
 from ddptop.render.context import RenderContext
 from ddptop.render.line import Piece, Role, of_state

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.hosts import on_hosts
+from ddptop.frames.phrases import on_hosts
 from ddptop.frames.verdict import restart_phrase
 from ddptop.render.hosts import inexact_clock
 from ddptop.render.line import Line, gather, rule, worst_sign

@@ -20,7 +20,7 @@ from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS, VERSION
 from ddptop.protocol.machine import Gpu, Usage
 from ddptop.protocol.messages import Clock, Event, Hello, Message, Progress, Received, Type
-from ddptop.transport.bundles import INTRODUCE, MAX_WIRE_BYTES, Reply, pack_reply, unpack_bundle
+from ddptop.transport.bundles import INTRODUCE, MAX_WIRE_BYTES, WINDOW_BYTES, Reply, pack_reply, unpack_bundle
 from ddptop.transport.curve import AGENTS, KeyPair, make_server
 from ddptop.transport.receiver import NUMBERED
 from ddptop.transport.sessions import Sessions
@@ -40,6 +40,12 @@ MAX_UNKNOWN = 4096
 
 ECHO_NS = NS // 4
 """After this the time of a bundle is echoed even though nothing of it is recorded yet."""
+
+ALL_WINDOWS_BYTES = 64 << 20
+"""Shared by all agents: what they may have sent and not acked together, as far as WINDOW_BYTES goes."""
+
+DRAIN_BYTES = 2 << 20
+"""Of bundles that are read at a time: decoded they take some ten times as much."""
 
 _PROGRESS = bytes((Type.PROGRESS,))
 _STEPS = bytes((Type.STEPS,))
@@ -139,18 +145,24 @@ class BundleReceiver:
         return None if known is None else self._agents.get(known.route)
 
     def drain(self, now_ns: int, limit: int = 100) -> list[tuple[Received, bytes]]:
-        """All messages in the bundles that have arrived, at most `limit` bundles, each with its encoded body.
+        """All messages in the bundles that have arrived, each with its encoded body.
+
+        At most `limit` bundles, and not many more than DRAIN_BYTES.
 
         A rank's messages are as from `AckedReceiver`; an agent's own have rank -1 and the agent's session.
         """
         taken: list[_Taken] = []
         self.emptied = False
+        size = 0
         for _ in range(limit):
+            if size > DRAIN_BYTES:
+                break
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 self.emptied = True
                 break
+            size += len(frames[-1])
             try:
                 self._take_bundle(frames, taken, now_ns)
             except Exception as error:  # noqa: BLE001  # no message may end the collector
@@ -208,14 +220,15 @@ class BundleReceiver:
             t0_ns, t1_ns, asks = agent.t0_ns, agent.read_ns, agent.asks
             agent.t0_ns, agent.asks = 0, []
         self._to_echo.discard(route)
-        head = (self._epoch, self.detail_every, self.thin, t0_ns, t1_ns if t0_ns else 0)
+        window = min(max(ALL_WINDOWS_BYTES // max(1, len(self._agents)), WINDOW_BYTES[0]), WINDOW_BYTES[1])
+        head = (self._epoch, self.detail_every, self.thin, window, t0_ns, t1_ns if t0_ns else 0)
         reply = Reply(*head, time.monotonic_ns(), tuple(acks), tuple(nacks), tuple(asks))
         try:
             self.socket.send_multipart([route, pack_reply(reply)], zmq.NOBLOCK)
-        except zmq.Again:  # it does not read: it sends again what is not acked
+        except (
+            zmq.ZMQError
+        ):  # it does not read, or the connection is closed: it sends again what is not acked
             return
-        except zmq.ZMQError:  # the connection is closed
-            self._agents.pop(route, None)
 
     def _take_bundle(self, frames: list[bytes], taken: list[_Taken], now_ns: int) -> None:
         read_ns = time.monotonic_ns()

@@ -22,6 +22,7 @@ from ddptop.transport.bundles import (
     MAX_BUNDLE_BYTES,
     MAX_ENTRIES,
     MAX_REPLY_BYTES,
+    WINDOW_BYTES,
     Entry,
     pack_bundle,
     unpack_reply,
@@ -41,9 +42,6 @@ MEMORY_BYTES = 64 << 20
 SEND_HIGH, RECEIVE_HIGH = 4, 64
 """Bundles and replies in the socket. Few: a bundle that waits there delays all behind it, and its clock
 exchange."""
-
-WINDOW_BYTES = 8 << 20
-"""Sent and not acked at most; what is more waits here. Bounds what is sent twice after an interruption."""
 
 RESEND_NS = 5 * NS
 """All is sent again when no ack got further for this long. TCP loses nothing on a connection; this is for a
@@ -107,6 +105,9 @@ class BundleSender:
         self._connections = 0
         self._is_new = False
         """The collector has not answered yet on this connection."""
+        self._window_bytes = WINDOW_BYTES[0]
+        self._held = False
+        """Messages wait for an ack before they are sent."""
         self._nacked: set[int] = set()
         """Sessions (or INTRODUCE) that are to be rewound."""
         self._usage: bytes | None = None
@@ -227,6 +228,7 @@ class BundleSender:
         if self._monitor.connections != self._connections:
             self._connections = self._monitor.connections
             self._is_new = True
+            self._window_bytes = WINDOW_BYTES[0]
             self._rewind_all(now_ns)
         while (data := self._receive()) is not None:
             self._note(data, answers)
@@ -280,13 +282,14 @@ class BundleSender:
         restarted = not self._is_new and reply.epoch != self.epoch
         self._is_new = False
         self.epoch, self.detail_every, self.thin = reply.epoch, reply.detail_every, reply.thin
-        self.replied_ns = back_ns
+        self.replied_ns, self._window_bytes = back_ns, reply.window_bytes
         if reply.t0_ns:
             answers.clock.append(ClockSample(reply.t0_ns, reply.t1_ns, reply.t2_ns, back_ns))
         for name, seq in reply.acks:
             if self._unacked.note_ack(name, seq):
                 answers.acked.append((name, seq))
                 self._advanced_ns = self.acked_ns = back_ns
+                self._urgent |= self._held
         answers.asked += reply.asks
         if restarted:
             self._rewind_all(back_ns)
@@ -337,11 +340,15 @@ class BundleSender:
             entries.append(Entry(self._own, -1, 0, 0, self._usage))
             self._usage = None
         size = sum(len(entry.body) for entry in entries)
-        if self._unacked.in_flight_bytes >= WINDOW_BYTES:
+        self._held = self._unacked.in_flight_bytes >= self._window_bytes
+        if self._held:
             return entries, False
         for entry in self._unacked.unsent():
             entries.append(entry)
             size += len(entry.body)
             if size >= MAX_BUNDLE_BYTES - MAX_RANK_MESSAGE_BYTES or len(entries) >= MAX_ENTRIES:
                 return entries, True
+            if self._unacked.in_flight_bytes >= self._window_bytes:
+                self._held = True
+                break
         return entries, False

@@ -6,8 +6,8 @@ An entry is (session, rank, seq, back, body): rank -1 is the agent itself. seq 0
 heartbeats). `back` says which message the session's sender kept before this one: number `seq - back`, or
 none with 0, and then nothing before it will ever come.
 
-Collector to agent, REPLY: msgpack [65, epoch, detail_every, thin, t0, t1, t2, acks, nacks, asks], the last
-three as columns of numbers too: (session, seq), (session), (session, number of the ASK).
+Collector to agent, REPLY: msgpack [65, epoch, detail_every, thin, window, t0, t1, t2, acks, nacks, asks], the
+last three as columns of numbers too: (session, seq), (session), (session, number of the ASK).
 t0: when the newest bundle was sent, t1: when it was read, t2: when the reply was sent. 0: none is echoed.
 
 Columns cost no Python for each number to read, and hostile ones no more memory than their bytes.
@@ -42,6 +42,11 @@ MAX_REPLY_BYTES = 1 << 20
 
 MAX_THIN = 16
 """Steps of thinning that a collector can ask for."""
+
+WINDOW_BYTES = (128 << 10, 4 << 20)
+"""Least and most that an agent may have sent and not acked: it is sent twice after an interruption, and fills
+the collector's memory when hundreds of agents come back at the same moment. The least holds before the
+collector has answered."""
 
 INTRODUCE = 0
 """In the nacks of a reply, in place of a session: the collector does not know the agent. It begins again."""
@@ -80,6 +85,8 @@ class Reply(NamedTuple):
     """The largest sampling interval of the group, for all ranks to share the same detailed steps."""
     thin: int
     """How far the agent is to thin out bucket detail; 0: not at all."""
+    window_bytes: int
+    """How much the agent may have sent and not acked."""
     t0_ns: int
     """Of the newest bundle, by the agent's clock; 0: no bundle is echoed."""
     t1_ns: int
@@ -131,15 +138,16 @@ def pack_reply(reply: Reply) -> bytes:
     """The frame of a reply."""
     acks, asks = (struct.pack(f"<{2 * len(pairs)}q", *chain(*pairs)) for pairs in (reply.acks, reply.asks))
     nacks = struct.pack(f"<{len(reply.nacks)}q", *reply.nacks)
-    return cast(bytes, msgpack.packb((REPLY, *reply[:6], acks, nacks, asks)))
+    return cast(bytes, msgpack.packb((REPLY, *reply[:7], acks, nacks, asks)))
 
 
 def unpack_reply(data: bytes) -> Reply:
     """The reply in a frame, checked. Raises ProtocolError."""
-    epoch, every, thin, t0_ns, t1_ns, t2_ns, *columns = _fields(data, REPLY, 10, MAX_REPLY_BYTES)
-    if type(epoch) is not int or type(every) is not int or type(thin) is not int:
+    epoch, every, thin, window, *times_and_columns = _fields(data, REPLY, 11, MAX_REPLY_BYTES)
+    (t0_ns, t1_ns, t2_ns), columns = times_and_columns[:3], times_and_columns[3:]
+    if any(type(number) is not int for number in (epoch, every, thin, window)):
         raise ProtocolError("not a reply's fields")
-    if not (0 <= epoch < 2**63 and 1 <= every < MAX_STEP and 0 <= thin <= MAX_THIN):
+    if not (0 <= epoch < 2**63 and 1 <= every < MAX_STEP and 0 <= thin <= MAX_THIN and 0 < window < 2**40):
         raise ProtocolError("a number of a reply is out of range")
     if not all(map(_is_time, (t0_ns, t1_ns, t2_ns))):
         raise ProtocolError("a time of a reply is out of range")
@@ -147,7 +155,7 @@ def unpack_reply(data: bytes) -> Reply:
     if len(acks) % 2 or len(asks) % 2:
         raise ProtocolError("a pair is incomplete")
     pairs = (tuple(zip(numbers[::2], numbers[1::2], strict=True)) for numbers in (acks, asks))
-    return Reply(epoch, every, thin, t0_ns, t1_ns, t2_ns, next(pairs), nacks, next(pairs))
+    return Reply(epoch, every, thin, window, t0_ns, t1_ns, t2_ns, next(pairs), nacks, next(pairs))
 
 
 def _heads(n: int) -> str:

@@ -123,7 +123,8 @@ def test_past_its_memory_an_agent_gives_up_the_oldest_and_counts_them(ends):
 
 
 def test_a_session_that_the_collector_refuses_is_not_in_the_way_of_the_others(ends, monkeypatch):
-    monkeypatch.setattr("ddptop.transport.bundle_sender.WINDOW_BYTES", 20_000)
+    monkeypatch.setattr("ddptop.transport.bundle_receiver.WINDOW_BYTES", (20_000, 20_000))
+    monkeypatch.setattr("ddptop.transport.bundle_sender.WINDOW_BYTES", (20_000, 20_000))
     monkeypatch.setattr("ddptop.transport.bundle_sender.REWIND_NS", 10_000_000)
     refuses = True
 
@@ -314,7 +315,7 @@ def test_frames_are_read_as_they_were_written():
     columns = zip(bundle.sessions, bundle.ranks, bundle.seqs, bundle.backs, bundle.bodies, strict=True)
     assert [Entry(*values) for values in columns] == entries
     assert unpack_bundle(pack_bundle(7, [])).bodies == []
-    reply = Reply(1, 2, 3, 4, 5, 6, ((7, 8), (9, 10)), (0, 11), ((12, 13),))
+    reply = Reply(1, 2, 3, 10**6, 4, 5, 6, ((7, 8), (9, 10)), (0, 11), ((12, 13),))
     assert unpack_reply(pack_reply(reply)) == reply
     for data in (b"", b"\x91\x41", pack_reply(reply)[:-1], pack_reply(reply._replace(thin=99))):
         with pytest.raises(ProtocolError):
@@ -339,3 +340,23 @@ def test_a_restarted_collector_has_the_same_keys_and_nobody_else_reads_them(tmp_
     assert (folder / "keys.json").stat().st_mode & 0o777 == 0o600
     (folder / "keys.json").write_text("[]")
     assert load_keys(folder).collector != made.collector
+
+
+def test_a_backlog_comes_in_windows_that_the_collector_shares_out(ends, monkeypatch):
+    monkeypatch.setattr("ddptop.transport.bundle_receiver.ALL_WINDOWS_BYTES", 600_000)
+    senders = [ends.sender(host(9, "a")), ends.sender(host(10, "b"))]
+    ends.until(lambda: all(sender._window_bytes == 300_000 for sender in senders))
+    for rank, sender in enumerate(senders):
+        relay(sender, rank, 0, hello(rank))
+        for seq in range(1, 2001):
+            relay(sender, rank, seq, event(seq, padding=400))
+    most = 0
+
+    def all_acked() -> bool:
+        nonlocal most
+        most = max(most, *(sender._unacked.in_flight_bytes for sender in senders))
+        return not any(sender.kept for sender in senders)
+
+    ends.until(all_acked)
+    assert ends.numbers(100) == ends.numbers(101) == [*range(1, 2001)]
+    assert 200_000 < most < 302_000  # half of it each

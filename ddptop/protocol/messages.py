@@ -86,7 +86,8 @@ class Hello:
     world_size: int
     local_rank: int
     incarnation: int
-    """Elastic restarts before this process (TORCHELASTIC_RESTART_COUNT)."""
+    """Elastic restarts before this process: TORCHELASTIC_RESTART_COUNT, or the number of the rendezvous where
+    that is larger, as hosts count restarts each by itself."""
     host: str
     pid: int
     device: str

@@ -185,7 +185,7 @@ class Identity:
             world_size=dist.get_world_size(),
             # Without a launcher's variable (mp.spawn) the ranks of one machine are numbered like the world.
             local_rank=int(local) if local and local.isdecimal() else rank,
-            incarnation=_number("TORCHELASTIC_RESTART_COUNT"),
+            incarnation=max(_number("TORCHELASTIC_RESTART_COUNT"), _number("DDPTOP_RENDEZVOUS")),
             host=socket.gethostname(),
             device=str(device),
             backend=backend_of(dist.group.WORLD),

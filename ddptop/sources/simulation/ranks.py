@@ -121,7 +121,7 @@ class Node:
         self._host_due_ns = now_ns + HOST_NS
         if self.host.number:
             self._offer(0, encode(self.host.compare(now_ns)))
-        self._offer(0, encode(self.host.usage(now_ns, kept=self.pending)))
+        self._offer(0, encode(self.host.usage(now_ns, kept=self.pending if self.pending > SEND_HIGH else 0)))
 
     def beat(self, rank: int, message: Message) -> None:
         """A heartbeat of a rank."""

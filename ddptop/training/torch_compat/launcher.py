@@ -10,6 +10,7 @@ otherwise, nothing is reported and nothing else changes. Checked on torch 2.6, 2
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -82,6 +83,7 @@ def reporting_rendezvous(report: Callable[[Job], None]) -> Iterator[None]:
         @functools.wraps(next_rendezvous)
         def reporting(*args: Any, **kwargs: Any) -> Any:
             info = next_rendezvous(*args, **kwargs)
+            _count_rendezvous(handler)
             job = _job(handler, info)
             if job is not None:
                 report(job)
@@ -95,6 +97,20 @@ def reporting_rendezvous(report: Callable[[Job], None]) -> Iterator[None]:
         yield
     finally:
         registry.get_rendezvous_handler = original
+
+
+def _count_rendezvous(handler: Any) -> None:
+    """Give the ranks that start now the number of the rendezvous, which is the same on all hosts.
+
+    torchrun counts only the restarts that failures on its own host caused, so that its number differs from
+    host to host where a host leaves or comes, or the ranks of one fail.
+    """
+    try:
+        number = handler._state_holder.state.round
+    except AttributeError:  # the static rendezvous: hosts neither leave nor come
+        return
+    if isinstance(number, int) and number >= 0:
+        os.environ["DDPTOP_RENDEZVOUS"] = str(number)
 
 
 def _job(handler: Any, info: Any) -> Job | None:

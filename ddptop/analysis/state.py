@@ -272,6 +272,11 @@ class RunState:
         """The present process of a rank."""
         return self.sessions.get(rank_state.session)
 
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """By rank, the name of its host; empty before its HELLO."""
+        return tuple(rank_state.host for rank_state in self.ranks)
+
     def steps_of(self, session: int) -> tuple[int, int]:
         """For a process: (steps whose rows have arrived or are known to be lost, steps that it has finished
         at least, by its heartbeats)."""

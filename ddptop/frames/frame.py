@@ -90,7 +90,10 @@ class Group:
     transfer_bound_ms: float | None = None
     """How far a transfer may be wrong: completion callbacks run late by a time that cannot be measured."""
     clock_free: bool = False
-    """The clocks are too inaccurate: wait and transfer are the clock-free fallback, no rank is flagged."""
+    """The clocks are too inaccurate: wait and transfer of buckets are the clock-free fallback, and arrivals
+    are not compared."""
+    clock_reason: str | None = None
+    """Why: `the clocks' bound of ±30.1 ms is wider than the skew of 20.0 ms`; None: it is not known yet."""
     incarnation: int = 0
     """Elastic restarts before `step`: each counts its steps from 0 again."""
     window_steps: int = 100

@@ -48,7 +48,7 @@ BUCKET_FIELDS = (
 
 GROUP_FIELDS = (
     *("collective_ms", "wait_ms", "transfer_ms", "exposed_comm_ms", "overlap_pct", "busbw_gbps"),
-    *("bound_ms", "transfer_bound_ms", "clock_free"),
+    *("bound_ms", "transfer_bound_ms", "clock_free", "clock_reason"),
     *("exposed_wait_ms", "exposed_transfer_ms", "exposed_comm_pct"),
 )
 

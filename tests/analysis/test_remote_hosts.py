@@ -97,6 +97,21 @@ def test_with_a_bound_wider_than_the_delay_it_is_flagged_all_the_same(make_world
     assert np.isnan(found.ranks.lateness_ms).all() and np.isnan(found.ranks.last_pct).all()
     assert all(bucket.skew_ms is None and bucket.last_arriver is None for bucket in found.buckets)
     assert found.group.bound_ms == pytest.approx(60.1, abs=0.1)
+    assert found.group.clock_reason == "the clocks' bound of ±60.1 ms is wider than the skew of 20.0 ms"
+    timeline = job.reducer.frame(START_NS + job.world.now_us * 1000, want="timeline").timeline
+    assert timeline is not None and timeline.clock_free and timeline.last is None
+
+
+def test_the_collectives_say_which_of_three_clocks_is_wrong(make_world) -> None:
+    job = Job(make_world)
+    job.world.drift_ppm = {}
+    for _ in range(120):
+        job.feed(job.world.compared("node1", 0.2, wrong_ms=50.0), job.world.compared("node2", 0.2))
+        job.feed(*job.world.steps(1))
+    assert job.frame.group.clock_free
+    (line,) = job.log("clocks")
+    assert line.startswith("the clock of host node1 contradicts the collectives by 49.0 ms")
+    assert verdict(job.frame).kind != "clocks"  # own times need no clock
 
 
 def test_a_host_is_unreachable_then_lost_then_back(make_world) -> None:

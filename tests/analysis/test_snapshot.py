@@ -30,9 +30,9 @@ KEYS = {
 }
 
 ADDED = {
-    "": "logged stall deaths verdict suspect",
+    "": "logged stall deaths verdict suspect hosts",
     "run": "card",
-    "group": "bound_ms transfer_bound_ms clock_free incarnation window_steps "
+    "group": "bound_ms transfer_bound_ms clock_free clock_reason incarnation window_steps "
     "exposed_wait_ms exposed_transfer_ms exposed_comm_pct",
     "ranks": "bound_ms transfer_bound_ms micro_steps joined own_ms own_backward_ms excess_ms waited_ms "
     "exposed_wait_ms before_forward_ms before_backward_ms before_optimizer_ms after_optimizer_ms",

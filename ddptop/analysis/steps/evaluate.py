@@ -257,12 +257,12 @@ class StepEvaluation:
     def _check_clocks(self, window: DetailWindow, step: float, time_s: float) -> None:
         """Log when the collectives begin to contradict the clocks: a rank stamped an end earlier than the
         last arrival, by more than the bound of offsets and timers."""
-        now = any(scope.contradicted for scope in window.scopes.values())
-        if now and not self._figures.contradicted:
+        now = next((scope for scope in window.scopes.values() if scope.contradicted), None)
+        if now is not None and not self._figures.contradicted:
             now_s = self._state.started_ns / NS + float(time_s)
-            text = "the hosts' clocks contradict the collectives by more than their bound: no rank is flagged"
+            text = f"{now.clock_reason(self._state.host_names)}: arrivals are not compared"
             self._state.log.add(now_s, "clocks", text, severity="warning", step=int(step))
-        self._figures.contradicted = now
+        self._figures.contradicted = now is not None
 
 
 def _columns(block: StepBlock) -> Column:

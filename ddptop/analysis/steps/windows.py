@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis.steps import formulas
+from ddptop.analysis.steps.clock_check import contradiction_phrase, usual_pair
 from ddptop.frames.columns import Ring, median
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ddptop.analysis.steps.groups import Scope
     from ddptop.frames.columns import Column, Indices
@@ -149,7 +150,8 @@ FREE = ("free_wait", "free_transfer", "free_exposed_wait", "free_self")
 """The clock-free fallback of these columns; kept where there are several hosts."""
 DETAIL_SCALARS = ("point", "step", "overlap", "busbw", "free_busbw", "recoverable", "hidden", "both")
 SCOPE_COLUMNS = ("lateness", "arrival", "bound", "spread")
-SCOPE_SCALARS = ("step", "last", "recoverable", "half", "skew", "contradiction")
+WRONG_CLOCKS = ("wrong_clock", "other_clock")
+SCOPE_SCALARS = ("step", "last", "recoverable", "half", "skew", "contradiction", *WRONG_CLOCKS)
 BUCKET_COLUMNS = ("collective", "wait", "transfer", "skew", "last", "spread", "free_wait", "free_transfer")
 
 FEW_DETAILED = 8
@@ -212,6 +214,14 @@ class ScopeWindow:
         """Whether the clocks are too inaccurate to compare the arrivals; decided at each evaluation."""
         self.contradicted = False
         """Whether the collectives contradict the clocks."""
+        self.wrong_clocks: tuple[int, ...] = ()
+        """A rank of the host, or of the two hosts, whose clocks they contradict."""
+        self.contradiction_ms = 0.0
+        """By how much: the median of the steps."""
+        self.skew_ms: float | None = None
+        """Median skew over which the clocks were compared; None: they were not."""
+        self.compared_bound_ms: float | None = None
+        """Likewise the bound; None: the clock of a host is not known."""
 
     @property
     def factor(self) -> float:
@@ -247,7 +257,28 @@ class ScopeWindow:
         skew = float(median(self.group.of("skew", slots)))
         early = float(median(self.group.of("contradiction", slots)))
         self.contradicted = early > bound
+        self.skew_ms, self.contradiction_ms = skew, early
+        self.compared_bound_ms = None if np.isnan(bound) else bound
+        self.wrong_clocks = ()
+        if self.contradicted:
+            pair = usual_pair(np.stack([self.group.of(name, slots) for name in WRONG_CLOCKS]))
+            self.wrong_clocks = tuple(sorted({self.scope.ranks[at] for at in pair or ()}))
         self.clock_free = self.contradicted or not skew > bound
+
+    def clock_reason(self, host_names: Sequence[str]) -> str | None:
+        """Why its arrivals cannot be compared; None: no steps were evaluated yet.
+
+        `the clocks' bound of ±30.1 ms is wider than the skew of 20.0 ms`. `host_names`: by rank.
+        """
+        bound_ms, skew_ms = self.compared_bound_ms, self.skew_ms
+        if skew_ms is None:
+            return None
+        if bound_ms is None:
+            return "the clocks of some hosts have not been compared yet"
+        if self.contradicted:
+            names = [host_names[rank] for rank in self.wrong_clocks]
+            return contradiction_phrase(names, self.contradiction_ms, bound_ms)
+        return f"the clocks' bound of ±{bound_ms:.1f} ms is wider than the skew of {skew_ms:.1f} ms"
 
     def bound_ms(self, slots: Indices) -> Column:
         """(members,) the largest bound in these steps; NaN where clocks were not compared."""

@@ -146,10 +146,18 @@ def _group(state: RunState, shown: FrameSteps) -> Group:
         bound_ms=_widest(detail.bound),
         transfer_bound_ms=_widest(detail.transfer_bound),
         clock_free=detail.clock_free,
+        clock_reason=_clock_reason(state) if detail.clock_free else None,
         incarnation=state.incarnation,
         window_steps=len(slots),
         **_exposed(figures.steps, shown),
     )
+
+
+def _clock_reason(state: RunState) -> str | None:
+    """Why the arrivals of the first process group whose clocks are too inaccurate are not compared."""
+    window = state.figures.detail
+    scopes = [] if window is None else [scope for scope in window.scopes.values() if scope.clock_free]
+    return scopes[0].clock_reason(state.host_names) if scopes else None
 
 
 def _exposed(steps: StepWindow, shown: FrameSteps) -> dict[str, float | None]:

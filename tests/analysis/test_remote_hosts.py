@@ -97,7 +97,8 @@ def test_with_a_bound_wider_than_the_delay_it_is_flagged_all_the_same(make_world
     assert np.isnan(found.ranks.lateness_ms).all() and np.isnan(found.ranks.last_pct).all()
     assert all(bucket.skew_ms is None and bucket.last_arriver is None for bucket in found.buckets)
     assert found.group.bound_ms == pytest.approx(60.1, abs=0.1)
-    assert found.group.clock_reason == "the clocks' bound of ±60.1 ms is wider than the skew of 20.0 ms"
+    reason = found.group.clock_reason
+    assert reason is not None and reason.startswith("the clocks' bound of ±60.1 ms is wider than the skew")
     timeline = job.reducer.frame(START_NS + job.world.now_us * 1000, want="timeline").timeline
     assert timeline is not None and timeline.clock_free and timeline.last is None
 

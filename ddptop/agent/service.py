@@ -238,6 +238,8 @@ class Agent:
     def _note_clocks(self, answers: Answers) -> None:
         if not answers.clock or self._pipe.ended:
             return
+        if self._n_clocks > CLOCKS_AT_START and not self._watch:
+            return  # no rank is left: the collector, which needs no clock then, may have ended
         for sample in answers.clock:
             self._clocks.add(*sample)
             self._n_clocks += 1

@@ -45,9 +45,12 @@ from ddptop.transport.sockets import new_context
 TICK_MS = 250
 """Longest sleep: bundles go out so often."""
 
-PAUSE_S = 0.05
+PAUSE_S = 0.1
 """Pause after a round: the messages of many ranks then share one wake-up. They wait 250 ms for the others of
 their bundle anyway."""
+
+LAST_PAUSE_S = 0.01
+"""The same at the end of the run: the launcher waits."""
 
 SECOND_NS = NS
 
@@ -91,6 +94,8 @@ class Agent:
         self._left_behind: list[tuple[int, int]] = []
         """Pid and start of ranks whose launcher was killed."""
         self._summary_sent = False
+        self._is_replaced = False
+        """This process is to become the collector, or the run's folder was removed."""
         self._lost_reported = 0
         with ExitStack() as stack:
             ensure_run_directory(self._directory)
@@ -113,7 +118,7 @@ class Agent:
         """
         while not self._pipe.ended:
             self._round()
-            if self.is_to_collect or not holds_folder(self._directory, self._lock):
+            if self._is_replaced:
                 self._outbox.close(None)
                 return False
             time.sleep(PAUSE_S)
@@ -261,6 +266,7 @@ class Agent:
         self._outbox.report(clock, now_ns)
 
     def _check_second(self, now_ns: int) -> None:
+        self._is_replaced = self.is_to_collect or not holds_folder(self._directory, self._lock)
         self._check_address()
         self._outbox.check()
         self._pipe.check(now_ns)
@@ -349,7 +355,7 @@ class Agent:
                 self._outbox.begin_local_recording(now_ns)
                 self._exchange(now_ns)
                 self._send_summary()
-            time.sleep(PAUSE_S)
+            time.sleep(LAST_PAUSE_S)
         state: RunOutcome = "failed" if self._pipe.exit_code else "finished"
         now_ns = time.monotonic_ns()
         self._outbox.close(self._run_message(state, now_ns), now_ns)

@@ -1,7 +1,7 @@
 """The ranks of this host as their agent knows them: who reports, how far each is, and what is relayed of it.
 
 What a next agent must know, should this one be killed, is in the file `agent-ranks` of the run's folder: the
-HELLOs of processes whose exit has not been reported.
+HELLOs of processes whose exit the collector does not know, and which of them have sent BYE.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class _Session:
     bus_id: str = ""
     reported: int = 0
     """Number of the agent's message that reports its exit; 0: it has not exited, -1: the collector knows."""
+    said_bye: bool = False
 
 
 class HostRanks:
@@ -95,9 +96,11 @@ class HostRanks:
 
     def recall(self, now_ns: int) -> None:
         """Watch the processes that an agent before this one has watched."""
-        for hello in _read(self._directory):
+        for hello, said_bye in _read(self._directory):
             self._admission.recall(hello)
             self._note_hello(hello, now_ns)
+            if said_bye:
+                self._note_bye(hello.rank, hello.session)
             received = Received(now_ns, hello.rank, hello.session, 0, hello)
             self._outbox.take(received, encode(hello))
 
@@ -132,7 +135,9 @@ class HostRanks:
         known = self._sessions.get(session)
         if known is None:
             return 0, 0
-        return known.next_step, max(known.next_step, known.progress.step if known.progress else 0)
+        # Where this agent has lost some, the collector is to have the number in any case: it knows which.
+        arrived = 0 if self._outbox.lost_rows else known.next_step
+        return arrived, max(known.next_step, known.progress.step if known.progress else 0)
 
     def progress_of(self, process: RankProcess) -> tuple[int, Progress | None]:
         """Its step and newest heartbeat."""
@@ -170,8 +175,8 @@ class HostRanks:
             self._note_hello(message, now_ns)
             self._write()
         elif isinstance(message, Bye):
-            self._watch.note_bye(session, left_group=message.reason == LEFT)
-            self._admission.note_bye(received.rank, session)
+            self._note_bye(received.rank, session, left_group=message.reason == LEFT)
+            self._write()
             self._sender.flush()  # a process waits for this ack before it may end
         else:
             if session != self._session_of.get(received.rank):
@@ -180,6 +185,8 @@ class HostRanks:
             self._watch.note_message(session, now_ns, trains=trains)
             if trains:
                 self._admission.note_bye(received.rank, session, sent=False)
+                if known is not None:
+                    known.said_bye = False
         if known is not None:
             if isinstance(message, Steps):
                 known.next_step = max(known.next_step, message.first_step + len(message.rows))
@@ -200,6 +207,12 @@ class HostRanks:
         self._sessions.setdefault(hello.session, _Session(hello))
         process = RankProcess(hello.session, hello.rank, hello.pid)
         self._watch.add(process, hello.unix_ns / NS, now_ns)
+
+    def _note_bye(self, rank: int, session: int, *, left_group: bool = False) -> None:
+        self._watch.note_bye(session, left_group=left_group)
+        self._admission.note_bye(rank, session)
+        if session in self._sessions:
+            self._sessions[session].said_bye = True
 
     def _note_returning(self, rank: int, session: int, now_ns: int) -> None:
         """A process still reports after the one that replaced it has ended: the collector learns it again."""
@@ -228,21 +241,21 @@ class HostRanks:
         return received._replace(message=message), encode(message)
 
     def _write(self) -> None:
-        hellos = [encode(one.hello) for one in self._sessions.values() if one.reported >= 0]
+        hellos = [(encode(one.hello), one.said_bye) for one in self._sessions.values() if one.reported >= 0]
         with suppress(OSError, RunDirectoryError), open_private(self._directory) as folder:
             write_private(folder, RANKS_FILE, msgpack.packb(hellos))
 
 
-def _read(directory: Path) -> list[Hello]:
-    """The HELLOs in the file; none where there is no such file, or it is none of ours."""
+def _read(directory: Path) -> list[tuple[Hello, bool]]:
+    """The HELLOs in the file, and whether a BYE followed; none where there is no such file, or it is none of ours."""
     try:
         with open_private(directory) as folder:
             descriptor = open_regular(RANKS_FILE, inside=folder)
             with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
                 check_private(descriptor, directory / RANKS_FILE)
                 data = file.read(MAX_FILE_BYTES)
-        bodies = msgpack.unpackb(data, max_bin_len=MAX_RANK_MESSAGE_BYTES, max_str_len=0, max_map_len=0)
-        messages = [decode(body) for body in bodies if isinstance(body, bytes)]
+        pairs = msgpack.unpackb(data, max_bin_len=MAX_RANK_MESSAGE_BYTES, max_str_len=0, max_map_len=0)
+        messages = [(decode(body), bool(said_bye)) for body, said_bye in pairs]
     except (OSError, RunDirectoryError, ValueError, TypeError, ProtocolError, msgpack.UnpackException):
         return []
-    return [message for message in messages if isinstance(message, Hello)]
+    return [(message, said_bye) for message, said_bye in messages if isinstance(message, Hello)]

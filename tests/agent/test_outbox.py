@@ -1,0 +1,210 @@
+"""What an agent keeps until the collector has it: in memory, in a file once memory is full, and in order."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from ddptop.agent.host_usage import describe_host
+from ddptop.agent.outbox import Outbox
+from ddptop.host.exits import RankExit, RankProcess
+from ddptop.protocol.codec import encode
+from ddptop.protocol.hosts import About
+from ddptop.protocol.messages import Received, Steps
+from ddptop.recording import writer
+from ddptop.recording.disk import AppendFile
+from ddptop.transport.bundle_sender import BundleSender
+from ddptop.transport.curve import KeyPair
+from ddptop.transport.sockets import new_context
+from tests.agent.conftest import wait_for
+from tests.agent.fake_collector import FakeCollector
+from tests.recording.made_up import hello, run_message, steps
+
+BOUND = 20_000
+"""Bytes in memory before messages go to the file alone."""
+
+
+class Box:
+    """An outbox with small bounds, and the made-up ranks 0 and 1 that fill it."""
+
+    def __init__(self, context, path, session=7):
+        host = describe_host("here", "run", session, lambda: (time.monotonic_ns(), time.time_ns()))
+        self.sender = BundleSender(
+            context, host, memory_bytes=4 * BOUND, leave=lambda messages: self.outbox.note_dropped(messages)
+        )
+        self.notices: list[str] = []
+        self.outbox = Outbox(
+            self.sender,
+            session,
+            run_message(),
+            path,
+            lambda kind, text: self.notices.append(kind),
+            outage_ns=10**18,
+            overflow_bytes=BOUND,
+            refill_bytes=BOUND // 2,
+        )
+        self.seq = 0
+
+    def greet(self) -> None:
+        """Both ranks send HELLO."""
+        for rank in (0, 1):
+            message = hello(rank, 2)
+            self.outbox.take(
+                Received(time.monotonic_ns(), rank, message.session, 0, message), encode(message)
+            )
+
+    def fill(self, batches: int) -> None:
+        """Ten steps of each rank in every batch."""
+        for _ in range(batches):
+            self.seq += 1
+            for rank in (0, 1):
+                message = steps((self.seq - 1) * 10, 10, rank)
+                received = Received(time.monotonic_ns(), rank, 1000 + rank, self.seq, message)
+                self.outbox.take(received, encode(message))
+            self.work()
+
+    def lose(self, rank: int) -> None:
+        """Report the exit of a rank's process."""
+        event = RankExit(RankProcess(1000 + rank, rank, 4), 1, -9).event("lost_rank")
+        self.outbox.report(About(rank, 1000 + rank, encode(event)), time.monotonic_ns(), urgent=True)
+
+    def work(self) -> None:
+        now_ns = time.monotonic_ns()
+        self.outbox.work(now_ns, self.sender.service(now_ns))
+
+    def deliver(self, collector: FakeCollector) -> None:
+        """Connect, and go on until the collector has everything."""
+        keys = collector.agent_keys
+        self.sender.connect(f"tcp://127.0.0.1:{collector.port}", collector.keys.public, keys)
+
+        def delivered() -> bool:
+            self.work()
+            return not self.outbox.kept and self.outbox.local_recording is None
+
+        wait_for(delivered)
+
+
+@pytest.fixture
+def boxes(tmp_path) -> Iterator[type[Box]]:
+    context = new_context()
+    made: list[Box] = []
+
+    def make(session: int = 7) -> Box:
+        made.append(Box(context, tmp_path / "run@here.ddptop", session))
+        return made[-1]
+
+    yield make
+    for box in made:
+        box.outbox.close(None)
+        box.sender.close()
+    context.term()
+
+
+@pytest.fixture
+def collector() -> Iterator[FakeCollector]:
+    fake = FakeCollector()
+    fake.start()
+    yield fake
+    fake.stop()
+
+
+def test_what_has_left_memory_is_read_back_in_order_and_the_file_deleted(boxes, collector, tmp_path):
+    box = boxes()
+    box.greet()
+    box.fill(100)
+    box.lose(1)
+    assert box.sender.memory_bytes < 2 * BOUND
+    assert box.outbox.kept == 201 and box.outbox.in_file > 100
+    assert box.notices == ["local"]
+    box.deliver(collector)
+    assert collector.steps() == {0: [*range(1000)], 1: [*range(1000)]}
+    assert isinstance(collector.received[-1].message, About)  # after the last steps: nothing is missing then
+    assert (box.outbox.lost_rows, box.sender.dropped) == (0, 0)
+    assert list(tmp_path.glob("*.ddptop")) == []
+    box.fill(1)
+    box.deliver(collector)
+    assert collector.steps()[0][-1] == 1009
+
+
+def test_the_next_agent_sends_what_the_one_before_has_recorded(boxes, collector, tmp_path):
+    first = boxes()
+    first.greet()
+    first.fill(100)
+    first.lose(1)
+    (path,) = tmp_path.glob("*.ddptop")
+    first.outbox.close(None)
+    second = boxes(session=8)
+    second.outbox.resume(path)
+    second.seq = 100
+    second.fill(5)
+    second.lose(0)
+    second.deliver(collector)
+    assert collector.steps() == {0: [*range(1050)], 1: [*range(1050)]}
+    assert [event.rank for event in collector.events("lost_rank")] == [1, 0]
+    assert list(tmp_path.glob("*.ddptop")) == []
+
+
+def test_a_full_disk_costs_what_memory_cannot_hold_and_that_is_counted(boxes, collector, monkeypatch):
+    box = boxes()
+    box.greet()
+    whole = AppendFile.append
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    box.fill(10)
+    monkeypatch.setattr(AppendFile, "append", full)
+    monkeypatch.setattr(writer, "WAITING_BYTES", BOUND)
+    box.fill(200)
+    assert not box.outbox.safe
+    monkeypatch.setattr(AppendFile, "append", whole)
+    box.deliver(collector)
+    arrived = {rank: len(set(found)) for rank, found in collector.steps().items()}
+    assert all(len(found) == len(set(found)) for found in collector.steps().values())
+    assert sum(arrived.values()) + box.outbox.lost_rows == 4200
+    assert box.outbox.lost_rows > 0
+    assert all(isinstance(item.message, Steps) for item in collector.of(Steps))
+
+
+def test_without_any_file_the_oldest_are_dropped_and_counted(boxes, collector):
+    box = boxes()
+    box.outbox._path = None
+    box.greet()
+    box.fill(300)
+    assert box.outbox.lost_rows > 0
+    box.deliver(collector)
+    assert sum(map(len, collector.steps().values())) + box.outbox.lost_rows == 6000
+
+
+def test_a_local_recording_that_was_deleted_twice_is_given_up(boxes, collector, tmp_path):
+    box = boxes()
+    box.greet()
+    box.fill(20)
+    for _ in range(2):
+        (path,) = tmp_path.glob("*.ddptop")
+        path.unlink()
+        box.outbox.check()
+        box.fill(20)
+    assert box.outbox.local_recording is None
+    box.deliver(collector)
+    assert collector.steps()[0][-1] == 599
+
+
+def test_an_agent_uses_the_keys_of_its_run(boxes, collector):
+    """With others it is refused, keeps everything, and says why."""
+    box = boxes()
+    box.greet()
+    box.fill(1)
+    box.sender.connect(f"tcp://127.0.0.1:{collector.port}", collector.keys.public, KeyPair.new())
+
+    def refused() -> bool:
+        box.work()
+        return "admit" in (box.sender.trouble or "")
+
+    wait_for(refused)
+    assert box.outbox.kept == 2
+    box.deliver(collector)
+    assert collector.steps() == {0: [*range(10)], 1: [*range(10)]}

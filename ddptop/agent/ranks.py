@@ -82,6 +82,8 @@ class HostRanks:
         self._admission = admission
         self._sessions: dict[int, _Session] = {}
         self._session_of: dict[int, int] = {}
+        self._changed = False
+        """The file is out of date."""
         self.world_size = 0
         """0: no rank has reported it yet."""
         self.thinned = 0
@@ -92,6 +94,9 @@ class HostRanks:
         arrived = self._receiver.drain(now_ns)
         for received, body in arrived:
             self._take(received, body, now_ns)
+        if self._changed:
+            self._changed = False
+            self._write()
         return len(arrived)
 
     def recall(self, now_ns: int) -> None:
@@ -109,8 +114,7 @@ class HostRanks:
         done = [name for name, one in self._sessions.items() if 0 < one.reported <= number]
         for name in done:
             self._sessions[name].reported = -1
-        if done:
-            self._write()
+        self._changed |= bool(done)
 
     # -- RanksOfHost ------------------------------------------------------------
 
@@ -173,10 +177,10 @@ class HostRanks:
         known = self._sessions.get(session)
         if isinstance(message, Hello):
             self._note_hello(message, now_ns)
-            self._write()
+            self._changed = True
         elif isinstance(message, Bye):
             self._note_bye(received.rank, session, left_group=message.reason == LEFT)
-            self._write()
+            self._changed = True
             self._sender.flush()  # a process waits for this ack before it may end
         else:
             if session != self._session_of.get(received.rank):
@@ -247,7 +251,7 @@ class HostRanks:
 
 
 def _read(directory: Path) -> list[tuple[Hello, bool]]:
-    """The HELLOs in the file, and whether a BYE followed; none where there is no such file, or it is none of ours."""
+    """The HELLOs in the file, and whether a BYE followed; none where there is no file of ours."""
     try:
         with open_private(directory) as folder:
             descriptor = open_regular(RANKS_FILE, inside=folder)

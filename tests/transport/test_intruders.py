@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -15,26 +14,15 @@ import pytest
 import zmq
 
 from ddptop.protocol.codec import encode
-from ddptop.protocol.hosts import About, Host
-from ddptop.protocol.machine import Usage
-from ddptop.protocol.messages import Clock, Event, Progress, StepRow, Steps
+from ddptop.protocol.hosts import Host
 from ddptop.transport.bundle_sender import BundleSender
 from ddptop.transport.bundles import Entry, pack_bundle
 from ddptop.transport.curve import AGENTS, VIEWERS, Gate, KeyPair, load_keys, make_client, make_server
 from ddptop.transport.sockets import bind, new_context
 from tests.transport.ends import Ends, event, fill, hello, host, relay
+from tests.transport.intruders import FORGED, attack, damaged, knock, usage, valid
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "bundle_ends.py"
-
-FORGED = pack_bundle(
-    1,
-    [
-        Entry(66, -1, 0, 0, encode(host(66, "intruder"))),
-        Entry(67, 0, 0, 0, encode(hello(0, 67))),
-        Entry(67, 0, 1, 0, encode(event(666))),
-    ],
-)
-"""What an agent would send: it changes figures where it gets in."""
 
 
 @pytest.fixture
@@ -233,17 +221,6 @@ class Target:
         lines = (self._folder / "record").read_text().splitlines()
         return [(int(session), int(number)) for session, number, _ in map(str.split, lines)]
 
-    def connect(self) -> socket.socket:
-        end = socket.create_connection(("127.0.0.1", self.port), 30)
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # no port stays in use
-        return end
-
-    def usage(self) -> tuple[float, int]:
-        """Memory in MB, and open descriptors."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        kilobytes = int(status.partition("VmRSS:")[2].split()[0])
-        return kilobytes / 1024, len([*Path(f"/proc/{self.process.pid}/fd").iterdir()])
-
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -258,59 +235,21 @@ def target(tmp_path: Path) -> Iterator[Target]:
     made.close()
 
 
-NULL_GREETING = b"\xff" + b"\0" * 8 + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" * 32
-CURVE_GREETING = b"\xff" + b"\0" * 8 + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + b"\0" * 32
-HUGE = b"\x06" + struct.pack(">Q", 2**60)
-"""A command of 2^60 bytes."""
-
-
-def _strings(chance: random.Random) -> bytes:
-    """Something to send without keys."""
-    return chance.choice(
-        [
-            chance.randbytes(chance.randrange(1, 2000)),
-            NULL_GREETING + HUGE + b"x" * 1000,
-            CURVE_GREETING + HUGE + b"x" * 1000,
-            CURVE_GREETING + b"\x02" + struct.pack(">Q", 2**60) + b"x" * 1000,
-            CURVE_GREETING + b"\x04\xc8\x05HELLO" + chance.randbytes(194),
-            CURVE_GREETING + b"\x04\xff\x08INITIATE" + chance.randbytes(246),
-            NULL_GREETING + b"\x04\x05\x05READY",
-            b"GET / HTTP/1.1\r\n\r\n",
-            CURVE_GREETING[: chance.randrange(64)],
-        ]
-    )
-
-
-def _attack(target: Target, strings: int, seed: int) -> None:
-    """So many connections one after the other, each with some bytes."""
-    chance = random.Random(seed)
-    for number in range(strings):
-        with target.connect() as end:
-            try:
-                end.sendall(_strings(chance))
-                if number % 50 == 0:
-                    end.settimeout(1)
-                    while end.recv(1000):  # wait for what it makes of it
-                        continue
-            except OSError:
-                continue
-
-
 def test_bytes_without_keys_change_nothing(target):
-    _attack(target, 200, seed=1)
+    attack(target.port, 200, seed=1)
     target.check()
     assert target.recorded() == [(100, number) for number in range(1, 21)]
 
 
 @pytest.mark.slow
 def test_ten_thousand_connections_take_no_memory(target, capsys):
-    _attack(target, 2000, seed=2)
+    attack(target.port, 2000, seed=2)
     target.check()
-    before = target.usage()
+    before = usage(target.process.pid)
     for seed in range(3, 8):
-        _attack(target, 2000, seed)
+        attack(target.port, 2000, seed)
     target.check()
-    after = target.usage()
+    after = usage(target.process.pid)
     with capsys.disabled():
         print(f"\n10,000 connections: {before[0]:.1f} MB, then {after[0]:.1f} MB; descriptors {after[1]}")
     assert after[0] < before[0] + 4
@@ -320,72 +259,15 @@ def test_ten_thousand_connections_take_no_memory(target, capsys):
 
 @pytest.mark.slow
 def test_a_thousand_unknown_keys_take_no_memory(target, capsys):
-    def knock(n: int) -> None:
-        for _ in range(n):
-            peer = target.context.socket(zmq.DEALER)
-            peer.linger = 0
-            make_client(peer, target.keys.collector.public, KeyPair.new())
-            watched = peer.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_SUCCEEDED)
-            peer.connect(f"tcp://127.0.0.1:{target.port}")
-            peer.send(FORGED)
-            assert watched.poll(30_000), "neither refused nor admitted"
-            assert struct.unpack("=H", watched.recv_multipart()[0][:2])[0] == zmq.EVENT_HANDSHAKE_FAILED_AUTH
-            peer.disable_monitor()
-            watched.close()
-            peer.close()
-
-    knock(200)
-    before = target.usage()
-    knock(1000)
+    knock(target.context, target.port, target.keys.collector.public, 200)
+    before = usage(target.process.pid)
+    knock(target.context, target.port, target.keys.collector.public, 1000)
     target.check()
-    after = target.usage()
+    after = usage(target.process.pid)
     with capsys.disabled():
         print(f"\n1,000 unknown keys: {before[0]:.1f} MB, then {after[0]:.1f} MB; descriptors {after[1]}")
     assert after[0] < before[0] + 4
     assert {session for session, _ in target.recorded()} == {100}
-
-
-def _valid(chance: random.Random) -> bytes:
-    """A bundle as an agent sends it."""
-    session = chance.randrange(1000, 1020)
-    number = chance.randrange(1, 50)
-    row = StepRow(0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 0, 9, 1.5, (0, 1, 2) * chance.randrange(20))
-    bodies = [
-        encode(Steps(1, number, 7, (row,) * chance.randrange(1, 5))),
-        encode(Event("test", 1, 0, number, {"text": "x" * chance.randrange(100)})),
-        encode(About(0, session, encode(Usage(1, 2, 3.0)))),
-        encode(Clock(1, "far", -5, 6, 7, 8)),
-        encode(Progress(1, 5, 0, -1, -1, 1, 0.0, 0.0, 0)),
-        encode(hello(session % 4096, session)),
-        encode(host(session, "hostile")),
-    ]
-    entries = [Entry(66, -1, 0, 0, encode(host(66, "hostile")))]
-    for _ in range(chance.randrange(12)):
-        seq = chance.choice([0, number, number + 1])
-        rank = chance.choice([-1, session % 4096, 5])
-        entries.append(Entry(session, rank, seq, chance.choice([0, 1, number]), chance.choice(bodies)))
-    return pack_bundle(chance.choice([0, 1, 2**60]), entries)
-
-
-def _damaged(chance: random.Random, data: bytes) -> bytes:
-    """The same with a few bytes changed, cut, doubled or put in."""
-    changed = bytearray(data)
-    for _ in range(chance.randrange(4)):
-        at = chance.randrange(len(changed))
-        match chance.randrange(4):
-            case 0:
-                changed[at] = chance.randrange(256)
-            case 1:
-                del changed[at : at + chance.randrange(1, 20)]
-            case 2:
-                changed[at:at] = chance.randbytes(chance.randrange(1, 9))
-            case _:
-                changed[at : at + 4] = chance.choice(
-                    [b"\xff" * 4, b"\0" * 4, b"\x7f\xff\xff\xff", b"\xdd\xff\xff\xff"]
-                )
-        if not changed:
-            break
-    return bytes(changed)
 
 
 def _fuzz(target: Target, frames: int, seed: int) -> None:
@@ -396,7 +278,7 @@ def _fuzz(target: Target, frames: int, seed: int) -> None:
     make_client(peer, target.keys.collector.public, target.keys.agents)
     peer.connect(f"tcp://127.0.0.1:{target.port}")
     for _ in range(frames):
-        peer.send(_damaged(chance, _valid(chance)))
+        peer.send(damaged(chance, valid(chance)))
         while peer.poll(0):
             peer.recv_multipart()
     # The collector has read them all when it answers what comes behind them.
@@ -418,11 +300,11 @@ def test_damaged_bundles_do_not_end_the_collector_nor_touch_the_sessions_of_othe
 @pytest.mark.slow
 def test_fifty_thousand_damaged_bundles_take_no_memory(target, capsys):
     _fuzz(target, 5000, seed=2)
-    before = target.usage()
+    before = usage(target.process.pid)
     for seed in range(3, 13):
         _fuzz(target, 5000, seed)
     target.check()
-    after = target.usage()
+    after = usage(target.process.pid)
     with capsys.disabled():
         print(f"\n50,000 damaged bundles: {before[0]:.1f} MB, then {after[0]:.1f} MB")
     assert after[0] < before[0] + 8

@@ -1,0 +1,46 @@
+"""Intruders at the port of a collector that receives a run: no figure of it changes, no memory is taken."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddptop.host.collector_address import read_address
+from ddptop.protocol.hosts import Host
+from ddptop.recording.reader import Recording
+from ddptop.transport.sockets import new_context
+from tests.collector.test_hosts import SERVE, doubled, messages
+from tests.collector.test_recovery import steps_of, whole
+from tests.transport.intruders import attack, knock, usage
+
+
+@pytest.mark.slow
+def test_ten_thousand_connections_and_unknown_keys_change_no_figure_of_a_run(stage, capsys):
+    collector = stage.collector(*SERVE)
+    ranks = [stage.rank(rank, 4, steps=6000, rate=100) for rank in (0, 1)]
+    agents = [stage.agent("n1", 2, world=4, steps=6000, rate=100)]
+    source = stage.source()
+    stage.until(source, lambda frame: (frame.group.step or 0) > 100)  # complete steps: of all four ranks
+    address = read_address(stage.directory)
+    assert address is not None
+    port = int(address.endpoint.rpartition(":")[2])
+    context = new_context()
+    attack(port, 1000, seed=1)
+    knock(context, port, address.server_key, 50)
+    before = usage(collector.pid)
+    attack(port, 10_000, seed=2)
+    knock(context, port, address.server_key, 200)
+    after = usage(collector.pid)
+    context.destroy(linger=0)
+    with capsys.disabled():
+        print(f"\ncollector of a run: {before[0]:.1f} MB, then {after[0]:.1f} MB; descriptors {after[1]}")
+    stage.ended(ranks)
+    stage.ended(agents)
+    summary = stage.finish(collector)
+    assert (summary["steps"], summary["records"], summary["lost"]) == (5999, 24_000, 0)
+    with Recording.open(stage.recording) as recording:
+        for rank in range(4):
+            assert steps_of(recording, rank) == whole(6000)
+    assert [host.name for host in messages(stage, Host)] == ["n1"]
+    assert not doubled(stage)
+    assert after[0] < before[0] + 20  # the run itself goes on: its history grows
+    assert after[1] <= before[1] + 5

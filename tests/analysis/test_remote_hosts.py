@@ -216,6 +216,16 @@ def test_a_cut_link_is_named_as_such_while_the_others_train_on(make_world) -> No
     assert verdict(found).sentence.endswith("the other ranks train on, so only its reports are missing")
 
 
+def test_steps_on_their_way_when_the_link_was_cut_do_not_mean_that_the_others_train_on(make_world) -> None:
+    job = stalled(make_world)
+    far = {rank for rank in range(6) if job.world.host(rank) == "node2"}
+    for _ in range(6):
+        job.feed(*(one for one in job.world.steps(1) if one.rank not in far))
+    job.wait(6.0, HOSTS[:2])
+    assert {*job.frame.ranks.state} == {"live", "unreachable"}
+    assert "train on" not in verdict(job.frame).sentence
+
+
 def test_a_rank_that_is_behind_is_blamed_also_where_a_host_is_silent(make_world) -> None:
     job = stalled(make_world)
     job.feed(*(one for one in job.world.steps(1) if one.rank not in (1, 4, 5)))

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 UNREACHABLE_S = 3.0
 """After this long without a message a host is unreachable: a dozen of its agent's frames are missing."""
 
+REPORTS_S = 2.0
+"""A step is reported within this time: the rank and the agent send four times a second each."""
+
 CHECK_NS = NS // 2
 """Interval between two checks for the log, by the arrival times of messages: a check loops over all ranks."""
 
@@ -135,12 +138,14 @@ def silence_phrase(state: RunState, silent: Mapping[str, tuple[int, ...]], *, lo
 
 
 def trains_on(state: RunState, ranks: tuple[int, ...]) -> bool:
-    """Whether the other ranks have gone on by two steps or more since these last reported.
+    """Whether the other ranks have finished steps since these were last heard: REPORTS_S later or more.
 
-    Every step waits for all ranks, so these train too, and only their host's reports are missing.
+    Every step waits for all ranks, so these train too, and only the reports of their host are missing. Step
+    numbers cannot show it: those of a silent host are as old as its last report.
     """
-    others = [one.step for rank, one in _running(state) if rank not in ranks]
-    return bool(others) and min(others) >= min(state.ranks[rank].step for rank in ranks) + 2
+    others = [one.moved_ns for rank, one in _running(state) if rank not in ranks]
+    heard_ns = max(state.ranks[rank].heard_ns for rank in ranks)
+    return bool(others) and min(others) >= heard_ns + REPORTS_S * NS
 
 
 def _running(state: RunState) -> Iterator[tuple[int, RankState]]:

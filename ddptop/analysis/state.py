@@ -14,6 +14,7 @@ from ddptop.analysis.event_log import EventLog
 from ddptop.analysis.health.loss_spread import LossSpread
 from ddptop.analysis.health.replicas import Replicas
 from ddptop.analysis.hosts import Hosts
+from ddptop.analysis.rank_columns import hello_columns
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.clocks import HostClocks, Interruptions, TimerBounds
 from ddptop.analysis.steps.groups import Groups, Layouts
@@ -26,6 +27,7 @@ from ddptop.protocol.limits import NS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ddptop.analysis.rank_columns import HelloColumns
     from ddptop.analysis.ranks import RankState, Session
     from ddptop.analysis.steps.windows import DetailWindow
     from ddptop.frames.columns import Column, Indices, Mask
@@ -222,6 +224,7 @@ class RunState:
         """By source (`analyser`: torch's flight recorder analyser, `ras`: NCCL) when the ranks were asked,
         and the lines of the last result."""
         self._present: frozenset[int] | None = None
+        self._hellos: HelloColumns | None = None
         self._detail_every: int | None = 1
 
     @property
@@ -234,6 +237,12 @@ class RunState:
     def sampling_changed(self) -> None:
         """A rank may sample at another interval than before."""
         self._detail_every = None
+
+    @property
+    def hellos(self) -> HelloColumns:
+        """The HELLOs of all ranks."""
+        self._hellos = hello_columns(self.ranks, self._hellos)
+        return self._hellos
 
     @property
     def present(self) -> frozenset[int]:

@@ -92,5 +92,6 @@ def ended_badly(rank_states: list[RankState]) -> list[int]:
 
     A peer may be seen to fail before the death that caused it, so time alone does not show the cause.
     """
-    ranks = [rank for rank, rank_state in enumerate(rank_states) if rank_state.ended_badly]
+    ended = [r for r, one in enumerate(rank_states) if one.bye is not None or one.gone_ns is not None]
+    ranks = [rank for rank in ended if rank_states[rank].ended_badly]
     return sorted(ranks, key=lambda rank: (follows(rank_states[rank]), ended_ns(rank_states[rank]), rank))

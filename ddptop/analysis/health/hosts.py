@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ddptop.analysis.rank_columns import host_columns
 from ddptop.analysis.ranks import SILENT_S
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.protocol.limits import NS
@@ -15,6 +16,7 @@ from ddptop.protocol.limits import NS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from ddptop.analysis.rank_columns import HostColumns
     from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
     from ddptop.protocol.vocabulary import HostState
@@ -38,36 +40,29 @@ def find_own_host(state: RunState) -> str | None:
     return without.pop() if len(without) == 1 else None
 
 
-def ranks_of_hosts(state: RunState) -> dict[str, list[int]]:
-    """The ranks of each host, in order of the lowest rank."""
-    found: dict[str, list[int]] = {}
-    for rank, rank_state in enumerate(state.ranks):
-        if rank_state.hello is not None:
-            found.setdefault(rank_state.hello.host, []).append(rank)
-    return found
-
-
 def heard_of_hosts(state: RunState) -> dict[str, int]:
     """When each host last reported: a message of its agent or of a rank, or a reading of a process."""
+    return _heard(state, host_columns(state.ranks, state.hellos))
+
+
+def _heard(state: RunState, hosts: HostColumns) -> dict[str, int]:
     heard = {name: known.heard_ns for name, known in state.hosts.known.items()}
-    for rank in state.ranks:
-        if rank.hello is not None:
-            newest_ns = max(rank.heard_ns, rank.seen_ns)
-            if newest_ns > heard.get(rank.hello.host, 0):
-                heard[rank.hello.host] = newest_ns
+    for name, newest_ns in zip(state.hellos.of_hosts, hosts.newest_ns.tolist(), strict=True):
+        if newest_ns > heard.get(name, 0):
+            heard[name] = newest_ns
     return heard
 
 
 def host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
     """The state of every host, as defined in `analysis/METRICS.md` (Health). Of a host without an agent only
     `lost` is known."""
-    running = {rank.host for rank in state.ranks if rank.running}
-    there = {rank.host for rank in state.ranks if rank.hello is not None}
+    hosts = host_columns(state.ranks, state.hellos)
+    runs = dict(zip(state.hellos.of_hosts, hosts.running.tolist(), strict=True))
     states: dict[str, HostState] = {}
     until_ns = now_ns if state.ended_ns is None else min(now_ns, state.ended_ns)
-    for name, heard_ns in heard_of_hosts(state).items():
+    for name, heard_ns in _heard(state, hosts).items():
         silent_ns = state.interruptions.silence_ns(heard_ns, until_ns)
-        if name in there and name not in running:
+        if not runs.get(name, True):
             states[name] = "finished"
         elif silent_ns >= SILENT_S * NS:
             states[name] = "lost"

@@ -107,7 +107,12 @@ def rank_states(state: RunState, now_ns: int) -> list[RankStatus]:
     outcome: RunOutcome = state.run.state if state.run is not None else "live"
     states: list[RankStatus] = []
     silence_ns = state.interruptions.silence_ns
+    usual = outcome == "live" and not stalled and not {"lost", "unreachable"} & {*hosts.values()}
+    fresh_ns = now_ns - int(STALE_S * NS)
     for rank in state.ranks:
+        if usual and rank.heard_ns >= fresh_ns and rank.running:  # the common case, at little cost
+            states.append("live")
+            continue
         own = rank.state(silence_ns(rank.heard_ns, now_ns), outcome, host=hosts.get(rank.host))
         still = stalled and _step_ns(state, rank, now_ns) >= limit_ns
         states.append("stalled" if own == "live" and still else own)

@@ -84,6 +84,12 @@ class HostClocks:
         drift, bound_ms, growth = (np.array(column, np.float64) for column in figures)
         return HostOffsets(np.array(t_ns, np.int64), np.array(offset_ns, np.int64), drift, bound_ms, growth)
 
+    @staticmethod
+    def bound_at(clock: Clock, t_ns: int) -> float:
+        """The bound of a comparison at a time by the host's clock, in ms; as `HostOffsets.bounds_at`."""
+        at_ns, _, _, bound_ms, growth = _row(clock)
+        return bound_ms + growth * max(abs(t_ns - at_ns) - VALID_NS, 0)
+
     def to_collector(self, host: str, t_ns: int) -> int | None:
         """A time of a host's clock on the collector's; None: its clock was not compared."""
         clock = self.of(host)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,6 +62,8 @@ def build(
     diagnosis = stall_diagnosis(state, states, now_ns)
     simulated = state.run is not None and state.run.simulated
     columns = rank_columns(state, states, shown, now_ns)
+    # One per host: its clock compared with the collector's. A single host has one clock, so no offset.
+    clocks = {host: clock_of(state, host, now_ns) for host in sorted(state.hellos.of_hosts)}
     in_world = focus is not None and 0 <= focus < figures.world
     return Frame(
         source="simulated" if simulated else source,
@@ -76,40 +79,32 @@ def build(
         overhead=_overhead(state),
         history=state.history.since(cursor),
         focus=rank_steps(state, detail, focus) if in_world and focus is not None else None,
-        records=sum(rank_state.records for rank_state in state.ranks),
-        lost_records=sum(rank_state.lost_records for rank_state in state.ranks),
+        records=sum(map(attrgetter("records"), state.ranks)),
+        lost_records=sum(map(attrgetter("lost_records"), state.ranks)),
         stall=current_stall(state, diagnosis, now_ns),
         deaths=deaths(state, now_ns),
         logged=logged(state.ranks, focus),
         gpus=gpu_facts(state.ranks),
-        clocks=_clocks(state, now_ns),
-        hosts=host_figures(state, columns, straggler, now_ns),
+        clocks=(Clocks(next(iter(clocks)), 0.0, 0.0, 0.0),) if len(clocks) == 1 else tuple(clocks.values()),
+        hosts=host_figures(state, columns, straggler, clocks, now_ns),
     )
-
-
-def _clocks(state: RunState, now_ns: int) -> tuple[Clocks, ...]:
-    """One per host: its clock compared with the collector's. A single host has one clock, so no offset."""
-    hosts = sorted({rank_state.hello.host for rank_state in state.ranks if rank_state.hello is not None})
-    if len(hosts) == 1:
-        return (Clocks(hosts[0], 0.0, 0.0, 0.0),)
-    return tuple(clock_of(state, host, now_ns) for host in hosts)
 
 
 def _run(state: RunState, now_ns: int, shown: RankStatus, recording: str | None) -> RunInfo:
     run = state.run
-    hellos = [rank_state.hello for rank_state in state.ranks if rank_state.hello is not None]
+    first = next((hello for hello in state.hellos.hellos if hello is not None), None)
     card: dict[str, Scalar] = dict(state.cards[min(state.cards)]) if state.cards else {}
     torch, script, argv = (card.pop(name, None) for name in CARD_OWN)
     until_ns = now_ns if state.ended_ns is None else min(now_ns, state.ended_ns)
     return RunInfo(
         name=run.name if run else "",
-        id=run.run_id if run else hellos[0].run_id if hellos else "",
+        id=run.run_id if run else first.run_id if first is not None else "",
         state=shown,
         started_at=state.started_s,
         elapsed_s=max(0.0, state.unix_s(until_ns) - state.started_s),
         world_size=len(state.ranks),
-        backend=hellos[0].backend if hellos else None,
-        nodes=len({hello.host for hello in hellos}),
+        backend=first.backend if first is not None else None,
+        nodes=len(state.hellos.of_hosts),
         script=run.script if run else str(script or ""),
         argv=run.argv if run else tuple(str(argv or "").split()),
         torch=None if torch is None else str(torch),
@@ -190,17 +185,21 @@ def _widest(bounds: Column) -> float | None:
     return known(np.fmax.reduce(bounds)) if len(bounds) else None
 
 
+_BEAT = attrgetter("cost_pct", "cost_us", "detail_every", "failures")
+
+
 def _overhead(state: RunState) -> Overhead:
-    present = [m for m in state.ranks if m.hello is not None]
-    beats = [m.progress for m in present if m.progress is not None]
+    beats = [m.progress for m in state.ranks if m.progress is not None and m.hello is not None]
+    columns = zip(*map(_BEAT, beats), strict=True) if beats else ()
+    cost_pct, cost_us, every, failures = columns or ((), (), (), ())
     found = Overhead(
-        budget_pct=max((m.hello.budget_pct for m in present if m.hello is not None), default=None),
-        measured_pct=max((beat.cost_pct for beat in beats), default=None),
-        us_per_step=max((beat.cost_us for beat in beats), default=None),
-        detail_every=max((beat.detail_every for beat in beats), default=None),
-        failures=sum(beat.failures for beat in beats),
+        budget_pct=state.hellos.budget_pct,
+        measured_pct=max(cost_pct, default=None),
+        us_per_step=max(cost_us, default=None),
+        detail_every=max(every, default=None),
+        failures=sum(failures),
     )
-    if any(beat.failures >= MUTE_AFTER for beat in beats):
+    if max(failures, default=0) >= MUTE_AFTER:
         reason = f"a rank stopped to record it after {MUTE_AFTER} internal errors"
         return replace(found, detail_every=None, detail_reason=reason)
     simulated = state.run is not None and state.run.simulated

@@ -6,30 +6,49 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.health.hosts import find_own_host, heard_of_hosts, host_states, ranks_of_hosts
+from ddptop.analysis.health.hosts import find_own_host, heard_of_hosts, host_states
 from ddptop.analysis.steps.medians import known
 from ddptop.frames.frame import Clocks
 from ddptop.frames.hosts import HostFigures
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ddptop.analysis.state import RunState
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices
     from ddptop.frames.frame import Ranks, Straggler
     from ddptop.protocol.vocabulary import HostState
 
 
 def host_figures(
-    state: RunState, ranks: Ranks, straggler: Straggler | None, now_ns: int
+    state: RunState, ranks: Ranks, straggler: Straggler | None, clocks: Mapping[str, Clocks], now_ns: int
 ) -> tuple[HostFigures, ...]:
-    """One for each host, in order of the lowest rank; then those without ranks whose agents report."""
-    of_hosts, states = ranks_of_hosts(state), host_states(state, now_ns)
+    """One for each host, in order of the lowest rank; then those without ranks whose agents report.
+
+    `clocks`: of the hosts with ranks, by `clock_of`."""
+    of_hosts, states = state.hellos.of_hosts, host_states(state, now_ns)
     heard, own = heard_of_hosts(state), find_own_host(state)
     if own is None and len(of_hosts) == 1 and not state.hosts.known:
         own = next(iter(of_hosts))
     spare = [name for name in state.hosts.known if name not in of_hosts and states[name] == "live"]
-    flagged = None if straggler is None else straggler.rank
+    worst = dict(zip(of_hosts, _largest(ranks.excess_ms, state.hellos.members), strict=True))
+    if straggler is not None and straggler.rank < len(state.ranks):
+        worst[state.ranks[straggler.rank].host] = straggler.rank
+    steps = dict(zip(of_hosts, _medians(ranks.step_ms, [*of_hosts.values()]), strict=True))
     return tuple(
-        _figures(state, name, of_hosts.get(name, []), ranks, flagged, states[name], heard[name], own, now_ns)
+        _figures(
+            state,
+            name,
+            of_hosts.get(name, []),
+            worst.get(name),
+            steps.get(name),
+            ranks.excess_ms,
+            clocks[name] if name in clocks else clock_of(state, name, now_ns),
+            states[name],
+            heard[name],
+            own,
+            now_ns,
+        )
         for name in (*of_hosts, *spare)
     )
 
@@ -38,8 +57,10 @@ def _figures(
     state: RunState,
     name: str,
     mine: list[int],
-    ranks: Ranks,
-    flagged: int | None,
+    worst: int | None,
+    step_ms: float | None,
+    excess_ms: Column,
+    clock: Clocks,
     host_state: HostState,
     heard_ns: int,
     own: str | None,
@@ -47,13 +68,10 @@ def _figures(
 ) -> HostFigures:
     found = state.hosts.known.get(name)
     agent, usage = (None, None) if found is None else (found.agent, found.usage)
-    clock = clock_of(state, name, now_ns)
     compared = name != own and clock.offset_ms is not None
-    worst = flagged if flagged in mine else _largest(ranks.excess_ms, mine)
     there = [state.ranks[rank] for rank in mine]
     gpus = {one.hello.device: one.gpu for one in there if one.hello and one.hello.device.startswith("cuda")}
     busy = [gpu.util_pct for gpu in gpus.values() if gpu is not None and gpu.util_pct is not None]
-    steps = ranks.step_ms[mine]
     round_trip_ns = None if usage is None else usage.round_trip_ns
     return HostFigures(
         name=name,
@@ -62,8 +80,8 @@ def _figures(
         running=sum(one.running for one in there),
         age_ms=max(0, now_ns - heard_ns) / 1e6,
         worst_rank=worst,
-        excess_ms=None if worst is None else known(ranks.excess_ms[worst]),
-        step_ms=known(np.nanmedian(steps)) if np.isfinite(steps).any() else None,
+        excess_ms=None if worst is None else known(excess_ms[worst]),
+        step_ms=step_ms,
         clock_offset_ms=clock.offset_ms if compared else None,
         clock_bound_ms=clock.bound_ms if compared else None,
         clock_drift_ppm=clock.drift_ppm if compared else None,
@@ -84,10 +102,30 @@ def _figures(
     )
 
 
-def _largest(excess_ms: Column, mine: list[int]) -> int | None:
-    """The rank with the largest excess; None: it is known of none."""
-    values = excess_ms[mine]
-    return mine[int(np.nanargmax(values))] if np.isfinite(values).any() else None
+def _largest(excess_ms: Column, members: Indices) -> list[int | None]:
+    """Of each host the rank with the largest excess; None: it is known of none."""
+    if not members.size:
+        return [None] * len(members)
+    values = excess_ms[members]
+    place = np.where(np.isnan(values), -np.inf, values).argmax(axis=1)
+    found = members[np.arange(len(members)), place].tolist()
+    known_of = np.any(np.isfinite(values), axis=1).tolist()
+    return [rank if is_known else None for rank, is_known in zip(found, known_of, strict=True)]
+
+
+def _medians(step_ms: Column, of_hosts: list[list[int]]) -> list[float | None]:
+    """Of each host the median over its ranks of their step time; None: not known."""
+    most = max(map(len, of_hosts), default=0)
+    values = np.full((len(of_hosts), most), np.nan, step_ms.dtype)
+    for row, mine in zip(values, of_hosts, strict=True):
+        row[: len(mine)] = step_ms[mine]
+    known_of = np.any(np.isfinite(values), axis=1).tolist()
+    ordered = np.sort(values, axis=1)
+    count = (~np.isnan(ordered)).sum(axis=1)
+    at = np.arange(len(values))
+    # As np.nanmedian: in the type of the column, which is narrower than a double.
+    middle = (ordered[at, np.maximum(count - 1, 0) // 2] + ordered[at, np.minimum(count // 2, most - 1)]) / 2
+    return [known(one) if is_known else None for one, is_known in zip(middle, known_of, strict=True)]
 
 
 def clock_of(state: RunState, host: str, now_ns: int) -> Clocks:
@@ -98,7 +136,6 @@ def clock_of(state: RunState, host: str, now_ns: int) -> Clocks:
     age_s = state.clocks.age_s(host, now_ns)
     # The clock's own drift of the collector's time that has passed: the difference is below 1 ns a second.
     passed_ns = (age_s or 0.0) * 1e9 if clock.round_trip_ns else 0.0
-    t_ns = np.array([clock.t_ns + round(passed_ns)], np.int64)
-    bound_ms = float(state.clocks.of_hosts((host,)).bounds_at(t_ns)[0])
+    bound_ms = state.clocks.bound_at(clock, clock.t_ns + round(passed_ns))
     offset_ms = (clock.offset_ns + clock.drift_ppb * passed_ns / 1e9) / 1e6
     return Clocks(host, offset_ms, bound_ms, clock.drift_ppb / 1e3, age_s)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.ranks import MAX_LOGGED
+from ddptop.analysis.ranks import MAX_LOGGED, PHASE_NAMES
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import DetailMedians, known
 from ddptop.analysis.steps.windows import PHASES, STEP_COLUMNS
@@ -38,6 +39,13 @@ OWN_FIGURES = (
 )
 
 
+_FACT_NAMES = (
+    *("heard_ns", "step", "progress", "joined"),
+    *("records", "lost_records", "rss_bytes", "cpu_pct", "micro_steps"),
+)
+_FACTS = attrgetter(*_FACT_NAMES)
+
+
 def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameSteps, now_ns: int) -> Ranks:
     """The columns of all ranks.
 
@@ -53,30 +61,34 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
     every = steps.own_medians(slots) if steps.has_own and len(slots) else {}
     exposed, exposed_wait = _exposed(every, detail)
 
-    def each(value: Callable[[RankState], float | None]) -> Column:
-        """float64, which is exact for counts and ids."""
-        return np.array([value(rank_state) for rank_state in ranks], np.float64)
-
     def narrow(column: Column) -> Column:
         """float32, as it is sent, so that a frame is the same before and after the credit link."""
         return column.astype(np.float32)
 
+    hellos = state.hellos
+    facts = zip(*map(_FACTS, ranks), strict=True) if ranks else [()] * len(_FACT_NAMES)
+    heard, step, progress, joined, *numbers = facts
+    records, lost, rss, cpu, micro_steps = (np.array(column, np.float64) for column in numbers)
+    introduced = ~np.isnan(hellos.pid)
+    age_ms = np.maximum(now_ns - np.array(heard, np.int64), 0) / 1e6
+    reports = [*zip(progress, step, strict=True)]
+    bucket = [p.bucket if p and p.bucket >= 0 and p.step == at else np.nan for p, at in reports]
     best = unknown if window is None else np.fmin(window.best_self, own)
     individual = np.divide(best, own, out=np.full_like(own, np.nan), where=own > 0)
     if window is None or np.isnan(window.best_self).all():
         individual = unknown
     return Ranks(
-        host=tuple(r.hello.host if r.hello else "" for r in ranks),
-        device=tuple(r.hello.device if r.hello else "" for r in ranks),
+        host=hellos.host,
+        device=hellos.device,
         state=tuple(states),
-        phase=tuple(r.phase for r in ranks),
-        local_rank=each(lambda r: r.hello.local_rank if r.hello else None),
-        pid=each(lambda r: r.hello.pid if r.hello else None),
-        incarnation=each(lambda r: r.hello.incarnation if r.hello else None),
-        age_ms=each(lambda r: max(0, now_ns - r.heard_ns) / 1e6 if r.hello else None),
-        step=each(lambda r: r.step if r.hello else None),
-        bucket=each(lambda r: r.bucket),
-        sequence=each(lambda r: r.sequence),
+        phase=tuple([PHASE_NAMES.get(p.phase, "") if p else "" for p in progress]),
+        local_rank=hellos.local_rank,
+        pid=hellos.pid,
+        incarnation=hellos.incarnation,
+        age_ms=np.where(introduced, age_ms, np.nan),
+        step=np.where(introduced, np.array(step, np.float64), np.nan),
+        bucket=np.array(bucket, np.float64),
+        sequence=np.array([p.sequence if p and p.sequence >= 0 else np.nan for p in progress], np.float64),
         loss=narrow(state.figures.loss),
         **{f"{name}_ms": narrow(walls.get(name, unknown)) for name in ("step", *PHASES)},
         **{f"{name}_ms": narrow(detail.ranks(name)) for name in ("collective", "wait", "transfer")},
@@ -88,12 +100,12 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
         last_pct=narrow(detail.last_pct()),
         relative_score=narrow(formulas.relative_scores(own)),
         individual_score=narrow(individual),
-        records=each(lambda r: r.records),
-        lost_records=each(lambda r: r.lost_records),
-        rss_bytes=each(lambda r: r.rss_bytes),
-        cpu_pct=narrow(each(lambda r: r.cpu_pct)),
-        joined=narrow(each(lambda r: r.joined if r.hello else None)),
-        micro_steps=narrow(each(lambda r: r.micro_steps)),
+        records=records,
+        lost_records=lost,
+        rss_bytes=rss,
+        cpu_pct=narrow(cpu),
+        joined=narrow(np.where(introduced, np.array(joined, np.float64), np.nan)),
+        micro_steps=narrow(micro_steps),
         **{f"own_{name}_ms": narrow(every.get(name, unknown)) for name in PHASES[:4]},
         **{f"{name}_ms": narrow(every.get(name, unknown)) for name in OWN_FIGURES},
     )

@@ -47,7 +47,7 @@ line becomes part of ours."""
 EXIT_S = 1.0
 """How long the command may take to end by itself, once its stdin is closed or it is asked to."""
 
-MAX_ERROR_BYTES = 4096
+MAX_ERROR_BYTES = 1 << 16
 
 NOT_FOUND_CODE, REFUSED_CODE = 3, 4
 """Exit codes of the command line."""
@@ -84,6 +84,11 @@ class Remote:
     """What starts ddptop there."""
     shell: bool = False
     """The far end hands one text to a shell."""
+
+    @property
+    def started(self) -> str:
+        """Name of the program that is started there."""
+        return shlex.split(self.program)[0].rpartition("/")[2]
 
     def words(self, run: str | None, *, first: bool) -> list[str]:
         """The whole command line; `run`: None: the only live run."""
@@ -258,8 +263,8 @@ class RemoteLink:
     def _read_errors(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stderr is not None
         with suppress(OSError):
-            while data := os.read(process.stderr.fileno(), MAX_ERROR_BYTES):
-                self._errors = (self._errors + data)[-16 * MAX_ERROR_BYTES :]
+            data = os.read(process.stderr.fileno(), MAX_ERROR_BYTES)
+            self._errors = (self._errors + data)[-MAX_ERROR_BYTES:]
 
     def _why_ended(self, process: subprocess.Popen[bytes]) -> str:
         """In one line; sets the exit code."""
@@ -271,9 +276,11 @@ class RemoteLink:
         if _REFUSED.search(last):
             self._code = REFUSED_CODE
             return f"{where}: {last}"
-        if code == 127 or _NO_DDPTOP.search(last):
+        # srun has a line of its own after the one that says it.
+        named = [line for line in lines if self._remote.started in line and _NO_DDPTOP.search(line)]
+        if code == 127 or named or _NO_DDPTOP.search(last):
             hint = "install it there, or say where it is: --remote-command PATH"
-            return f"{where}: no ddptop there ({last or f'exit code {code}'}); {hint}"
+            return f"{where}: no ddptop there ({(named or [last])[-1] or f'exit code {code}'}); {hint}"
         return f"cannot reach {where}: {last or f'{self._remote.first[0]} ended with exit code {code}'}"
 
     def _drop(self, reason: str) -> None:

@@ -15,6 +15,8 @@ import pytest
 
 from ddptop.cli.commands.relay import run_meant
 from ddptop.cli.errors import CliError, Exit
+from ddptop.cli.main import main
+from tests.cli.recordings import write_recording
 from tests.processes import DDPTOP, DEADLINE_S, environment, processes_of, run, started, until
 from tests.sshd import REPOSITORY, Sshd, needs_sshd, script
 from tests.test_terminal import needs_tmux
@@ -75,7 +77,7 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
 
 
 @needs_sshd
-@pytest.mark.parametrize("host", ["far", "jumped"])
+@pytest.mark.parametrize("host", [pytest.param("far", marks=pytest.mark.slow), "jumped"])
 def test_a_run_on_another_host_and_through_a_jump_host(far: Far, host: str) -> None:
     done = far.look("--connect", f"{host}/{far.name[:-2]}", "--json")
     assert done.returncode == 0, done.stderr
@@ -93,6 +95,17 @@ def test_a_run_on_another_host_and_through_a_jump_host(far: Far, host: str) -> N
         (["--connect", "nowhere.invalid"], Exit.FAILED, "cannot reach nowhere.invalid: ssh: "),
         (["--connect", "far", "--remote-command", "ddtop"], Exit.FAILED, "far: no ddptop there ("),
         (["--connect", "far", "--remote-command", "echo"], Exit.FAILED, "cannot reach far: ssh ended"),
+    ],
+)
+def test_why_a_run_cannot_be_shown_is_one_line(far: Far, words: list[str], code: Exit, line: str) -> None:
+    done = far.look("--once", *words)
+    assert line in done.stderr, done
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "line"),
+    [
         (["--connect", "far:22"], Exit.REFUSED, "for ssh on another port: --connect ssh://far:22"),
         (["--connect", "slurm:x"], Exit.USAGE, "slurm:JOBID"),
         (["--connect", "-oProxyCommand=x"], Exit.USAGE, "expected one argument"),
@@ -102,10 +115,13 @@ def test_a_run_on_another_host_and_through_a_jump_host(far: Far, host: str) -> N
         (["--connect", "--", "/nowhere/kubectl"], Exit.FAILED, "/nowhere/kubectl: No such file"),
     ],
 )
-def test_why_a_run_cannot_be_shown_is_one_line(far: Far, words: list[str], code: Exit, line: str) -> None:
-    done = far.look("--once", *words) if words[0] != "report" else far.look(*words)
-    assert line in done.stderr, done
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done
+def test_a_target_that_cannot_be_is_one_line(
+    home_here: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: Exit, line: str
+) -> None:
+    assert main(words if words[0] == "report" else ["--once", *words]) == code
+    shown = capsys.readouterr()
+    assert line in shown.err
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
 
 
 @needs_sshd
@@ -133,7 +149,13 @@ def test_of_several_runs_none_is_taken(live_run) -> None:
 
 @needs_sshd
 @pytest.mark.parametrize(
-    "end", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name
+    "end",
+    [
+        signal.SIGTERM,
+        signal.SIGKILL,
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+    ],
 )
 def test_nothing_is_left_when_the_viewer_ends(far: Far, end: signal.Signals) -> None:
     with started([*DDPTOP, "--connect", "far", "--watch"], far.near, far.cwd, cold=True) as viewer:
@@ -164,6 +186,7 @@ def moves(terminal: Terminal) -> bool:
     return bool(until(lambda: step_of(terminal) > before >= 0, "steps go on"))
 
 
+@pytest.mark.slow
 @needs_tmux
 @needs_sshd
 def test_the_screen_over_ssh_and_after_the_connection_broke(far: Far, screen: Terminal) -> None:
@@ -185,6 +208,7 @@ def test_the_screen_over_ssh_and_after_the_connection_broke(far: Far, screen: Te
     until(lambda: not far.at_far_end(), "nothing left")
 
 
+@pytest.mark.slow
 @needs_tmux
 @needs_sshd
 def test_a_question_of_ssh_is_asked_on_the_terminal(far: Far, screen: Terminal) -> None:
@@ -209,3 +233,37 @@ def test_srun_and_kubectl_are_given_what_they_take(far: Far, tmp_path: Path) -> 
     done = far.look(far.name, "--json", "--connect", "--", "kubectl", "exec", "-i", "pod-0", "--")
     assert json.loads(done.stdout)["run"]["name"] == far.name
     assert seen.read_text() == f"exec -i pod-0 -- ddptop relay {far.name}\n"
+
+
+def test_what_srun_says_without_a_ddptop_there(far: Far, tmp_path: Path) -> None:
+    said = "slurmstepd: error: execve(): ddptop: No such file or directory\nsrun: error: task 0: exit code 2"
+    srun = script(tmp_path / "srun", f"echo '{said}' >&2; exit 2")
+    done = far.look("--once", "--connect", "--", str(srun))
+    assert "no ddptop there (slurmstepd: error: execve(): ddptop: No such file or directory)" in done.stderr
+    assert (done.returncode, done.stderr.count("\n")) == (Exit.FAILED, 1)
+
+
+@needs_sshd
+def test_of_a_run_that_has_ended_the_end_is_shown(far: Far) -> None:
+    write_recording(Path(far.far["XDG_STATE_HOME"]) / "ddptop" / "done.ddptop", run_id="ee55")
+    shown = json.loads(far.look("--connect", "far/ee55", "--json").stdout)
+    assert (shown["source"], shown["run"]["state"], shown["group"]["step"]) == ("live", "finished", 99)
+    assert far.look("--connect", "far/done", "--watch").returncode == Exit.DONE
+    until(lambda: not far.at_far_end(), "nothing left")
+
+
+@pytest.mark.slow
+@needs_tmux
+@needs_sshd
+def test_a_connection_that_says_nothing_is_given_up(far: Far, screen: Terminal) -> None:
+    screen.type(f"{' '.join(DDPTOP)} --connect far")
+    screen.wait_for("LIVE")
+    stopped = [pid for pid in far.at_far_end() if "ssh" in psutil.Process(pid).name()]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    screen.wait_for("nothing arrives from far")
+    assert moves(screen)  # over another connection
+    until(lambda: not any(map(psutil.pid_exists, stopped)), "the stopped ones are gone")
+    screen.press("q")
+    screen.wait_for("ready>")
+    until(lambda: not far.at_far_end(), "nothing left")

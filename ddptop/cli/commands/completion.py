@@ -140,7 +140,7 @@ def _zsh(look: Command, commands: Sequence[Command]) -> str:
 def _case_of(label: str, command: Command, words: str) -> str:
     choices = _option_names(command)
     choices += [f"$({NAMES})"] if command.name == "report" else []
-    choices += ["bash", "zsh", "fish"] if command.name == "completion" else []
+    choices += {"completion": ["bash", "zsh", "fish"], "key": ["new", "show", "rm"]}.get(command.name, [])
     return f"{label} {words.format(' '.join(choices))} ;;"
 
 
@@ -169,6 +169,7 @@ def _fish(look: Command, commands: Sequence[Command]) -> str:
     lines.append("complete -c ddptop -n '__fish_seen_subcommand_from replay report' -F")
     lines.append(f"complete -c ddptop -n '__fish_seen_subcommand_from report' -a '({NAMES})'")
     lines.append("complete -c ddptop -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'")
+    lines.append("complete -c ddptop -n '__fish_seen_subcommand_from key' -a 'new show rm'")
     return _FISH_HEAD + "\n".join(lines) + "\n"
 
 

@@ -28,6 +28,7 @@ def one_host(world: int) -> Comparison:
     return Comparison(
         host=np.zeros(world, np.int64),
         first=np.zeros(1, np.int64),
+        names=("node0",),
         clocks=ONE_CLOCK,
         ready_ms=np.full(world, SAME_HOST_BOUND_MS),
         end_ms=exact,

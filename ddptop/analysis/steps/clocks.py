@@ -7,7 +7,7 @@ which no message could arrive, whatever the ranks did.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -55,6 +55,12 @@ class HostClocks:
     def __init__(self) -> None:
         self._newest: dict[str, Clock] = {}
         self._arrived_ns: dict[str, int] = {}
+        self._place: dict[str, int] = {}
+        """By host, where its clock is in the columns: 512 hosts report one a second each."""
+        self._times = np.zeros((2, 2), np.int64)
+        """`t_ns` and `offset_ns`; place 0 is a host that was not compared, place 1 the collector's own."""
+        self._figures = np.array([[0.0, 0.0], [np.nan, 0.0], [0.0, 0.0]])
+        """`drift`, `bound_ms` and `growth`."""
         self.own_host: str | None = None
         """The host of the collector, whose clock needs no comparison; None: not known."""
         self.version = 0
@@ -64,8 +70,21 @@ class HostClocks:
         """A new comparison of a host's clock with the collector's; `t_ns`: when it arrived."""
         before = self._newest.get(clock.host)
         self._newest[clock.host], self._arrived_ns[clock.host] = clock, t_ns
-        if before is None or clock.round_trip_ns or _row(before)[1:] != _row(clock)[1:]:
+        figures = _figures_of(clock)
+        if (
+            before is None
+            or clock.round_trip_ns
+            or (before.offset_ns, *_figures_of(before)) != (clock.offset_ns, *figures)
+        ):
             self.version += 1
+        place = self._place.get(clock.host)
+        if place is None:
+            place = self._place[clock.host] = 2 + len(self._place)
+            if place >= self._times.shape[1]:
+                more = ((0, 0), (0, place))
+                self._times, self._figures = np.pad(self._times, more), np.pad(self._figures, more)
+        self._times[:, place] = clock.t_ns, clock.offset_ns
+        self._figures[:, place] = figures
 
     def set_own_host(self, host: str | None) -> None:
         """The collector runs on this host."""
@@ -79,10 +98,9 @@ class HostClocks:
 
     def of_hosts(self, hosts: Sequence[str]) -> HostOffsets:
         """The newest comparisons of these hosts' clocks."""
-        rows = [_UNKNOWN if clock is None else _row(clock) for clock in map(self.of, hosts)]
-        t_ns, offset_ns, *figures = zip(*rows, strict=True)
-        drift, bound_ms, growth = (np.array(column, np.float64) for column in figures)
-        return HostOffsets(np.array(t_ns, np.int64), np.array(offset_ns, np.int64), drift, bound_ms, growth)
+        place, own = self._place, self.own_host
+        at = np.array([1 if host == own else place.get(host, 0) for host in hosts])
+        return HostOffsets(*self._times[:, at], *self._figures[:, at])
 
     @staticmethod
     def bound_at(clock: Clock, t_ns: int) -> float:
@@ -107,13 +125,10 @@ class HostClocks:
         return max(0, now_ns - then_ns) / 1e9
 
 
-_UNKNOWN = (0, 0, 0.0, float("nan"), 0.0)
-
-
-def _row(clock: Clock) -> tuple[int, int, float, float, float]:
+def _figures_of(clock: Clock) -> tuple[float, float, float]:
+    """`drift`, `bound_ms` and `growth` of `HostOffsets`."""
     bound_ms = clock.bound_ns / MS
-    growth = bound_ms / VALID_NS if clock.round_trip_ns else 0.0
-    return clock.t_ns, clock.offset_ns, clock.drift_ppb / 1e9, bound_ms, growth
+    return clock.drift_ppb / 1e9, bound_ms, bound_ms / VALID_NS if clock.round_trip_ns else 0.0
 
 
 class Interruptions:
@@ -158,6 +173,8 @@ class Comparison:
     """Number of the rank's host in `clocks`."""
     first: NDArray[np.int64]
     """(hosts,) a rank of each host, by its place."""
+    names: tuple[str, ...]
+    """Of the hosts, by their numbers."""
     clocks: HostOffsets
     ready_ms: Column
     """Bound of a ready stamp, from the rank's own timer."""
@@ -167,6 +184,13 @@ class Comparison:
     several_hosts: bool
     comparable: bool
     """Whether arrivals can be compared at all: one host, or every host's clock has an offset."""
+
+    def with_clocks(self, clocks: HostClocks) -> Comparison:
+        """The same ranks with the newest comparisons of their hosts' clocks."""
+        if not self.several_hosts:
+            return self
+        offsets = clocks.of_hosts(self.names)
+        return replace(self, clocks=offsets, comparable=not np.isnan(offsets.bound_ms).any())
 
     def to_collector(self, t_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         """Times of each rank on the collector's clock: t + offset + drift x (t - time of the offset)."""
@@ -218,6 +242,7 @@ class TimerBounds:
         return Comparison(
             host=host,
             first=np.unique(host, return_index=True)[1],
+            names=tuple(number),
             clocks=offsets,
             ready_ms=np.array([ready for ready, _ in timers], np.float64),
             end_ms=np.array([end for _, end in timers], np.float64),

@@ -70,8 +70,13 @@ class StepEvaluation:
         parts = self._splitter.split(step)
         version = self._splitter.version
         versions = (state.clocks.version, state.timers.version)
-        if versions != self._compared or len(self._comparisons) > 2 * len(parts):
-            self._compared, self._comparisons = versions, {}
+        before, self._compared = self._compared, versions
+        if before is None or before[1] != versions[1] or len(self._comparisons) > 2 * len(parts):
+            self._comparisons = {}
+        elif before[0] != versions[0]:
+            self._comparisons = {
+                scope: one.with_clocks(state.clocks) for scope, one in self._comparisons.items()
+            }
         compared = tuple(self._comparison(part.scope) for part in parts)
         largest = self._splitter.largest
         self._waiting.append(DividedStep(step, parts, compared, version, largest))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis.steps import bucket_times, formulas
-from ddptop.analysis.steps.clock_check import contradicting_hosts
+from ddptop.analysis.steps.clock_check import NOBODY, contradicting_hosts
 from ddptop.analysis.steps.kept import Kind
 from ddptop.analysis.steps.windows import (
     BUCKET_COLUMNS,
@@ -154,9 +154,11 @@ def figures_of_group(
     late_end = np.stack([one.end_ms for one in compared])
     ranks = np.stack([found.lateness, found.arrival, bound, np.maximum(found.spread, late_end)])
     scalars = [median(wall), found.last, found.recoverable, found.half, found.skew]
-    wrong = contradicting_hosts(timing.ready, timing.end, compared[0].host, bound)
-    if not timing.aligned:
-        wrong = np.full_like(wrong, np.nan)
+    wrong = np.full((2, len(found.last)), NOBODY)
+    suspected = found.contradiction > bound.min(axis=1)  # usually in no step
+    if timing.aligned and suspected.any():
+        ready, end = timing.ready[:, suspected], timing.end[:, suspected]
+        wrong[:, suspected] = contradicting_hosts(ready, end, compared[0].host, bound[suspected])
     group = np.stack([*scalars, found.contradiction, *wrong])
     bucket = _per_bucket(window, timing.numbers, found, free)
     spread = BUCKET_COLUMNS.index("spread")

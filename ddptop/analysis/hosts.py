@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from ddptop.protocol.codec import ProtocolError, UnknownType, decode
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import About, Host, HostUsage
+from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Gpu, Usage
 from ddptop.protocol.messages import Event, Received
 
 if TYPE_CHECKING:
     from ddptop.analysis.steps.clocks import HostClocks
+    from ddptop.protocol.vocabulary import HostState
 
 
 @dataclass(slots=True)
@@ -23,6 +25,14 @@ class KnownHost:
     usage: HostUsage | None = None
     heard_ns: int = 0
     """When the newest message of its agent arrived, on the collector's clock."""
+    silent_ns: int = 0
+    """Its last silence of more than a second."""
+
+    def hear(self, t_ns: int) -> None:
+        """A message of its agent arrived."""
+        if t_ns - self.heard_ns > NS:
+            self.silent_ns = t_ns - self.heard_ns
+        self.heard_ns = max(self.heard_ns, t_ns)
 
 
 class Hosts:
@@ -32,6 +42,8 @@ class Hosts:
         self.known: dict[str, KnownHost] = {}
         self.own: str | None = None
         """The host of the collector; None: not known."""
+        self.states: tuple[tuple[int, int], dict[str, HostState]] | None = None
+        """What `health/hosts.py` computed last: messages taken and time, and the states of all hosts."""
         self._of_agent: dict[int, str] = {}
         """By session of the agent."""
 
@@ -42,8 +54,9 @@ class Hosts:
     def take(self, host: Host, session: int, t_ns: int) -> None:
         """A host introduces itself; `session` 0: the collector, which is the agent of its own host."""
         before = self.known.get(host.name)
-        usage = before.usage if before is not None else None
-        self.known[host.name] = KnownHost(host, usage, t_ns)
+        known = self.known[host.name] = before or KnownHost(host, heard_ns=t_ns)
+        known.agent = host
+        known.hear(t_ns)
         if session:
             self._of_agent[session] = host.name
         else:
@@ -52,8 +65,8 @@ class Hosts:
     def hear(self, session: int, t_ns: int) -> KnownHost | None:
         """A message of an agent arrived, or of the collector itself (session 0)."""
         known = self.known.get(self._of_agent.get(session, "") if session else self.own or "")
-        if known is not None and session and t_ns > known.heard_ns:
-            known.heard_ns = t_ns
+        if known is not None and session:
+            known.hear(t_ns)
         return known
 
     def is_remote(self, name: str) -> bool:

@@ -133,7 +133,7 @@ def test_a_host_is_unreachable_then_lost_then_back(make_world) -> None:
     lost = job.frame
     assert lost.ranks.state[4:] == ("lost", "lost") and lost.run.state == "lost"
     assert verdict(lost).sentence.startswith("LOST · host node2 is lost: ranks 4 5, last at step 20")
-    job.wait(1.0)
+    job.wait(1.5)
     back = job.frame
     assert {*back.ranks.state} == {"live"} and back.run.state == "live"
     assert [host.state for host in back.hosts] == ["live"] * 3

@@ -27,7 +27,7 @@ UNREACHABLE_S = 3.0
 REPORTS_S = 2.0
 """A step is reported within this time: the rank and the agent send four times a second each."""
 
-CHECK_NS = NS // 2
+CHECK_NS = NS
 """Interval between two checks for the log, by the arrival times of messages: a check loops over all ranks."""
 
 
@@ -55,7 +55,14 @@ def _heard(state: RunState, hosts: HostColumns) -> dict[str, int]:
 
 def host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
     """The state of every host, as defined in `analysis/METRICS.md` (Health). Of a host without an agent only
-    `lost` is known."""
+    `lost` is known. Not to be changed: it is kept until a message comes or time passes."""
+    key = (state.taken, now_ns)
+    if state.hosts.states is None or state.hosts.states[0] != key:
+        state.hosts.states = key, _host_states(state, now_ns)
+    return state.hosts.states[1]
+
+
+def _host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
     hosts = host_columns(state.ranks, state.hellos)
     runs = dict(zip(state.hellos.of_hosts, hosts.running.tolist(), strict=True))
     states: dict[str, HostState] = {}
@@ -153,8 +160,8 @@ class HostLog:
     def __init__(self) -> None:
         self.next_ns = 0
         """When the next check is due."""
-        self._before: dict[str, tuple[HostState, int]] = {}
-        """By host its state at the last check, and when it had been heard then."""
+        self._before: dict[str, HostState] = {}
+        """By host, its state at the last check."""
         self._thinned: dict[str, int] = {}
 
     def check(self, state: RunState, now_ns: int) -> None:
@@ -165,14 +172,11 @@ class HostLog:
         if not state.hosts.remote() or state.ended_ns is not None:
             return
         now = host_states(state, now_ns)
-        silent, heard = silent_ranks(state, now), heard_of_hosts(state)
+        silent = silent_ranks(state, now)
         for name in state.hosts.remote():
-            before, heard_ns = self._before.get(name, ("live", heard[name]))
-            self._before[name] = (now[name], heard[name])
+            before, self._before[name] = self._before.get(name, "live"), now[name]
             if now[name] != before:
-                self._log(
-                    state, name, before, now[name], silent.get(name, ()), now_ns, heard[name] - heard_ns
-                )
+                self._log(state, name, before, now[name], silent.get(name, ()), now_ns)
             self._log_thinned(state, name, now_ns)
 
     @staticmethod
@@ -183,7 +187,6 @@ class HostLog:
         now: HostState,
         ranks: tuple[int, ...],
         now_ns: int,
-        silent_ns: int,
     ) -> None:
         at_s = state.unix_s(now_ns)
         where = f": {position_phrase(state, ranks)}" if ranks else ""
@@ -194,7 +197,7 @@ class HostLog:
             text = f"host {name} is lost, silent for more than {SILENT_S:.0f} s{where}"
             state.log.add(at_s, "host_lost", text, severity="critical" if ranks else "info")
         elif before in ("unreachable", "lost") and now == "live":
-            text = f"host {name} reports again after {silent_ns / NS:.0f} s"
+            text = f"host {name} reports again after {state.hosts.known[name].silent_ns / NS:.0f} s"
             state.log.add(at_s, "host_back", text)
 
     def _log_thinned(self, state: RunState, name: str, now_ns: int) -> None:

@@ -105,8 +105,8 @@ class HostClocks:
     @staticmethod
     def bound_at(clock: Clock, t_ns: int) -> float:
         """The bound of a comparison at a time by the host's clock, in ms; as `HostOffsets.bounds_at`."""
-        at_ns, _, _, bound_ms, growth = _row(clock)
-        return bound_ms + growth * max(abs(t_ns - at_ns) - VALID_NS, 0)
+        _, bound_ms, growth = _figures_of(clock)
+        return bound_ms + growth * max(abs(t_ns - clock.t_ns) - VALID_NS, 0)
 
     def to_collector(self, host: str, t_ns: int) -> int | None:
         """A time of a host's clock on the collector's; None: its clock was not compared."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddptop.frames.hosts import short_names
+from ddptop.frames.hosts import host_index, short_names
 from ddptop.render import table
-from ddptop.render.hosts import host_figures
-from ddptop.render.line import Piece, Role
+from ddptop.render.context import OF_STEP
+from ddptop.render.hosts import by_host, host_figures, worst_first
+from ddptop.render.line import PROBLEM_STATES, Piece, Role
 from ddptop.render.numbers import UNKNOWN, count, fixed, known, signed, size
-from ddptop.render.rank_table import host_state_piece, state_width
+from ddptop.render.rank_table import host_state_piece, state_piece, state_width
 from ddptop.render.text import cells
 
 if TYPE_CHECKING:
@@ -84,13 +85,14 @@ def host_columns(context: RenderContext, hosts: Sequence[HostFigures], width: in
         short = dict(zip(full, short_names(full), strict=True))
     names = [context.clean(short.get(host.name, host.name)) or UNKNOWN for host in hosts]
     longest = max(map(cells, names), default=0)
-    states = state_width(context.frame)
+    states, leads = state_width(context.frame), _leads(context)
+    matters_ms = OF_STEP * (context.frame.group.step_ms_p50 or 0.0)
     shown = [title for title, figure in FIGURES.items() if title in ALWAYS or any(map(_known(figure), hosts))]
     columns = [
         table.Column("host", max(5, min(longest, LONGEST_NAME)), lambda at: (names[at], "strong"), 100,
                      right=False, tail=True),
-        table.Column("state", states, lambda at: host_state_piece(hosts[at], states), 98, right=False),
-        *(_number(title, FIGURES[title], hosts) for title in shown),
+        table.Column("state", states, lambda at: _state(context, hosts[at], leads, states), 98, right=False),
+        *(_number(title, FIGURES[title], hosts, matters_ms) for title in shown),
     ]  # fmt: skip
     notes = [", ".join(host_notes(host)) for host in hosts]
     if any(notes):
@@ -99,11 +101,32 @@ def host_columns(context: RenderContext, hosts: Sequence[HostFigures], width: in
     return columns
 
 
+def _leads(context: RenderContext) -> dict[str, int]:
+    """The worst rank of each host."""
+    names = host_index(context.frame.ranks.host).names
+    groups = by_host(context.frame, worst_first(context, range(len(context.frame.ranks.state))))
+    ranks = groups.ranks[groups.starts[:-1]].tolist()
+    return {names[host]: rank for host, rank in zip(groups.hosts.tolist(), ranks, strict=True)}
+
+
+def _state(context: RenderContext, host: HostFigures, leads: dict[str, int], width: int) -> Piece:
+    """The host's state; of a live one that of its worst rank, where that needs attention."""
+    lead = leads.get(host.name)
+    if host.state == "live" and lead is not None and context.frame.ranks.state[lead] in PROBLEM_STATES:
+        return state_piece(context, lead, width)
+    return host_state_piece(host, width)
+
+
 def _known(figure: Figure) -> Callable[[HostFigures], bool]:
     return lambda host: figure.value(host) is not None
 
 
-def _number(title: str, figure: Figure, hosts: Sequence[HostFigures]) -> table.Column:
+def _number(title: str, figure: Figure, hosts: Sequence[HostFigures], matters_ms: float) -> table.Column:
+    """`matters_ms`: an excess below this is not emphasized, nor whose it is."""
+    width = figure.width
+    if title == "clock ms":
+        width = max([width, *(cells(_clock(host)[0]) for host in hosts)])
+
     def cell(at: int) -> Piece:
         host = hosts[at]
         if title == "ranks":
@@ -112,9 +135,12 @@ def _number(title: str, figure: Figure, hosts: Sequence[HostFigures]) -> table.C
         if title == "clock ms":
             return _clock(host)
         value = figure.value(host)
-        return (figure.text(value), figure.role) if known(value) and value is not None else (UNKNOWN, "faint")
+        if value is None or not known(value):
+            return UNKNOWN, "faint"
+        calm = title in ("worst", "excess") and (host.excess_ms or 0.0) < matters_ms
+        return figure.text(value), "faint" if calm else figure.role
 
-    return table.Column(title, figure.width, cell, figure.keep)
+    return table.Column(title, width, cell, figure.keep)
 
 
 def _clock(host: HostFigures) -> Piece:

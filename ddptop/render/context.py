@@ -86,7 +86,7 @@ class RenderContext:
             excess = np.nan_to_num(np.asarray(frame.ranks.excess_ms, np.float64), nan=0.0)
             size = np.floor(np.maximum(excess, 0.0) / unit).astype(np.int64)
         place = np.where(size > 0, CALM - 1, CALM)
-        for rank, state in enumerate(states):
+        for rank, state in enumerate(states) if _PLACES.keys() & set(states) else ():
             if state in _PLACES:
                 place[rank] = min(int(place[rank]), _PLACES[state])
         for ranks, at in ((self.stragglers, 3), (self.responsible, 0)):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SILENT_STATES = ("unreachable", "lost")
 """States of a host that say more than those of its ranks."""
 
-NOT_RUNNING = ("lost", "failed", "finished", "waiting")
+NOT_RUNNING = frozenset(("lost", "failed", "finished", "waiting"))
 """States of a rank whose process does not run, or has not reported yet."""
 
 

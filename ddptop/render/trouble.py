@@ -25,6 +25,8 @@ _KINDS = {
     "recording": "recording incomplete",
     "refused_messages": "messages refused",
     "unreachable_host": "host unreachable",
+    "host_unreachable": "host unreachable",
+    "host_lost": "host lost",
     "host_back": "host reports again",
     "host_thinned": "host leaves out bucket detail",
 }
@@ -32,6 +34,10 @@ _KINDS = {
 
 PAGE_KINDS = frozenset(("stall", "stalled", "mismatch", "lost_rank", "failed_rank", "exit"))
 """Kinds of alerts and logged events that the stall page shows more about."""
+
+
+HOST_KINDS = frozenset(("unreachable_host", "host_unreachable", "host_lost", "host_back", "host_thinned"))
+"""Kinds that the view of hosts shows more about."""
 
 
 def kind_phrase(kind: str) -> str:

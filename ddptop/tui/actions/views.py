@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddptop.frames.frame import Alert, LoggedEvent
 from ddptop.frames.hosts import host_index
-from ddptop.render.trouble import PAGE_KINDS
+from ddptop.render.trouble import HOST_KINDS, PAGE_KINDS
 from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.keys import VIEWS, Do, ViewName
 from ddptop.tui.scene import TO_STALL, Scroll
@@ -205,6 +205,8 @@ class ViewActions(ActionsBase):
             self.source.seek(share=min(1.0, max(0.0, (event.unix_s - begin) / played.duration_s)))
         if event.kind in PAGE_KINDS:
             self.open_view("stall")
+        elif event.kind in HOST_KINDS:
+            self.open_view("hosts")
         elif event.rank is not None and played is None:
             self.action_rank(event.rank)
 

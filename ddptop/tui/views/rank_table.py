@@ -25,7 +25,7 @@ from ddptop.tui.scene import Place, Scene, Scroll, TableRows, host_of, host_row
 from ddptop.tui.views.rank_order import COLUMNS, SORTS, table_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ddptop.frames.hosts import HostFigures
 
@@ -185,13 +185,14 @@ def grouped_columns(scene: Scene, rows: TableRows) -> list[table.Column]:
         return (f"±{fixed(value, 2)}" if known(value) else "–"), "warn" if _wide(scene, found) else "dim"
 
     longest = widest(index.short, scene.ascii_only)
+    others = [column for column in rank_columns(scene) if column.title != "host"]
     wide = any(_wide(scene, found) for found in figures.values())
     columns = [
         table.Column("host", max(5, min(longest + 2, LONGEST_HOST)), lambda row: of_host(row, name), 100,
                      right=False, tail=longest >= LONGEST_HOST),
         table.Column("ranks", max(5, 2 * len(str(max(total, default=0))) + 1),
                      lambda row: of_host(row, ranks), GROUPED_KEEP["ranks"]),
-        *(_of_worst(scene, rows, column) for column in rank_columns(scene) if column.title != "host"),
+        *(_of_worst(scene, rows, column, figures) for column in others),
     ]  # fmt: skip
     if any(found.clock_bound_ms for found in figures.values()):
         keep = 91 if wide else 34
@@ -199,10 +200,11 @@ def grouped_columns(scene: Scene, rows: TableRows) -> list[table.Column]:
     return columns
 
 
-def _of_worst(scene: Scene, rows: TableRows, column: table.Column) -> table.Column:
+def _of_worst(
+    scene: Scene, rows: TableRows, column: table.Column, figures: Mapping[str, HostFigures]
+) -> table.Column:
     """A column of ranks where a folded host shows its worst rank, and an unfolded one its own state alone."""
-    cell, title = column.cell, column.title
-    figures, index = figures_by_name(scene.frame), host_index(scene.frame.ranks.host)
+    cell, title, index = column.cell, column.title, host_index(scene.frame.ranks.host)
 
     def at(row: int) -> Piece:
         host = host_of(row)
@@ -223,7 +225,8 @@ def _running(scene: Scene) -> tuple[list[int], list[int]]:
     states, index = scene.frame.ranks.state, host_index(scene.frame.ranks.host)
     hosts = len(index.names)
     total = np.bincount(index.of_rank, minlength=hosts)
-    ended = [rank for rank, state in enumerate(states) if state in NOT_RUNNING]
+    some = not NOT_RUNNING.isdisjoint(states)
+    ended = [rank for rank, state in enumerate(states) if state in NOT_RUNNING] if some else []
     gone = np.bincount(index.of_rank[ended], minlength=hosts) if ended else 0
     return (total - gone).tolist(), total.tolist()
 

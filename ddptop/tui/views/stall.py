@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from ddptop.frames.phrases import death_phrase
 from ddptop.render.context import RenderContext
 from ddptop.render.evidence import evidence
-from ddptop.render.line import Line, rule
-from ddptop.render.numbers import count, counted
+from ddptop.render.hosts import SILENT_STATES
+from ddptop.render.line import Line, of_state, rule
+from ddptop.render.numbers import count, counted, duration
 from ddptop.render.stacks import fitted_place
 from ddptop.render.text import cells, wrap
 from ddptop.render.trouble import PAGE_KINDS, in_trouble
@@ -74,10 +75,26 @@ def _calm(scene: Scene, width: int) -> list[Line]:
         "and where the others wait; when a process dies, how, and its traceback."
     )
     lines += [Line(), *(Line("  ").add(text, "dim") for text in wrap(words, width - 2))]
+    lines += _silent_hosts(scene, width)
     past = [event for event in frame.events if event.kind in PAGE_KINDS and event.severity != "info"]
     if past:
         lines += [Line(), Line("  ").add("earlier in this run", "dim")]
         lines += [Line("  ").extend(event_line(scene, event)) for event in reversed(past[-EARLIER:])]
+    return lines
+
+
+def _silent_hosts(scene: Scene, width: int) -> list[Line]:
+    """Hosts from which nothing arrives: a stall of their ranks would not be seen here."""
+    silent = [host for host in scene.frame.hosts if host.state in SILENT_STATES]
+    lines = [Line()] if silent else []
+    for host in silent[:EARLIER]:
+        sign, role = of_state(host.state)
+        text = (
+            f"host {scene.clean(host.name)} is {host.state}: last message {duration(host.age_ms / 1e3)} ago"
+        )
+        lines.append(Line(f"{sign} ", role).add(text, "strong").cut(width))
+    if len(silent) > EARLIER:
+        lines.append(Line(f"  and {len(silent) - EARLIER:,} more hosts: key 8 shows them", "dim"))
     return lines
 
 

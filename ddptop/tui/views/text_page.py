@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import get_args
 
-from ddptop.render.line import Line, highlight, rule
+from ddptop.protocol.vocabulary import RankStatus
+from ddptop.render.line import Line, gather, highlight, of_state, rule
 from ddptop.render.numbers import counted
 from ddptop.render.text import fit
 from ddptop.tui import match
@@ -77,7 +79,15 @@ def _lines(scene: Scene) -> Iterable[Line]:
     if others:
         yield Line("on other pages", "dim")
         yield from (_entry(key, f" ({', '.join(key.views)})") for key in others)
+    yield Line("signs of ranks and hosts: ", "dim").extend(gather(list(_signs()), 200))
+    yield Line("nothing arrives from a host that is unreachable; after 10 s it is lost", "dim")
     yield Line("the mouse chooses rows, titles to sort by, keys and the place in a recording", "dim")
+
+
+def _signs() -> Iterable[Line]:
+    for state in get_args(RankStatus):
+        sign, role = of_state(state)
+        yield Line(sign, role).add(f" {state}")
 
 
 def _entry(key: Key, where: str = "") -> Line:

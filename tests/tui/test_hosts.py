@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.frames.frame import LoggedEvent
 from ddptop.frames.hosts import short_names
 from ddptop.frames.snapshot import snapshot
 from ddptop.render.host_table import SORTS
@@ -18,9 +19,9 @@ from ddptop.tui.scene import Place, Scene, host_of
 from ddptop.tui.views.hosts import exactly
 from ddptop.tui.views.rank_order import passing, table_rows
 from tests.tui.drive import Sketch, sketch
-from tests.tui.fake import FakeSource, unknown_ranks, waiting
-from tests.tui.fake_hosts import SLOW, healthy, names_of, silent, slow_rank
-from tests.tui.fake_views import WantedSource
+from tests.tui.fake import NOW, FakeSource, unknown_ranks, waiting
+from tests.tui.fake_hosts import SLOW, healthy, names_of, silent, slow_rank, with_state
+from tests.tui.fake_views import WantedSource, clock_free
 from tests.tui.screens import check
 
 SIZES = {"80x24": (80, 24), "160x50": (160, 50), "50x24": (50, 24), "67x19": (67, 19), "30x6": (30, 6)}
@@ -277,3 +278,33 @@ def test_the_snapshot_has_the_hosts() -> None:
     assert [host["name"] for host in hosts] == names_of(64)
     assert hosts[63]["state"] == "unreachable" and hosts[63]["kept"] == 312
     assert hosts[0]["clock_offset_ms"] is None and hosts[0]["collector"] is True
+
+
+def test_why_arrivals_are_not_drawn_is_said_with_the_host() -> None:
+    frame = silent(64, 8)
+    reason = "the clocks' bound of ±6.2 ms is wider than the skew of 1.2 ms"
+    frame = replace(frame, group=replace(frame.group, clock_free=True, clock_reason=reason))
+    page = Sketch(WantedSource(frame), (160, 200)).press("6")
+    assert f"{reason} (gpu-006.cluster.local: ±6.20 ms): arrivals are not drawn" in " ".join(page.split())
+    frame = replace(frame, timeline=clock_free(512))
+    assert f"{reason} (gpu-006.cluster.local: ±6.20 ms)" in sketch(FakeSource(frame), (160, 50), "2")
+
+
+def test_events_of_hosts_lead_to_the_hosts() -> None:
+    frame = silent(64, 8)
+    event = LoggedEvent(NOW, "host_unreachable", "warning", None, None, "host gpu-063 is unreachable")
+    person = Sketch(FakeSource(replace(frame, alerts=(), events=(event,))), (80, 24))
+    person.press("5", "enter")
+    assert person.place.view == "hosts"
+
+
+def test_the_stall_page_names_hosts_that_are_silent() -> None:
+    page = sketch(FakeSource(silent(64, 8)), (80, 24), "7")
+    assert "✖ host gpu-062.cluster.local is lost: last message 17 s ago" in page
+    assert "◇ host gpu-063.cluster.local is unreachable: last message 4.3 s ago" in page
+
+
+def test_a_host_shows_the_state_of_its_worst_rank() -> None:
+    frame = with_state(healthy(64, 8), 5, 8, "stale", 9_000.0)
+    lines = sketch(FakeSource(frame), (80, 24), "8").splitlines()
+    assert "gpu-005" in lines[3] and "◌ stale 9s" in lines[3]

@@ -299,10 +299,9 @@ def _hosts(scene: Scene, width: int) -> list[Line]:
     lines = [Line(" ").extend(table.head(columns, 2))]
     lines += [Line(" ").extend(table.body(columns, at, 2)) for at in range(len(names))]
     if scene.frame.group.clock_free and len(of) > 1:
-        text = (
-            f"clocks too inexact for arrivals{inexact_clock(scene.frame)}: these are not drawn, and wait and "
-        )
-        text += "transfer of buckets are the clock-free fallback (~)"
+        why = (scene.frame.group.clock_reason or "clocks too inexact") + inexact_clock(scene.frame)
+        text = f"{scene.clean(why)}: arrivals are not drawn, and wait and transfer of buckets are the "
+        text += "clock-free fallback (~)"
         lines = [*(Line(" ").add(row, "warn") for row in wrap(text, width - 1)), *lines]
     if len(of) > len(names):
         lines.append(Line(f" and {counted(len(of) - len(names), 'host')} more", "faint"))

@@ -194,8 +194,8 @@ def _words(scene: Scene, shown: Timeline, state: TimelineState) -> tuple[str, Ro
         )
     if shown.clock_free:
         sign, role = ("~", "warn")
-        which = inexact_clock(scene.frame)
-        notes.append(f"clocks too inexact to say which rank came last{which}")
+        why = scene.frame.group.clock_reason or "clocks too inexact to say which rank came last"
+        notes.append(f"{why}{inexact_clock(scene.frame)}")
         notes[-1] += ": every lane begins at its own zero"
         notes.append("what the shortest collective leaves is called wait")
     elif shown.last is not None and known(shown.skew_ms):

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,9 +30,21 @@ REPOSITORY = Path(ddptop.__file__).parents[1]
 class Sshd:
     """One server, reached by `ssh far`, and through itself as a jump host by `ssh jumped`."""
 
-    def __init__(self, place: Path, env: Mapping[str, str]) -> None:
-        """`env`: what the server gives to the commands that it runs."""
+    def __init__(
+        self,
+        place: Path,
+        env: Mapping[str, str],
+        *,
+        address: str = "127.0.0.1",
+        entering: Callable[[Sequence[str]], Sequence[str]] = list,
+    ) -> None:
+        """`env`: what the server gives to the commands that it runs.
+
+        `address`: where it listens; `entering`: the command line that runs a command on its host.
+        """
         self.place = place
+        self.address = address
+        self._entering = entering
         self.port = free_port()
         self.log = place / "sshd.log"
         self.known_hosts = place / "known_hosts"
@@ -50,12 +62,12 @@ class Sshd:
         names = ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME")
         given = " ".join([f"PATH={far}:/usr/bin:/bin", *(f"{name}={env[name]}" for name in names)])
         (place / "sshd_config").write_text(
-            f"ListenAddress 127.0.0.1\nPort {self.port}\nHostKey {place}/host_key\nPidFile none\n"
+            f"ListenAddress {address}\nPort {self.port}\nHostKey {place}/host_key\nPidFile none\n"
             f"AuthorizedKeysFile {place}/authorized\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n"
             f"KbdInteractiveAuthentication no\nPermitRootLogin yes\nMaxStartups 100\nSetEnv {given}\n"
         )
         (place / "ssh_config").write_text(
-            f"Host far jump jumped\n  HostName 127.0.0.1\n  Port {self.port}\nHost jumped\n  ProxyJump jump\n"
+            f"Host far jump jumped\n  HostName {address}\n  Port {self.port}\nHost jumped\n  ProxyJump jump\n"
             f"Host *\n  IdentityFile {place}/user_key\n  IdentitiesOnly yes\n  IdentityAgent none\n"
             f"  UserKnownHostsFile {self.known_hosts}\n  GlobalKnownHostsFile /dev/null\n"
             "  StrictHostKeyChecking ask\n"
@@ -67,7 +79,7 @@ class Sshd:
     def trust_host(self, trusted: bool = True) -> None:
         """Whether the near end knows the key of this server."""
         kind, text, _ = (self.place / "host_key.pub").read_text().split()
-        self.known_hosts.write_text(f"[127.0.0.1]:{self.port} {kind} {text}\n" if trusted else "")
+        self.known_hosts.write_text(f"[{self.address}]:{self.port} {kind} {text}\n" if trusted else "")
 
     def start(self) -> None:
         """Listen, at the same port each time."""
@@ -76,7 +88,7 @@ class Sshd:
         assert SSHD is not None
         self.log.unlink(missing_ok=True)
         command = [SSHD, "-D", "-f", str(self.place / "sshd_config"), "-E", str(self.log)]
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        self._process = subprocess.Popen(self._entering(command), stdin=subprocess.DEVNULL)
         until(lambda: self.log.exists() and "Server listening" in self.log.read_text(), "sshd listens")
 
     def stop(self) -> None:

@@ -1,0 +1,53 @@
+"""A run of two hosts, shown on a third one over ssh and over TCP, and on the host that has only an agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.hosts.jobs import enough, hosts_of, in_repository, launched, nothing_left, shows, snapshot
+from tests.hosts.namespaces import hosts
+from tests.processes import DDPTOP, until
+from tests.sshd import Sshd, needs_sshd
+
+
+@pytest.mark.slow
+@needs_sshd
+def test_a_run_is_shown_on_hosts_that_do_not_collect_it(tmp_path: Path) -> None:
+    options = ("--ddptop-name", "run", "--ddptop-listen", "node-a:7077")
+    with hosts(3, tmp_path) as (a, b, c), launched((a, b), "steps=0", options=options) as job:
+        (tmp_path / "sshd").mkdir()
+        sshd = Sshd(tmp_path / "sshd", a.env, address=a.address, entering=a.entering)
+        near = in_repository(c) | {"PATH": f"{sshd.programs}:{os.environ['PATH']}"}
+        sshd.start()
+        try:
+            shows(a, 2)
+            over_ssh = c.run([*DDPTOP, "--connect", "far/run", "--json"], near)
+            assert over_ssh.returncode == 0, over_ssh.stderr
+            assert hosts_of(json.loads(over_ssh.stdout)) == ["node-a", "node-b"]
+
+            assert a.run([*DDPTOP, "key", "new", "c.key"], in_repository(a)).returncode == 0
+            shutil.move(a.folder / "c.key", c.folder / "c.key")
+            over_tcp = c.run([*DDPTOP, "--connect", "node-a:7077", "--key", "c.key", "--json"], near)
+            assert over_tcp.returncode == 0, over_tcp.stderr
+            assert hosts_of(json.loads(over_tcp.stdout)) == ["node-a", "node-b"]
+
+            only_agent = b.run([*DDPTOP, "--once"], in_repository(b))
+            where = "run run is collected on node-a: ddptop --connect node-a/run"
+            assert (only_agent.returncode, only_agent.stderr) == (1, f"ddptop: {where}\n")
+            assert "collected on node-a" in b.run([*DDPTOP, "ls"], in_repository(b)).stdout
+            b.cut()
+            part = until(lambda: snapshot(b), "what the agent of node-b records itself")
+            assert isinstance(part, dict)
+            assert part["source"] == "replay"
+            assert part["ranks"][1]["host"] == "node-b"
+            b.mend()
+        finally:
+            sshd.stop()
+        enough((a, b))
+        assert job.wait() == [0, 0], job.err
+        nothing_left((a, b, c))

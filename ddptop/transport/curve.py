@@ -247,7 +247,7 @@ class ConnectionMonitor:
 
     def read(self) -> None:
         """Bring `connected`, `connections` and `trouble` up to date."""
-        while self._events.poll(0):
+        while int(self._events.get(zmq.EVENTS)) & zmq.POLLIN:
             # As zmq_socket_monitor(3) has it; pyzmq's own function imports asyncio, which takes 7 MB.
             event, _ = struct.unpack("=hi", self._events.recv_multipart(zmq.NOBLOCK)[0])
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:

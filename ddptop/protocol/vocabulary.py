@@ -118,8 +118,10 @@ FindingKind: TypeAlias = Literal[
     "no_detail",
     "clocks",
     "little_judged",
+    "hosts",
 ]
-"""What a finding of a report is about; `little_judged`: ranks compared in a part of the time only."""
+"""What a finding of a report is about; `little_judged`: ranks compared in a part of the time only; `hosts`:
+hosts from which nothing arrived for some time."""
 
 StallKind: TypeAlias = Literal[
     "", "dead", "unreachable", "missing", "mismatch", "device", "transport", "asking"

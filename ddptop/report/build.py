@@ -106,6 +106,7 @@ def finish(
     table = spread_unread_steps(table, where)
     per_sample = weights(table, len(samples))
     ranks = summaries.rank_summaries(samples, per_sample, last)
+    hosts = summaries.host_summaries(ranks, samples, last, sampler.incidents.events)
     incidents = sampler.incidents
     cost = _cost(table, sum(stall.lasted_s for stall in incidents.stalls))
     report = Report(
@@ -127,6 +128,7 @@ def finish(
         events=incidents.events,
         advice=(),
         overhead=last.overhead,
+        hosts=hosts,
     )
     report = replace(report, advice=advice(report))
     return replace(report, verdict=findings(report))
@@ -146,6 +148,9 @@ def _reading(
     frames = [sample.frame for sample in sampler.samples]
     free = np.array([one.group.clock_free and not compares_own_times(one) for one in frames], bool)
     total = float(per_sample.sum())
+    reasons = [one.group.clock_reason for one in frames]
+    unclear = np.array([reason is not None for reason in reasons], bool)
+    mostly = bool(total > 0 and per_sample[unclear].sum() > total / 2)
     return Reading(
         steps=round(float(table.steps.sum())),
         read_steps=len(table.step),
@@ -154,6 +159,7 @@ def _reading(
         clock_free=bool(total > 0 and per_sample[free].sum() > total / 2),
         refused=refused,
         damage=damage,
+        clock_reason=next((one for one in reversed(reasons) if one), None) if mostly else None,
     )
 
 

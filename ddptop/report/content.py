@@ -34,6 +34,8 @@ class Reading:
     """Messages that could not be used."""
     damage: str | None
     """Which part of the file could not be read."""
+    clock_reason: str | None = None
+    """Why arrivals could not be compared between hosts for most of the time; None: they could."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,28 @@ class RankSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class HostSummary:
+    """One host of the group at the end of the run; only where there were several."""
+
+    name: str
+    state: str
+    ranks: tuple[int, ...]
+    step_ms: float | None
+    """Mean over its ranks, as theirs over the run."""
+    worst_rank: int | None
+    """Its rank with the largest excess."""
+    excess_ms: float | None
+    """Of that rank."""
+    clock_bound_ms: float | None
+    """The largest bound of its clock in any sample; None, as below: it is the collector's own, or was not
+    compared."""
+    clock_drift_ppm: float | None
+    """At the end."""
+    silences: int
+    """How often it was unreachable."""
+
+
+@dataclass(frozen=True, slots=True)
 class Communication:
     """The whole group's all-reduces. Means over ranks and over the run."""
 
@@ -270,6 +294,7 @@ class Report:
     - `stalls`: list of StallPeriod, `deaths`: list of Death, `troubles`: list of Alert, those that were
       active at any time (NaN, replica drift, lost records, recording), `events`: list of LoggedEvent
     - `advice`: list of Suggestion (the largest gain first), `overhead`: Overhead at the end
+    - `hosts`: list of HostSummary, in order of the lowest rank; empty on one host
     """
 
     source: str
@@ -289,6 +314,7 @@ class Report:
     events: tuple[LoggedEvent, ...]
     advice: tuple[Suggestion, ...]
     overhead: Overhead
+    hosts: tuple[HostSummary, ...] = ()
 
 
 KEYS = {

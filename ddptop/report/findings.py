@@ -84,7 +84,8 @@ HEALTH: tuple[Health, ...] = ("nan", "replica_drift", "loss_spread", "mismatch")
 
 def findings(report: Report) -> tuple[Finding, ...]:
     """All findings, the worst first; at least one."""
-    result = [*_end_of_run(report), *_stalls(report), *_health(report), *_stragglers(report)]
+    result = [*_end_of_run(report), *_stalls(report), *_hosts(report), *_health(report)]
+    result += _stragglers(report)
     if not report.stragglers:
         result.append(_no_straggler(report))
     return (*result, *_doubts(report))
@@ -129,6 +130,18 @@ def _stalls(report: Report) -> list[Finding]:
 
 def _is_last(stall: StallPeriod, report: Report) -> bool:
     return stall.until_s is None and report.run.state == "stalled"
+
+
+def _hosts(report: Report) -> list[Finding]:
+    """Hosts from which nothing arrived for some time: `host node2 was unreachable 3 times`."""
+    silent = sorted((host for host in report.hosts if host.silences), key=lambda host: -host.silences)
+    if not silent:
+        return []
+    first = silent[0]
+    often = "once" if first.silences == 1 else f"{first.silences} times"
+    more = "" if len(silent) == 1 else f"; {len(silent) - 1} more of {len(report.hosts)} hosts were, too"
+    lines = [event.message for event in report.events if event.kind in ("host_lost", "host_back")]
+    return [Finding("hosts", "warning", f"host {first.name} was unreachable {often}{more}", tuple(lines[:3]))]
 
 
 def _health(report: Report) -> list[Finding]:
@@ -231,6 +244,9 @@ def _unclear(report: Report) -> bool:
 def _doubts(report: Report) -> list[Finding]:
     """Findings about the limits of the figures: what was not read or not measured."""
     judged = report.reading.judged_pct
+    if report.reading.clock_reason is not None and not report.reading.clock_free:
+        reason = f"{report.reading.clock_reason}: arrivals are not compared, stragglers rest on own times"
+        return [Finding("clocks", "doubt", reason)]
     if report.run.world_size < 2 or judged is None or judged >= MIN_COMPARED_PCT or report.reading.clock_free:
         return []
     if report.cost.uneven_s is None and not report.stragglers:

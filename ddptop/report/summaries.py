@@ -10,13 +10,20 @@ import numpy as np
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import known
 from ddptop.frames.phrases import interval_error
-from ddptop.report.content import BucketSummary, Communication, RankSummary, StragglerSummary
+from ddptop.report.content import (
+    BucketSummary,
+    Communication,
+    HostSummary,
+    RankSummary,
+    StragglerSummary,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ddptop.frames.columns import Column
-    from ddptop.frames.frame import BucketFigures, Frame, Group, Straggler
+    from ddptop.frames.frame import BucketFigures, Frame, Group, LoggedEvent, Straggler
+    from ddptop.frames.hosts import HostFigures
     from ddptop.protocol.vocabulary import OwnPlace
     from ddptop.report.sampling import Sample
     from ddptop.report.step_table import StepTable
@@ -55,6 +62,50 @@ def rank_summaries(samples: Sequence[Sample], weights: Column, last: Frame) -> t
             lost_records=None if np.isnan(ranks.lost_records[rank]) else int(ranks.lost_records[rank]),
         )
         for rank in range(world)
+    )
+
+
+def host_summaries(
+    ranks: Sequence[RankSummary], samples: Sequence[Sample], last: Frame, events: Sequence[LoggedEvent]
+) -> tuple[HostSummary, ...]:
+    """One summary for each host of the group at the end of the run; none where there is one host."""
+    of_hosts: dict[str, list[RankSummary]] = defaultdict(list)
+    for rank in ranks:
+        of_hosts[rank.host].append(rank)
+    figures = {host.name: host for host in last.hosts}
+    bounds: dict[str, float] = {}
+    for sample in samples:
+        for host in sample.frame.hosts:
+            if host.clock_bound_ms is not None:
+                bounds[host.name] = max(bounds.get(host.name, 0.0), host.clock_bound_ms)
+    silent = [event.message for event in events if event.kind == "host_unreachable"]
+    return tuple(
+        _host_summary(name, mine, figures.get(name), bounds.get(name), silent)
+        for name, mine in of_hosts.items()
+        if len(of_hosts) > 1
+    )
+
+
+def _host_summary(
+    name: str,
+    mine: Sequence[RankSummary],
+    figures: HostFigures | None,
+    bound_ms: float | None,
+    silent: Sequence[str],
+) -> HostSummary:
+    late = [rank for rank in mine if rank.excess_ms is not None]
+    worst = max(late, key=lambda rank: rank.excess_ms or 0.0, default=None)
+    steps = [rank.step_ms for rank in mine if rank.step_ms is not None]
+    return HostSummary(
+        name=name,
+        state=figures.state if figures is not None else "",
+        ranks=tuple(rank.rank for rank in mine),
+        step_ms=sum(steps) / len(steps) if steps else None,
+        worst_rank=None if worst is None else worst.rank,
+        excess_ms=None if worst is None else worst.excess_ms,
+        clock_bound_ms=bound_ms,
+        clock_drift_ppm=figures.clock_drift_ppm if figures is not None else None,
+        silences=sum(message.startswith(f"host {name} is unreachable") for message in silent),
     )
 
 

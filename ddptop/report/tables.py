@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 MAX_RANKS = 5
 """Rows of the table of ranks; `--json` has all."""
 
+MAX_HOSTS = 8
+"""Likewise of the table of hosts."""
+
 MAX_BUCKETS = 8
 """More buckets than this are grouped by size."""
 
@@ -61,6 +64,28 @@ def rank_table(report: Report, width: int) -> list[str]:
     lines = text_lines(columns, len(shown), width)
     hidden = len(report.ranks) - len(shown)
     return [*lines, f"and {hidden:,} more ranks, less late (--json has all)"] if hidden > 0 else lines
+
+
+def host_table(report: Report, width: int) -> list[str]:
+    """The hosts, those that were unreachable first, then by the excess of their worst rank."""
+    if len(report.hosts) < 2:
+        return []
+    order = sorted(report.hosts, key=lambda host: (-host.silences, -(host.excess_ms or 0.0)))
+    shown = order[:MAX_HOSTS]
+    worst = [UNKNOWN if host.worst_rank is None else str(host.worst_rank) for host in shown]
+    columns = [
+        measured("host", [fit_tail(host.name, 2 * HOST_WIDTH) for host in shown], 99, right=False),
+        measured("ranks", [str(len(host.ranks)) for host in shown], 95),
+        measured("worst rank", worst, 90),
+        measured("excess ms", [fixed(host.excess_ms) for host in shown], 89),
+        measured("ms/step", [fixed(host.step_ms) for host in shown], 80),
+        measured("clock ± ms", [fixed(host.clock_bound_ms, 2) for host in shown], 70),
+        measured("drift ppm", [fixed(host.clock_drift_ppm) for host in shown], 60),
+        measured("unreachable", [f"{host.silences}x" if host.silences else "" for host in shown], 75),
+    ]
+    lines = text_lines(columns, len(shown), width)
+    hidden = len(order) - len(shown)
+    return [*lines, f"and {hidden:,} more hosts (--json has all)"] if hidden > 0 else lines
 
 
 def part_shares(report: Report) -> list[tuple[str, float]]:

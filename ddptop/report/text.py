@@ -12,7 +12,7 @@ from ddptop.render.line import of_state, paint
 from ddptop.render.numbers import UNKNOWN, clock, count, counted, duration, fixed
 from ddptop.render.text import clean, to_ascii, wrap
 from ddptop.report.findings import HEALTH, alert_phrase, amount, and_more, by_kind
-from ddptop.report.tables import bucket_table, part_shares, rank_table, strips
+from ddptop.report.tables import bucket_table, host_table, part_shares, rank_table, strips
 
 if TYPE_CHECKING:
     from ddptop.frames.stall import Call, Death, RankPosition
@@ -122,6 +122,7 @@ def page(report: Report, width: int, ascii_only: bool = False, color: bool = Fal
         _verdict(report, width, color),
         strips(report, width, ascii_only),
         _titled("Ranks, worst first", _ranks(report, width), color),
+        _titled("Hosts", host_table(report, width), color),
         _titled("Communication", _communication(report, width), color),
         _titled("Stalls, deaths, wrong numbers", incidents(report, width), color),
         _titled("What to try", _advice(report, width), color),

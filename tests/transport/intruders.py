@@ -13,8 +13,8 @@ from ddptop.protocol.codec import encode
 from ddptop.protocol.hosts import About
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Clock, Event, Progress, StepRow, Steps
-from ddptop.transport.bundles import Entry, pack_bundle
-from ddptop.transport.curve import KeyPair, make_client
+from ddptop.transport.bundles import Entry, pack_bundle, unpack_reply
+from ddptop.transport.curve import KeyPair, RunKeys, make_client
 from tests.transport.ends import event, hello, host
 
 RESET = struct.pack("ii", 1, 0)
@@ -133,3 +133,23 @@ def damaged(chance: random.Random, data: bytes) -> bytes:
         if not changed:
             break
     return bytes(changed)
+
+
+def fuzz(context: zmq.Context[zmq.Socket[bytes]], port: int, keys: RunKeys, frames: int, seed: int) -> None:
+    """As an agent with the right key that sends damaged bundles; until the collector has read them all."""
+    chance = random.Random(seed)
+    peer = context.socket(zmq.DEALER)
+    peer.linger = 0
+    make_client(peer, keys.collector.public, keys.agents)
+    peer.connect(f"tcp://127.0.0.1:{port}")
+    for _ in range(frames):
+        peer.send(damaged(chance, valid(chance)))
+        while peer.poll(0):
+            peer.recv_multipart()
+    echo = 4711  # of the bundle behind them
+    peer.send(pack_bundle(echo, [Entry(66, -1, 0, 0, encode(host(66, "hostile")))]))
+    while peer.poll(60_000):
+        if unpack_reply(peer.recv_multipart()[0]).t0_ns == echo:
+            peer.close()
+            return
+    raise AssertionError("the collector does not answer")

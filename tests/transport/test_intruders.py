@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import socket
 import subprocess
 import sys
@@ -13,14 +12,12 @@ from pathlib import Path
 import pytest
 import zmq
 
-from ddptop.protocol.codec import encode
 from ddptop.protocol.hosts import Host
 from ddptop.transport.bundle_sender import BundleSender
-from ddptop.transport.bundles import Entry, pack_bundle
 from ddptop.transport.curve import AGENTS, VIEWERS, Gate, KeyPair, load_keys, make_client, make_server
 from ddptop.transport.sockets import bind, new_context
-from tests.transport.ends import Ends, event, fill, hello, host, relay
-from tests.transport.intruders import FORGED, attack, damaged, knock, usage, valid
+from tests.transport.ends import Ends, event, fill, hello, relay
+from tests.transport.intruders import FORGED, attack, fuzz, knock, usage
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "bundle_ends.py"
 
@@ -270,39 +267,18 @@ def test_a_thousand_unknown_keys_take_no_memory(target, capsys):
     assert {session for session, _ in target.recorded()} == {100}
 
 
-def _fuzz(target: Target, frames: int, seed: int) -> None:
-    """As an agent with the right key that sends damaged bundles."""
-    chance = random.Random(seed)
-    peer = target.context.socket(zmq.DEALER)
-    peer.linger = 0
-    make_client(peer, target.keys.collector.public, target.keys.agents)
-    peer.connect(f"tcp://127.0.0.1:{target.port}")
-    for _ in range(frames):
-        peer.send(damaged(chance, valid(chance)))
-        while peer.poll(0):
-            peer.recv_multipart()
-    # The collector has read them all when it answers what comes behind them.
-    peer.send(pack_bundle(4711, [Entry(66, -1, 0, 0, encode(host(66, "hostile")))]))
-    while peer.poll(60_000):
-        if b"\xcd\x12\x67" in peer.recv_multipart()[0]:
-            break
-    else:
-        pytest.fail("the collector does not answer")
-    peer.close()
-
-
 def test_damaged_bundles_do_not_end_the_collector_nor_touch_the_sessions_of_others(target):
-    _fuzz(target, 500, seed=1)
+    fuzz(target.context, target.port, target.keys, 500, seed=1)
     target.check()
     assert [number for session, number in target.recorded() if session == 100] == [*range(1, 21)]
 
 
 @pytest.mark.slow
 def test_fifty_thousand_damaged_bundles_take_no_memory(target, capsys):
-    _fuzz(target, 5000, seed=2)
+    fuzz(target.context, target.port, target.keys, 5000, seed=2)
     before = usage(target.process.pid)
     for seed in range(3, 13):
-        _fuzz(target, 5000, seed)
+        fuzz(target.context, target.port, target.keys, 5000, seed)
     target.check()
     after = usage(target.process.pid)
     with capsys.disabled():

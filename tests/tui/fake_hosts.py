@@ -140,6 +140,9 @@ def silent(hosts: int, each: int) -> Frame:
         path = "/root/.local/state/ddptop/train-k7qf-gpu-005.ddptop"
         found[5] = replace(found[5], local_recording=path, kept=4_096)
         found[6] = replace(found[6], thinned=1_204, clock_bound_ms=6.2)
+        clocks = list(frame.clocks)
+        clocks[6] = replace(clocks[6], bound_ms=6.2)
+        frame = replace(frame, clocks=tuple(clocks))
     name = names_of(hosts)[unreachable]
     message = f"host {name} is unreachable: last message 4 s ago, at step 12,479"
     event = LoggedEvent(NOW - 1, "unreachable", "warning", None, 12_479, message)

@@ -22,7 +22,7 @@ from ddptop.host.rank_processes import ProcessWatch
 from ddptop.protocol.checks import ProtocolError
 from ddptop.protocol.codec import decode, encode
 from ddptop.protocol.evidence import Evidence
-from ddptop.protocol.hosts import About, Host
+from ddptop.protocol.hosts import About
 from ddptop.protocol.limits import MAX_TEXT, NS
 from ddptop.protocol.machine import Gpu, Usage
 from ddptop.protocol.messages import (
@@ -108,11 +108,7 @@ class Intake:
             return len(arrived)
         relayed = self._hosts.drain(now_ns)
         self.emptied = self.emptied and self._hosts.emptied
-        for received, body in relayed:
-            try:
-                self._take_relayed(received, body, now_ns)
-            except Exception:  # noqa: BLE001 - likewise
-                self._errors.note()
+        self._take_all_relayed(relayed, now_ns)
         return len(arrived) + len(relayed)
 
     def report_refused(self, now_ns: int, *, final: bool = False) -> None:
@@ -249,8 +245,39 @@ class Intake:
         self._keep(received, body)
         self._note_failure(received, now_ns)
 
+    def _take_all_relayed(self, relayed: list[tuple[Received, bytes]], now_ns: int) -> None:
+        """Messages of each session in their order; what agents report themselves comes last."""
+        passing: list[tuple[Received, bytes]] = []
+        of_agents: list[tuple[Received, bytes]] = []
+        for item in relayed:
+            received = item[0]
+            if type(received.message) in (Steps, Progress):
+                passing.append(item)
+            elif received.rank == -1:
+                of_agents.append(item)
+            else:
+                self._take_passing(passing)
+                passing = []
+                self._take_relayed(*item, now_ns)
+        self._take_passing(passing)
+        for received, body in of_agents:
+            self._take_relayed(received, body, now_ns)
+
+    def _take_passing(self, items: list[tuple[Received, bytes]]) -> None:
+        """STEPS and heartbeats that came through agents: nearly all that comes, and of no other interest."""
+        if items:
+            self._record.add_passing(items)
+            for received, _ in items:
+                self._feed(received)
+
     def _take_relayed(self, received: Received, body: bytes, now_ns: int) -> None:
         """A message that came through an agent: its rank's process is watched there."""
+        try:
+            self._take_one_relayed(received, body, now_ns)
+        except Exception:  # noqa: BLE001 - an error costs one message, not the collector
+            self._errors.note()
+
+    def _take_one_relayed(self, received: Received, body: bytes, now_ns: int) -> None:
         message = received.message
         if isinstance(message, Hello):
             self._note_remote(message)
@@ -300,9 +327,9 @@ class Intake:
     def recall(self, received: Received, now_ns: int) -> None:
         """Take a message from the recording of an earlier collector."""
         message, hosts = received.message, self._hosts
-        if hosts is not None and isinstance(message, Host):
+        if hosts is not None:
             hosts.recall(message)
-        elif hosts is not None and isinstance(message, Hello) and hosts.is_remote(message):
+        if hosts is not None and isinstance(message, Hello) and hosts.is_remote(message):
             self._note_remote(message)
         else:
             self._note(received, now_ns)

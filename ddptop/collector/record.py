@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +72,22 @@ class Record:
         self._writer.add(received, body)
         if isinstance(received.message, Bye):
             self.flush()  # a process waits for this ack before it may end
+
+    def add_passing(self, items: Sequence[tuple[Received, bytes]]) -> None:
+        """Keep STEPS and heartbeats that arrived together: as `add` keeps each, at less cost."""
+        if self._writer is None:
+            return
+        kept_ns = self._kept_ns
+        kept = []
+        for item in items:
+            received = item[0]
+            if type(received.message) is Progress:
+                if received.t_ns - kept_ns.get(received.session, -PROGRESS_EVERY_NS) < PROGRESS_EVERY_NS:
+                    continue
+                kept_ns[received.session] = received.t_ns
+            kept.append(item)
+        if kept:
+            self._writer.add_passing(kept)
 
     def recall(self, received: Received) -> None:
         """Note a message that an earlier collector has written."""

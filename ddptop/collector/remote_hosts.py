@@ -13,6 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddptop.collector.agent_port import announce, bind_port
+from ddptop.collector.backlog import Backlog
+from ddptop.collector.own_host import OwnHost
 from ddptop.host.processes import boot_id
 from ddptop.protocol.checks import ProtocolError
 from ddptop.protocol.codec import encode
@@ -22,7 +24,7 @@ from ddptop.protocol.messages import Clock, Hello
 from ddptop.transport.curve import AGENTS, Gate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     import zmq
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from ddptop.agent.launcher import Arguments
     from ddptop.analysis.reducer import Reducer
     from ddptop.collector.agent_port import Listen
-    from ddptop.protocol.messages import Received
+    from ddptop.protocol.messages import Message, Received
 
 UNREACHABLE_NS = 3 * NS
 """Silence after which a host is unreachable (METRICS.md, Health): its agent sends something every 0.5 s."""
@@ -64,6 +66,10 @@ class RemoteHosts:
         """
         self._reducer = reducer
         self._admission = admission
+        self._run_id = arguments.run_id
+        self._backlog = Backlog()
+        self._own_host: OwnHost | None = None
+        self._report: Callable[[Message, int], None] | None = None
         self._own_name, self._own_boot = socket.gethostname(), boot_id()
         self._names: dict[int, str] = {}
         """By its session: the name that an agent's host has in this run; empty: the one that it gave."""
@@ -108,9 +114,31 @@ class RemoteHosts:
             return arrived
         return [self._renamed(*item) for item in arrived]
 
-    def recall(self, host: Host) -> None:
-        """An agent that an earlier collector knew; its name is as it was recorded."""
-        self._names[host.session] = host.name
+    def recall(self, message: Message) -> None:
+        """An earlier collector has recorded this message."""
+        if isinstance(message, Host) and message.session:
+            self._names[message.session] = message.name  # as it was recorded
+        self._backlog.recall(message)
+
+    def begin(self, report: Callable[[Message, int], None]) -> None:
+        """Report about this host, too, from now on. `report` takes a message and the time."""
+        self._report = report
+        self._own_host = OwnHost(self._run_id, report)
+
+    def check(self, begun_ns: int, *, emptied: bool, interrupted: bool) -> None:
+        """At the end of a round: report this host's usage; ask the agents for less, or more, detail.
+
+        `emptied`: all that had arrived was read; `interrupted`: this process had not run for a while.
+        """
+        now_ns = time.monotonic_ns()
+        if self._own_host is None or self._report is None:
+            return
+        self._own_host.check(now_ns)
+        if interrupted:
+            self._backlog.forget(now_ns)
+        elif self._backlog.note(begun_ns, now_ns, emptied=emptied):
+            self._report(self._backlog.event(now_ns), now_ns)
+        self.receiver.thin = self._backlog.thin
 
     def is_remote(self, hello: Hello) -> bool:
         """Whether a recorded HELLO came through an agent."""

@@ -17,7 +17,6 @@ from ddptop.agent.launcher import Arguments, LauncherPipe, RunWithoutLauncher, r
 from ddptop.agent.run_file import KeptRunFile
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.agent_port import Listen
-from ddptop.collector.backlog import Backlog
 from ddptop.collector.flight_analyser import FlightAnalyser
 from ddptop.collector.intake import Intake
 from ddptop.collector.interruption import InterruptionWatch
@@ -185,7 +184,6 @@ class Collector:
             hosts=hosts,
         )
         self._hosts = hosts
-        self._backlog = Backlog()
         flights = FlightAnalyser(flight_folder(self._directory), self._record.path, self._intake.report)
         stack.callback(flights.close)
         self._stall_check = StallCheck(
@@ -225,7 +223,6 @@ class Collector:
         now_ns = time.monotonic_ns()
         for received in before.records():
             self._intake.recall(received, now_ns)
-            self._backlog.recall(received.message)
         self._reducer.end_recall()
         started_at = time.time() if before.started_at is None else before.started_at
         if self._reducer.state.run is None:
@@ -245,6 +242,8 @@ class Collector:
             started_at=started_at,
         )
         self._update_run_file()
+        if self._hosts is not None:
+            self._hosts.begin(self._intake.report)
         self._interruptions = InterruptionWatch(self._intake.report, arguments.stall_s)
 
     def _round(self) -> int:
@@ -272,21 +271,12 @@ class Collector:
         self._server.drain(now_ns)
         self._viewers.serve(now_ns)
         if self._hosts is not None:
-            self._keep_up(self._hosts, now_ns, interrupted=interrupted)
+            self._hosts.check(now_ns, emptied=self._intake.emptied, interrupted=interrupted)
         return arrived
 
     def _pause(self) -> None:
         if self._intake.emptied:
             time.sleep(PAUSE_S)
-
-    def _keep_up(self, hosts: RemoteHosts, begun_ns: int, *, interrupted: bool) -> None:
-        """Ask the other hosts for less, or more, bucket detail where this round has shown that."""
-        now_ns = time.monotonic_ns()
-        if interrupted:
-            self._backlog.forget(now_ns)
-        elif self._backlog.note(begun_ns, now_ns, emptied=self._intake.emptied):
-            self._intake.report(self._backlog.event(now_ns), now_ns)
-        hosts.receiver.thin = self._backlog.thin
 
     def _update_run_file(self) -> None:
         self._run_file.update(world_size=self._intake.world_size, recording=self._record.existing)

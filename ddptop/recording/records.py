@@ -108,6 +108,25 @@ class BlockBuilder:
             self._essential.append(record)
         self.bytes += len(record)
 
+    def add_passing(self, items: Sequence[tuple[Received, bytes]]) -> int:
+        """Add records of PASSING types, as `add` does each; returns how many step rows are in them."""
+        packer = msgpack.Packer(autoreset=True).pack
+        records = [packer((t_ns, rank, session, seq, body)) for (t_ns, rank, session, seq, _), body in items]
+        times = [received.t_ns for received, _ in items]
+        if not self._parts:
+            self._first_ns = self._last_ns = times[0]
+        self._last_ns = max(self._last_ns, *times)
+        steps = [received.message for received, _ in items if type(received.message) is Steps]
+        firsts, counts = [one.first_step for one in steps], [len(one.rows) for one in steps]
+        if steps:
+            first = min(firsts)
+            self._first_step = first if self._first_step == NO_STEP else min(first, self._first_step)
+            last = max(begin + count for begin, count in zip(firsts, counts, strict=True)) - 1
+            self._last_step = max(last, self._last_step)
+        self._parts += records
+        self.bytes += sum(map(len, records))
+        return sum(counts)
+
     @property
     def essential(self) -> bytes:
         """Those of its records that are to be stored twice."""

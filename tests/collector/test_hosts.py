@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import os
+import random
+import signal
+import socket
+import time
 from collections import Counter
 
+import pytest
+
+from ddptop.collector import agent_port
+from ddptop.collector.agent_port import Listen, choose_address
+from ddptop.collector.supervisor import CollectorSupervisor
+from ddptop.host.collector_address import read_address
 from ddptop.protocol.hosts import Host
+from ddptop.protocol.messages import Event, Hello
 from ddptop.recording.reader import Recording
-from tests.collector.test_recovery import steps_of, whole
+from ddptop.sources.replay import frame_at
+from tests.collector.conftest import RUN_ID
+from tests.collector.test_recovery import recorded_past, steps_of, whole
+from tests.link import Link
 
 SERVE = ("--serve", "127.0.0.1:0")
+WORLD = 6
 
 
 def messages(stage, kind):
@@ -23,17 +40,198 @@ def doubled(stage):
     return [key for key, count in numbers.items() if count > 1]
 
 
-def test_ranks_of_two_hosts_are_one_run(stage):
+def rows(stage):
+    """Step records in the recording; none is there twice."""
+    with Recording.open(stage.recording) as recording:
+        steps = [steps_of(recording, rank) for rank in range(WORLD)]
+    assert all(len(set(of_rank)) == len(of_rank) for of_rank in steps)
+    return sum(map(len, steps))
+
+
+def hosts_begin(stage, *, steps, rate=300, port=0, end="bye", drain_s=60.0):
+    """Two ranks on the collector's host, and two each on the hosts n1 and n2."""
+    ranks = [stage.rank(rank, WORLD, steps=steps, rate=rate) for rank in (0, 1)]
+    options = {"world": WORLD, "steps": steps, "rate": rate, "drain_s": drain_s}
+    agents = [stage.agent("n1", 2, **options), stage.agent("n2", 4, **options, port=port, end=end)]
+    return ranks, agents
+
+
+def test_ranks_of_three_hosts_are_one_run_and_the_next_collector_has_port_and_keys(stage):
     collector = stage.collector(*SERVE)
-    ranks = [stage.rank(rank, 4) for rank in (0, 1)]
-    agents = [stage.agent("n1", 2, world=4)]
+    address = read_address(stage.directory)
+    ranks, agents = hosts_begin(stage, steps=600)
+    stage.wait_for(lambda: recorded_past(stage, 100, rank=5))
+    collector.kill()
+    collector.wait()
+    collector = stage.collector(*SERVE)
+    assert read_address(stage.directory) == address
     stage.ended(ranks)
     stage.ended(agents)
     summary = stage.finish(collector)
-    assert (summary["steps"], summary["records"], summary["lost"]) == (299, 1200, 0)
+    assert (summary["steps"], summary["records"], summary["lost"]) == (599, WORLD * 600, 0)
     with Recording.open(stage.recording) as recording:
-        for rank in range(4):
-            assert steps_of(recording, rank) == whole(300)
-    assert [host.name for host in messages(stage, Host)] == ["n1"]
+        for rank in range(WORLD):
+            assert steps_of(recording, rank) == whole(600)
+    assert {host.name for host in messages(stage, Host)} == {socket.gethostname(), "n1", "n2"}
     assert not doubled(stage)
-    assert not stage.directory.exists(), "its keys are removed with it"
+    assert not stage.directory.exists(), "the keys are removed with it"
+
+
+def test_a_host_that_never_comes_back_is_named_and_what_it_kept_is_said_to_be_unknown(stage):
+    words = ["--run-dir", stage.directory, "--run-id", RUN_ID, "--name", "n", "--record", stage.recording]
+    supervisor = CollectorSupervisor([*map(str, words), *SERVE], stage.directory / "collector.log")
+    supervisor.start()
+    stage.wait_for(lambda: read_address(stage.directory))
+    ranks, agents = hosts_begin(stage, steps=300)
+    for agent in (*ranks, agents[0]):
+        assert agent.wait(60) == 0
+    agents[1].kill()
+    stage.wait_for(lambda: recorded_past(stage, 20, rank=4))
+    began = time.monotonic()
+    summary = supervisor.finish(0)
+    assert summary is not None
+    if summary.missing:  # else its last message had arrived
+        assert summary.missing == ("n2",)
+        assert time.monotonic() - began < 10
+    stage.wait_for(lambda: not stage.directory.exists())
+    unsent = [event for event in messages(stage, Event) if event.kind == "unsent"]
+    assert all((event.fields["host"], event.fields["exact"]) == ("n2", False) for event in unsent)
+    assert bool(unsent) == bool(summary.missing)
+
+
+def test_two_machines_of_one_name_are_told_apart_and_one_machine_is_one_host(stage):
+    collector = stage.collector(*SERVE)
+    agents = [stage.agent(name, 2 * at, world=WORLD) for at, name in enumerate(("n", "n'", "n"))]
+    stage.ended(agents)
+    stage.finish(collector)
+    assert {hello.rank: hello.host for hello in messages(stage, Hello)}.keys() == {*range(WORLD)}
+    hosts = [{hello.host for hello in messages(stage, Hello) if hello.rank // 2 == at} for at in range(3)]
+    assert hosts[0] == hosts[2]
+    assert sorted([*hosts[0], *hosts[1]]) == ["n", "n (2)"]
+
+
+def test_a_rank_whose_process_reports_is_not_taken_by_another_host(stage):
+    collector = stage.collector(*SERVE)
+    source = stage.source()
+    holder = stage.agent("n1", 0, world=2, steps=10_000)
+    stage.wait_for(lambda: recorded_past(stage, 100, rank=1))
+    helper = stage.agent("n2", 0, ranks=1, world=2, steps=100, drain_s=1.0)
+    stage.until(source, lambda frame: any("rank 0 of host n2" in event.message for event in frame.events))
+    assert json.loads(helper.communicate(timeout=60)[0])["left"] > 0
+    holder.kill()
+    collector.kill()
+    assert {hello.host for hello in messages(stage, Hello)} == {"n1"}
+
+
+def test_where_agents_connect_is_an_address_that_other_hosts_can_reach(monkeypatch):
+    assert Listen.parse("host.example:0") == ("host.example", 0)
+    assert Listen.parse("[fd00::1]:5") == ("fd00::1", 5)
+    for wrong in ("host", ":5", "host:x", "host:70000"):
+        with pytest.raises(ValueError, match="ADDRESS:PORT"):
+            Listen.parse(wrong)
+    own = ["127.0.0.1", "10.1.2.3", "10.9.9.9"]
+    monkeypatch.setattr(agent_port, "own_addresses", lambda: own)
+    monkeypatch.setattr(agent_port, "source_address", lambda target: "10.9.9.9" if "." in target else "")
+    names = {"node": ["127.0.1.1"], "good": ["127.0.1.1", "10.1.2.3"], "localhost": ["127.0.0.1"]}
+    monkeypatch.setattr(agent_port, "_resolved", lambda host: names.get(host, []))
+    assert choose_address("localhost") == ("127.0.0.1", None)
+    assert choose_address("good") == ("10.1.2.3", None)
+    address, remark = choose_address("node")
+    assert (address, "127.0.1.1" in remark, "10.9.9.9" in remark) == ("10.9.9.9", True, True)
+    assert choose_address("elsewhere")[0] == "10.9.9.9"
+    monkeypatch.setattr(agent_port, "source_address", lambda target: "")
+    assert choose_address("node")[0] == "10.1.2.3"
+    own[1:] = []
+    with pytest.raises(OSError, match="no address that other hosts can reach"):
+        choose_address("node")
+
+
+def test_a_port_that_is_taken_is_reported_and_this_host_is_recorded(stage):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        collector = stage.collector("--serve", f"127.0.0.1:{taken.getsockname()[1]}")
+        stage.ended(stage.ranks(steps=100))
+        out, _ = collector.communicate(json.dumps({"exit_code": 0}) + "\n", timeout=60)
+    said = [json.loads(line) for line in out.splitlines()]
+    assert said[-1]["records"] == 200
+    assert any("other hosts are not recorded" in line.get("text", "") for line in said)
+
+
+@pytest.mark.slow
+def test_records_made_are_recorded_or_counted_whenever_the_collector_is_killed(stage):
+    """Twenty times at random moments; the last steps come after the last of them."""
+    chance, steps = random.Random(5), 9000
+    collector = stage.collector(*SERVE)
+    ranks, agents = hosts_begin(stage, steps=steps, rate=100)
+    for _ in range(20):
+        time.sleep(0.3 + 2 * chance.random())
+        collector.kill()
+        collector.wait()
+        collector = stage.collector(*SERVE)
+    said = stage.ended(ranks) + stage.ended(agents)
+    assert [one["left"] + one["dropped"] for one in said] == [0] * 4
+    summary = stage.finish(collector)
+    assert summary["records"] + summary["lost"] == WORLD * steps
+    assert rows(stage) == summary["records"]
+    assert not doubled(stage)
+
+
+@pytest.mark.slow
+def test_a_collector_that_was_stopped_for_ten_seconds_loses_nothing(stage):
+    collector = stage.collector(*SERVE)
+    ranks, agents = hosts_begin(stage, steps=3000, rate=150)
+    stage.wait_for(lambda: recorded_past(stage, 100, rank=5))
+    os.kill(collector.pid, signal.SIGSTOP)
+    time.sleep(10)
+    os.kill(collector.pid, signal.SIGCONT)
+    stage.ended(ranks)
+    stage.ended(agents)
+    summary = stage.finish(collector)
+    assert (summary["records"], summary["lost"], rows(stage)) == (WORLD * 3000, 0, WORLD * 3000)
+    assert not doubled(stage)
+    assert not [event for event in messages(stage, Event) if event.kind == "lost_rank"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut_s", [3, 12])
+def test_a_host_whose_link_is_cut_is_unreachable_then_lost_and_comes_back_without_doubles(stage, cut_s):
+    collector = stage.collector(*SERVE)
+    port = int(read_address(stage.directory).endpoint.rpartition(":")[2])
+    source = stage.source()
+    with Link(("127.0.0.1", port)) as link:
+        ranks, agents = hosts_begin(stage, steps=4500, rate=150, port=link.port)
+        stage.wait_for(lambda: recorded_past(stage, 100, rank=5))
+        link.cut()
+        began = time.monotonic()
+        stage.until(source, lambda frame: "unreachable" in [host.state for host in frame.hosts])
+        if cut_s > 10:
+            lost = stage.until(source, lambda frame: "lost" in [host.state for host in frame.hosts])
+            assert [host.name for host in lost.hosts if host.state == "lost"] == ["n2"]
+        time.sleep(max(0.0, began + cut_s - time.monotonic()))
+        link.restore()
+        stage.until(source, lambda frame: {host.state for host in frame.hosts} == {"live"})
+        stage.ended(ranks)
+        stage.ended(agents)
+    summary = stage.finish(collector)
+    assert (summary["records"], summary["lost"], rows(stage)) == (WORLD * 4500, 0, WORLD * 4500)
+    assert not doubled(stage)
+    assert frame_at(stage.recording, None).lost_records == 0
+
+
+@pytest.mark.slow
+def test_a_stall_that_a_cut_link_causes_names_the_host_and_its_ranks_are_not_asked(stage):
+    """All ranks hang once the host is cut off, as they do when the training's own link is cut with it."""
+    collector = stage.collector(*SERVE, "--stall", "8")
+    port = int(read_address(stage.directory).endpoint.rpartition(":")[2])
+    source = stage.source()
+    with Link(("127.0.0.1", port)) as link:
+        options = {"world": 4, "steps": 300, "rate": 100, "end": "hang"}
+        agents = [stage.agent("n1", 0, **options), stage.agent("n2", 2, **options, port=link.port)]
+        stage.wait_for(lambda: recorded_past(stage, 290, rank=3))
+        link.cut()
+        frame = stage.until(source, lambda frame: frame.run.state == "lost")
+        assert [host.name for host in frame.hosts if host.state == "lost"] == ["n2"]
+        for agent in agents:
+            agent.kill()
+    stage.finish(collector, 1)

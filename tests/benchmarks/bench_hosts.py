@@ -8,8 +8,8 @@ each rank's process every 5 s.
 
 Printed are CPU time and memory of the collector (CPU time, not wall: the machine may be busy), the time from
 when an agent has received a record, and from when it has sent it, until the viewer has the frame that counts
-it, and what was lost. These times are wall times: read them on a quiet machine. With `--nice N` all processes get
-this niceness: the collector's own, 10, leaves it hardly any time beside busy processes of others.
+it, and what was lost. These times are wall times: read them on a quiet machine. With `--nice N` all have that
+niceness: the collector's own, 10, leaves it hardly any time beside busy processes of others.
 """
 
 from __future__ import annotations

@@ -58,3 +58,12 @@ def test_the_collector_is_told_how_many_ranks_torchrun_starts(
     parsed = parser.parse_args(["--nnodes", nodes, "--nproc-per-node", processes])
     words = watched_run.collector_arguments(LaunchOptions.of(parsed), "name", "id", tmp_path, "off")
     assert parse(words).most_ranks == most
+
+
+@pytest.mark.parametrize("where", ["0.0.0.0:7077", "[::1]:7077", None])
+def test_the_collector_is_told_where_viewers_are_let_in(where: str | None, tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    options = LaunchOptions.of(parser.parse_args([] if where is None else ["--ddptop-listen", where]))
+    assert parse(watched_run.collector_arguments(options, "name", "id", tmp_path, "off")).listen == where
+    assert options.as_environment("name").get("DDPTOP_LISTEN") == where

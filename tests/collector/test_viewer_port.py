@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,16 @@ def test_a_viewer_with_a_key_is_let_in_and_nobody_else(
         shown = capsys.readouterr()
         assert (shown.out, shown.err.count("\n")) == ("", 1)
         assert line in shown.err
+    for garbage in (
+        b"",
+        b"\xff" * 64,
+        b"\xff\0\0\0\0\0\0\0\1\x7f\3\0" + b"CURVE".ljust(20, b"\0") + bytes(99),
+        b"GET / ",
+    ):
+        with socket.create_connection(("127.0.0.1", int(where.rpartition(":")[2]))) as raw:
+            raw.sendall(garbage)
+    assert main(["--connect", where, "--key", "laptop.key", "--once"]) == Exit.DONE
+    capsys.readouterr()
     (home / "laptop.key").chmod(0o644)
     assert main(["--connect", where, "--key", "laptop.key", "--json"]) == Exit.REFUSED
     assert "open to other users" in capsys.readouterr().err

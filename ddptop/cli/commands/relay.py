@@ -73,6 +73,8 @@ class Relay(Command):
             to_json,
         )
 
+        # Not every sshd sets it, and the run may have been started where it is set.
+        os.environ.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.geteuid()}")
         # What prints by accident must not get between the frames.
         read_fd, write_fd = os.dup(sys.stdin.fileno()), os.dup(sys.stdout.fileno())
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""A host's processors, memory and network, read once a second at the cost of a few files of /proc."""
+"""A host itself: its processors, memory and network, and its clock compared with the collector's."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ import psutil
 from ddptop.host.processes import boot_id
 from ddptop.protocol.hosts import Host
 from ddptop.protocol.limits import NS, VERSION
+from ddptop.protocol.messages import Clock
+from ddptop.transport.clock_filter import ClockFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from ddptop.transport.bundle_sender import ClockSample
 
 PERIOD_NS = NS
+
+CLOCKS_AT_START = 8
+"""Exchanges after each of which there is a CLOCK; later there is one a second."""
 
 
 class Reading(NamedTuple):
@@ -67,6 +74,45 @@ class HostSampler:
             max(0, new - old) / seconds for new, old in zip(self._counters, before, strict=True)
         )
         return Reading(cpu_pct, used, received, sent)
+
+
+class HostClock:
+    """Compares the clock of a host with that of the collector."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._filter = ClockFilter()
+        self._exchanges = 0
+        self._due_ns = 0
+        self.round_trip_ns: int | None = None
+        """Of the newest exchange."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether there were so few exchanges that each of them counts."""
+        return self._exchanges <= CLOCKS_AT_START
+
+    def note(self, samples: Sequence[ClockSample], now_ns: int) -> Clock | None:
+        """Take these exchanges; returns the CLOCK that is to be sent, None where none is due."""
+        for sample in samples:
+            self._filter.add(*sample)
+            self._exchanges += 1
+            sent_ns, received_ns, replied_ns, back_ns = sample
+            self.round_trip_ns = max(0, back_ns - sent_ns - (replied_ns - received_ns))
+        if not self.is_new and now_ns < self._due_ns:
+            return None
+        estimate = self._filter.estimate(now_ns)
+        if estimate is None:
+            return None
+        self._due_ns = now_ns + PERIOD_NS
+        return Clock(
+            t_ns=estimate.t_ns,
+            host=self._host,
+            offset_ns=estimate.offset_ns,
+            bound_ns=estimate.bound_ns,
+            drift_ppb=estimate.drift_ppb,
+            round_trip_ns=estimate.round_trip_ns,
+        )
 
 
 def _cores() -> int:

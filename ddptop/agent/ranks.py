@@ -6,6 +6,9 @@ HELLOs of processes whose exit the collector does not know, and which of them ha
 
 from __future__ import annotations
 
+import socket
+import sys
+import traceback
 from collections.abc import Container
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +21,7 @@ from ddptop.host.folders import RunDirectoryError, check_private, open_private, 
 from ddptop.protocol.checks import ProtocolError
 from ddptop.protocol.codec import decode, encode
 from ddptop.protocol.hosts import About
-from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, NS
+from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, MAX_TEXT, NS
 from ddptop.protocol.messages import (
     LEFT,
     Bye,
@@ -29,6 +32,7 @@ from ddptop.protocol.messages import (
     Message,
     Progress,
     Received,
+    Scalar,
     Steps,
 )
 from ddptop.transport.bundles import MAX_THIN
@@ -45,6 +49,12 @@ if TYPE_CHECKING:
 RANKS_FILE = "agent-ranks"
 
 MAX_FILE_BYTES = 4 << 20
+
+REPORT_REFUSED_NS = 10 * NS
+"""Least time between two reports of refused messages."""
+
+END_NS = NS
+"""So long a process waits for the ack of its BYE."""
 
 FINAL = frozenset({"lost_rank", "exit"})
 """Kinds of events after which a process need not be watched any more."""
@@ -82,6 +92,11 @@ class HostRanks:
         self._admission = admission
         self._sessions: dict[int, _Session] = {}
         self._session_of: dict[int, int] = {}
+        self._ends_until_ns = 0
+        self._failed = 0
+        """Messages that an error of our own has cost."""
+        self._reported_refused = (0, 0)
+        self._report_refused_ns = 0
         self._changed = False
         """The file is out of date."""
         self.world_size = 0
@@ -93,11 +108,33 @@ class HostRanks:
         """Take all that has arrived; returns the number of messages."""
         arrived = self._receiver.drain(now_ns)
         for received, body in arrived:
-            self._take(received, body, now_ns)
+            try:
+                self._take(received, body, now_ns)
+            except Exception:  # noqa: BLE001 - an error costs one message, not the agent
+                self._failed += 1
+                if self._failed == 1:
+                    traceback.print_exc(file=sys.stderr)
         if self._changed:
             self._changed = False
             self._write()
         return len(arrived)
+
+    def report_refused(self, now_ns: int) -> None:
+        """Report how many messages were refused or failed, where that has changed since the last time."""
+        counts = (self._receiver.refused, self._failed)
+        if counts == self._reported_refused or now_ns < self._report_refused_ns:
+            return
+        self._reported_refused, self._report_refused_ns = counts, now_ns + REPORT_REFUSED_NS
+        fields: dict[str, Scalar] = {
+            "refused": counts[0],
+            "failed": counts[1],
+            "reason": f"{socket.gethostname()}: {self._receiver.refused_why}"[:MAX_TEXT],
+        }
+        self._outbox.report(Event("refused_messages", now_ns, -1, -1, fields), now_ns)
+
+    def any_ends(self, now_ns: int) -> bool:
+        """Whether a process has sent BYE just now, and waits for its ack before it ends."""
+        return now_ns < self._ends_until_ns
 
     def recall(self, now_ns: int) -> None:
         """Watch the processes that an agent before this one has watched."""
@@ -181,7 +218,8 @@ class HostRanks:
         elif isinstance(message, Bye):
             self._note_bye(received.rank, session, left_group=message.reason == LEFT)
             self._changed = True
-            self._sender.flush()  # a process waits for this ack before it may end
+            self._sender.flush()
+            self._ends_until_ns = now_ns + END_NS
         else:
             if session != self._session_of.get(received.rank):
                 self._note_returning(received.rank, session, now_ns)

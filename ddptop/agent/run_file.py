@@ -23,6 +23,7 @@ class KeptRunFile:
         self._name = name
         self._script = script
         self._started_at = started_at
+        self._process = current_process()
         self._written: RunFile | None = None
 
     def update(
@@ -37,7 +38,7 @@ class KeptRunFile:
 
         `collector_host`: None: this process is the collector; empty: not known yet.
         """
-        pid, start, boot, namespace = current_process()
+        pid, start, boot, namespace = self._process
         run = RunFile(
             name=self._name,
             run_id=self._run_id,

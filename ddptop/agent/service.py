@@ -13,7 +13,7 @@ from pathlib import Path
 import zmq
 
 from ddptop.agent.admission import Admission
-from ddptop.agent.host_usage import HostSampler, describe_host
+from ddptop.agent.host_usage import HostClock, HostSampler, describe_host
 from ddptop.agent.host_watch import HostWatch
 from ddptop.agent.launcher import Arguments, LauncherPipe, RunWithoutLauncher, ranks_started
 from ddptop.agent.outbox import MEMORY_BYTES, Outbox
@@ -34,10 +34,9 @@ from ddptop.host.runs import (
 )
 from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, NS, VERSION
-from ddptop.protocol.messages import Clock, Run
+from ddptop.protocol.messages import Run
 from ddptop.protocol.vocabulary import RunOutcome
-from ddptop.transport.bundle_sender import Answers, BundleSender
-from ddptop.transport.clock_filter import ClockFilter
+from ddptop.transport.bundle_sender import BundleSender
 from ddptop.transport.curve import KeyPair
 from ddptop.transport.receiver import AckedReceiver
 from ddptop.transport.sockets import new_context
@@ -45,17 +44,16 @@ from ddptop.transport.sockets import new_context
 TICK_MS = 250
 """Longest sleep: bundles go out so often."""
 
-PAUSE_S = 0.1
-"""Pause after a round: the messages of many ranks then share one wake-up. They wait 250 ms for the others of
-their bundle anyway."""
+PAUSE_S = 0.23
+"""Pause after a round, whose messages make one bundle. Wake-ups are most of what an agent costs."""
+
+INTERVAL_NS = NS // 5
+"""Least time between two bundles: every round may send one."""
 
 LAST_PAUSE_S = 0.01
-"""The same at the end of the run: the launcher waits."""
+"""The same while somebody waits: a rank's process that ends, for its ack, and the launcher at the end."""
 
 SECOND_NS = NS
-
-CLOCKS_AT_START = 8
-"""Exchanges after each of which a CLOCK is sent; later there is one a second."""
 
 UNREACHED_NS = 3 * NS
 """Without an answer for so long the collector is not reached: its replies come twice a second."""
@@ -88,9 +86,8 @@ class Agent:
         self._directory = arguments.run_dir
         self._host = socket.gethostname()
         self._address: CollectorAddress | None = None
-        self._clocks = ClockFilter()
-        self._n_clocks = 0
-        self._clock_due_ns = self._second_due_ns = 0
+        self._clock = HostClock(self._host)
+        self._second_due_ns = 0
         self._left_behind: list[tuple[int, int]] = []
         """Pid and start of ranks whose launcher was killed."""
         self._summary_sent = False
@@ -121,7 +118,7 @@ class Agent:
             if self._is_replaced:
                 self._outbox.close(None)
                 return False
-            time.sleep(PAUSE_S)
+            time.sleep(LAST_PAUSE_S if self._ranks.any_ends(time.monotonic_ns()) else PAUSE_S)
         self._deliver()
         return True
 
@@ -236,34 +233,13 @@ class Agent:
             self._ranks.note_acked(seq if session == self._session else 0)
         for session, number in answers.asked:
             self._receiver.ask(session, number)
-        self._note_clocks(answers)
+        # Not once the ranks are gone: the collector, which needs no clock then, may have ended.
+        if answers.clock and not self._pipe.ended and (self._watch or self._clock.is_new):
+            clock = self._clock.note(answers.clock, time.monotonic_ns())
+            if clock is not None:
+                self._outbox.report(clock, now_ns)
         self._receiver.detail_every = self._sender.detail_every
         self._receiver.acknowledge(safe=self._outbox.safe)
-
-    def _note_clocks(self, answers: Answers) -> None:
-        if not answers.clock or self._pipe.ended:
-            return
-        if self._n_clocks > CLOCKS_AT_START and not self._watch:
-            return  # no rank is left: the collector, which needs no clock then, may have ended
-        for sample in answers.clock:
-            self._clocks.add(*sample)
-            self._n_clocks += 1
-        now_ns = time.monotonic_ns()
-        if self._n_clocks > CLOCKS_AT_START and now_ns < self._clock_due_ns:
-            return
-        estimate = self._clocks.estimate(now_ns)
-        if estimate is None:
-            return
-        self._clock_due_ns = now_ns + SECOND_NS
-        clock = Clock(
-            t_ns=estimate.t_ns,
-            host=self._host,
-            offset_ns=estimate.offset_ns,
-            bound_ns=estimate.bound_ns,
-            drift_ppb=estimate.drift_ppb,
-            round_trip_ns=estimate.round_trip_ns,
-        )
-        self._outbox.report(clock, now_ns)
 
     def _check_second(self, now_ns: int) -> None:
         self._is_replaced = self.is_to_collect or not holds_folder(self._directory, self._lock)
@@ -271,7 +247,6 @@ class Agent:
         self._outbox.check()
         self._pipe.check(now_ns)
         reading = self._sampler.sample(now_ns)
-        estimate = self._clocks.estimate(now_ns)
         self._sender.usage(
             HostUsage(
                 t_ns=now_ns,
@@ -279,12 +254,13 @@ class Agent:
                 memory_used_bytes=reading.memory_used_bytes,
                 received_bytes_s=reading.received_bytes_s,
                 sent_bytes_s=reading.sent_bytes_s,
-                round_trip_ns=None if estimate is None else estimate.round_trip_ns,
+                round_trip_ns=self._clock.round_trip_ns,
                 kept=self._outbox.kept,
                 local_recording=self._outbox.local_recording,
                 thinned=self._ranks.thinned,
             )
         )
+        self._ranks.report_refused(now_ns)
         self._update_run_file(now_ns)
         lost = self._outbox.lost_rows
         if lost and not self._lost_reported:
@@ -297,7 +273,7 @@ class Agent:
         if address is None or address == self._address:
             return
         if self._address is None or address.host != self._address.host:
-            self._clocks, self._n_clocks = ClockFilter(), 0
+            self._clock = HostClock(self._host)
         self._forget_link()
         try:
             self._sender.connect(

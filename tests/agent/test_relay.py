@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sys
 
+import zmq
+
 from ddptop.host.collector_address import write_role
-from ddptop.host.runs import read_run_file
+from ddptop.host.runs import ingest_endpoint, read_run_file
 from ddptop.protocol.codec import decode
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import About, HostUsage
-from ddptop.protocol.messages import Bye, Clock, Flag, Hello, Steps
+from ddptop.protocol.messages import Bye, Clock, Event, Flag, Hello, Steps
 from ddptop.transport.bundles import MAX_THIN
+from ddptop.transport.sockets import connect, new_context
 from tests.agent.conftest import RUN_ID, wait_for
 
 
@@ -66,6 +69,26 @@ def test_an_agent_answers_for_its_ranks_at_a_stall_and_thins_out_bucket_detail(h
     run = read_run_file(host.directory)
     assert run is not None
     assert (run.collector_host, run.collector_reached, run.recording) == ("far", True, None)
+    host.finish(agent)
+
+
+def test_what_an_agent_refuses_is_counted_for_the_collector(host):
+    host.collector.start()
+    host.collector.write_address(host.directory)
+    agent = host.agent()
+    context = new_context()
+    socket = connect(
+        context, ingest_endpoint(host.directory), send_high=8, receive_high=8, max_bytes=99, heartbeat=False
+    )
+    try:
+        wait_for(lambda: socket.poll(100, zmq.POLLOUT))
+        socket.send_multipart([b"no head", b"no body"])
+        wait_for(lambda: host.collector.of(Event))
+    finally:
+        socket.close()
+        context.term()
+    (event,) = [item.message for item in host.collector.of(Event)]
+    assert (event.kind, event.fields["refused"]) == ("refused_messages", 1)
     host.finish(agent)
 
 

@@ -33,9 +33,6 @@ from ddptop.host.folders import RunDirectoryError
 from ddptop.host.processes import need_threads
 from ddptop.host.runs import create_run_directory, remove_run_directory, write_command
 
-UNREACHED_S = 15.0
-"""An agent without the collector's address for so long is reported to a person, once."""
-
 
 class RunOverHosts:
     """This host's part in the run, from its first line on stderr to its last."""
@@ -57,8 +54,6 @@ class RunOverHosts:
         self._collector: CollectorAddress | None = None
         """On another host."""
         self._exchange = AddressExchange(directory, _connect, self._start, self._note_collector)
-        self._late = threading.Timer(UNREACHED_S, self._note_unreached)
-        self._late.daemon = True
 
     @classmethod
     def begin(cls, options: LaunchOptions, name: str, script: Sequence[str]) -> RunOverHosts:
@@ -90,7 +85,6 @@ class RunOverHosts:
 
     def end(self, exit_code: int) -> None:
         """End the collector or the agent, and print in one line what became of the run's records."""
-        self._late.cancel()
         self._exchange.end()
         with self._lock:
             self._ended = True
@@ -140,18 +134,12 @@ class RunOverHosts:
         supervisor.report_exits(exits)
         if collects:
             note(f"run {name}: {how_to_watch(name, socket.gethostname())}")
-        else:
-            self._late.start()
 
     def _note_collector(self, address: CollectorAddress) -> None:
         first = self._collector is None
         self._collector = address
-        self._late.cancel()
         if first:
             note(f"run {address.name}: {where_recorded(address)}")
-
-    def _note_unreached(self) -> None:
-        note(f"run {self._name}: no collector was found on the other hosts; this host is recorded by itself")
 
 
 def _connect(job: Job) -> Store:

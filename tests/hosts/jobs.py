@@ -62,6 +62,7 @@ def launched(
     backend: str = "static",
     nodes: str | None = None,
     options: Sequence[str] = ("--ddptop-name", "run"),
+    variables: dict[str, str] | None = None,
     plain: bool = False,
 ) -> Iterator[Job]:
     """`ddptop-run` on every host, or torchrun (`plain`); `backend`: static or c10d, at the first host."""
@@ -76,6 +77,7 @@ def launched(
                     backend=backend,
                     nodes=nodes,
                     options=options,
+                    variables=variables,
                     plain=plain,
                 )
             )
@@ -90,6 +92,7 @@ def launch(
     backend: str = "static",
     nodes: str | None = None,
     options: Sequence[str] = ("--ddptop-name", "run"),
+    variables: dict[str, str] | None = None,
     plain: bool = False,
 ) -> Process:
     """The launcher of one host."""
@@ -101,7 +104,7 @@ def launch(
     else:
         words += ["--rdzv-backend", backend, "--rdzv-endpoint", f"{first.name}:{PORT}", "--rdzv-id", "job"]
     launcher = TORCHRUN if plain else [*DDPTOP_RUN, *options]
-    return host.start([*launcher, *words, TRAIN, *script], in_repository(host))
+    return host.start([*launcher, *words, TRAIN, *script], in_repository(host) | (variables or {}))
 
 
 def in_repository(host: Host) -> dict[str, str]:

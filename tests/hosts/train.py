@@ -47,16 +47,21 @@ def train(options: dict[str, str], rank: int, model: nn.Module) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     delay = float(options["slow_ms"]) / 1e3 if rank == int(options["slow"]) else 0.0
     generator = torch.Generator().manual_seed(7 + rank)
+    if options["place"] == "forward":
+        model.module.register_forward_pre_hook(lambda *_: time.sleep(delay))
+    if options["place"] == "optimizer":
+        optimizer.register_step_pre_hook(lambda *_: time.sleep(delay))
     step, last = 0, int(options["steps"])
     while True:
         time.sleep(float(options["pause_ms"]) / 1e3 + (delay if options["place"] == "other" else 0.0))
         x = torch.randn(4, 16, generator=generator)
         optimizer.zero_grad()
         x.requires_grad_()
-        if options["place"] == "forward":
-            time.sleep(delay)
         y = model(Slow.apply(x, delay if options["place"] == "backward" else 0.0))
-        y.square().mean().backward()
+        loss = y.square().mean()
+        if options["place"] == "loss":
+            time.sleep(delay)
+        loss.backward()
         optimizer.step()
         step += 1
         enough = torch.tensor([float(step == last if last else Path("enough").exists())])

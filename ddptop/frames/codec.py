@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from functools import cache, lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -23,20 +24,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+_KINDS: Mapping[str, frozenset[type]] = {
+    "int": frozenset((int,)),
+    "float": frozenset((int, float)),
+    "bool": frozenset((bool,)),
+    **dict.fromkeys(("str", *vocabulary.NAMES), frozenset((str,))),
+}
+
+SCALARS = {**_KINDS, **{f"{kind} | None": types | {type(None)} for kind, types in _KINDS.items()}}
+"""By annotation of a scalar, the types of its values as they arrive."""
 
 
-def _integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or check(value)
+def _of(types: frozenset[type]) -> Callable[[Any], bool]:
+    return lambda value: type(value) in types
 
 
 def _all(kind: type) -> Callable[[Any], bool]:
@@ -50,8 +50,10 @@ def _mapping(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _marks(value: Any) -> bool:
+    numbers = SCALARS["float"]
     return isinstance(value, list) and all(
-        isinstance(mark, list) and len(mark) == 2 and _number(mark[0]) and _text(mark[1]) for mark in value
+        isinstance(mark, list) and len(mark) == 2 and type(mark[0]) in numbers and isinstance(mark[1], str)
+        for mark in value
     )
 
 
@@ -63,20 +65,12 @@ TEXTS = frozenset({"tuple[str, ...]", "tuple[RankStatus, ...]", "tuple[RankPhase
 """Annotations of fields with one text per rank."""
 
 CHECKS: Mapping[str, Callable[[Any], bool]] = {
-    "str": _text,
-    "str | None": _or_none(_text),
-    "int": _integer,
-    "int | None": _or_none(_integer),
-    "float": _number,
-    "float | None": _or_none(_number),
-    "bool": lambda value: isinstance(value, bool),
+    **{kind: _of(types) for kind, types in SCALARS.items()},
     **dict.fromkeys(TEXTS, _all(str)),
-    **dict.fromkeys(vocabulary.NAMES, _text),
-    **{f"{name} | None": _or_none(_text) for name in vocabulary.NAMES},
-    "tuple[int, ...]": lambda value: isinstance(value, list) and all(map(_integer, value)),
+    "tuple[int, ...]": lambda value: isinstance(value, list) and {int}.issuperset(map(type, value)),
     "tuple[tuple[float, str], ...]": _marks,
     "Mapping[str, Scalar]": _mapping(_scalar),
-    "Mapping[StepPhase, float]": _mapping(_number),
+    "Mapping[StepPhase, float]": _mapping(_of(SCALARS["float"])),
 }
 """By annotation, the check of a value that is sent unchanged."""
 
@@ -123,22 +117,7 @@ OPTIONAL_PARTS: Mapping[str, Any] = {
 }
 """Dataclasses that may be None, by annotation."""
 
-LISTS: Mapping[str, str] = {
-    "tuple[BucketFigures, ...]": "BucketFigures",
-    "tuple[Alert, ...]": "Alert",
-    "tuple[LoggedEvent, ...]": "LoggedEvent",
-    "tuple[Clocks, ...]": "Clocks",
-    "tuple[HostFigures, ...]": "HostFigures",
-    "tuple[Call, ...]": "Call",
-    "tuple[Trace, ...]": "Trace",
-    "tuple[RankPosition, ...]": "RankPosition",
-    "tuple[Death, ...]": "Death",
-    "tuple[GpuFacts, ...]": "GpuFacts",
-    "tuple[LoggedScalar, ...]": "LoggedScalar",
-    "tuple[Span, ...]": "Span",
-    "tuple[Reduce, ...]": "Reduce",
-    "tuple[Lane, ...]": "Lane",
-}
+LISTS: Mapping[str, str] = {f"tuple[{name}, ...]": name for name in (*PARTS, "Lane")}
 """Annotations of tuples, and the annotation of their elements."""
 
 
@@ -258,6 +237,18 @@ def _but_history() -> tuple[tuple[str, Any], ...]:
 
 
 @cache
+def _names(part: Any) -> tuple[str, ...]:
+    return tuple(name for name, _ in _fields(part))
+
+
+@cache
+def _scalar_types(part: Any) -> tuple[frozenset[type], ...] | None:
+    """The types of the values of each field; None: the part has a field that is not a scalar."""
+    kinds = [kind for _, kind in _fields(part)]
+    return tuple(SCALARS[kind] for kind in kinds) if SCALARS.keys() >= set(kinds) else None
+
+
+@cache
 def _columns(part: Any) -> tuple[str, ...]:
     return tuple(name for name, kind in _fields(part) if kind == "Column")
 
@@ -286,6 +277,9 @@ def _write(kind: Any, value: Any) -> Any:
     if kind in PARTS or kind in OPTIONAL_PARTS:
         return [_write(kind, getattr(value, name)) for name, kind in _fields(value.__class__)]
     if kind in LISTS:
+        part = PARTS.get(LISTS[kind])
+        if part is not None and _scalar_types(part) is not None:
+            return list(map(attrgetter(*_names(part)), value))  # of a tuple, msgpack makes an array
         return [_write(LISTS[kind], item) for item in value]
     if isinstance(value, tuple):
         return [list(item) if isinstance(item, tuple) else item for item in value]
@@ -320,6 +314,9 @@ def _read(kind: Any, value: Any) -> Any:
         items = _list(value, len(expected))
         return part(*[_read(kind, item) for (_, kind), item in zip(expected, items, strict=True)])
     if kind in LISTS:
+        part = PARTS.get(LISTS[kind])
+        if part is not None and (types := _scalar_types(part)) is not None:
+            return _read_rows(part, types, _list(value))
         return tuple(_read(LISTS[kind], item) for item in _list(value))
     check = CHECKS.get(kind)
     if check is None or not check(value):
@@ -327,6 +324,16 @@ def _read(kind: Any, value: Any) -> Any:
     if isinstance(value, list):
         return tuple(tuple(item) if isinstance(item, list) else item for item in value)
     return value
+
+
+def _read_rows(part: Any, types: tuple[frozenset[type], ...], rows: list[Any]) -> tuple[Any, ...]:
+    """Dataclasses of scalars, each field checked for all at once: 512 hosts change with every frame."""
+    for row in rows:
+        _list(row, len(types))
+    for name, allowed, column in zip(_names(part), types, zip(*rows, strict=True), strict=False):
+        if not allowed.issuperset(map(type, column)):
+            raise FrameError(f"a field {name} of the wrong type")
+    return tuple(part(*row) for row in rows)
 
 
 def _read_columns(part: Any, value: Any) -> Any:

@@ -133,7 +133,7 @@ class RunOverHosts:
             self._supervisor, exits = supervisor, self._exits
         supervisor.report_exits(exits)
         if collects:
-            note(f"run {name}: {how_to_watch(name, socket.gethostname())}")
+            note(f"run {name}: {how_to_watch(name, socket.gethostname(), listen=options.listen)}")
 
     def _note_collector(self, address: CollectorAddress) -> None:
         first = self._collector is None

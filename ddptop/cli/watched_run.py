@@ -65,7 +65,7 @@ class WatchedRun:
             undo.callback(supervisor.finish, 0)
             prepare_ranks(options, directory, run_id)
             undo.pop_all()
-        note(f"run {name}: {how_to_watch(name)}")
+        note(f"run {name}: {how_to_watch(name, listen=options.listen)}")
         return cls(name, directory, supervisor, member)
 
     def note_exits(self, exits: Sequence[tuple[int, int]]) -> None:
@@ -96,16 +96,21 @@ def prepare_ranks(options: LaunchOptions, directory: Path, run_id: str) -> None:
     os.environ["PYTHONPATH"] = prepend_path("PYTHONPATH", str(INJECT))
 
 
-def how_to_watch(name: str, host: str | None = None, *, here: bool = True) -> str:
+def how_to_watch(name: str, host: str | None = None, *, here: bool = True, listen: str | None = None) -> str:
     """The command to type on the collector's host (`here`), and the one to paste elsewhere.
 
-    `host`: the name of the collector's host, where the run may be watched from another one.
+    `host`: the name of the collector's host, where the run may be watched from another one. `listen`: where
+    viewers are let in over TCP.
     """
     commands = [f"watch it with `ddptop {name}`"] if here else []
     job = os.environ.get("SLURM_JOB_ID", "")
     target = f"slurm:{job}" if job.isdecimal() else host and f"{_user()}{host}/{name}"
     if target:
         commands.append(f"{'from elsewhere' if here else 'watch it'} with `ddptop --connect {target}`")
+    if listen is not None:
+        address, _, port = listen.rpartition(":")
+        reached = socket.gethostname() if address in ("0.0.0.0", "[::]", "*") else address
+        commands.append(f"with a key over TCP with `ddptop --connect {reached}:{port} --key FILE`")
     return ", ".join(commands)
 
 
@@ -234,7 +239,7 @@ class SharedRun:
             announcement = Announcement(name, folder) if begun and several else None
             undo.pop_all()
         if begun and not several:
-            note(f"run {name}: {how_to_watch(name)}")
+            note(f"run {name}: {how_to_watch(name, listen=options.listen)}")
         return cls(folder, member, agent, announcement)
 
     def end(self, exit_code: int) -> None:

@@ -179,7 +179,8 @@ class RemoteLink:
             return f"nothing arrives from {where}" if silent_s > SILENT_S else None
         wait_s = self._retry_s - now_s
         again = f"again in {wait_s:.0f} s" if self._process is None and wait_s >= 1 else "reconnecting"
-        return f"no connection to {where} ({self._reason}; {again})"
+        reason = self._reason.removeprefix(f"cannot reach {where}: ")
+        return f"no connection to {where} ({reason}; {again})"
 
     def close(self) -> None:
         """See Link. The command ends by itself when its stdin is closed, or it is ended."""

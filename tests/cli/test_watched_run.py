@@ -67,3 +67,10 @@ def test_the_collector_is_told_where_viewers_are_let_in(where: str | None, tmp_p
     options = LaunchOptions.of(parser.parse_args([] if where is None else ["--ddptop-listen", where]))
     assert parse(watched_run.collector_arguments(options, "name", "id", tmp_path, "off")).listen == where
     assert options.as_environment("name").get("DDPTOP_LISTEN") == where
+
+
+def test_the_first_line_has_the_command_for_viewers_over_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    line = watched_run.how_to_watch("run", listen="gpu01:7077")
+    assert line.endswith("with a key over TCP with `ddptop --connect gpu01:7077 --key FILE`")
+    assert "0.0.0.0" not in watched_run.how_to_watch("run", listen="0.0.0.0:7077")

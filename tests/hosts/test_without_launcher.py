@@ -74,3 +74,19 @@ def test_the_variables_of_ddptop_env_in_the_environment_of_a_plain_script(tmp_pa
             enough((a, b))
             assert job.wait() == [0] * 4, job.err
             ends_well(a, b, 4, int(job.out[0].split()[0]))
+
+
+@pytest.mark.slow
+def test_a_launcher_in_each_pod_with_the_variables_of_an_operator(tmp_path: Path) -> None:
+    """One process per pod, as a PyTorchJob has it; the collector's port is given."""
+    words = ["--ddptop-name", "run", "--ddptop-port", "4712", "--ddptop-exec"]
+    command = [*DDPTOP_RUN, *words, *python(TRAIN, "steps=0")]
+    with hosts(2, tmp_path) as (a, b), tasks((a, b), command) as job:
+        assert hosts_of(shows(a, 2)) == ["node-a", "node-b"]
+        (address,) = (b.folder / "r" / "ddptop").glob("*/collector.json")
+        assert json.loads(address.read_text())["endpoint"] == f"tcp://{a.address}:4712"
+        enough((a, b))
+        assert job.wait() == [0, 0], job.err
+        assert "watch it with `ddptop run`" in job.lines(0)[0]
+        assert "recorded on node-a" in job.lines(1)[0]
+        ends_well(a, b, 2, int(job.out[0].split()[0]))

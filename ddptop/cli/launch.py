@@ -174,7 +174,11 @@ def _watched(
     `starting` is closed once viewers need not wait for the run's folder any more.
     """
     run = _begun(options, script, begin)
-    starting.close()
+    close_when_started = getattr(run, "close_when_started", None)
+    if close_when_started is None:
+        starting.close()
+    else:
+        close_when_started(starting)
     code = 1
     try:
         code = launch(run)

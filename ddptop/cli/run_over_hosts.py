@@ -51,6 +51,7 @@ class RunOverHosts:
         """That were reported before there was a supervisor."""
         self._collects = False
         self._ended = False
+        self._starting: contextlib.ExitStack | None = None
         self._collector: CollectorAddress | None = None
         """On another host."""
         self._exchange = AddressExchange(directory, _connect, self._start, self._note_collector)
@@ -69,6 +70,10 @@ class RunOverHosts:
             prepare_ranks(options, directory, run_id)
             undo.pop_all()
         return cls(options, name, directory, run_id, member)
+
+    def close_when_started(self, starting: contextlib.ExitStack) -> None:
+        """Close it once viewers can connect, which is after the launchers have met."""
+        self._starting = starting
 
     def note_rendezvous(self, job: Job) -> None:
         """The launchers have met, for the first time or again. Returns at once, and never raises."""
@@ -132,6 +137,8 @@ class RunOverHosts:
             self._collects = collects
             self._supervisor, exits = supervisor, self._exits
         supervisor.report_exits(exits)
+        if self._starting is not None:
+            self._starting.close()
         if collects:
             note(f"run {name}: {how_to_watch(name, socket.gethostname(), listen=options.listen)}")
 

@@ -104,6 +104,11 @@ def _end_of_run(report: Report) -> list[Finding]:
             who = f": {alert.message}" if alert else ""
             return [Finding("failed", "critical", f"the run failed{code}{who}")]
         return []
+    host = next((alert for alert in report.troubles if alert.evidence.get("cause")), None)
+    if host is not None and run.state in ("failed", "lost"):  # what has exited had lost its peers
+        return [
+            Finding(run.state, "critical", f"{host.message}; {listed([d.rank for d in deaths])} followed")
+        ]
     first = deaths[0]
     others = f"; {listed([d.rank for d in deaths[1:]])} followed" if len(deaths) > 1 else ""
     at = "" if first.step is None else f", in step {first.step:,}"

@@ -61,6 +61,19 @@ def test_a_host_that_was_lost_at_the_end_is_the_end_of_the_run(make_world) -> No
     assert "host node2 is lost: ranks 4 5, last at step 60" in found.verdict[0].sentence
 
 
+def test_ranks_that_failed_after_a_host_was_lost_are_no_cause(make_world) -> None:
+    job = Recorded(make_world)
+    job.train(60)
+    for rank in range(4):
+        job.feed(job.world.bye(rank, "RuntimeError: Connection reset by peer"))
+    job.wait(12.0, HOSTS[:1])
+    job.feed(job.world.run("failed", 1))
+    first = job.report().verdict[0]
+    assert first.kind == "failed"
+    assert first.sentence.startswith("host node2 is lost: ranks 4 5, last at step 60")
+    assert first.sentence.endswith("ranks 0 1 2 3 followed")
+
+
 def test_clocks_that_are_too_inaccurate_are_a_doubt(make_world) -> None:
     job = Recorded(make_world, delays={(3, "data"): 20_000})
     job.train(200, bound_ms=30.0)

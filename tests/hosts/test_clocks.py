@@ -51,7 +51,7 @@ def test_a_slow_rank_is_flagged_with_clocks_far_apart(place: str, tmp_path: Path
         assert isinstance(found, dict)
         straggler = found["straggler"]
         assert (straggler["rank"], straggler["place"]) == (1, PLACES[place])
-        assert 17 < straggler["lateness_ms"] < 30
+        assert 15 < straggler["lateness_ms"] < 40
         assert found["ranks"][1]["host"] == "node-b"
         assert [host["clock_offset_ms"] is not None for host in found["hosts"]] == [False, True, True]
         enough((a, b, c))

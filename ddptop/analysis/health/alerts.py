@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddptop.analysis.health.exits import (
@@ -53,7 +54,8 @@ def alerts(
     # What ranks report that lost the connection to a host is no cause of its silence.
     first = host is not None and all(follows(state.ranks[rank]) for rank in ended_badly(state.ranks))
     active = [
-        *([host, *exits] if first else [*exits, host]),
+        *([replace(host, evidence={**host.evidence, "cause": True}), *exits] if host and first else exits),
+        host if not first else None,
         _stalled(state, diagnosis),
         _mismatch(state, diagnosis),
         _bad_loss(state) or _bad_loss_before(state, now_ns),

@@ -199,6 +199,9 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
     elif event.kind == "interruption":
         state.interruptions.add(_whole(event.fields.get("from_ns")) or t_ns, t_ns)
         state.log.add(state.unix_s(t_ns), event.kind, _text(event), severity="warning")
+    elif event.kind == "detail_thinned":
+        thins = _whole(event.fields.get("thin")) is not None
+        state.log.add(state.unix_s(t_ns), event.kind, _text(event), severity="warning" if thins else "info")
     elif event.kind == "collector_restart":
         state.interruptions.add(state.newest_ns, t_ns)
         text = _text(event) or "collector restarted, the run went on"
@@ -289,7 +292,9 @@ def _on_unsent(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
         _log(state, event, text, t_ns, severity="warning")
     elif not exact:
         least = f"{lost:,} of them at least" if lost else "how many is not known"
-        text = f"exited without BYE: its last steps may be missing, {least}"
+        host = event.fields.get("host")
+        what = f"nothing more came from host {host}" if host else "exited without BYE"
+        text = f"{what}: its last steps may be missing, {least}"
         _log(state, event, text, t_ns, severity="warning")
 
 

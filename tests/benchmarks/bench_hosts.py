@@ -231,11 +231,9 @@ def measure(world: int, detail_every: int, seconds: float, profile: str | None, 
     directory = create_run_directory(f"bench{world}")
     recording = directory.parent.parent / f"bench{world}.ddptop"
     words = ["--run-dir", directory, "--run-id", directory.name, "--name", "bench", "--record", recording]
-    program = [sys.executable, "-m", "ddptop.collector"]
-    if profile is not None:
-        program = [sys.executable, "/tmp/c15prof.py", profile]
+    program = [sys.executable, *(() if profile is None else ("-m", "cProfile", "-o", profile))]
     collector = subprocess.Popen(
-        [*program, *map(str, words), "--serve", "127.0.0.1:0"],
+        [*program, "-m", "ddptop.collector", *map(str, words), "--serve", "127.0.0.1:0"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -14,12 +14,15 @@ import pytest
 
 from ddptop.collector import agent_port
 from ddptop.collector.agent_port import Listen, choose_address
+from ddptop.collector.backlog import Backlog
 from ddptop.collector.supervisor import CollectorSupervisor
 from ddptop.host.collector_address import read_address
 from ddptop.protocol.hosts import Host
+from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Event, Hello
 from ddptop.recording.reader import Recording
 from ddptop.sources.replay import frame_at
+from ddptop.transport.bundles import MAX_THIN
 from tests.collector.conftest import RUN_ID
 from tests.collector.test_recovery import recorded_past, steps_of, whole
 from tests.link import Link
@@ -123,6 +126,33 @@ def test_a_rank_whose_process_reports_is_not_taken_by_another_host(stage):
     assert {hello.host for hello in messages(stage, Hello)} == {"n1"}
 
 
+def test_a_collector_that_falls_behind_asks_for_less_and_for_more_when_there_is_room():
+    backlog, now_ns, thin = Backlog(), 0, []
+
+    def rounds(count, lasting_ns, *, emptied):
+        nonlocal now_ns
+        for _ in range(count):
+            begun_ns, now_ns = now_ns, now_ns + lasting_ns
+            if backlog.note(begun_ns, now_ns, emptied=emptied):
+                thin.append(backlog.event(now_ns).fields["thin"])
+
+    rounds(1000, NS // 20, emptied=True)
+    assert thin == []
+    rounds(40, NS // 2, emptied=False)
+    assert thin == [1, 2, 3, 4, 5, 6, MAX_THIN]
+    assert "no bucket detail" in str(backlog.event(now_ns).fields["message"])
+    thin.clear()
+    rounds(1, NS // 20, emptied=True)
+    assert thin == [], "there must be room for some time"
+    rounds(4000, NS // 20, emptied=True)
+    assert thin == [6, 5, 4, 3, 2, 1, 0]
+    rounds(8, NS // 2, emptied=False)
+    assert thin[7:] == [1, 2]
+    before = Backlog()
+    before.recall(backlog.event(now_ns))
+    assert before.thin == backlog.thin
+
+
 def test_where_agents_connect_is_an_address_that_other_hosts_can_reach(monkeypatch):
     assert Listen.parse("host.example:0") == ("host.example", 0)
     assert Listen.parse("[fd00::1]:5") == ("fd00::1", 5)
@@ -172,8 +202,7 @@ def test_records_made_are_recorded_or_counted_whenever_the_collector_is_killed(s
     said = stage.ended(ranks) + stage.ended(agents)
     assert [one["left"] + one["dropped"] for one in said] == [0] * 4
     summary = stage.finish(collector)
-    assert summary["records"] + summary["lost"] == WORLD * steps
-    assert rows(stage) == summary["records"]
+    assert rows(stage) + summary["lost"] == WORLD * steps
     assert not doubled(stage)
 
 

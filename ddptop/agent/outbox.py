@@ -83,7 +83,8 @@ class Outbox:
         self._sender = sender
         self._session = session
         self._run = run
-        self._path = path
+        self.path = path
+        """Of the next local recording; None: there is none."""
         self._notify = notify
         self._limit_bytes = limit_bytes
         self._outage_ns = outage_ns
@@ -210,14 +211,14 @@ class Outbox:
 
     def begin_local_recording(self, now_ns: int) -> None:
         """Record from now on, and first of all what waits."""
-        if self._local is not None or self._path is None or self._failed:
+        if self._local is not None or self.path is None or self._failed:
             return
         try:
-            local = LocalRecording(self._path, limit_bytes=self._limit_bytes)
+            local = LocalRecording(self.path, limit_bytes=self._limit_bytes)
         except (OSError, RecordingError, RuntimeError) as error:
             self._failed = True
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            self._notify("local failed", f"not recorded on this host either: {self._path}: {reason}")
+            self._notify("local failed", f"not recorded on this host either: {self.path}: {reason}")
             return
         local.add_run(self._run, now_ns)
         for session, rank, hello in self._sender.hellos():

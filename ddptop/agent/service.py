@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 import time
@@ -63,6 +64,9 @@ LAST_MESSAGES_NS = 2 * NS
 
 QUIET_NS = NS // 10
 """Without a message for this long, and with no rank to wait for, everything has arrived."""
+
+MAX_NAME = 100
+"""Characters of the run's name in that of a file."""
 
 SUMMARY_NS = NS * 7 // 10
 """After the end of the run: the launcher, which waits 1 s at most, then gets its summary in any case."""
@@ -156,7 +160,11 @@ class Agent:
             before = None
         self._started_at = time.time() if before is None else before.started_at
         self._outbox = Outbox(
-            self._sender, session, self._run_message("live", now_ns), self._recording_path(), self._tell
+            self._sender,
+            session,
+            self._run_message("live", now_ns),
+            self._recording_path(arguments.name),
+            self._tell,
         )
         launcher = os.getppid() if arguments.alone is None else arguments.alone[0]
         admission = Admission(launcher=launcher, most_ranks=arguments.most_ranks)
@@ -192,12 +200,13 @@ class Agent:
             return LauncherPipe(self._ranks_present, lambda: True)
         return RunWithoutLauncher(self._directory, self._arguments.alone, lambda: True)
 
-    def _recording_path(self) -> Path | None:
+    def _recording_path(self, name: str) -> Path | None:
         """Of a local recording: in the folder of recordings, named after run and host."""
         if self._arguments.record is None:
             return None
         try:
-            return state_directory() / f"{self._arguments.name}@{self._host}.ddptop"
+            plain = re.sub(r"[^\w.-]", "_", name)[:MAX_NAME]  # it has come through the job's store
+            return state_directory() / f"{plain}@{self._host}.ddptop"
         except RunDirectoryError:
             return None
 
@@ -283,6 +292,7 @@ class Agent:
             self._tell("address", f"no connection to {address.endpoint}: {error}")
             return
         self._address = address
+        self._outbox.path = self._recording_path(address.name)  # each launcher has made up a name of its own
         assert self._sender.socket is not None
         self._poller.register(self._sender.socket, zmq.POLLIN)
 

@@ -171,7 +171,7 @@ def test_a_full_disk_costs_what_memory_cannot_hold_and_that_is_counted(boxes, co
 
 def test_without_any_file_the_oldest_are_dropped_and_counted(boxes, collector):
     box = boxes()
-    box.outbox._path = None
+    box.outbox.path = None
     box.greet()
     box.fill(300)
     assert box.outbox.lost_rows > 0

@@ -336,14 +336,18 @@ class Intake:
             if isinstance(message, Hello):
                 self._admission.recall(message)
         self._record.recall(received)
-        self._receiver.recall(received.session, received.seq)
-        if hosts is not None:
-            hosts.receiver.recall(received.session, received.seq)
+        self.recall_number(received.session, received.seq)
         if isinstance(message, Evidence):
             self._stalls.recall(received.session, message.number, now_ns)
         elif isinstance(message, Event):
             self._recall_event(message)
         self._feed(received)
+
+    def recall_number(self, session: int, seq: int) -> None:
+        """An earlier collector has recorded a session up to this number."""
+        self._receiver.recall(session, seq)
+        if self._hosts is not None:
+            self._hosts.receiver.recall(session, seq)
 
     def _recall_event(self, event: Event) -> None:
         session = event.fields.get("session")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddptop.host.runs import read_run_file
+from ddptop.protocol.hosts import Host
 from ddptop.protocol.messages import Bye, Hello, Progress, Received
 from ddptop.recording.disk import numbered
 from ddptop.recording.format import RecordingError
@@ -152,6 +153,20 @@ class Earlier:
         )
         least, most = STEPS
         yield from self.recording.tail(steps=min(most, max(least, ROWS // max(worlds, default=1))))
+
+    def last_numbers(self) -> dict[int, int]:
+        """By session: number of the last message of the newest process of each rank, and agent of each host.
+
+        `records` does not go back so far for a host that was not reached for long; what of it was recorded
+        and not acked comes again.
+        """
+        newest: dict[int | str, int] = {}
+        for received in () if self.recording is None else self.recording.lasting():
+            if isinstance(received.message, Hello):
+                newest[received.rank] = received.session
+            elif isinstance(received.message, Host):
+                newest[received.message.name] = received.session
+        return {} if self.recording is None else self.recording.last_numbers(newest.values())
 
 
 @contextmanager

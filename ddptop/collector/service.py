@@ -223,6 +223,8 @@ class Collector:
         now_ns = time.monotonic_ns()
         for received in before.records():
             self._intake.recall(received, now_ns)
+        for session, seq in before.last_numbers().items():
+            self._intake.recall_number(session, seq)
         self._reducer.end_recall()
         started_at = time.time() if before.started_at is None else before.started_at
         if self._reducer.state.run is None:

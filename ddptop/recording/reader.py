@@ -269,6 +269,21 @@ class Recording:
             selects = everything if index >= from_steps else is_no_steps
             yield from (received for received in self._read(index, selects) if received.t_ns < until)
 
+    def last_numbers(self, sessions: Iterable[int]) -> dict[int, int]:
+        """The number of the last message of each of these sessions, as far as there is one.
+
+        Reads back from the end until all were found, and decodes nothing.
+        """
+        missing = set(sessions)
+        found: dict[int, int] = {}
+        for index in range(len(self._blocks) - 1, -1, -1):
+            if not missing:
+                break
+            numbers = self._reader.numbers(self._blocks[index])
+            found |= {session: numbers[session] for session in missing & numbers.keys()}
+            missing -= numbers.keys()
+        return found
+
     def tail_from_ns(self, *, before_ns: int, steps: int) -> int:
         """When the steps of such a `tail` begin to arrive."""
         first = lookup.steps_back(self._blocks, self.block_at(before_ns), steps)

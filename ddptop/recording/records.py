@@ -174,6 +174,19 @@ def parse(raw: bytes, selects: Selector) -> Iterator[Received]:
     Messages of a type that this version does not know are left out. Raises RecordingError for what no writer
     of ours has made.
     """
+    records, damage = _unpacked(raw)
+    whole = records if _are_records(records) else list(_leading(records))
+    kinds = [body_type(record[-1]) for record in whole]
+    selected = {kind for kind in set(kinds) if selects(kind)}
+    yield from _messages([pair for pair in zip(kinds, whole, strict=True) if pair[0] in selected])
+    if len(whole) < len(records):
+        raise RecordingError("a record is no record, or a number of it is out of range")
+    if damage is not None:
+        raise damage
+
+
+def _unpacked(raw: bytes) -> tuple[list[tuple[Any, ...]], RecordingError | None]:
+    """What is in a block up to the first damage, unchecked; and that damage."""
     unpacker = msgpack.Unpacker(
         use_list=False,
         max_buffer_size=max(1, len(raw)),
@@ -185,20 +198,12 @@ def parse(raw: bytes, selects: Selector) -> Iterator[Received]:
     )
     unpacker.feed(raw)
     records: list[tuple[Any, ...]] = []
-    damage: RecordingError | None = None
     try:
         for record in unpacker:
             records.append(record)
     except (ValueError, msgpack.UnpackException) as error:
-        damage = RecordingError(f"a block holds something else than records: {error}")
-    whole = records if _are_records(records) else list(_leading(records))
-    kinds = [body_type(record[-1]) for record in whole]
-    selected = {kind for kind in set(kinds) if selects(kind)}
-    yield from _messages([pair for pair in zip(kinds, whole, strict=True) if pair[0] in selected])
-    if len(whole) < len(records):
-        raise RecordingError("a record is no record, or a number of it is out of range")
-    if damage is not None:
-        raise damage
+        return records, RecordingError(f"a block holds something else than records: {error}")
+    return records, None
 
 
 def _messages(records: Sequence[tuple[int, tuple[Any, ...]]]) -> Iterator[Received]:
@@ -284,6 +289,15 @@ class BlockReader:
     def corrected(self) -> int:
         """Blocks so far in which a single wrong bit was corrected."""
         return len(self._corrected)
+
+    def numbers(self, entry: Entry) -> dict[int, int]:
+        """The highest number of each session in a block; no message is decoded. Of a damaged block none."""
+        try:
+            raw, _ = read_block(self._descriptor, entry)
+        except (RecordingError, OSError):
+            return {}
+        records, _ = _unpacked(raw)
+        return {record[2]: record[3] for record in records if record[3]} if _are_records(records) else {}
 
     def read(self, entry: Entry, selects: Selector) -> list[Received]:
         """Messages of the selected types, in order."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ddptop.collector.record import Earlier
 from ddptop.protocol import limits
 from ddptop.protocol.codec import encode
 from ddptop.protocol.machine import Usage
@@ -66,6 +67,18 @@ def test_the_tail_is_what_it_takes_to_stand_somewhere(path: Path) -> None:
         assert newest[0] == newest[1]
     assert end[-1] == records[-1]
     assert max(r.seq for r in end if r.session == 1001) == max(r.seq for r in records if r.session == 1001)
+
+
+def test_the_last_number_of_a_session_that_has_long_been_silent(path: Path) -> None:
+    """Its host was not reached: what it sends again is not recorded twice."""
+    records = [r for r in a_run(5000) if r.rank != 1 or r.t_ns < START_NS + NS]
+    write(path, records)
+    silent = max(r.seq for r in records if r.session == 1001)
+    with Recording.open(path) as recording:
+        assert 1001 not in {r.session for r in recording.tail(steps=200) if isinstance(r.message, Steps)}
+        numbers = recording.last_numbers([1000, 1001, 4711])
+        assert numbers == {1000: max(r.seq for r in records if r.session == 1000), 1001: silent}
+        assert Earlier(path, None, recording).last_numbers() == numbers
 
 
 def test_the_tail_of_a_restarted_run_does_not_go_back_to_its_start(path: Path) -> None:

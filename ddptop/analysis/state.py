@@ -14,7 +14,7 @@ from ddptop.analysis.event_log import EventLog
 from ddptop.analysis.health.loss_spread import LossSpread
 from ddptop.analysis.health.replicas import Replicas
 from ddptop.analysis.hosts import Hosts
-from ddptop.analysis.rank_columns import hello_columns
+from ddptop.analysis.ranks import hello_columns
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.clocks import HostClocks, Interruptions, TimerBounds
 from ddptop.analysis.steps.groups import Groups, Layouts
@@ -27,8 +27,7 @@ from ddptop.protocol.limits import NS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ddptop.analysis.rank_columns import HelloColumns
-    from ddptop.analysis.ranks import RankState, Session
+    from ddptop.analysis.ranks import HelloColumns, RankState, Session
     from ddptop.analysis.steps.windows import DetailWindow
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.protocol.messages import Event, Run, Scalar

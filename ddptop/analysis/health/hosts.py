@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.rank_columns import host_columns
-from ddptop.analysis.ranks import SILENT_S
+from ddptop.analysis.ranks import SILENT_S, host_columns
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ddptop.analysis.rank_columns import HostColumns
-    from ddptop.analysis.ranks import RankState
+    from ddptop.analysis.ranks import HostColumns, RankState
     from ddptop.analysis.state import RunState
     from ddptop.protocol.vocabulary import HostState
 

@@ -108,7 +108,8 @@ class Reducer:
     def feed(self, received: Received) -> None:
         """Take one message in the order of its session. What does not fit is ignored, never raised."""
         state, t_ns = self.state, received.t_ns
-        self._take(received)
+        if type(received.message) is not Steps or not self._take_usual_steps(received, received.message):
+            self._take(received)
         state.taken += 1
         if t_ns > state.newest_ns:
             state.newest_ns = t_ns
@@ -116,6 +117,37 @@ class Reducer:
         if t_ns >= self._stall_log.next_ns and not state.tail:
             self._stall_log.check(state, t_ns)
             self._host_log.check(state, t_ns)
+
+    def _take_usual_steps(self, received: Received, steps: Steps) -> bool:
+        """Take the next steps of a rank's present process. Returns whether that is what they are.
+
+        Nearly all messages are: `_on_steps`, which takes any, has the same order."""
+        state, rows, first = self.state, steps.rows, steps.first_step
+        session = state.sessions.get(received.session)
+        if session is None or session.rank >= len(state.ranks) or type(rows) is not StepRows:
+            return False
+        rank, count, columns = session.rank, rows.size, rows.columns
+        rank_state = state.ranks[rank]
+        usual = first == session.next_step and rank_state.session == received.session and count
+        if not usual or columns.has_bad_loss or rank_state.bad_loss_step is not None:
+            return False
+        t_ns, last = received.t_ns, rows.first + count - 1
+        ends, flags, micro_steps = columns.ends
+        if flags[last] & _JOINED or rank_state.joined or rank_state.bye is not None:
+            return False
+        if t_ns > rank_state.heard_ns:
+            rank_state.heard_ns = t_ns
+        session.begun = True
+        session.next_step = first + count
+        rank_state.records += count
+        ended_ns = steps.base_ns + 1000 * ends[last]
+        rank_state.read_clock(ended_ns, t_ns, state.interruptions)
+        rank_state.moved_to(first + count, ended_ns)
+        rank_state.micro_steps = micro_steps[last]
+        batch = Batch(steps.base_ns, session.layouts.get(steps.generation, -1))
+        for done in state.pairing.add_rows(columns, rows.first, count, rank, first, batch):
+            self._on_complete(done, t_ns)
+        return True
 
     def _take(self, received: Received) -> None:
         message, t_ns, state = received.message, received.t_ns, self.state
@@ -247,12 +279,11 @@ class Reducer:
         rank_state.micro_steps = rank_state.micro_steps if joined else micro_steps
         batch, rank = Batch(steps.base_ns, session.layouts.get(steps.generation, -1)), session.rank
         if isinstance(rows, StepRows):
-            add_from = state.pairing.add_from
+            add_rows = state.pairing.add_rows
             losses = columns.has_bad_loss or rank_state.bad_loss_step is not None
             for i in range(known, count):
-                done = add_from(columns, at + i, rank, first + i, batch)
-                if done is not None:
-                    self._on_complete(done, t_ns)
+                for complete in add_rows(columns, at + i, 1, rank, first + i, batch):
+                    self._on_complete(complete, t_ns)
                 if losses and columns.is_known_at(at + i):
                     self._check_loss(float(columns.loss[at + i]), rank, rank_state, first + i, t_ns)
             return

@@ -61,21 +61,43 @@ class Pairing:
         piece.batches.append(batch)
         return self._added(step, pending, 1 + len(row.cells) // CELLS_PER_ROW)
 
-    def add_from(
-        self, columns: StepColumns, at: int, rank: int, step: int, batch: Batch
-    ) -> CompleteStep | None:
-        """As `add`, of row `at` of columns."""
-        pending = self._pending(rank, step)
-        if pending is None:
-            return None
-        piece = pending.pieces[-1] if pending.pieces else None
-        if piece is None or piece.columns is not columns:
-            piece = Piece(columns)
-            pending.pieces.append(piece)
-        piece.ranks.append(rank)
-        piece.at.append(at)
-        piece.batches.append(batch)
-        return self._added(step, pending, 1 + columns.cell_counts[at] // CELLS_PER_ROW)
+    def add_rows(
+        self, columns: StepColumns, at: int, count: int, rank: int, first: int, batch: Batch
+    ) -> list[CompleteStep]:
+        """As `add`, of `count` rows of columns from `at` on, which are steps from `first` on.
+
+        Returns the steps that they make complete. Everything is in one loop: it runs for every row."""
+        done: list[CompleteStep] = []
+        begin = max(first, self._floor + 1, self._newest[rank] + 1)
+        stop = first + count
+        if begin >= stop:
+            return done
+        self._newest[rank] = stop - 1
+        steps, world, counts = self._steps, self._world, columns.cell_counts
+        at -= first
+        for step in range(begin, stop):
+            pending = steps.get(step)
+            if pending is None:
+                if step <= self._floor:  # it was forgotten just now
+                    continue
+                pending = steps[step] = _Pending()
+            pieces = pending.pieces
+            if not pieces or pieces[-1].columns is not columns:
+                pieces.append(Piece(columns))
+            piece = pieces[-1]
+            piece.ranks.append(rank)
+            piece.at.append(at + step)
+            piece.batches.append(batch)
+            weight = 1 + counts[at + step] // CELLS_PER_ROW
+            self.held += weight
+            pending.weight += weight
+            pending.ranks += 1
+            if pending.ranks == world:
+                self._forget_through(step)
+                done.append(CompleteStep.of_pieces(step, world, pieces))
+            elif self.held > MAX_HELD and len(steps) > ALWAYS_KEPT:
+                self._forget_oldest()
+        return done
 
     def _pending(self, rank: int, step: int) -> _Pending | None:
         """What is known of a step, to which a row of this rank is added; None: it has one, or is too old."""

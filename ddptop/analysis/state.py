@@ -131,6 +131,30 @@ class StepFlags:
         return len(self.moves) == MOVES and slot - self.moves[0] <= MOVES_WITHIN
 
 
+class Unevenness:
+    """Figures of single steps that a frame has computed: the next one shows nearly the same steps."""
+
+    def __init__(self) -> None:
+        self.members: Indices | None = None
+        """The ranks that are compared."""
+        self.slots: Indices = np.arange(0)
+        """The steps, without a gap."""
+        self.values: Column = np.empty((2, 0))
+
+    def of(self, slots: Indices, members: Indices, compute: Callable[[Indices], Column]) -> Column:
+        """(2, n) values of these steps; `compute` makes those that are new."""
+        first = int(slots[0]) if len(slots) else 0
+        at = first - (int(self.slots[0]) if len(self.slots) else 0)
+        if self.members is not members or not 0 <= at <= len(self.slots):
+            at, self.slots, self.values = 0, slots[:0], self.values[:, :0]
+        known = self.values[:, at : at + len(slots)]
+        fresh = slots[known.shape[1] :]
+        if len(fresh):
+            known = np.concatenate([known, compute(fresh)], axis=1)
+        self.members, self.slots, self.values = members, slots, known
+        return known
+
+
 class Figures:
     """What is known from complete steps alone. After a restart it begins anew; the history continues."""
 
@@ -147,6 +171,7 @@ class Figures:
         """Each rank's last known loss among complete steps."""
         self.has_loss: Mask = np.zeros(world, bool)
         """Ranks that have reported a loss, which may be NaN."""
+        self.unevenness = Unevenness()
         self.flags = StepFlags()
         """What is flagged from every step's own times."""
         self.straggler: int | None = None

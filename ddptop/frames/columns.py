@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 
 def median(values: Column) -> Column:
     """Median along the last axis without NaN; NaN where nothing is left."""
-    ordered = np.sort(values, axis=-1)  # sorts NaN to the end
-    size = values.shape[-1]
+    return _median_of(np.sort(values, axis=-1))  # sorts NaN to the end
+
+
+def _median_of(ordered: Column) -> Column:
+    """Median along the last axis of values in order, NaN at the end."""
+    size = ordered.shape[-1]
     if not size:
-        return np.full(values.shape[:-1], np.nan)
+        return np.full(ordered.shape[:-1], np.nan)
     if not np.isnan(ordered[..., -1]).any():
         return np.asarray((ordered[..., (size - 1) // 2] + ordered[..., size // 2]) / 2, dtype=np.float64)
     known = size - np.isnan(ordered).sum(axis=-1, keepdims=True)
@@ -131,4 +135,9 @@ class Ring:
         """Medians over the given slots, shape `shape` for each column."""
         if len(slots) == self._size:
             return {name: median(self._data[self._index[name]]) for name in names}
-        return {name: median(self.of(name, slots)) for name in names}
+        found = {}
+        for name in names:
+            values = self.of(name, slots)  # a copy
+            values.sort(axis=-1)
+            found[name] = _median_of(values)
+        return found

@@ -11,7 +11,14 @@ from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.complete_steps import columns_of
 from ddptop.analysis.steps.evaluate_buckets import add_detail, evaluate_detail, kind_of, needs_new_window
 from ddptop.analysis.steps.kept import DividedStep, Splitter
-from ddptop.analysis.steps.windows import BATCH, OWN_COLUMNS, OWN_STEPS, PART_COLUMNS, DetailWindow
+from ddptop.analysis.steps.windows import (
+    BATCH,
+    BATCH_CELLS,
+    OWN_STEPS,
+    PART_COLUMNS,
+    ROW_INTEGERS,
+    DetailWindow,
+)
 from ddptop.analysis.straggler.cost import figures_of
 from ddptop.analysis.straggler.every_step import EVERY
 from ddptop.analysis.straggler.flagged import arrivals_disagree, straggler
@@ -25,6 +32,7 @@ from ddptop.protocol.step_columns import BEGIN, FLAGS, MISSING, WALL
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ddptop.analysis.ranks import HelloColumns
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.clocks import Comparison
     from ddptop.analysis.steps.complete_steps import CompleteStep, StepBlock
@@ -33,12 +41,8 @@ if TYPE_CHECKING:
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.frames.frame import Straggler
 
-BATCH_STEPS, BATCH_CELLS = BATCH, 2**18
-"""Steps are evaluated when this many of them wait, or this many integers in them: steps share numpy's cost
-per call, and the waiting steps and their arrays take a few MB."""
-
-ROW_INTEGERS = 24
-"""Integers in a row without bucket detail."""
+MOST_COMPARED = 4096
+"""Process groups whose last comparison is kept."""
 
 
 class StepEvaluation:
@@ -50,6 +54,8 @@ class StepEvaluation:
         self._splitter = Splitter(state.groups, state.layouts)
         self._compared: tuple[int, int] | None = None
         self._comparisons: dict[Scope, Comparison] = {}
+        self._before: dict[Scope, tuple[HelloColumns, int, Comparison]] = {}
+        """The last comparison of each process group, with the HELLOs and version of the timers then."""
         self._largest: tuple[Scope, ...] | None = None
         self._flagging = StepFlagging(state.figures.flags)
         self._compared_ranks: list[Indices] = []
@@ -81,16 +87,26 @@ class StepEvaluation:
         largest = self._splitter.largest
         self._waiting.append(DividedStep(step, parts, compared, version, largest))
         self._cells += self._figures.world * (ROW_INTEGERS + step.cells_of_first)
-        if len(self._waiting) >= BATCH_STEPS or self._cells >= BATCH_CELLS:
+        if len(self._waiting) >= BATCH or self._cells >= BATCH_CELLS:
             self.settle()
 
     def _comparison(self, scope: Scope) -> Comparison:
-        found = self._comparisons.get(scope)
-        if found is None:
-            hellos = [self._state.ranks[rank].hello for rank in scope.ranks]
-            hosts = [hello.host if hello is not None else "" for hello in hellos]
-            found = self._state.timers.compare(scope.ranks, hosts, self._state.clocks)
-            self._comparisons[scope] = found
+        found, state = self._comparisons.get(scope), self._state
+        if found is not None:
+            return found
+        # With many hosts some clock is new in every step, and nothing else.
+        hellos, timers = state.hellos, state.timers.version
+        before = self._before.get(scope)
+        if before is not None and before[0] is hellos and before[1] == timers:
+            found = before[2].with_clocks(state.clocks)
+        else:
+            found = state.timers.compare(
+                scope.ranks, [hellos.host[rank] for rank in scope.ranks], state.clocks
+            )
+        if len(self._before) > MOST_COMPARED:
+            self._before.clear()
+        self._before[scope] = (hellos, timers, found)
+        self._comparisons[scope] = found
         return found
 
     def settle(self) -> None:
@@ -285,7 +301,7 @@ def _budget(columns: Column, own: Column | None, parts: Column | None) -> dict[s
     _, data, forward, backward, optimizer, other = columns
     divided = np.full((3, *data.shape), np.nan)
     if own is not None and parts is not None:
-        exposed, wait = own[OWN_COLUMNS.index("exposed")], parts[PART_COLUMNS.index("exposed_wait")]
+        exposed, wait = (parts[PART_COLUMNS.index(name)] for name in ("exposed", "exposed_wait"))
         divided = np.stack([backward - exposed, wait, exposed - wait])
         divided[:, np.isnan(wait)] = np.nan
     own_backward, wait_ms, transfer = formulas.mean(divided)
@@ -332,8 +348,8 @@ def own_times(
             transfer[run, members[mine]] = least[:, None]
     places = [data - waited[0], forward - waited[1], own_backward, optimizer - waited[3]]
     outside = [before_forward, before_backward, before_optimizer, after_optimizer]
-    parts = np.stack([*places, *outside, all_waited, exposed - transfer])
-    return np.stack([own, excess, exposed]), parts
+    parts = np.stack([*places, *outside, all_waited, exposed, exposed - transfer])
+    return np.stack([own, excess]), parts
 
 
 def _shares(scopes: tuple[Scope, ...], world: int) -> Iterable[tuple[Indices, Mask]]:

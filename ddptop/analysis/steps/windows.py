@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ddptop.analysis.steps.groups import Scope
-    from ddptop.frames.columns import Column, Indices
+    from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.protocol.messages import Bucket
     from ddptop.protocol.vocabulary import OwnPlace, Pattern, StepPhase
 
@@ -31,10 +31,16 @@ PLACES: tuple[OwnPlace, ...] = (
     *("before_forward", "before_backward", "before_optimizer", "after_optimizer"),
 )
 """The parts of a rank's own time, which add up to it."""
-PART_COLUMNS = (*PLACES, "waited", "exposed_wait")
-OWN_COLUMNS = ("own", "excess", "exposed")
+PART_COLUMNS = (*PLACES, "waited", "exposed", "exposed_wait")
+OWN_COLUMNS = ("own", "excess")
 OWN_STEPS, BATCH = 256, 128
 """Steps whose own times are kept for the rules, and most steps added at once: so many more are kept."""
+
+BATCH_CELLS = 2**18
+"""Steps are added at once until they have so many integers: their arrays take a few MB."""
+
+ROW_INTEGERS = 24
+"""Integers in a row without bucket detail."""
 
 MAP_STEPS, MAP_CELLS = 256, 1 << 17
 """Steps kept for heat maps, which are as wide as a terminal, and the largest number of cells (ranks x steps),
@@ -55,9 +61,11 @@ class StepWindow:
         self.ranks = Ring((*STEP_COLUMNS, "loss"), (world,), kept)
         scalars = ("number", "step", "end", "exposed_wait", "exposed_transfer")
         self.group = Ring(scalars, (), max(kept, OWN_STEPS) + BATCH, wide=True)
-        self._own = Ring(OWN_COLUMNS, (world,), max(size, OWN_STEPS) + BATCH)
+        at_once = min(BATCH, BATCH_CELLS // (max(1, world) * ROW_INTEGERS) + 1)
+        self._own = Ring(OWN_COLUMNS, (world,), max(size, OWN_STEPS) + at_once)
         self._parts = Ring(PART_COLUMNS, (world,), kept)
         self._size = size
+        self.world = world
 
     def add(
         self, numbers: Column, end_s: Column, columns: Column, loss: Column, exposed: tuple[Column, Column]
@@ -113,9 +121,14 @@ class StepWindow:
         is NaN and the excess is not."""
         return self._own.known("excess", slots, ranks)
 
+    def unknown(self, own: Column, slots: Indices, ranks: Indices | None = None) -> Mask | None:
+        """(ranks, n) whether a rank took part whose last gradient is unknown; None: all of `own` is known."""
+        blank = np.isnan(own)
+        return np.asarray(blank & ~np.isnan(self.excess(slots, ranks))) if blank.any() else None
+
     def exposed(self, slots: Indices) -> Column:
-        """(ranks, n) exposed communication of the step: end of backward - last gradient."""
-        return self._own.known("exposed", slots)
+        """(ranks, n) exposed communication: end of backward - last gradient. Kept like `place`."""
+        return self._parts.known("exposed", slots)
 
     def exposed_wait(self, slots: Indices) -> Column:
         """(ranks, n) exposed communication - transfer of the step, which is the least of its process group.

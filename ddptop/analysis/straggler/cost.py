@@ -21,7 +21,7 @@ from ddptop.frames.frame import Straggler, Suspect
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ddptop.analysis.state import Figures, StepFlag
+    from ddptop.analysis.state import Figures, StepFlag, Unevenness
     from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow, StepWindow
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.protocol.vocabulary import OwnPlace, StepPhase
@@ -217,7 +217,10 @@ def _from_every_step(figures: Figures, end: int) -> FrameSteps:
     if flag is None:
         suspect = None if found is None else found[1]
         suspected = () if suspect is None else (suspect.rank,)
-        return shown._replace(suspect=suspect, what_if=what_if(all_steps, steps, suspected, flags.members))
+        return shown._replace(
+            suspect=suspect,
+            what_if=what_if(all_steps, steps, suspected, flags.members, before=figures.unevenness),
+        )
     judged = steps
     if flag.pattern != "persistent":
         judged = np.arange(max(flag.since, all_steps.group.count - OWN_STEPS), all_steps.group.count)
@@ -227,7 +230,7 @@ def _from_every_step(figures: Figures, end: int) -> FrameSteps:
     gained = what_if(all_steps, steps, ranks, flag.members, place, rotating=turns)
     p50, even_ms = float(median(all_steps.wall(steps))), gained.no_straggler_ms
     if flag.pattern == "intermittent":
-        cost_pct = 100 * float(formulas.mean(_gain(all_steps, judged, ranks, flag.members, place)))
+        cost_pct = 100 * float(formulas.mean(flagged.own_gain(all_steps, judged, ranks, flag.members, place)))
         cost_pct /= float(formulas.mean(all_steps.wall(judged)))
     else:
         cost_pct = 0.0 if even_ms is None or not p50 else max(0.0, 100 * (1 - even_ms / p50))
@@ -306,7 +309,9 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
             lateness = np.where(np.isnan(apart), lateness, apart)
     else:
         lateness = excess[late]
-    gain = _gain(steps, slots[is_last], flag.ranks, members, place, rotating=flag.pattern == "rotating")
+    gain = flagged.own_gain(
+        steps, slots[is_last], flag.ranks, members, place, rotating=flag.pattern == "rotating"
+    )
     return Straggler(
         rank=flag.rank,
         pattern=flag.pattern,
@@ -356,43 +361,33 @@ def what_if(
     place: OwnPlace | None = None,
     *,
     rotating: bool = False,
+    before: Unevenness | None = None,
 ) -> WhatIf:
     """The median step if `ranks` had worked as the other `members` do, if all communication had been hidden,
     and both, over the same steps; with intervals of 95 % by block bootstrap.
 
     Without `ranks`: if every rank had worked as the median rank of the step. `place`: where they are late; in
-    the others they keep their times.
+    the others they keep their times. `before`: what the last frame has computed.
     """
-    wall, own = steps.wall(slots), steps.own(slots)
-    with np.errstate(invalid="ignore"):
-        slowest = np.fmax.reduce(own, axis=0)
-    gain = _gain(steps, slots, ranks, members, place, rotating=rotating)
-    unknown = np.isnan(own) & ~np.isnan(steps.excess(slots))
-    slowest = np.where(unknown.any(axis=0), np.nan, slowest)
+    wall, several = steps.wall(slots), steps.world > 1
+
+    def slowest_and_gain(slots: Indices) -> Column:
+        own = steps.own(slots)
+        with np.errstate(invalid="ignore"):
+            slowest = np.fmax.reduce(own, axis=0)
+        unknown = steps.unknown(own, slots)
+        slowest = slowest if unknown is None else np.where(unknown.any(axis=0), np.nan, slowest)
+        return np.stack([slowest, flagged.own_gain(steps, slots, ranks, members, place, rotating=rotating)])
+
+    if before is None or ranks or place is not None or rotating:
+        slowest, gain = slowest_and_gain(slots)
+    else:  # then each step's are its own
+        slowest, gain = before.of(slots, members, slowest_and_gain)
     found: list[float | None] = []
     intervals: list[float | None] = []
     for values in (wall - gain, slowest, slowest - gain):
         values = values[~np.isnan(values)]
-        enough = len(values) >= formulas.BLOCK and len(own) > 1
+        enough = len(values) >= formulas.BLOCK and several
         found.append(float(np.median(values)) if enough else None)
         intervals += formulas.interval_of_median(values) if enough else (None, None)
     return WhatIf(*found, *intervals)
-
-
-def _gain(
-    steps: StepWindow,
-    slots: Indices,
-    ranks: tuple[int, ...],
-    members: Indices,
-    place: OwnPlace | None = None,
-    *,
-    rotating: bool = False,
-) -> Column:
-    """(n,) `every_step.gain` of some ranks; without backward in steps where a last gradient is unknown."""
-    own = steps.own(slots)[members]
-    unknown = np.isnan(own) & ~np.isnan(steps.excess(slots, members))
-    if unknown.any():
-        rest = [steps.place(name, slots)[members] for name in PLACES if name != "backward"]
-        own = np.where(unknown.any(axis=0), sum(rest[1:], rest[0]), own)
-    part = None if place is None else steps.place(place, slots)[members]
-    return every_step.gain(own, np.isin(members, ranks), part, rotating=rotating)

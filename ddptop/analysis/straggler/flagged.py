@@ -8,7 +8,7 @@ import numpy as np
 
 from ddptop.analysis.state import MOVES_WITHIN
 from ddptop.analysis.steps import formulas
-from ddptop.analysis.steps.windows import MOVES, PARTS, PHASES, Flagged
+from ddptop.analysis.steps.windows import MOVES, PARTS, PHASES, PLACES, Flagged
 from ddptop.analysis.straggler import every_step, rules
 from ddptop.frames.columns import median
 from ddptop.frames.frame import Straggler
@@ -16,8 +16,8 @@ from ddptop.frames.frame import Straggler
 if TYPE_CHECKING:
     from ddptop.analysis.state import Figures, StepFlag
     from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow, StepWindow
-    from ddptop.frames.columns import Indices, Mask
-    from ddptop.protocol.vocabulary import Cause, Pattern, StepPhase
+    from ddptop.frames.columns import Column, Indices, Mask
+    from ddptop.protocol.vocabulary import Cause, OwnPlace, Pattern, StepPhase
 
 OWN_TIME_SHARE = 0.5
 """A rank is flagged only if at least this share of its lateness shows in its own time."""
@@ -236,3 +236,22 @@ def arrivals_disagree(figures: Figures, slot: int, end: int) -> bool:
             high = float(formulas.quantile(scope.ranks.of("lateness", scope.with_detail(slots))[rank], 0.8))
             return high + measured.bound_ms < ON_TIME * flag.level_ms
     return False
+
+
+def own_gain(
+    steps: StepWindow,
+    slots: Indices,
+    ranks: tuple[int, ...],
+    members: Indices,
+    place: OwnPlace | None = None,
+    *,
+    rotating: bool = False,
+) -> Column:
+    """(n,) `every_step.gain` of some ranks; without backward in steps where a last gradient is unknown."""
+    own = steps.own(slots)[members]
+    unknown = steps.unknown(own, slots, members)
+    if unknown is not None and unknown.any():
+        rest = [steps.place(name, slots)[members] for name in PLACES if name != "backward"]
+        own = np.where(unknown.any(axis=0), sum(rest[1:], rest[0]), own)
+    part = None if place is None else steps.place(place, slots)[members]
+    return every_step.gain(own, np.isin(members, ranks), part, rotating=rotating)

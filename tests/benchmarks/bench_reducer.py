@@ -1,8 +1,8 @@
-"""What the reducer costs the collector: `python tests/benchmarks/bench_reducer.py`.
+"""What the reducer costs the collector: `python -m tests.benchmarks.bench_reducer [RANKS ...]`.
 
-CPU microseconds per step row fed (10 buckets, detail and own times in every step, the dearest case), CPU
-milliseconds per frame, encoded and decoded, and per evaluation of the rules over every step, and the
-memory held, for worlds of 2, 64 and 4096 ranks. Of the largest world one rank is a straggler.
+CPU microseconds per step row decoded and fed (10 buckets, detail and own times in every step, the dearest
+case), CPU milliseconds per frame, encoded and decoded, and per evaluation of the rules over every step, and
+the memory held, for worlds of 2, 8, 64, 512 and 4096 ranks. Of the largest world one rank is a straggler.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.straggler.step_flags import StepFlagging
 from ddptop.frames.codec import decode_frame, encode_frame
+from ddptop.protocol.codec import decode_progress, decode_steps, encode
 from ddptop.protocol.messages import (
     Bucket,
     Flag,
@@ -30,10 +31,12 @@ from ddptop.protocol.messages import (
 
 BUCKETS = 10
 STEP_US = 20_000
-PER_FRAME = {2: 100, 64: 25, 4096: 3}
-"""Steps between two frames at 4 Hz: 400, 100 and 12 steps/s."""
-PER_MESSAGE = {2: 20, 64: 5, 4096: 1}
-STEPS = {2: 3000, 64: 400, 4096: 130}
+PER_FRAME = {2: 100, 8: 50, 64: 25, 512: 5, 4096: 3}
+"""Steps between two frames at 4 Hz: from 400 to 12 steps/s."""
+PER_MESSAGE = {2: 20, 8: 10, 64: 5, 512: 1, 4096: 1}
+STEPS = {2: 3000, 8: 2000, 64: 400, 512: 200, 4096: 130}
+AT_ONCE = 1000
+"""Most messages that the collector takes at once."""
 OWN = "--no-own" not in sys.argv
 """Rows have their own times; without them they are as those of 0.1.0."""
 
@@ -93,25 +96,30 @@ def measure(world: int) -> str:
     fed_s = framed_s = coded_s = 0.0
     rows = frames = size = 0
     cursor = 0
-    pending: list[Received] = []
+    steps: list[tuple[int, int, bytes]] = []
+    beats: list[tuple[int, int, bytes]] = []
     for first in range(0, STEPS[world], PER_MESSAGE[world]):
         for rank in range(world):
             more_us = 2000 * (rank == 77)
             batch = tuple(row(first + i, noise, more_us) for i in range(PER_MESSAGE[world]))
-            pending.append(
-                Received(first * STEP_US * 1000, rank, rank + 1, first + 2, Steps(0, first, 0, batch))
-            )
+            at = (rank, first + 2)
+            steps.append((*at, encode(Steps(0, first, 0, batch))))
             beat = Progress(0, first, 3, 1, 10 * first, 1, 20.0, 0.4, 0)
-            pending.append(Received(first * STEP_US * 1000, rank, rank + 1, 0, beat))
+            beats.append((*at, encode(beat)))
+            rows += len(batch)
         if (first + PER_MESSAGE[world]) % PER_FRAME[world]:
             continue
         begin = time.process_time()
-        for message in pending:
-            reducer.feed(message)
+        for sent, decode_all in ((steps, decode_steps), (beats, decode_progress)):
+            for begins in range(0, len(sent), AT_ONCE):
+                part = sent[begins : begins + AT_ONCE]
+                messages = decode_all([body for _, _, body in part])
+                for (rank, number, _), message in zip(part, messages, strict=True):
+                    reducer.feed(Received(first * STEP_US * 1000, rank, rank + 1, number, message))
         reducer.state.settle()
         fed_s += time.process_time() - begin
-        rows += sum(len(m.message.rows) for m in pending if isinstance(m.message, Steps))
-        pending.clear()
+        steps.clear()
+        beats.clear()
         begin = time.process_time()
         frame = reducer.frame(first * STEP_US * 1000, cursor=cursor)
         framed_s += time.process_time() - begin
@@ -133,5 +141,5 @@ def measure(world: int) -> str:
 
 
 if __name__ == "__main__":
-    for size in (2, 64, 4096):
+    for size in [int(word) for word in sys.argv[1:] if word.isdigit()] or sorted(STEPS):
         print(measure(size), flush=True)

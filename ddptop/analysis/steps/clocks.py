@@ -184,13 +184,6 @@ class Comparison:
     several_hosts: bool
     comparable: bool
     """Whether arrivals can be compared at all: one host, or every host's clock has an offset."""
-    names: tuple[str, ...] = ()
-    """The hosts, in the order of `clocks`."""
-
-    def with_clocks(self, clocks: HostClocks) -> Comparison:
-        """The same ranks with the newest comparisons of their hosts' clocks."""
-        offsets = clocks.of_hosts(self.names) if self.several_hosts else ONE_CLOCK
-        return replace(self, clocks=offsets, comparable=not np.isnan(offsets.bound_ms).any())
 
     def with_clocks(self, clocks: HostClocks) -> Comparison:
         """The same ranks with the newest comparisons of their hosts' clocks."""
@@ -255,7 +248,6 @@ class TimerBounds:
             end_ms=np.array([end for _, end in timers], np.float64),
             several_hosts=len(number) > 1,
             comparable=not np.isnan(offsets.bound_ms).any(),
-            names=tuple(number),
         )
 
 

@@ -32,7 +32,6 @@ from ddptop.protocol.step_columns import BEGIN, FLAGS, MISSING, WALL
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ddptop.analysis.ranks import HelloColumns
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.clocks import Comparison
     from ddptop.analysis.steps.complete_steps import CompleteStep, StepBlock
@@ -40,9 +39,6 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.kept import Kind
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.frames.frame import Straggler
-
-MOST_COMPARED = 4096
-"""Process groups whose last comparison is kept."""
 
 
 class StepEvaluation:
@@ -54,8 +50,6 @@ class StepEvaluation:
         self._splitter = Splitter(state.groups, state.layouts)
         self._compared: tuple[int, int] | None = None
         self._comparisons: dict[Scope, Comparison] = {}
-        self._before: dict[Scope, tuple[HelloColumns, int, Comparison]] = {}
-        """The last comparison of each process group, with the HELLOs and version of the timers then."""
         self._largest: tuple[Scope, ...] | None = None
         self._flagging = StepFlagging(state.figures.flags)
         self._compared_ranks: list[Indices] = []
@@ -91,22 +85,12 @@ class StepEvaluation:
             self.settle()
 
     def _comparison(self, scope: Scope) -> Comparison:
-        found, state = self._comparisons.get(scope), self._state
-        if found is not None:
-            return found
-        # With many hosts some clock is new in every step, and nothing else.
-        hellos, timers = state.hellos, state.timers.version
-        before = self._before.get(scope)
-        if before is not None and before[0] is hellos and before[1] == timers:
-            found = before[2].with_clocks(state.clocks)
-        else:
-            found = state.timers.compare(
-                scope.ranks, [hellos.host[rank] for rank in scope.ranks], state.clocks
-            )
-        if len(self._before) > MOST_COMPARED:
-            self._before.clear()
-        self._before[scope] = (hellos, timers, found)
-        self._comparisons[scope] = found
+        found = self._comparisons.get(scope)
+        if found is None:
+            hellos = [self._state.ranks[rank].hello for rank in scope.ranks]
+            hosts = [hello.host if hello is not None else "" for hello in hellos]
+            found = self._state.timers.compare(scope.ranks, hosts, self._state.clocks)
+            self._comparisons[scope] = found
         return found
 
     def settle(self) -> None:

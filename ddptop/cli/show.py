@@ -271,7 +271,9 @@ def _watch(source: Source, settings: Settings, until: threading.Event | None) ->
 
 
 def _is_last(frame: Frame) -> bool:
+    from ddptop.sources.base import is_over
+
     played = frame.playback
     if played is not None and not played.growing:
         return played.position_s >= played.duration_s
-    return frame.run.is_over
+    return is_over(frame.run)

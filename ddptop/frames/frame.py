@@ -56,11 +56,6 @@ class RunInfo:
     card: Mapping[str, Scalar]
     """The other facts that rank 0 reported; DDP's options under `ddp.*`."""
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing follows. Failed ranks may be started again: only the exit code is final."""
-        return self.state == "finished" or (self.state == "failed" and self.exit_code is not None)
-
 
 @dataclass(frozen=True, slots=True)
 class Group:

@@ -6,7 +6,7 @@ import traceback
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from ddptop.frames.frame import Frame
+    from ddptop.frames.frame import Frame, RunInfo
 
 
 class Source(Protocol):
@@ -49,6 +49,11 @@ class Source(Protocol):
 
     def close(self) -> None:
         """End the thread and free what it holds; may be called twice."""
+
+
+def is_over(run: RunInfo) -> bool:
+    """Whether nothing follows. Failed ranks may be started again: only the exit code is final."""
+    return run.state == "finished" or (run.state == "failed" and run.exit_code is not None)
 
 
 def error_line(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from ddptop.frames.history import HistoryStore
 from ddptop.host.runs import is_alive, read_run_file, view_endpoint
 from ddptop.protocol.messages import Credit
 from ddptop.protocol.vocabulary import ENDED
-from ddptop.sources.base import Source, error_line
+from ddptop.sources.base import Source, error_line, is_over
 from ddptop.transport.credit import CreditClient
 from ddptop.transport.curve import ConnectionMonitor, make_client
 
@@ -164,7 +164,7 @@ class CollectorSource(Source):
     def _ask(self, link: Link) -> None:
         now = time.monotonic()
         want = self._want
-        if self._live is not None and self._live.run.is_over:
+        if self._live is not None and is_over(self._live.run):
             return
         if self._owed and now - self._asked < ASK_AGAIN_S and want == self._asked_want:
             return

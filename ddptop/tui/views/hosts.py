@@ -9,9 +9,9 @@ from ddptop.frames.hosts import host_index
 from ddptop.render import table
 from ddptop.render.host_table import FIGURES, SORTS, host_columns, host_notes
 from ddptop.render.hosts import SILENT_STATES, host_figures, host_troubles, rank_spans
-from ddptop.render.line import Line, gather, highlight, rule
+from ddptop.render.line import Line, Piece, gather, highlight, rule
 from ddptop.render.numbers import UNKNOWN, count, counted, duration, fixed, known, signed, size
-from ddptop.render.rank_table import host_state_piece
+from ddptop.render.rank_table import UNREACHABLE_WIDTH, host_state_piece
 from ddptop.render.text import wrap
 from ddptop.tui import match
 from ddptop.tui.keys import Do
@@ -54,7 +54,8 @@ def hosts_page(scene: Scene, width: int, height: int) -> Page:
         lines.append(Line("  ").add(_no_host(scene), "dim"))
     lines += [Line()] * (height - detail - len(lines))
     if detail:
-        lines += [rule(width), *_detail(scene, found[scroll.cursor], width)]
+        state_now = next((one.cell(scroll.cursor) for one in columns if one.title == "state"), None)
+        lines += [rule(width), *_detail(scene, found[scroll.cursor], state_now, width)]
     return Page(lines, Layout(scroll, hosts=tuple(names), sortable=titles))
 
 
@@ -103,10 +104,10 @@ def _words(host: HostFigures) -> list[str]:
     return [*words, "collector"] if host.collector else words
 
 
-def _detail(scene: Scene, host: HostFigures, width: int) -> list[Line]:
-    """The host under the cursor in words."""
+def _detail(scene: Scene, host: HostFigures, state: Piece | None, width: int) -> list[Line]:
+    """The host under the cursor in words; `state`: as in the list."""
     first = Line(scene.clean(host.name) or UNKNOWN, "strong")
-    text, role = host_state_piece(host, 60)
+    text, role = state or host_state_piece(host, UNREACHABLE_WIDTH)
     index = host_index(scene.frame.ranks.host)
     ranks = index.ranks(index.names.index(host.name)) if host.name in index.names else []
     who = gather(

@@ -3,8 +3,8 @@
 In `torch.distributed.elastic.multiprocessing.api`, `SubprocessContext` holds each rank's `Popen` in
 `subprocess_handlers[local_rank].proc`, and its `close` ends the ranks that are left when one has failed.
 Hosts meet in `next_rendezvous` of the handler that `torch.distributed.elastic.rendezvous.registry` makes.
-Where that is otherwise, nothing is reported and nothing else changes. Checked on torch 2.6, 2.13 and 2.15; the
-rendezvous was run on the latter two.
+Where that is otherwise, nothing is reported and nothing else changes. Checked on torch 2.6, 2.13 and 2.15;
+the rendezvous was run on the latter two.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ import pytest
 
 from tests.architecture.shape import ENTRY_POINTS, Shape, shape
 
-MOST_FILES = 280
-MOST_LINES = 50_000
+MOST_FILES = 295
+MOST_LINES = 54_000
 """40,435 when the package got its rooms (40,697 before), and 2,700 for the figures and rules of every step;
-6,500 lines and 40 files for many hosts: agent, secure link, clocks, remote viewers, hosts view. New behaviour
-may raise it, with its reason here."""
+10,400 lines and 51 files for many hosts: agent, secure link, clocks, the job's store, remote viewers,
+hosts view, merge. New behaviour may raise it, with its reason here."""
 LONGEST, SHORTEST = 400, 30
 MOST_WITH_ONE_IMPORTER = 60
 MOST_LEVELS = 8

@@ -247,9 +247,10 @@ def slowest(frame: Frame) -> str | None:
 
 
 def _unclear(frame: Frame) -> str:
-    """`the clocks' bound of ±3.0 ms is wider than the skew of 1.2 ms: no rank is flagged`."""
-    if frame.group.clock_reason is not None:
-        return f"{frame.group.clock_reason}: no rank is flagged"
+    """`the skew of 1.2 ms is below the clock error (±3.0 ms): no rank is flagged`, or which clocks are wrong."""
+    reason = frame.group.clock_reason
+    if reason is not None and "contradict" in reason:
+        return f"{reason}: no rank is flagged"
     skews = [bucket.skew_ms for bucket in frame.buckets if bucket.skew_ms is not None]
     bound = "" if frame.group.bound_ms is None else f" (±{frame.group.bound_ms:.1f} ms)"
     skew = f"the skew of {max(skews):.1f} ms" if skews else "the skew"

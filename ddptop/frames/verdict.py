@@ -247,7 +247,7 @@ def slowest(frame: Frame) -> str | None:
 
 
 def _unclear(frame: Frame) -> str:
-    """`the skew of 1.2 ms is below the clock error (±3.0 ms): no rank is flagged`, or which clocks are wrong."""
+    """`the skew of 1.2 ms is below the clock error (±3.0 ms): no rank is flagged`."""
     reason = frame.group.clock_reason
     if reason is not None and "contradict" in reason:
         return f"{reason}: no rank is flagged"

@@ -147,8 +147,8 @@ def _began_with(rank_state: RankState, hello: Hello) -> bool:
     """Whether a rank's process, which has trained no step with the others, belongs to the group that `hello`
     is the first of with its number of restarts. Of one that does not, the next HELLO is soon to come."""
     mine = rank_state.hello
-    if mine is None or mine.world_size != hello.world_size:
-        return False
+    if mine is None or mine.world_size != hello.world_size or mine.host == hello.host:
+        return False  # a host counts the restarts of its own ranks alike
     return mine.incarnation != hello.incarnation and mine.unix_ns > hello.unix_ns - TOGETHER_NS
 
 

@@ -298,7 +298,21 @@ def _on_unsent(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
         _log(state, event, text, t_ns, severity="warning")
 
 
+def _on_counts(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+    """The rank's counts up to here, for one who reads only the end of a recording."""
+    session = state.session_of(rank_state)
+    records, lost = event.fields.get("records"), event.fields.get("lost")
+    if not state.tail or session is None or not isinstance(records, int) or not isinstance(lost, int):
+        return
+    rank_state.records, rank_state.lost_records = max(0, records), max(0, lost)
+    if lost > 0 and state.lost_since_ns is None:
+        state.lost_since_ns = t_ns
+    if not session.begun and event.step >= 0:
+        session.next_step = max(session.next_step, event.step)
+
+
 _OF_RANKS = {
+    "counts": _on_counts,
     "unsent": _on_unsent,
     "device": _on_device,
     "lost_rank": _on_lost,

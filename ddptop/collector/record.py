@@ -6,14 +6,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ddptop.host.runs import read_run_file
 from ddptop.protocol.hosts import Host
-from ddptop.protocol.messages import Bye, Hello, Progress, Received
+from ddptop.protocol.messages import Bye, Event, Hello, Progress, Received, Scalar
 from ddptop.recording.disk import numbered
 from ddptop.recording.format import RecordingError
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import HistorySource, Writer
+
+if TYPE_CHECKING:
+    from ddptop.analysis.state import RunState
 
 PROGRESS_EVERY_NS = 1_000_000_000
 """One heartbeat a second is kept of each rank: a replay shows its own cost and its silences from them."""
@@ -124,6 +128,35 @@ class Record:
         """Write the end of the recording, and close the file."""
         if self._writer is not None:
             self._writer.close()
+
+
+class Counts:
+    """Which ranks' counts of rows are to be recorded, for a later collector, which reads only the end.
+
+    Without them it takes all rows before that for received.
+    """
+
+    def __init__(self) -> None:
+        self._recorded: dict[int, tuple[int, int, bool]] = {}
+
+    def news(self, state: RunState, now_ns: int) -> list[Event]:
+        """An event for each rank that has lost rows, or begun or ended a process, since the last call."""
+        events = []
+        for rank, member in enumerate(state.ranks):
+            if member.hello is None:
+                continue
+            counts = (member.session, member.lost_records, not member.running)
+            before = self._recorded.get(rank, (member.session, 0, False))
+            self._recorded[rank] = counts
+            session = state.session_of(member)
+            if counts != before and session is not None:
+                fields: dict[str, Scalar] = {
+                    "session": member.session,
+                    "records": member.records,
+                    "lost": member.lost_records,
+                }
+                events.append(Event("counts", now_ns, rank, session.next_step, fields))
+        return events
 
 
 ROWS = 40_000

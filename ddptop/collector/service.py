@@ -20,7 +20,7 @@ from ddptop.collector.agent_port import Listen
 from ddptop.collector.flight_analyser import FlightAnalyser
 from ddptop.collector.intake import Intake
 from ddptop.collector.interruption import InterruptionWatch
-from ddptop.collector.record import Earlier, Record, earlier
+from ddptop.collector.record import Counts, Earlier, Record, earlier
 from ddptop.collector.remote_hosts import RemoteHosts
 from ddptop.collector.simulated_hosts import MESSAGES
 from ddptop.collector.stall_check import StallCheck
@@ -137,6 +137,7 @@ class Collector:
         self._poller = zmq.Poller()
         watch = ProcessWatch(lambda fd: self._poller.register(fd, zmq.POLLIN), self._poller.unregister)
         stack.callback(watch.close)
+        self._counts = Counts()
         self._record = Record(recording, limit_bytes=arguments.record_limit, resume=resume)
         stack.callback(self._record.close)
         gpus = GpuSampler()
@@ -267,6 +268,7 @@ class Collector:
             self._update_run_file()
             self._folder_lost = not holds_folder(self._directory, self._lock)
             self._notify_losses()
+            self._report_counts(now_ns)
             self._stall_check.work(now_ns)
             self._pipe.check(now_ns)
         self._intake.acknowledge(now_ns)
@@ -294,6 +296,10 @@ class Collector:
         for kind in notices.keys() - self._notified:
             self._notified.add(kind)
             self._notify({"news": kind, "text": notices[kind]})
+
+    def _report_counts(self, now_ns: int) -> None:
+        for event in self._counts.news(self._reducer.state, now_ns):
+            self._intake.report(event, now_ns)
 
     def _read_launcher(self, now_ns: int) -> None:
         self._pipe.read()

@@ -9,6 +9,7 @@ import pytest
 
 from ddptop.analysis.health.alerts import PASSED_LOSS_NS
 from ddptop.analysis.reducer import Reducer
+from ddptop.collector.record import Counts
 from ddptop.frames.frame import Frame
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
@@ -134,6 +135,42 @@ def test_the_end_of_a_recording_is_no_loss(make_world) -> None:
     reducer.state.tail = False
     feed(reducer, [r for r in world.steps(5) if r.message.first_step != 52])
     assert frame(reducer, world).lost_records == 2
+
+
+@pytest.mark.parametrize("cut", [0, 20, 45, 58, 61, 75, 85, 99])
+def test_counts_are_right_also_from_the_end_of_a_recording(make_world, cut: int) -> None:
+    """Rows lost before the end that is read, within it, and by processes that have no row in it."""
+    world, whole, counts = make_world(3), Reducer(), Counts()
+    messages: list[Received] = []
+
+    def take(*received: Received) -> None:
+        for one in received:
+            messages.append(one)
+            whole.feed(one)
+        for event in counts.news(whole.state, received[-1].t_ns):
+            messages.append(Received(received[-1].t_ns, -1, 0, 0, event))
+            whole.feed(messages[-1])
+
+    take(world.run(), *world.introduce())
+    for received in world.steps(60):
+        step = received.message.first_step
+        if not (received.rank == 1 and 10 <= step < 17) and not (received.rank == 2 and step == 57):
+            take(received)
+    take(world.event("lost_rank", 0, session=world.session(0)), world.bye(2))
+    world.incarnation, world.session_base, world.step = 1, 200, 0
+    world.unix_ns += 60 * 10**9
+    take(*world.introduce())
+    for received in world.steps(40):
+        if not (received.rank == 0 and received.message.first_step in (22, 30)):
+            take(received)
+
+    rows = [received for received in messages if isinstance(received.message, Steps)]
+    skipped = {id(received) for received in rows[: cut * len(rows) // 100]}
+    end = Reducer(tail=True)
+    feed(end, (received for received in messages if id(received) not in skipped))
+    for name in ("records", "lost_records"):
+        expected = [getattr(rank, name) for rank in whole.state.ranks]
+        assert [getattr(rank, name) for rank in end.state.ranks] == expected
 
 
 def test_what_a_recording_left_out_is_no_loss(started) -> None:

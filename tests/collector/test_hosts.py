@@ -202,7 +202,8 @@ def test_records_made_are_recorded_or_counted_whenever_the_collector_is_killed(s
     said = stage.ended(ranks) + stage.ended(agents)
     assert [one["left"] + one["dropped"] for one in said] == [0] * 4
     summary = stage.finish(collector)
-    assert rows(stage) + summary["lost"] == WORLD * steps
+    assert summary["records"] + summary["lost"] == WORLD * steps
+    assert rows(stage) == summary["records"]
     assert not doubled(stage)
 
 

@@ -69,6 +69,9 @@ CATCH_UP_NS = NS
 QUIET_NS = NS // 10
 """Without a message for this long, and with no rank to wait for, everything has arrived."""
 
+LAST_ACKS_NS = NS // 4
+"""How long agents have to receive their last acks."""
+
 LAST_FRAME_NS = NS // 2
 """How long viewers have to take the last frame."""
 
@@ -118,7 +121,6 @@ class Collector:
             if self._folder_lost:
                 self._record.close()
                 return None
-            self._pause()
         self._receive_last_messages(LAST_MESSAGES_NS, OTHER_HOSTS_NS)
         missing = self._intake.hosts_missing()
         if missing:
@@ -126,6 +128,7 @@ class Collector:
             self._receive_last_messages(BACKGROUND_NS, BACKGROUND_NS)
         self._host.report_unaccounted(time.monotonic_ns())
         self._intake.report_missing(time.monotonic_ns())
+        self._send_last_acks()
         self._finish()
         return self._summary()
 
@@ -268,7 +271,8 @@ class Collector:
             self._update_run_file()
             self._folder_lost = not holds_folder(self._directory, self._lock)
             self._notify_losses()
-            self._report_counts(now_ns)
+            for event in self._counts.news(self._reducer.state, now_ns):
+                self._intake.report(event, now_ns)
             self._stall_check.work(now_ns)
             self._pipe.check(now_ns)
         self._intake.acknowledge(now_ns)
@@ -276,11 +280,9 @@ class Collector:
         self._viewers.serve(now_ns)
         if self._hosts is not None:
             self._hosts.check(now_ns, emptied=self._intake.emptied, interrupted=interrupted)
-        return arrived
-
-    def _pause(self) -> None:
         if self._intake.emptied:
             time.sleep(PAUSE_S)
+        return arrived
 
     def _update_run_file(self) -> None:
         self._run_file.update(world_size=self._intake.world_size, recording=self._record.existing)
@@ -296,10 +298,6 @@ class Collector:
         for kind in notices.keys() - self._notified:
             self._notified.add(kind)
             self._notify({"news": kind, "text": notices[kind]})
-
-    def _report_counts(self, now_ns: int) -> None:
-        for event in self._counts.news(self._reducer.state, now_ns):
-            self._intake.report(event, now_ns)
 
     def _read_launcher(self, now_ns: int) -> None:
         self._pipe.read()
@@ -330,7 +328,13 @@ class Collector:
                 quiet = now_ns - received_ns > QUIET_NS
                 if (quiet and not self._intake.hosts_missing()) or now_ns - begun_ns >= other_hosts_ns:
                     return
-            self._pause()
+
+    def _send_last_acks(self) -> None:
+        """Ack what agents sent last well before their connections close: what is unread then is lost."""
+        self._record.flush()
+        end_ns = time.monotonic_ns() + (LAST_ACKS_NS if self._hosts is not None else 0)
+        while time.monotonic_ns() < end_ns:
+            self._round()
 
     def _finish(self) -> None:
         """Report how the run ended: to the recording and to the viewers."""

@@ -156,7 +156,7 @@ class Publisher(threading.Thread):
         self._session = session
         self._recorder = session.recorder
         self._identity = identity
-        self._endpoint = f"ipc://{os.environ['DDPTOP_RUN_DIR']}/ingest"
+        self._folder = Path(os.environ["DDPTOP_RUN_DIR"])  # the variable may be gone at the end (`leave_run`)
         self._budget = budget
         self._sequence = sequence
         self._layout = LayoutTracker(session.parameters)
@@ -220,7 +220,7 @@ class Publisher(threading.Thread):
             if self._session.device is not None:
                 self._session.device.enter_thread()
             before = _zeromq_threads()
-            sender = AckedSender(self._endpoint, lambda: encode(self._hello()))
+            sender = AckedSender(f"ipc://{self._folder}/ingest", lambda: encode(self._hello()))
             self._publish(sender, _zeromq_threads() - before)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
@@ -290,7 +290,7 @@ class Publisher(threading.Thread):
 
     def _write_step_count(self) -> None:
         """The last steps were not acked: write the step number into the run folder, to have them counted."""
-        write_step_count(Path(os.environ["DDPTOP_RUN_DIR"]), self._hello(), self._recorder.step)
+        write_step_count(self._folder, self._hello(), self._recorder.step)
 
     def _hello(self) -> Hello:
         return self._identity.hello(self._session.timing_path)

@@ -77,11 +77,14 @@ def test_the_variables_of_ddptop_env_in_the_environment_of_a_plain_script(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_launcher_in_each_pod_with_the_variables_of_an_operator(tmp_path: Path) -> None:
+def test_a_launcher_in_each_pod_with_the_variables_of_an_operator(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     """One process per pod, as a PyTorchJob has it; the collector's port is given."""
     words = ["--ddptop-name", "run", "--ddptop-port", "4712", "--ddptop-exec"]
     command = [*DDPTOP_RUN, *words, *python(TRAIN, "steps=0")]
-    with hosts(2, tmp_path) as (a, b), tasks((a, b), command) as job:
+    folder = tmp_path_factory.mktemp("pods")  # short: sockets are below it, and a longer path is replaced
+    with hosts(2, folder) as (a, b), tasks((a, b), command) as job:
         assert hosts_of(shows(a, 2)) == ["node-a", "node-b"]
         (address,) = (b.folder / "r" / "ddptop").glob("*/collector.json")
         assert json.loads(address.read_text())["endpoint"] == f"tcp://{a.address}:4712"

@@ -9,9 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["Checkpoint", "Group", "Loader", "cleanup", "log", "phase", "setup", "spawn", "wrap"]
+__all__ = ["Checkpoint", "Group", "Loader", "cleanup", "log", "phase", "read", "setup", "spawn", "wrap"]
 
 if TYPE_CHECKING:
+    from ddptop.export.tables import read
     from ddptop.training.ddp.checkpoint import Checkpoint
     from ddptop.training.ddp.group import Group
     from ddptop.training.ddp.loader import Loader
@@ -35,7 +36,9 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name on first use. Raises ImportError where torch is missing or too old."""
+    """Load a public name on first use. Raises ImportError where torch, if needed, is missing or too old."""
+    if name == "read":
+        return import_module("ddptop.export.tables").read
     if name not in _MODULES:
         raise AttributeError(f"module 'ddptop' has no attribute {name!r}")
     from ddptop.training.torch_compat import why_unusable

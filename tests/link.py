@@ -130,7 +130,8 @@ class Link:
     def _abort(self) -> None:
         for writer in [*self._writers]:
             # Without this, closing is an orderly end of the stream.
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            with suppress(OSError):  # closed by its other end at this moment
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             writer.transport.abort()
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -159,8 +159,9 @@ def collector_below(launcher: int, deadline_s: float = DEADLINE_S) -> int:
 
     def look() -> int | None:
         for child in psutil.Process(launcher).children():
-            if "ddptop.collector" in child.cmdline():
-                return child.pid
+            with suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
+                if "ddptop.collector" in child.cmdline():
+                    return child.pid
         return None
 
     return int(str(until(look, "a collector", deadline_s)))

@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "sources": {"protocol", "frames", "transport", "host", "recording", "analysis"},
     "render": {"protocol", "frames"},
     "report": {"protocol", "frames", "recording", "analysis", "sources", "render"},
+    "export": {"protocol", "frames", "host", "recording", "analysis"},
     "tui": {"protocol", "frames", "sources", "render"},
     "cli": {
         "protocol",
@@ -38,6 +39,7 @@ MAY_IMPORT = {
         "sources",
         "render",
         "report",
+        "export",
         "tui",
     },
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pty
 import re
@@ -14,9 +15,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from textual.app import App
+from textual.drivers.linux_driver import LinuxDriver
 
+from ddptop.tui.terminal import ScreenDriver
 from tests.cli.recordings import write_recording
-from tests.processes import DDPTOP, DEADLINE_S, environment, until
+from tests.processes import DDPTOP, DDPTOP_RUN, DEADLINE_S, environment, run, until
 from tests.tmux import Terminal, terminals
 
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
@@ -99,11 +103,11 @@ def test_training_in_one_terminal_and_the_screen_in_another(make: Make, tmp_path
 
 
 @needs_tmux
-def test_every_size_is_survived_and_a_recording_is_played(make: Make) -> None:
+def test_every_size_is_survived_and_a_recording_is_played(make: Make, tmp_path: Path) -> None:
     name = f"size{os.getpid()}"
-    training, screen = make(100, 30), make(80, 24)
-    training.type(f"{LAUNCH} --ddptop-name {name} {SCRIPT} 300; echo exit code $?")
-    training.wait_for("exit code 0")
+    words = ["--ddptop-name", name, "--standalone", "--nproc-per-node", "2", str(SCRIPT), "300"]
+    assert run([*DDPTOP_RUN, *words], environment(tmp_path), tmp_path).returncode == 0
+    screen = make(80, 24)
     screen.type(f"{LOOK} {name}")  # the run has ended: its recording, at the end
     screen.wait_for("step 299")
     for columns, rows in ((160, 50), (50, 24), (30, 6), (20, 5), (80, 24)):
@@ -180,6 +184,30 @@ sys.exit(main())
 
 
 @needs_tmux
+def test_a_signal_that_comes_while_the_screen_is_written_waits_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Textual's handlers write at once, into a queue whose lock the interrupted code may hold."""
+    calls: list[str] = []
+    monkeypatch.setattr(LinuxDriver, "_sigcont_application", lambda driver, *_: calls.append("CONT"))
+    monkeypatch.setattr(LinuxDriver, "_sigtstp_application", lambda driver, *_: calls.append("TSTP"))
+    before = {number: signal.getsignal(number) for number in (signal.SIGCONT, signal.SIGTSTP)}
+
+    async def signalled() -> None:
+        ScreenDriver(App())
+        for number in before:
+            os.kill(os.getpid(), number)
+        assert calls == []
+        await asyncio.sleep(0)
+        assert sorted(calls) == ["CONT", "TSTP"]
+
+    try:
+        asyncio.run(signalled())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def test_the_terminal_is_restored_on_every_way_out(make: Make, tmp_path: Path) -> None:
     write_recording(tmp_path / "run.ddptop")
     (tmp_path / "crashing.py").write_text(CRASHING)

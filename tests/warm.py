@@ -4,12 +4,15 @@
 then), in the launcher and in each rank: most of what the tests would take. `WarmPopen` starts `python
 SCRIPT` and `python -m MODULE` as forks of a process that has imported both once and runs no thread. All else
 is as after an exec: process id, parent, session, environment, descriptors, `sys.path`, `sitecustomize`,
-`__main__`, exit code. A launcher forks its ranks in the same way. What needs a true start passes `cold=True`;
-what cannot be imitated (other variables of Python or torch, options, `preexec_fn`) starts cold by itself.
+`__main__`, exit code. A launcher forks its ranks in the same way. What the template has imported is not freed
+at the end of a fork, which would take 1.3 s of CPU time. Triton would print what is not freed: the template
+goes without, and a fork that imports it frees all. What needs a true start or end passes `cold=True`; what
+cannot be imitated (other variables of Python or torch, options, `preexec_fn`) starts cold by itself.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import fcntl
@@ -26,13 +29,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
-MODULES = ("torch.distributed.run", "ddptop.cli.launch")
+MODULES = ("torch.distributed.run", "ddptop.cli.launch", "ddptop.cli.demo", "ddptop.training.demo")
 """Those that are worth it: they import torch, or start processes that do."""
 
+OURS = ("ddptop.collector", "ddptop.agent", "ddptop.cli.main")
+"""Those whose own modules take long to import: their forks begin with these, all other forks without."""
+
+THEIR_MODULES = ("ddptop.collector.service", "ddptop.agent.service", "ddptop.cli.show", "ddptop.cli.main")
+
 OPTIONS = ("-u", "-B")
-HANDLED = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONWARNINGS", "PYTHONIOENCODING")
+HANDLED = ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED", "PYTHONWARNINGS", "PYTHONIOENCODING")
 SET_BY_LAUNCHERS = ("TORCHELASTIC_", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_FR_BUFFER_SIZE")
 AT_START = ("PYTHON", "TORCH", "LC_", "LANG", "LD_", "MALLOC_", "KMP_", "MKL_", "CUDA_")
 """Variables that Python or torch read only once, when they are loaded."""
@@ -41,6 +50,9 @@ CLONE_PARENT = 0x8000
 CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
 LARGEST_REQUEST = 1 << 20
 ABOVE_ALL_TARGETS = 500
+FREED = {"torch.distributed.distributed_c10d"}
+"""Modules that the template has imported and a fork frees at its end: process groups are in this one."""
+
 ROOM = 1 << 14
 """Bytes for what `/proc` shows of a fork's command line, and of its environment."""
 
@@ -74,8 +86,7 @@ def _worth_it(args: Sequence[str], cwd: str) -> bool:
         return False
     words = _without_options(args)
     if words[:1] == ["-m"]:
-        demo = words[1:3] == ["ddptop.cli.main", "demo"]
-        return demo or words[1] in MODULES or words[1].partition(".")[0] not in ("ddptop", "torch")
+        return words[1] in MODULES + OURS or words[1].partition(".")[0] not in ("ddptop", "torch")
     if words[:1] == ["-c"]:
         return "multiprocessing.spawn" in words[1]
     return bool(words) and words[0].endswith(".py") and (Path(cwd) / words[0]).is_file()
@@ -166,15 +177,47 @@ warm.serve(int(connection))
 
 def serve(fd: int) -> NoReturn:
     """Import what takes long, then fork on request; forks leave by SystemExit."""
-    for name in ("torch.distributed.run", "torch._dynamo"):  # the latter is imported by the first DDP model
+    before = set(sys.modules)
+    imported: dict[str, object] = {}
+    atexit.register(_keep_imported, imported)  # before torch's own: the last to be called
+    sys.modules["triton"] = None  # type: ignore[assignment]  # not found: only a GPU needs it
+    # The last is imported by the first DDP model.
+    for name in (*THEIR_MODULES, "torch.distributed.run", "torch._dynamo"):
         importlib.import_module(name)
+    del sys.modules["triton"]
     for name in [name for name in sys.modules if name.partition(".")[0] in ("ddptop", "tests")]:
-        if name != __name__:
-            del sys.modules[name]
-    sys.modules.pop(__name__)
+        _of_ours[name] = sys.modules.pop(name)
+    imported |= {name: module for name, module in sys.modules.items() if name not in before | FREED}
     one_thread = len(list(Path("/proc/self/task").iterdir())) == 1
     connection = socket.socket(fileno=fd)
     _wait_and_fork(connection if one_thread else _refuse(connection))
+
+
+_of_ours: dict[str, ModuleType] = {}
+"""Modules of ddptop that the template has imported."""
+
+
+def _keep_imported(imported: dict[str, object]) -> None:
+    """At the end of a fork: Python is not to take these modules apart, nor to free them."""
+    if _has_triton():
+        gc.unfreeze()
+        return
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(imported))
+    for name, module in imported.items():
+        if sys.modules.get(name) is module:
+            del sys.modules[name]
+
+
+def _skip_static_destructors() -> None:
+    """At the end of a fork, past Python's own end: C++ is not to take its static objects apart."""
+    libc = ctypes.PyDLL(None)
+    libc.on_exit(libc._exit, None)
+    libc.__cxa_atexit(libc.fflush, None, None)  # called before the former, as fflush(NULL)
+
+
+def _has_triton() -> bool:
+    """Triton prints what is not freed at the end."""
+    return any(name.startswith("triton._C") for name in sys.modules)
 
 
 def _refuse(connection: socket.socket) -> NoReturn:
@@ -231,7 +274,7 @@ _inherited = {number: signal.getsignal(number) for number in (signal.SIGTERM, si
 
 def _become(args: list[str], env: dict[str, str], cwd: str, fds: dict[int, int], session: bool) -> NoReturn:
     """Turn this fork into what an exec of `args` would be, and run it to its end."""
-    gc.unfreeze()  # at the end of the process, all is to be freed as always
+    _skip_static_destructors()
     if session:
         os.setsid()
     _arrange(fds)
@@ -328,12 +371,10 @@ def _keep_a_template(env: Mapping[str, str]) -> None:
     global _template
     _template = Template(ours, env)
     _start_children_warm()
+    spawn_warm()
 
 
 def _start_children_warm() -> None:
-    """By `subprocess` and by `multiprocessing`'s spawn."""
-    from multiprocessing import util
-
     cold: Callable[..., None] = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 
     def execute_child(self: Any, *of_popen: Any) -> None:
@@ -341,6 +382,12 @@ def _start_children_warm() -> None:
             cold(self, *of_popen)
 
     subprocess.Popen._execute_child = execute_child  # type: ignore[attr-defined]
+
+
+def spawn_warm() -> None:
+    """From now on, fork the template for what `multiprocessing` of this process spawns."""
+    from multiprocessing import util
+
     spawn_cold = util.spawnv_passfds
 
     def spawnv_passfds(path: Any, args: Sequence[Any], passfds: Sequence[int]) -> int:
@@ -371,20 +418,24 @@ def _run(words: list[str]) -> NoReturn:
     main = type(sys)("__main__")
     vars(main)["__annotations__"] = {}
     sys.modules["__main__"] = main
+    folders = [] if os.environ.get("PYTHONSAFEPATH") and sys.version_info >= (3, 11) else sys.path
     if words[0] == "-c":
         sys.argv = ["-c", *words[2:]]
-        sys.path.insert(0, "")
+        folders.insert(0, "")
         sys.exit(_exec(lambda: exec(words[1], vars(main))))
     if words[0] == "-m":
         import runpy
 
-        sys.modules.pop(words[1], None)
+        if words[1] in OURS and words[2:3] != ["demo"]:
+            sys.modules |= _of_ours
+        if not hasattr(sys.modules.get(words[1]), "__path__"):
+            sys.modules.pop(words[1], None)
         sys.argv = ["-m", *words[2:]]
-        sys.path.insert(0, str(Path.cwd()))
+        folders.insert(0, str(Path.cwd()))
         sys.exit(_exec(lambda: runpy._run_module_as_main(words[1])))  # type: ignore[attr-defined]
     sys.argv = list(words)
     path = Path(words[0]).absolute()
-    sys.path.insert(0, str(path.resolve().parent))
+    folders.insert(0, str(path.resolve().parent))
     libc = ctypes.PyDLL(None)
     libc.fopen.restype = ctypes.c_void_p
     run_file = ctypes.pythonapi.PyRun_SimpleFileExFlags

@@ -31,7 +31,7 @@ def main(
 
     `notify` sends a line to the launcher. `collector`: the command that this process executes in its place
     where the collector of the run is to be on this host (`write_role`); it keeps its standard streams and
-    the locks of whoever started it.
+    the locks of the process that started it.
     """
     arguments = parse(argv)
     for number in (signal.SIGINT, signal.SIGTERM):

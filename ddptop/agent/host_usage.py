@@ -7,25 +7,30 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
-from ddptop.host.processes import boot_id
-from ddptop.protocol.hosts import Host
+from ddptop.host.connections import LinkSampler
+from ddptop.host.processes import boot_and_namespace
+from ddptop.protocol.hosts import Host, HostLink
 from ddptop.protocol.limits import NS, VERSION
 from ddptop.protocol.messages import Clock
 from ddptop.transport.clock_filter import ClockFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from ddptop.host.exits import RankProcess
     from ddptop.transport.bundle_sender import ClockSample
 
 PERIOD_NS = NS
+
+COMPARE_NS = 2 * NS
+"""Between two exchanges that are made for the clocks alone: a wake-up of agent and collector each."""
 
 CLOCKS_AT_START = 8
 """Exchanges after each of which there is a CLOCK; later there is one a second."""
 
 
 class Reading(NamedTuple):
-    """One reading of a host; None: not known."""
+    """One reading of a host: fields of HOSTUSAGE. None: not known."""
 
     cpu_pct: float | None
     """Of all its processors, since the reading before."""
@@ -33,6 +38,7 @@ class Reading(NamedTuple):
     received_bytes_s: float | None
     """Through all network interfaces but the loopback; likewise below."""
     sent_bytes_s: float | None
+    links: tuple[HostLink, ...] | None
 
 
 def describe_host(name: str, run_id: str, session: int, clocks: Callable[[], tuple[int, int]]) -> Host:
@@ -48,14 +54,17 @@ def describe_host(name: str, run_id: str, session: int, clocks: Callable[[], tup
         unix_ns=unix_ns,
         cores=_cores(),
         memory_bytes=_memory()[1],
-        boot_id=boot_id(),
+        boot_id=boot_and_namespace(),
     )
 
 
 class HostSampler:
     """Reads the host's counters; rates are those since the reading before, so the first gives none."""
 
-    def __init__(self) -> None:
+    def __init__(self, processes: Callable[[], Iterable[RankProcess]]) -> None:
+        """`processes`: those of the ranks that run now."""
+        self._processes = processes
+        self._links = LinkSampler()
         self._before_ns: int | None = None
         self._counters: tuple[int, int] | None = None
 
@@ -65,15 +74,16 @@ class HostSampler:
         before, self._counters = self._counters, _network_counters()
         cpu_pct = _cpu_pct()
         used = _memory()[0]
+        links = self._links.sample([process.pid for process in self._processes()], now_ns)
         if before_ns is None or now_ns <= before_ns:
-            return Reading(None, used, None, None)
+            return Reading(None, used, None, None, links)
         if before is None or self._counters is None:
-            return Reading(cpu_pct, used, None, None)
+            return Reading(cpu_pct, used, None, None, links)
         seconds = (now_ns - before_ns) / NS
         received, sent = (
             max(0, new - old) / seconds for new, old in zip(self._counters, before, strict=True)
         )
-        return Reading(cpu_pct, used, received, sent)
+        return Reading(cpu_pct, used, received, sent, links)
 
 
 class HostClock:
@@ -83,9 +93,16 @@ class HostClock:
         self._host = host
         self._filter = ClockFilter()
         self._exchanges = 0
-        self._due_ns = 0
+        self._due_ns = self._compare_ns = 0
         self.round_trip_ns: int | None = None
         """Of the newest exchange."""
+
+    def is_due(self, now_ns: int) -> bool:
+        """Whether the clocks are to be compared by themselves now; then not again for COMPARE_NS."""
+        if now_ns < self._compare_ns:
+            return False
+        self._compare_ns = now_ns + (0 if self.is_new else COMPARE_NS)
+        return True
 
     @property
     def is_new(self) -> bool:

@@ -14,11 +14,13 @@ from ddptop.host.exits import (
     RankProcess,
     crash_evidence,
     crash_file,
-    read_step_count,
     take_crash,
-    unread_hellos,
 )
+from ddptop.host.kernel_view import kernel_view, workers_of
+from ddptop.host.processes import process_start, start_after
 from ddptop.host.rank_processes import UsageSampler
+from ddptop.host.rank_starts import RankStarts
+from ddptop.host.step_counters import read_step_count, remove_step_count, unread_counts
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Gpu
 from ddptop.protocol.messages import Event, Scalar
@@ -39,6 +41,9 @@ USAGE_KEPT_NS = 5 * NS
 
 class RanksOfHost(Protocol):
     """Takes the reports, and has what is known of the ranks from their messages."""
+
+    asked: set[int]
+    """Sessions that were asked what they are doing; emptied once what the kernel shows is reported."""
 
     def report(
         self, message: Message, now_ns: int, *, about: RankProcess | None = None, keep: bool = True
@@ -78,6 +83,7 @@ class HostWatch:
         self._processes = processes
         self._gpus = gpus
         self._usage = UsageSampler()
+        self._starts = RankStarts(directory, run_id)
         self._due_ns = 0
         self._keep_usage_ns = 0
 
@@ -87,6 +93,7 @@ class HostWatch:
             if not rank_exit.reported:
                 self._report_crash(rank_exit.process, now_ns)
                 self._report_unsent(rank_exit, now_ns)
+                remove_step_count(self._directory, rank_exit.process.session)
             if rank_exit.reported or rank_exit.said_bye:
                 if rank_exit.exit_code is not None:
                     self._ranks.report(rank_exit.event("exit"), now_ns, about=rank_exit.process)
@@ -96,20 +103,34 @@ class HostWatch:
 
     def report_unaccounted(self, now_ns: int) -> None:
         """At the end of the run: report missing steps of processes whose exit, or HELLO, was not noticed."""
+        self.take_unread(now_ns)
         for rank_exit in self._processes.unaccounted(now_ns):
             self._report_unsent(rank_exit, now_ns)
-        for hello, steps in unread_hellos(self._directory, self._run_id, self._ranks.known_sessions):
-            if self._ranks.take_unread(hello, now_ns):
-                fields: dict[str, Scalar] = {"session": hello.session, "steps": steps, "exact": True}
+            if rank_exit.exit_code is not None:
+                self._ranks.report(rank_exit.event("lost_rank"), now_ns, about=rank_exit.process)
+        for hello, count in unread_counts(self._directory, self._run_id, self._ranks.known_sessions):
+            if count.ended and self._ranks.take_unread(hello, now_ns):
+                fields: dict[str, Scalar] = {"session": hello.session, "steps": count.steps, "exact": True}
                 process = RankProcess(hello.session, hello.rank, hello.pid)
-                self._ranks.report(Event("unsent", now_ns, hello.rank, steps, fields), now_ns, about=process)
+                event = Event("unsent", now_ns, hello.rank, count.steps, fields)
+                self._ranks.report(event, now_ns, about=process)
+
+    def take_unread(self, now_ns: int) -> None:
+        """Take the HELLOs of processes that were killed before they were read: their exits are reported."""
+        for hello, count in unread_counts(self._directory, self._run_id, self._ranks.known_sessions):
+            runs = process_start(hello.pid) is not None and not start_after(hello.pid, hello.unix_ns / NS)
+            if not count.ended and not runs:
+                self._ranks.take_unread(hello, now_ns)
 
     def check(self, now_ns: int) -> bool:
         """Check everything else, if a second has passed; whether it has."""
         if now_ns < self._due_ns:
             return False
         self._due_ns = now_ns + PERIOD_NS
+        self.take_unread(now_ns)
+        self._report_late(now_ns)
         self._report_stopped(now_ns)
+        self._report_asked(now_ns)
         keep = now_ns >= self._keep_usage_ns
         self._report_gpus(now_ns, keep)
         for process, usage in self._usage.sample(self._processes.living(), now_ns):
@@ -130,16 +151,13 @@ class HostWatch:
         """How many steps the process had finished, where some of them have not arrived and never will."""
         process = rank_exit.process
         arrived, at_least = self._ranks.steps_of(process.session)
-        counted = rank_exit.steps
-        if counted is None:
-            counted = read_step_count(self._directory, process.session)
-        steps = at_least if counted is None else counted
-        if steps > arrived or (counted is None and not rank_exit.said_bye):
-            fields: dict[str, Scalar] = {
-                "session": process.session,
-                "steps": steps,
-                "exact": counted is not None,
-            }
+        steps, exact = rank_exit.steps or 0, rank_exit.steps is not None
+        if not exact:
+            count = read_step_count(self._directory, process.session)
+            steps, exact = (0, False) if count is None else (count.steps, count.exact)
+        steps = steps if exact else max(steps, at_least)
+        if steps > arrived or (not exact and not rank_exit.said_bye):
+            fields: dict[str, Scalar] = {"session": process.session, "steps": steps, "exact": exact}
             event = Event("unsent", rank_exit.noticed_ns, process.rank, steps, fields)
             self._ranks.report(event, now_ns, about=process)
 
@@ -149,6 +167,30 @@ class HostWatch:
             state = "stopped" if stopped else "running"
             fields: dict[str, Scalar] = {"session": process.session, "state": state}
             self._ranks.report(Event("process", now_ns, process.rank, -1, fields), now_ns, about=process)
+
+    def _report_late(self, now_ns: int) -> None:
+        """Ranks that others wait for in `init_process_group`."""
+        for late in self._starts.late():
+            rest: dict[str, Scalar] = {"world": late.world, "late_s": late.late_s, "torch": late.torch}
+            rest |= {"waiting": " ".join(map(str, late.waiting))} | dict(late.view._asdict())
+            event = Event("not_initialized", now_ns, late.rank, -1, rest)
+            self._ranks.report(event, now_ns, about=RankProcess(0, late.rank, late.view.pid))
+
+    def _report_asked(self, now_ns: int) -> None:
+        """What the kernel shows of the processes that were asked, and of those that they have started."""
+        asked = {*self._ranks.asked}
+        self._ranks.asked.clear()
+        for process in self._processes.living() if asked else ():
+            view = kernel_view(process.pid) if process.session in asked else None
+            if view is None:
+                continue
+            fields: dict[str, Scalar] = {"session": process.session}
+            for prefix, one in [
+                ("", view),
+                *((f"worker{i}_", w) for i, w in enumerate(workers_of(process.pid))),
+            ]:
+                fields |= {f"{prefix}{name}": value for name, value in one._asdict().items()}
+            self._ranks.report(Event("kernel", now_ns, process.rank, -1, fields), now_ns, about=process)
 
     def _report_gpus(self, now_ns: int, keep: bool) -> None:
         """The newest NVML readings of the GPUs that the ranks of this host use."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from ddptop.host.collector_address import read_role
 from ddptop.host.collector_start import end_requested, has_members
 from ddptop.host.processes import process_start
 from ddptop.host.runs import read_command
@@ -50,6 +51,10 @@ class Arguments:
     serve: str | None = None
     """HOST:PORT where the collector receives the agents of other hosts; port 0: any free one. None: all
     ranks are on this host."""
+
+    def is_to_serve(self) -> bool:
+        """Whether ranks of other hosts have joined since, which the collector is to receive."""
+        return self.alone is not None and self.serve is None and bool(read_role(self.run_dir))
 
 
 def parse(argv: Sequence[str] | None = None) -> Arguments:
@@ -256,9 +261,10 @@ def _code(value: object) -> int | None:
 
 
 def send(line: Mapping[str, object]) -> None:
-    """Send one JSON line to the launcher, which may be gone."""
+    """Send one JSON line to the launcher, which may be gone. In one piece: another thread may send too."""
     try:
-        print(json.dumps(line), flush=True)
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
     except OSError:
         # The interpreter would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -61,9 +61,14 @@ class LocalRecording:
         return self._writer.note
 
     @property
-    def unwritten(self) -> int:
-        """Step records that are not in it for lack of room on the disk."""
-        return self._writer.unwritten
+    def missing(self) -> int:
+        """Step records that are not in it for lack of room: on the disk, or below its limit."""
+        return self._writer.unwritten + self._writer.left_out
+
+    @property
+    def without_detail(self) -> int:
+        """Step records that are in it without their bucket detail, for want of room."""
+        return self._writer.without_detail
 
     @property
     def fails(self) -> bool:

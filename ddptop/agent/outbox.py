@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ddptop.agent.local_recording import Kept, LocalRecording
 from ddptop.protocol.checks import ProtocolError
 from ddptop.protocol.codec import decode, encode
-from ddptop.protocol.hosts import About
+from ddptop.protocol.hosts import HOST_END, About
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, NS
 from ddptop.protocol.machine import Gpu, Usage
 from ddptop.protocol.messages import (
@@ -48,6 +48,10 @@ OVERFLOW_BYTES = 48 << 20
 """Past it messages go to the local recording alone, until memory holds no more than REFILL_BYTES."""
 
 REFILL_BYTES = 16 << 20
+
+RETRY_NS = 10 * NS
+"""Where no local recording could be begun, the next attempt is made so much later: a disk may be full only
+for some time."""
 
 BEAT_NS = NS
 """One heartbeat a second of each rank is in the local recording, as in every other."""
@@ -91,23 +95,31 @@ class Outbox:
         self._overflow_bytes = overflow_bytes
         self._refill_bytes = refill_bytes
         self._local: LocalRecording | None = None
-        self._failed = False
-        """No local recording could be begun, and none is tried."""
+        self._retry_ns: int | None = 0
+        """When a local recording may be begun; None: never, as it was deleted."""
         self._overflows = False
         """New messages go to the file alone: something before them has left memory."""
         self._waiting_ns: int | None = None
         """Since when messages wait for an ack; None: none do."""
         self._lasting: dict[int, dict[tuple[object, ...], Kept]] = {}
         """By session."""
+        self._read_seq: dict[int, int] = {}
+        """By session: number of the message that was read back last."""
         self._beat_ns: dict[int, int] = {}
         self._clock: Kept | None = None
         self._numbered = 0
         """Number of the agent's newest own message."""
         self._numbered_again = 0
+        self._end_number = 0
+        """Of the agent's message that reports its end, until it is acked."""
         self.rows = 0
         """Step records that were taken."""
         self.lost_rows = 0
         """Of these, how many had room neither in memory nor in the file."""
+        self.without_detail = 0
+        """How many lost their bucket detail: they were in the file alone, which was near its limit."""
+        self._missing = self._bare = 0
+        """What the local recording has counted of the two so far."""
         self.in_file = 0
         """Messages that are in the local recording and not in memory."""
 
@@ -115,6 +127,11 @@ class Outbox:
     def kept(self) -> int:
         """Messages that the collector has not acked."""
         return self._sender.kept + self.in_file
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the collector has acked everything but the report of this agent's end."""
+        return self.kept <= bool(self._end_number)
 
     @property
     def local_recording(self) -> str | None:
@@ -171,9 +188,15 @@ class Outbox:
             self._sender.flush()
         return self._numbered
 
+    def report_end(self, now_ns: int) -> None:
+        """Report that this agent ends; the collector, which has everything, need not wait for it any more."""
+        self._end_number = self.report(Event(HOST_END, now_ns, -1, -1, {}), now_ns, urgent=True)
+
     def work(self, now_ns: int, answers: Answers) -> None:
         """Begin, write, read back or delete the local recording, as is due."""
-        if not self.kept:
+        if any(name == self._session and number >= self._end_number for name, number in answers.acked):
+            self._end_number = 0
+        if self.delivered:
             self._waiting_ns = None
         elif answers.acked or self._waiting_ns is None:
             self._waiting_ns = now_ns
@@ -183,11 +206,12 @@ class Outbox:
                 self.begin_local_recording(now_ns)
             return
         self._local.tick(now_ns)
+        self._count_missing()
         if not self._overflows and self._sender.memory_bytes > self._overflow_bytes:
             self._begin_overflow()
         if self._overflows and self._sender.memory_bytes <= self._refill_bytes:
             self._read_back()
-        if not self.kept and not self._overflows:
+        if self.delivered and not self._overflows:
             self._local.delete()
             self._local = None
             self._notify("local end", "the collector has all that this host had recorded by itself")
@@ -197,9 +221,11 @@ class Outbox:
         if self._local is None:
             return
         self._local.check()
+        if self._local.note is not None:
+            self._notify(self._local.note, self._local.note)
         if self._local.removed:
             self._local.delete()
-            self._local, self._failed, self._overflows, self.in_file = None, True, False, 0
+            self._local, self._retry_ns, self._overflows, self.in_file = None, None, False, 0
 
     def note_dropped(self, messages: Sequence[KeptMessage]) -> bool:
         """Messages leave memory, which is full, and no file has them: count the records among them."""
@@ -210,15 +236,19 @@ class Outbox:
         return False
 
     def begin_local_recording(self, now_ns: int) -> None:
-        """Record from now on, and first of all what waits."""
-        if self._local is not None or self.path is None or self._failed:
+        """Record from now on, and first of all what waits; nothing happens where nothing does."""
+        if self.delivered or self._local is not None or self.path is None:
+            return
+        if self._retry_ns is None or now_ns < self._retry_ns:
             return
         try:
             local = LocalRecording(self.path, limit_bytes=self._limit_bytes)
         except (OSError, RecordingError, RuntimeError) as error:
-            self._failed = True
+            self._retry_ns = now_ns + RETRY_NS
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            self._notify("local failed", f"not recorded on this host either: {self.path}: {reason}")
+            self._notify(
+                "local failed", f"not recorded on this host either: {self.path}: {reason}; tried again"
+            )
             return
         local.add_run(self._run, now_ns)
         for session, rank, hello in self._sender.hellos():
@@ -231,7 +261,7 @@ class Outbox:
             local.add(Kept(now_ns, *message))
         local.flush()
         local.skip()
-        self._local = local
+        self._local, self._missing, self._bare = local, local.missing, local.without_detail
         self._notify(
             "local", f"the collector is not reached; this host is recorded in {local.path} until it is"
         )
@@ -248,13 +278,21 @@ class Outbox:
 
     def _keep(self, received: Received, kept: Kept) -> None:
         if self._local is not None:
-            lost = self._local.unwritten
             self._local.add(kept)
-            self.lost_rows += (self._local.unwritten - lost) * self._overflows
+            self._count_missing()
         if isinstance(received.message, Hello) or not self._overflows:
             self._sender.relay(received, kept.body)
         else:
             self.in_file += 1
+
+    def _count_missing(self) -> None:
+        """Count what the local recording leaves out, where nothing else has it."""
+        assert self._local is not None
+        missing, bare = self._local.missing, self._local.without_detail
+        if self._overflows:
+            self.lost_rows += missing - self._missing
+            self.without_detail += bare - self._bare
+        self._missing, self._bare = missing, bare
 
     def _record_beat(self, kept: Kept) -> None:
         before_ns = self._beat_ns.get(kept.session)
@@ -292,6 +330,10 @@ class Outbox:
             self._numbered_again += 1
             kept = kept._replace(session=self._session, seq=self._numbered_again)
         elif kept.seq:
+            if self._read_seq.get(kept.session) == kept.seq:  # a part of a message that was thinned out
+                self.lost_rows += len(message.rows) if isinstance(message, Steps) else 0
+                return  # the link takes a number once
+            self._read_seq[kept.session] = kept.seq
             self.in_file = max(0, self.in_file - 1)
         elif not isinstance(message, Hello):
             return  # a heartbeat or a reading of then

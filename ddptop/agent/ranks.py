@@ -101,6 +101,7 @@ class HostRanks:
         """The file is out of date."""
         self.world_size = 0
         """0: no rank has reported it yet."""
+        self.asked: set[int] = set()
         self.thinned = 0
         """Step rows whose bucket detail was left out, because the collector asked for it."""
 
@@ -193,7 +194,8 @@ class HostRanks:
 
     def take_unread(self, hello: Hello, now_ns: int) -> bool:
         """Take the HELLO of a process that exited before it was read; False where its rank is another's."""
-        if hello.rank in self._session_of:
+        holder = self._sessions.get(self._session_of.get(hello.rank, 0))
+        if holder is not None and holder.reported == 0 and not holder.said_bye:
             return False
         try:
             self._admission(hello, None)

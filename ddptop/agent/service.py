@@ -34,7 +34,7 @@ from ddptop.host.runs import (
     remove_run_directory,
 )
 from ddptop.protocol.hosts import HostUsage
-from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, NS, VERSION
+from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, NS, REPORT_S, VERSION
 from ddptop.protocol.messages import Run
 from ddptop.protocol.vocabulary import RunOutcome
 from ddptop.transport.bundle_sender import BundleSender
@@ -45,11 +45,9 @@ from ddptop.transport.sockets import new_context
 TICK_MS = 250
 """Longest sleep: bundles go out so often."""
 
-PAUSE_S = 0.23
-"""Pause after a round, whose messages make one bundle. Wake-ups are most of what an agent costs."""
-
-INTERVAL_NS = NS // 5
-"""Least time between two bundles: every round may send one."""
+READ_AT_S = 0.04
+"""A round, whose messages make one bundle, begins so long after the moment at which all ranks send: their
+processes need some time. Wake-ups are most of what an agent costs, so there are no others."""
 
 LAST_PAUSE_S = 0.01
 """The same while somebody waits: a rank's process that ends, for its ack, and the launcher at the end."""
@@ -122,9 +120,19 @@ class Agent:
             if self._is_replaced:
                 self._outbox.close(None)
                 return False
-            time.sleep(LAST_PAUSE_S if self._ranks.any_ends(time.monotonic_ns()) else PAUSE_S)
+            self._pause()
         self._deliver()
         return True
+
+    def _pause(self) -> None:
+        """Until the next round; clocks are compared meanwhile, where that is due."""
+        now_ns = time.monotonic_ns()
+        pause_s = REPORT_S - (now_ns / NS - READ_AT_S) % REPORT_S
+        if self._ranks.any_ends(now_ns):
+            pause_s = LAST_PAUSE_S
+        elif self._watch and self._clock.is_due(now_ns):
+            self._sender.compare_clocks(pause_s)
+        time.sleep(max(0.0, now_ns / NS + pause_s - time.monotonic()))
 
     @property
     def is_to_collect(self) -> bool:
@@ -179,7 +187,7 @@ class Agent:
         stack.callback(self._receiver.close)
         self._ranks = HostRanks(self._directory, self._receiver, self._sender, self._outbox, watch, admission)
         self._own_watch = HostWatch(self._directory, arguments.run_id, self._ranks, watch, gpus)
-        self._sampler = HostSampler()
+        self._sampler = HostSampler(watch.living)
         self._run_file = KeptRunFile(
             self._directory,
             run_id=arguments.run_id,
@@ -233,15 +241,14 @@ class Agent:
         answers = self._sender.service(now_ns)
         before = self._outbox.local_recording
         self._outbox.work(now_ns, answers)
-        if self._outbox.local_recording != before:
-            self._update_run_file(
-                now_ns
-            )  # before ranks are acked: where it is, should this process be killed
+        if self._outbox.local_recording != before:  # ranks are acked after it: this process may be killed
+            self._update_run_file(now_ns)
         for session, seq in answers.acked:
             self._receiver.mark_safe(session, seq)
             self._ranks.note_acked(seq if session == self._session else 0)
         for session, number in answers.asked:
             self._receiver.ask(session, number)
+            self._ranks.asked.add(session)
         # Not once the ranks are gone: the collector, which needs no clock then, may have ended.
         if answers.clock and not self._pipe.ended and (self._watch or self._clock.is_new):
             clock = self._clock.note(answers.clock, time.monotonic_ns())
@@ -255,18 +262,14 @@ class Agent:
         self._check_address()
         self._outbox.check()
         self._pipe.check(now_ns)
-        reading = self._sampler.sample(now_ns)
         self._sender.usage(
             HostUsage(
                 t_ns=now_ns,
-                cpu_pct=reading.cpu_pct,
-                memory_used_bytes=reading.memory_used_bytes,
-                received_bytes_s=reading.received_bytes_s,
-                sent_bytes_s=reading.sent_bytes_s,
+                **self._sampler.sample(now_ns)._asdict(),
                 round_trip_ns=self._clock.round_trip_ns,
                 kept=self._outbox.kept,
                 local_recording=self._outbox.local_recording,
-                thinned=self._ranks.thinned,
+                thinned=self._ranks.thinned + self._outbox.without_detail,
             )
         )
         self._ranks.report_refused(now_ns)
@@ -324,9 +327,13 @@ class Agent:
         return any(process_start(pid) == start for pid, start in self._left_behind)
 
     def _deliver(self) -> None:
-        """Receive the last messages, and go on until the collector has everything, or records it here."""
+        """Receive the last messages, and go on until the collector has everything, or record it here.
+
+        Only once it has everything is the end reported: the collector waits for that, and may then leave at
+        any moment, also before this agent has the ack.
+        """
         begun_ns = received_ns = time.monotonic_ns()
-        accounted = False
+        accounted = reported = False
         while (now_ns := time.monotonic_ns()) - begun_ns < DELIVERY_NS:
             if self._round():
                 received_ns = now_ns
@@ -335,8 +342,15 @@ class Agent:
             if not accounted and (quiet or now_ns - begun_ns > LAST_MESSAGES_NS):
                 accounted = True
                 self._own_watch.report_unaccounted(now_ns)
-            if accounted and not self._outbox.kept and self._outbox.local_recording is None:
-                break
+            if accounted and self._outbox.delivered and self._outbox.local_recording is None:
+                if not self._sender.connected:
+                    if reported or now_ns - begun_ns > UNREACHED_NS:
+                        break
+                elif not reported:
+                    reported = True
+                    self._outbox.report_end(now_ns)
+                elif not self._outbox.kept:
+                    break
             if not self._summary_sent and now_ns - begun_ns > SUMMARY_NS:
                 self._outbox.begin_local_recording(now_ns)
                 self._exchange(now_ns)
@@ -344,6 +358,7 @@ class Agent:
             time.sleep(LAST_PAUSE_S)
         state: RunOutcome = "failed" if self._pipe.exit_code else "finished"
         now_ns = time.monotonic_ns()
+        self._outbox.begin_local_recording(now_ns)
         self._outbox.close(self._run_message(state, now_ns), now_ns)
         self._send_summary()
         remove_run_directory(self._directory)
@@ -359,7 +374,7 @@ class Agent:
                 "lost": self._outbox.lost_rows,
                 "recording": self._outbox.local_recording,
                 "recording_note": self._outbox.note,
-                "goes_on": bool(self._outbox.kept),
+                "goes_on": not self._outbox.delivered,
             }
         )
 

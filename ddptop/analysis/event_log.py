@@ -35,6 +35,8 @@ class EventLog:
     """The last hundred events."""
 
     def __init__(self) -> None:
+        self.kept = KEPT
+        """Most events; an export keeps more."""
         self._entries: list[_Entry] = []
         self.incarnation = 0
         """Elastic restarts so far; kept with each event that is added."""
@@ -79,7 +81,7 @@ class EventLog:
 
     def _put(self, entry: _Entry) -> None:
         self._entries.append(entry)
-        if len(self._entries) > KEPT:
+        if len(self._entries) > self.kept:
             # By time, not by order of arrival: a batch of steps is about an earlier time.
             self._entries.remove(min(self._entries, key=lambda e: e.unix_s))
 

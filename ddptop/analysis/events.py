@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.health.exits import describe_exit, exit_known, process_phrase, reason
-from ddptop.analysis.ranks import ABSENT, RankState, Session
-from ddptop.analysis.stall.rank_position import device_report
+from ddptop.analysis.health.exits import (
+    describe_exit,
+    exit_known,
+    process_phrase,
+    reason,
+    update_left_early,
+)
+from ddptop.analysis.ranks import ABSENT, NotInitialized, RankState, Session
+from ddptop.analysis.stall.rank_position import device_report, kernel_report
 from ddptop.analysis.state import Figures
 from ddptop.analysis.steps.pairing import Pairing
-from ddptop.protocol.limits import NS
+from ddptop.protocol.hosts import HOST_END
+from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS
 
 if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
@@ -36,6 +43,8 @@ def begin_session(state: RunState, hello: Hello, t_ns: int) -> None:
     restarted = rank_state.hello is not None or hello.incarnation > 0
     _remember(state, hello)
     rank_state.begin(hello, hello.session, t_ns)
+    state.finished.discard(hello.rank)
+    state.not_initialized.pop(hello.rank, None)
     state.presence_changed()
     state.sampling_changed()
     text = (
@@ -83,6 +92,17 @@ def count_unsent(state: RunState, rank_state: RankState, steps: int, t_ns: int) 
     return lost
 
 
+def note_left_early(state: RunState, t_ns: int) -> None:
+    """Log the ranks that are now known to have exited while the others needed them."""
+    if not state.has_evidence or not 0 < 2 * len(state.finished) <= len(state.ranks):
+        return
+    for rank in update_left_early(state.ranks):
+        text = describe_exit(state.ranks[rank])
+        state.log.add_rank(
+            state.unix_s(t_ns), "failed_rank", text, rank, len(state.ranks), severity="critical"
+        )
+
+
 def _remember(state: RunState, hello: Hello) -> None:
     """Keep the last two sessions of a rank: rows of a process may arrive after the HELLO of the next one."""
     state.sessions[hello.session] = Session(hello.rank, hello)
@@ -119,10 +139,15 @@ def _regroup(state: RunState, hello: Hello) -> None:
             trained = state.complete_step is not None
             if rank_state is not ABSENT and (trained or not _began_with(rank_state, hello)):
                 rank_state.forget_process()
-    state.pairing = Pairing(len(ranks))
-    state.figures = Figures(len(ranks), state.figures.size)
-    state.replicas.restart(len(ranks))
-    state.loss_spread.restart(len(ranks))
+    _begin_group(state)
+
+
+def _begin_group(state: RunState) -> None:
+    world = len(state.ranks)
+    state.pairing = Pairing(world)
+    state.figures = Figures(world, state.figures.size)
+    state.replicas.restart(world)
+    state.loss_spread.restart(world)
     state.complete_step = None
 
 
@@ -157,8 +182,8 @@ def _multiples(first: int, stop: int, every: int) -> int:
     return (stop - 1) // every - (first - 1) // every
 
 
-LOGGED_ELSEWHERE = frozenset({"rebuild", "restart"})
-"""Kinds that are logged in more detail when LAYOUT or HELLO arrives."""
+NOT_LOGGED = frozenset({"rebuild", "restart", HOST_END})
+"""The end of an agent, and kinds that are logged in more detail when LAYOUT or HELLO arrives."""
 
 PLAIN_FAILURE = 1
 """Python's exit code after an exception, which has been logged already."""
@@ -174,6 +199,8 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
             and event.fields.get("session", rank_state.session) == rank_state.session
         ):
             _OF_RANKS[event.kind](state, event, rank_state, t_ns)
+    elif event.kind == "not_initialized":
+        _on_not_initialized(state, event, t_ns)
     elif event.kind in ("recording", "thinned"):
         state.kept_every = _whole(event.fields.get("every")) or state.kept_every
         beats_s = event.fields.get("beats_s")
@@ -206,7 +233,7 @@ def on_event(state: RunState, event: Event, t_ns: int) -> None:
         state.interruptions.add(state.newest_ns, t_ns)
         text = _text(event) or "collector restarted, the run went on"
         state.log.add(state.unix_s(t_ns), event.kind, text, severity="warning")
-    elif event.kind not in LOGGED_ELSEWHERE:
+    elif event.kind not in NOT_LOGGED:
         text = event.kind.replace("_", " ") + (f": {_text(event)}" if _text(event) else "")
         if rank_state is not None:
             _log(state, event, text, t_ns)
@@ -233,6 +260,7 @@ def _on_lost(state: RunState, event: Event, rank_state: RankState, t_ns: int) ->
     _note_exit(event, rank_state, t_ns)
     text = describe_exit(rank_state) if exit_known(rank_state) else "lost: no process any more"
     _log(state, event, text, t_ns, severity="critical")
+    note_left_early(state, t_ns)
 
 
 def _on_exited(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
@@ -284,9 +312,42 @@ def _on_device(state: RunState, event: Event, rank_state: RankState, t_ns: int) 
     rank_state.device = device_report(event, t_ns)
 
 
+LATE_STALLS = 2
+"""In multiples of `stall_s`, how late a rank may reach init_process_group: imports and first reads of files
+take longer on some ranks."""
+
+
+def _on_not_initialized(state: RunState, event: Event, t_ns: int) -> None:
+    """A rank that has not reported yet, and others wait for it: from now on the group is shown."""
+    world, late_s = _whole(event.fields.get("world")) or 0, event.fields.get("late_s")
+    if not isinstance(late_s, (int, float)) or not 0 <= event.rank < world <= MAX_SHOWN_WORLD:
+        return
+    if late_s < LATE_STALLS * state.stall_s or (state.ranks and event.rank >= len(state.ranks)):
+        return
+    if not state.ranks:
+        state.ranks += [ABSENT] * world
+        _begin_group(state)
+        state.presence_changed()
+    if state.ranks[event.rank] is ABSENT:
+        state.ranks[event.rank] = RankState()
+    rank_state = state.ranks[event.rank]
+    if rank_state.hello is None:
+        rank_state.kernel = kernel_report(event, t_ns)
+        words = str(event.fields.get("waiting") or "").split()
+        waiting = tuple(int(word) for word in words if word.isdecimal() and int(word) < world)
+        late = NotInitialized(t_ns, t_ns - int(late_s * NS), waiting, bool(event.fields.get("torch")))
+        state.not_initialized[event.rank] = late
+
+
+def _on_kernel(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
+    rank_state.kernel = kernel_report(event, t_ns)
+
+
 def _on_unsent(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
     steps, exact = event.fields.get("steps"), event.fields.get("exact")
     lost = count_unsent(state, rank_state, steps, t_ns) if type(steps) is int else 0
+    if exact and type(steps) is int:
+        rank_state.step = max(rank_state.step, steps)
     if exact and lost:
         text = f"ended before {lost:,} finished step{'' if lost == 1 else 's'} could be sent"
         _log(state, event, text, t_ns, severity="warning")
@@ -315,6 +376,7 @@ _OF_RANKS = {
     "counts": _on_counts,
     "unsent": _on_unsent,
     "device": _on_device,
+    "kernel": _on_kernel,
     "lost_rank": _on_lost,
     "exit": _on_exited,
     "process": _on_process,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.protocol.codec import ProtocolError, UnknownType, decode
 from ddptop.protocol.evidence import Evidence
-from ddptop.protocol.hosts import About, Host, HostUsage
+from ddptop.protocol.hosts import About, Host, HostLink, HostUsage
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Gpu, Usage
 from ddptop.protocol.messages import Event, Received
@@ -27,8 +27,17 @@ class KnownHost:
     """When the newest message of its agent arrived, on the collector's clock."""
     silent_ns: int = 0
     """Its last silence of more than a second."""
+    links: tuple[HostLink, ...] = ()
+    links_ns: int = 0
+    """When its links to other hosts were last read, by its own clock; 0: never."""
 
-    def hear(self, t_ns: int) -> None:
+    def take(self, usage: HostUsage) -> None:
+        """A reading; the links are not read every time."""
+        self.usage = usage
+        if usage.links is not None:
+            self.links, self.links_ns = usage.links, usage.t_ns
+
+    def note_message(self, t_ns: int) -> None:
         """A message of its agent arrived."""
         if t_ns - self.heard_ns > NS:
             self.silent_ns = t_ns - self.heard_ns
@@ -56,17 +65,17 @@ class Hosts:
         before = self.known.get(host.name)
         known = self.known[host.name] = before or KnownHost(host, heard_ns=t_ns)
         known.agent = host
-        known.hear(t_ns)
+        known.note_message(t_ns)
         if session:
             self._of_agent[session] = host.name
         else:
             self.own = host.name
 
-    def hear(self, session: int, t_ns: int) -> KnownHost | None:
+    def note_message(self, session: int, t_ns: int) -> KnownHost | None:
         """A message of an agent arrived, or of the collector itself (session 0)."""
         known = self.known.get(self._of_agent.get(session, "") if session else self.own or "")
         if known is not None and session:
-            known.hear(t_ns)
+            known.note_message(t_ns)
         return known
 
     def is_remote(self, name: str) -> bool:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, cast
-
-import numpy as np
 
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import FINISHED, LEFT, WELL, Phase
@@ -15,12 +12,9 @@ from ddptop.protocol.messages import FINISHED, LEFT, WELL, Phase
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from ddptop.analysis.steps.clocks import Interruptions
-    from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.protocol.evidence import Evidence
-    from ddptop.protocol.machine import Gpu, Memory
+    from ddptop.protocol.machine import Gpu, Memory, Usage
     from ddptop.protocol.messages import Bye, Hello, Progress, Scalar
     from ddptop.protocol.vocabulary import DeviceState, HostState, RankPhase, RankStatus, RunOutcome
 
@@ -75,6 +69,40 @@ class DeviceReport:
     """The error that CUDA reports; empty: none."""
 
 
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """What the kernel shows of a rank's process, or of one that it has started."""
+
+    t_ns: int
+    """When the report arrived, on the collector's clock."""
+    pid: int
+    state: str
+    """One letter: `R` runs, `S` sleeps, `D` waits for a device or a disk."""
+    waits_in: str
+    """Function of the kernel in which its main thread sleeps; empty: unknown, or none."""
+    cpu_s: float
+    age_s: float
+    workers: tuple[KernelReport, ...] = ()
+
+    def words(self) -> str:
+        """`sleeps in hrtimer_nanosleep`, `runs`."""
+        does = {"R": "runs", "D": "is blocked (D)"}.get(self.state, "sleeps")
+        return f"{does} in {self.waits_in}" if self.waits_in else does
+
+
+@dataclass(frozen=True, slots=True)
+class NotInitialized:
+    """A rank that others wait for in `init_process_group`."""
+
+    t_ns: int
+    """When this was reported, on the collector's clock."""
+    since_ns: int
+    """Since when they wait."""
+    waiting: tuple[int, ...]
+    torch: bool
+    """It has loaded torch."""
+
+
 @dataclass(slots=True)
 class RankState:
     """One rank. A new session resets everything except `records` and `lost_records`."""
@@ -98,6 +126,8 @@ class RankState:
     progress: Progress | None = None
     rss_bytes: int | None = None
     cpu_pct: float | None = None
+    usage: Usage | None = None
+    """The newest reading of its process."""
     gpu: Gpu | None = None
     logged: dict[str, float] = field(default_factory=dict)
     """Newest value of each name that the script logged; NaN where it was no number."""
@@ -114,6 +144,8 @@ class RankState:
     exit_code: int | None = None
     signal: str | None = None
     """How its process ended and when that became known; a signal by its name, `SIGKILL`."""
+    left_early: bool = False
+    """It exited in good order while other ranks still needed it (`health/exits.py`)."""
     stopped: bool = False
     """Its process is stopped, by SIGSTOP or a debugger."""
     evidence: Evidence | None = None
@@ -121,6 +153,8 @@ class RankState:
     """Its newest answer and when that arrived."""
     device: DeviceReport | None = None
     """The state of its GPU when it last answered."""
+    kernel: KernelReport | None = None
+    """What the kernel showed of its process when it was last asked."""
     exit_evidence: Evidence | None = None
     """Evidence at its exit, sent by itself or read from its crash file."""
     joined: bool = False
@@ -216,7 +250,8 @@ class RankState:
             return self.gone_ns is not None
         if self.bye.reason == LEFT:
             return False
-        return self.bye.reason != FINISHED or bool(self.exit_code) or self.signal is not None
+        badly = self.left_early or bool(self.exit_code) or self.signal is not None
+        return badly or self.bye.reason != FINISHED
 
     @property
     def running(self) -> bool:
@@ -268,73 +303,3 @@ def group_state(states: Sequence[RankStatus], run_state: RunOutcome, *, stalled:
     if present == {"finished"}:
         return "finished"
     return "stale" if present <= {"stale", "finished"} else "live"
-
-
-_HELLO = attrgetter("hello")
-_NEWEST = attrgetter("heard_ns", "seen_ns", "bye", "gone_ns")
-
-
-class HelloColumns(NamedTuple):
-    """What the HELLOs of all ranks say; empty or NaN for ranks that have sent none."""
-
-    hellos: list[Hello | None]
-    host: tuple[str, ...]
-    device: tuple[str, ...]
-    local_rank: Column
-    pid: Column
-    incarnation: Column
-    budget_pct: float | None
-    """The largest; None: no rank has sent HELLO."""
-    of_hosts: dict[str, list[int]]
-    """The ranks of each host, in order of the lowest rank."""
-    members: Indices
-    """(hosts, most ranks of one) the same as rows, filled up with each host's first rank."""
-
-
-def hello_columns(ranks: Sequence[RankState], before: HelloColumns | None) -> HelloColumns:
-    """The HELLOs of these ranks; `before` itself where they are the same."""
-    hellos: list[Hello | None] = [*map(_HELLO, ranks)]
-    if before is not None and hellos == before.hellos:  # the same objects, which is quick to see
-        return before
-    of_hosts: dict[str, list[int]] = {}
-    for rank, hello in enumerate(hellos):
-        if hello is not None:
-            of_hosts.setdefault(hello.host, []).append(rank)
-    most = max(map(len, of_hosts.values()), default=0)
-    rows = [mine + mine[:1] * (most - len(mine)) for mine in of_hosts.values()]
-
-    def numbers(name: str) -> Column:
-        return np.array([None if hello is None else getattr(hello, name) for hello in hellos], np.float64)
-
-    return HelloColumns(
-        hellos,
-        tuple("" if hello is None else hello.host for hello in hellos),
-        tuple("" if hello is None else hello.device for hello in hellos),
-        numbers("local_rank"),
-        numbers("pid"),
-        numbers("incarnation"),
-        max((hello.budget_pct for hello in hellos if hello is not None), default=None),
-        of_hosts,
-        np.array(rows, np.int64).reshape(len(rows), most),
-    )
-
-
-class HostColumns(NamedTuple):
-    """One value for each host with ranks, in the order of `HelloColumns.of_hosts`."""
-
-    newest_ns: NDArray[np.int64]
-    """When a rank of it was heard last, or its process read."""
-    running: Mask
-    """Whether any of its ranks runs."""
-
-
-def host_columns(ranks: Sequence[RankState], hellos: HelloColumns) -> HostColumns:
-    """What the hosts' ranks report."""
-    if not hellos.of_hosts:
-        return HostColumns(np.zeros(0, np.int64), np.zeros(0, bool))
-    heard, seen, bye, gone = zip(*map(_NEWEST, ranks), strict=True)
-    newest = np.maximum(np.array(heard, np.int64), np.array(seen, np.int64))
-    running = np.ones(len(ranks), bool)
-    if any(one is not None for one in bye) or any(one is not None for one in gone):
-        running = np.array([one.running for one in ranks], bool)
-    return HostColumns(newest[hellos.members].max(axis=1), np.any(running[hellos.members], axis=1))

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from math import isfinite, isnan
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.events import begin_session, count_lost, on_event
+from ddptop.analysis.events import begin_session, count_lost, note_left_early, on_event
+from ddptop.analysis.health.alerts import check_loss
 from ddptop.analysis.health.exits import describe_exit
 from ddptop.analysis.health.hosts import HostLog, find_own_host
 from ddptop.analysis.hosts import unwrap
-from ddptop.analysis.ranks import ABSENT, PassedLoss
+from ddptop.analysis.ranks import ABSENT
 from ddptop.analysis.stall.current import StallLog, stalled_since
 from ddptop.analysis.state import RunState
 from ddptop.analysis.steps.complete_steps import Batch
 from ddptop.analysis.steps.evaluate import StepEvaluation
-from ddptop.analysis.to_frame.frame import build, with_requested
+from ddptop.analysis.to_frame.frame import active_alerts, build, with_requested
+from ddptop.analysis.usual_messages import FEED_FAILURES, UsualMessages
 from ddptop.frames.calls import compiling
 from ddptop.frames.history import KEPT_POINTS
 from ddptop.frames.phrases import exit_phrase
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import About, Host, HostUsage
+from ddptop.protocol.limits import MAX_NS, MAX_STEP
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import (
+    FINISHED,
     WELL,
     Bye,
     Card,
@@ -43,12 +47,18 @@ from ddptop.protocol.messages import (
 from ddptop.protocol.step_columns import StepRows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ddptop.analysis.ranks import RankState, Session
     from ddptop.analysis.steps.complete_steps import CompleteStep
-    from ddptop.frames.frame import Frame
+    from ddptop.frames.frame import Alert, Frame
+    from ddptop.protocol.message_run import MessageRun
     from ddptop.protocol.messages import Message, Received
     from ddptop.protocol.vocabulary import FrameSource, Severity
 
+
+ALONE = 64
+"""Messages that `feed_run` takes one by one after an unusual one."""
 
 _JOINED = int(Flag.JOINED)  # `&` with a member of an enum costs a microsecond
 
@@ -70,8 +80,9 @@ class Reducer:
     ) -> None:
         """The options of `RunState`."""
         self.state = RunState(window=window, history_points=history_points, stall_s=stall_s, tail=tail)
-        self._evaluation = StepEvaluation(self.state)
-        self.state.settle = self._evaluation.settle
+        self.evaluation = StepEvaluation(self.state)
+        self.state.settle = self.evaluation.settle
+        self._usual = UsualMessages(self.state, self._take, self._on_complete)
         self._stall_log = StallLog()
         self._host_log = HostLog()
 
@@ -100,6 +111,12 @@ class Reducer:
             frame = build(state, now_ns, cursor=cursor, focus=focus, source=source, recording=recording)
             return with_requested(state, frame, want)
 
+    def alerts(self, now_ns: int) -> tuple[Alert, ...]:
+        """The alerts of the frame at `now_ns`, without the rest of it."""
+        self.state.settle()
+        with np.errstate(over="ignore", invalid="ignore"):
+            return active_alerts(self.state, now_ns)
+
     def end_recall(self) -> None:
         """What was fed so far came from a recording; from here on messages come as ranks send them."""
         self.state.tail = False
@@ -108,46 +125,62 @@ class Reducer:
     def feed(self, received: Received) -> None:
         """Take one message in the order of its session. What does not fit is ignored, never raised."""
         state, t_ns = self.state, received.t_ns
-        if type(received.message) is not Steps or not self._take_usual_steps(received, received.message):
-            self._take(received)
+        self._usual.forget()
+        self._take(received)
         state.taken += 1
         if t_ns > state.newest_ns:
             state.newest_ns = t_ns
+        self._check(t_ns)
+
+    def _check(self, t_ns: int) -> None:
+        """Check for stalls and silent hosts where that is due."""
         # The time between two messages of a tail is no stall: messages are skipped.
-        if t_ns >= self._stall_log.next_ns and not state.tail:
-            self._stall_log.check(state, t_ns)
-            self._host_log.check(state, t_ns)
+        if t_ns >= self._stall_log.next_ns and not self.state.tail:
+            self._stall_log.check(self.state, t_ns)
+            self._host_log.check(self.state, t_ns)
 
-    def _take_usual_steps(self, received: Received, steps: Steps) -> bool:
-        """Take the next steps of a rank's present process. Returns whether that is what they are.
+    def feed_run(
+        self,
+        run: MessageRun,
+        begin: int,
+        on_failure: Callable[[], None],
+        *,
+        stop: int | None = None,
+        stop_ns: int = MAX_NS,
+        stop_step: int = MAX_STEP,
+    ) -> int:
+        """`feed` the messages of a run from place `begin` on, to before `stop`, or up to the first that
+        arrived at `stop_ns` or later, or that makes step `stop_step` or a later one complete.
 
-        Nearly all messages are: `_on_steps`, which takes any, has the same order."""
-        state, rows, first = self.state, steps.rows, steps.first_step
-        session = state.sessions.get(received.session)
-        if session is None or session.rank >= len(state.ranks) or type(rows) is not StepRows:
-            return False
-        rank, count, columns = session.rank, rows.size, rows.columns
-        rank_state = state.ranks[rank]
-        usual = first == session.next_step and rank_state.session == received.session and count
-        if not usual or columns.has_bad_loss or rank_state.bad_loss_step is not None:
-            return False
-        t_ns, last = received.t_ns, rows.first + count - 1
-        ends, flags, micro_steps = columns.ends
-        if flags[last] & _JOINED or rank_state.joined or rank_state.bye is not None:
-            return False
-        if t_ns > rank_state.heard_ns:
-            rank_state.heard_ns = t_ns
-        session.begun = True
-        session.next_step = first + count
-        rank_state.records += count
-        ended_ns = steps.base_ns + 1000 * ends[last]
-        rank_state.read_clock(ended_ns, t_ns, state.interruptions)
-        rank_state.moved_to(first + count, ended_ns)
-        rank_state.micro_steps = micro_steps[last]
-        batch = Batch(steps.base_ns, session.layouts.get(steps.generation, -1))
-        for done in state.pairing.add_rows(columns, rows.first, count, rank, first, batch):
-            self._on_complete(done, t_ns)
-        return True
+        Returns the place after the last one taken. `on_failure` is called while an exception is handled that
+        `feed` would have raised: one of FEED_FAILURES, which costs one message.
+        """
+        state, t_ns = self.state, run.heads[0]
+        alone, stop = 0, len(run) if stop is None else stop
+        while begin < stop:
+            taken = begin
+            if not alone:
+                due_ns = stop_ns if state.tail else min(stop_ns, self._stall_log.next_ns)
+                late = t_ns[begin:stop] >= due_ns
+                end = begin + int(late.argmax()) + 1 if late.any() else stop
+                taken = self._usual.take(run, begin, end, stop_step, on_failure)
+            if taken == begin:
+                alone = (alone or ALONE) - 1
+                taken = begin + 1
+                try:
+                    self.feed(run.received(begin))
+                except FEED_FAILURES:
+                    on_failure()
+            else:
+                newest = t_ns[begin:taken]
+                state.taken += taken - begin
+                state.newest_ns = max(state.newest_ns, int(newest.max()))
+                self._check(int(newest[-1]))
+            begin = taken
+            complete = state.complete_step
+            if t_ns[begin - 1] >= stop_ns or (complete is not None and complete >= stop_step):
+                break
+        return begin
 
     def _take(self, received: Received) -> None:
         message, t_ns, state = received.message, received.t_ns, self.state
@@ -163,7 +196,7 @@ class Reducer:
             on_event(state, message, t_ns)
         elif isinstance(message, Clock):
             state.clocks.take(message, t_ns)
-            state.hosts.hear(received.session, t_ns)
+            state.hosts.note_message(received.session, t_ns)
         elif isinstance(message, (Host, HostUsage, About)):
             self._on_host(message, received.session, t_ns)
         elif isinstance(message, Usage) and 0 <= received.rank < len(state.ranks):
@@ -178,11 +211,11 @@ class Reducer:
             state.hosts.take(message, session, t_ns)
             state.clocks.set_own_host(find_own_host(state))
             return
-        known = state.hosts.hear(session, t_ns)
+        known = state.hosts.note_message(session, t_ns)
         if known is None:
             return
         if isinstance(message, HostUsage):
-            known.usage = message
+            known.take(message)
             return
         about = unwrap(message, t_ns, state.clocks, known.agent.name)
         if about is not None:
@@ -276,16 +309,16 @@ class Reducer:
         if joined != rank_state.joined:
             rank_state.joined = joined
             state.presence_changed()
-        rank_state.micro_steps = rank_state.micro_steps if joined else micro_steps
+        rank_state.micro_steps = rank_state.micro_steps if joined or not micro_steps else micro_steps
         batch, rank = Batch(steps.base_ns, session.layouts.get(steps.generation, -1)), session.rank
         if isinstance(rows, StepRows):
-            add_rows = state.pairing.add_rows
             losses = columns.has_bad_loss or rank_state.bad_loss_step is not None
-            for i in range(known, count):
-                for complete in add_rows(columns, at + i, 1, rank, first + i, batch):
+            each = 1 if losses else count - known
+            for i in range(known, count, each or 1):
+                for complete in state.pairing.add_rows(columns, at + i, each, rank, first + i, batch):
                     self._on_complete(complete, t_ns)
                 if losses and columns.is_known_at(at + i):
-                    self._check_loss(float(columns.loss[at + i]), rank, rank_state, first + i, t_ns)
+                    check_loss(state, float(columns.loss[at + i]), rank, first + i, t_ns)
             return
         add = state.pairing.add
         for step, row in enumerate(rows[known:] if known else rows, first + known):
@@ -294,26 +327,12 @@ class Reducer:
                 self._on_complete(done, t_ns)
             loss = row.loss
             if loss is not None and (not isfinite(loss) or rank_state.bad_loss_step is not None):
-                self._check_loss(loss, rank, rank_state, step, t_ns)
+                check_loss(state, loss, rank, step, t_ns)
 
     def _on_complete(self, done: CompleteStep, t_ns: int) -> None:
         self.state.complete_step = done.step
-        self._evaluation.take(done)
+        self.evaluation.take(done)
         self.state.loss_spread.take(done, self.state.unix_s(t_ns))
-
-    def _check_loss(self, loss: float, rank: int, rank_state: RankState, step: int, t_ns: int) -> None:
-        """Note the begin or the end of steps with losses that are no finite numbers."""
-        if isfinite(loss):
-            if rank_state.bad_loss_step is not None:
-                since = (rank_state.bad_loss_step, rank_state.bad_loss_ns)
-                rank_state.bad_loss_before = PassedLoss(*since, step, t_ns)
-            rank_state.bad_loss_step = None
-        elif rank_state.bad_loss_step is None:
-            rank_state.bad_loss_step, rank_state.bad_loss_ns = step, t_ns
-            what = "NaN" if isnan(loss) else "infinite"
-            text, world = f"with a loss that is {what} since step {step:,}", len(self.state.ranks)
-            at_s = self.state.unix_s(t_ns)
-            self.state.log.add_rank(at_s, "nan", text, rank, world, severity="critical", step=step)
 
     def _on_layout(self, layout: Layout, session: Session, t_ns: int) -> None:
         state = self.state
@@ -329,17 +348,10 @@ class Reducer:
     def _on_state(self, message: object, rank: int, rank_state: RankState, t_ns: int) -> None:
         state = self.state
         if isinstance(message, Progress):
-            before = rank_state.progress.detail_every if rank_state.progress else 0
-            if message.detail_every != before:
-                state.sampling_changed()
-            rank_state.progress = message
-            if state.hosts.is_remote(rank_state.host):
-                here_ns = state.clocks.to_collector(rank_state.host, message.t_ns)
-                rank_state.delay_ns = rank_state.delay_ns if here_ns is None else here_ns - message.t_ns
+            delay_ns = self._usual.beat(rank_state, message, t_ns)
+            rank_state.delay_ns = rank_state.delay_ns if delay_ns is None else delay_ns
             rank_state.read_clock(message.t_ns, t_ns, state.interruptions)
             rank_state.moved_to(message.step, message.t_ns)
-            if rank_state.declared or message.phase == Phase.EVALUATE:
-                state.excused_ns = t_ns
         elif isinstance(message, Card):
             state.cards[rank] = message.entries
         elif isinstance(message, Replica):
@@ -356,6 +368,8 @@ class Reducer:
         known = rank_state.finished  # it has left its group before
         rank_state.bye, rank_state.ended_ns = bye, t_ns
         state.presence_changed()
+        if bye.reason == FINISHED:
+            state.finished.add(rank)
         failed = not rank_state.finished
         if known and not failed:
             return
@@ -365,8 +379,10 @@ class Reducer:
             state.log.add_rank(at_s, "failed_rank", text, rank, world, severity="critical")
         else:
             state.log.add_rank(at_s, "finished", "finished", rank, world)
+        note_left_early(state, t_ns)
 
     def _on_evidence(self, evidence: Evidence, rank_state: RankState, t_ns: int) -> None:
+        self.state.has_evidence = True
         if evidence.number == 0:
             rank_state.exit_evidence = evidence
             return
@@ -376,7 +392,9 @@ class Reducer:
             self.state.compiling_ns = t_ns
         if evidence.phase == Phase.EVALUATE:
             self.state.excused_ns = t_ns
+        note_left_early(self.state, t_ns)
 
 
 def _on_usage(usage: Usage, rank_state: RankState, t_ns: int) -> None:
     rank_state.rss_bytes, rank_state.cpu_pct, rank_state.seen_ns = usage.rss_bytes, usage.cpu_pct, t_ns
+    rank_state.usage = usage

@@ -12,9 +12,10 @@ import numpy as np
 
 from ddptop.analysis.event_log import EventLog
 from ddptop.analysis.health.loss_spread import LossSpread
+from ddptop.analysis.health.overhead import ShadowCost
 from ddptop.analysis.health.replicas import Replicas
 from ddptop.analysis.hosts import Hosts
-from ddptop.analysis.ranks import hello_columns
+from ddptop.analysis.rank_columns import ReportColumns, hello_columns
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.clocks import HostClocks, Interruptions, TimerBounds
 from ddptop.analysis.steps.groups import Groups, Layouts
@@ -25,9 +26,10 @@ from ddptop.frames.history import KEPT_POINTS, HistoryStore
 from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from ddptop.analysis.ranks import HelloColumns, RankState, Session
+    from ddptop.analysis.rank_columns import HelloColumns
+    from ddptop.analysis.ranks import NotInitialized, RankState, Session
     from ddptop.analysis.steps.windows import DetailWindow
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.protocol.messages import Event, Run, Scalar
@@ -52,7 +54,7 @@ class StepFlag(NamedTuple):
     members: Indices
     """Ranks of its process group, those compared with each other."""
     place: OwnPlace | None = None
-    """Where the rule found it; None: in own time as a whole."""
+    """Where the rule found it; None: in own time as a whole, without what was waited for a CPU."""
 
     @property
     def rank(self) -> int:
@@ -65,9 +67,9 @@ class StepFlag(NamedTuple):
         return self._replace(ranks=tuple(order) if rank in order else self.ranks)
 
     def excess(self, steps: StepWindow, slots: Indices) -> Column:
-        """(n,) excess of the main straggler in the place of the flag."""
+        """(n,) excess of the main straggler in the flag's place."""
         if self.place is None:
-            return np.asarray(steps.excess(slots, np.array(self.ranks[:1]))[0], np.float64)
+            return np.asarray(steps.work_excess(slots, np.array(self.ranks[:1]))[0], np.float64)
         main = int(np.flatnonzero(self.members == self.rank)[0])
         return np.asarray(place_excess(steps, self.place, slots, self.members)[main], np.float64)
 
@@ -175,7 +177,11 @@ class Figures:
         self.flags = StepFlags()
         """What is flagged from every step's own times."""
         self.straggler: int | None = None
+        self.straggler_logged: tuple[str, int | None] = ("", None)
+        """As the event log has it: in words, and the rank; None: no rank is to blame."""
         self.straggler_since_s = 0.0
+        self.shadow_cost = ShadowCost()
+        """What the recorder costs, from the steps in which it stood aside."""
         self.contradicted = False
         """Whether the collectives contradict the hosts' clocks by more than their bound."""
 
@@ -240,6 +246,14 @@ class RunState:
         self.replicas = Replicas(self.log)
         self.loss_spread = LossSpread(self.log)
 
+        self.usual_pauses: dict[str, int] = {}
+        """By function: the longest time (ns) that a rank was in it, before the run continued."""
+        self.not_initialized: dict[int, NotInitialized] = {}
+        """Ranks that others wait for in `init_process_group`."""
+        self.has_evidence = False
+        """Whether any rank has sent evidence: without it no exit can have been too early."""
+        self.finished: set[int] = set()
+        """Ranks whose process has exited in good order."""
         self.excused_ns = 0
         """When a rank was last in a declared phase or evaluating: during these, steps need not advance."""
         self.compiling_ns = 0
@@ -249,6 +263,9 @@ class RunState:
         and the lines of the last result."""
         self._present: frozenset[int] | None = None
         self._hellos: HelloColumns | None = None
+        self._hellos_known = False
+        self._reports: ReportColumns | None = None
+        self._reports_know_presence = False
         self._detail_every: int | None = 1
 
     @property
@@ -265,8 +282,24 @@ class RunState:
     @property
     def hellos(self) -> HelloColumns:
         """The HELLOs of all ranks."""
-        self._hellos = hello_columns(self.ranks, self._hellos)
+        if self._hellos is None or not self._hellos_known:
+            self._hellos, self._hellos_known = hello_columns(self.ranks, self._hellos), True
         return self._hellos
+
+    def hosts_of_ranks(self) -> Iterable[str]:
+        """The hosts that HELLOs name. As cheap while many ranks join, one after the other."""
+        if self._hellos is not None and self._hellos_known:
+            return self._hellos.of_hosts
+        return {rank_state.host for rank_state in self.ranks if rank_state.hello is not None}
+
+    @property
+    def reports(self) -> ReportColumns:
+        """What all ranks have reported by now."""
+        if self._reports is None or self._reports.world != len(self.ranks):
+            self._reports, self._reports_know_presence = ReportColumns(self.ranks), False
+        self._reports.update(self.taken, presence=not self._reports_know_presence)
+        self._reports_know_presence = True
+        return self._reports
 
     @property
     def present(self) -> frozenset[int]:
@@ -277,8 +310,9 @@ class RunState:
         return self._present
 
     def presence_changed(self) -> None:
-        """A rank has joined, exited, or run out of inputs."""
+        """A rank has joined, exited, or run out of inputs: `present`, `hellos` and `reports` change."""
         self._present = None
+        self._hellos_known = self._reports_know_presence = False
 
     @property
     def history_end(self) -> int:
@@ -308,7 +342,7 @@ class RunState:
     @property
     def host_names(self) -> tuple[str, ...]:
         """By rank, the name of its host; empty before its HELLO."""
-        return tuple(rank_state.host for rank_state in self.ranks)
+        return self.hellos.host
 
     def steps_of(self, session: int) -> tuple[int, int]:
         """For a process: (steps whose rows have arrived or are known to be lost, steps that it has finished

@@ -4,6 +4,7 @@ Started by a rank (`ddptop.training.join_run`) or by one of several launchers
 (`ddptop.cli.watched_run`), it reads the same settings from the environment as `ddptop-run`, and ends when
 the run's processes are gone. It is the collector; where the run has several hosts it is this host's agent,
 until the file `role` makes it the collector (`host.collector_address`): then it executes this command anew.
+So does a collector of one host when ranks of other hosts have joined (elastic torchrun).
 """
 
 from __future__ import annotations
@@ -43,9 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         from ddptop.agent.__main__ import main as relay
 
         return relay(arguments, _report, collector=[sys.executable, "-m", "ddptop.cli.agent", *words])
+    from ddptop.collector.__main__ import AGAIN
     from ddptop.collector.__main__ import main as collect
 
-    return collect([*arguments, *(["--serve", serve] if serve else [])], _report)
+    code = collect([*arguments, *(["--serve", serve] if serve else [])], _report)
+    if code == AGAIN and not serve and read_role(Path(folder)):
+        again = [sys.executable, "-m", "ddptop.cli.agent", folder, run_id, launcher, "--several-hosts"]
+        os.execv(again[0], again)
+    return code
 
 
 def _arguments(options: LaunchOptions, folder: Path, run_id: str) -> list[str]:

@@ -142,7 +142,7 @@ def _over_tcp(options: argparse.Namespace) -> RemoteSource:
             hint = "" if link.refused else f" in {TCP_S:.0f} s; was the run started with --ddptop-listen?"
             raise CliError(f"{trouble}{hint}", Exit.REFUSED if link.refused else Exit.FAILED)
         link.wait(50)
-    return RemoteSource(where, link, partial(TcpLink, where, key))
+    return RemoteSource(where, where, link, partial(TcpLink, where, key))
 
 
 def _connected(target: Target, wait_s: float) -> RemoteSource:
@@ -155,7 +155,8 @@ def _connected(target: Target, wait_s: float) -> RemoteSource:
         link = RemoteLink(target.remote, target.run)
         try:
             hello = link.connect(_write_errors if sys.stderr.isatty() else None)
-            return RemoteSource(hello.name, link, partial(RemoteLink, target.remote, hello.run_id))
+            again = partial(RemoteLink, target.remote, hello.run_id)
+            return RemoteSource(hello.name, target.remote.where, link, again)
         except RemoteError as error:
             link.close()
             if target.job is not None and error.host and error.host not in " ".join(target.remote.first):

@@ -25,6 +25,7 @@ from ddptop.host.processes import InputEnd
 from ddptop.training.torch_compat import installed_version, why_unusable
 
 if TYPE_CHECKING:
+    from ddptop.frames.frame import Frame
     from ddptop.host.runs import RunFile
 
 SAY_EVERY_S = 10.0
@@ -42,8 +43,15 @@ STOP_S = 20.0
 REFUSED = "ddptop: cannot record"
 """Beginning of the line of a launcher that trains without being recorded."""
 
-HEADLESS_STEPS = 600
-"""End without a screen: about half a minute, with one slow period of the slow rank."""
+SLOW_FROM, SLOW_UNTIL, EVERY = 120, 300, 400
+"""In every 400 steps, the last rank is slow between these."""
+
+LEAST_STEPS, MOST_STEPS = EVERY, 3 * EVERY
+"""Steps without a screen: until the slow rank was flagged and is even again, on a noisy machine at most so
+many. On an idle one about half a minute."""
+
+SHOWN_S = 20.0
+"""For so long the screen says what is seen."""
 
 
 def main(options: argparse.Namespace) -> int:
@@ -53,28 +61,78 @@ def main(options: argparse.Namespace) -> int:
         raise CliError(problem)
     settings = load(vars(options)).settings
     mode = show.Mode.WATCH if options.headless else show.choose_mode(options, live=True)
-    steps = options.steps or (0 if mode is show.Mode.SCREEN else HEADLESS_STEPS)
+    lesson = Lesson()
     name = f"demo-{secrets.token_hex(2)}"
     with tempfile.TemporaryFile() as output:
-        training = _start(name, options.ranks, steps, output)
+        training = _start(name, options.ranks, options.steps or 0, output)
+        ends = mode is not show.Mode.SCREEN and not options.steps
         try:
-            code = watch(wait_for_run(name, training, output), training, mode, settings)
+            code = watch(wait_for_run(name, training, output), training, mode, settings, lesson, ends=ends)
             if mode is show.Mode.WATCH:
                 wait_for_end(training)  # the run has ended, and the launcher is about to
         finally:
-            stopped = training.poll() is None
+            stopped = training.poll() is None or (ends and lesson.over)
             stop(training)
         if training.returncode and not stopped:
             raise CliError(f"the demo's training failed: {_last_line(output)}")
+        if lesson.noisy:
+            note(TOO_NOISY.format(rank=options.ranks - 1))
         print_replay_hint(name)
     return code
+
+
+TOO_NOISY = (
+    "rank {rank} was slow on purpose but was not flagged: this machine is too noisy for the lesson, other "
+    "programs delay the ranks as much"
+)
+
+
+class Lesson:
+    """What the demo is to show: the last rank is flagged while it is slow, and even again after that."""
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._flagged = False
+        self.over = False
+        """It was shown, or MOST_STEPS were too few: training without a screen has been asked to end."""
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the slow rank has been slow, and was not flagged."""
+        return self._step >= SLOW_UNTIL and not self._flagged
+
+    def see(self, frame: Frame) -> None:
+        """Take in the newest frame."""
+        self._step = frame.group.step or 0
+        self._flagged = self._flagged or any(event.kind == "straggler" for event in frame.events)
+        shown = self._flagged and frame.straggler is None and self._step >= LEAST_STEPS
+        self.over = self.over or shown or self._step >= MOST_STEPS
+
+    def line(self, frame: Frame) -> str:
+        """What is seen now and which key shows more; empty after some time, until something changes."""
+        last = frame.run.world_size - 1
+        if frame.straggler is not None:
+            since_s = min((alert.since_s for alert in frame.alerts if alert.kind == "straggler"), default=0.0)
+            if frame.unix_s - since_s > SHOWN_S:
+                return ""
+            return f"demo: rank {last} sleeps while it loads data · w shows why it is slow, 2 one step"
+        if self.noisy and self._step % EVERY >= SLOW_UNTIL:
+            again = (self._step // EVERY + 1) * EVERY + SLOW_FROM
+            return f"demo: {TOO_NOISY.format(rank=last)}; once more from step {again}"
+        ended = [event.unix_s for event in frame.events if event.kind == "straggler_end"]
+        if ended and frame.unix_s - ended[-1] <= SHOWN_S:
+            return f"demo: rank {last} is even again · 5 lists what happened, q ends the demo"
+        if self._step < SLOW_FROM and last > 0:
+            return f"demo: all ranks are even; from step {SLOW_FROM} on rank {last} is slow on purpose"
+        return ""
 
 
 def _start(name: str, ranks: int, steps: int, output: IO[bytes]) -> subprocess.Popen[bytes]:
     launcher = [sys.executable, "-m", "ddptop.cli.demo", "--ddptop-name", name]
     torchrun = ["--standalone", "--nproc-per-node", str(ranks), "-m", "ddptop.training.demo"]
+    slow = map(str, (SLOW_FROM, SLOW_UNTIL, EVERY))
     return subprocess.Popen(
-        [*launcher, *torchrun, "--steps", str(steps)],
+        [*launcher, *torchrun, "--steps", str(steps), "--slow", *slow],
         stdin=subprocess.PIPE,  # the launcher's ranks inherit it
         stdout=output,
         stderr=subprocess.STDOUT,
@@ -112,12 +170,34 @@ def wait_for_run(name: str, training: subprocess.Popen[bytes], output: IO[bytes]
         time.sleep(show.POLL_S)
 
 
-def watch(run: RunFile, training: subprocess.Popen[bytes], mode: show.Mode, settings: Settings) -> int:
-    """Show the run until it ends or the user quits; a screen ends with the process `training` as well."""
+def watch(
+    run: RunFile,
+    training: subprocess.Popen[bytes],
+    mode: show.Mode,
+    settings: Settings,
+    lesson: Lesson | None = None,
+    *,
+    ends: bool = False,
+) -> int:
+    """Show the run until it ends or the user quits; a screen ends with the process `training` as well.
+
+    `ends`: training is asked to end once the lesson is over.
+    """
     from ddptop.sources.live import LiveSource
 
+    class Watched(LiveSource):
+        def latest(self) -> Frame | None:
+            frame = super().latest()
+            if frame is not None and lesson is not None:
+                lesson.see(frame)
+            if ends and lesson is not None and lesson.over and training.stdin is not None:
+                training.stdin.close()
+            return frame
+
     # The screen ends with the training: it would wait for a key after the last step.
-    return show.show(LiveSource(run), mode, settings, until=_ended(training))
+    return show.show(
+        Watched(run), mode, settings, until=_ended(training), guide=lesson.line if lesson else None
+    )
 
 
 def _ended(training: subprocess.Popen[bytes]) -> threading.Event:

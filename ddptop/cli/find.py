@@ -206,8 +206,8 @@ PATIENCE_S, RENEW_S = 1.0, 0.25
 
 
 @contextmanager
-def progress_shown(recording: Recording) -> Iterator[None]:
-    """While the recording is read: a line on stderr, where that is a terminal; erased at the end."""
+def progress_shown(recording: Recording, doing: str = "reading") -> Iterator[None]:
+    """While the recording is read: a bar on stderr, where that is a terminal; erased at the end."""
     if not sys.stderr.isatty():
         yield
         return
@@ -217,8 +217,9 @@ def progress_shown(recording: Recording) -> Iterator[None]:
         pause_s = PATIENCE_S
         while not done.wait(pause_s):
             pause_s = RENEW_S
-            share = f"{100 * recording.share_read:.0f}%"
-            print(f"\r\x1b[Kreading {recording.path.name}: {share}", end="", file=sys.stderr, flush=True)
+            share = min(1.0, recording.share_read)
+            bar = f"[{'#' * round(20 * share):<20}] {100 * share:.0f}%"
+            print(f"\r\x1b[K{doing} {recording.path.name} {bar}", end="", file=sys.stderr, flush=True)
         if pause_s == RENEW_S:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, TypeAlias
@@ -140,8 +141,19 @@ def _begin_exec(options: LaunchOptions, script: Sequence[str]) -> Run:
 
     shared = shared_run_id()
     if shared is None:
+        if _is_torchrun_over_hosts(script):
+            note("each host is recorded by itself; `ddptop-run` in place of torchrun makes one run of them")
         return _begin_torchrun(options, script)
     return SharedRun.begin(shared, options, run_name(options, script), script)
+
+
+def _is_torchrun_over_hosts(command: Sequence[str]) -> bool:
+    """Whether a command is torchrun's, for several hosts."""
+    if not any(Path(word).name in ("torchrun", "torch.distributed.run") for word in command[:4]):
+        return False
+    words = [part for word in command for part in word.split("=", 1)]
+    numbers = [number for word, number in pairwise(words) if word == "--nnodes"]
+    return numbers[-1:] not in ([], ["1"], ["1:1"])
 
 
 def _begun(options: LaunchOptions, script: Sequence[str], begin: Callable[..., Run]) -> Run | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from ddptop.cli.errors import note
 
@@ -58,6 +59,12 @@ class LaunchOptions:
     """HOST:PORT where viewers are let in over TCP."""
     port: int = 0
     """Where the collector receives the other hosts; 0: any free port."""
+    shadow: bool = True
+    """Whether the recorder stands aside in shadow blocks, which measure what it costs."""
+    on_alert: str | None = None
+    """Command or URL that the collector calls at alerts. It may hold a secret."""
+    metrics: str | None = None
+    """Where the collector's host exports the run's figures. A URL may hold a secret."""
 
     @property
     def may_span_hosts(self) -> bool:
@@ -75,6 +82,7 @@ class LaunchOptions:
             stall=parsed.ddptop_stall,
             detail=parsed.ddptop_detail,
             argv=parsed.ddptop_argv,
+            shadow=parsed.ddptop_shadow,
             off=parsed.ddptop_off,
             most_ranks=_most_ranks(getattr(parsed, "nnodes", ""), getattr(parsed, "nproc_per_node", "")),
             most_hosts=1
@@ -83,6 +91,8 @@ class LaunchOptions:
             hosts=parsed.ddptop_hosts,
             listen=parsed.ddptop_listen,
             port=parsed.ddptop_port,
+            on_alert=parsed.ddptop_on_alert,
+            metrics=parsed.ddptop_metrics,
         )
 
     def as_environment(self, name: str) -> dict[str, str]:
@@ -96,10 +106,18 @@ class LaunchOptions:
             "DDPTOP_DETAIL": self.detail,
             "DDPTOP_STALL": str(self.stall),
             "DDPTOP_ARGV": "on" if self.argv else "off",
+            "DDPTOP_SHADOW": "on" if self.shadow else "off",
             "DDPTOP_HOSTS": self.hosts,
             "DDPTOP_PORT": str(self.port),
             **({} if self.listen is None else {"DDPTOP_LISTEN": self.listen}),
+            **self.for_collector,
         }
+
+    @property
+    def for_collector(self) -> dict[str, str]:
+        """Variables for the collector, of what must not be on its command line."""
+        named = {"DDPTOP_ON_ALERT": self.on_alert, "DDPTOP_METRICS": self.metrics}
+        return {name: value for name, value in named.items() if value is not None}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -117,9 +135,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("stall", "15", _seconds, metavar="SECONDS", help="least time without progress that is a stall (15)")
     add("detail", "auto", _detail, metavar="full|auto", help="every bucket of each step, or sampled")
     add("argv", "on", _switch, metavar="on|off", help="record the script's arguments, without secrets (on)")
+    add(
+        "shadow",
+        "on",
+        _switch,
+        metavar="on|off",
+        help="blocks without the recorder, to measure its cost (on)",
+    )
     add("hosts", "auto", _hosts, metavar="auto|off", help="several hosts: one run, or each by itself (auto)")
     add("listen", None, _listen, metavar="HOST:PORT", help="let viewers in over TCP (ddptop key new FILE)")
     add("port", "0", _port, metavar="PORT", help="where the collector receives other hosts (any free port)")
+    add("on-alert", None, _target, metavar="COMMAND|URL", help="call this when an alert begins or is over")
+    add(
+        "metrics",
+        None,
+        metrics_target,
+        metavar="prometheus:[HOST:]PORT|otlp:URL",
+        help="export the run's figures while it lives",
+    )
     group.add_argument(
         EXEC,
         nargs=argparse.REMAINDER,
@@ -233,6 +266,22 @@ def _listen(text: str) -> str:
     host, _, port = text.rpartition(":")
     if not host or (":" in host and not host.startswith("[")) or _port(port) == 0:
         raise ValueError(f"{text!r} is not HOST:PORT")
+    return text
+
+
+def metrics_target(text: str) -> str:
+    """`prometheus:[HOST:]PORT` or `otlp:URL` as it is. Raises ValueError."""
+    kind, _, where = text.partition(":")
+    if kind == "prometheus":
+        _port(where.rpartition(":")[2])
+    elif kind != "otlp" or urlsplit(where).scheme not in ("http", "https") or not urlsplit(where).hostname:
+        raise ValueError(f"{text!r} is neither prometheus:[HOST:]PORT nor otlp:URL")
+    return text
+
+
+def _target(text: str) -> str:
+    if not text.strip():
+        raise ValueError("give a command or a URL")
     return text
 
 

@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from ddptop.cli.watched_run import (
     recording_path,
     where_recorded,
 )
-from ddptop.collector.supervisor import CollectorSupervisor
+from ddptop.collector.supervisor import EXIT_S, CollectorSupervisor
 from ddptop.host import collector_start
 from ddptop.host.address_exchange import AddressExchange, Job, Store, serve_argument
 from ddptop.host.collector_address import CollectorAddress
@@ -50,6 +51,7 @@ class RunOverHosts:
         self._exits: list[tuple[int, int]] = []
         """That were reported before there was a supervisor."""
         self._collects = False
+        self._record = "off"
         self._ended = False
         self._starting: contextlib.ExitStack | None = None
         self._collector: CollectorAddress | None = None
@@ -89,15 +91,21 @@ class RunOverHosts:
         supervisor.report_exits(exits)
 
     def end(self, exit_code: int) -> None:
-        """End the collector or the agent, and print in one line what became of the run's records."""
+        """End the collector or the agent, and print in one line what became of the run's records.
+
+        Takes a second at most: a process of ours that needs longer goes on by itself.
+        """
+        end_s = time.monotonic() + EXIT_S
         self._exchange.end()
         with self._lock:
             self._ended = True
             supervisor = self._supervisor
-        summary = None if supervisor is None else supervisor.finish(exit_code)
+        summary = None
+        if supervisor is not None:
+            summary = supervisor.finish(exit_code, most_s=max(0.0, end_s - time.monotonic()))
         if self._member is not None:
             os.close(self._member)
-        if summary is None:
+        if summary is None and not (supervisor is not None and supervisor.goes_on):
             with contextlib.suppress(RunDirectoryError, OSError):
                 remove_run_directory(self._directory)
         if supervisor is None:  # the hosts have not met
@@ -105,7 +113,11 @@ class RunOverHosts:
         collector = self._collector
         if summary is None:
             process = "collector" if self._collects else "agent"
-            note(f"run {self._name}: its {process} did not answer; what it had sent is recorded")
+            if supervisor.goes_on:
+                where = f", recording in {self._record}" if self._collects else ""
+                note(f"run {self._name}: its {process} goes on by itself for a moment{where}")
+            else:
+                note(f"run {self._name}: its {process} did not answer; what it had sent is recorded")
         elif self._collects or collector is None:
             note(f"run {self._name}: {describe_summary(summary, exit_code)}")
         elif summary.recording or summary.lost:
@@ -120,7 +132,7 @@ class RunOverHosts:
 
     def _start_process(self, job: Job, collects: bool) -> None:
         options, name = self._options, self._name
-        record = recording_path(options, name)
+        self._record = record = recording_path(options, name)
         arguments = collector_arguments(options, name, self._run_id, self._directory, record)
         if collects:
             arguments += ["--serve", serve_argument(job, options.port)]
@@ -129,6 +141,7 @@ class RunOverHosts:
             self._directory / "collector.log",
             lambda text: note(f"run {self._name}: {text}"),
             module="ddptop.collector" if collects else "ddptop.agent",
+            variables=self._options.for_collector,
         )
         with self._lock:
             if self._ended:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 FILE = "screen.json"
 
+NO = ("mouse", "bell")
+"""Settings whose flag turns them off."""
+
 LARGEST = 65_536
 """Bytes: more than that is not what was written here."""
 
@@ -47,7 +50,11 @@ def read_remembered(environ: Mapping[str, str]) -> dict[str, object]:
 def remember(app: DdptopApp, settings: Settings) -> None:
     """Write what was changed on the screen; the rest stays as it was. Raises OSError where it cannot be."""
     place = app.place
-    now = {"sort": ("-" if place.inverted else "") + place.sort, "log": place.charts.log_loss}
+    now = {
+        "sort": ("-" if place.inverted else "") + place.sort,
+        "log": bool(place.charts.log_loss),
+        "columns": ",".join(f"{'+' if shown else '-'}{title}" for title, shown in place.columns.items()),
+    }
     changed: dict[str, object] = {
         name: value for name, value in now.items() if value != getattr(settings, name)
     }
@@ -88,10 +95,14 @@ class Settings:
     """Use colours; `NO_COLOR` turns them off."""
     mouse: bool = True
     """Take the mouse; without it the terminal's own selecting and copying works as ever."""
+    bell: bool = True
+    """Ring the terminal's bell at a new alert, and name run and alert in its title."""
     view: str = "overview"
     """The view to begin with."""
     sort: str = "rank"
     """Column by which the ranks are sorted; with a `-` before it the other way round."""
+    columns: str = ""
+    """Columns of the tables that are always (`+own`) or never (`-loss`) shown, with commas; F2 chooses."""
     log: bool = False
     """The loss on a logarithmic axis."""
     save_to: str | None = None
@@ -121,7 +132,7 @@ def load(
     """
     environ = os.environ if environ is None else environ
     path = config_file(environ)
-    in_file = _read(path)
+    in_file = read_toml(path)
     last_time = read_remembered(environ)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -129,7 +140,7 @@ def load(
         name = field.name
         variable = f"DDPTOP_{name.upper()}"
         if (given := flags.get(name)) is not None:
-            value, origin = given, "--no-mouse" if name == "mouse" else f"--{name.replace('_', '-')}"
+            value, origin = given, f"--no-{name}" if name in NO else f"--{name.replace('_', '-')}"
         elif environ.get(variable):
             value, origin = environ[variable], variable
         elif name in in_file:
@@ -180,7 +191,8 @@ def _default(
     return value, "default"
 
 
-def _read(path: Path) -> dict[str, object]:
+def read_toml(path: Path) -> dict[str, object]:
+    """The keys of a TOML file; none where it is not there. Raises CliError for what cannot be read."""
     try:
         with os.fdopen(open_regular(path, follow=True), encoding="utf-8") as stream:
             text = stream.read()
@@ -247,10 +259,17 @@ def _sort(value: object) -> str:
     from ddptop.tui.views.rank_order import COLUMNS
 
     if isinstance(value, str):
-        value = {"move": "transfer", "-move": "-transfer"}.get(value, value)  # its name in earlier versions
-        if value.removeprefix("-") in COLUMNS:
-            return value
+        sign, name = value[: value.startswith("-")], value.removeprefix("-")
+        name = {"move": "transfer", "score": "relative"}.get(name, name)  # names in earlier versions
+        if name in COLUMNS:
+            return sign + name
     raise ValueError(f"{value!r} is no column; choose from {', '.join(COLUMNS)}")
+
+
+def _columns(value: object) -> str:
+    if isinstance(value, str) and all(word[1:] and word[0] in "+-" for word in value.split(",") if value):
+        return value
+    raise ValueError(f"{value!r} is no choice of columns; write +own,-loss: always own, never loss")
 
 
 _PARSERS: dict[str, Callable[[object], object]] = {
@@ -259,8 +278,10 @@ _PARSERS: dict[str, Callable[[object], object]] = {
     "ascii": _switch,
     "color": _switch,
     "mouse": _switch,
+    "bell": _switch,
     "view": _view,
     "sort": _sort,
+    "columns": _columns,
     "log": _switch,
     "save_to": _folder,
 }

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ddptop.cli.settings import Settings
     from ddptop.frames.frame import Frame
     from ddptop.sources.base import Source
-    from ddptop.tui.app import DdptopApp
+    from ddptop.tui.app import DdptopApp, Guide
     from ddptop.tui.keys import ViewName
 
 
@@ -101,16 +101,18 @@ def show(
     *,
     until: threading.Event | None = None,
     view: ViewName | None = None,
+    guide: Guide | None = None,
 ) -> int:
     """Start the source, show it until it ends or the user quits, close it. Returns the exit code.
 
     `until`: set when the process that makes the frames has ended. A screen stays after the end of a run, but
     closes then; everything else waits for frames at least until then.
-    `view`: the one that the screen begins with, whatever the settings say.
+    `view`: the one that the screen begins with, whatever the settings say. `guide`: what the screen is to say
+    of a frame in a line above its keys; empty: nothing.
     """
-    with _started(source):
+    with started(source):
         if mode is Mode.SCREEN:
-            return _screen(source, settings, until, view)
+            return _screen(source, settings, until, view, guide)
         if mode is Mode.WATCH:
             return _watch(source, settings, until)
         return emit(first_frame(source, until=until), mode, settings)
@@ -151,7 +153,8 @@ def _over(until: threading.Event | None) -> bool:
 
 
 @contextmanager
-def _started(source: Source) -> Iterator[None]:
+def started(source: Source) -> Iterator[None]:
+    """The source works in the block, and is closed after it."""
     source.start()
     try:
         yield
@@ -159,7 +162,13 @@ def _started(source: Source) -> Iterator[None]:
         source.close()
 
 
-def _screen(source: Source, settings: Settings, until: threading.Event | None, view: ViewName | None) -> int:
+def _screen(
+    source: Source,
+    settings: Settings,
+    until: threading.Event | None,
+    view: ViewName | None,
+    guide: Guide | None,
+) -> int:
     if not settings.color:
         # The screen asks Textual, and that reads it on import.
         os.environ["NO_COLOR"] = "1"
@@ -168,11 +177,12 @@ def _screen(source: Source, settings: Settings, until: threading.Event | None, v
         from ddptop.cli.runs import MachineRuns
         from ddptop.tui.app import DdptopApp
         from ddptop.tui.scene import Place
-        from ddptop.tui.terminal import letters_in_their_cells
+        from ddptop.tui.terminal import letters_in_their_cells, title_given_back
 
     place = Place(view or cast("ViewName", settings.view))
     place.sort, place.inverted = settings.sort.removeprefix("-"), settings.sort.startswith("-")
-    place.charts.log_loss = settings.log
+    place.columns = {word[1:]: word[0] == "+" for word in settings.columns.split(",") if word}
+    place.charts.log_loss = settings.log or None
     try:
         app = DdptopApp(
             source,
@@ -180,14 +190,20 @@ def _screen(source: Source, settings: Settings, until: threading.Event | None, v
             ascii_only=settings.ascii,
             theme=settings.theme,
             mouse=settings.mouse,
+            bell=settings.bell,
             place=place,
             runs=MachineRuns(),
             save_to=None if settings.save_to is None else Path(settings.save_to),
+            guide=guide,
         )
     except ValueError as problem:  # no such theme
         raise CliError(f"{problem}; ddptop config shows where it was set", Exit.USAGE) from None
     try:
-        with letters_in_their_cells(sys.__stderr__), _closed_on(until, app), _failures_shown(app):
+        with ExitStack() as stack:
+            stack.enter_context(letters_in_their_cells(sys.__stderr__))
+            stack.enter_context(title_given_back(sys.__stderr__ if settings.bell else None))
+            stack.enter_context(_closed_on(until, app))
+            stack.enter_context(_failures_shown(app))
             app.run()
     finally:
         for line in app.failures:
@@ -247,27 +263,35 @@ def _watch(source: Source, settings: Settings, until: threading.Event | None) ->
     from ddptop.render.plain import watch_line
     from ddptop.render.text import to_ascii
 
-    frame = first_frame(source, until=until)
-    due = well = time.monotonic()
-    while True:
-        now = time.monotonic()
-        ended = _is_last(frame)
-        if ended or now >= due:
+    due = time.monotonic()
+    for frame in frames(source, until):
+        if _is_last(frame) or time.monotonic() >= due:
             line = watch_line(frame)
             print(to_ascii(line) if settings.ascii else line, flush=True)
             due += 1.0
-        if ended:
-            return Exit.DONE
+    return Exit.DONE
+
+
+def frames(source: Source, until: threading.Event | None = None) -> Iterator[Frame]:
+    """The newest frame, every POLL_S, until the run's last one.
+
+    Raises CliError where no frame comes, and where its collector is gone for good.
+    """
+    frame = first_frame(source, until=until)
+    well = time.monotonic()
+    yield frame
+    while not _is_last(frame):
         time.sleep(POLL_S)
-        newer = source.latest() or frame
+        newer, now = source.latest() or frame, time.monotonic()
         trouble = source.status()
         if trouble is None or (newer is not frame and newer.run.state != "lost"):
             well = now
         elif now - well > (GONE_S if until is None else LAST_FRAME_S) and _over(until):
             if frame.run.state in ENDED:
-                return Exit.DONE
+                return
             raise CliError(trouble)
         frame = newer
+        yield frame
 
 
 def _is_last(frame: Frame) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ddptop.cli.errors import note
 from ddptop.cli.launch_options import LaunchOptions, prepend_path
-from ddptop.collector.supervisor import FINISH_S, CollectorSupervisor, Summary, summary_in
+from ddptop.collector.supervisor import EXIT_S, FINISH_S, CollectorSupervisor, Summary, summary_in
 from ddptop.host import collector_start, processes
 from ddptop.host.collector_address import CollectorAddress, read_address, read_role
 from ddptop.host.folders import RunDirectoryError, state_directory
@@ -58,8 +58,9 @@ class WatchedRun:
             record = recording_path(options, name)
             arguments = collector_arguments(options, name, run_id, directory, record)
             write_command(directory, script, arguments=options.argv)
+            log, variables = directory / "collector.log", options.for_collector
             supervisor = CollectorSupervisor(
-                arguments, directory / "collector.log", lambda text: note(f"run {name}: {text}")
+                arguments, log, lambda text: note(f"run {name}: {text}"), variables=variables
             )
             supervisor.start()
             undo.callback(supervisor.finish, 0)
@@ -92,6 +93,7 @@ def prepare_ranks(options: LaunchOptions, directory: Path, run_id: str) -> None:
     os.environ["DDPTOP_BUDGET"] = str(options.budget)
     os.environ["DDPTOP_DETAIL"] = options.detail
     os.environ["DDPTOP_ARGV"] = "on" if options.argv else "off"
+    os.environ["DDPTOP_SHADOW"] = "on" if options.shadow else "off"
     os.environ["DDPTOP_PORT"] = str(options.port)
     os.environ["PYTHONPATH"] = prepend_path("PYTHONPATH", str(INJECT))
 
@@ -252,7 +254,8 @@ class SharedRun:
         last = collector_start.request_end(self._member)
         os.close(self._member)
         if last and run is not None:
-            summary_text = collector_start.read_summary(self._agent, FINISH_S)
+            patience_s = EXIT_S if os.environ.get("DDPTOP_EXCHANGE") == "1" else FINISH_S
+            summary_text = collector_start.read_summary(self._agent, patience_s)
             summary = None if summary_text is None else summary_in(summary_text.decode())
             if summary is not None:
                 note(f"run {run.name}: {describe_summary(summary, exit_code)}")

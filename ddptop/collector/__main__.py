@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None, notify: Callable[[Mapping[str, objec
 
     import zmq
 
+    from ddptop.collector.metrics_process import VARIABLE, MetricsProcess
     from ddptop.collector.service import Collector
     from ddptop.host.folders import RunDirectoryError
 
@@ -42,7 +43,8 @@ def main(argv: Sequence[str] | None = None, notify: Callable[[Mapping[str, objec
         return 1
     with collector:
         notify({"ready": True})
-        summary = collector.run()
+        with MetricsProcess(os.environ.get(VARIABLE, ""), arguments.run_id, notify):
+            summary = collector.run()
     if summary is None:
         return AGAIN
     notify(summary)

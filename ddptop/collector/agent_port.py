@@ -1,7 +1,7 @@
 """Where the agents of the other hosts reach the collector: on which address of this host, and on which port.
 
 Port and keys are those of the run (`transport.curve.load_keys`): a collector that was restarted has the same
-ones. Once it is bound, the file `collector.json` tells the agents (`host.collector_address`).
+ones. Once it is bound, the file `collector.json` has its address for the agents (`host.collector_address`).
 """
 
 from __future__ import annotations

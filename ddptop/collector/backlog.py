@@ -3,6 +3,9 @@
 A collector that cannot read as fast as ranks report asks the agents for less: bucket detail, most of the
 bytes and of the work, only in every second detailed step, in every fourth, and so on, then none. What the
 agents leave out they count; every change is an event of the run.
+
+What counts is whether it keeps up with the CPU time that it gets, not how much it uses: on a busy machine a
+collector, at niceness 10, may get so little that it would stay behind for as long as it received all detail.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class FlightAnalyser:
             self._process = subprocess.Popen(
                 [*self._command, str(self._folder), str(number), *map(str, kept)],
                 pass_fds=kept,
-                stdin=subprocess.PIPE,  # its end tells the analyser that this process has ended
+                stdin=subprocess.PIPE,  # its end shows the analyser that this process has ended
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 text=True,

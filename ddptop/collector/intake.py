@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ddptop.agent.admission import Admission
 from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.usual_messages import QUIET
 from ddptop.collector.new_history import NewHistory
 from ddptop.collector.record import Record
 from ddptop.collector.remote_hosts import RemoteHosts
@@ -22,9 +23,8 @@ from ddptop.host.rank_processes import ProcessWatch
 from ddptop.protocol.checks import ProtocolError
 from ddptop.protocol.codec import decode, encode
 from ddptop.protocol.evidence import Evidence
-from ddptop.protocol.hosts import About
+from ddptop.protocol.hosts import HOST_END, About
 from ddptop.protocol.limits import MAX_TEXT, NS
-from ddptop.protocol.machine import Gpu, Usage
 from ddptop.protocol.messages import (
     LEFT,
     WELL,
@@ -41,10 +41,14 @@ from ddptop.transport.receiver import MOST_DRAINED, AckedReceiver
 
 if TYPE_CHECKING:
     from ddptop.analysis.ranks import RankState
+    from ddptop.protocol.message_run import EncodedRun
 
 REPORT_REFUSED_NS = 10 * NS
 """Least time between two reports of refused messages: a process that sends them in a loop must not fill the
 recording."""
+
+TOGETHER = QUIET | {Steps}
+"""Messages that came through agents which only the recording and the reducer need."""
 
 
 class InternalErrors:
@@ -88,6 +92,8 @@ class Intake:
         self._session_of: dict[int, int] = {}
         self.world_size = 0
         """0: no rank has reported it yet."""
+        self.asked: set[int] = set()
+        """Sessions that were asked; emptied by `HostWatch`."""
         self.emptied = True
         """Whether all that had arrived was read at the last `drain`."""
         self._errors = InternalErrors()
@@ -97,6 +103,8 @@ class Intake:
 
     def drain(self, now_ns: int) -> int:
         """Take all that has arrived; returns the number of messages."""
+        # Other hosts first: their agents compare clocks by when their bundles are read.
+        relayed = None if self._hosts is None else self._hosts.drain(now_ns)
         arrived = self._receiver.drain(now_ns)
         self.emptied = len(arrived) < MOST_DRAINED
         for received, body in arrived:
@@ -104,11 +112,11 @@ class Intake:
                 self._take(received, body, now_ns)
             except Exception:  # noqa: BLE001 - an error costs one message, not the collector
                 self._errors.note()
-        if self._hosts is None:
+        if self._hosts is None or relayed is None:
             return len(arrived)
-        relayed = self._hosts.drain(now_ns)
         self.emptied = self.emptied and self._hosts.emptied
-        self._take_all_relayed(relayed, now_ns)
+        if len(relayed):
+            self._take_all_relayed(relayed, now_ns)
         return len(arrived) + len(relayed)
 
     def report_refused(self, now_ns: int, *, final: bool = False) -> None:
@@ -154,7 +162,7 @@ class Intake:
     def take_unread(self, hello: Hello, now_ns: int) -> bool:
         """A HELLO that a process has left in a file, since no collector read it; whether it is admitted."""
         ranks = self._reducer.state.ranks
-        if hello.rank < len(ranks) and ranks[hello.rank].hello is not None:
+        if hello.rank < len(ranks) and ranks[hello.rank].running:
             return False
         try:
             self._admission(hello, None)
@@ -188,9 +196,10 @@ class Intake:
         sessions = [member.session for member in self._reducer.state.ranks if member.running]
         return sessions if self._hosts is None else self._hosts.reached(sessions, now_ns)
 
-    def hosts_missing(self) -> list[str]:
-        """Other hosts with ranks of which neither a BYE nor their exit has arrived."""
-        return sorted({member.host for member in self._members_missing()})
+    def hosts_missing(self, now_ns: int) -> list[str]:
+        """Other hosts of which more may come: from a rank without BYE and exit, or from the agent."""
+        waiting = set() if self._hosts is None else self._hosts.not_ended(now_ns)
+        return sorted(waiting | {member.host for member in self._members_missing()})
 
     def report_missing(self, now_ns: int) -> None:
         """At the end of the run: what their ranks still had is lost, as far as it is known."""
@@ -214,6 +223,7 @@ class Intake:
 
     def ask(self, session: int, number: int) -> None:
         """Ask the rank behind a session for EVIDENCE; may get lost."""
+        self.asked.add(session)
         self._receiver.ask(session, number)
         if self._hosts is not None:
             self._hosts.receiver.ask(session, number)
@@ -245,30 +255,31 @@ class Intake:
         self._keep(received, body)
         self._note_failure(received, now_ns)
 
-    def _take_all_relayed(self, relayed: list[tuple[Received, bytes]], now_ns: int) -> None:
-        """Messages of each session in their order; what agents report themselves comes last."""
-        passing: list[tuple[Received, bytes]] = []
-        of_agents: list[tuple[Received, bytes]] = []
-        for item in relayed:
-            received = item[0]
-            if type(received.message) in (Steps, Progress):
-                passing.append(item)
-            elif received.rank == -1:
-                of_agents.append(item)
-            else:
-                self._take_passing(passing)
-                passing = []
-                self._take_relayed(*item, now_ns)
-        self._take_passing(passing)
-        for received, body in of_agents:
-            self._take_relayed(received, body, now_ns)
+    def _take_all_relayed(self, relayed: EncodedRun, now_ns: int) -> None:
+        """Messages of each session in their order; what agents report themselves comes last.
 
-    def _take_passing(self, items: list[tuple[Received, bytes]]) -> None:
-        """STEPS and heartbeats that came through agents: nearly all that comes, and of no other interest."""
-        if items:
-            self._record.add_passing(items)
-            for received, _ in items:
+        Those that need nothing else are taken in columns."""
+        relayed, begin = relayed.agents_last(), 0
+        for place, received in relayed.others:
+            if type(received.message) not in TOGETHER:
+                self._take_quiet(relayed, begin, place)
+                self._take_relayed(received, relayed.bodies[place], now_ns)
+                begin = place + 1
+        self._take_quiet(relayed, begin, len(relayed))
+
+    def _take_quiet(self, relayed: EncodedRun, begin: int, stop: int) -> None:
+        """STEPS, heartbeats and measurements that came through agents: nearly all that comes."""
+        if begin == stop:
+            return
+        self._record.add_run(relayed, begin, stop)
+        if relayed.steps is None:  # only a few
+            for _, received in relayed.others_within(begin, stop):
                 self._feed(received)
+            return
+        try:
+            self._reducer.feed_run(relayed, begin, self._errors.note, stop=stop)
+        except Exception:  # noqa: BLE001 - the recording has them: a later version may read them
+            self._errors.note()
 
     def _take_relayed(self, received: Received, body: bytes, now_ns: int) -> None:
         """A message that came through an agent: its rank's process is watched there."""
@@ -283,13 +294,12 @@ class Intake:
             self._note_remote(message)
         elif isinstance(message, About):
             about = decode(message.body)
-            if isinstance(about, (Usage, Gpu)):  # recorded as of a rank here: the newest one counts
-                received = Received(now_ns, message.rank, message.session, 0, about)
-                body = message.body
-            elif isinstance(about, Event) and about.kind == "lost_rank":
+            if isinstance(about, Event) and about.kind == "lost_rank":
                 self._keep(received, body)
                 self.note_death(now_ns)
                 return
+        elif isinstance(message, Event) and message.kind == HOST_END and self._hosts is not None:
+            self._hosts.note_end(received.session)
         self._keep(received, body)
         self._note_failure(received, now_ns)
 
@@ -328,7 +338,7 @@ class Intake:
         """Take a message from the recording of an earlier collector."""
         message, hosts = received.message, self._hosts
         if hosts is not None:
-            hosts.recall(message)
+            hosts.recall(received)
         if hosts is not None and isinstance(message, Hello) and hosts.is_remote(message):
             self._note_remote(message)
         else:

@@ -13,8 +13,9 @@ from ddptop.agent.host_usage import PERIOD_NS, HostSampler, describe_host
 from ddptop.protocol.hosts import HostUsage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from ddptop.host.exits import RankProcess
     from ddptop.protocol.messages import Message
 
 SESSION = 0
@@ -23,10 +24,15 @@ SESSION = 0
 class OwnHost:
     """Introduces the host, then reports its usage once a second."""
 
-    def __init__(self, run_id: str, report: Callable[[Message, int], None]) -> None:
-        """`report` takes a message and the time."""
+    def __init__(
+        self,
+        run_id: str,
+        report: Callable[[Message, int], None],
+        processes: Callable[[], Iterable[RankProcess]],
+    ) -> None:
+        """`report` takes a message and the time; `processes` gives those of the ranks on this host."""
         self._report = report
-        self._sampler = HostSampler()
+        self._sampler = HostSampler(processes)
         self._due_ns = 0
         clocks = (time.monotonic_ns(), time.time_ns())
         report(describe_host(socket.gethostname(), run_id, SESSION, lambda: clocks), clocks[0])
@@ -36,13 +42,9 @@ class OwnHost:
         if now_ns < self._due_ns:
             return
         self._due_ns = now_ns + PERIOD_NS
-        reading = self._sampler.sample(now_ns)
         usage = HostUsage(
             t_ns=now_ns,
-            cpu_pct=reading.cpu_pct,
-            memory_used_bytes=reading.memory_used_bytes,
-            received_bytes_s=reading.received_bytes_s,
-            sent_bytes_s=reading.sent_bytes_s,
+            **self._sampler.sample(now_ns)._asdict(),
             round_trip_ns=None,
             kept=0,
             local_recording=None,

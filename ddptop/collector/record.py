@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,12 @@ from ddptop.protocol.messages import Bye, Event, Hello, Progress, Received, Scal
 from ddptop.recording.disk import numbered
 from ddptop.recording.format import RecordingError
 from ddptop.recording.reader import Recording
+from ddptop.recording.records import PASSING
 from ddptop.recording.writer import HistorySource, Writer
 
 if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
+    from ddptop.protocol.message_run import EncodedRun
 
 PROGRESS_EVERY_NS = 1_000_000_000
 """One heartbeat a second is kept of each rank: a replay shows its own cost and its silences from them."""
@@ -78,21 +80,28 @@ class Record:
         if isinstance(received.message, Bye):
             self.flush()  # a process waits for this ack before it may end
 
-    def add_passing(self, items: Sequence[tuple[Received, bytes]]) -> None:
-        """Keep STEPS and heartbeats that arrived together: as `add` keeps each, at less cost."""
+    def add_run(self, run: EncodedRun, begin: int, stop: int) -> None:
+        """Keep the messages from place `begin` to before `stop`: as `add` keeps each, at less cost."""
         if self._writer is None:
             return
         kept_ns = self._kept_ns
-        kept = []
-        for item in items:
-            received = item[0]
-            if type(received.message) is Progress:
+        skipped: set[int] = set()
+        alone: list[int] = []
+        for place, received in run.others_within(begin, stop):
+            kind = type(received.message)
+            if kind is Progress:
                 if received.t_ns - kept_ns.get(received.session, -PROGRESS_EVERY_NS) < PROGRESS_EVERY_NS:
-                    continue
-                kept_ns[received.session] = received.t_ns
-            kept.append(item)
-        if kept:
-            self._writer.add_passing(kept)
+                    skipped.add(place)
+                else:
+                    kept_ns[received.session] = received.t_ns
+            elif kind not in PASSING:
+                alone.append(place)
+        skipped.update(alone)
+        passing = [place for place in range(begin, stop) if place not in skipped]
+        if passing:
+            self._writer.add_passing(run, passing)
+        for place in alone:
+            self.add(run.received(place), run.bodies[place])
 
     def recall(self, received: Received) -> None:
         """Note a message that an earlier collector has written."""

@@ -1,8 +1,8 @@
 """The other hosts of a run: their agents' link, who may report as which rank, and which hosts are silent.
 
-Two agents with the same host name: if the kernel's boot id is the same, they are on one machine (two
-containers) and are shown as one host, as its clock is one. Otherwise these are two machines, and the one that
-came later is renamed, `NAME (2)`, in its HOST and CLOCK and in the HELLO of its ranks.
+Two agents with the same host name: if the kernel's boot id and the pid namespace are the same, they are shown
+as one host. Otherwise these are two machines or two containers, and the one that came later is renamed,
+`NAME (2)`, in its HOST and CLOCK and in the HELLO of its ranks.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 from ddptop.collector.agent_port import announce, bind_port
 from ddptop.collector.backlog import Backlog
 from ddptop.collector.own_host import OwnHost
-from ddptop.host.processes import boot_id
+from ddptop.host.processes import boot_and_namespace
 from ddptop.protocol.checks import ProtocolError
-from ddptop.protocol.codec import encode
-from ddptop.protocol.hosts import Host
+from ddptop.protocol.codec import decode, encode
+from ddptop.protocol.hosts import HOST_END, About, Host
 from ddptop.protocol.limits import NS
-from ddptop.protocol.messages import Clock, Hello
+from ddptop.protocol.machine import Gpu, Usage
+from ddptop.protocol.messages import Clock, Event, Hello, Received
 from ddptop.transport.curve import AGENTS, Gate
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from ddptop.agent.launcher import Arguments
     from ddptop.analysis.reducer import Reducer
     from ddptop.collector.agent_port import Listen
-    from ddptop.protocol.messages import Message, Received
+    from ddptop.host.exits import RankProcess
+    from ddptop.protocol.message_run import EncodedRun
+    from ddptop.protocol.messages import Message
 
 UNREACHABLE_NS = 3 * NS
 """Silence after which a host is unreachable (METRICS.md, Health): its agent sends something every 0.5 s."""
@@ -70,9 +73,14 @@ class RemoteHosts:
         self._backlog = Backlog()
         self._own_host: OwnHost | None = None
         self._report: Callable[[Message, int], None] | None = None
-        self._own_name, self._own_boot = socket.gethostname(), boot_id()
+        self._own_name, self._own_boot = socket.gethostname(), boot_and_namespace()
         self._names: dict[int, str] = {}
         """By its session: the name that an agent's host has in this run; empty: the one that it gave."""
+        self._begun_ns = time.monotonic_ns()
+        self._not_ended: dict[int, str] = {}
+        """Name of the host by session of its agent, where that has not reported its end."""
+        self._followed: set[int] = set()
+        """Agents' sessions after which another one of the same host name has begun: most were killed."""
         self._lost: set[int] = set()
         """Agents' sessions whose hosts were noted as lost."""
         self._gate = Gate(context)
@@ -106,24 +114,55 @@ class RemoteHosts:
         """Whether the last `drain` has read all that had arrived."""
         return self.receiver.emptied
 
-    def drain(self, now_ns: int) -> list[tuple[Received, bytes]]:
-        """The messages that have arrived, each with its encoded body."""
+    def drain(self, now_ns: int) -> EncodedRun:
+        """The messages that have arrived. What agents report of a rank's process is as of that rank."""
         self._gate.serve()
         arrived = self.receiver.drain(now_ns, BUNDLES)
-        if not any(self._names.values()):
-            return arrived
-        return [self._renamed(*item) for item in arrived]
+        renames = any(self._names.values())
+        for number, (place, received) in enumerate(arrived.others):
+            message = received.message
+            if isinstance(message, About):
+                about = decode(message.body)
+                if isinstance(about, (Usage, Gpu)):  # the newest one counts
+                    of_rank = Received(now_ns, message.rank, message.session, 0, about)
+                    arrived.replace(number, of_rank, message.body)
+            elif renames and isinstance(message, (Host, Hello, Clock)):
+                arrived.replace(number, *self._renamed(received, arrived.bodies[place]))
+        return arrived
 
-    def recall(self, message: Message) -> None:
+    def recall(self, received: Received) -> None:
         """An earlier collector has recorded this message."""
+        message = received.message
         if isinstance(message, Host) and message.session:
             self._names[message.session] = message.name  # as it was recorded
+            self._note_agent(message.session, message.name)
+        elif isinstance(message, Event) and message.kind == HOST_END:
+            self.note_end(received.session)
         self._backlog.recall(message)
 
-    def begin(self, report: Callable[[Message, int], None]) -> None:
-        """Report about this host, too, from now on. `report` takes a message and the time."""
+    def note_end(self, session: int) -> None:
+        """The agent with this session has reported its end: all that it had is recorded."""
+        self._not_ended.pop(session, None)
+
+    def not_ended(self, now_ns: int) -> set[str]:
+        """The hosts whose agents have not reported their end; without those that are lost.
+
+        An agent that another one of its host has followed counts only while it reports.
+        """
+        heard_ns = {agent.host.session: agent.heard_ns for agent in self.receiver.agents()}
+        return {
+            name
+            for session, name in self._not_ended.items()
+            if self._silence_ns(heard_ns.get(session, self._begun_ns), now_ns)
+            <= (UNREACHABLE_NS if session in self._followed else LOST_NS)
+        }
+
+    def begin(
+        self, report: Callable[[Message, int], None], processes: Callable[[], Iterable[RankProcess]]
+    ) -> None:
+        """Report about this host, too, from now on: see `OwnHost`."""
         self._report = report
-        self._own_host = OwnHost(self._run_id, report)
+        self._own_host = OwnHost(self._run_id, report, processes)
 
     def check(self, begun_ns: int, *, emptied: bool, interrupted: bool) -> None:
         """At the end of a round: report this host's usage; ask the agents for less, or more, detail.
@@ -148,8 +187,9 @@ class RemoteHosts:
         """Refuse a HELLO from one host for a rank whose process, on another host, still reports.
 
         The newest process has a rank once the one before it has sent BYE, is reported to have exited, or has
-        been silent for as long as makes a host unreachable; a later incarnation has it at once. A process
-        that is refused tries again. Raises ProtocolError.
+        been silent for as long as makes a host unreachable; also one of a later incarnation, which any may
+        claim: a restart ends the processes before it. A process that is refused tries again. Raises
+        ProtocolError.
         """
         ranks = self._reducer.state.ranks
         holder = ranks[hello.rank] if hello.rank < len(ranks) else None
@@ -157,8 +197,7 @@ class RemoteHosts:
             return
         if holder.session == hello.session or holder.host == host:  # a host decides about its own processes
             return
-        silent_ns = self._silence_ns(holder.heard_ns, time.monotonic_ns())
-        if hello.incarnation <= holder.hello.incarnation and silent_ns < UNREACHABLE_NS:
+        if self._silence_ns(holder.heard_ns, time.monotonic_ns()) < UNREACHABLE_NS:
             raise ProtocolError(f"rank {hello.rank} of host {host} is a process on host {holder.host}")
 
     def reached(self, sessions: Iterable[int], now_ns: int) -> list[int]:
@@ -195,9 +234,18 @@ class RemoteHosts:
             known = self._names.get(message.session)
             if known is None or known == message.name:
                 self._names[message.session] = "" if known else self._free_name(message)
+            if known is None:
+                self._note_agent(message.session, self._name_of(message))
         elif host is not None:
             self._admission.check_world(message)
             self.check_rank(message, self._name_of(host))
+
+    def _note_agent(self, session: int, name: str) -> None:
+        """An agent has come. Another one of the same name was killed before, or runs beside it."""
+        self._followed |= {
+            other for other, host in self._not_ended.items() if host == name and other != session
+        }
+        self._not_ended[session] = name
 
     def _name_of(self, host: Host) -> str:
         return self._names.get(host.session) or host.name

@@ -17,6 +17,7 @@ from ddptop.agent.launcher import Arguments, LauncherPipe, RunWithoutLauncher, r
 from ddptop.agent.run_file import KeptRunFile
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.agent_port import Listen
+from ddptop.collector.alert_calls import VARIABLE, AlertCalls
 from ddptop.collector.flight_analyser import FlightAnalyser
 from ddptop.collector.intake import Intake
 from ddptop.collector.interruption import InterruptionWatch
@@ -42,8 +43,8 @@ from ddptop.host.runs import (
     view_endpoint,
 )
 from ddptop.protocol.limits import MAX_CARD, MAX_TEXT, NS, VERSION
-from ddptop.protocol.messages import Event, Hello, Run, Scalar
-from ddptop.protocol.vocabulary import RunOutcome
+from ddptop.protocol.messages import Event, Hello, Run
+from ddptop.protocol.vocabulary import FrameSource, RunOutcome
 from ddptop.transport.credit import CreditServer
 from ddptop.transport.receiver import AckedReceiver
 from ddptop.transport.sockets import new_context
@@ -57,8 +58,8 @@ PAUSE_S = 0.01
 LAST_MESSAGES_NS = 2 * NS
 """How long the end of the run waits for ranks that have not sent BYE and whose process runs."""
 
-OTHER_HOSTS_NS = NS
-"""How long it waits for those of other hosts: the launcher waits for it."""
+OTHER_HOSTS_NS = NS * 6 // 10
+"""How long it waits for those of other hosts: the launcher waits for it, a second at most."""
 
 BACKGROUND_NS = 30 * NS
 """How long the collector then goes on to receive from other hosts, without a launcher."""
@@ -88,7 +89,7 @@ class Collector:
         """
         self._notify = notify
         self._notified: set[str] = set()
-        self._folder_lost = False
+        self._is_replaced = False
         self._arguments = arguments
         self._directory = arguments.run_dir
         self._remark: str | None = None
@@ -113,17 +114,16 @@ class Collector:
     def run(self) -> dict[str, object] | None:
         """Serve until the run has ended, then finish; returns the summary for the launcher.
 
-        None where the run's folder was removed: no process can connect any more. The next collector makes it
-        again and continues the recording; ranks send it what this one has not acked.
+        None where the run's folder was removed, or the next collector is to receive other hosts, too: that
+        makes the folder again and continues the recording; ranks send it what this one has not acked.
         """
         while not self._pipe.ended:
             self._round()
-            if self._folder_lost:
+            if self._is_replaced:
                 self._record.close()
                 return None
         self._receive_last_messages(LAST_MESSAGES_NS, OTHER_HOSTS_NS)
-        missing = self._intake.hosts_missing()
-        if missing:
+        if missing := self._intake.hosts_missing(time.monotonic_ns()):
             self._notify(self._summary() | {"missing": missing})
             self._receive_last_messages(BACKGROUND_NS, BACKGROUND_NS)
         self._host.report_unaccounted(time.monotonic_ns())
@@ -143,9 +143,8 @@ class Collector:
         self._counts = Counts()
         self._record = Record(recording, limit_bytes=arguments.record_limit, resume=resume)
         stack.callback(self._record.close)
-        gpus = GpuSampler()
-        stack.callback(gpus.close)
-        self._gpus = gpus
+        self._gpus = GpuSampler()
+        stack.callback(self._gpus.close)
         self._reducer = Reducer(stall_s=arguments.stall_s, tail=resume)
         self._pipe = self._open_pipe()
         stack.callback(self._pipe.close)
@@ -193,10 +192,11 @@ class Collector:
         self._stall_check = StallCheck(
             self._reducer, self._intake, self._stalls, watch, hosts, flights, RasClient(self._intake.report)
         )
-        for source in (self._pipe.descriptor, receiver.socket, *self._server.sockets):
+        self._calls = AlertCalls(os.environ.get(VARIABLE, ""), self._reducer, self._intake.report)
+        stack.callback(self._calls.close)
+        of_hosts = () if hosts is None else hosts.sockets
+        for source in (self._pipe.descriptor, receiver.socket, *self._server.sockets, *of_hosts):
             self._poller.register(source, zmq.POLLIN)
-        for socket in () if hosts is None else hosts.sockets:
-            self._poller.register(socket, zmq.POLLIN)
 
     def _remote_hosts(
         self, context: zmq.Context[zmq.Socket[bytes]], admission: Admission, epoch: int
@@ -227,6 +227,7 @@ class Collector:
         now_ns = time.monotonic_ns()
         for received in before.records():
             self._intake.recall(received, now_ns)
+            self._calls.recall(received.message)
         for session, seq in before.last_numbers().items():
             self._intake.recall_number(session, seq)
         self._reducer.end_recall()
@@ -240,6 +241,7 @@ class Collector:
             self._intake.report(Event("collector_restart", now_ns, -1, -1, {"pid": os.getpid()}), now_ns)
         arguments = self._arguments
         self._host = HostWatch(self._directory, arguments.run_id, self._intake, self._watch, self._gpus)
+        self._host.take_unread(now_ns)  # before the processes that have replaced them report
         self._run_file = KeptRunFile(
             self._directory,
             run_id=arguments.run_id,
@@ -249,7 +251,7 @@ class Collector:
         )
         self._update_run_file()
         if self._hosts is not None:
-            self._hosts.begin(self._intake.report)
+            self._hosts.begin(self._intake.report, self._watch.living)
         self._interruptions = InterruptionWatch(self._intake.report, arguments.stall_s)
 
     def _round(self) -> int:
@@ -260,6 +262,8 @@ class Collector:
         self._watch.note_readable(ready.keys(), now_ns)
         interrupted = self._interruptions.check(now_ns)
         arrived = self._intake.drain(now_ns)
+        if arrived and self._pipe.ended:
+            self._record.flush()  # the ranks that are left wait for these acks
         while interrupted and time.monotonic_ns() - now_ns < CATCH_UP_NS and self._intake.drain(now_ns):
             continue  # no conclusions before everything that waits has been read
         if self._pipe.descriptor in ready:
@@ -269,11 +273,12 @@ class Collector:
             self._intake.report_recording(now_ns)
             self._intake.report_refused(now_ns)
             self._update_run_file()
-            self._folder_lost = not holds_folder(self._directory, self._lock)
+            self._is_replaced = not holds_folder(self._directory, self._lock) or self._arguments.is_to_serve()
             self._notify_losses()
             for event in self._counts.news(self._reducer.state, now_ns):
                 self._intake.report(event, now_ns)
             self._stall_check.work(now_ns)
+            self._calls.check(now_ns)
             self._pipe.check(now_ns)
         self._intake.acknowledge(now_ns)
         self._server.drain(now_ns)
@@ -290,14 +295,13 @@ class Collector:
     def _notify_losses(self) -> None:
         """Notify the launcher, for a person without a screen: lost records, errors of the recording."""
         lost = sum(member.lost_records for member in self._reducer.state.ranks) + self._record.unwritten
-        notices = {"lost": f"{lost:,} records lost so far"} if lost else {}
-        if self._record.note is not None:
-            notices[self._record.note] = self._record.note
-        remarks = {"serve": self._remark, "listen": self._server.remark}
-        notices |= {kind: text for kind, text in remarks.items() if text is not None}
-        for kind in notices.keys() - self._notified:
-            self._notified.add(kind)
-            self._notify({"news": kind, "text": notices[kind]})
+        note = self._record.note
+        notices = {"lost": f"{lost:,} records lost so far" if lost else None, note: note}
+        notices |= {"serve": self._remark, "listen": self._server.remark, "on-alert": self._calls.remark}
+        for kind, text in notices.items():
+            if kind is not None and text is not None and kind not in self._notified:
+                self._notified.add(kind)
+                self._notify({"news": kind, "text": text})
 
     def _read_launcher(self, now_ns: int) -> None:
         self._pipe.read()
@@ -307,8 +311,8 @@ class Collector:
             self._poller.unregister(self._pipe.descriptor)
         if self._pipe.killed:
             self._left_behind = ranks_started(self._arguments.run_id)
-            note: dict[str, Scalar] = {"message": "the run is recorded until its ranks end"}
-            self._intake.report(Event("launcher_killed", now_ns, -1, -1, note), now_ns)
+            event = Event("launcher_killed", now_ns, -1, -1, {"message": "recorded until its ranks end"})
+            self._intake.report(event, now_ns)
 
     def _ranks_present(self) -> bool:
         if self._watch.any_present():
@@ -326,14 +330,14 @@ class Collector:
                 received_ns = now_ns
             if not self._watch:
                 quiet = now_ns - received_ns > QUIET_NS
-                if (quiet and not self._intake.hosts_missing()) or now_ns - begun_ns >= other_hosts_ns:
+                if (quiet and not self._intake.hosts_missing(now_ns)) or now_ns - begun_ns >= other_hosts_ns:
                     return
 
     def _send_last_acks(self) -> None:
-        """Ack what agents sent last well before their connections close: what is unread then is lost."""
+        """Where agents have not reported their end: ack what they sent well before the connections close."""
         self._record.flush()
-        end_ns = time.monotonic_ns() + (LAST_ACKS_NS if self._hosts is not None else 0)
-        while time.monotonic_ns() < end_ns:
+        end_ns = time.monotonic_ns() + LAST_ACKS_NS
+        while (now_ns := time.monotonic_ns()) < end_ns and self._intake.hosts_missing(now_ns):
             self._round()
 
     def _finish(self) -> None:
@@ -341,6 +345,7 @@ class Collector:
         now_ns = time.monotonic_ns()
         self._stall_check.close()
         self._intake.report_refused(now_ns, final=True)
+        self._calls.end(now_ns, well=self._pipe.well)
         self._report_run("finished" if self._pipe.well else "failed", now_ns)
         self._record.close()
         self._intake.acknowledge(now_ns)
@@ -378,13 +383,10 @@ class Collector:
         self._intake.report(run, now_ns)
 
     def _frame(self, *, cursor: int, focus: int | None, want: str) -> Frame:
+        source: FrameSource = "simulated" if self._arguments.simulated else "live"
+        now_ns, recording = time.monotonic_ns(), self._record.existing
         return self._reducer.frame(
-            time.monotonic_ns(),
-            cursor=cursor,
-            focus=focus,
-            want=want,
-            source="simulated" if self._arguments.simulated else "live",
-            recording=self._record.existing,
+            now_ns, cursor=cursor, focus=focus, want=want, source=source, recording=recording
         )
 
     def _summary(self) -> dict[str, object]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ddptop.analysis.health.exits import LEFT_NS
 from ddptop.collector.intake import Intake, InternalErrors
+from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
     from ddptop.analysis.reducer import Reducer
@@ -13,6 +15,14 @@ if TYPE_CHECKING:
     from ddptop.collector.stall_watch import StallWatch
     from ddptop.host.nccl_ras import RasClient
     from ddptop.host.rank_processes import ProcessWatch
+
+EARLY_NS = 2 * NS
+"""Where a function has held up the others before, ranks are asked so long before it would count as a stall:
+their answers show whether they are in it again."""
+
+ASK_LATER = 4
+"""Ranks that go on after others have exited are asked after 2 s, and then each time so many times later:
+one that evaluates or saves may be at it for an hour."""
 
 
 class StallCheck:
@@ -37,11 +47,16 @@ class StallCheck:
         self._flights = flights
         self._ras = ras
         self._errors = InternalErrors()
+        self._exited_ns = 0
+        """When the newest rank exited in good order."""
+        self._ask_finished_ns = 0
+        """When those that go on after it are to be asked."""
 
     def work(self, now_ns: int) -> None:
         """Do what is due."""
         try:
-            since_ns = self._reducer.stalled_since(now_ns)
+            early_ns = EARLY_NS if self._reducer.state.usual_pauses else 0
+            since_ns = self._reducer.stalled_since(now_ns + early_ns)
         except (ArithmeticError, LookupError, TypeError, ValueError):
             self._errors.note()
             return
@@ -49,6 +64,7 @@ class StallCheck:
             self._intake.note_death(now_ns)
         sessions = self._intake.askable_sessions(now_ns)
         self._stalls.work(now_ns, since_ns, sessions)
+        self._ask_about_finished(now_ns)
         answered = self._stalls.take_complete(now_ns, sessions)
         self._flights.work(now_ns, answered)
         self._ras.work(now_ns, answered, self._pids_under_nccl())
@@ -56,6 +72,17 @@ class StallCheck:
     def close(self) -> None:
         """End the analyser, if it runs."""
         self._flights.close()
+
+    def _ask_about_finished(self, now_ns: int) -> None:
+        """Ask the ranks that go on after others have exited in good order: they may wait for them."""
+        state = self._reducer.state
+        exited_ns = max((state.ranks[rank].ended_ns or 0 for rank in state.finished), default=0)
+        if exited_ns != self._exited_ns:
+            self._exited_ns, self._ask_finished_ns = exited_ns, exited_ns + LEFT_NS
+        if exited_ns and now_ns >= self._ask_finished_ns:
+            self._ask_finished_ns = now_ns + ASK_LATER * (now_ns - exited_ns)
+            if any(rank.running and rank.moved_ns < now_ns - LEFT_NS for rank in state.ranks):
+                self._intake.note_death(now_ns)
 
     def _pids_under_nccl(self) -> set[int]:
         """Processes of this host's ranks whose process group is NCCL's."""

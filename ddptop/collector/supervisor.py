@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -39,9 +39,12 @@ EXITS_A_LINE = 50
 FINISH_S = 6.0
 """How long the end of a run waits for the last records: the collector itself waits 2 s for its ranks."""
 
+EXIT_S = 1.0
+"""The same in a run over several hosts: a process of ours that needs longer is left to itself."""
+
 RESTARTED_FINISH_S = 20.0
-"""The same for a collector that is started for the end alone. It only reads the recording, a second of work
-with its start; on a machine under load, where the one before did not answer either, that takes longer."""
+"""As FINISH_S, for a collector that is started for the end alone. It only reads the recording, which takes
+a second with its start; on a machine under load, where the one before did not answer either, longer."""
 
 
 POLL_S = 0.01
@@ -57,7 +60,7 @@ class Summary:
     recording: str | None
     note: str | None
     missing: tuple[str, ...] = ()
-    """Hosts whose last records had not arrived: the collector goes on to receive for them by itself."""
+    """Hosts that had not reported their end: the collector goes on to receive from them by itself."""
 
 
 class CollectorSupervisor:
@@ -70,20 +73,23 @@ class CollectorSupervisor:
         notify: Callable[[str], None] = lambda text: None,
         *,
         module: str = "ddptop.collector",
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         """`arguments` are those of `python -m MODULE`; its stderr goes to the file `log`.
 
-        `notify` gets, from a thread, what a person should know at once: each kind of notice once.
+        `variables` are added to its environment. `notify` gets, from a thread, what a person should know
+        at once: each kind of notice once.
         """
         self._command = [sys.executable, "-m", module, *arguments]
         self._goes_on_always = module != "ddptop.collector"
         """An agent goes on after its summary, until the collector has everything."""
+        self._variables = dict(variables or {})
         self._log = log
         self._notify = notify
         self._notified: set[str] = set()
         self._last_line = ""
         self._goes_on = threading.Event()
-        """The process has sent its summary and needs no launcher any more, though it has not ended."""
+        """The process has not ended, and is to end without its launcher: mostly it has sent its summary."""
         self._exits: list[bytes] = []
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
@@ -119,24 +125,34 @@ class CollectorSupervisor:
                 self._exits.append(line.encode())
                 self._write(self._exits[-1:])
 
-    def finish(self, exit_code: int) -> Summary | None:
+    def finish(self, exit_code: int, *, most_s: float | None = None) -> Summary | None:
         """Report the end of the run to the collector; None if it did not answer in time (it is killed).
 
         Where it has died, or dies now, another one is started to count what is missing. One that still
-        receives from other hosts goes on by itself, and ends within half a minute.
+        receives from other hosts goes on by itself, and ends within half a minute. With `most_s`, one that
+        has not answered by then is not killed, and goes on likewise (`goes_on`).
         """
         self._ending.set()
+        end_s = None if most_s is None else time.monotonic() + most_s
         with self._lock:
             process = self._process
         if process is not None:
-            _end(process, exit_code, self._goes_on)
+            _end(process, exit_code, self._goes_on, FINISH_S, end_s)
         if not self._goes_on.is_set():
             self._thread.join(1.0)
             if process is not None and not self._thread.is_alive():  # it reads one of them
                 _close_pipes(process)
-        return summary_in(self._last_line) or self._finish_restarted(exit_code)
+        summary = summary_in(self._last_line)
+        if summary is not None or self._goes_on.is_set():
+            return summary
+        return self._finish_restarted(exit_code, end_s)
 
-    def _finish_restarted(self, exit_code: int) -> Summary | None:
+    @property
+    def goes_on(self) -> bool:
+        """Whether the process goes on without its launcher."""
+        return self._goes_on.is_set()
+
+    def _finish_restarted(self, exit_code: int, end_s: float | None) -> Summary | None:
         process, self._notify = None, lambda text: None  # the summary is all that is of interest now
         try:
             with self._lock:
@@ -144,7 +160,7 @@ class CollectorSupervisor:
                 self._write(self._exits)
             reader = threading.Thread(target=self._read, args=(process,), daemon=True)
             reader.start()
-            _end(process, exit_code, self._goes_on, RESTARTED_FINISH_S)
+            _end(process, exit_code, self._goes_on, RESTARTED_FINISH_S, end_s)
             if not self._goes_on.is_set():
                 reader.join(1.0)
             summary = summary_in(self._last_line)
@@ -177,7 +193,7 @@ class CollectorSupervisor:
                 stderr=log,
                 text=True,
                 start_new_session=True,  # Ctrl-C is for the training, not for its recorder
-                env=processes.environment(),
+                env=processes.environment() | self._variables,
             )
 
     def _watch(self) -> None:
@@ -229,11 +245,15 @@ class CollectorSupervisor:
 
 
 def _end(
-    process: subprocess.Popen[str], exit_code: int, goes_on: threading.Event, patience_s: float = FINISH_S
+    process: subprocess.Popen[str],
+    exit_code: int,
+    goes_on: threading.Event,
+    patience_s: float,
+    leave_s: float | None,
 ) -> None:
     """Report the end of the run and wait for the process to end; it is killed when that takes too long.
 
-    It is not waited for any more once it `goes_on` by itself.
+    It is not waited for any more once it `goes_on` by itself, as it does from the time `leave_s`.
     """
     with contextlib.suppress(OSError, ValueError):
         if process.stdin is not None:
@@ -241,7 +261,9 @@ def _end(
             process.stdin.close()
     end = time.monotonic() + patience_s
     while process.poll() is None and not goes_on.wait(POLL_S):
-        if time.monotonic() > end:
+        if leave_s is not None and time.monotonic() > leave_s:
+            goes_on.set()
+        elif time.monotonic() > end:
             process.kill()
             process.wait()
 

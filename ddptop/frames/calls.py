@@ -1,4 +1,4 @@
-"""What a stack shows: the user's own call, whether it waits in a collective, whether it compiles."""
+"""What evidence shows: the user's own call, the collective that a rank waits in, whether it compiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddptop.frames.stall import Call, Trace
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ddptop.protocol.evidence import Stack, StackFrame
+    from ddptop.protocol.evidence import Evidence, Operation, Stack, StackFrame
 
 _INSTALLED = re.compile(
     r"""[/\\](site-packages|dist-packages)[/\\]
@@ -65,6 +65,18 @@ def user_call(stacks: Iterable[Stack]) -> Call | None:
     return next((_call(frame) for frame in frames if is_users(frame.file)), None)
 
 
+def function_entered(stacks: Iterable[Stack], others: Iterable[Stack]) -> str:
+    """The function that a rank has called where another one waits: `save_checkpoint`, called by the user's
+    function that also calls the others' collective. Empty: not known, or it waits in a collective too."""
+    kept = tuple(stacks)
+    stack, waits = main_stack(kept), user_call(others)
+    if stack is None or waits is None or in_collective(kept):
+        return ""
+    names = [(frame.file[-MAX_CHARACTERS:], frame.function[:MAX_CHARACTERS]) for frame in stack.frames]
+    at = names.index((waits.file, waits.function)) if (waits.file, waits.function) in names else 0
+    return names[at - 1][1] if at else ""
+
+
 def in_collective(stacks: Iterable[Stack]) -> bool:
     """Whether the main thread waits in torch.distributed or in DDP, and not in a hook of the user."""
     stack = main_stack(stacks)
@@ -91,6 +103,14 @@ def collective_called(stacks: Iterable[Stack]) -> str:
         if frame.file.endswith("distributed_c10d.py"):
             name = frame.function
     return name
+
+
+def pending_operation(answer: Evidence | None, group: str | None = None) -> Operation | None:
+    """The earliest collective that was launched and has not completed; `group` None: in any group."""
+    waiting = [
+        op for op in (answer.operations if answer else ()) if not op.done and group in (None, op.group)
+    ]
+    return min(waiting, key=lambda op: op.sequence, default=None)
 
 
 def compiling(stacks: Iterable[Stack]) -> bool:

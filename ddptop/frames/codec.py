@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import numpy as np
 
-from ddptop.frames import detail, frame, hosts, stall
+from ddptop.frames import detail, frame, hosts, overhead, stall
 from ddptop.frames import frame as frames
 from ddptop.frames.history import WIDE as HISTORY_WIDE
 from ddptop.frames.history import History, RankSteps
@@ -80,7 +80,7 @@ PARTS: Mapping[str, Any] = {
     "BucketFigures": frame.BucketFigures,
     "Alert": frame.Alert,
     "LoggedEvent": frame.LoggedEvent,
-    "Overhead": frame.Overhead,
+    "Overhead": overhead.Overhead,
     "Clocks": frame.Clocks,
     "HostFigures": hosts.HostFigures,
     "Call": stall.Call,
@@ -114,6 +114,7 @@ OPTIONAL_PARTS: Mapping[str, Any] = {
     "Playback | None": frame.Playback,
     "Timeline | None": detail.Timeline,
     "Heat | None": detail.Heat,
+    "MeasuredCost | None": overhead.MeasuredCost,
 }
 """Dataclasses that may be None, by annotation."""
 
@@ -121,7 +122,7 @@ LISTS: Mapping[str, str] = {f"tuple[{name}, ...]": name for name in (*PARTS, "La
 """Annotations of tuples, and the annotation of their elements."""
 
 
-VERSION = 7
+VERSION = 8
 """Incremented when the fields of a frame change: viewer and collector may be of different installations."""
 
 ROOM = limits.MAX_FRAME_BYTES - 4096
@@ -286,16 +287,19 @@ def _write(kind: Any, value: Any) -> Any:
     return dict(value)
 
 
+@lru_cache(maxsize=8)
+def _text_column(texts: tuple[str, ...]) -> tuple[list[str], bytes]:
+    """The distinct texts, and the place of each rank's. Cached: most are those of the last frame."""
+    places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+    most = max(1, TEXT_CHARACTERS // max(1, len(places)))
+    return [text[:most] for text in places], np.array([*map(places.__getitem__, texts)], "<u4").tobytes()
+
+
 def _write_field(name: str, kind: Any, value: Any) -> Any:
     if kind == "Column":
         return _column(name, value)
     if kind in TEXTS:
-        places = {text: place for place, text in enumerate(dict.fromkeys(value))}
-        most = max(1, TEXT_CHARACTERS // max(1, len(places)))
-        return [
-            [text[:most] for text in places],
-            np.array([*map(places.__getitem__, value)], "<u4").tobytes(),
-        ]
+        return _text_column(value)
     return _write(kind, value)
 
 

@@ -117,8 +117,8 @@ class Heat:
 
 
 HEAT_FIGURES = (
-    *("step", "data", "forward", "backward", "optimizer", "other"),
-    *("own", "excess", "wait", "transfer", "exposed", "collective", "lateness", "loss"),
+    *("excess", "own", "step", "data", "forward", "backward", "optimizer", "other"),
+    *("wait", "transfer", "exposed", "collective", "lateness", "loss"),
 )
 """Figures that are kept for every rank and step."""
 

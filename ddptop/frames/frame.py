@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ddptop.frames.detail import Heat, Timeline
     from ddptop.frames.history import History, RankSteps
     from ddptop.frames.hosts import HostFigures
+    from ddptop.frames.overhead import Overhead
     from ddptop.frames.stall import Death, Stall
     from ddptop.protocol.vocabulary import (
         AlertKind,
@@ -158,7 +159,6 @@ class Ranks:
     """Own time of every step: step - exposed communication - what was waited in other collectives. The parts
     of it are the phases without waiting and what lies before, between and after them."""
     own_data_ms: Column
-    """The phases without waiting."""
     own_forward_ms: Column
     own_backward_ms: Column
     own_optimizer_ms: Column
@@ -170,6 +170,8 @@ class Ranks:
     after_optimizer_ms: Column
     waited_ms: Column
     """Waited in collectives that are not DDP's: a barrier, a metric's all-reduce."""
+    gc_ms: Column
+    """Paused for Python's garbage collection: a mean over steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,6 @@ class BucketFigures:
     """busbw computed on the collective time, waiting included."""
     skew_ms: float | None
     last_arriver: int | None
-    """The rank that comes last most often."""
     last_arriver_pct: float | None
     group: str = ""
     """Process group that reduces it; `0` is the default group, empty: not reported."""
@@ -228,6 +229,10 @@ class Straggler:
     last gradient is unknown)."""
     disagrees: bool = False
     """Bucket arrivals in detailed steps contradict a verdict from every step."""
+    waits_for: str = ""
+    """Why it waits for a CPU (`cause`), `frames/phrases.py`; empty: not known."""
+    elements_ratio: float | None = None
+    """Of cause `uneven_work`: elements of the late ranks' inputs over those of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,29 +318,6 @@ class LoggedEvent:
     message: str
     incarnation: int = 0
     """Elastic restarts before it; only steps of one incarnation can be compared."""
-
-
-@dataclass(frozen=True, slots=True)
-class Overhead:
-    """What ddptop itself costs the ranks, measured in them; the figures are those of the worst rank."""
-
-    budget_pct: float | None
-    measured_pct: float | None
-    us_per_step: float | None
-    detail_every: int | None
-    """None: not known, or no step has bucket detail any more."""
-    failures: int
-    detail_reason: str | None = None
-    """Why not every step has bucket detail; None: every step has it, or the reason is unknown."""
-
-    @property
-    def detail_sentence(self) -> str | None:
-        """The reason as a sentence: `bucket detail in 1 of 32 steps: more would exceed the 1% budget`."""
-        if self.detail_reason is None:
-            return None
-        every = self.detail_every
-        often = "no bucket detail" if every is None else f"bucket detail in 1 of {every:,} steps"
-        return f"{often}: {self.detail_reason}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,12 @@ class HostFigures:
     """Step rows without bucket detail because the collector asked for it."""
     collector: bool
     """Whether the collector runs on it."""
+    link_peer: str | None = None
+    """Host at the other end of its ranks' worst TCP link; likewise below."""
+    link_round_trip_ms: float | None = None
+    """The least of the last minutes."""
+    link_lost_pct: float | None = None
+    """Share of the segments that were lost and sent again."""
 
 
 SHORT_ENOUGH = 12

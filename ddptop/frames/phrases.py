@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from ddptop.frames.frame import Frame, Straggler, Suspect
     from ddptop.frames.stall import Death
+    from ddptop.protocol.machine import Usage
     from ddptop.protocol.vocabulary import OwnPlace
 
 MAX_LISTED_RANKS = 4
@@ -36,18 +37,17 @@ def several_hosts(frame: Frame) -> bool:
 
 def on_hosts(frame: Frame, ranks: Sequence[int]) -> str:
     """` on gpu-017`, ` on 3 hosts`: where some ranks are; empty where the run has one host."""
-    names = {name for name in (rank_host(frame, rank) for rank in ranks) if name}
+    return which_hosts(frame.ranks.host, ranks) if several_hosts(frame) else ""
+
+
+def which_hosts(host_of: tuple[str, ...], ranks: Sequence[int]) -> str:
+    """As `on_hosts`, from the host of every rank; empty where all of them are on one."""
+    index = host_index(host_of)
+    known = [rank for rank in ranks if 0 <= rank < len(host_of) and host_of[rank]]
+    names = {index.short[int(index.of_rank[rank])] for rank in known if len(index.names) > 1}
     if len(names) > 1:
         return f" on {len(names)} hosts"
     return f" on {names.pop()}" if names else ""
-
-
-def rank_host(frame: Frame, rank: int) -> str:
-    """The short name of a rank's host; empty where all ranks are on one host, and where it is not known."""
-    index = host_index(frame.ranks.host)
-    if not several_hosts(frame) or not 0 <= rank < len(index.of_rank):
-        return ""
-    return index.short[int(index.of_rank[rank])]
 
 
 def first_ranks(ranks: Sequence[int]) -> str:
@@ -78,6 +78,9 @@ CAUSES: Mapping[str, str] = {
     "optimizer": "optimizer",
     "other": "outside the phases",
     "mixed": "mixed causes",
+    "cpu": "waits for a CPU",
+    "gc": "garbage collection",
+    "uneven_work": "uneven work",
 }
 
 PLACES: Mapping[OwnPlace, str] = {
@@ -100,7 +103,32 @@ def cause_phrase(cause: str | None, place: OwnPlace | None, *, short: bool = Fal
     """`data loading`, `computing the loss`; short: `data`, `loss`. Empty: unknown."""
     if cause == "other" and place is not None and place in PLACES:
         return (SHORT_PLACES if short else PLACES)[place]
-    return (cause if short else CAUSES.get(cause, cause)) if cause else ""
+    return (cause.replace("_", " ") if short else CAUSES.get(cause, cause)) if cause else ""
+
+
+THROTTLED_PCT = 5.0
+"""Least share of periods in which a CPU quota must have been used up to be what a rank waits for."""
+
+
+def cpu_reason(usage: Usage | None) -> str:
+    """`CPU quota: throttled in 40% of periods`, `5 runnable threads, it may use 2 cores`."""
+    if usage is None:
+        return ""
+    if usage.throttled_pct is not None and usage.throttled_pct >= THROTTLED_PCT:
+        return f"CPU quota: throttled in {usage.throttled_pct:.0f}% of periods"
+    if usage.runnable is None or not usage.cores:
+        return ""
+    return f"{usage.runnable} runnable threads, it may use {usage.cores} core{'s' * (usage.cores > 1)}"
+
+
+def blamed_ranks(cause: str | None, pattern: str | None, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Of flagged ranks those that are slow: none where ranks take turns because their batches differ."""
+    return () if cause == "uneven_work" and pattern == "rotating" else ranks
+
+
+def blamed(s: Straggler | None) -> tuple[int, ...]:
+    """The ranks that are slow, the main straggler first; empty: none is to blame."""
+    return () if s is None else blamed_ranks(s.cause, s.pattern, s.ranks or (s.rank,))
 
 
 def straggler_phrase(s: Straggler, where: str = "") -> str:
@@ -124,6 +152,12 @@ def straggler_phrase(s: Straggler, where: str = "") -> str:
         verb = "takes" if by_steps else "is"
         sentence = f"one rank {verb} {size}, a different one over time, now rank {s.rank}{where}"
     cause = cause_phrase(s.cause, s.place)
+    if s.cause == "cpu":
+        sentence, cause = f"{who} wait{'' if many else 's'} {size} for a CPU {often}", s.waits_for
+    if s.cause == "uneven_work":
+        who, has = (who, "have" if many else "has") if blamed(s) else ("ranks take turns: the latest", "has")
+        more = "more" if s.elements_ratio is None else f"{s.elements_ratio:.1f}x the"
+        sentence, cause = f"{who} {has} {more} elements, {size} {often}", "uneven work"
     parts = [sentence, *([cause] if cause else [])]
     parts += [f"its GPU is throttled: {s.throttle}"] if s.throttle else []
     parts.append(f"costs {s.cost_pct:.0f}%" + (" on average" if s.pattern == "intermittent" else ""))

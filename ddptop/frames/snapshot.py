@@ -7,13 +7,15 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from ddptop.frames.phrases import blamed
 from ddptop.frames.verdict import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ddptop.frames.columns import Column
-    from ddptop.frames.frame import Frame, GpuFacts
+    from ddptop.frames.frame import Alert, Frame, GpuFacts
+    from ddptop.frames.overhead import Overhead
     from ddptop.frames.stall import RankPosition
     from ddptop.protocol.messages import Scalar
 
@@ -35,7 +37,7 @@ RANK_COLUMNS = (
     *("collective_ms", "wait_ms", "transfer_ms", "exposed_comm_ms", "lateness_ms", "last_pct"),
     *("bound_ms", "transfer_bound_ms"),
     *("exposed_wait_ms", "own_ms", "own_backward_ms", "excess_ms", "waited_ms"),
-    *("before_forward_ms", "before_backward_ms", "before_optimizer_ms", "after_optimizer_ms"),
+    *("before_forward_ms", "before_backward_ms", "before_optimizer_ms", "after_optimizer_ms", "gc_ms"),
     *("relative_score", "individual_score", "records", "lost_records", "rss_bytes", "cpu_pct"),
     "micro_steps",
 )
@@ -67,6 +69,7 @@ HOST_FIELDS = (
     *("clock_offset_ms", "clock_bound_ms", "clock_drift_ppm", "clock_age_s", "round_trip_ms"),
     *("cpu_pct", "cores", "memory_used_bytes", "memory_bytes", "received_bytes_s", "sent_bytes_s"),
     *("gpus", "gpu_util_pct", "kept", "local_recording", "thinned", "collector"),
+    *("link_peer", "link_round_trip_ms", "link_lost_pct"),
 )
 
 STALL_FIELDS = ("kind", "since_s", "step", "sentence")
@@ -99,18 +102,10 @@ def snapshot(frame: Frame) -> dict[str, object]:
         "verdict": _fields(verdict(frame), ("kind", "sign", "sentence", "detail")),
         "straggler": _straggler(frame),
         "suspect": None if frame.suspect is None else _fields(frame.suspect, SUSPECT_FIELDS),
-        "alerts": [
-            {
-                **_fields(alert, ("kind", "severity", "rank", "step", "since_s", "message")),
-                "evidence": _scalars(alert.evidence),
-            }
-            for alert in frame.alerts
-        ],
+        "alerts": [alert_fields(alert) for alert in frame.alerts],
         "hosts": [_fields(host, HOST_FIELDS) for host in frame.hosts],
         "clocks": _clocks(frame),
-        "overhead": _fields(
-            frame.overhead, ("budget_pct", "measured_pct", "us_per_step", "detail_every", "detail_reason")
-        ),
+        "overhead": _overhead(frame.overhead),
         "logged": {scalar.name: _fields(scalar, LOGGED_FIELDS) for scalar in frame.logged},
         "stall": _stall(frame),
         # Public keys of schema 1 (`testimony`, below `testimonies`); `position` everywhere else.
@@ -118,6 +113,19 @@ def snapshot(frame: Frame) -> dict[str, object]:
             {**_fields(death, DEATH_FIELDS), "testimony": _position(death.position)} for death in frame.deaths
         ],
     }
+
+
+def _overhead(overhead: Overhead) -> dict[str, object]:
+    names = ("budget_pct", "measured_pct", "us_per_step", "detail_every", "detail_reason")
+    measured = overhead.measured
+    found = None if measured is None else _fields(measured, ("pct", "low", "high", "blocks"))
+    return {**_fields(overhead, names), "measured": found}
+
+
+def alert_fields(alert: Alert) -> dict[str, object]:
+    """One of the snapshot's alerts."""
+    named = _fields(alert, ("kind", "severity", "rank", "step", "since_s", "message"))
+    return {**named, "evidence": _scalars(alert.evidence)}
 
 
 def tidy(name: str, value: object) -> object:
@@ -207,16 +215,18 @@ def _straggler(frame: Frame) -> dict[str, object] | None:
         return None
     names = ("rank", "pattern", "lateness_ms", "bound_ms", "recoverable_ms", "cost_pct", "cause")
     parts = {phase: tidy("part_ms", value) for phase, value in found.parts_ms.items()}
-    ranks = list(found.ranks or (found.rank,))
     return {
         **_fields(found, names),
+        "rank": found.rank if blamed(found) else None,
         "parts_ms": parts,
         "throttle": found.throttle or None,
         "last_pct": tidy("last_pct", found.last_pct),
-        "ranks": ranks,
+        "ranks": list(blamed(found)),
         "place": found.place,
         "basis": found.basis,
         "disagrees": found.disagrees,
+        "waits_for": found.waits_for or None,
+        "elements_ratio": found.elements_ratio,
     }
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ddptop.frames.phrases import (
     UNEVEN_PCT,
+    blamed,
     cause_phrase,
     first_ranks,
     interval_error,
@@ -93,7 +94,7 @@ def verdict(frame: Frame) -> Verdict:
 
 
 def _straggler(frame: Frame, late: Straggler) -> str:
-    return straggler_phrase(late, on_hosts(frame, late.ranks or (late.rank,)))
+    return straggler_phrase(late, on_hosts(frame, blamed(late)))
 
 
 def _unhealthy(frame: Frame, kind: Literal["nan", "replica_drift"], alert: Alert) -> Verdict:
@@ -117,7 +118,9 @@ def step_line(frame: Frame) -> str:
     if group.window_steps < min(WINDOW, group.step + 1):
         text += f" over the last {group.window_steps} steps"
     if group.no_straggler_ms is not None and group.both_ms is not None and frame.run.world_size > 1:
-        fixed = "the straggler" if frame.straggler else "skew"
+        late = frame.straggler
+        fixed = "skew" if late is None else "the stragglers" if len(late.ranks) > 1 else "the straggler"
+        fixed = fixed if late is None or blamed(late) else "uneven work"
         even = what_if_phrase(group.no_straggler_ms, group.no_straggler_low_ms, group.no_straggler_high_ms)
         text += f" · {even} without {fixed}"
         text += f" · {group.both_ms:,.1f} with communication fully overlapped"
@@ -200,7 +203,10 @@ def _skewed(frame: Frame) -> Verdict:
         return Verdict("suspect", "busy", f"{suspect_phrase(late, where)} · {short}", detail)
     recovered = _recovered(frame)
     if recovered is not None:
-        return Verdict("recovered", "good", f"straggler recovered: rank {recovered.rank} · {lost}", detail)
+        who = (
+            f"straggler recovered: rank {recovered.rank}" if recovered.rank is not None else recovered.message
+        )
+        return Verdict("recovered", "good", f"{who} · {lost}", detail)
     if cost < UNEVEN_PCT:
         return Verdict("even", "good", f"no straggler · {lost}", detail)
     return Verdict("uneven", "good", f"{lost}; no consistent straggler", detail)
@@ -233,12 +239,13 @@ def _recovered(frame: Frame) -> LoggedEvent | None:
 
 
 def slowest(frame: Frame) -> str | None:
-    """The flagged or suspected rank: `rank 1 +20.3 ms data`, or `none`; None: unknown."""
+    """The flagged or suspected rank: `rank 1 +20.3 ms data`, `in turn`, or `none`; None: unknown."""
     late, kind = frame.straggler, verdict(frame).kind
     if late is not None:
         cause = cause_phrase(late.cause, late.place, short=True)
         where = on_hosts(frame, (late.rank,))
-        return f"rank {late.rank}{where} {late.lateness_ms:+,.1f} ms{f' {cause}' if cause else ''}"
+        who = f"rank {late.rank}{where}" if blamed(late) else "in turn"
+        return f"{who} {late.lateness_ms:+,.1f} ms{f' {cause}' if cause else ''}"
     if frame.suspect is not None:
         where = on_hosts(frame, (frame.suspect.rank,))
         return f"rank {frame.suspect.rank}{where} {frame.suspect.lateness_ms:+,.1f} ms"

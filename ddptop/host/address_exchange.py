@@ -37,12 +37,16 @@ MOST_PAUSE_S = 5.0
 JOIN_S = 0.5
 """How long the end of a launcher waits for the thread."""
 
+KEPT, PRESENT = "ddptop/kept", "ddptop/present"
+"""Keys in the store: set where a host has had the collector before others joined (elastic torchrun), and the
+number of ranks that are there."""
+
 
 class Store(Protocol):
     """A connection to the job's store. Any error of it means that the store cannot be reached."""
 
     def claim(self, key: str) -> bool:
-        """Whether this is the first claim of the key."""
+        """Whether this is the first claim of the key, whose value is the number of claims."""
 
     def get(self, key: str) -> bytes | None:
         """The value of a key; None where there is none."""
@@ -65,6 +69,9 @@ class Job:
     port: int
     first: bool
     """Whether rank 0 is on this host."""
+    announced: int = 0
+    """So many ranks announce in the store that they are there, and before it, by `KEPT`, whether their host
+    has the collector already; 0: none does."""
 
 
 def serve_argument(job: Job, port: int) -> str:
@@ -167,6 +174,11 @@ class AddressExchange:
         return SOON_S if self._newest is None and self._waited_s() < 60 else LATER_S
 
     def _decide_by(self, job: Job, store: Store) -> None:
+        if job.announced and int(store.get(PRESENT) or 0) < job.announced and self._waited_s() < LATE_S:
+            return
+        if job.announced and store.get(KEPT) is not None:
+            self._decide(job, False)
+            return
         key = f"ddptop/{job.id}/claim"
         if is_own(job.address) or (job.first and self._waited_s() > LATE_S):
             self._decide(job, store.claim(key))

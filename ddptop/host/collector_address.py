@@ -34,7 +34,7 @@ _KEY_LENGTH = 40
 
 @dataclass(frozen=True, slots=True)
 class CollectorAddress:
-    """Address of a run's collector, and the keys of the run. Whoever has it can report as a host."""
+    """Address of a run's collector, and the keys of the run. With it any process can report as a host."""
 
     run_id: str
     """Of the collector: `ddptop ls` on its host shows it."""

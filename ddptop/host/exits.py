@@ -5,8 +5,7 @@
   (`cli.launch`), which writes it to the collector's standard input (`agent.launcher`).
 - Why: the rank itself (`training.exit`), in an EVIDENCE 0 with the traceback and in its BYE.
 - Where a fatal signal hit it: faulthandler in the rank (`training.exit`), in a file.
-- How many steps it finished: the rank, in memory that the watch keeps open, or in a file where it found no
-  collector at its end.
+- How many steps it finished: the rank, in memory or a file that outlives it (`step_counters`).
 
 `RankExit` holds what is known; `agent.host_watch` reports it as the events `lost_rank` (no BYE came),
 `exit` (its exit code, also when that is known only later) and `unsent` (steps that never arrived). From these
@@ -22,7 +21,7 @@ import signal
 import stat
 import struct
 import sys
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,11 +29,10 @@ from typing import NamedTuple
 
 from ddptop.host.folders import open_regular
 from ddptop.host.processes import process_status
-from ddptop.protocol.checks import ProtocolError
 from ddptop.protocol.codec import decode, encode
 from ddptop.protocol.evidence import Evidence, Stack, StackFrame
-from ddptop.protocol.limits import MAX_DEPTH, MAX_SHOWN_WORLD, MAX_STACKS, MAX_STEP, MAX_TEXT
-from ddptop.protocol.messages import Event, Hello, Phase, Progress, Scalar
+from ddptop.protocol.limits import MAX_DEPTH, MAX_STACKS, MAX_STEP, MAX_TEXT
+from ddptop.protocol.messages import Event, Phase, Progress, Scalar
 
 
 class RankProcess(NamedTuple):
@@ -130,73 +128,6 @@ def _pidfd_exit_status(pidfd: int) -> int | None:
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 """Flags for a file that must not be there yet."""
-
-
-def step_counter_name(session: int) -> str:
-    """Name of the memory (memfd_create(2)) in which the process of a session counts its steps."""
-    return f"ddptop-steps-{session}"
-
-
-def open_step_counter(process: RankProcess) -> int | None:
-    """A descriptor of that memory, found among those of the process; it outlives the process."""
-    name = f"/memfd:{step_counter_name(process.session)} "
-    try:
-        links = list(Path(f"/proc/{process.pid}/fd").iterdir())
-    except OSError:  # gone, another user's, or a system without /proc
-        return None
-    for link in links:
-        with suppress(OSError):  # closed since it was listed
-            if str(link.readlink()).startswith(name):
-                return os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    return None
-
-
-def read_step_counter(counter: int | None) -> int | None:
-    """Steps counted there; None where there is no counter, or no count in it."""
-    data = b"" if counter is None else os.pread(counter, 8, 0)
-    steps = int.from_bytes(data, sys.byteorder)
-    return steps if len(data) == 8 and steps <= MAX_STEP else None
-
-
-def write_step_count(directory: Path, hello: Hello, steps: int) -> None:
-    """In a rank that found no collector at its end: leave its number of steps in the run's folder.
-
-    Its HELLO, which perhaps nobody has read, follows after a line break.
-    """
-    path = directory / f"{_STEPS_FILE}{hello.session}"
-    with suppress(OSError), os.fdopen(open_regular(path, NEW_FILE), "wb") as file:
-        file.write(b"%d\n" % steps + encode(hello))
-
-
-def read_step_count(directory: Path, session: int) -> int | None:
-    """The number of steps that a process has left there; None: it left none."""
-    return _steps_and_hello(directory / f"{_STEPS_FILE}{session}")[0]
-
-
-def unread_hellos(directory: Path, run_id: str, known: Container[int]) -> Iterator[tuple[Hello, int]]:
-    """HELLO and number of steps of processes of this run that left both, but those of `known` sessions."""
-    for path in sorted(directory.glob(f"{_STEPS_FILE}*"))[:MAX_SHOWN_WORLD]:
-        steps, hello = _steps_and_hello(path)
-        if steps is None or hello is None or hello.run_id != run_id:
-            continue
-        if path.name == f"{_STEPS_FILE}{hello.session}" and hello.session not in known:
-            yield hello, steps
-
-
-def _steps_and_hello(path: Path) -> tuple[int | None, Hello | None]:
-    data = b""
-    with suppress(OSError), os.fdopen(open_regular(path), "rb") as file:
-        data = file.read(MAX_MESSAGE_BYTES)
-    digits, _, body = data.partition(b"\n")
-    steps = int(digits) if digits.isdigit() and len(digits) < 20 and int(digits) <= MAX_STEP else None
-    message = None
-    with suppress(ProtocolError):
-        message = decode(body)
-    return steps, message if isinstance(message, Hello) else None
-
-
-_STEPS_FILE = "steps-"
-"""Before the number of the session: name of the file with its number of steps."""
 
 
 MAX_CRASH_BYTES = 256 * 1024

@@ -28,6 +28,8 @@ class ProcessStatus(NamedTuple):
     """Of a zombie, as `os.waitstatus_to_exitcode` takes it; 0 without permission to read it."""
     parent: int = 0
     """Its pid; 0 where it is outside this pid namespace."""
+    cpu_ticks: int = 0
+    """CPU time of all its threads, in ticks of SC_CLK_TCK."""
 
 
 def boot_id() -> str:
@@ -46,6 +48,11 @@ def pid_namespace() -> str:
         return ""
 
 
+def boot_and_namespace() -> str:
+    """Differs between machines, and between containers on one machine."""
+    return f"{boot_id()} {pid_namespace()}"
+
+
 def process_start(pid: int) -> int | None:
     """When the process started, only to be compared for equality; None if there is none, or a zombie."""
     status = process_status(pid)
@@ -57,14 +64,15 @@ def process_start(pid: int) -> int | None:
 def process_status(pid: int) -> ProcessStatus | None:
     """State of a process, a zombie's included; None if there is none, or no /proc.
 
-    Fields 3, 4, 22 and 52 of /proc/PID/stat, proc(5).
+    Fields 3, 4, 14, 15, 22 and 52 of /proc/PID/stat, proc(5).
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:  # also ProcessLookupError, where it ends while it is read
         return None
     fields = stat[stat.rindex(b")") + 2 :].split()  # the command in parentheses may hold anything
-    return ProcessStatus(fields[0].decode(), int(fields[19]), int(fields[49]), int(fields[1]))
+    cpu_ticks = int(fields[11]) + int(fields[12])
+    return ProcessStatus(fields[0].decode(), int(fields[19]), int(fields[49]), int(fields[1]), cpu_ticks)
 
 
 MAX_ANCESTORS = 64
@@ -133,8 +141,8 @@ def _start_without_proc(pid: int) -> int | None:
 
 
 FREE_THREADS = 32
-"""Threads that must be free for a run to be recorded: launcher and collector take 8, a rank 3, and the
-6 that training takes on the CPU must not be missing because of them."""
+"""Threads that must be free for a run to be recorded: the launcher takes 1, the collector 4, a rank 1, and
+those that training takes, 13 with two ranks on the CPU, must not be missing because of them."""
 
 
 EXIT_S = 5.0

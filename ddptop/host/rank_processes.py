@@ -6,11 +6,13 @@ import os
 import resource
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
-from ddptop.host.exits import RankExit, RankProcess, exit_code_of, open_step_counter, read_step_counter
+from ddptop.host.exits import RankExit, RankProcess, exit_code_of
 from ddptop.host.processes import process_start, process_status, start_after
+from ddptop.host.step_counters import open_step_counter, read_step_counter
 from ddptop.protocol.machine import Usage
 
 GRACE_NS = 150_000_000
@@ -82,6 +84,8 @@ class ProcessWatch:
         self._register = register
         self._unregister = unregister
         self._watched: dict[int, _Watched] = {}
+        self._codes: dict[int, int] = {}
+        """Exit codes, by pid, of processes that are not watched."""
         self._descriptors = 0
         """Pidfds that are open."""
 
@@ -104,7 +108,7 @@ class ProcessWatch:
             watched.counter = open_step_counter(process)
         if start is None:
             self._close(watched)
-            watched.exited_ns = now_ns
+            watched.exited_ns, watched.exit_code = now_ns, self._codes.pop(process.pid, None)
         elif descriptor is not None:
             self._register(descriptor)
         self._watched[process.session] = watched
@@ -142,6 +146,10 @@ class ProcessWatch:
 
     def note_exit_code(self, pid: int, code: int, now_ns: int) -> None:
         """The launcher has reaped this process; `code` as `subprocess` gives it."""
+        if all(watched.process.pid != pid for watched in self._watched.values()):
+            self._codes[pid] = code  # its HELLO may be in a file that is not read yet
+            while len(self._codes) > MAX_WATCHED:
+                self._codes.pop(next(iter(self._codes)))
         for watched in self._watched.values():
             if watched.process.pid != pid or watched.exit_code is not None:
                 continue
@@ -241,25 +249,82 @@ def _open_pidfd(pid: int) -> int | None:
         return None
 
 
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def runnable_threads() -> int | None:
+    """Threads of this host that run or wait for a CPU, without the one that asks; None: not known."""
+    try:
+        return max(0, int(Path("/proc/loadavg").read_text().split()[3].split("/")[0]) - 1)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+class CpuQuota:
+    """The CPU quota of the cgroup that a process is in, version 1 or 2."""
+
+    def __init__(self, pid: int) -> None:
+        self._path = _statistics(pid)
+        self._before: tuple[int, int] | None = None
+
+    def throttled_pct(self) -> float | None:
+        """Share of the periods since the last call in which it was used up; None: not known."""
+        before, self._before = self._before, self._counts()
+        if before is None or self._before is None or self._before[0] <= before[0]:
+            return None
+        return 100.0 * max(0, self._before[1] - before[1]) / (self._before[0] - before[0])
+
+    def _counts(self) -> tuple[int, int] | None:
+        """Periods so far, and those in which it was throttled."""
+        if self._path is None:
+            return None
+        try:
+            found = dict(line.split() for line in self._path.read_text().splitlines())
+            return int(found["nr_periods"]), int(found["nr_throttled"])
+        except (OSError, ValueError, KeyError):
+            return None
+
+
+def _statistics(pid: int) -> Path | None:
+    """The file with the statistics of the cgroup's CPU controller; None: there is none."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        root = CGROUPS / "cpu" if "cpu" in controllers.split(",") else CGROUPS
+        file = root / path.lstrip("/") / "cpu.stat"
+        if ("cpu" in controllers.split(",") or not controllers) and file.exists():
+            return file
+    return None
+
+
 class UsageSampler:
     """Reads the processes it is given. CPU is that since the reading before, so the first gives none."""
 
     def __init__(self) -> None:
         self._processes: dict[int, psutil.Process] = {}
+        self._quotas: dict[int, CpuQuota] = {}
 
     def sample(self, living: Iterable[RankProcess], now_ns: int) -> list[tuple[RankProcess, Usage]]:
         """One reading of each process that can be read."""
         before, self._processes = self._processes, {}
-        readings = []
+        quotas, self._quotas = self._quotas, {}
+        readings, runnable = [], runnable_threads()
         for rank in living:
             known = before.get(rank.session)
             try:
                 process = known or psutil.Process(rank.pid)
                 with process.oneshot():
                     cpu_pct, rss_bytes = process.cpu_percent(None), process.memory_info().rss
-            except psutil.Error:
+                cores = len(os.sched_getaffinity(rank.pid)) if hasattr(os, "sched_getaffinity") else None
+            except (psutil.Error, OSError):
                 continue
             self._processes[rank.session] = process
+            quota = self._quotas[rank.session] = quotas.get(rank.session) or CpuQuota(rank.pid)
+            throttled_pct = quota.throttled_pct()
             if known is not None:
-                readings.append((rank, Usage(now_ns, int(rss_bytes), float(cpu_pct))))
+                usage = Usage(now_ns, int(rss_bytes), float(cpu_pct), throttled_pct, runnable, cores)
+                readings.append((rank, usage))
         return readings

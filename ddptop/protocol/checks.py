@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from ddptop.protocol import limits
 from ddptop.protocol.evidence import Ask, Evidence, GroupState, Operation, Stack, StackFrame
-from ddptop.protocol.hosts import About, Host, HostUsage
+from ddptop.protocol.hosts import MAX_LINKS, About, Host, HostLink, HostUsage
 from ddptop.protocol.limits import MAX_CARD, MAX_TEXT
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import (
@@ -189,6 +189,7 @@ _stacks = _list_of(Stack, limits.MAX_STACKS, text, flag, _frames)
 _operations = _list_of(Operation, limits.MAX_OPERATIONS, text, _count_or_none, text, text, text, flag, count)
 _members = _integers(limits.MAX_MEMBERS, _rank)
 _checksums = _integers(limits.MAX_CHECKSUMS, integer(-(2**63), 2**63 - 1))
+_links = _list_of(HostLink, MAX_LINKS, text, text, count, _bytes, _bytes, _bytes, _bytes, _bytes)
 _offset = integer(-limits.MAX_NS, limits.MAX_NS)
 
 CHECKS: dict[type[Message], tuple[Check, ...]] = {
@@ -205,7 +206,7 @@ CHECKS: dict[type[Message], tuple[Check, ...]] = {
     Run: (_version, text, text, text, texts, ns, ns, _state, optional(_exit_code), flag),
     Credit: (_identifier, count, _rank_or_group, text),
     State: (_identifier, count, _frame),
-    Usage: (ns, _bytes, _quantity),
+    Usage: (ns, _bytes, _quantity, optional(_quantity), optional(count), optional(count)),
     Ask: (_identifier,),
     Evidence: (ns, _identifier, count, _phase, _count_or_none, text, _groups, _stacks, _operations),
     Replica: (count, _number, count, count, _checksums),
@@ -220,13 +221,13 @@ CHECKS: dict[type[Message], tuple[Check, ...]] = {
     Host: (_version, text, _identifier, text, _pid, ns, ns, count, _bytes, text),
     HostUsage: (
         ns, optional(_quantity), optional(_bytes), optional(_quantity), optional(_quantity), optional(ns),
-        count, optional(text), count,
+        count, optional(text), count, optional(_links),
     ),
     About: (_rank, _identifier, _frame),
 }  # fmt: skip
 """STEPS, which must be fast, is checked by the codec itself."""
 
-ADDED: dict[type[Message], int] = {Clock: 2}
+ADDED: dict[type[Message], int] = {Clock: 2, Usage: 3, HostUsage: 1}
 """Fields at the end that earlier versions did not send: they have defaults."""
 
 CODES: dict[type[Message], Type] = {kind: Type[kind.__name__.upper()] for kind in CHECKS}

@@ -1,9 +1,11 @@
 """Messages as bytes: `encode` trusts its caller, `decode` checks every field.
 
 A message is one msgpack array, `[Type, field, ...]` with the fields in the order of `messages.py`.
-STEPS carries one flat array for each row: the row's fields in order, with the cells spliced in at the end.
-After the rows come the fields of their `OwnTime`, as one flat array; 0.1.0 sends none, and a later version
-may send more integers of each row, which are skipped.
+STEPS has two forms, and `decode` takes both. Ranks send it in columns (`step_words.py`). In rows it is sent
+where a number does not fit, or a row has no own times: one flat array for each row, its fields in order, with
+the cells spliced in at the end. After the rows come the fields of their `OwnTime`, as one flat array; 0.1.0
+sends none, an earlier version than this may leave out the last ones, and a later one may send more, which are
+skipped.
 """
 
 from __future__ import annotations
@@ -16,10 +18,32 @@ from typing import Any, TypeVar, cast
 
 import msgpack
 
-from ddptop.protocol import limits
-from ddptop.protocol.checks import ADDED, CHECKS, CODES, KINDS, NAMES, ProtocolError, checked, count, ns
+from ddptop.protocol import limits, step_words
+from ddptop.protocol.checks import (
+    ADDED,
+    CHECKS,
+    CODES,
+    KINDS,
+    NAMES,
+    Check,
+    ProtocolError,
+    checked,
+    count,
+    ns,
+)
 from ddptop.protocol.hosts import About
-from ddptop.protocol.messages import Bucket, Hello, Message, OwnTime, Progress, State, StepRow, Steps, Type
+from ddptop.protocol.messages import (
+    LEAST_OWN,
+    Bucket,
+    Hello,
+    Message,
+    OwnTime,
+    Progress,
+    State,
+    StepRow,
+    Steps,
+    Type,
+)
 
 __all__ = ["ProtocolError", "UnknownType", "decode", "decode_progress", "decode_steps", "encode"]
 
@@ -42,7 +66,8 @@ _AFTER_AT = StepRow._fields.index("optimizer_at_us") + 1
 _STATE_BEGINS = bytes((0x90 + 1 + len(NAMES[State]), Type.STATE))
 """A msgpack array of so many elements and its first one: how the one message begins that may be large."""
 _ABOUT_BEGINS = bytes((0x90 + 1 + len(NAMES[About]), Type.ABOUT))
-"""Likewise the other one that holds bytes."""
+_COLUMNS_BEGIN = bytes((0x90 + step_words.FIELDS, Type.STEPS))
+"""Likewise the others that hold bytes."""
 
 
 def encode(message: Message) -> bytes:
@@ -53,17 +78,20 @@ def encode(message: Message) -> bytes:
     refuses those out of range.
     """
     if isinstance(message, Steps):
-        # The hot one: a row and its cells are tuples already, and joining them is all the work there is.
-        rows = [row[:_ROW_HEAD] + row.cells for row in message.rows]
-        own = [n for row in message.rows if row.own is not None for n in row.own]
-        plain: object = (int(Type.STEPS), message.generation, message.first_step, message.base_ns, rows)
-        if len(own) == _OWN * len(rows):
-            plain = (*cast("tuple[object, ...]", plain), own)
+        plain: object = step_words.in_columns(message) or _in_rows(message)
     else:
         kind = type(message)
         plain = (int(CODES[kind]), *(_fit(getattr(message, name)) for name in NAMES[kind]))
     # What the file system calls a name need not be valid text.
     return cast(bytes, msgpack.packb(plain, unicode_errors="replace"))
+
+
+def _in_rows(steps: Steps) -> tuple[object, ...]:
+    """The fields of STEPS in rows."""
+    rows = [row[:_ROW_HEAD] + row.cells for row in steps.rows]
+    own = [n for row in steps.rows if row.own is not None for n in row.own]
+    plain = (int(Type.STEPS), steps.generation, steps.first_step, steps.base_ns, rows)
+    return (*plain, own) if len(own) == _OWN * len(rows) else plain
 
 
 def _fit(value: object) -> object:
@@ -96,7 +124,7 @@ def decode(data: bytes) -> Message:
     fields = _unpack(data)
     code = fields[0]
     if code == Type.STEPS:
-        return _steps(fields)
+        return _steps(fields if len(fields) != step_words.FIELDS else step_words.in_rows(fields))
     kind = KINDS.get(code)
     if kind is None:
         raise UnknownType(f"message of type {code}")
@@ -108,7 +136,7 @@ def decode(data: bytes) -> Message:
 
 def _unpack(data: bytes) -> tuple[Any, ...]:
     """The outer array of the message; its first element is an integer, the others may be anything."""
-    frame, about = data[:2] == _STATE_BEGINS, data[:2] == _ABOUT_BEGINS
+    frame, has_bytes = data[:2] == _STATE_BEGINS, data[:2] in (_ABOUT_BEGINS, _COLUMNS_BEGIN)
     if len(data) > (limits.MAX_FRAME_BYTES if frame else limits.MAX_RANK_MESSAGE_BYTES):
         raise ProtocolError(f"message of {len(data)} bytes")
     try:
@@ -116,7 +144,7 @@ def _unpack(data: bytes) -> tuple[Any, ...]:
             data,
             use_list=False,
             max_str_len=4 * limits.MAX_TEXT,  # bytes, and a character has up to four
-            max_bin_len=len(data) if frame or about else 0,
+            max_bin_len=len(data) if frame or has_bytes else 0,
             max_array_len=8 if frame else _ROW_HEAD + limits.MAX_CELLS,
             max_map_len=0 if frame else limits.MAX_CARD,
             max_ext_len=0,
@@ -139,42 +167,51 @@ def decode_steps(bodies: Sequence[bytes]) -> list[Steps]:
 
 
 def decode_progress(bodies: Sequence[bytes]) -> list[Progress]:
-    """All of these PROGRESS messages, checked together as `decode` checks each, which costs less.
+    """All of these PROGRESS messages, as `decode_alike`."""
+    return cast("list[Progress]", decode_alike(Progress, bodies))
+
+
+def decode_alike(kind: type[Message], bodies: Sequence[bytes]) -> list[Message]:
+    """All of these messages of one kind with single values as fields, checked together as `decode` checks
+    each, which costs less.
 
     Raises ProtocolError where not all of them are right.
     """
-    checks = CHECKS[Progress]
-    messages = _unpack_all(bodies, 1 + len(checks))
+    checks = CHECKS[kind]
+    messages = _unpack_all(bodies, 1 + len(checks), 4 * limits.MAX_TEXT)
     if not messages:
         return []
     if set(map(type, messages)) != {tuple} or set(map(len, messages)) != {1 + len(checks)}:
-        raise ProtocolError("PROGRESS has another number of fields")
+        raise ProtocolError(f"{kind.__name__} has another number of fields")
     kinds, *columns = zip(*messages, strict=True)
-    if set(kinds) != {int(Type.PROGRESS)}:
-        raise ProtocolError("no PROGRESS")
-    for column, check in zip(columns, checks, strict=True):
-        types = set(map(type, column))
-        if not types <= {int, float} or (float in types and not all(map(isfinite, column))):
-            raise ProtocolError("no finite number")
-        if len(types) == 1:  # a value between two that are right is right
-            check(min(column))
-            check(max(column))
-        else:
-            for value in column:
-                check(value)
-    *integers, cost_us, cost_pct, failures = columns
-    quantities = map(float, cost_us), map(float, cost_pct)
-    return [Progress(*values) for values in zip(*integers, *quantities, failures, strict=True)]
+    if set(kinds) != {int(CODES[kind])}:
+        raise ProtocolError(f"no {kind.__name__}")
+    checked = [_checked(column, check) for column, check in zip(columns, checks, strict=True)]
+    return [kind(*values) for values in zip(*checked, strict=True)]
 
 
-def _unpack_all(bodies: Sequence[bytes], most: int) -> list[Any]:
-    """What is in each body: one msgpack value of arrays (of at most `most` items) and numbers."""
+def _checked(column: Sequence[Any], check: Check) -> Iterable[Any]:
+    """The values of a column as the check returns each."""
+    types = set(map(type, column))
+    if types <= {str, type(None)}:  # a few texts, each of them often
+        known = {value: check(value) for value in set(column)}
+        return map(known.__getitem__, column)
+    if len(types) > 1 or not types <= {int, float} or not (types == {int} or all(map(isfinite, column))):
+        return map(check, column)
+    low = check(min(column))  # a value between two that are right is right
+    check(max(column))
+    return map(type(low), column) if type(low) is not type(column[0]) else column
+
+
+def _unpack_all(bodies: Sequence[bytes], most: int, most_text: int = 0) -> list[Any]:
+    """What is in each body: one msgpack value of arrays (of at most `most` items), numbers, bytes, and texts
+    of at most `most_text` bytes."""
     unpacker = msgpack.Unpacker(
         use_list=False,
         max_buffer_size=max(1, sum(map(len, bodies))),
         max_array_len=most,
-        max_str_len=0,
-        max_bin_len=0,
+        max_str_len=most_text,
+        max_bin_len=limits.MAX_RANK_MESSAGE_BYTES,
         max_map_len=0,
         max_ext_len=0,
     )
@@ -215,21 +252,19 @@ def _steps_fields(fields: Any) -> tuple[int, int, int, tuple[Any, ...], Iterable
 
 
 def _own_times(values: Any, rows: int) -> list[OwnTime | None]:
-    """One for each row. `values`: the rows' integers one after the other, at least _OWN of each row."""
-    if type(values) is not tuple or len(values) % rows or len(values) < _OWN * rows:
+    """One for each row. `values`: the rows' integers one after the other, at least LEAST_OWN of each row."""
+    if type(values) is not tuple or len(values) % rows or len(values) < LEAST_OWN * rows:
         raise ProtocolError("the rows' own times are not as many integers of each row")
     if set(map(type, values)) != {int}:
         raise ProtocolError("an own time is not an integer")
     each = len(values) // rows
-    if each > _OWN:
-        values = tuple(chain.from_iterable(values[i : i + _OWN] for i in range(0, len(values), each)))
-    lowest = min(values)
-    if max(values) > limits.MAX_US or lowest < -1:
+    known = [values[i : i + min(each, _OWN)] for i in range(0, len(values), each)]
+    lowest = min(map(min, known))
+    if max(map(max, known)) > limits.MAX_US or lowest < -1:
         raise ProtocolError("an own time is out of range")
-    known = [values[i : i + _OWN] for i in range(0, len(values), _OWN)]
-    if lowest < 0 and any(min(own[1:]) < 0 for own in known):  # only the first may be unknown
+    if lowest < 0 and any(min(own[1:LEAST_OWN]) < 0 for own in known):
         raise ProtocolError("an own time is negative")
-    return [tuple.__new__(OwnTime, own) for own in known]
+    return [OwnTime(*own) for own in known]
 
 
 def _check_rows(rows: Sequence[Any]) -> None:

@@ -8,6 +8,10 @@ acked.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+HOST_END = "host_end"
+"""Kind of the EVENT with which an agent reports its end: the collector has acked everything before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +32,32 @@ class Host:
     """Processors that the run may use."""
     memory_bytes: int
     boot_id: str
-    """Of the kernel: agents of two containers on one machine have the same one, and the same clock unless one
-    is in a time namespace."""
+    """Of the kernel, and of the pid namespace: those of two containers on one machine differ."""
+
+
+MAX_LINKS = 4
+"""Links to other hosts in a reading: those that sent most again, then those with the longest round trip."""
+
+
+class HostLink(NamedTuple):
+    """The TCP connections of a host's ranks to one other host, as far as they are used."""
+
+    own: str
+    """Address of this end."""
+    peer: str
+    """Address of the other host."""
+    connections: int
+    round_trip_us: int
+    """Median over the connections of the kernel's smoothed round trip. It contains the time in which the
+    other end holds an acknowledgement back, up to 40 ms."""
+    least_us: int
+    """Least round trip of the last five minutes, as the kernel keeps it: without that."""
+    sent: int
+    """Segments with data, since the reading before."""
+    resent: int
+    """Of these, how many were lost and sent again: without those that the other end had received already."""
+    delivery_bytes_s: int
+    """Largest delivery rate of a connection, as the kernel last measured it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +78,10 @@ class HostUsage:
     local_recording: str | None
     """Path of the recording that the agent writes itself while it cannot reach the collector."""
     thinned: int
-    """Step rows whose bucket detail the agent has left out, because the collector asked for it."""
+    """Step rows whose bucket detail the agent has left out: the collector asked for it, or its own recording
+    was near the limit."""
+    links: tuple[HostLink, ...] | None = None
+    """Of the ranks to other hosts, MAX_LINKS at most; None: not read this time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,10 @@
 NS = 1_000_000_000
 """Nanoseconds in a second."""
 
+REPORT_S = 0.25
+"""Ranks send at multiples of this on their host's CLOCK_MONOTONIC, so that their agent reads them all in one
+round, soon after. A screen at 4 Hz sees every batch, and waking up stays cheap."""
+
 VERSION = 1
 """Raised when a message changes meaning; a reader refuses a HELLO or a recording of another version."""
 

@@ -13,6 +13,13 @@ class Usage:
     rss_bytes: int
     cpu_pct: float
     """Of one core, since the reading before."""
+    throttled_pct: float | None = None
+    """Share of the periods of its cgroup's CPU quota, since the reading before, in which that was used up.
+    None: not known, or no quota."""
+    runnable: int | None = None
+    """Threads of the host that run or wait for a CPU; None: not known. Likewise below."""
+    cores: int | None = None
+    """Processors that the process may use."""
 
 
 @dataclass(frozen=True, slots=True)

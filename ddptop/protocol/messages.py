@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ddptop.protocol.vocabulary import RunOutcome
 
-Scalar: TypeAlias = "int | float | str | bool | None"
+Scalar: TypeAlias = int | float | str | bool | None
 
 
 class Type(IntEnum):
@@ -72,6 +72,8 @@ class Flag(IntEnum):
     """The rank had run out of inputs under `join()` and only shadowed the others' collectives."""
     LOSS_LOGGED = 4
     """The loss was given by `ddptop.log`, not read from `backward()`."""
+    SHADOW = 8
+    """The recorder stood aside to measure what it costs: only begin and end of the step are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class Hello:
     device: str
     backend: str
     """Of the process group: `gloo`, `nccl`."""
-    road: str
+    timing_path: str
     """How bucket all-reduces are timed: `hook` (timed comm hook) or `reducer` (recorder below it)."""
     monotonic_ns: int
     unix_ns: int
@@ -155,6 +157,18 @@ class OwnTime(NamedTuple):
     waited_backward: int
     waited_optimizer: int
     waited_other: int
+    cpu_wait: int = -1
+    """How long the training thread could have run but had no CPU (run delay of
+    /proc/PID/task/TID/schedstat), without exposed communication. -1: not known."""
+    gc: int = -1
+    """Pauses of the training thread for Python's garbage collection, in whatever place. -1: not known."""
+    elements: int = -1
+    """No time: elements of the tensors that the step's forwards were given, or tokens that the script logs.
+    -1: not known."""
+
+
+LEAST_OWN = 9
+"""Fields of `OwnTime` that the first version with own times sends; a later one adds to their end."""
 
 
 class StepRow(NamedTuple):

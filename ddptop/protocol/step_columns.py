@@ -8,14 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from ddptop.protocol import limits
 from ddptop.protocol.checks import ProtocolError
-from ddptop.protocol.messages import OwnTime, StepRow, Steps, Type
+from ddptop.protocol.messages import LEAST_OWN, OwnTime, StepRow, Steps, Type
+from ddptop.protocol.step_words import (
+    CELL,
+    COUNT_AT,
+    FIELDS,
+    LOSS,
+    OWN_AT,
+    UNKNOWN_LOSS,
+    WORD,
+    check_columns,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,12 +34,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Mask = NDArray[np.bool_]
 
-LOSS = StepRow._fields.index("loss")
-"""Integers of a row before its loss; the cells follow it."""
 HEAD = LOSS + 1
+"""Numbers of a row before its cells."""
 OWN = len(OwnTime._fields)
-CELL = 3
-"""Integers for each bucket all-reduce."""
 MISSING = -(2**62)
 """Stands for a field of `OwnTime` in a row that has none."""
 
@@ -172,26 +179,101 @@ def steps_of(messages: Sequence[Any]) -> list[Steps]:
     """
     if not messages:
         return []
-    if set(map(type, messages)) != {tuple} or not set(map(len, messages)) <= {5, 6}:
-        raise ProtocolError("STEPS has not 5 or 6 fields")
-    kinds, generations, firsts, bases, rows = zip(*[fields[:5] for fields in messages], strict=True)
+    if set(map(type, messages)) != {tuple} or not (sizes := set(map(len, messages))) <= {5, 6, FIELDS}:
+        raise ProtocolError("STEPS has not 5 to 7 fields")
+    kinds, generations, firsts, bases = zip(*[fields[:4] for fields in messages], strict=True)
     if set(kinds) != {int(Type.STEPS)} or not _is_one_type(kinds, int):
         raise ProtocolError("no STEPS")
     for column, most in ((generations, limits.MAX_STEP), (firsts, limits.MAX_STEP), (bases, limits.MAX_NS)):
         if not _is_one_type(column, int) or min(column) < 0 or max(column) > most:
             raise ProtocolError("a number of STEPS is out of range")
+    if sizes == {FIELDS}:
+        rows = _rows_of_columns(messages)
+    elif FIELDS not in sizes:
+        rows = _rows_of_rows(messages)
+    else:
+        in_columns = iter(_rows_of_columns([fields for fields in messages if len(fields) == FIELDS]))
+        in_rows = iter(_rows_of_rows([fields for fields in messages if len(fields) != FIELDS]))
+        rows = [next(in_columns if len(fields) == FIELDS else in_rows) for fields in messages]
+    return [*map(Steps, generations, firsts, bases, rows)]
+
+
+def _rows_of_columns(messages: Sequence[tuple[Any, ...]]) -> list[StepRows]:
+    """The rows of messages in columns. Those of the same size are read together: each size has a cost."""
+    alike: dict[tuple[int, int, int], list[int]] = {}
+    planes = []
+    for at, fields in enumerate(messages):
+        data, rows, width = check_columns(fields)
+        planes.append(data)
+        alike.setdefault((rows, width, len(data)), []).append(at)
+    words = [
+        (np.frombuffer(b"".join([planes[at] for at in places]), np.uint8).reshape(-1, size), rows, width)
+        for (rows, width, size), places in alike.items()
+    ]
+    columns = columns_of_words(words)
+    found: list[StepRows] = [None] * len(messages)  # type: ignore[list-item]  # filled below
+    begin = 0
+    for (rows, _, _), places in alike.items():
+        for at in places:
+            found[at] = StepRows(columns, begin, rows)
+            begin += rows
+    return found
+
+
+def columns_of_words(alike: Sequence[tuple[NDArray[np.uint8], int, int]]) -> StepColumns:
+    """The rows of messages in columns, one message after the other.
+
+    `alike`: of messages with as many rows and columns their words (messages, bytes), rows and columns, as
+    many as `check_columns` takes. Raises ProtocolError for a number that is out of range."""
+    n = sum(rows * len(data) for data, rows, _ in alike)
+    integers, own = np.empty((LOSS, n), np.int64), np.empty((OWN, n), np.int64)
+    loss, cells_at = np.empty(n), np.zeros(n + 1, np.int64)
+    cells = []
+    begin = 0
+    for data, rows, width in alike:
+        count, size = data.shape
+        to = slice(begin, begin + rows * count)
+        begin = to.stop
+        words = np.ascontiguousarray(data.reshape(count, WORD, size // WORD).transpose(0, 2, 1)).view("<i4")
+        words = words.reshape(count, size // WORD)
+        table = words[:, : rows * width].reshape(count, width, rows)
+        integers[:, to].reshape(LOSS, count, rows)[:] = table[:, :LOSS].transpose(1, 0, 2)
+        losses = words[:, LOSS * rows : COUNT_AT * rows]
+        loss[to] = np.ascontiguousarray(losses).view("<f8").reshape(-1)
+        counts = table[:, COUNT_AT]
+        last = words[:, rows * width :]
+        if counts.min() < 0 or int(counts.max()) * CELL > limits.MAX_CELLS:
+            raise ProtocolError("a row has too many cells")
+        if (counts.sum(axis=1) * CELL != last.shape[1]).any():
+            raise ProtocolError("the cells of STEPS are not as many as its rows have")
+        own[min(OWN, width - OWN_AT) :, to] = -1  # an earlier version sends fewer
+        times = table[:, OWN_AT : OWN_AT + OWN].transpose(1, 0, 2)
+        own[: len(times), to].reshape(len(times), count, rows)[:] = times
+        cells_at[to.start + 1 : to.stop + 1] = counts.reshape(-1) * CELL
+        cells.append(last.reshape(count, CELL, last.shape[1] // CELL).transpose(0, 2, 1).reshape(-1))
+    np.cumsum(cells_at, out=cells_at)
+    columns = StepColumns(integers, loss, own, np.concatenate(cells, dtype=np.int64), cells_at)
+    if integers.min() < -1 or columns.cells.min(initial=0) < -1:
+        raise ProtocolError("a row's number is out of range")
+    _check_unknowns(integers, columns.cells)
+    _check_own(own)
+    known = loss.view(np.int64) != UNKNOWN_LOSS
+    if (np.isnan(loss) & known).any():
+        columns.known = known
+    return columns
+
+
+def _rows_of_rows(messages: Sequence[tuple[Any, ...]]) -> list[StepRows]:
+    """The rows of messages in rows."""
+    rows = [fields[4] for fields in messages]
     if not _is_one_type(rows, tuple):
         raise ProtocolError("a row is no row")
     counts = [*map(len, rows)]
     if min(counts) < 1 or max(counts) > limits.MAX_ROWS:
         raise ProtocolError(f"STEPS has not 1 to {limits.MAX_ROWS} rows")
     columns = _columns([*chain.from_iterable(rows)], _own(messages, counts))
-    begin = 0
-    found = []
-    for generation, first, base, count in zip(generations, firsts, bases, counts, strict=True):
-        found.append(Steps(generation, first, base, StepRows(columns, begin, count)))
-        begin += count
-    return found
+    begins = accumulate(counts, initial=0)
+    return [StepRows(columns, begin, count) for begin, count in zip(begins, counts, strict=False)]
 
 
 def _is_one_type(values: Sequence[Any], kind: type) -> bool:
@@ -248,22 +330,25 @@ def _check_unknowns(integers: Integers, cells: Integers) -> None:
         raise ProtocolError("a bucket number is out of range")
 
 
+def _check_own(times: Integers) -> None:
+    if times.max() > limits.MAX_US or times.min() < -1 or times[1:LEAST_OWN].min() < 0:
+        raise ProtocolError("an own time is out of range")
+
+
 def _own(messages: Sequence[Any], counts: Sequence[int]) -> Integers | None:
     """(OWN, rows) own times of the rows of all messages; None where no message has any."""
     given = [fields[5] if len(fields) == 6 else None for fields in messages]
     reported = [(values, rows) for values, rows in zip(given, counts, strict=True) if values is not None]
     if not reported:
         return None
-    if not all(type(values) is tuple and len(values) >= OWN * rows for values, rows in reported):
-        raise ProtocolError("the rows' own times are not as many integers of each row")
-    if any(len(values) % rows for values, rows in reported):
-        raise ProtocolError("the rows' own times are not as many integers of each row")
-    if not all(_is_one_type(values, int) for values, _ in reported if len(values) != OWN * _):
+    for values, rows in reported:
+        if type(values) is not tuple or len(values) % rows or len(values) < LEAST_OWN * rows:
+            raise ProtocolError("the rows' own times are not as many integers of each row")
+    if not all(_is_one_type(values, int) for values, rows in reported if len(values) != OWN * rows):
         raise ProtocolError("an own time is not an integer")
     flat = _integers([*chain.from_iterable(_of_this_version(values, rows) for values, rows in reported)])
     times = flat.reshape(-1, OWN).T
-    if times.max() > limits.MAX_US or times[0].min() < -1 or times[1:].min() < 0:
-        raise ProtocolError("an own time is out of range")
+    _check_own(times)
     if len(reported) == len(messages):
         return np.ascontiguousarray(times)
     has = np.repeat([values is not None for values in given], counts)
@@ -273,8 +358,11 @@ def _own(messages: Sequence[Any], counts: Sequence[int]) -> Integers | None:
 
 
 def _of_this_version(values: tuple[int, ...], rows: int) -> tuple[int, ...]:
-    """Without the integers that a later version adds for each row."""
-    if len(values) == OWN * rows:
-        return values
+    """As many integers of each row as this version has: unknown where an earlier one sent none."""
     each = len(values) // rows
-    return tuple(chain.from_iterable(values[at : at + OWN] for at in range(0, len(values), each)))
+    if each == OWN:
+        return values
+    unknown = (-1,) * (OWN - each)
+    return tuple(
+        n for at in range(0, len(values), each) for n in (*values[at : at + min(each, OWN)], *unknown)
+    )

@@ -32,8 +32,11 @@ RankPhase: TypeAlias = Literal["", "other", "data", "forward", "backward", "opti
 StepPhase: TypeAlias = Literal["data", "forward", "backward", "optimizer", "other"]
 """The parts that a step's time is divided into."""
 
-Cause: TypeAlias = Literal["data", "forward", "backward", "optimizer", "other", "mixed"]
-"""The phase that holds a straggler's excess; `mixed`: no phase holds enough of it."""
+Cause: TypeAlias = Literal[
+    "data", "forward", "backward", "optimizer", "other", "mixed", "cpu", "gc", "uneven_work"
+]
+"""The phase that holds a straggler's excess; `mixed`: none has enough of it; `cpu`: it waits for a CPU; `gc`:
+it collects garbage; `uneven_work`: its batch is larger, so that no rank is to blame."""
 
 OwnPlace: TypeAlias = Literal[
     "data",
@@ -44,9 +47,14 @@ OwnPlace: TypeAlias = Literal[
     "before_backward",
     "before_optimizer",
     "after_optimizer",
+    "cpu",
+    "gc",
+    "uneven_work",
 ]
 """The parts of a rank's own time: `other` is divided by its place. `before_backward`: between forward and
-backward (the loss); `after_optimizer`: until the next batch is fetched."""
+backward (the loss); `after_optimizer`: until the next batch is fetched. `cpu`: in whatever phase, its
+training thread waited for a CPU, or `gc`: was paused by Python's garbage collection;
+`uneven_work`: its batch was larger."""
 
 Basis: TypeAlias = Literal["every_step", "arrivals"]
 """What a verdict rests on: the own times of every step, or the arrivals of buckets in detailed steps."""

@@ -63,6 +63,11 @@ class RecordingError(Exception):
     """The file cannot be read as a recording, or not be written as one; the text is for a person."""
 
 
+CLOCKS = 1 << 16
+"""What a CLOCK counts in `Summary.lasting`; a block has fewer records. Each agent sends one a second, so that
+nearly every block has some, of which only the newest are of interest. 0.1.0 counted them as all others."""
+
+
 class Summary(NamedTuple):
     """What an index holds of a block, to find it without reading it."""
 
@@ -73,7 +78,7 @@ class Summary(NamedTuple):
     last_step: int
     records: int
     lasting: int
-    """How many of the records hold from then on: all but STEPS, PROGRESS and USAGE."""
+    """How many of the records hold from then on: all but STEPS, PROGRESS and USAGE. A CLOCK counts CLOCKS."""
 
 
 class Entry(NamedTuple):
@@ -125,7 +130,7 @@ def is_possible(entry: Entry) -> bool:
         len(MAGIC) <= entry.offset < MAX_OFFSET
         and 0 <= s.first_ns <= s.last_ns <= MAX_NS
         and (steps == (NO_STEP, NO_STEP) or 0 <= s.first_step <= s.last_step <= MAX_STEP + MAX_ROWS)
-        and s.lasting <= s.records <= MAX_RAW
+        and sum(divmod(s.lasting, CLOCKS)) <= s.records <= MAX_RAW
     )
 
 

@@ -3,13 +3,16 @@
 Every numbered message is in the result once, by session and number. The messages that only an agent has
 recorded are put where they would have arrived: their times by the host's clock are put on the collector's by
 the CLOCK messages of the host, or by the wall clocks where there are none.
+
+A message that is added is known by its place until it is written: memory does not grow with what it holds.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,10 +21,13 @@ from ddptop.protocol.hosts import About, Host
 from ddptop.protocol.messages import Clock, Event, Hello, Progress, Received, Run, Steps
 from ddptop.recording.format import RecordingError
 from ddptop.recording.reader import Recording
-from ddptop.recording.writer import Writer
+from ddptop.recording.writer import HistorySource, Writer
 
 UNLIMITED = 1 << 60
 """The result leaves nothing out."""
+
+KEPT_BLOCKS = 64
+"""Decoded at a time, of all recordings that are added: some 40 MB at most."""
 
 
 class Merged(NamedTuple):
@@ -33,6 +39,20 @@ class Merged(NamedTuple):
     """Step records that the run's recording did not have."""
     known: int
     """Step records that it had already."""
+
+
+class _Added(NamedTuple):
+    """A message that the run's recording does not have."""
+
+    t_ns: int
+    """Where it is put, on the collector's clock."""
+    order: int
+    other: Recording
+    block: int
+    place: int
+    """In which recording, in which block of it, and where in that."""
+    session: int
+    seq: int
 
 
 class _Base(NamedTuple):
@@ -48,9 +68,16 @@ class _Base(NamedTuple):
     hosts: set[str]
 
 
-def merge(paths: Sequence[Path], out: Path) -> Merged:
+def merge(
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    history: HistorySource | None = None,
+    feed: Callable[[Received], None] = lambda received: None,
+) -> Merged:
     """Write one recording from several; `out` must not be there yet.
 
+    `history`: the group's history, for the result; it comes of the messages, which `feed` is given in order.
     Raises RecordingError where they are not of one run or one is damaged beyond reading, OSError.
     """
     recordings = [Recording.open(path) for path in paths]
@@ -58,14 +85,16 @@ def merge(paths: Sequence[Path], out: Path) -> Merged:
         recordings.sort(key=lambda recording: not _is_of_collector(recording))
         run, *others = recordings
         base = _survey(run)
-        added: list[tuple[int, int, Received]] = []
-        known = 0
+        added: list[_Added] = []
+        new = known = 0
         for other in others:
-            known += _take(other, run, base, added)
+            rows = _take(other, run, base, added)
+            new, known = new + rows[0], known + rows[1]
         added.sort(key=lambda item: item[:2])
-        _write(out, run, added)
-        count = sum(_rows(received) for _, _, received in added)
-        return Merged(len(base.hosts), count, known)
+        writer = Writer(out, limit_bytes=UNLIMITED)
+        writer.history = history
+        _write(writer, _all(run, added), feed)
+        return Merged(len(base.hosts), new, known)
     finally:
         for recording in recordings:
             recording.close()
@@ -100,16 +129,16 @@ def _note(received: Received, base: _Base) -> None:
         base.clocks.setdefault(message.host, []).append(message)
 
 
-def _take(other: Recording, run: Recording, base: _Base, added: list[tuple[int, int, Received]]) -> int:
-    """Put into `added` what only `other` has: (when, order, message). Returns the step records known before.
+def _take(other: Recording, run: Recording, base: _Base, added: list[_Added]) -> tuple[int, int]:
+    """Put into `added` what only `other` has. Returns how many step records are new, and how many were known.
 
     Raises RecordingError where it is not of the same run.
     """
-    known = 0
+    new = known = 0
     ordered: dict[int, list[int]] = {}
     clocks = _clocks_of(other, base)
     wall_ns = _wall_ns(other) - _wall_ns(run)
-    for received in other.records():
+    for block, place, received in _places(other):
         message = received.message
         if isinstance(message, Hello) and base.worlds.get(message.incarnation, message.world_size) != (
             message.world_size
@@ -128,8 +157,19 @@ def _take(other: Recording, run: Recording, base: _Base, added: list[tuple[int, 
             t_ns = _between(t_ns, received.seq, numbers, ordered[received.session])
             numbers[received.seq] = t_ns
         _note(received, base)
-        added.append((t_ns, len(added), received._replace(t_ns=t_ns)))
-    return known
+        new += _rows(received)
+        added.append(_Added(t_ns, len(added), other, block, place, received.session, received.seq))
+    return new, known
+
+
+def _places(recording: Recording) -> Iterator[tuple[int, int, Received]]:
+    """All messages with their places: the block, and where in it."""
+    for block in count():
+        messages = recording.block(block)
+        if messages is None:
+            return
+        for place, received in enumerate(messages):
+            yield block, place, received
 
 
 def _is_known(received: Received, base: _Base) -> bool:
@@ -149,7 +189,7 @@ def _clocks_of(other: Recording, base: _Base) -> list[Clock]:
     """Comparisons of the clock of the host that made a recording, in order of time; none where unknown."""
     lasting = [item.message for item in other.lasting()]
     hosts = [message.name for message in lasting if isinstance(message, Host)]
-    own = [message for message in lasting if isinstance(message, Clock)]
+    own = [item.message for item in other.records() if isinstance(item.message, Clock)]
     known = base.clocks.get(hosts[0], []) if hosts else []
     return sorted({clock.t_ns: clock for clock in [*known, *own]}.values(), key=lambda clock: clock.t_ns)
 
@@ -175,41 +215,59 @@ def _between(t_ns: int, seq: int, numbers: dict[int, int], ordered: Sequence[int
     return min(t_ns, numbers[ordered[at]]) if at < len(ordered) else t_ns
 
 
-def _write(out: Path, run: Recording, added: Sequence[tuple[int, int, Received]]) -> None:
-    writer = Writer(out, limit_bytes=UNLIMITED)
+def _write(writer: Writer, messages: Iterator[Received], feed: Callable[[Received], None]) -> None:
     try:
-        for received in _all(run, added):
+        for received in messages:
+            feed(received)
             writer.add(received, encode(received.message))
     finally:
         writer.close()
     if writer.note is not None:
-        out.unlink(missing_ok=True)
+        writer.path.unlink(missing_ok=True)
         raise RecordingError(writer.note)
 
 
-def _all(run: Recording, added: Sequence[tuple[int, int, Received]]) -> Iterator[Received]:
+def _all(run: Recording, added: Sequence[_Added]) -> Iterator[Received]:
     """Everything by time, and each session by number; first the RUN that the run's recording begins with."""
-    of_session: dict[int, deque[tuple[int, Received]]] = {}
-    """(place in `added`, message), those that are numbered."""
-    for place, (_, _, received) in enumerate(added):
-        if received.seq:
-            of_session.setdefault(received.session, deque()).append((place, received))
-    written: set[int] = set()
-    next_place = 0
-    for number, received in enumerate(run.records()):
-        while number and next_place < len(added) and added[next_place][0] < received.t_ns:
-            if next_place not in written:
-                yield added[next_place][2]
-                written.add(next_place)
-            next_place += 1
+    of_session: dict[int, deque[int]] = {}
+    """Where in `added` the messages are that are numbered."""
+    for number, item in enumerate(added):
+        if item.seq:
+            of_session.setdefault(item.session, deque()).append(number)
+    written = bytearray(len(added))
+    read = _Blocks()
+    next_number = 0
+    for at, received in enumerate(run.records()):
+        while at and next_number < len(added) and added[next_number].t_ns < received.t_ns:
+            if not written[next_number]:
+                yield read.message(added[next_number])
+                written[next_number] = True
+            next_number += 1
         waiting = of_session.get(received.session) if received.seq else None
-        while waiting and waiting[0][1].seq < received.seq:
-            place, earlier = waiting.popleft()
-            if place not in written:
-                yield earlier
-                written.add(place)
+        while waiting and added[waiting[0]].seq < received.seq:
+            number = waiting.popleft()
+            if not written[number]:
+                yield read.message(added[number])
+                written[number] = True
         yield received
-    yield from (received for place, (_, _, received) in enumerate(added) if place not in written)
+    yield from (read.message(item) for number, item in enumerate(added) if not written[number])
+
+
+class _Blocks:
+    """The blocks that were read last: those of one time are written one after the other."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[int, int], list[Received]] = {}
+
+    def message(self, item: _Added) -> Received:
+        """An added message, at its time by the collector's clock."""
+        key = (id(item.other), item.block)
+        block = self._read.get(key)
+        if block is None:
+            if len(self._read) >= KEPT_BLOCKS:
+                del self._read[next(iter(self._read))]
+            block = self._read[key] = item.other.block(item.block) or []
+        return block[item.place]._replace(t_ns=item.t_ns)
 
 
 def _rows(received: Received) -> int:

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from ddptop.protocol.limits import NS, VERSION
+from ddptop.protocol.limits import MAX_NS, NS, VERSION
+from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import Hello, Progress, Received, Run, Type
 from ddptop.recording import index as lookup
-from ddptop.recording.format import MAGIC, RecordingError, Summary, read_frame
+from ddptop.recording.format import CLOCKS, MAGIC, RecordingError, Summary, read_frame
 from ddptop.recording.history import HistoryPiece, HistoryPieces
 from ddptop.recording.index import Blocks, Extent
-from ddptop.recording.records import BlockReader, Selector, everything, is_no_steps, only
+from ddptop.recording.records import BlockReader, Selector, everything, is_lasting, is_no_steps, only
+from ddptop.recording.runs import runs
 
 
 class Cursor:
@@ -43,6 +45,15 @@ class Cursor:
     def take(self) -> Received | None:
         """The same, and step past it."""
         return None if self.peek() is None else self._ready.popleft()
+
+    def take_runs(self, t_ns: int) -> Iterator[MessageRun]:
+        """The next messages, up to the end of the last block that holds only such as arrived by a moment."""
+        if self.peek() is None or max(received.t_ns for received in self._ready) > t_ns:
+            return
+        ready, self._ready = [*self._ready], deque()
+        yield MessageRun.of(ready)
+        first, self._block = self._block, max(self._block, self._recording.blocks_until(t_ns))
+        yield from self._recording.runs(first, self._block)
 
     def take_until(self, t_ns: int) -> Iterator[Received]:
         """The next messages, up to the first that arrived after a moment; steps past each."""
@@ -112,6 +123,8 @@ __all__ = ["Recording", "RecordingError"]
 
 TAIL_STEPS = 2000
 """Enough for every median, for one in twenty steps with bucket detail, and for a chart to begin with."""
+TAIL_CLOCKS = 1000
+"""Blocks before these that are read for the newest CLOCK of each host, four minutes of a large run."""
 TAIL_NS = 10 * NS
 """The newest heartbeat and usage of every rank are within this."""
 
@@ -210,7 +223,7 @@ class Recording:
     @property
     def latest_run(self) -> Run:
         """The newest RUN message: how the run ended, if its collector saw the end."""
-        for index in reversed(self._lasting_blocks()):
+        for index in reversed(self._lasting_blocks(clocks=False)):
             for received in reversed(self._read(index, only(Type.RUN))):
                 if isinstance(received.message, Run):
                     return received.message
@@ -249,25 +262,49 @@ class Recording:
         return Cursor(self, 0 if from_ns is None else from_ns)
 
     def lasting(self, *, from_ns: int = 0) -> Iterator[Received]:
-        """Messages that hold from then on (all but STEPS, PROGRESS and USAGE), in order."""
-        for index in self._lasting_blocks(self.block_at(from_ns)):
+        """Messages that hold from then on (all but readings and STEPS), in order, without CLOCK."""
+        for index in self._lasting_blocks(self.block_at(from_ns), clocks=False):
             yield from (r for r in self._reader.lasting(self._blocks[index]) if r.t_ns >= from_ns)
 
+    def lasting_with(self, type_: Type) -> Iterator[Received]:
+        """As `lasting`, of blocks in which a message may be of this type; others are only decompressed."""
+        for index in self._lasting_blocks(0):
+            if self._reader.may_hold(self._blocks[index], type_):
+                yield from self._reader.lasting(self._blocks[index])
+
+    def runs(self, first: int = 0, stop: int | None = None) -> Iterator[MessageRun]:
+        """All messages of blocks, by their numbers from 0, in order."""
+        entries = (self._blocks[index] for index in range(first, len(self._blocks) if stop is None else stop))
+        yield from runs(self._reader, entries, everything, before_ns=MAX_NS + 1)
+
+    def lasting_runs(self, first: int, stop: int | None = None) -> Iterator[MessageRun]:
+        """The lasting messages, with CLOCK, in blocks by their numbers, in order."""
+        entries = (self._blocks[index] for index in self._lasting_blocks(first, stop))
+        yield from runs(self._reader, entries, is_lasting, before_ns=MAX_NS + 1)
+
     def tail(self, *, before_ns: int | None = None, steps: int = TAIL_STEPS) -> Iterator[Received]:
+        """The messages of `tail_runs` one by one."""
+        for run in self.tail_runs(before_ns=before_ns, steps=steps):
+            yield from map(run.received, range(len(run)))
+
+    def tail_runs(self, *, before_ns: int | None = None, steps: int = TAIL_STEPS) -> Iterator[MessageRun]:
         """The messages that a reducer needs at a moment without reading all that was before it, in order.
 
-        That is: every lasting message before `before_ns` (None: the end), the STEPS of about the last `steps`
-        steps, and what else arrived in that time and in the last ten seconds.
+        That is: every lasting message before `before_ns` (None: the end), but of the CLOCK messages only the
+        newest of each host in the last TAIL_CLOCKS blocks; the STEPS of about the last `steps` steps, and
+        what else arrived in that time and in the last ten seconds.
         """
-        until = self.end_ns + 1 if before_ns is None else before_ns
-        stop = min(len(self._blocks), self.block_at(until) + 1)
-        from_steps = lookup.steps_back(self._blocks, self.block_at(until), steps)
-        from_beats = min(from_steps, self.block_at(until - TAIL_NS))
-        for index in self._lasting_blocks(0, from_beats):
-            yield from (r for r in self._reader.lasting(self._blocks[index]) if r.t_ns < until)
-        for index in range(from_beats, stop):
-            selects = everything if index >= from_steps else is_no_steps
-            yield from (received for received in self._read(index, selects) if received.t_ns < until)
+        before_ns = self.end_ns + 1 if before_ns is None else before_ns
+        stop = min(len(self._blocks), self.block_at(before_ns) + 1)
+        from_steps = lookup.steps_back(self._blocks, self.block_at(before_ns), steps)
+        from_beats = min(from_steps, self.block_at(before_ns - TAIL_NS))
+        numbers = {*self._lasting_blocks(0, from_beats, clocks=False)}
+        numbers.update(self._lasting_blocks(0, from_beats)[-TAIL_CLOCKS:])
+        earlier = [self._blocks[index] for index in sorted(numbers)]
+        yield from runs(self._reader, earlier, is_lasting, before_ns=before_ns, newest_clocks=True)
+        for first, end, selects in ((from_beats, from_steps, is_no_steps), (from_steps, stop, everything)):
+            entries = (self._blocks[index] for index in range(first, end))
+            yield from runs(self._reader, entries, selects, before_ns=before_ns)
 
     def last_numbers(self, sessions: Iterable[int]) -> dict[int, int]:
         """The number of the last message of each of these sessions, as far as there is one.
@@ -321,6 +358,10 @@ class Recording:
         """The messages of a block, by its number from 0; none where it is damaged, None past the last one."""
         return self._read(index, everything) if index < len(self._blocks) else None
 
+    def blocks_until(self, t_ns: int) -> int:
+        """How many blocks from the first on hold only messages that arrived by a moment."""
+        return int(np.searchsorted(self._blocks.last_ns, t_ns, side="right"))
+
     def summary(self, index: int) -> Summary:
         """The index's summary of a block: when it begins and ends, its steps; it is not read."""
         return self._blocks[index].summary
@@ -335,9 +376,10 @@ class Recording:
     def _blocks(self) -> Blocks:
         return self._extent.contents.blocks
 
-    def _lasting_blocks(self, first: int = 0, stop: int | None = None) -> list[int]:
-        """Numbers of the blocks that hold lasting messages."""
-        numbers: list[int] = (np.flatnonzero(self._blocks.lasting[first:stop]) + first).tolist()
+    def _lasting_blocks(self, first: int = 0, stop: int | None = None, *, clocks: bool = True) -> list[int]:
+        """Numbers of the blocks that hold lasting messages; `clocks`: also those that hold only CLOCK."""
+        lasting = self._blocks.lasting[first:stop]
+        numbers: list[int] = (np.flatnonzero(lasting if clocks else lasting % CLOCKS) + first).tolist()
         return numbers
 
     def _read(self, index: int, selects: Selector) -> list[Received]:

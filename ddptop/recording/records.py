@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice, takewhile
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgpack
 
-from ddptop.protocol.codec import ProtocolError, decode, decode_progress, decode_steps
+from ddptop.protocol.checks import KINDS, NAMES
+from ddptop.protocol.codec import ProtocolError, decode, decode_alike, decode_steps
 from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import (
     Card,
+    Clock,
     Hello,
     Layout,
     Logged,
@@ -30,6 +33,7 @@ from ddptop.protocol.messages import (
 )
 from ddptop.recording.format import (
     BLOCK,
+    CLOCKS,
     COPY,
     MAX_PAYLOAD,
     NO_STEP,
@@ -43,6 +47,9 @@ from ddptop.recording.format import (
     read_frame,
     walk,
 )
+
+if TYPE_CHECKING:
+    from ddptop.protocol.message_run import EncodedRun
 
 PASSING = (Steps, Progress, Usage, Replica, Gpu, Memory, Logged, HostUsage)
 """Messages that matter for a moment only; all others hold from then on (`lasting`)."""
@@ -101,31 +108,29 @@ class BlockBuilder:
             self._first_step = first if self._first_step == NO_STEP else min(first, self._first_step)
             self._last_step = max(last, self._last_step)
         elif not isinstance(message, PASSING):
-            self._lasting += 1
+            self._lasting += CLOCKS if isinstance(message, Clock) else 1
         record = pack(received, body)
         self._parts.append(record)
         if isinstance(message, ESSENTIAL):
             self._essential.append(record)
         self.bytes += len(record)
 
-    def add_passing(self, items: Sequence[tuple[Received, bytes]]) -> int:
-        """Add records of PASSING types, as `add` does each; returns how many step rows are in them."""
-        packer = msgpack.Packer(autoreset=True).pack
-        records = [packer((t_ns, rank, session, seq, body)) for (t_ns, rank, session, seq, _), body in items]
-        times = [received.t_ns for received, _ in items]
+    def add_passing(self, run: EncodedRun, places: Sequence[int]) -> int:
+        """Add the messages at these places, all of PASSING types, as `add` does each; returns how many step
+        rows are in them."""
+        heads, bodies = run.heads[:, places], [run.bodies[place] for place in places]
+        records = [*map(msgpack.Packer().pack, zip(*heads.tolist(), bodies, strict=True))]
         if not self._parts:
-            self._first_ns = self._last_ns = times[0]
-        self._last_ns = max(self._last_ns, *times)
-        steps = [received.message for received, _ in items if type(received.message) is Steps]
-        firsts, counts = [one.first_step for one in steps], [len(one.rows) for one in steps]
-        if steps:
-            first = min(firsts)
-            self._first_step = first if self._first_step == NO_STEP else min(first, self._first_step)
-            last = max(begin + count for begin, count in zip(firsts, counts, strict=True)) - 1
-            self._last_step = max(last, self._last_step)
+            self._first_ns = self._last_ns = int(heads[0, 0])
+        self._last_ns = max(self._last_ns, int(heads[0].max()))
         self._parts += records
         self.bytes += sum(map(len, records))
-        return sum(counts)
+        if not (steps := run.step_ranges(places[0], places[-1] + 1)):
+            return 0
+        first, last = min(first for first, _ in steps), max(first + rows for first, rows in steps) - 1
+        self._first_step = first if self._first_step == NO_STEP else min(first, self._first_step)
+        self._last_step = max(last, self._last_step)
+        return sum(rows for _, rows in steps)
 
     @property
     def essential(self) -> bytes:
@@ -178,7 +183,7 @@ def parse(raw: bytes, selects: Selector) -> Iterator[Received]:
     whole = records if _are_records(records) else list(_leading(records))
     kinds = [body_type(record[-1]) for record in whole]
     selected = {kind for kind in set(kinds) if selects(kind)}
-    yield from _messages([pair for pair in zip(kinds, whole, strict=True) if pair[0] in selected])
+    yield from decoded([pair for pair in zip(kinds, whole, strict=True) if pair[0] in selected])
     if len(whole) < len(records):
         raise RecordingError("a record is no record, or a number of it is out of range")
     if damage is not None:
@@ -206,16 +211,18 @@ def _unpacked(raw: bytes) -> tuple[list[tuple[Any, ...]], RecordingError | None]
     return records, None
 
 
-def _messages(records: Sequence[tuple[int, tuple[Any, ...]]]) -> Iterator[Received]:
+def decoded(records: Sequence[tuple[int, tuple[Any, ...]]]) -> Iterator[Received]:
     """The messages in these (type, record), without those of unknown type or with invalid fields.
 
     Most are of two types: all of such a type in a block are decoded together.
     """
     decoded: dict[int, Iterator[Message]] = {}
+    present = {kind for kind, _ in records}
     for kind, decode_all in _DECODED_TOGETHER:
-        bodies = [record[-1] for its, record in records if its == kind]
+        if kind not in present:
+            continue
         with suppress(ProtocolError):  # one of them is invalid: each is decoded alone
-            decoded[kind] = iter(decode_all(bodies) if bodies else ())
+            decoded[kind] = iter(decode_all([record[-1] for its, record in records if its == kind]))
     for kind, (t_ns, rank, session, seq, body) in records:
         try:
             message = next(decoded[kind]) if kind in decoded else decode(body)
@@ -226,7 +233,9 @@ def _messages(records: Sequence[tuple[int, tuple[Any, ...]]]) -> Iterator[Receiv
 
 _DECODED_TOGETHER: tuple[tuple[int, Callable[[Sequence[bytes]], Sequence[Message]]], ...] = (
     (int(Type.STEPS), decode_steps),
-    (int(Type.PROGRESS), decode_progress),
+    (int(Type.PROGRESS), partial(decode_alike, Progress)),
+    (int(Type.CLOCK), partial(decode_alike, Clock)),
+    (int(Type.HOSTUSAGE), partial(decode_alike, HostUsage)),
 )
 
 
@@ -235,7 +244,7 @@ def count_records(raw: bytes) -> int:
     return sum(1 for _ in parse(raw, lambda kind: True)) if raw else 0
 
 
-_LIMITS = ((0, MAX_NS), (-1, MAX_WORLD - 1), (0, 2**63 - 1), (0, MAX_STEP))
+RECORD_LIMITS = ((0, MAX_NS), (-1, MAX_WORLD - 1), (0, 2**63 - 1), (0, MAX_STEP))
 """Of t_ns, rank, session and seq."""
 
 
@@ -243,12 +252,12 @@ def _are_records(records: Sequence[Any]) -> bool:
     """Whether each is [t_ns, rank, session, seq, body] with numbers in their range."""
     if not records:
         return True
-    if set(map(type, records)) != {tuple} or set(map(len, records)) != {len(_LIMITS) + 1}:
+    if set(map(type, records)) != {tuple} or set(map(len, records)) != {len(RECORD_LIMITS) + 1}:
         return False
     *head, bodies = zip(*records, strict=True)
     return set(map(type, bodies)) == {bytes} and all(
         set(map(type, column)) == {int} and low <= min(column) and max(column) <= high
-        for column, (low, high) in zip(head, _LIMITS, strict=True)
+        for column, (low, high) in zip(head, RECORD_LIMITS, strict=True)
     )
 
 
@@ -299,6 +308,27 @@ class BlockReader:
         records, _ = _unpacked(raw)
         return {record[2]: record[3] for record in records if record[3]} if _are_records(records) else {}
 
+    def unpacked(self, entry: Entry) -> tuple[list[Any], int] | None:
+        """What is in a block, which need not be records, and its bytes; None where it is damaged."""
+        self.offset = entry.offset
+        try:
+            raw, whole = read_block(self._descriptor, entry)
+        except (RecordingError, OSError):
+            return None
+        records, damage = _unpacked(raw)
+        return (records, len(raw)) if whole and damage is None else None
+
+    def may_hold(self, entry: Entry, type_: Type) -> bool:
+        """Whether a block may hold a message of this type, by the bytes that such a message begins with; a
+        damaged block may hold any."""
+        self.offset = entry.offset
+        try:
+            raw, whole = read_block(self._descriptor, entry)
+        except (RecordingError, OSError):
+            return True
+        kind = KINDS[type_]
+        return not whole or bytes((0x90 + 1 + len(NAMES[kind]), type_)) in raw
+
     def read(self, entry: Entry, selects: Selector) -> list[Received]:
         """Messages of the selected types, in order."""
         messages: list[Received] = []
@@ -326,14 +356,19 @@ class BlockReader:
         return messages
 
     def lasting(self, entry: Entry) -> list[Received]:
-        """Lasting messages. Every jump needs them, so many of them are kept."""
+        """Lasting messages but CLOCK. Every jump needs them, so many of them are kept."""
         known = self._lasting.get(entry.offset)
         if known is None:
-            known = self.read(entry, is_lasting)
-            if self._lasting_kept < LASTING_KEPT:
-                self._lasting[entry.offset] = known
-                self._lasting_kept += len(known)
+            known = self.read(entry, is_lasting_but_clock)
+            self.keep_lasting(entry, known)
         return known
+
+    def keep_lasting(self, entry: Entry, messages: Sequence[Received]) -> None:
+        """Keep the lasting messages among these, which are all of a block but for CLOCK and PASSING ones."""
+        if self._lasting_kept < LASTING_KEPT and entry.offset not in self._lasting:
+            kept = [one for one in messages if not isinstance(one.message, (Clock, *PASSING))]
+            self._lasting[entry.offset] = kept
+            self._lasting_kept += len(kept)
 
 
 def everything(_kind: int) -> bool:
@@ -349,6 +384,11 @@ def is_no_steps(kind: int) -> bool:
 def is_lasting(kind: int) -> bool:
     """Messages that hold from then on."""
     return kind not in PASSING_TYPES
+
+
+def is_lasting_but_clock(kind: int) -> bool:
+    """Lasting messages but CLOCK, of which a reducer needs only the newest of each host."""
+    return kind != Type.CLOCK and kind not in PASSING_TYPES
 
 
 def only(type_: Type) -> Selector:

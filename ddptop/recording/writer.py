@@ -34,6 +34,7 @@ from ddptop.recording.records import PASSING, BlockBuilder
 from ddptop.recording.thinning import MOST_KEYS, Thinner
 
 if TYPE_CHECKING:
+    from ddptop.protocol.message_run import EncodedRun
     from ddptop.recording.history import HistoryPiece
 
 FLUSH_BYTES = 64 * 1024
@@ -82,6 +83,8 @@ class Writer:
         """Asked whenever an INDEX is written."""
         self.unwritten = 0
         """Step records that are not in the file for lack of room on the disk."""
+        self.left_out = self.without_detail = 0
+        """Step records that this writer has left out near the limit, and those it has kept without detail."""
         self._file: AppendFile | None = AppendFile(path, resume=resume)
         self._block = BlockBuilder()
         self._waiting: deque[tuple[Summary, bytes, int, bytes]] = deque()
@@ -165,28 +168,35 @@ class Writer:
         if isinstance(message, Run):
             self._end_bytes = max(self._end_bytes, END_BYTES + len(body))
         elif self._thinner.full or self._has_no_room(passing):
-            self.unwritten += _rows(message) if self._failing is not None else 0
+            if self._failing is not None:
+                self.unwritten += _rows(message)
+            else:
+                self.left_out += _rows(message)
             return
         if self._thinner.every != self._recorded_every:  # the writer before died before it recorded that
             self._record_thinning(received.t_ns)
+        before = self._block_rows
         for kept in self._thinner.kept(received, passing=passing):
             self._block.add(kept, body if kept is received else encode(kept.message))
             self._block_rows += _rows(kept.message)
+        if self._thinner.thins and isinstance(message, Steps):
+            self.left_out += len(message.rows) - (self._block_rows - before)
+            self.without_detail += sum(bool(row.cells) for row in message.rows)
         if self._block.bytes >= self._flush_bytes:
             self.flush()
 
-    def add_passing(self, items: Sequence[tuple[Received, bytes]]) -> None:
-        """Keep messages of PASSING types that arrived together: as `add` keeps each, at less cost."""
+    def add_passing(self, run: EncodedRun, places: Sequence[int]) -> None:
+        """Keep the messages at these places, all of PASSING types: as `add` keeps each, at less cost."""
         plain = self._failing is None and not (self._thinner.thins or self._thinner.full)
         if self._file is None or not plain or self._thinner.every != self._recorded_every:
-            for received, body in items:
-                self.add(received, body)
+            for place in places:
+                self.add(run.received(place), run.bodies[place])
             return
-        size = sum(len(body) for _, body in items)
+        size = sum(len(run.bodies[place]) for place in places)
         parts = 1 + size // self._flush_bytes
-        each = -(-len(items) // parts)
-        for begin in range(0, len(items), max(1, each)):
-            self._block_rows += self._block.add_passing(items[begin : begin + each])
+        each = -(-len(places) // parts)
+        for begin in range(0, len(places), max(1, each)):
+            self._block_rows += self._block.add_passing(run, places[begin : begin + each])
             if self._block.bytes >= self._flush_bytes:
                 self.flush()
 
@@ -265,7 +275,7 @@ class Writer:
         """Write the blocks that wait, oldest first, as far as the disk takes them."""
         failed, self._failing = self._failing, None
         while self._waiting and self._file is not None:
-            summary, records, _, essential = self._waiting[0]
+            summary, records, rows, essential = self._waiting[0]
             offset, payload = self._file.size, block_payload(summary, records)
             fits = self._fits(len(payload))
             if fits and not self._write(BLOCK, payload):
@@ -273,6 +283,7 @@ class Writer:
             self._waiting.popleft()
             self._waiting_bytes -= len(records)
             if not fits:
+                self.left_out += rows
                 self._give_up(summary)
                 continue
             entry = Entry(offset, summary)
@@ -297,6 +308,7 @@ class Writer:
 
     def _give_up(self, summary: Summary) -> None:
         """There is no room for a block: from here on only the end of the run is recorded."""
+        self.left_out += sum(rows for _, _, rows, _ in self._waiting)
         self._waiting.clear()
         self._waiting_bytes = 0
         if not self._thinner.full:

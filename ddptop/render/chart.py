@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -11,12 +12,15 @@ import numpy as np
 
 from ddptop.frames.columns import median
 from ddptop.render.line import Line
+from ddptop.render.numbers import clock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.render.line import Role
+
+DAY_S = 86_400
 
 FINEST_S = 0.05
 """Bins are this long, or a step of the ladder longer."""
@@ -144,7 +148,9 @@ class Scale:
         if not len(there):
             return cls(0.0, 1.0)
         low, top = (0.0 if zero else float(there.min())), float(there.max())
-        usual = float(np.percentile(there, 95))
+        usual = float(
+            np.interp(0.95 * (len(there) - 1), np.arange(len(there)), np.sort(there))
+        )  # a percentile
         if zero and usual > 0:
             top = min(top, 2.0 * usual)
         unit = _round_unit((top - low) or abs(top) or 1.0)
@@ -252,6 +258,28 @@ def cells(axis: Axis, across: int, step: Column, time_s: Column, nan_at: Sequenc
     return found
 
 
+TIMES_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, DAY_S)
+"""Distances between two times of day on an axis."""
+
+
+def time_ticks(begin_s: float, end_s: float, most: int) -> list[tuple[float, str]]:
+    """At most `most` round local times of day between two moments in Unix seconds, and their labels."""
+    least = (end_s - begin_s) / max(1, most)
+    unit = next((one for one in TIMES_S if one >= least), math.ceil(least / DAY_S) * DAY_S)
+    zone = time.localtime(end_s).tm_gmtoff
+    first = math.ceil((begin_s + zone) / unit) * unit - zone
+    return [
+        (at, time.strftime("%d %b", time.localtime(at)) if unit >= DAY_S else clock(at, seconds=unit < 60))
+        for at in range(first, math.ceil(end_s), unit)
+    ]
+
+
+def step_ticks(begin: float, end: float, most: int) -> list[tuple[float, str]]:
+    """The same for numbers of steps."""
+    unit = max(1, round(_round_up(max(1.0, end - begin) / max(1, most))))
+    return [(float(at), f"{at:,}") for at in range(math.ceil(begin / unit) * unit, math.ceil(end), unit)]
+
+
 MIN_APART = 8
 """Cells between two numbers of the axis."""
 
@@ -308,6 +336,14 @@ class Track:
         at = min(self._axis.cell(at_ms), self._axis.width - 1)
         if at >= 0 and self._axis.begin_ms <= at_ms <= self._axis.end_ms:
             self._cells[at] = (sign, role)
+
+    def write(self, at: float, text: str, role: Role) -> bool:
+        """A text from a moment on; False where it does not fit."""
+        first = self._axis.cell(at)
+        if first < 0 or first + len(text) > self._axis.width:
+            return False
+        self._cells[first : first + len(text)] = [(letter, role) for letter in text]
+        return True
 
     def line(self) -> Line:
         """The row."""

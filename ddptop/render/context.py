@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.phrases import blamed
 from ddptop.render.line import RED_STATES
 from ddptop.render.phases import Breakdown
 from ddptop.render.text import clean
@@ -60,8 +61,7 @@ class RenderContext:
     @cached_property
     def stragglers(self) -> tuple[int, ...]:
         """The ranks that the others wait for."""
-        late = self.frame.straggler
-        return () if late is None else late.ranks or (late.rank,)
+        return blamed(self.frame.straggler)
 
     @cached_property
     def responsible(self) -> frozenset[int]:

@@ -1,7 +1,4 @@
-"""Curves in braille dots, two columns and four rows to a cell; or in ASCII.
-
-Areas in blocks, eight levels to a cell; or in ASCII.
-"""
+"""Curves in braille dots, two columns and four rows to a cell; or in ASCII. Stacked areas in signs."""
 
 from __future__ import annotations
 
@@ -16,11 +13,17 @@ from ddptop.render.line import Line, Piece, Role
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddptop.frames.columns import Column
+    from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.render.chart import Scale
 
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 """Bit of a braille cell by dot column and dot row (Unicode 2800 block)."""
+
+UNDER = 0x42
+"""A cell below a curve."""
+
+BELOW = (chr(0x2800 + UNDER), ".")
+"""Its letter, and in ASCII."""
 
 _ROW_BITS = (0x09, 0x12, 0x24, 0xC0)
 
@@ -35,7 +38,7 @@ class Canvas:
     def curve(self, values: Column, scale: Scale) -> None:
         """One value per dot column; neighbours are joined by upright strokes, NaN leaves a gap."""
         before: int | None = None
-        for x, y in enumerate(self._dots(values, scale)):
+        for x, y in enumerate(self._dots(values, scale).tolist()):
             if y < 0:
                 before = None
                 continue
@@ -47,18 +50,28 @@ class Canvas:
             before = y
 
     def between(self, low: Column, high: Column, scale: Scale) -> None:
-        """Every dot from one curve to the other; both as in `curve`."""
-        pairs = zip(self._dots(low, scale), self._dots(high, scale), strict=True)
-        for x, (under, over) in enumerate(pairs):
-            if under >= 0 and over >= 0:
-                self._stroke(x, under, over)
+        """Every dot from one curve up to the other; both as in `curve`."""
+        under, over = self._dots(low, scale), self._dots(high, scale)
+        rows = np.arange(self.height * 4)[:, None]
+        self._put((over <= rows) & (rows <= under) & (over >= 0))
 
-    def _dots(self, values: Column, scale: Scale) -> list[int]:
+    def under(self, values: Column, scale: Scale) -> None:
+        """One dot in four below a curve: light enough for the curve to stand out without colour."""
+        tops, rows = self._dots(values, scale), np.arange(self.height * 4)[:, None]
+        self._put((rows > tops) & (tops >= 0) & (rows % 2 == 1) & (np.arange(len(tops)) % 2 == 0))
+
+    def _put(self, dots: Mask) -> None:
+        """Set dots: (rows of dots, dot columns)."""
+        dots = np.pad(dots, ((0, 0), (0, dots.shape[1] % 2))).reshape(self.height, 4, -1, 2)
+        bits = (dots * np.array(_DOTS).T[:, None]).sum(axis=(1, 3))
+        for cells, row in zip(self._cells, bits.tolist(), strict=True):
+            cells[:] = bytes(map(int.__or__, cells, row))
+
+    def _dots(self, values: Column, scale: Scale) -> Indices:
         """Row of dots for each value, from the top; -1 where there is no value."""
         bottom = self.height * 4 - 1
         rows = bottom - np.rint((np.clip(values, scale.low, scale.high) - scale.low) * self._per_unit(scale))
-        dots: list[int] = np.where(np.isfinite(values), rows, -1.0).astype(np.int64).tolist()
-        return dots
+        return np.where(np.isfinite(values), rows, -1.0).astype(np.int64)
 
     def _per_unit(self, scale: Scale) -> float:
         return (self.height * 4 - 1) / (scale.high - scale.low)
@@ -72,39 +85,39 @@ class Canvas:
         return bytes(self._cells[y])
 
 
-def rows(main: Canvas, behind: Canvas | None, role: Role, ascii_only: bool) -> list[Line]:
-    """Both series in one picture: a cell takes the colour of the main one where that has dots."""
+def rows(main: Canvas, behind: Canvas, role: Role, ascii_only: bool, shaded: bytes) -> list[Line]:
+    """Both series in one picture: a cell takes the colour of the main one where that has dots.
+
+    `shaded`: 1 for each column of cells whose background is in the colour of a warning.
+    """
     lines = []
     for y in range(main.height):
-        front = main.row(y)
         line = Line()
-        for text, piece_role in _runs(
-            front, behind.row(y) if behind else bytes(len(front)), role, ascii_only
-        ):
+        for text, piece_role in _runs(main.row(y), behind.row(y), role, ascii_only, shaded):
             line.add(text, piece_role)
         lines.append(line)
     return lines
 
 
 @lru_cache(maxsize=512)
-def _runs(front: bytes, back: bytes, role: Role, ascii_only: bool) -> list[Piece]:
+def _runs(front: bytes, back: bytes, role: Role, ascii_only: bool, shaded: bytes) -> list[Piece]:
     """A row in letters. Most rows of a curve are as they were in the picture before."""
     if not (any(front) or any(back)):
         return [(" " * len(front), "faint")]
     runs: list[Piece] = []
     letters: list[str] = []
     now: Role = "faint"
-    for bits, dim in zip(front, back, strict=True):
+    for bits, dim, shade in zip(front, back, shaded, strict=True):
         if bits | dim:
-            own: Role = role if bits else "faint"
+            own: Role = role if bits else "warn" if shade else "faint"
             if own != now:
                 if letters:
                     runs.append(("".join(letters), now))
                 letters, now = [], own
         if ascii_only:
-            letters.append(_plain(bits) if bits else "'" if dim else " ")
+            letters.append(_plain(bits) if bits else BELOW[1] if dim == UNDER else "'" if dim else " ")
         else:
-            letters.append(_BRAILLE[bits | dim])
+            letters.append(_BRAILLE[bits or dim])
     return [*runs, ("".join(letters), now)]
 
 
@@ -117,21 +130,6 @@ def _plain(bits: int) -> str:
         return "|"
     middle = sum(filled) / len(filled)
     return '"' if middle < 1 else "_" if middle > 2.5 else "-"
-
-
-_LEVELS = " ▁▂▃▄▅▆▇█"
-_PLAIN = " ____####"
-"""The same in ASCII: less than half a cell, and more."""
-
-
-def area(values: Column, scale: Scale, height: int, role: Role, ascii_only: bool) -> list[Line]:
-    """One value per cell, filled from the bottom; NaN leaves a gap. `height` lines, the topmost first."""
-    eighths = _eighths(values, scale, height)
-    letters = _PLAIN if ascii_only else _LEVELS
-    return [
-        Line("".join(map(letters.__getitem__, level)), role)
-        for level in np.clip(eighths - 8 * np.arange(height)[::-1, None], 0, 8).tolist()
-    ]
 
 
 def stacked(parts: Column, scale: Scale, height: int, looks: Sequence[Piece]) -> list[Line]:
@@ -150,10 +148,3 @@ def stacked(parts: Column, scale: Scale, height: int, looks: Sequence[Piece]) ->
             line.add(" " * cells) if at == len(looks) else line.add(looks[at][0] * cells, looks[at][1])
         lines.append(line)
     return lines
-
-
-def _eighths(values: Column, scale: Scale, height: int) -> Column:
-    """How much of every column is filled; what is there and not nothing is seen."""
-    there = np.isfinite(values) & (values > scale.low)
-    share = np.minimum(1.0, (np.where(there, values, scale.low) - scale.low) / (scale.high - scale.low))
-    return np.where(there, np.maximum(1, np.rint(share * 8 * height)), 0).astype(np.int64)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ddptop.render.context import RenderContext
 
 SILENT_STATES = ("unreachable", "lost")
-"""States of a host that say more than those of its ranks."""
+"""States of a host that are more exact than those of its ranks."""
 
 NOT_RUNNING = frozenset(("lost", "failed", "finished", "waiting"))
 """States of a rank whose process does not run, or has not reported yet."""
@@ -126,7 +126,7 @@ def host_troubles(frame: Frame) -> list[str]:
 
 
 def _of_ranks(context: RenderContext) -> tuple[HostFigures, ...]:
-    """What the ranks tell of their hosts, where no agent has reported."""
+    """What the ranks report of their hosts, where no agent has reported."""
     frame = context.frame
     ranks, index = frame.ranks, host_index(frame.ranks.host)
     clocks = {clock.host: clock for clock in frame.clocks}

@@ -1,4 +1,9 @@
-"""Numbers as text for users. What is not known (None, NaN) is a dash, never a zero."""
+"""Numbers as text for users. What is not known (None, NaN) is a dash, never a zero.
+
+Decimals: one for ms and for %, two for ratios, bandwidths and times of single buckets, four for a loss, none
+for counts and for shares of more than a few %. A difference has as many as its figure. The minus sign is the
+ASCII one, so that a figure can be copied.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,9 @@ import math
 import time
 
 UNKNOWN = "–"
+
+RATIO = 2
+"""Decimals of a ratio, of a bandwidth, and of the times of a bucket, which may be hundredths of a ms."""
 
 
 def known(value: float | None) -> bool:

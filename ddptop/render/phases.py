@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from ddptop.frames.phrases import MAX_LISTED_RANKS, ranks_phrase
 from ddptop.render.line import Line, Role, gather
+from ddptop.render.numbers import UNKNOWN, fixed, signed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,15 +73,25 @@ class Breakdown:
         finite = values[np.isfinite(values)]
         return float(finite.mean()) if len(finite) else None
 
-    def bar(self, rank: int, width: int, ascii_only: bool) -> Line:
-        """The bar of one rank. Edges are rounded, not lengths, so that equal ranks give equal bars."""
+    def bar(self, rank: int, width: int, ascii_only: bool, *, numbered: bool = False) -> Line:
+        """The bar of one rank; `numbered`: with the ms of those parts that have room for them inside.
+
+        Edges are rounded, not lengths, so that equal ranks give equal bars.
+        """
         line = Line()
         if not self.known[rank]:
             return line.add("–", "faint")
         scale = width / self.full_ms if self.full_ms > 0 else 0.0
         edges = np.minimum(np.rint(self._edges[:, rank] * scale), width).astype(int).tolist()
-        for part, begin, end in zip((*PARTS, _UNKNOWN), edges, edges[1:], strict=False):
-            line.add((part.plain if ascii_only else part.glyph) * (end - begin), part.role)
+        for at, (part, begin, end) in enumerate(zip((*PARTS, _UNKNOWN), edges, edges[1:], strict=False)):
+            sign, ms = part.plain if ascii_only else part.glyph, self.ms[at, rank]
+            number = f" {ms:,.1f} " if numbered and ms > 0 else ""
+            aside = end - begin - len(number)
+            if not number or aside < 2:
+                line.add(sign * (end - begin), part.role)
+            else:
+                line.add(sign * (aside // 2), part.role).add(number, "strong")
+                line.add(sign * (aside - aside // 2), part.role)
         return line
 
 
@@ -156,6 +168,36 @@ def _backward_parts(backward: Column, exposed: Column, waited: Column) -> tuple[
     bare = np.where(unknown, 0.0, np.clip(exposed, 0.0, backward))
     wait = np.clip(waited, 0.0, bare)
     return backward - bare, np.where(unknown, np.nan, wait), np.where(unknown, np.nan, bare - wait)
+
+
+PAIR_NAME, PAIR_NUMBER, PAIR_MIN_BAR = 20, 8, 10
+"""Cells of a part's name, of a number beside it, and of both bars together from which they are drawn."""
+
+
+def pairs_head(who: str, width: int) -> Line:
+    """Titles of the lines of `pair`."""
+    numbers = "".join(f"{title:>{PAIR_NUMBER}}" for title in (who, "others", "more"))
+    return Line(f"{'ms, median':<{PAIR_NAME + 2}}{numbers}", "dim").cut(width)
+
+
+def pair(
+    part: Part, own: float, others: float, scale: tuple[float, float], width: int, ascii_only: bool
+) -> Line:
+    """One part of a rank's step and that of the others: numbers, and two bars back to back.
+
+    `scale`: the longest bar of the others and of the rank, in ms; they share the room in this ratio.
+    """
+    sign, more = part.plain if ascii_only else part.glyph, own - others
+    line = Line(f"{sign} ", part.role).add(f"{part.name:<{PAIR_NAME}}")
+    line.add(f"{fixed(own):>{PAIR_NUMBER}}", "strong").add(f"{fixed(others):>{PAIR_NUMBER}}", "dim")
+    line.add(f"{signed(more) if math.isfinite(more) else UNKNOWN:>{PAIR_NUMBER}}", "text")
+    room, whole = width - line.width - 3, sum(scale)
+    if room < PAIR_MIN_BAR or not whole > 0:
+        return line.cut(width)
+    left = round(scale[0] / whole * room)
+    theirs, mine = (round(ms / whole * room) if math.isfinite(ms) else 0 for ms in (others, own))
+    line.add(" " * (2 + max(0, left - theirs))).add(sign * min(theirs, left), part.role).add("┃", "rule")
+    return line.add(sign * min(mine, room - left), part.role)
 
 
 def legend(ascii_only: bool, waited_for: Sequence[int], width: int) -> Line:

@@ -169,7 +169,7 @@ def _evidence(frame: Frame, width: int, color: bool) -> list[str]:
 def _grave(frame: Frame) -> str:
     """`STALLED 17 s: rank 1 is missing: ...`; empty while all is well."""
     if frame.stall is not None:
-        # The alert says the same in fewer words; a dead rank's stall has none.
+        # The alert has the same in fewer words; a dead rank's stall has none.
         short = next((alert.message for alert in frame.alerts if alert.kind == "stall"), frame.stall.sentence)
         return f"{stalled_for(frame.stall, frame.unix_s)}: {clean(short)}"
     return f"DIED: {clean(death_phrase(frame.deaths[0]))}" if frame.deaths else _recording_trouble(frame)
@@ -202,7 +202,7 @@ def _alerts(frame: Frame, color: bool) -> list[str]:
     lines = []
     for alert in frame.alerts:
         if frame.stall is not None and alert.kind in STALLS:
-            continue  # the verdict says it
+            continue  # the verdict has it
         sign, role = of_severity(alert.severity, alert.kind)
         when = f"since {clock(alert.since_s)}, {age(frame.unix_s - alert.since_s)}"
         lines.append(f"{paint(sign, role, color)} {when}: {clean(alert.message)}")
@@ -229,6 +229,8 @@ def _footing(frame: Frame) -> list[str]:
         f"{count(frame.records)} records, {count(frame.lost_records)} lost"
         + (f", {cost.failures} failures of ddptop's own" if cost.failures else ""),
     ]
+    if cost.measured is not None:
+        lines.insert(1, cost.measured.sentence)
     if frame.run.recording:
         lines.append(f"recording {clean(frame.run.recording)}")
     if played is not None:
@@ -282,6 +284,9 @@ def bucket_table(frame: Frame, width: int) -> list[str]:
     lines = text_lines(columns, min(len(buckets), MAX_BUCKET_ROWS), width)
     if len(buckets) > MAX_BUCKET_ROWS:
         lines.append(f"and {len(buckets) - MAX_BUCKET_ROWS:,} more buckets (--json has them)")
+    if frame.group.clock_free:
+        why = frame.group.clock_reason or "the clocks are not compared yet"
+        lines.append(f"~ without clocks, arrivals are not shown: {why}")
     return lines
 
 

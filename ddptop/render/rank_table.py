@@ -17,7 +17,7 @@ from ddptop.frames.phrases import several_hosts
 from ddptop.render import table
 from ddptop.render.context import RenderContext
 from ddptop.render.line import Piece, Role, of_state
-from ddptop.render.numbers import UNKNOWN, count, duration, fixed, known, loss, size
+from ddptop.render.numbers import RATIO, UNKNOWN, count, duration, fixed, known, loss, size
 from ddptop.render.text import cells, clean
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def rank_figures(context: RenderContext) -> dict[str, Figure]:
         **{title: Figure(parts.column(title)) for title in ("data", "fwd", "bwd", "opt", "other")},
         "wait": Figure(parts.column("wait"), _wait_or_transfer(context)),
         "transfer": Figure(parts.column("transfer"), _wait_or_transfer(context)),
-        "score": Figure(ranks.relative_score, lambda value: fixed(value, 2)),
+        "relative": Figure(ranks.relative_score, lambda value: fixed(value, RATIO)),
         **_gpu_figures(context),
         "mem": Figure(ranks.rss_bytes, size),
         "cpu%": Figure(ranks.cpu_pct, _whole),
@@ -83,8 +83,8 @@ def rank_columns(context: RenderContext) -> list[table.Column]:
         number("loss", 80),
         number("ms/step", 85),
         *([number("micro", 62, "dim")] if accumulates(context) else []),
-        *([number("excess", 63), number("own", 43)] if by_steps else []),
-        number("late", 37 if by_steps else 60),
+        *([number("excess", 96), number("own", 43)] if by_steps else []),
+        number("late", 37 if by_steps else 96 if np.isfinite(figures["late"].values).any() else 60),
         *(
             [number(BOUND, 36 if by_steps else 59, "faint")]
             if np.isfinite(figures[BOUND].values).any()
@@ -98,7 +98,7 @@ def rank_columns(context: RenderContext) -> list[table.Column]:
         number("transfer", 54),
         number("opt", 48),
         number("other", 46),
-        number("score", 61),
+        number("relative", 61),
         *([number("gpu%", 52), number("gpumem", 51, "dim")] if context.frame.gpus else []),
         number("mem", 40, "dim"),
         number("cpu%", 39, "dim"),
@@ -120,6 +120,7 @@ def plain_rank_columns(context: RenderContext, shown: Sequence[int]) -> list[tab
         return table.measured(title or name, texts, keep, most=None)
 
     bounds = figures[BOUND].values[list(shown)]
+    by_steps = bool(np.isfinite(figures["excess"].values[list(shown)]).any())
     hosts = host_index(ranks.host).rank_short if several_hosts(context.frame) else ranks.host
     return [
         table.measured("rank", [str(rank) for rank in shown], 99, most=None),
@@ -137,11 +138,11 @@ def plain_rank_columns(context: RenderContext, shown: Sequence[int]) -> list[tab
         number("transfer", 94),
         number("opt", 60),
         number("other", 50),
-        *([number("excess", 71)] if np.isfinite(figures["excess"].values[list(shown)]).any() else []),
-        number("late", 70),
+        *([number("excess", 98)] if by_steps else []),
+        number("late", 70 if by_steps else 98),
         *([number(BOUND, 69)] if np.isfinite(bounds).any() else []),
         number("last%", 40, "last %"),
-        number("score", 15),
+        number("relative", 15),
         *([number("lost", 30)] if (ranks.lost_records > 0).any() else []),
     ]
 

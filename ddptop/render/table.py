@@ -6,8 +6,8 @@ lines of text (`text_lines`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ddptop.render.line import Line, Piece
 from ddptop.render.text import cells, clean, fit, fit_tail
@@ -43,6 +43,16 @@ def measured(
     width = max([cells(title), *map(cells, texts)])
     width = width if most is None else min(width, most)
     return Column(title, width, lambda row: (texts[row], "text"), keep, right, tail)
+
+
+CHOSEN = 97
+"""`keep` of a column that the user chose: only names and states of ranks and hosts stay longer."""
+
+
+def chosen(columns: Sequence[Column], shown: Mapping[str, bool]) -> list[Column]:
+    """The columns without those that are never shown (False), those that always are (True) kept longest."""
+    kept = [column for column in columns if shown.get(column.title) is not False]
+    return [replace(c, keep=max(c.keep, CHOSEN)) if shown.get(c.title) else c for c in kept]
 
 
 def fitting(columns: Sequence[Column], width: int, gap: int = 1) -> list[Column]:

@@ -6,9 +6,11 @@ the all-reduces) and ddptop's own overhead.
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from ddptop.frames.phrases import PLACES, step_phrase
+from ddptop.frames.phrases import blamed_ranks, step_phrase
+from ddptop.frames.remedies import place_phrase, remedy
 from ddptop.render.numbers import known, size
 from ddptop.report.content import Suggestion
 from ddptop.report.findings import alert_phrase, amount, and_more, by_kind, listed
@@ -163,6 +165,8 @@ def _compress(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
 
 
 def _accumulate(report: Report, transfer_pct: float) -> Iterator[Suggestion]:
+    if any((rank.micro_steps or 0) > 1 for rank in report.ranks):
+        return  # it does already
     yield Suggestion(
         "accumulate",
         "Accumulate gradients over two batches (no_sync() around the first): half as many all-reduces, at "
@@ -217,23 +221,62 @@ SLOW_SCORE = 0.75
 WORTH_PCT = 1.0
 """Least cost of a rank, in percent of the run, for a suggestion about it."""
 
-FIRST = 1000.0
-"""Sort key of wrong numbers: before everything that is slow."""
+_OF_BATCH = ("data", "forward", "backward")
+"""Phases whose time depends on the size of the batch."""
+
+FIRST = ("nan", "replica_drift", "stall")
+"""Kinds of suggestions that come before everything that is slow."""
 
 OVER_BUDGET = 1.5
 """Overhead is reported from this factor of the budget on: it is measured over seconds and varies."""
 
 
 def advice(report: Report) -> tuple[Suggestion, ...]:
-    """Suggestions: wrong numbers first, then by gain, then those that save no time."""
-    suggestions = [*_health(report), *_slow(report), *communication(report), *_recorder(report)]
-    return tuple(sorted(suggestions, key=lambda suggestion: -_order(suggestion)))
+    """Suggestions: wrong numbers first, then stalls, then by gain, then those that save no time."""
+    suggestions = [*_health(report), *_stalls(report), *_slow(report), *communication(report)]
+    return tuple(sorted([*suggestions, *_recorder(report)], key=_order))
 
 
-def _order(suggestion: Suggestion) -> float:
-    if suggestion.kind in ("nan", "replica_drift"):
-        return FIRST
-    return -1.0 if suggestion.gain_pct is None else suggestion.gain_pct
+def _order(suggestion: Suggestion) -> tuple[int, float]:
+    if suggestion.kind in FIRST:
+        return int(suggestion.kind == "stall"), 0.0
+    return 2, 1.0 if suggestion.gain_pct is None else -suggestion.gain_pct
+
+
+def _stalls(report: Report) -> Iterator[Suggestion]:
+    """The longest stall, and what all of them cost."""
+    stall = max(report.stalls, key=lambda stall: stall.lasted_s, default=None)
+    if stall is None:
+        return
+    whole_s, total = report.cost.stalled_s, len(report.stalls)
+    times = "stalled" if total == 1 else f"stalled {total} times"
+    gain = 100 * whole_s / report.run.elapsed_s if report.run.elapsed_s > 0 else 0.0
+    position = next((one for one in stall.positions if one.rank in stall.ranks), None)
+    call = None if position is None else position.user_call
+    where = "" if call is None else f" at {PurePath(call.file).name}:{call.line} ({call.function})"
+    who = listed(stall.ranks) if stall.ranks else "the ranks"
+    yield Suggestion(
+        "stall",
+        _AT_STALL.get(stall.kind, _AT_STALL[""]).format(ranks=who, where=where),
+        f"{times} for {amount(whole_s)}, {gain:.1f}% of the run: {stall.sentence}",
+        None,
+        {"stalls": total, "stalled_s": whole_s, "stalled_pct": gain},
+    )
+
+
+_AT_STALL: dict[str, str] = {
+    "dead": "Find out why the process of {ranks} has exited: its exit and last traceback are above.",
+    "unreachable": "Check the host of {ranks} and its network.",
+    "missing": "See what {ranks} did{where} while the others waited: a lock, a read without timeout, a batch "
+    "that never came. Give such calls a timeout.",
+    "mismatch": "Have all ranks call the same collectives in the same order: {ranks} called another "
+    "one{where}.",
+    "device": "Check the GPU of {ranks}: its kernels made no progress (dmesg, nvidia-smi, NCCL_DEBUG=INFO).",
+    "transport": "Check the network between the ranks: all were in the collective, and it made no progress "
+    "(NCCL_DEBUG=INFO).",
+    "": "See what the ranks did while the run was stalled: stacks that were received are above.",
+}
+"""What to do about a stall, by its kind."""
 
 
 def _health(report: Report) -> Iterator[Suggestion]:
@@ -262,8 +305,12 @@ def _health(report: Report) -> Iterator[Suggestion]:
 def _slow(report: Report) -> Iterator[Suggestion]:
     for slow in report.stragglers:
         gain = 100 * slow.lost_s / report.cost.step_s if report.cost.step_s > 0 else 0.0
-        # For a rotating straggler a remedy is known only for the phases that depend on the batch.
-        known = slow.cause in _OF_BATCH if slow.pattern == "rotating" else slow.cause is not None
+        # For a rotating straggler a remedy is known only for garbage and what depends on the batch.
+        known = (
+            slow.cause in (*_OF_BATCH, "gc", "uneven_work")
+            if slow.pattern == "rotating"
+            else slow.cause is not None
+        )
         if gain >= WORTH_PCT and known:
             yield _for_straggler(slow, gain)
     pct = report.phases_pct.get("data")
@@ -289,92 +336,20 @@ def _for_straggler(slow: StragglerSummary, gain: float) -> Suggestion:
         "relative_score": slow.relative_score,
         **{f"{phase}_ms": ms for phase, ms in slow.parts_ms.items()},
     }
-    excess = slow.parts_ms.get(slow.cause or "")
-    where = _where(slow)
+    excess, where = slow.parts_ms.get(slow.cause or ""), place_phrase(slow.cause, slow.place)
     more = f"{excess:,.1f} ms more than the others {where}; " if known(excess) and where else ""
     more += "bucket arrivals disagree; " if slow.disagrees else ""
     score = ""
     if slow.cause in ("forward", "backward") and slow.relative_score is not None:
-        score = f"relative score {slow.relative_score:.2f}; "
-    kind, action = _ACTIONS.get(slow.cause or "", _ACTIONS[""])
-    if slow.cause == "other" and slow.place is not None:
-        action = _AT_PLACE.get(slow.place, action)
-    place = f"{slow.host}, {slow.device}" if slow.host and slow.device else slow.host or "its host"
-    action = action.format(ranks=listed(slow.ranks), place=place)
+        score = f"relative {slow.relative_score:.2f}; "
+    host = f"{slow.host}, {slow.device}" if slow.host and slow.device else slow.host
+    kind, action = remedy(slow.cause, slow.place, slow.pattern, listed(slow.ranks), host)
+    if slow.pattern == "rotating":
+        who = listed(slow.ranks) if blamed_ranks(slow.cause, slow.pattern, slow.ranks) else "ranks"
+        return Suggestion(kind, action, f"{who}, one after the other: {cost}", gain, figures)
     if slow.relative_score is not None and slow.relative_score >= SLOW_SCORE and kind == "slow_device":
         action += " Its inputs may also be larger."
-    if slow.pattern == "rotating":
-        kind, action = "even_batches", _BALANCE.format(where=where or "in their steps")
-        return Suggestion(kind, action, f"{listed(slow.ranks)}, one after the other: {cost}", gain, figures)
     return Suggestion(kind, action, f"{listed(slow.ranks)}: {more}{score}{cost}", gain, figures)
-
-
-def _where(slow: StragglerSummary) -> str:
-    """`in forward`, `between the batch and forward`: where the excess lies; empty: in several phases."""
-    if slow.cause == "other" and slow.place is not None and slow.place in PLACES:
-        return PLACES[slow.place]
-    return _WHERE.get(slow.cause or "", "")
-
-
-_OF_BATCH = ("data", "forward", "backward")
-"""Phases whose time depends on the size of the batch."""
-
-_WHERE = {
-    "data": "in waiting for its next batch",
-    "forward": "in forward",
-    "backward": "in computing backward",
-    "optimizer": "in the optimizer",
-    "other": "in the time outside all phases",
-}
-
-_BALANCE = (
-    "Make the ranks' batches alike (sort or bucket samples by length, drop_last), and look for work that the "
-    "ranks do in turn: the time is lost {where}."
-)
-
-_ACTIONS = {
-    "data": (
-        "data_workers",
-        "Speed up the data loading of {ranks}: num_workers, prefetch_factor, the disk or network mount "
-        "of {place}, samples that are larger there.",
-    ),
-    "forward": (
-        "slow_device",
-        "Check the device and host of {ranks} ({place}): clocks, heat, other programs on its cores.",
-    ),
-    "backward": (
-        "slow_device",
-        "Check the device and host of {ranks} ({place}): clocks, heat, other programs on its cores; and "
-        "hooks that run there alone.",
-    ),
-    "optimizer": (
-        "slow_optimizer",
-        "See what the optimizer step of {ranks} does more than the others': parameters kept on it alone, "
-        "swapping.",
-    ),
-    "other": (
-        "work_between_steps",
-        "See what {ranks} does between the phases: logging, metrics with .item(), checkpoints. Do it "
-        "every so many steps, or in a thread.",
-    ),
-    "": (
-        "slow_rank",
-        "Look at the host of {ranks} ({place}): time goes in several phases, as on a busy machine.",
-    ),
-}
-
-
-_AT_PLACE = {
-    "before_forward": "See what {ranks} does between receiving a batch and forward: copies to the device, "
-    "augmentation. Do it in the workers of its DataLoader (pin_memory, non_blocking=True).",
-    "before_backward": "See what {ranks} does between forward and backward: the loss function, metrics, "
-    ".item() and print calls.",
-    "before_optimizer": "See what {ranks} does between backward and the optimizer: gradient clipping, norms "
-    "and logging with .item(). Do it every so many steps.",
-    "after_optimizer": "See what {ranks} does between the optimizer and its next batch: logging, "
-    "metrics with .item(), checkpoints. Do it every so many steps, or in a thread.",
-}
-"""What to do about time in none of the phases, by its place in the step."""
 
 
 def _recorder(report: Report) -> Iterator[Suggestion]:

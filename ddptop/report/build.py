@@ -9,9 +9,9 @@ import numpy as np
 
 from ddptop.frames.verdict import compares_own_times
 from ddptop.protocol.evidence import Evidence
+from ddptop.protocol.messages import Type
 from ddptop.protocol.vocabulary import NOT_ENDED
 from ddptop.recording.format import NO_STEP
-from ddptop.recording.records import PASSING
 from ddptop.report import summaries
 from ddptop.report.advice import advice
 from ddptop.report.content import Cost, Reading, Report
@@ -28,12 +28,13 @@ from ddptop.report.step_table import (
     step_table,
     weights,
 )
-from ddptop.sources.player import FEED_FAILURES, gc_paused
+from ddptop.sources.player import gc_paused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ddptop.frames.columns import Column
+    from ddptop.frames.history import History
     from ddptop.protocol.messages import Received
     from ddptop.recording.reader import Recording
     from ddptop.report.step_table import StepTable
@@ -56,6 +57,11 @@ BEFORE_STALL = 8
 
 def read(recording: Recording) -> Report:
     """The report of a recording, up to its present end."""
+    return read_with_steps(recording)[0]
+
+
+def read_with_steps(recording: Recording) -> tuple[Report, list[History]]:
+    """The report of a recording, up to its present end, and the steps that were read for it, in order."""
     world = recording.world_size or 1
     steps = 0
     if recording.first_step is not None and recording.last_step is not None:
@@ -64,7 +70,7 @@ def read(recording: Recording) -> Report:
     reader = _Reader(recording, whole, steps, max(MIN_STRETCH, STRETCH_ROWS // world))
     with gc_paused():
         reader.read()
-    return finish(
+    report = finish(
         reader.sampler,
         growing=recording.growing,
         whole=whole,
@@ -72,6 +78,7 @@ def read(recording: Recording) -> Report:
         recording=str(recording.path),
         refused=reader.refused,
     )
+    return report, [sample.points for sample in reader.sampler.samples]
 
 
 def report(messages: Iterable[Received], *, steps: int, growing: bool = False) -> Report:
@@ -195,57 +202,26 @@ class _Reader:
     def read(self) -> None:
         """Read all of it, or stretches."""
         if self._whole:
-            for received in self._recording.records():
-                self._feed(received)
+            for run in self._recording.runs():
+                self.sampler.feed_run(run, self._refuse)
             return
-        others = _OtherMessages(self._recording)
         reached = 0
-        for blocks in stretches(self._recording, self._stretch):
+        for blocks in _joined(stretches(self._recording, self._stretch)):
             if blocks.start > reached:
                 self.sampler.gap()
+            self._feed_lasting(reached, blocks.start)
             reached = blocks.stop
-            for received in others.until(self._recording.summary(blocks.start).first_ns):
-                self._feed(received)
-            for index in blocks:
-                for received in self._recording.block(index) or []:
-                    self._feed(received)
-                    others.mark_fed(received)
-        for received in others.until(self._recording.end_ns + 1):
-            self._feed(received)
+            for run in self._recording.runs(blocks.start, blocks.stop):
+                self.sampler.feed_run(run, self._refuse)
+        self._feed_lasting(reached, None)
 
-    def _feed(self, received: Received) -> None:
-        try:
-            self.sampler.feed(received)
-        except FEED_FAILURES:
-            self.refused += 1
+    def _feed_lasting(self, first: int, stop: int | None) -> None:
+        """What is not about single steps in the blocks between two stretches."""
+        for run in self._recording.lasting_runs(first, stop):
+            self.sampler.feed_run(run, self._refuse)
 
-
-class _OtherMessages:
-    """The messages between two stretches that are not about single steps, in order."""
-
-    def __init__(self, recording: Recording) -> None:
-        self._messages = recording.lasting()
-        self._next = next(self._messages, None)
-        self._fed_ns = -1
-        self._fed: list[Received] = []
-        """The messages fed that arrived at `_fed_ns`."""
-
-    def mark_fed(self, received: Received) -> None:
-        """This message was fed as part of a stretch."""
-        if isinstance(received.message, PASSING):
-            return
-        if received.t_ns > self._fed_ns:
-            self._fed_ns, self._fed = received.t_ns, []
-        if received.t_ns == self._fed_ns:
-            self._fed.append(received)
-
-    def until(self, t_ns: int) -> Iterator[Received]:
-        """The messages that arrived before `t_ns` and were not fed."""
-        while self._next is not None and self._next.t_ns < t_ns:
-            received, self._next = self._next, next(self._messages, None)
-            known = received.t_ns == self._fed_ns and received in self._fed
-            if received.t_ns >= self._fed_ns and not known:
-                yield received
+    def _refuse(self) -> None:
+        self.refused += 1
 
 
 def stretches(recording: Recording, steps: int) -> Iterator[range]:
@@ -271,8 +247,23 @@ def stretches(recording: Recording, steps: int) -> Iterator[range]:
             yield range(begin, done)
 
 
+def _joined(ranges: Iterable[range]) -> Iterator[range]:
+    """Those that follow each other without a gap as one: blocks are decoded together."""
+    whole = range(0)
+    for blocks in ranges:
+        if whole and blocks.start == whole.stop:
+            whole = range(whole.start, blocks.stop)
+            continue
+        if whole:
+            yield whole
+        whole = blocks
+    if whole:
+        yield whole
+
+
 def _evidence(recording: Recording) -> list[int]:
-    return [r.t_ns for r in recording.lasting() if isinstance(r.message, Evidence)]
+    """When the ranks were asked for evidence."""
+    return [r.t_ns for r in recording.lasting_with(Type.EVIDENCE) if isinstance(r.message, Evidence)]
 
 
 def _back(recording: Recording, stop: int, floor: int, steps: int) -> int:

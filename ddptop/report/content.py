@@ -10,7 +10,8 @@ from ddptop.frames.snapshot import SCHEMA, tidy
 from ddptop.frames.stall import Stall
 
 if TYPE_CHECKING:
-    from ddptop.frames.frame import Alert, LoggedEvent, Overhead, RunInfo
+    from ddptop.frames.frame import Alert, LoggedEvent, RunInfo
+    from ddptop.frames.overhead import Overhead
     from ddptop.frames.stall import Death
     from ddptop.protocol.messages import Scalar
     from ddptop.protocol.vocabulary import Basis, FindingKind, OwnPlace, Sign
@@ -174,6 +175,8 @@ class RankSummary:
     after_optimizer_ms: float | None = None
     waited_ms: float | None = None
     """Waited in collectives that are not DDP's."""
+    micro_steps: float | None = None
+    """Backward passes of a step: more than 1 under gradient accumulation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +296,8 @@ class Report:
     - `communication`: Communication, `buckets`: list of BucketSummary
     - `stalls`: list of StallPeriod, `deaths`: list of Death, `troubles`: list of Alert, those that were
       active at any time (NaN, replica drift, lost records, recording), `events`: list of LoggedEvent
-    - `advice`: list of Suggestion (the largest gain first), `overhead`: Overhead at the end
+    - `advice`: list of Suggestion (wrong numbers, then stalls, then the largest gain first)
+    - `overhead`: Overhead at the end
     - `hosts`: list of HostSummary, in order of the lowest rank; empty on one host
     """
 

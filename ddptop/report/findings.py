@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ddptop.frames.phrases import (
     UNEVEN_PCT,
+    blamed_ranks,
     cause_phrase,
     death_phrase,
     steps_phrase,
@@ -185,6 +186,7 @@ def _other_skew(report: Report) -> list[Finding]:
 
 def _straggler(slow: StragglerSummary, report: Report) -> Finding:
     who = listed(list(slow.ranks)) if len(slow.ranks) > 1 else f"rank {slow.rank}"
+    who = who if blamed_ranks(slow.cause, slow.pattern, slow.ranks) else "ranks"
     cause = cause_phrase(slow.cause, slow.place)
     why = f": {cause}" if cause else ""
     steps = steps_phrase(slow.first_step, slow.last_step, slow.incarnation, slow.last_incarnation)

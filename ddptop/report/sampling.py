@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 
 from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.usual_messages import FEED_FAILURES
 from ddptop.frames.frame import Alert
 from ddptop.frames.stall import Stall
 from ddptop.frames.verdict import compares_own_times, skew_pct
@@ -21,10 +22,13 @@ from ddptop.protocol.messages import Hello, Run, Steps
 from ddptop.report.content import StallPeriod
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Frame, LoggedEvent
     from ddptop.frames.history import History
     from ddptop.frames.stall import Death
+    from ddptop.protocol.message_run import MessageRun
     from ddptop.protocol.messages import Received
     from ddptop.protocol.vocabulary import AlertKind
 
@@ -120,6 +124,37 @@ class RunSampler:
         elif isinstance(message, Run) and message.state != "live":
             self.take_sample()
         self.incidents.after_message(received, self.last_ns)
+
+    def feed_run(self, run: MessageRun, on_failure: Callable[[], None]) -> None:
+        """Take the messages of a run; `on_failure` as in `Reducer.feed_run`."""
+        at = 0
+        while at < len(run):
+            complete, sampled = self.reducer.state.complete_step, self._sampled_step
+            stop = at
+            if not self._in_gap and sampled is not None and complete is not None and complete >= sampled:
+                others = run.others_within(at, len(run))
+                noted = (place for place, one in others if isinstance(one.message, (Hello, Run, Evidence)))
+                stop = next(noted, len(run))
+            if stop == at:
+                at += 1
+                try:
+                    self.feed(run.received(at - 1))
+                except FEED_FAILURES:
+                    on_failure()
+                continue
+            assert sampled is not None
+            begin = at
+            at = self.reducer.feed_run(
+                run,
+                begin,
+                on_failure,
+                stop=stop,
+                stop_ns=self.incidents.next_check_ns,
+                stop_step=sampled + self._every,
+            )
+            self.last_ns = max(self.last_ns, int(run.heads[0, begin:at].max()))
+            self._after_steps()
+            self.incidents.after_messages(at - begin, self.last_ns)
 
     def gap(self) -> None:
         """Rows are skipped from here on: they do not count as lost, and their time is not a stall."""
@@ -217,13 +252,22 @@ class Incidents:
         self._read_log()
         return (*self._older, *self._newer)
 
+    @property
+    def next_check_ns(self) -> int:
+        """When the next check for a stall is due."""
+        return self._checked_ns + STALL_CHECK_NS
+
     def after_message(self, received: Received, now_ns: int) -> None:
         """Call after every message."""
-        self._since_log_read += 1
-        if self._since_log_read >= LOG_FULL // 2:
-            self._read_log()
         if isinstance(received.message, Evidence):
             self._diagnosed_ns = 0
+        self.after_messages(1, now_ns)
+
+    def after_messages(self, count: int, now_ns: int) -> None:
+        """Call after so many messages, none of them with evidence."""
+        self._since_log_read += count
+        if self._since_log_read >= LOG_FULL // 2:
+            self._read_log()
         if now_ns - self._checked_ns >= STALL_CHECK_NS:
             self._checked_ns = now_ns
             self._check_for_stall(now_ns)

@@ -1,22 +1,28 @@
-"""The report's tables (the worst ranks, the buckets) and its strips: the run's time as lines of blocks."""
+"""The report's tables: the worst ranks, the flagged rank beside the others, hosts, buckets."""
 
 from __future__ import annotations
 
+import math
+import statistics
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.phrases import blamed_ranks
 from ddptop.render.numbers import UNKNOWN, clock, fixed, size
-from ddptop.render.phases import PARTS, SHORT, rank_parts
+from ddptop.render.phases import PARTS, SHORT, pair, pairs_head, rank_parts
 from ddptop.render.table import measured, text_lines
-from ddptop.render.text import clean, fit_tail
+from ddptop.render.text import clean, fit_tail, wrap
 from ddptop.report.summaries import weighted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddptop.frames.columns import Column
-    from ddptop.report.content import BucketSummary, RankSummary, Report
+    from ddptop.frames.frame import LoggedEvent
+    from ddptop.render.table import Column as TableColumn
+    from ddptop.report.content import BucketSummary, HostSummary, RankSummary, Report, StragglerSummary
 
 MAX_RANKS = 5
 """Rows of the table of ranks; `--json` has all."""
@@ -46,7 +52,7 @@ PART_TITLES = tuple(SHORT.get(part.name, part.name) for part in PARTS)
 def rank_table(report: Report, width: int) -> list[str]:
     """The worst ranks: means over the run, in ms. The parts of the step add up to `ms/step`."""
     shown = worst_ranks(report)
-    parts = _parts(shown, report)
+    parts = rank_times(shown, report)
     by_steps = any(rank.excess_ms is not None for rank in shown)
     columns = [
         measured("rank", [str(rank.rank) for rank in shown], 99),
@@ -59,21 +65,113 @@ def rank_table(report: Report, width: int) -> list[str]:
             for at, (title, row) in enumerate(zip(PART_TITLES, parts, strict=True))
         ),
         measured("last %", [fixed(rank.last_pct, 0) for rank in shown], 15),
-        measured("score", [fixed(rank.relative_score, 2) for rank in shown], 10),
+        measured("relative", [fixed(rank.relative_score, 2) for rank in shown], 10),
     ]
     lines = text_lines(columns, len(shown), width)
     hidden = len(report.ranks) - len(shown)
     return [*lines, f"and {hidden:,} more ranks, less late (--json has all)"] if hidden > 0 else lines
 
 
+OWN_PHASES = ("data", "forward", "backward", "optimizer", "other")
+
+NEAR_S = (60.0, 5.0)
+"""Events of so long before a rank was flagged, and after it, may have to do with it."""
+
+MAX_NEAR = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The most costly straggler beside the others: own time by phase in ms, NaN unknown."""
+
+    slow: StragglerSummary
+    own: dict[str, float]
+    usual: dict[str, float]
+    """Of the others."""
+    flagged_s: float | None
+    """Unix seconds at which it was flagged."""
+    near: tuple[LoggedEvent, ...]
+    """What happened shortly before."""
+
+
+def beside_others(report: Report) -> Beside | None:
+    """None without a straggler, where ranks take turns, and where no time of it is known."""
+    slow = report.stragglers[0] if report.stragglers else None
+    if slow is None or slow.pattern == "rotating":
+        return None
+    usual = {phase: _others_ms(report, slow.ranks, phase) for phase in OWN_PHASES}
+    own = {phase: usual[phase] + slow.parts_ms.get(phase, math.nan) for phase in OWN_PHASES}
+    if not any(map(math.isfinite, own.values())):
+        return None
+    begin = next((e.unix_s for e in report.events if e.kind == "straggler" and e.rank == slow.rank), None)
+    near = [
+        event
+        for event in report.events
+        if begin is not None
+        and -NEAR_S[0] <= event.unix_s - begin <= NEAR_S[1]
+        and not event.kind.startswith("straggler")
+        and event.severity != "info"
+    ]
+    return Beside(slow, own, usual, begin, tuple(near[-MAX_NEAR:]))
+
+
+def happened(beside: Beside) -> str:
+    """What happened as it began; empty: nothing did, or its begin is not known."""
+    if not beside.near or beside.flagged_s is None:
+        return ""
+    events = " · ".join(f"{clock(event.unix_s)} {clean(event.message)}" for event in beside.near)
+    return f"flagged at {clock(beside.flagged_s)}, shortly after: {events}"
+
+
+def why(report: Report, width: int, ascii_only: bool) -> list[str]:
+    """The most costly straggler: its own time by phase beside the others', and what happened as it began."""
+    beside = beside_others(report)
+    if beside is None:
+        return []
+    own, usual = beside.own, beside.usual
+    longest = tuple(max(filter(math.isfinite, side.values()), default=0.0) for side in (usual, own))
+    parts = [part for part in PARTS if part.name in OWN_PHASES]
+    scale = (max(0.0, longest[0]), max(0.0, longest[1]))
+    lines = [str(pairs_head(f"rank {beside.slow.rank}", width))]
+    lines += [
+        str(pair(part, own[part.name], usual[part.name], scale, width, ascii_only)).rstrip() for part in parts
+    ]
+    return [*lines, *wrap(happened(beside), width)]
+
+
+def _others_ms(report: Report, ranks: Sequence[int], phase: str) -> float:
+    """Own time of the other ranks in a phase, the median of their means; NaN: not known.
+
+    Only backward contains DDP's waiting: of the other phases the whole is taken where own time is not known.
+    """
+    each: list[float | None] = []
+    for one in report.ranks:
+        if one.rank not in ranks:
+            own = None if phase == "other" else getattr(one, f"own_{phase}_ms")
+            each.append(own if own is not None or phase == "backward" else getattr(one, f"{phase}_ms"))
+    known = [ms for ms in each if ms is not None]
+    return statistics.median(known) if known else math.nan
+
+
 def host_table(report: Report, width: int) -> list[str]:
     """The hosts, those that were unreachable first, then by the excess of their worst rank."""
     if len(report.hosts) < 2:
         return []
-    order = sorted(report.hosts, key=lambda host: (-host.silences, -(host.excess_ms or 0.0)))
-    shown = order[:MAX_HOSTS]
+    shown = worst_hosts(report)[:MAX_HOSTS]
+    lines = text_lines(host_columns(shown), len(shown), width)
+    hidden = len(report.hosts) - len(shown)
+    return [*lines, f"and {hidden:,} more hosts (--json has all)"] if hidden > 0 else lines
+
+
+def worst_hosts(report: Report) -> list[HostSummary]:
+    """Those that were unreachable first, then by the excess of their worst rank."""
+    return sorted(report.hosts, key=lambda host: (-host.silences, -(host.excess_ms or 0.0)))
+
+
+def host_columns(shown: Sequence[HostSummary]) -> list[TableColumn]:
+    """The table of hosts."""
     worst = [UNKNOWN if host.worst_rank is None else str(host.worst_rank) for host in shown]
-    columns = [
+    return [
         measured("host", [fit_tail(host.name, 2 * HOST_WIDTH) for host in shown], 99, right=False),
         measured("ranks", [str(len(host.ranks)) for host in shown], 95),
         measured("worst rank", worst, 90),
@@ -83,21 +181,18 @@ def host_table(report: Report, width: int) -> list[str]:
         measured("drift ppm", [fixed(host.clock_drift_ppm) for host in shown], 60),
         measured("unreachable", [f"{host.silences}x" if host.silences else "" for host in shown], 75),
     ]
-    lines = text_lines(columns, len(shown), width)
-    hidden = len(order) - len(shown)
-    return [*lines, f"and {hidden:,} more hosts (--json has all)"] if hidden > 0 else lines
 
 
 def part_shares(report: Report) -> list[tuple[str, float]]:
     """(part of the step, its share in %) over all ranks; empty where no step is known."""
-    parts = np.nansum(_parts(report.ranks, report), axis=1)
+    parts = np.nansum(rank_times(report.ranks, report), axis=1)
     total = float(parts.sum())
     return (
         [(part.name, 100 * float(ms) / total) for part, ms in zip(PARTS, parts, strict=True)] if total else []
     )
 
 
-def _parts(ranks: Sequence[RankSummary], report: Report) -> Column:
+def rank_times(ranks: Sequence[RankSummary], report: Report) -> Column:
     """(parts, ranks) ms of each part of the step; the same parts as in the screen's table."""
 
     def column(name: str) -> Column:
@@ -109,22 +204,29 @@ def _parts(ranks: Sequence[RankSummary], report: Report) -> Column:
     return rank_parts(column, always_last)[: len(PARTS)]
 
 
-def worst_ranks(report: Report) -> list[RankSummary]:
-    """The flagged ranks, the most costly first, then the others by excess or lateness; at most MAX_RANKS."""
-    order = {straggler.rank: i for i, straggler in enumerate(report.stragglers)}
+def worst_ranks(report: Report, most: int = MAX_RANKS) -> list[RankSummary]:
+    """The flagged ranks, the most costly first, then the others by excess or lateness."""
+    blamed = (slow for slow in report.stragglers if blamed_ranks(slow.cause, slow.pattern, slow.ranks))
+    order = {straggler.rank: i for i, straggler in enumerate(blamed)}
 
     def badness(rank: RankSummary) -> tuple[int, float, int]:
         late = rank.lateness_ms if rank.excess_ms is None else rank.excess_ms
         late = float("-inf") if late is None else late
         return order.get(rank.rank, len(order)), -late, rank.rank
 
-    return sorted(report.ranks, key=badness)[:MAX_RANKS]
+    return sorted(report.ranks, key=badness)[:most]
 
 
 def bucket_table(buckets: Sequence[BucketSummary], width: int) -> list[str]:
     """A line per bucket, or per size where there are many; times are means over the run."""
+    columns, rows = bucket_columns(buckets)
+    return text_lines(columns, rows, width) if rows else []
+
+
+def bucket_columns(buckets: Sequence[BucketSummary]) -> tuple[list[TableColumn], int]:
+    """The table of buckets, and its number of rows."""
     if not buckets:
-        return []
+        return [], 0
     groups = [[bucket] for bucket in buckets]
     if len(buckets) > MAX_BUCKETS:
         by_size: dict[int, list[BucketSummary]] = {}
@@ -140,7 +242,7 @@ def bucket_table(buckets: Sequence[BucketSummary], width: int) -> list[str]:
             for title, name, keep in BUCKET_FIGURES
         ),
     ]
-    return text_lines(columns, len(groups), width)
+    return columns, len(groups)
 
 
 def _which(group: Sequence[BucketSummary]) -> str:
@@ -161,134 +263,3 @@ def _host(rank: RankSummary) -> str:
 def _with_bound(rank: RankSummary) -> str:
     text = fixed(rank.lateness_ms)
     return f"{text} ±{rank.bound_ms:.1f}" if rank.bound_ms is not None and text != UNKNOWN else text
-
-
-BLOCKS, PLAIN = "▁▂▃▄▅▆▇█", "_.-:=+*#"
-
-LABEL_WIDTH = 10
-"""Columns for the label before a strip."""
-
-RANGE_WIDTH = 9
-"""Columns after a strip, for its lowest and highest value."""
-
-SPIKE = 4.0
-"""The scale ends at this multiple of the median span, so that a compilation does not flatten the rest."""
-
-NO_RANK, UNKNOWN_RANK = "·", " "
-
-EVENT_SIGNS = {
-    "stall": "S",
-    "death": "X",
-    "nan": "N",
-    "replica_drift": "D",
-    "restart": "R",
-    "collector_restart": "C",
-    "lost_records": "!",
-    "recording": "!",
-}
-"""Kind of event to sign. Where a column has several, the kind listed first is shown."""
-
-LEGEND = {
-    "S": "stall",
-    "X": "death",
-    "N": "NaN",
-    "D": "replicas differ",
-    "R": "restart",
-    "C": "collector restart",
-    "!": "records missing",
-}
-
-
-def strips(report: Report, width: int, ascii_only: bool) -> list[str]:
-    """The run's time as lines of blocks: step time, waiting, flagged rank, events, and the time of day."""
-    room = max(1, width - LABEL_WIDTH - RANGE_WIDTH - 1)
-    spans = report.spans[:room] if len(report.spans) > room else report.spans
-    if not any(span.step_ms is not None for span in report.spans):
-        return []
-    wide = max(1, room // len(spans))
-    levels = PLAIN if ascii_only else BLOCKS
-    lines = []
-    for label, values, digits in (
-        ("step ms", [span.step_ms for span in spans], 1),
-        ("waiting %", [span.wait_pct for span in spans], 0),
-    ):
-        known = [value for value in values if value is not None]
-        if known:
-            # Shares have a scale of 0 to 100, so that a little waiting is drawn as little.
-            top = 100.0 if "%" in label else _top(known)
-            text = "".join(_block(value, top, levels) * wide for value in values)
-            span_text = f"{fixed(min(known), digits)}-{fixed(max(known), digits)}"
-            lines.append(f"{label:<{LABEL_WIDTH}}{text} {span_text}".rstrip())
-    letters, legend = _letters(report)
-    if any(span.cost_pct is not None for span in spans) and report.run.world_size > 1:
-        flagged = [
-            UNKNOWN_RANK if span.cost_pct is None else letters.get(span.rank, NO_RANK) for span in spans
-        ]
-        lines.append(f"{'slow rank':<{LABEL_WIDTH}}{''.join(letter * wide for letter in flagged)}".rstrip())
-    marks, used = _events(report, len(spans))
-    if used:
-        placed = "".join(mark + (" " if mark != "S" else "S") * (wide - 1) for mark in marks)
-        lines.append(f"{'events':<{LABEL_WIDTH}}{placed}".rstrip())
-        legend = [*legend, *(f"{mark} {LEGEND[mark]}" for mark in used)]
-    lines.append(_axis(report, len(spans) * wide))
-    if legend:
-        lines.append(" " * LABEL_WIDTH + "   ".join(legend))
-    return lines
-
-
-def _top(values: Sequence[float]) -> float:
-    return min(max(values), SPIKE * sorted(values)[len(values) // 2])
-
-
-def _block(value: float | None, top: float, levels: str) -> str:
-    if value is None:
-        return " "
-    share = value / top if top > 0 else 0.0
-    return levels[min(len(levels) - 1, max(0, int(share * len(levels) - 1e-9)))]
-
-
-def _letters(report: Report) -> tuple[dict[int | None, str], list[str]]:
-    """A character for each flagged rank, its number where all are below 10, else a letter; and the legend."""
-    ranks = [straggler.rank for straggler in report.stragglers]
-    if all(rank < 10 for rank in ranks):
-        return {rank: str(rank) for rank in ranks}, []
-    letters: dict[int | None, str] = {
-        rank: chr(ord("a") + i) if i < 26 else "+" for i, rank in enumerate(ranks)
-    }
-    return letters, [f"{letters[rank]} rank {rank}" for rank in ranks[:4]]
-
-
-def _events(report: Report, count: int) -> tuple[list[str], list[str]]:
-    """A mark per column, and the marks that are used."""
-    end_s = max(report.spans[-1].end_s, 1e-9)
-    start = report.run.started_at
-    marks = [" "] * count
-
-    def column(unix_s: float) -> int:
-        return min(count - 1, max(0, int((unix_s - start) / end_s * count)))
-
-    def place(kind: str, first: float, last: float) -> None:
-        order = list(EVENT_SIGNS.values())
-        for i in range(column(first), column(last) + 1):
-            if marks[i] == " " or order.index(EVENT_SIGNS[kind]) < order.index(marks[i]):
-                marks[i] = EVENT_SIGNS[kind]
-
-    for stall in report.stalls:
-        place("stall", stall.since_s, stall.since_s + stall.lasted_s)
-    for death in report.deaths:
-        place("death", death.since_s, death.since_s)
-    for alert in report.troubles:
-        kind = "death" if alert.kind in ("lost_rank", "failed_rank") and not report.deaths else alert.kind
-        if kind in EVENT_SIGNS:
-            place(kind, alert.since_s, alert.since_s)
-    for event in report.events:
-        if event.kind in ("restart", "collector_restart", "nan"):
-            place(event.kind, event.unix_s, event.unix_s)
-    used = [mark for mark in dict.fromkeys(EVENT_SIGNS.values()) if mark in marks]
-    return marks, used
-
-
-def _axis(report: Report, room: int) -> str:
-    first = clock(report.run.started_at)
-    last = clock(report.run.started_at + report.spans[-1].end_s)
-    return " " * LABEL_WIDTH + first + last.rjust(max(len(last) + 1, room - len(first)))

@@ -248,9 +248,11 @@ class LiveSource(CollectorSource):
 class RemoteSource(CollectorSource):
     """Reads a run on another machine."""
 
-    def __init__(self, name: str, link: Link, connect: Callable[[], Link]) -> None:
-        """`link`: the first connection, made already; `connect` makes another one after an internal error."""
+    def __init__(self, name: str, where: str, link: Link, connect: Callable[[], Link]) -> None:
+        """`where`: the machine, as the user named it. `link`: the first connection, made already; `connect`
+        makes another one after an internal error."""
         super().__init__(name, None)
+        self.where = where
         self._first: Link | None = link
         self._connect = connect
 

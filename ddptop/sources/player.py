@@ -17,12 +17,14 @@ import numpy as np
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps.windows import OWN_STEPS
+from ddptop.analysis.usual_messages import FEED_FAILURES
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Hello, Layout, Membership, Received, Steps
 from ddptop.protocol.vocabulary import NOT_ENDED
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
+    from ddptop.protocol.message_run import MessageRun
     from ddptop.recording.reader import Recording
 
 
@@ -94,9 +96,6 @@ FEW_STEPS = 100
 MESSAGES_PER_CLOCK = 8
 """Messages between two readings of the clock: a few milliseconds."""
 
-FEED_FAILURES = (ArithmeticError, LookupError, TypeError, ValueError)
-"""What a message that passed every check could still set off in the arithmetic: it costs that message."""
-
 
 class Player:
     """A position in a recording, and the group there. Not thread-safe."""
@@ -141,6 +140,9 @@ class Player:
         """Go on to a moment ahead, or as far as one comes before `until` (time.monotonic)."""
         self._see_held(None)
         feed = self.reducer.feed
+        for run in self._cursor.take_runs(t_ns) if until is None else ():
+            self._feed_run(run)
+            self.position_ns = max(self.position_ns, int(run.heads[0].max()))
         for count, received in enumerate(self._cursor.take_until(t_ns), 1):
             if received.t_ns > self.position_ns:
                 self.position_ns = received.t_ns
@@ -212,8 +214,8 @@ class Player:
             self._cursor = self.recording.cursor()
             self.read_on(t_ns)
             return
-        for received in self.recording.tail(before_ns=t_ns + 1, steps=self._steps_before(t_ns)):
-            self._feed(received)
+        for run in self.recording.tail_runs(before_ns=t_ns + 1, steps=self._steps_before(t_ns)):
+            self._feed_run(run)
         self._recall_best(t_ns)
         self.reducer.state.tail = False
         self._cursor = self.recording.cursor(from_ns=t_ns + 1)
@@ -299,6 +301,12 @@ class Player:
     def _see_held(self, step: int | None) -> None:
         for received in self._held.release(step):
             self._feed(received)
+
+    def _feed_run(self, run: MessageRun) -> None:
+        self.reducer.feed_run(run, 0, self._refuse)
+
+    def _refuse(self) -> None:
+        self.refused += 1
 
     def _feed(self, received: Received) -> None:
         try:

@@ -29,7 +29,7 @@ FIRST_S = 150.0
 """How long the first connection may take until ddptop answers: sshd gives a user 120 s to log in."""
 
 AGAIN_S = 30.0
-"""The same for a later one, which asks nobody."""
+"""The same for a later one, which asks no question."""
 
 SILENT_S = 2.0
 """A connection over which so long nothing came counts as broken: there are at least BEAT_S beats."""

@@ -48,6 +48,7 @@ def patch(module: Any) -> None:
         torch_ddp.after_construction(module, _attach)
         torch_ddp.replace_comm_hooks(module.dist, _timed_hook)
         torch_ddp.before_refusal(module, functools.partial(_begin, module.dist))
+        torch_ddp.before_process_groups(module.dist, _mark_initialization)
         torch_ddp.before_destruction(module.dist, _leave)
         keep_exceptions_of_children()
     except AttributeError as error:
@@ -96,6 +97,13 @@ def _begin(dist: Any, device: Any) -> None:
             session_at(device)
     except Exception as error:  # noqa: BLE001 - the training boundary
         guard.caught(error)
+
+
+def _mark_initialization() -> None:
+    if enabled():
+        from ddptop.host.rank_starts import mark_initialization  # msgpack: not in every Python that starts
+
+        mark_initialization()
 
 
 def _leave() -> None:

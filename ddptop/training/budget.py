@@ -3,9 +3,9 @@
 Counted is CPU time of the threads that run our code, never elapsed time: on a busy machine an interval of
 20 us lasts 10 ms when the operating system runs another process in it, and a controller that counts those
 stops recording exactly when the cause of a slow training is to be shown. On the training threads CPU time is
-measured in three steps of every eight (`ddptop.training.recorder`), for the publisher and ZeroMQ's threads
-always. What no clock of ours can see is added as constants below. Every figure is a median over few and
-recent measurements: one outlier changes nothing, and a change of load takes effect within `KEPT` of them.
+measured in three steps of every eight (`ddptop.training.recorder`), for the publisher always. What no clock
+of ours can see is added as constants below. Every figure is a median over few and recent measurements: one
+outlier changes nothing, and a change of load takes effect within `KEPT` of them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Budget:
         self.tight = False
         """Whether what is not bucket detail takes most of the budget: then the publisher runs less often."""
         self.cost_us = 0.0
-        """Per step: training threads, publisher and ZeroMQ's threads."""
+        """Per step: training threads and publisher."""
         self.cost_pct = 0.0
         """The same as a share of step time."""
         self._full = full_detail
@@ -91,7 +91,7 @@ class Budget:
         """Steps without detail right after one with it, at whose start the recorder was taken out."""
         self._after_detail = False
         self._publishing: deque[float] = deque(maxlen=KEPT_OFTEN)
-        """CPU time of our own threads as a share of elapsed time: they run by the clock, not by the step."""
+        """CPU time of the publisher as a share of elapsed time: it runs by the clock, not by the step."""
         self._published_ns = 0
         self._measured_here = 0
         """Detailed steps whose cost was measured since `every` last changed."""
@@ -118,7 +118,7 @@ class Budget:
     def account(self, records: Sequence[StepRecord], publisher_ns: int, checks_ns: float = 0.0) -> None:
         """Account for finished steps, and for what else of ours has run.
 
-        `publisher_ns`: CPU time of the publisher and of ZeroMQ's threads since the last call, in ns.
+        `publisher_ns`: CPU time of the publisher since the last call, in ns.
         `checks_ns`: that of the replica checks per step.
         """
         self._published_ns += publisher_ns
@@ -127,7 +127,7 @@ class Budget:
         for record in records:
             self._walls.append(record.end - record.begin)
             detail = bool(record.flags & Flag.DETAIL)
-            if clocked(record.step):
+            if clocked(record.step) and not record.flags & Flag.SHADOW:
                 kept = self._detail if detail else self._after if self._after_detail else self._plain
                 kept.append(record.cost + WRAPPER_NS + CALL_NS * len(record.calls))
                 self._measured_here += detail

@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import statistics
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 
 import torch
@@ -29,10 +31,10 @@ if __name__ == "__main__":
 
 FEATURES, CLASSES, WIDTH = 256, 10, 768
 BATCH = 64
-SLOW_FROM, SLOW_UNTIL, EVERY = 120, 300, 400
-"""In every 400 steps, the last rank's loader is slow between these."""
 SLOW_S = 0.03
-"""About as long as the rest of the step on two CPU cores."""
+"""Least delay of the slow rank in a step: about as long as the rest of the step on two idle CPU cores."""
+MEASURED_STEPS = 50
+"""Where the median of so many steps before it is longer, that is the delay: seen on a busy machine too."""
 AHEAD = 2
 """Steps from the request to end to the last one."""
 GRACE_S = 5.0
@@ -59,13 +61,19 @@ class Teacher(Dataset[tuple[torch.Tensor, torch.Tensor]]):  # type: ignore[misc]
 class SlowCollate:
     """Collates a batch, and sleeps on one rank in some of the steps."""
 
-    def __init__(self, slow: bool) -> None:
+    def __init__(self, slow: bool, steps: tuple[int, int, int]) -> None:
+        """`steps`: slow from the first to the second of every so many."""
         self._slow = slow
+        self._begin, self._end, self._every = steps
         self._batches = itertools.count()
+        self._begun_s: deque[float] = deque(maxlen=MEASURED_STEPS)
 
     def __call__(self, samples: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
-        if self._slow and SLOW_FROM <= next(self._batches) % EVERY < SLOW_UNTIL:
-            time.sleep(SLOW_S)
+        if self._slow and self._begin <= next(self._batches) % self._every < self._end:
+            steps = [later - earlier for earlier, later in itertools.pairwise(self._begun_s)]
+            time.sleep(max(SLOW_S, statistics.median(steps)) if steps else SLOW_S)
+        else:
+            self._begun_s.append(time.monotonic())
         x, y = zip(*samples, strict=True)
         return torch.stack(x), torch.stack(y)
 
@@ -80,12 +88,12 @@ def model() -> nn.Module:
     )  # fmt: skip
 
 
-def batches(group: ddptop.Group) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def batches(group: ddptop.Group, steps: tuple[int, int, int]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Batches without end, in a new order every epoch."""
     dataset = Teacher(8192)
     sampler: DistributedSampler[tuple[torch.Tensor, torch.Tensor]] = DistributedSampler(dataset)
     slow = group.rank == group.world_size - 1 and group.world_size > 1
-    loader = DataLoader(dataset, BATCH, sampler=sampler, collate_fn=SlowCollate(slow), drop_last=True)
+    loader = DataLoader(dataset, BATCH, sampler=sampler, collate_fn=SlowCollate(slow, steps), drop_last=True)
     for epoch in itertools.count():
         sampler.set_epoch(epoch)
         yield from loader
@@ -114,6 +122,7 @@ def main(request: InputEnd) -> None:
     """Train for `--steps` steps, or until `request` is set."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=0, help="0: until asked to end")
+    parser.add_argument("--slow", type=int, nargs=3, metavar=("FROM", "UNTIL", "EVERY"), required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
     store = torch.distributed.TCPStore(
@@ -124,7 +133,8 @@ def main(request: InputEnd) -> None:
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
         common_stop = CommonStop(request, store, group.rank)
         request.grace_s = GRACE_S
-        for step, (x, y) in enumerate(itertools.islice(batches(group), options.steps or None)):
+        endless = batches(group, tuple(options.slow))
+        for step, (x, y) in enumerate(itertools.islice(endless, options.steps or None)):
             if common_stop.last(step):
                 break
             loss = cross_entropy(ddp(x.to(group.device)), y.to(group.device))

@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ddptop.host import collector_start, processes
-from ddptop.host.address_exchange import AddressExchange, Job, Store, serve_argument
+from ddptop.host.address_exchange import KEPT, PRESENT, AddressExchange, Job, Store, serve_argument
 from ddptop.host.collector_address import read_role, write_role
 from ddptop.host.folders import open_regular
 from ddptop.host.job_environment import spans_hosts
 from ddptop.host.processes import need_threads, process_start
-from ddptop.host.runs import ensure_run_directory, read_command, write_command
+from ddptop.host.runs import ensure_run_directory, read_command, read_run_file, write_command
 from ddptop.training.guard import guard
 from ddptop.training.torch_compat.job_store import JobStore, address_of_default_store
 
@@ -42,14 +42,38 @@ MAX_STARTS = 20
 """A collector that exits more often than this would do so again."""
 
 
-def join_run(number: str, listen_for_models: Callable[[], None], *, several_hosts: bool = False) -> None:
+def has_collector() -> bool:
+    """Whether this host has the collector of the job already: torchrun has started its ranks before.
+
+    Never raises.
+    """
+    known = os.environ.get("DDPTOP") == "0" or os.environ.get("DDPTOP_RUN_DIR")
+    if known or not os.environ.get("TORCHELASTIC_RUN_ID"):
+        return False
+    try:
+        run = read_run_file(Path(_run_of("")["DDPTOP_RUN_DIR"]))
+    except Exception as error:  # noqa: BLE001 - the training boundary
+        guard.caught(error)
+        return False
+    return run is not None and run.collector_host is None
+
+
+def join_run(
+    number: str,
+    listen_for_models: Callable[[], None],
+    *,
+    several_hosts: bool = False,
+    collects: bool | None = None,
+) -> None:
     """Have this process recorded: in the run of its launcher, or in one of the script's own.
 
     `number` is the same on all ranks of the group, and of no other group. `listen_for_models` makes
-    the models of this process recorded. Never raises.
+    the models of this process recorded. `collects`: whether this host has the collector of several; None: it
+    is to be decided. Never raises.
     """
     if os.environ.get("DDPTOP") == "0":
         return
+    rank_exchange.collects = collects
     try:
         processes.fill_standard_streams()
         if not os.environ.get("DDPTOP_RUN_DIR"):
@@ -64,8 +88,9 @@ def join_run(number: str, listen_for_models: Callable[[], None], *, several_host
 def join_by_store() -> None:
     """The same for a process with the variables of `ddptop env`, whose process group exists.
 
-    Its ranks agree on the run's number through the store of the group: one request of each. Raises OSError or
-    RuntimeError where that cannot be reached.
+    Its ranks agree on the run's number through the store of the group. Under torchrun, hosts may join later:
+    each rank announces that it is there, and whether its host has the collector already. Three requests of
+    each at most. Raises OSError or RuntimeError where the store cannot be reached.
     """
     if os.environ.get("DDPTOP_RUN_DIR"):
         return
@@ -74,6 +99,12 @@ def join_by_store() -> None:
         store = JobStore(*address)
         try:
             number = store.agree("ddptop/number", number)
+            if os.environ.get("TORCHELASTIC_RUN_ID"):
+                if has_collector():
+                    rank_exchange.collects = True
+                    store.set(KEPT, b"")
+                rank_exchange.announced = int(os.environ.get("WORLD_SIZE", "0"))
+                store.claim(PRESENT)
         finally:
             store.close()
     _join(number, address is not None and spans_hosts(address[0]))
@@ -174,6 +205,10 @@ class RankExchange:
     def __init__(self) -> None:
         self._exchange: AddressExchange | None = None
         self._lock: int | None = None
+        self.collects: bool | None = None
+        """Whether the collector is on this host, where a host has had it before others joined; else None."""
+        self.announced = 0
+        """As in `Job`."""
 
     def begin(self) -> None:
         """Begin it where the run has several hosts; the default process group exists. Never raises."""
@@ -184,14 +219,19 @@ class RankExchange:
             folder = Path(os.environ["DDPTOP_RUN_DIR"])
             if address is None or not self._take_lock(folder):
                 return
+            first = os.environ.get("RANK") == "0"
+            job = Job("ranks", *address, first=first, announced=self.announced)
             role = read_role(folder)
+            if role is None and self.collects is not None:
+                _write_role(folder, job, self.collects)
+                role = read_role(folder)
             self._exchange = AddressExchange(
                 folder,
                 _connect,
                 lambda job, collects: _write_role(folder, job, collects),
                 collects=None if role is None else bool(role),
             )
-            self._exchange.meet(Job("ranks", *address, first=os.environ.get("RANK") == "0"))
+            self._exchange.meet(job)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
 

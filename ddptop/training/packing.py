@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ddptop.protocol.limits import MAX_ROWS, VERSION
-from ddptop.protocol.messages import Bucket, Hello, Layout, OwnTime, Phase, StepRow, Steps
+from ddptop.protocol.messages import Bucket, Flag, Hello, Layout, OwnTime, Phase, StepRow, Steps
 from ddptop.training.bucket_timing import BucketKey
 from ddptop.training.step_record import BucketCall, StepRecord, Wait
 from ddptop.training.torch_compat.process_groups import backend_of
@@ -110,8 +110,11 @@ def _row(record: StepRecord, base: int, cells: tuple[int, ...]) -> StepRow:
         _step, begin, end, data, forward, backward, optimizer,
         forward_at, backward_at, optimizer_at, _backward_end,
         micro_steps, flags, cost, loss, _calls, _marks,
-        exposed, before_forward, before_backward, before_optimizer, waits,
+        exposed, before_forward, before_backward, before_optimizer, waits, cpu_wait, gc, elements,
     ) = record  # fmt: skip
+    if flags & Flag.SHADOW:  # only its begin and end are known; earlier versions read that own times are not
+        times = (begin - base) // 1000, (end - begin) // 1000
+        return StepRow(*times, 0, 0, 0, 0, -1, -1, -1, 0, flags, 0, loss, (), _UNKNOWN_OWN)
     waited = _waited(waits) if waits else _NOTHING_WAITED
     return StepRow(
         (begin - base) // 1000,
@@ -128,17 +131,23 @@ def _row(record: StepRecord, base: int, cells: tuple[int, ...]) -> StepRow:
         cost // 1000,
         loss,
         cells,
-        OwnTime(
-            exposed // 1000 if exposed >= 0 else -1,
-            max(0, before_forward) // 1000,
-            max(0, before_backward) // 1000,
-            max(0, before_optimizer) // 1000,
-            *waited,
+        OwnTime._make(
+            (
+                exposed // 1000 if exposed >= 0 else -1,
+                max(0, before_forward) // 1000,
+                max(0, before_backward) // 1000,
+                max(0, before_optimizer) // 1000,
+                *waited,
+                cpu_wait // 1000 if exposed >= 0 else -1,
+                gc // 1000,
+                elements,
+            )
         ),
     )
 
 
 _NOTHING_WAITED = (0, 0, 0, 0, 0)
+_UNKNOWN_OWN = OwnTime(-1, 0, 0, 0, *_NOTHING_WAITED)
 
 
 def _waited(waits: Sequence[Wait]) -> tuple[int, ...]:
@@ -206,7 +215,7 @@ class Identity:
             pid=os.getpid(),
             device=self.device,
             backend=self.backend,
-            road=timing_path,
+            timing_path=timing_path,
             monotonic_ns=time.monotonic_ns(),
             unix_ns=time.time_ns(),
             budget_pct=self.budget_pct,

@@ -18,6 +18,7 @@ from threading import get_ident
 from typing import Any
 
 import torch
+from torch import Tensor, float32
 from torch.autograd.graph import get_gradient_edge
 from torch.optim.optimizer import (
     Optimizer,
@@ -25,6 +26,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from ddptop.training.gc_pauses import watch_collector
 from ddptop.training.guard import guard, hide_frame
 from ddptop.training.recorder import Recorder, now
 from ddptop.training.torch_compat.ddp import Function, end_of_gradients, reduces_itself, step_functions
@@ -37,6 +39,8 @@ from ddptop.training.torch_compat.dynamo import (
 )
 
 Patched = Callable[..., Any]
+
+_float_at = c_float.from_address
 
 
 def install(
@@ -56,6 +60,7 @@ def install(
         with contextlib.suppress(TypeError):
             _wrap(wait, partial(_wait, recorder, last_gradients, get_ident()))
     _wrap(functions.join_step, partial(_shadow_step, recorder))
+    watch_collector(recorder.gc_pauses)
     _hook_optimizers(recorder)
 
 
@@ -84,6 +89,8 @@ def _pre_forward(recorder: Recorder, original: Patched) -> Patched:
         try:
             if grad_enabled():
                 recorder.forward_begins(self.require_backward_grad_sync)
+                if not recorder.aside:
+                    recorder.elements.add(inputs, kwargs)
             else:
                 recorder.asides += 1
         except Exception as error:  # noqa: BLE001 - the training boundary
@@ -109,7 +116,7 @@ def _post_forward(recorder: Recorder, original: Patched) -> Patched:
         except BaseException as error:
             hide_frame(error)
             raise
-        if grad_enabled():
+        if grad_enabled() and not recorder.aside:
             paused = pause()
             recorder.forward_ends()
             resume(paused)
@@ -121,7 +128,7 @@ def _post_forward(recorder: Recorder, original: Patched) -> Patched:
 def _backward(
     recorder: Recorder, scaled: _ScaledLoss, last_gradients: LastGradients, original: Patched
 ) -> Patched:
-    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    def begins(tensors: Any) -> None:
         cpu = recorder.cost_clock
         began = cpu()
         loss = None
@@ -139,13 +146,22 @@ def _backward(
             resume(paused)
         recorder.backward_begins(loss)
         recorder.add_cost(cpu() - began)
+
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        recording = not recorder.aside
+        if recording:
+            begins(tensors)
+        else:
+            scaled.forget()
         try:
             result = original(tensors, *args, **kwargs)
         except BaseException as error:
-            recorder.backward_ends()
+            if recording:
+                recorder.backward_ends()
             hide_frame(error)
             raise
-        recorder.backward_ends()
+        if recording:
+            recorder.backward_ends()
         return result
 
     return backward
@@ -155,14 +171,20 @@ def _data(recorder: Recorder, thread: int, original: Patched) -> Patched:
     def _next_data(self: Any) -> Any:
         if get_ident() != thread:  # a thread that fetches ahead does not block training
             return original(self)
-        recorder.data_begins()
+        recording = not recorder.aside
+        if recording:
+            recorder.data_begins()
+        else:
+            recorder.asides += 1
         try:
             batch = original(self)
         except BaseException as error:
-            recorder.data_ends()
+            if recording:
+                recorder.data_ends()
             hide_frame(error)
             raise
-        recorder.data_ends()
+        if recording:
+            recorder.data_ends()
         return batch
 
     return _next_data
@@ -170,7 +192,7 @@ def _data(recorder: Recorder, thread: int, original: Patched) -> Patched:
 
 def _wait(recorder: Recorder, last_gradients: LastGradients, thread: int, original: Patched) -> Patched:
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        training = get_ident() in (thread, last_gradients.thread)
+        training = not recorder.aside and get_ident() in (thread, last_gradients.thread)
         began = recorder.wait_begins() if training else 0
         try:
             return original(self, *args, **kwargs)
@@ -205,11 +227,15 @@ def _shadow_step(recorder: Recorder, original: Patched) -> Patched:
 
 def _hook_optimizers(recorder: Recorder) -> None:
     def before(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        recorder.optimizer_begins(id(optimizer))
+        if not recorder.aside:
+            recorder.optimizer_begins(id(optimizer))
 
     def after(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         try:
-            recorder.optimizer_ends(id(optimizer))
+            if recorder.aside:
+                recorder.aside_step_ends()
+            else:
+                recorder.optimizer_ends(id(optimizer))
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
 
@@ -217,9 +243,9 @@ def _hook_optimizers(recorder: Recorder) -> None:
     register_optimizer_step_post_hook(after)
 
 
-STAMP_NS = 5_000
+STAMP_NS = 6_000
 """What a stamp costs, most of it inside the autograd engine: 4 to 6 us where caches are cold (measured at a
-load of 8 on two cores)."""
+load of 8 on two cores), and 0.8 us to read how long the thread has waited for a CPU."""
 
 
 class LastGradients:
@@ -320,11 +346,11 @@ class _ScaledLoss:
             if loss is self._scaled:
                 loss = self._unscaled
             self.forget()
-        if type(loss) is not torch.Tensor or loss.numel() != 1:
+        if type(loss) is not Tensor or loss.numel() != 1:
             return None
         if not loss.is_cpu:
             return self._read_later(loss) if loss.is_cuda and self._read_later is not None else None
-        address = loss.data_ptr() if loss.dtype is torch.float32 and not loss.is_neg() else 0
+        address = loss.data_ptr() if loss.dtype is float32 and not loss.is_neg() else 0
         if address:  # item() goes twice through the dispatcher; a lazy zero has no address
-            return c_float.from_address(address).value
+            return _float_at(address).value
         return float(loss.item())

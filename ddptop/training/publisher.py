@@ -4,7 +4,6 @@ from __future__ import annotations
 
 # Everything is imported here and not in the thread: in a worker that is forked while a thread imports, those
 # modules would be locked for good.
-import contextlib
 import math
 import os
 import threading
@@ -14,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from ddptop.host.exits import write_step_count
+from ddptop.host.step_counters import leave_step_count, note_step_count
 from ddptop.protocol.codec import encode
+from ddptop.protocol.limits import REPORT_S
 from ddptop.protocol.messages import (
     FINISHED,
     LEFT,
@@ -125,9 +125,6 @@ class EvaluationWatch:
         return Phase.EVALUATE
 
 
-PERIOD_S = 0.25
-"""Between two reads of the queue: a screen at 4 Hz sees every batch, and waking up stays cheap."""
-
 MEMORY_EVERY_S = 2.0
 """Between two reads of torch's CUDA allocator, whose counters take some 30 us to read."""
 
@@ -137,12 +134,8 @@ LAST_STEPS_S = 0.2
 LATE_S = 0.1
 """How long a late thread may take at exit to return from a call of torch's, which takes microseconds."""
 
-TIGHT_PERIOD_S = 0.5
-"""The period where the budget is tight. Heartbeats are sent every 0.5 s, so not longer."""
-
-
-_CPU_OF_THREAD = 6
-"""What Linux combines with the number of a thread for the clock of its CPU time (`pthread_getcpuclockid`)."""
+TIGHT_PERIOD_S = 2 * REPORT_S
+"""Between two reads of the queue where the budget is tight. Heartbeats come every 0.5 s, so not longer."""
 
 
 class Publisher(threading.Thread):
@@ -176,6 +169,7 @@ class Publisher(threading.Thread):
         self._last_ack_s = self._undrained_s = time.monotonic()
         self._drain_s = 0.0
         self._exit_reason = ExitReason(FINISHED, None)
+        self._sender: AckedSender | None = None
 
     @property
     def rank(self) -> int:
@@ -219,9 +213,8 @@ class Publisher(threading.Thread):
         try:
             if self._session.device is not None:
                 self._session.device.enter_thread()
-            before = _zeromq_threads()
-            sender = AckedSender(f"ipc://{self._folder}/ingest", lambda: encode(self._hello()))
-            self._publish(sender, _zeromq_threads() - before)
+            self._sender = AckedSender(f"ipc://{self._folder}/ingest", lambda: encode(self._hello()))
+            self._publish(self._sender)
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
             report_once(f"this process is not recorded any more ({type(error).__name__}: {error})")
@@ -231,10 +224,14 @@ class Publisher(threading.Thread):
         """Take as little time as possible: records are not read, or something is wrong for good."""
         self._recorder.detail_every = self._recorder.loss_every = self._recorder.check_every = 1 << 40
 
-    def _publish(self, sender: AckedSender, threads: set[int]) -> None:
-        """`threads`: those of ZeroMQ that work for `sender`."""
+    def forked(self) -> None:
+        """In a forked child: close its copy of the connection, which would stay open when this rank ends."""
+        if self._sender is not None:
+            self._sender.close(0)
+
+    def _publish(self, sender: AckedSender) -> None:
         beat = True
-        cpu = _cpu_ns(threads)
+        cpu = time.thread_time_ns()
         sender.service()  # HELLO, also of a rank that exits within the first quarter of a second
         while self._wait_for_work():
             if self._left_requested:
@@ -250,11 +247,13 @@ class Publisher(threading.Thread):
                 if self._session.device is not None:
                     self.send(self._session.device.position_event(self._recorder, self.rank))
                 self.send(evidence)
-            before, cpu = cpu, _cpu_ns(threads)
+            before, cpu = cpu, time.thread_time_ns()
             self._budget.account(records, cpu - before, self._session.replicas.step_ns)
             if ack is not None:
                 self._last_ack_s = time.monotonic()
                 self._received(ack)
+            elif self._epoch is None:
+                note_step_count(self._folder, self._identity.session, self._recorder.step)
             collector_keeper.check(self._last_ack_s)
             self._recorder.detail_every = self._budget.detail_every
             self._recorder.loss_every = self._budget.loss_every
@@ -265,8 +264,9 @@ class Publisher(threading.Thread):
         self._send_bye(sender)
 
     def _wait_for_work(self) -> bool:
-        """Wait for one period, or until there is something to do; False once the publisher closes."""
-        self._wake.wait(TIGHT_PERIOD_S if self._budget.tight else PERIOD_S)
+        """Wait until the period ends, or there is something to do; False once the publisher closes."""
+        period_s = TIGHT_PERIOD_S if self._budget.tight else REPORT_S
+        self._wake.wait(period_s - time.monotonic() % period_s)
         self._wake.clear()
         return not self._closing
 
@@ -285,12 +285,12 @@ class Publisher(threading.Thread):
             self.send(self._reporter.exit_evidence(reason, self._exit_reason.trace))
         self.send(Bye(time.monotonic_ns(), reason))
         self._offer(sender, self._take(all_of_them=True))
-        if sender.close(max(0.0, end - time.monotonic())):
-            self._write_step_count()
+        sender.beat(encode(self._progress()))  # the others may wait for it: this is how far it got
+        self._leave_step_count(sender.close(max(0.0, end - time.monotonic())))
 
-    def _write_step_count(self) -> None:
-        """The last steps were not acked: write the step number into the run folder, to have them counted."""
-        write_step_count(self._folder, self._hello(), self._recorder.step)
+    def _leave_step_count(self, unacked: int) -> None:
+        """Where the last steps were not acked, leave their number in the run folder, to have them counted."""
+        leave_step_count(self._folder, self._hello(), self._recorder.step, unacked)
 
     def _hello(self) -> Hello:
         return self._identity.hello(self._session.timing_path)
@@ -308,9 +308,7 @@ class Publisher(threading.Thread):
     def _take(self, *, all_of_them: bool = False) -> list[StepRecord]:
         """Finished steps; on a GPU those that the GPU has finished too, or all of them."""
         queue = self._recorder.records
-        taken: list[StepRecord] = []
-        while queue:
-            taken.append(StepRecord._make(queue.popleft()))
+        taken = [StepRecord._make(queue.popleft()) for _ in range(len(queue))]
         device = self._session.device
         if device is None:
             return taken
@@ -379,22 +377,3 @@ class Publisher(threading.Thread):
             cost_pct=self._budget.cost_pct,
             failures=guard.count,
         )
-
-
-def _zeromq_threads() -> set[int]:
-    """Ids of the threads that libzmq has started in this process so far."""
-    threads = set()
-    for task in Path("/proc/self/task").glob("*"):
-        with contextlib.suppress(OSError):  # it has just exited
-            if (task / "comm").read_text().startswith("ZMQbg"):
-                threads.add(int(task.name))
-    return threads
-
-
-def _cpu_ns(threads: set[int]) -> int:
-    """CPU time of this thread and of `threads` so far, in ns."""
-    spent = time.thread_time_ns()
-    for thread in threads:
-        with contextlib.suppress(OSError):  # it has exited
-            spent += time.clock_gettime_ns((~thread << 3) | _CPU_OF_THREAD)
-    return spent

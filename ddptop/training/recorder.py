@@ -3,17 +3,11 @@
 A step runs from the end of the last optimizer step before it to the end of its own last optimizer step,
 so that its data, forward, backward and optimizer times are in it in causal order. Whether an optimizer step
 was the last one is known only when the next DDP forward begins: there the record is closed, dated back.
-Accumulation, several optimizers and steps that a gradient scaler skips are counted as one expects. Where no
-torch optimizer ever steps, a synchronised backward ends the step.
-
-Backward is divided by a stamp at the last gradient: what comes after it is exposed communication. What lies
-outside the phases is divided by what begins next. Waits in the script's own collectives are noted apart.
+Where no torch optimizer ever steps, a synchronised backward ends the step.
 
 All times are CLOCK_MONOTONIC in nanoseconds. Everything here runs on the training thread, except that
 bucket all-reduces may be noted by an autograd thread and their ends by a gloo thread (list operations
 that the interpreter makes atomic); the publisher thread only pops finished records and reads counters.
-
-The recorder's own cost is CPU time of the thread that runs it, measured in some steps (`clocked`).
 """
 
 from __future__ import annotations
@@ -25,17 +19,13 @@ from typing import Any
 
 from ddptop.protocol.messages import Flag, Phase
 from ddptop.training import step_record
-from ddptop.training.step_record import MAX_CALLS, BackwardSteps, BucketCall, Losses, Waits, clocked
+from ddptop.training.cpu_wait import CpuWait
+from ddptop.training.gc_pauses import GcPauses
+from ddptop.training.shadow import ShadowBlocks
+from ddptop.training.step_record import MAX_CALLS, BackwardSteps, BucketCall, Elements, Losses, Waits, clocked
 
 now = time.monotonic_ns
 cpu_now = time.thread_time_ns
-
-QUEUE_STEPS = 8192
-"""Finished steps that wait for the publisher: 25 s of 3 ms steps. Then the oldest is dropped, which the
-collector counts by the gap in step numbers."""
-
-UNSTAMPED, SPOILT = -1, -2
-"""Of a backward: its last gradient has not come yet; the moment of it cannot be known."""
 
 
 class Recorder:
@@ -43,7 +33,7 @@ class Recorder:
 
     def __init__(self, *, optimizer_exists: Callable[[], bool] = lambda: True) -> None:
         """`optimizer_exists`: whether any torch optimizer has been built; called only until one steps."""
-        self.records: deque[tuple[Any, ...]] = deque(maxlen=QUEUE_STEPS)
+        self.records: deque[tuple[Any, ...]] = deque(maxlen=step_record.QUEUE_STEPS)
         """Fields of StepRecord, in its order."""
         self.step = 0
         self.counter: MutableSequence[int] | memoryview = [0]
@@ -51,25 +41,22 @@ class Recorder:
         self.phase = Phase.OTHER
         self.detail_every = 1
         """Bucket detail where step % detail_every == 0; a power of two, written by the publisher."""
-        self.detail = True
+        self.detail = self.wants_loss = True
         self.cost_clock: Callable[[], int] = cpu_now
         """CPU time of the calling thread in ns; in steps without measurement `int`, the cheapest function
         that always gives 0. To be read twice from one variable: the next step may have another."""
         self.loss_every = 1
         """The loss is read where step % loss_every == 0; likewise."""
-        self.wants_loss = True
         self.calls: list[BucketCall] = []
         self.passes = 0
         """Backward passes and steps so far: a new value means that the reducer starts at its first bucket."""
         self.on_detail: list[Callable[[bool], None]] = []
         """Called when bucket detail is switched on or off for the coming step."""
-        self.once: Callable[[], None] | None = None
-        """Something to do once on the training thread, between two steps; set by the publisher."""
+        self.once: Callable[[], None] | None = None  # to do once between two steps; set by the publisher
         self.check: Callable[[int], None] | None = None
         """Called with the number of a synchronised step that has ended, before the next one begins, where
         step % check_every == 0. It must not raise."""
-        self.check_every = 16
-        """A power of two."""
+        self.check_every = 16  # a power of two
         self.marks: Any = None
         """On a device: records an event at every border of a phase (`ddptop.training.device.PhaseMarks`)."""
         self.several_models = False
@@ -83,32 +70,32 @@ class Recorder:
         self._backward_steps = BackwardSteps(optimizer_exists)
         self.losses = Losses()
         self._waits = Waits()
+        self.cpu_wait = CpuWait()
+        self.gc_pauses = GcPauses()
+        self.elements = Elements()
         self._begin_first()
 
     def _begin_first(self) -> None:
-        self._begin = self._step_end = -1
-        self._stepped = self._synchronised = self.synchronises = False
-        self._data = self._data_done = self._data_last = 0
-        self._data_at = -1
-        self._ended = 0
-        """When the last phase ended, later by what was waited since."""
-        self._after_backward = False
-        self._data_gap = self._optimizer_gap = 0
-        self.stamp_due, self._stamp = False, UNSTAMPED
-        self._waits.forget()
-        self._forward_began = 0
-        self._backward_depth = 0
-        self._stepped_in_backward = False
+        self.aside = False  # in a shadow block: phases call only `forward_begins` and `aside_step_ends`
+        self.shadow = ShadowBlocks.from_environment()
+        self._begin = self._step_end = self._data_at = -1
+        self._stepped = self._synchronised = self.synchronises = self._after_backward = False
+        self._data = self._data_done = self._data_last = self._data_gap = self._optimizer_gap = 0
+        self._ended = 0  # when the last phase ended, later by what was waited since
+        self.stamp_due = self._stepped_in_backward = False
+        self._stamp = step_record.UNSTAMPED
+        for of_step in (self._waits, self.cpu_wait, self.gc_pauses, self.elements):
+            of_step.forget()
         self._optimizer_running: int | None = None
-        self._optimizer_began = self._optimizer_inner = self._optimizer_depth = 0
+        self._backward_depth = self._optimizer_depth = 0
+        self._forward_began = self._optimizer_began = self._optimizer_inner = 0
         self.cost_clock = cpu_now
         self._clear()
 
     def _clear(self) -> None:
-        self._forward = self._backward = self._optimizer = self._cost = 0
+        self._forward = self._backward = self._optimizer = self._cost = self._micro_steps = 0
         self._exposed = self._before_forward = self._before_backward = self._before_optimizer = 0
         self._forward_at = self._backward_at = self._optimizer_at = self._backward_end = -1
-        self._micro_steps = 0
 
     def data_begins(self) -> None:
         """The training thread asks its loader for a batch."""
@@ -136,9 +123,11 @@ class Recorder:
         """A DDP forward that records gradients; `synchronises`: its backward will all-reduce."""
         if self._stepped or (self._synchronised and self._backward_steps.ended()):
             self._close(0, check=True)
+        self.asides = 0
+        if self.aside:
+            return
         cpu = self.cost_clock
         spent = cpu()
-        self.asides = 0
         if self._begin < 0:
             self._open_first(now())
         self.synchronises = synchronises
@@ -174,7 +163,7 @@ class Recorder:
             self.stamp_due = False  # all-reduces may be waited for at the end of either
             return
         self.passes += 1
-        self.stamp_due, self._stamp = True, UNSTAMPED
+        self.stamp_due, self._stamp = True, step_record.UNSTAMPED
         if loss is not None:
             self.losses.add(loss)
         self.phase = Phase.BACKWARD
@@ -186,14 +175,15 @@ class Recorder:
 
     def last_gradient(self) -> None:
         """The autograd engine has computed all gradients of a backward, and waits for no all-reduce yet."""
-        if self._stamp != SPOILT:
+        if self._stamp != step_record.SPOILT:
             if self.marks is not None and (self.synchronises or self.several_models):
                 self.marks(step_record.LAST_GRADIENT)
             self._stamp = now()
+            self.cpu_wait.last_gradient()
 
     def spoil_stamp(self) -> None:
         """Leave it unknown where in this backward the last gradient is."""
-        self._stamp = SPOILT
+        self._stamp = step_record.SPOILT
 
     def backward_ends(self) -> None:
         """`backward()` has returned or raised."""
@@ -212,6 +202,7 @@ class Recorder:
         if self.synchronises or self.several_models:
             known = self._stamp > 0 and not self.stamp_due
             self._exposed += at - self._stamp if known else step_record.UNKNOWN_NS
+            self.cpu_wait.backward_ends()
         self.stamp_due = False
         self._micro_steps += 1
         self.phase = Phase.OTHER
@@ -220,6 +211,7 @@ class Recorder:
             if not self._stepped:
                 self._step_end, self._data_done = at, self._data
                 self._waits.step_ends()
+                self.gc_pauses.step_ends()
         if self._stepped_in_backward:
             self._stepped_in_backward = False
             self._step_ends(at)
@@ -275,11 +267,14 @@ class Recorder:
         self._step_ends(at)
         self._cost += cpu() - began
 
-    def note(self, key: Hashable, ready: Any, launched: int = 0) -> BucketCall | None:
-        """A bucket was ready for its all-reduce at `ready`, and that was launched by `launched`, if known.
+    def aside_step_ends(self) -> None:
+        """`step()` of an optimizer has returned in a step in which the recorder stands aside."""
+        if self.marks is not None:
+            self.marks(step_record.OPTIMIZER_END)
+        self._stepped, self._step_end = True, now()
 
-        None when this step holds as many as it may.
-        """
+    def note(self, key: Hashable, ready: Any, launched: int = 0) -> BucketCall | None:
+        """A bucket was ready for its all-reduce, launched by `launched`, if known; None: the step is full."""
         if len(self.calls) >= MAX_CALLS:
             return None
         if launched and type(ready) is int:  # a device's timer gives no clock reading
@@ -336,7 +331,7 @@ class Recorder:
 
     def drop(self) -> None:
         """Drop what is recorded: in a forked child, which is not the rank, and at exit."""
-        self.records, self.calls = deque(maxlen=QUEUE_STEPS), []
+        self.records, self.calls = deque(maxlen=step_record.QUEUE_STEPS), []
         self.losses.take()
 
     def _open_first(self, at: int) -> None:
@@ -352,6 +347,8 @@ class Recorder:
         self._stepped = self._backward_steps.optimizer_seen = True
         self._step_end, self._data_done = at, self._data
         self._waits.step_ends()
+        self.cpu_wait.step_ends()
+        self.gc_pauses.step_ends()
 
     def _close(self, flags: int, *, check: bool = False) -> None:
         """`check`: training goes on, so that the replicas should be equal now."""
@@ -362,7 +359,7 @@ class Recorder:
         if self.detail:
             flags |= Flag.DETAIL
         loss, of_loss = self.losses.take()
-        flags |= of_loss
+        flags |= of_loss | self.shadow.flag
         self.records.append(
             (  # in the order of StepRecord, which the publisher makes of it: naming fields costs 2 us here
                 self.step, self._begin, self._step_end,
@@ -371,7 +368,7 @@ class Recorder:
                 self._micro_steps, flags, self._cost, loss, self.calls,
                 self.marks.take() if self.marks is not None else (),
                 self._exposed, self._before_forward, self._before_backward, self._before_optimizer,
-                self._waits.take(),
+                self._waits.take(), self.cpu_wait.take(), self.gc_pauses.take(), self.elements.take(),
             )
         )  # fmt: skip
         self.calls = []
@@ -385,9 +382,12 @@ class Recorder:
         self.step += 1
         self.counter[0] = self.step
         self.passes += 1
+        if self.step == self.shadow.next:
+            seen, running = self._backward_steps.optimizer_seen, self._optimizer_running is not None
+            self.aside = self.shadow.begins(self.step, seen and not running and not self._backward_depth)
         # After a NaN every loss is read: when it began and whether it ends matters more than what that costs.
         self.wants_loss = self.step % self.loss_every == 0 or (type(loss) is float and loss - loss != 0.0)
-        detail = self.step % self.detail_every == 0
+        detail = self.step % self.detail_every == 0 and not self.shadow.flag
         if detail != self.detail:
             self.detail = detail
             for switch in self.on_detail:

@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 
-from ddptop.host.exits import crash_file, step_counter_name
+from ddptop.host.exits import crash_file
 from ddptop.host.processes import fill_standard_streams
-from ddptop.protocol.messages import FINISHED, Event, Membership, Message, Scalar
+from ddptop.host.step_counters import new_step_counter
+from ddptop.protocol.messages import FINISHED, Event, Hello, Membership, Message, Scalar
 from ddptop.protocol.redaction import redact
 from ddptop.training import exit, phases, warnings
 from ddptop.training.bucket_timing import BucketTimer, HostTimer, TimedModel, timed_hook
@@ -89,7 +90,7 @@ class Session:
             return
         budget = Budget.from_environment()
         identity = Identity.of_this_process(self._ddp_device, budget.budget_pct)
-        self.recorder.counter = _shared_counter(identity.session)
+        self.recorder.counter = _shared_counter(identity.hello(self.timing_path))
         self.recorder.counter[0] = self.recorder.step
         publisher = Publisher(self, identity, budget, sequence=default_sequence)
         publisher.start()  # raises where no thread can be started
@@ -216,6 +217,8 @@ class Session:
             self.recorder.losses.logged = value if isinstance(value, float) else (value,)
         else:
             self.scalars.note(name, value, self.recorder.step)
+            if name == "tokens" and isinstance(value, float):
+                self.recorder.elements.log(value, coming=self.recorder.asides > 0)
 
     @contextlib.contextmanager
     def declared_phase(self, name: str) -> Iterator[None]:
@@ -273,8 +276,10 @@ class Session:
             guard.caught(error)
 
     def _after_fork(self) -> None:
-        """A forked child (a DataLoader worker) must not send as the rank, nor use its sockets."""
-        self._publisher = None
+        """A forked child (a DataLoader worker) must not send as the rank, nor keep its connection."""
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.forked()
         self.last_gradients.remove()
         if self.device is not None:
             self.device.abandon(self.recorder)
@@ -284,17 +289,16 @@ class Session:
             self._crash_file.forked()
 
 
-def _shared_counter(session: int) -> memoryview | list[int]:
-    """Memory that outlives this process where the collector has opened it: it has the last step after a kill.
+def _shared_counter(hello: Hello) -> memoryview | list[int]:
+    """Memory that outlives this process and has the last step after a kill (`host/step_counters.py`).
 
-    It is never on a disk; a plain list where the system has no such memory.
+    A plain list where the system has no such memory.
     """
     try:
-        descriptor = os.memfd_create(step_counter_name(session), os.MFD_CLOEXEC)
+        descriptor = new_step_counter(Path(os.environ["DDPTOP_RUN_DIR"]), hello)
     except (AttributeError, OSError):
         return [0]
     try:
-        os.ftruncate(descriptor, 8)
         return memoryview(mmap.mmap(descriptor, 8)).cast("Q")
     except (OSError, ValueError):
         return [0]

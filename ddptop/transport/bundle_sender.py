@@ -5,6 +5,7 @@ Every numbered message is kept until the collector has acked it. The frames are 
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -110,6 +111,8 @@ class BundleSender:
         """Messages wait for an ack before they are sent."""
         self._nacked: set[int] = set()
         """Sessions (or INTRODUCE) that are to be rewound."""
+        self._answers = Answers()
+        """Since the last `service`."""
         self._usage: bytes | None = None
         self._urgent = False
         self._due_ns = 0
@@ -171,7 +174,6 @@ class BundleSender:
             send_high=SEND_HIGH,
             receive_high=RECEIVE_HIGH,
             max_bytes=MAX_REPLY_BYTES,
-            heartbeat=True,
             prepare=self._prepare,
         )
 
@@ -220,9 +222,8 @@ class BundleSender:
 
     def service(self, now_ns: int | None = None) -> Answers:
         """Read replies and send what is due."""
-        answers = Answers()
         if self._socket is None or self._monitor is None:
-            return answers
+            return Answers()
         self._monitor.read()
         now_ns = time.monotonic_ns() if now_ns is None else now_ns
         if self._monitor.connections != self._connections:
@@ -230,8 +231,8 @@ class BundleSender:
             self._is_new = True
             self._window_bytes = WINDOW_BYTES[0]
             self._rewind_all(now_ns)
-        while self._is_ready(zmq.POLLIN):
-            self._note(self._socket.recv_multipart(zmq.NOBLOCK)[0], answers)
+        self._read_replies()
+        answers, self._answers = self._answers, Answers()
         if self._nacked:
             self._rewind_nacked(now_ns)
         if not self._unacked.in_flight_bytes:
@@ -247,6 +248,25 @@ class BundleSender:
                 self._socket.disconnect(self._target[0])
             self._socket.connect(self._target[0])
         return answers
+
+    def compare_clocks(self, within_s: float) -> None:
+        """Send an empty bundle, which is answered at once, and wait for the answer, so long at most in all.
+
+        The next `service` returns what has come. Both times are then those of the socket, not of a round.
+        """
+        if self._socket is None or self._is_new or not self.connected:
+            return
+        end_s = time.monotonic() + within_s
+        time.sleep(random.random() * within_s / 2)  # at a fixed moment the collector may always be busy
+        self._read_replies()
+        if not self._is_ready(zmq.POLLOUT):
+            return
+        compared = len(self._answers.clock)
+        with suppress(zmq.Again):
+            self._socket.send(pack_bundle(time.monotonic_ns(), ()), zmq.NOBLOCK)
+        while len(self._answers.clock) == compared and (left_s := end_s - time.monotonic()) > 0:
+            if self._socket.poll(int(1000 * left_s) + 1):
+                self._read_replies()
 
     def close(self) -> None:
         """Close the socket; the context is the caller's."""
@@ -272,6 +292,11 @@ class BundleSender:
         events = self._socket.get(zmq.EVENTS)
         assert isinstance(events, int)
         return bool(events & event)
+
+    def _read_replies(self) -> None:
+        assert self._socket is not None
+        while self._is_ready(zmq.POLLIN):
+            self._note(self._socket.recv_multipart(zmq.NOBLOCK)[0], self._answers)
 
     def _note(self, data: bytes, answers: Answers) -> None:
         back_ns = time.monotonic_ns()

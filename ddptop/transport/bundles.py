@@ -9,6 +9,7 @@ none with 0, and then nothing before it will ever come.
 Collector to agent, REPLY: msgpack [65, epoch, detail_every, thin, window, t0, t1, t2, acks, nacks, asks], the
 last three as columns of numbers too: (session, seq), (session), (session, number of the ASK).
 t0: when the newest bundle was sent, t1: when it was read, t2: when the reply was sent. 0: none is echoed.
+A bundle without entries compares clocks, and is answered at once; others are when what they hold is recorded.
 
 Columns cost no Python for each number to read, and hostile ones no more memory than their bytes.
 """

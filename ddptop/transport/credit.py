@@ -76,10 +76,7 @@ class CreditServer:
         self._viewers: dict[bytes, _Viewer] = {}
         self.refused = 0
         """Messages that were no credit, and credits of viewers beyond the limit."""
-        # No heartbeat: a viewer may be stopped for hours and must find its connection as it left it.
-        self.socket = bind(
-            context, endpoint, high=HIGH_SERVER, max_bytes=MAX_RANK_MESSAGE_BYTES, heartbeat=False
-        )
+        self.socket = bind(context, endpoint, high=HIGH_SERVER, max_bytes=MAX_RANK_MESSAGE_BYTES)
         self.socket.set(zmq.ROUTER_MANDATORY, 1)
         self._port: ViewerPort | None = None
         self.remark: str | None = None
@@ -222,7 +219,6 @@ class ViewerPort:
                 f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}",
                 high=HIGH_SERVER,
                 max_bytes=MAX_RANK_MESSAGE_BYTES,
-                heartbeat=False,
                 prepare=self._prepare,
             )
         except BaseException:
@@ -253,11 +249,6 @@ class ViewerPort:
     def _prepare(self, socket: zmq.Socket[bytes]) -> None:
         make_server(socket, self._keys.collector, VIEWERS)
         socket.set(zmq.ROUTER_MANDATORY, 1)
-        # A viewer whose machine is gone; a stopped one is kept, as over ipc.
-        socket.set(zmq.TCP_KEEPALIVE, 1)
-        socket.set(zmq.TCP_KEEPALIVE_IDLE, 60)
-        socket.set(zmq.TCP_KEEPALIVE_INTVL, 15)
-        socket.set(zmq.TCP_KEEPALIVE_CNT, 4)
 
 
 class CreditClient:
@@ -273,7 +264,6 @@ class CreditClient:
                 send_high=HIGH_CLIENT[0],
                 receive_high=HIGH_CLIENT[1],
                 max_bytes=MAX_FRAME_BYTES,
-                heartbeat=prepare is not None,
                 prepare=prepare,
             )
         except zmq.ZMQError:

@@ -115,7 +115,7 @@ class AckedReceiver:
         """Why the last of them was refused."""
         self.unknown = 0
         """Messages of a type that this version does not know."""
-        self.socket = bind(context, endpoint, high=HIGH, max_bytes=MAX_RANK_MESSAGE_BYTES, heartbeat=True)
+        self.socket = bind(context, endpoint, high=HIGH, max_bytes=MAX_RANK_MESSAGE_BYTES)
 
     def recall(self, session: int, seq: int) -> None:
         """A collector before this one has kept the session up to `seq`; before the first `drain`."""
@@ -201,7 +201,7 @@ class AckedReceiver:
             return None if message is None else (Received(now_ns, head.rank, head.session, 0, message), body)
         if session.rank != head.rank:
             raise ProtocolError("session of another rank")
-        self._sessions.heard(head.session, route)
+        self._sessions.note_route(head.session, route)
         session.give_up(head.base)
         # Counted as seen before it is decoded: what is refused now would be refused again every time.
         if not session.accept(head.seq, head.seq - 1):
@@ -223,14 +223,14 @@ class AckedReceiver:
             if session is None:
                 self._answer(route, 0, True)
                 return None
-            self._sessions.heard(head.session, route)
+            self._sessions.note_route(head.session, route)
             return message
         self._check_hello(message, head)
         if self._admit is not None:
             self._admit(message, peer_pid(frame))
         if session is None:
             self._sessions.begin(head.session, head.rank, route, owner=head.rank)
-        self._sessions.heard(head.session, route)
+        self._sessions.note_route(head.session, route)
         return message if session is None else None
 
     def _check_hello(self, hello: Hello, head: Head) -> None:

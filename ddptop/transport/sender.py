@@ -13,18 +13,12 @@ import time
 from collections.abc import Callable
 
 import msgpack
-import zmq
 
-from ddptop.protocol.codec import decode
+from ddptop.protocol.codec import ProtocolError, decode
 from ddptop.protocol.evidence import Ask
-from ddptop.protocol.limits import MAX_FRAME_BYTES, MAX_RANK_MESSAGE_BYTES
+from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
 from ddptop.protocol.messages import Ack, Hello
-from ddptop.transport.sockets import arrived, connect, new_context
-
-SEND_HIGH = 8
-RECEIVE_HIGH = 64
-"""High-water marks that held in every outage tried: few enough that little is sent in vain to a collector
-that dies, enough to fill the pipe. The window, not the socket, is where messages wait."""
+from ddptop.transport.zmtp import Dealer
 
 RESEND_S = 1.0
 """Everything is sent again when no ACK got further for this long. The collector acks what it has written,
@@ -36,26 +30,18 @@ RESEND_CLOSING_S = 0.25
 REWIND_S = 0.1
 """Least time between two rewinds: a burst of NACKs about one hole answers one resend."""
 
-CLOSE_POLL_MS = 5
+CLOSE_POLL_S = 0.005
 
 
 class AckedSender:
-    """Delivers numbered messages across collector restarts. All methods on one thread; none of them blocks.
+    """Delivers numbered messages across collector restarts. All methods on one thread.
 
     `hello` gives the encoded HELLO; it is asked at every new connection and every restart of the collector.
     `window_bytes` bounds what is kept unacked: past it the oldest message is dropped, which the collector
-    sees as a gap in step numbers. `context` is one that many senders of a process share, and the caller's
-    to end; without it the sender has its own.
+    sees as a gap in step numbers. It, not the connection, is where messages wait.
     """
 
-    def __init__(
-        self,
-        endpoint: str,
-        hello: Callable[[], bytes],
-        *,
-        window_bytes: int = 1 << 20,
-        context: zmq.Context[zmq.Socket[bytes]] | None = None,
-    ) -> None:
+    def __init__(self, endpoint: str, hello: Callable[[], bytes], *, window_bytes: int = 1 << 20) -> None:
         self._hello = hello
         self._window_bytes = window_bytes
         self._window: dict[int, bytes] = {}
@@ -74,16 +60,10 @@ class AckedSender:
         """Number of the collector's newest ASK; 0: none came."""
         self.dropped = 0
         """Messages given up: pushed out of the window, or too large to be sent at all."""
-        self._owns_context = context is None
-        self._context = context or new_context()
-        self._socket = connect(
-            self._context,
-            endpoint,
-            send_high=SEND_HIGH,
-            receive_high=RECEIVE_HIGH,
-            max_bytes=MAX_FRAME_BYTES,
-            heartbeat=True,
-        )
+        self._dealer = Dealer(endpoint, max_bytes=MAX_RANK_MESSAGE_BYTES)
+        self._connections = 0
+        """Of the dealer's, the last over which the HELLO was sent or is to be sent."""
+        self._closed = False
 
     @property
     def pending(self) -> int:
@@ -109,47 +89,55 @@ class AckedSender:
         self._beat = body
 
     def service(self) -> Ack | None:
-        """Read acks and send what is due. Returns the newest ack, None if there was none. Never blocks."""
+        """Read acks and send what is due. Returns the newest ack, None if there was none.
+
+        Never blocks; where it has just connected it waits for the collector's READY (`ANSWER_S`).
+        """
         newest = None
-        while (ack := self._receive()) is not None:
-            newest = ack
-            self._note(ack)
+        for frames in self._dealer.receive():
+            ack = self._read(frames[0])
+            if ack is not None:
+                newest = ack
+                self._note(ack)
         now = time.monotonic()
-        if self._window and now - max(self._advanced, self._rewound) > self._resend_s:
+        if self._connections != self._dealer.connections:
+            self._connections = self._dealer.connections
+            self._rewind(now)
+        elif self._window and now - max(self._advanced, self._rewound) > self._resend_s:
             self._rewind(now)
         self._send_due()
+        self._dealer.flush()
         return newest
 
     def drain(self, patience_s: float) -> None:
         """Go on until all is acked, at most `patience_s` seconds."""
-        end = time.monotonic() + patience_s
         usual, self._resend_s = self._resend_s, RESEND_CLOSING_S
+        end = time.monotonic() + patience_s
         self.service()
         while self._window and (left := end - time.monotonic()) > 0:
-            self._socket.poll(min(CLOSE_POLL_MS, int(left * 1000)))
+            self._dealer.wait(min(CLOSE_POLL_S, left))
             self.service()
         self._resend_s = usual
 
     def close(self, drain_s: float) -> int:
         """Go on until all is acked, at most `drain_s` seconds; returns the number of messages left unacked.
 
-        In a forked child it does nothing: the socket is the parent's.
+        In a forked child it only closes the child's copy of the connection.
         """
-        if os.getpid() != self._pid or self._socket.closed:
-            return self.pending
-        self.drain(drain_s)
-        self._socket.close(linger=0)
-        if self._owns_context:
-            self._context.term()
+        if os.getpid() == self._pid and not self._closed:
+            self.drain(drain_s)
+        self._closed = True
+        self._dealer.close()
         return self.pending
 
-    def _receive(self) -> Ack | None:
-        for message in arrived(self._socket):
-            if isinstance(message, Ack):
-                return message
-            if isinstance(message, Ask):
-                self.asked = message.number
-        return None
+    def _read(self, body: bytes) -> Ack | None:
+        try:
+            message = decode(body)
+        except ProtocolError:
+            return None
+        if isinstance(message, Ask):
+            self.asked = message.number
+        return message if isinstance(message, Ack) else None
 
     def _note(self, ack: Ack) -> None:
         now = time.monotonic()
@@ -175,7 +163,7 @@ class AckedSender:
     def _send_due(self) -> None:
         beat, self._beat = self._beat, None
         if not self._greeted:
-            if not self._socket.poll(0, zmq.POLLOUT):
+            if not self._dealer.is_ready:
                 return
             hello = self._hello()
             message = decode(hello)
@@ -193,9 +181,4 @@ class AckedSender:
             self._send(0, beat)
 
     def _send(self, seq: int, body: bytes) -> bool:
-        head = msgpack.packb((*self._head, seq, self._base))
-        try:
-            self._socket.send_multipart([head, body], zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        return True
+        return self._dealer.send(msgpack.packb((*self._head, seq, self._base)), body)

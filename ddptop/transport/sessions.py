@@ -85,7 +85,7 @@ class Sessions:
         session = self.known[name] = Session(rank, owner, seen, seen, route)
         return session
 
-    def heard(self, name: int, route: bytes) -> None:
+    def note_route(self, name: int, route: bytes) -> None:
         """A message of a known session came over this connection: its sender is to be answered."""
         self.known[name].route = route
         self._to_answer.add(name)

@@ -1,4 +1,4 @@
-"""Contexts and options that every ddptop socket shares."""
+"""Contexts and options that every socket of libzmq's shares: all but the ranks' (`ddptop.transport.zmtp`)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from ddptop.protocol.messages import Message
 
 RECONNECT_MS = (100, 500)
-"""First and longest pause between attempts. An attempt costs some 30 us, and a rank that ends waits 0.8 s
-for a collector that was started again: it must have tried by then."""
+"""First and longest pause between attempts. An attempt costs some 30 us."""
 
 HANDSHAKE_MS = 3000
 """A peer that connects and sends nothing is dropped."""
@@ -31,9 +30,16 @@ notice only after up to a minute that a cut link is back."""
 BACKLOG = 1024
 """Connections over TCP that wait to be accepted: the agents of a large job begin at the same moment."""
 
-HEARTBEAT_MS = (2000, 6000)
-"""Interval and timeout: a forked DataLoader worker can keep a dead rank's connection open, a heartbeat
-cannot be faked by it."""
+SILENT_MS = 6000
+"""A connection over TCP whose other end acknowledges nothing for so long is closed, by the kernel.
+
+Not ZeroMQ's heartbeats (HEARTBEAT_IVL), at either end: where a receiver has stopped reading at its high-water
+mark and the connection is closed by the peer, libzmq 4.3.5 ends the process at the next heartbeat
+(`Assertion failed: !_io_error`, its issue 4364). Over ipc a closed end is seen at once.
+"""
+
+KEEPALIVE_S = (2, 2)
+"""Idle time before the kernel asks the other end of a connection over TCP, and pause between questions."""
 
 _IPV4 = re.compile(r"tcp://[0-9.]+:")
 """Such an address needs no IPv6 of the system."""
@@ -47,7 +53,7 @@ DESCRIPTORS = 16
 
 THREADS = 16
 """That must be free for a context: it takes 2, and libzmq ends a process that cannot start them. The others
-are for what starts threads at the same moment under the same limit: other ranks, and torch."""
+are for what starts threads at the same moment under the same limit: the ranks, with torch's."""
 
 
 def new_context() -> zmq.Context[zmq.Socket[bytes]]:
@@ -76,7 +82,6 @@ def connect(
     send_high: int,
     receive_high: int,
     max_bytes: int,
-    heartbeat: bool,
     prepare: Callable[[zmq.Socket[bytes]], object] | None = None,
 ) -> zmq.Socket[bytes]:
     """A DEALER that keeps trying to reach `endpoint` and queues nothing while it is not connected.
@@ -89,13 +94,12 @@ def connect(
     socket.rcvhwm = receive_high
     socket.set(zmq.MAXMSGSIZE, max_bytes)
     socket.set(zmq.IMMEDIATE, 1)
-    if heartbeat:
-        _heartbeat(socket)
     socket.set(zmq.RECONNECT_IVL, RECONNECT_MS[0])
     socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MS[1])
     if endpoint.startswith("tcp:"):
         socket.set(zmq.IPV6, not _IPV4.match(endpoint))
         socket.set(zmq.CONNECT_TIMEOUT, CONNECT_MS)
+        _limit_silence(socket)
     try:
         if prepare is not None:
             prepare(socket)
@@ -112,7 +116,6 @@ def bind(
     *,
     high: int,
     max_bytes: int,
-    heartbeat: bool,
     prepare: Callable[[zmq.Socket[bytes]], object] | None = None,
 ) -> zmq.Socket[bytes]:
     """A ROUTER at `endpoint`; over ipc only for processes of this user. Raises zmq.ZMQError.
@@ -125,13 +128,12 @@ def bind(
     socket.rcvhwm = high
     socket.set(zmq.MAXMSGSIZE, max_bytes)
     socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-    if heartbeat:
-        _heartbeat(socket)
     if endpoint.startswith("ipc:"):
         socket.set(zmq.IPC_FILTER_UID, os.getuid())
     else:
         socket.set(zmq.IPV6, not _IPV4.match(endpoint))
         socket.set(zmq.BACKLOG, BACKLOG)
+        _limit_silence(socket)
     if prepare is not None:
         prepare(socket)
     try:
@@ -169,6 +171,9 @@ def arrived(socket: zmq.Socket[bytes]) -> Iterator[Message]:
         yield message
 
 
-def _heartbeat(socket: zmq.Socket[bytes]) -> None:
-    socket.set(zmq.HEARTBEAT_IVL, HEARTBEAT_MS[0])
-    socket.set(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_MS[1])
+def _limit_silence(socket: zmq.Socket[bytes]) -> None:
+    socket.set(zmq.TCP_MAXRT, SILENT_MS)
+    socket.set(zmq.TCP_KEEPALIVE, 1)
+    socket.set(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_S[0])
+    socket.set(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_S[1])
+    socket.set(zmq.TCP_KEEPALIVE_CNT, SILENT_MS // 1000 // KEEPALIVE_S[1])

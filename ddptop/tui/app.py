@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
@@ -23,6 +23,7 @@ from textual.events import (
     MouseUp,
     Paste,
 )
+from textual.filter import LineFilter
 from textual.theme import Theme
 
 from ddptop.frames.frame import Frame
@@ -31,10 +32,10 @@ from ddptop.render.text import clean
 from ddptop.sources.base import Source
 from ddptop.tui.actions import Actions
 from ddptop.tui.keys import KEYS, Action, Do
-from ddptop.tui.lines_widget import LinesWidget
+from ddptop.tui.lines_widget import LinesWidget, WithoutColour
 from ddptop.tui.runs import Runs
 from ddptop.tui.scene import Page, Place, Scene
-from ddptop.tui.terminal import ScreenDriver, ended_by_signals, terminal_is_there
+from ddptop.tui.terminal import Attention, ScreenDriver, ended_by_signals, terminal_is_there
 from ddptop.tui.theme import DEFAULT_THEME, THEMES, Palette, in_colours
 from ddptop.tui.views.picture import picture, requested_detail, without_frame
 
@@ -47,13 +48,16 @@ FIRST_POLL_S, FIRST_POLLS = 0.05, 40
 """Interval and number of polls for the first frame: a user waits for it."""
 
 
+Guide: TypeAlias = Callable[[Frame], str]
+
+
 class DdptopApp(Actions, App[None]):
     """The dashboard over a source of frames.
 
     `rate_hz`: pictures a second. `theme`: one of ours (`ddptop-dark`, `ddptop-light`, `ddptop-cvd`) or of
     Textual's. `place`: where to begin. `runs`: where other runs are found. `save_to`: folder for
-    the key `s`. Raises ValueError for an unknown theme. The caller closes the source that is shown in the
-    end (`source`).
+    the key `s`. `guide`: explains a frame in a line above the keys. Raises ValueError for an unknown
+    theme. The caller closes the source that is shown in the end (`source`).
     """
 
     ENABLE_COMMAND_PALETTE = False  # ours takes every key at once and has ranks and runs
@@ -74,11 +78,14 @@ class DdptopApp(Actions, App[None]):
         ascii_only: bool = False,
         theme: str | None = None,
         mouse: bool = True,
+        bell: bool = True,
         place: Place | None = None,
         runs: Runs | None = None,
         save_to: Path | None = None,
+        guide: Guide | None = None,
     ) -> None:
         super().__init__()
+        self._guide = guide
         self.source = source
         self.runs = runs
         self.save_to = save_to
@@ -97,6 +104,7 @@ class DdptopApp(Actions, App[None]):
         self._period_s = 1.0 / rate_hz
         self._ascii_only = ascii_only
         self._mouse = mouse
+        self._attention = Attention() if bell else None
         for own in THEMES:
             self.register_theme(own)
         if theme is not None and theme not in self.available_themes:
@@ -114,6 +122,10 @@ class DdptopApp(Actions, App[None]):
                 os.environ.pop(name, None)
         with ended_by_signals(self._end_with):
             await super().run_async(**{**options, "mouse": self._mouse and options.get("mouse", True)})
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """As App's; for NO_COLOR Textual would turn colours grey, as on lines that a resize uncovers."""
+        return [WithoutColour()] if self.no_color else super().get_line_filters()
 
     def get_driver_class(self) -> type[Driver]:
         """Textual's for this platform, adjusted."""
@@ -166,6 +178,9 @@ class DdptopApp(Actions, App[None]):
         if seen[0] is self._last_seen[0] and seen[1:] == self._last_seen[1:]:
             return 0
         self._last_seen = seen
+        called = "" if self._attention is None or seen[0] is None else self._attention.see(seen[0])
+        if called and self._driver is not None and not self.is_headless:
+            self._driver.write(called)
         return self.repaint()
 
     def repaint(self) -> int:
@@ -205,7 +220,9 @@ class DdptopApp(Actions, App[None]):
             newest=newest,
             status=self.source.status(),
             failure=self.source.failure(),
+            where=getattr(self.source, "where", ""),
             other=other() if other is not None else None,
+            guide="" if self._guide is None else self._guide(self.shown),
         )
 
     def finish(self) -> None:

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 ViewName: TypeAlias = Literal[
     "overview", "timeline", "buckets", "heat", "events", "run", "stall", "hosts",
-    "rank", "compare", "picker", "runs", "help",
+    "rank", "compare", "picker", "runs", "help", "columns",
 ]  # fmt: skip
 
 VIEWS: tuple[ViewName, ...] = get_args(ViewName)[:8]
@@ -28,6 +28,7 @@ ANSWERS: dict[ViewName, str] = {
     "picker": "all runs and recordings of this machine",
     "runs": "two recordings side by side",
     "help": "what the keys do",
+    "columns": "what each figure of the page means, and which columns are shown",
 }
 """What a view shows."""
 
@@ -40,8 +41,10 @@ class Do(Enum):
 
     VIEW = "view"
     HELP = "help"
+    FIGURES = "figures"
     NEXT_VIEW = "next_view"
     OPEN = "open"
+    WHY = "why"
     LEAVE = "leave"
     COMPARE_RUNS = "compare_runs"
     PICK = "pick"
@@ -143,8 +146,8 @@ _CELLS: tuple[_Row, ...] = (
 )
 
 _CHARTS: tuple[_Row, ...] = (
-    ("l", "l", Do.LOG(), "", "loss on a logarithmic axis, or not"),
-    ("x", "x", Do.CROSS(), "", "crosshair on the charts: arrows move it"),
+    ("l", "l", Do.LOG(), "log", "loss on a logarithmic axis, or not"),
+    ("x", "x", Do.CROSS(), "crosshair", "crosshair on the charts: arrows move it"),
     ("shift+left", "Shift ←", Do.CROSS_BY(-10), "", "crosshair ten columns to the left"),
     ("shift+right", "Shift →", Do.CROSS_BY(10), "", "crosshair ten columns to the right"),
 )
@@ -173,6 +176,7 @@ KEYS = (
         for at, name in enumerate(VIEWS, 1)
     ),
     Key("enter", "Enter", Do.OPEN(), "", "open the rank, the host, the subject of an event, the run"),
+    Key("w", "w", Do.WHY(), "why", "why: the page of the rank, or of the stall, that the verdict is about"),
     Key("escape", "Esc", Do.LEAVE(), "", "back; closes a prompt, clears the filter"),
     *(Key(*row, views=("timeline",)) for row in _LANES),
     *(Key(*row, views=("heat",)) for row in _CELLS),
@@ -211,7 +215,8 @@ KEYS = (
     Key("space", "space", Do.PAUSE(), "pause", "freeze the screen, or pause the recording"),
     *(Key(*row, replay=True) for row in _PLAYING),
     Key("question_mark", "?", Do.HELP(), "help", "this page"),
-    Key("f1", "F1", Do.HELP(), "", "this page"),
+    Key("f1", "F1", Do.FIGURES(), "", "what each figure of the page means: formula, unit, bound, source"),
+    Key("f2", "F2", Do.FIGURES(), "", "choose the columns: the same page"),
     Key("q", "q", Do.FINISH(), "quit", "quit; training continues"),
     Key("f10", "F10", Do.FINISH(), "", "quit; training continues"),
 )

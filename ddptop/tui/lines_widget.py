@@ -2,20 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
+from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
+from textual._compositor import CompositorUpdate
+from textual.color import Color
 from textual.events import Resize
-from textual.filter import ANSIToTruecolor
+from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.theme import Theme
 from textual.widget import Widget
 
-from ddptop.render.line import Line, Spot
+from ddptop.render.line import SEEN_WHEN_BLANK, Ground, Line, Piece, Role, Spot
 from ddptop.render.text import ASCII
 from ddptop.tui.theme import Palette
+
+
+class WithoutColour(LineFilter):
+    """Takes colours out of lines, and leaves bold, dim, reverse and underline."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Segments without colours."""
+        return [
+            Segment(text, None if style is None else style.without_color, control)
+            for text, style, control in segments
+        ]
+
+
+CSI = "\x1b["
+"""Begin of an escape sequence."""
+
+NEAR = 6
+"""Unchanged cells between two changed ones that are sent with them: moving the cursor costs as many bytes."""
+
+
+def changed_spans(before: Line, after: Line, width: int) -> list[tuple[int, int]]:
+    """First cell, and the cell after the last one, of each part of a line that changed.
+
+    All of it where its ground changed or letters are not one cell wide each.
+    """
+    (old, was), (new, now) = _cells_of(before, width), _cells_of(after, width)
+    if before.ground != after.ground or not len(old) == len(new) == width:
+        return [(0, width)]
+    spans: list[tuple[int, int]] = []
+    for x in range(width):
+        if old[x] != new[x] or (was[x] != now[x] and _look(old[x], was[x]) != _look(new[x], now[x])):
+            near = spans and x - spans[-1][1] <= NEAR
+            spans.append((spans.pop()[0] if near else x, x + 1))
+    return spans
+
+
+def _cells_of(line: Line, width: int) -> tuple[str, list[Role]]:
+    """Letter and role of each cell, blanks up to `width`; fewer where a letter is not one cell wide."""
+    text = str(line)
+    if len(text) != line.width:
+        return "", []
+    roles = [role for piece, role in line.pieces for _ in piece]
+    return text.ljust(width), roles + [FILL] * (width - len(roles))
+
+
+def _look(letter: str, role: Role) -> Role:
+    """The role that is seen: a blank of most roles has no colour."""
+    return FILL if letter == " " and role not in SEEN_WHEN_BLANK else role
+
+
+FILL: Role = "text"
+"""Role of the cells after a line's last letter."""
+
+
+class Written(CompositorUpdate):
+    """Escape sequences and letters that Textual writes to the terminal as they are."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def render_segments(self, console: Console) -> str:
+        """The text."""
+        return self.text
 
 
 class LinesWidget(Widget):
@@ -31,25 +98,65 @@ class LinesWidget(Widget):
         self._ascii_only = ascii_only
         self._palette: Palette | None = None
         self._lines: list[Line] = []
-        self._strips: list[Strip] = []
+        self._codes: dict[tuple[Role, Ground], str] = {}
+        self._to_draw = True
+        """Whether Textual is to draw all of it: until then parts of it are of no use."""
 
     def show_lines(self, lines: list[Line], palette: Palette) -> int:
         """Replace the picture; returns how many lines were redrawn."""
         width = self.size.width
-        whole = palette is not self._palette or len(lines) != len(self._lines)
-        self._palette = palette
+        before = [] if palette is not self._palette or len(lines) != len(self._lines) else self._lines
         # Lines that look the same may yet mean something else when clicked: they are kept, not drawn.
-        changed = [at for at, line in enumerate(lines) if whole or line != self._lines[at]]
-        if whole:
-            self._strips = [Strip.blank(0)] * len(lines)
-        for at in changed:
-            self._strips[at] = self._strip(lines[at], width, palette)
-        self._lines = lines
-        if whole:
+        changed = [at for at, line in enumerate(lines) if not before or line != before[at]]
+        if palette is not self._palette:
+            self._codes = {}
+        self._palette, self._lines = palette, lines
+        if not before or self._to_draw:
+            self._to_draw = True
             self.refresh()
         elif changed:
-            self.refresh(*(Region(0, at, width, 1) for at in changed))
+            self._draw_changes(before, changed, width)
         return len(changed)
+
+    def _draw_changes(self, before: list[Line], changed: list[int], width: int) -> None:
+        """Send the cells in which these lines differ from those before.
+
+        Textual's own update sends a line from its begin, and a colour with every piece of it.
+        """
+        sequences: list[str] = []
+        code = ""
+        for at in changed:
+            line = self._lines[at]
+            for begin, end in changed_spans(before[at], line, width):
+                sequences.append(f"{CSI}{at + 1};{begin + 1}H")
+                for text, role in self._pieces(line, begin, end, width):
+                    if (new := self._code(role, line.ground)) != code:
+                        sequences.append(new)
+                        code = new
+                    sequences.append(text)
+        if sequences:
+            # Typed as Any: Textual does not annotate its own updates as what `_display` takes.
+            written: Any = Written("".join([*sequences, f"{CSI}0m"]))
+            self.app._display(self.screen, written)
+
+    def _pieces(self, line: Line, begin: int, end: int, width: int) -> Iterator[Piece]:
+        """What is in some cells of a line; all of it where letters are not one cell wide each."""
+        at = 0
+        for text, role in [*line.runs(), (" " * (width - line.width), FILL)]:
+            if (begin, end) == (0, width):
+                yield self._plain(text), role
+            elif part := text[max(0, begin - at) : max(0, end - at)]:
+                yield self._plain(part), role
+            at += len(text)
+
+    def _code(self, role: Role, ground: Ground) -> str:
+        """The escape sequence for the look of a role, whatever was in force before."""
+        if (role, ground) not in self._codes:
+            assert self._palette is not None
+            strip = self._filtered([Strip([Segment("x", self._palette.style(role, ground))])])[0]
+            code = strip.render(self.app.console).partition("x")[0]
+            self._codes[role, ground] = f"{CSI}0;{code.removeprefix(CSI)}" if code else f"{CSI}0m"
+        return self._codes[role, ground]
 
     def on_resize(self, event: Resize) -> None:
         """The new size is in force here: the app receives the event before its widgets are laid out."""
@@ -85,26 +192,28 @@ class LinesWidget(Widget):
         Widget's own method handles borders, padding, tints and links around each line and copies its segments
         three times: most of Textual's time for a picture, and this widget has none of them.
         """
-        strips = [self.render_line(y) for y in crop.line_range]
-        for line_filter in self.get_line_filters():  # NO_COLOR
-            if not isinstance(line_filter, ANSIToTruecolor):  # a palette has no such colours while that is on
-                strips = [strip.apply_filter(line_filter, self.background_colors[1]) for strip in strips]
+        self._to_draw = False
+        strips = self._filtered([self.render_line(y) for y in crop.line_range])
         if crop.column_span != (0, self.size.width):
             strips = [strip.crop(*crop.column_span) for strip in strips]
         return strips
 
+    def _filtered(self, strips: list[Strip]) -> list[Strip]:
+        for line_filter in self.get_line_filters():  # NO_COLOR
+            if not isinstance(line_filter, ANSIToTruecolor):  # a palette has no such colours while that is on
+                strips = [strip.apply_filter(line_filter, self.background_colors[1]) for strip in strips]
+        return strips
+
     def render_line(self, y: int) -> Strip:
         """One line."""
-        if y < len(self._strips):
-            return self._strips[y]
-        return Strip.blank(self.size.width, Style.null())  # textual's NO_COLOR filter needs a style
-
-    def _strip(self, line: Line, width: int, palette: Palette) -> Strip:
+        if self._palette is None or y >= len(self._lines):
+            return Strip.blank(self.size.width, Style.null())  # textual's NO_COLOR filter needs a style
+        line, palette = self._lines[y], self._palette
         segments = [
             Segment(self._plain(text), palette.style(role, line.ground)) for text, role in line.runs()
         ]
-        segments.append(Segment(" " * max(0, width - line.width), palette.fill(line.ground)))
-        return Strip(segments, max(width, line.width))
+        segments.append(Segment(" " * max(0, self.size.width - line.width), palette.fill(line.ground)))
+        return Strip(segments, max(self.size.width, line.width))
 
     def _plain(self, text: str) -> str:
         return text.translate(ASCII) if self._ascii_only else text

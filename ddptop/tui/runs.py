@@ -40,7 +40,7 @@ class Runs(Protocol):
 
 
 class NoSource:
-    """The source before a run is chosen: no frames, and a line that says what to do."""
+    """The source before a run is chosen: no frames, and a line with what to do."""
 
     def __init__(self, text: str = "choose a run: Enter opens it") -> None:
         self._text = text

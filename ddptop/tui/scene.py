@@ -108,16 +108,14 @@ class Plot:
 class ChartState:
     """The charts: how the loss is drawn, where the crosshair is, and where the charts are."""
 
-    log_loss: bool = False
-    """The loss on a logarithmic axis."""
+    log_loss: bool | None = None
+    """Whether the loss is on a logarithmic axis, where a key has chosen it."""
     at_s: float | None = None
     """Position of the crosshair in seconds since the run began; None: there is none."""
     plots: tuple[Plot, ...] = ()
     """Every chart on the screen."""
-
-    def toggle_log(self) -> None:
-        """Loss on a logarithmic axis, or on a plain one."""
-        self.log_loss = not self.log_loss
+    strip: tuple[int, int] = (0, 0)
+    """Ranks and columns of the excess strip; zeros: there is no room for it."""
 
     def toggle(self) -> None:
         """The crosshair at the newest point, or none."""
@@ -164,6 +162,11 @@ class HostsState:
         if self.order:
             self.cursor = self.order[min(max(line, 0), len(self.order) - 1)]
 
+    @property
+    def moving(self) -> bool:
+        """Whether hosts change places as figures change; the cursor then stays in its line, as in htop."""
+        return self.sort != "host"
+
 
 @dataclass
 class Scroll:
@@ -199,11 +202,12 @@ class Layout:
     """Of the list or the page of text."""
     table: TableRows | None = None
     """Rows of the rank table."""
-    rank: int | None = None
-    """The rank under the cursor, where no key has chosen one."""
+    row: int | None = None
+    """The row of the rank table under the cursor, where that is not the one that a key has chosen."""
     sortable: tuple[str, ...] | None = None
     """Columns of the table that fit."""
     plots: tuple[Plot, ...] | None = None
+    strip: tuple[int, int] | None = None
     timeline: TimelineState | None = None
     heat: HeatState | None = None
     hosts: tuple[str, ...] | None = None
@@ -225,7 +229,7 @@ class Place:
     before: ViewName = "overview"
     """The view to go back to."""
     rank: int = 0
-    """The rank under the cursor: the cursor stays on it when the order changes."""
+    """The rank under the cursor."""
     on_host: bool = False
     """In a grouped table: the cursor is on the row of that rank's host."""
     pointed: bool = False
@@ -254,6 +258,8 @@ class Place:
     )
     sortable: tuple[str, ...] = ()
     """Columns of the rank table that are on the screen."""
+    columns: dict[str, bool] = field(default_factory=dict)
+    """By title, columns of the tables that are always shown (True) or never; others where they fit."""
     table: TableRows = field(default_factory=TableRows)
     """The rows of the rank table."""
     every: bool = False
@@ -286,6 +292,14 @@ class Place:
         self.rank, self.on_host, self.pointed = rank, False, True
 
     @property
+    def cursor_as_shown(self) -> bool:
+        """Whether the cursor is on the row of the rank table that it was painted on."""
+        rows, at = self.table.rows, self.scrolls["overview"].cursor
+        if at >= len(rows):
+            return False
+        return (self.rank, self.on_host) == (self.table.rank(rows[at]), host_of(rows[at]) is not None)
+
+    @property
     def listed(self) -> tuple[RunChoice, ...]:
         """The runs that the picker's filter lets through, as it lists them."""
         choices = self.choices or ()
@@ -304,16 +318,20 @@ class Place:
             self.scrolls[self.view] = layout.scroll
         if layout.table is not None:
             self.table = layout.table
-        if layout.rank is not None:
-            self.rank, self.on_host = layout.rank, True
+        if layout.row is not None:
+            self.rank, self.on_host = self.table.rank(layout.row), host_of(layout.row) is not None
         if layout.sortable is not None:
             self.sortable = layout.sortable
         if layout.plots is not None:
             self.charts.plots = layout.plots
+        if layout.strip is not None:
+            self.charts.strip = layout.strip
         self.timeline = layout.timeline or self.timeline
         self.heat = layout.heat or self.heat
         if layout.hosts is not None:
             self.hosts.order = layout.hosts
+            if self.hosts.cursor:
+                self.hosts.move_to(self.scroll.cursor)
 
 
 __all__ = ["TO_STALL", "VIEWS", "Place", "Scene", "Scroll", "ViewName"]
@@ -335,8 +353,12 @@ class Scene(RenderContext):
     """The source's own state in words."""
     failure: str | None = field(default=None, kw_only=True)
     """The internal error that stopped the source's thread."""
+    where: str = field(default="", kw_only=True)
+    """The machine, as the user named it, of a run that is shown from elsewhere; empty: this one."""
     other: Frame | None = field(default=None, kw_only=True)
     """The same moment of a second recording, where two are shown."""
+    guide: str = field(default="", kw_only=True)
+    """The demo's explanation of the picture, in a quiet line; empty: none."""
 
     @property
     def marked(self) -> int | None:

@@ -1,9 +1,11 @@
-"""The terminal below the screen: whether it is there, signals that end the screen, stopping and going on.
+"""The terminal below the screen: whether it is there, signals that end the screen, stopping and going on, its
+bell and its title.
 
 `ScreenDriver` adjusts Textual's driver for Linux and macOS (8.2), and uses its private names `_file`,
-`_writer_thread` and `_must_signal_resume`.
+`_loop`, `_writer_thread`, `_must_signal_resume` and those of its handlers of signals.
 
-`letters_in_their_cells` sets a terminal mode that Textual does not.
+`letters_in_their_cells` sets a terminal mode that Textual does not, and `title_given_back` keeps the title of
+the window.
 """
 
 from __future__ import annotations
@@ -15,9 +17,14 @@ import termios
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from textual.drivers.linux_driver import LinuxDriver
+
+from ddptop.render.text import clean
+
+if TYPE_CHECKING:
+    from ddptop.frames.frame import Frame
 
 ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 """A closed terminal, `kill -INT`, `kill`: the screen ends orderly, with 128 + the signal's number."""
@@ -50,6 +57,20 @@ class ScreenDriver(LinuxDriver):
         super().__init__(*args, **options)
         assert self._file is not None  # without stderr no screen is opened
         self._file = cast("Any", LastingStream(self._file))
+
+    # Textual's own handlers write to the terminal at once: a signal that comes while the screen is
+    # being written would wait for ever for the lock of the queue that it has interrupted. So the event loop
+    # calls them.
+
+    def _sigtstp_application(self, *_: object) -> None:
+        """SIGTSTP: stop, with the terminal as it was."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(super()._sigtstp_application)
+
+    def _sigcont_application(self, *_: object) -> None:
+        """SIGCONT: go on."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(super()._sigcont_application)
 
     def resume_application_mode(self) -> None:
         """After SIGCONT: take the terminal again.
@@ -117,14 +138,59 @@ def letters_in_their_cells(stream: TextIO | None) -> Iterator[None]:
     if stream is None or not stream.isatty():
         yield
         return
-    _say(stream, AS_PUT)
+    _write(stream, AS_PUT)
     try:
         yield
     finally:
-        _say(stream, AS_READ)
+        _write(stream, AS_READ)
 
 
-def _say(stream: TextIO, text: str) -> None:
+KEEP_TITLE, GIVE_TITLE_BACK = "\x1b[22;2t", "\x1b[23;2t"
+"""xterm's window operations: the title goes onto a stack of the terminal's, and comes back from it."""
+
+
+@contextmanager
+def title_given_back(stream: TextIO | None) -> Iterator[None]:
+    """After the block, the window of a terminal behind `stream` has the title that it had before."""
+    if stream is None or not stream.isatty():
+        yield
+        return
+    _write(stream, KEEP_TITLE)
+    try:
+        yield
+    finally:
+        _write(stream, GIVE_TITLE_BACK)
+
+
+BELL = "\a"
+
+AGAIN_S = 60.0
+"""An alert that comes back within this time rings no second time."""
+
+
+class Attention:
+    """Bell and title of a live run, for somebody who looks at another window."""
+
+    def __init__(self) -> None:
+        self._last_s: dict[tuple[str, int | None], float] = {}
+        """When an alert was seen last, by kind and, of stragglers, by rank."""
+        self._title = ""
+
+    def see(self, frame: Frame) -> str:
+        """What to write to the terminal, often nothing. Alerts of the first frame ring no bell."""
+        if frame.source == "replay":
+            return ""
+        now_s, first = frame.unix_s, not self._title
+        keys = [(alert.kind, alert.rank if alert.kind == "straggler" else None) for alert in frame.alerts]
+        rings = any(now_s - self._last_s.get(key, -AGAIN_S) > AGAIN_S for key in keys) and not first
+        self._last_s.update((key, now_s) for key in keys)
+        name = clean(frame.run.name)
+        title = f"ddptop {name}: {keys[0][0].replace('_', ' ')}" if keys else f"ddptop {name}"
+        changed, self._title = title != self._title, title
+        return (BELL if rings else "") + (f"\x1b]2;{title}\x1b\\" if changed else "")
+
+
+def _write(stream: TextIO, text: str) -> None:
     with suppress(OSError):  # it has hung up
         stream.write(text)
         stream.flush()

@@ -14,6 +14,7 @@ import pytest
 
 from ddptop.host import folders
 from ddptop.host.runs import create_run_directory
+from tests import warm
 from tests.agent.fake_collector import FakeCollector
 
 DEADLINE_S = 120.0
@@ -41,7 +42,8 @@ class OneHost:
 
     def spawn(self, *words: object) -> subprocess.Popen[str]:
         """A Python process with pipes for its streams."""
-        process = subprocess.Popen(
+        warm.begin()
+        process = warm.WarmPopen(
             [sys.executable, *map(str, words)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -30,7 +30,7 @@ BOUND = 20_000
 class Box:
     """An outbox with small bounds, and the made-up ranks 0 and 1 that fill it."""
 
-    def __init__(self, context, path, session=7):
+    def __init__(self, context, path, session=7, limit_bytes=1 << 30):
         host = describe_host("here", "run", session, lambda: (time.monotonic_ns(), time.time_ns()))
         self.sender = BundleSender(
             context, host, memory_bytes=4 * BOUND, leave=lambda messages: self.outbox.note_dropped(messages)
@@ -45,6 +45,7 @@ class Box:
             outage_ns=10**18,
             overflow_bytes=BOUND,
             refill_bytes=BOUND // 2,
+            limit_bytes=limit_bytes,
         )
         self.seq = 0
 
@@ -92,8 +93,8 @@ def boxes(tmp_path) -> Iterator[type[Box]]:
     context = new_context()
     made: list[Box] = []
 
-    def make(session: int = 7) -> Box:
-        made.append(Box(context, tmp_path / "run@here.ddptop", session))
+    def make(session: int = 7, **more: int) -> Box:
+        made.append(Box(context, tmp_path / "run@here.ddptop", session, **more))
         return made[-1]
 
     yield make
@@ -167,6 +168,42 @@ def test_a_full_disk_costs_what_memory_cannot_hold_and_that_is_counted(boxes, co
     assert sum(arrived.values()) + box.outbox.lost_rows == 4200
     assert box.outbox.lost_rows > 0
     assert all(isinstance(item.message, Steps) for item in collector.of(Steps))
+
+
+def test_a_disk_that_is_full_at_first_is_tried_again(boxes, tmp_path, monkeypatch):
+    box = boxes()
+    box.greet()
+    whole = AppendFile.append
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(AppendFile, "append", full)
+    monkeypatch.setattr("ddptop.agent.outbox.RETRY_NS", 10**7)
+    box.fill(15)
+    assert set(box.notices) == {"local failed"} and box.outbox.local_recording is None
+    monkeypatch.setattr(AppendFile, "append", whole)
+
+    def begun() -> bool:
+        box.work()
+        return box.outbox.local_recording is not None
+
+    wait_for(begun)
+    assert box.notices[-1] == "local"
+    assert box.outbox.lost_rows == 0
+
+
+def test_what_a_local_recording_leaves_out_at_its_limit_is_counted_and_reported(boxes, collector):
+    box = boxes(limit_bytes=150_000)
+    box.greet()
+    box.fill(400)
+    box.outbox.check()
+    assert any("near its limit" in notice or "at its limit" in notice for notice in box.notices)
+    assert box.outbox.lost_rows > 0 and box.outbox.without_detail > 0
+    box.deliver(collector)
+    found = collector.steps()
+    assert all(len(steps) == len(set(steps)) for steps in found.values())
+    assert sum(map(len, found.values())) + box.outbox.lost_rows == 8000
 
 
 def test_without_any_file_the_oldest_are_dropped_and_counted(boxes, collector):

@@ -77,9 +77,7 @@ def test_what_an_agent_refuses_is_counted_for_the_collector(host):
     host.collector.write_address(host.directory)
     agent = host.agent()
     context = new_context()
-    socket = connect(
-        context, ingest_endpoint(host.directory), send_high=8, receive_high=8, max_bytes=99, heartbeat=False
-    )
+    socket = connect(context, ingest_endpoint(host.directory), send_high=8, receive_high=8, max_bytes=99)
     try:
         wait_for(lambda: socket.poll(100, zmq.POLLOUT))
         socket.send_multipart([b"no head", b"no body"])

@@ -78,6 +78,12 @@ class World:
     waited: dict[tuple[int, str], int] = field(default_factory=dict)
     """(rank, phase) -> us of it waited in collectives of the script's own; it is part of the delay there."""
 
+    gc_us: dict[int, int] = field(default_factory=dict)
+    """By rank: how long garbage collections took; part of some delay. -1: not known."""
+
+    elements: dict[int, int] = field(default_factory=dict)
+    """By rank: elements of its inputs."""
+
     def __post_init__(self) -> None:
         self.begin_us = [self.now_us] * self.size
         self.generation = 0
@@ -155,7 +161,7 @@ class World:
             pid=4000 + rank,
             device="cpu",
             backend="gloo",
-            road="reducer",
+            timing_path="reducer",
             monotonic_ns=self.base_ns(rank),
             unix_ns=self.unix_ns,
             budget_pct=1.0,
@@ -268,7 +274,8 @@ class World:
         before_forward = OTHER + self._delay(rank, "other") - waited[4]
         between = (self._delay(rank, "before_backward"), self._delay(rank, "before_optimizer"))
         unknown = rank in self.no_last_gradient
-        return OwnTime(-1 if unknown else exposed_us, before_forward, *between, *waited)
+        own = OwnTime(-1 if unknown else exposed_us, before_forward, *between, *waited)
+        return own._replace(gc=self.gc_us.get(rank, 0), elements=self.elements.get(rank, -1))
 
     def steps(
         self, count: int, loss: Callable[[int, int], float | None] = lambda rank, step: 1.0

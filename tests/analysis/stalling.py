@@ -91,9 +91,10 @@ class Stage:
         number: int = 7,
         reason: str = "",
         phase: int = Phase.BACKWARD,
+        size: int = 4,
     ) -> None:
-        """A rank's evidence; `groups`: launched collectives by process group."""
-        states = tuple(GroupState(name, "gloo", 4, n, -1) for name, n in (groups or {}).items())
+        """A rank's evidence; `groups`: launched collectives by process group, of `size` ranks."""
+        states = tuple(GroupState(name, "gloo", size, n, -1) for name, n in (groups or {}).items())
         step = self.reducer.state.ranks[rank].step
         evidence = Evidence(self.now_ns, number, step, phase, 0, reason, states, stacks, operations)
         self.say(rank, evidence)

@@ -7,7 +7,7 @@ import pytest
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Stack, StackFrame
 from ddptop.protocol.messages import Bye
-from tests.analysis.stalling import ALL_REDUCE, BACKWARD, Stage, op, waits
+from tests.analysis.stalling import ALL_REDUCE, BACKWARD, START_NS, Stage, op, users, waits
 
 RESET = "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection reset by peer [127.0.0.1]:4242"
 
@@ -190,3 +190,61 @@ def test_an_abort_in_the_users_code_is_no_mismatch(stage) -> None:
     found = stage.frame()
     assert [alert.kind for alert in found.alerts] == ["lost_rank"]
     assert verdict(found).line() == "■ LOST · rank 1 aborted (SIGABRT) at step 40 (train.py:88 load)"
+
+
+def finishes(stage: Stage, rank: int) -> None:
+    """It exits in good order, after collective 83 of step 41."""
+    stage.feed(stage.world.progress(rank, t_us=(stage.now_ns - START_NS) // 1000, step=41, sequence=83))
+    stage.say(rank, Bye(stage.now_ns, "finished"))
+    stage.tell("exit", rank, exit_code=0, signal=None)
+
+
+def in_84(stage: Stage, rank: int, *, size: int = 4) -> None:
+    """The rank answers that it waits in collective 84."""
+    operations = (op(83, "broadcast", done=True), op(84))
+    stage.answer(rank, waits(), groups={"0": 84}, operations=operations, size=size)
+
+
+def test_a_rank_that_exits_with_code_0_while_others_wait_for_it_is_the_cause(stage) -> None:
+    finishes(stage, 1)
+    stage.after_s += 1
+    in_84(stage, 0)
+    assert verdict(stage.frame()).sign == "good", "the collective may just complete"
+    stage.after_s += 2
+    for rank in (0, 2, 3):
+        in_84(stage, rank)
+    found = stage.frame()
+    said = "rank 1 exited with code 0 before the end of training at step 41"
+    others = "; ranks 0 2 3 are in all_reduce of [[1000]] Float"
+    assert verdict(found).line() == f"■ FAILED · {said}, after broadcast of [[1000]] Float{others}"
+    assert [(d.rank, d.exit_code, d.step, d.position.process) for d in found.deaths] == [
+        (1, 0, 41, "exit code 0")
+    ]
+    assert stage.said("failed_rank") == [said]
+
+
+def test_nor_do_peers_that_lost_it_hide_the_rank_that_exited_with_code_0(stage) -> None:
+    finishes(stage, 1)
+    for rank in (0, 2, 3):
+        raises(stage, rank, RESET, BACKWARD, load(61))
+    found = stage.frame()
+    assert [death.rank for death in found.deaths] == [1, 0, 2, 3]
+    assert verdict(found).sentence.startswith("FAILED · rank 1 exited with code 0 before the end of training")
+
+
+def test_a_rank_that_finishes_first_is_no_cause_where_the_others_do_not_wait_for_it(stage) -> None:
+    finishes(stage, 1)
+    stage.after_s += 60
+    stage.answer(0, users("evaluate"), groups={"0": 83})  # its own work after the training
+    in_84(stage, 2, size=2)  # a group without rank 1
+    raises(stage, 3, "TimeoutError: upload timed out", load())
+    found = stage.frame()
+    assert [death.rank for death in found.deaths] == [3]
+    assert found.ranks.state[1] == "finished"
+
+
+def test_a_rank_that_fails_by_itself_is_the_cause_and_not_one_that_has_finished(stage) -> None:
+    finishes(stage, 1)
+    raises(stage, 0, RESET, BACKWARD, load(61))
+    stage.tell("lost_rank", 2, pid=4002, exit_code=None, signal="SIGKILL")
+    assert [death.rank for death in stage.frame().deaths] == [2, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from ddptop.analysis.straggler.cost import onset
 from ddptop.frames.detail import TimelineRequest
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
+from ddptop.render.context import RenderContext
 from ddptop.render.plain import picture, watch_line
 from ddptop.report.build import report
 
@@ -119,6 +121,30 @@ def test_the_window_follows_the_onset() -> None:
     assert found.straggler is not None
     assert found.straggler.cost_pct == pytest.approx(92.55, abs=0.1)
     assert "over the last 64 steps · 14.0 without the straggler" in verdict(found).detail
+
+
+def test_of_uneven_work_no_outlet_blames_a_rank() -> None:
+    """Ranks take turns because their batches differ: sentence, alert, events, table and JSON agree."""
+    world = World(4, own=True)
+    reducer = begun(world)
+    rng = np.random.default_rng(5)
+    for _ in range(128):
+        world.elements = {rank: int(size) for rank, size in enumerate(rng.integers(200, 2000, 4))}
+        world.delays = {(rank, "forward"): 10 * size for rank, size in world.elements.items()}
+        for received in world.steps(1):
+            reducer.feed(received)
+    found = frame_of(reducer, world, str(TimelineRequest()))
+    assert found.straggler is not None and found.straggler.cause == "uneven_work"
+    shown, said = snapshot(found), verdict(found)
+    sentences = [said.sentence, said.detail, watch_line(found), *(alert.message for alert in found.alerts)]
+    sentences += [event.message for event in found.events if event.kind.startswith("straggler")]
+    assert not [text for text in sentences if re.search(r"ranks? \d", text)], sentences
+    assert "straggler" in {alert.kind for alert in found.alerts} & {event.kind for event in found.events}
+    assert not [
+        one for one in (*found.alerts, *found.events) if one.kind == "straggler" and one.rank is not None
+    ]
+    assert (shown["straggler"]["rank"], shown["straggler"]["ranks"]) == (None, [])
+    assert not RenderContext(found).stragglers
 
 
 def test_onset_needs_a_clear_change() -> None:

@@ -127,6 +127,19 @@ def test_rows_of_the_first_version_take_no_memory_and_have_no_own_time(make_worl
     assert not steps._own._data.size + steps._parts._data.size
 
 
+@pytest.mark.parametrize("waited", [False, True])
+def test_a_frame_has_the_own_time_of_each_phase_from_every_step(make_world, waited: bool) -> None:
+    world = make_world(2, delays={(1, "data"): 5_000}, own=True)
+    world.waited = {(0, "data"): 400, (1, "optimizer"): 300} if waited else {}
+    reducer = fed(world)
+    frame = reducer.frame(10**10)
+    steps = reducer.state.figures.steps
+    for name in ("data", "forward", "backward", "optimizer"):
+        expected = medians(steps.place(name, steps.slots()))
+        assert getattr(frame.ranks, f"own_{name}_ms").tolist() == pytest.approx(expected, abs=1e-5)
+    assert (frame.ranks.own_data_ms < frame.ranks.data_ms).tolist() == [waited, False]
+
+
 def test_steps_before_the_first_own_time_are_unknown(make_world) -> None:
     world = make_world(2)
     reducer = Reducer()

@@ -89,7 +89,7 @@ HEALTHY = {
 }
 
 
-@pytest.mark.parametrize("world", [2, 3, 4, 8])
+@pytest.mark.parametrize("world", [2, 8, *(pytest.param(world, marks=pytest.mark.slow) for world in (3, 4))])
 @pytest.mark.parametrize("kind", HEALTHY)
 def test_nobody_is_named_in_a_healthy_noisy_run(kind, world) -> None:
     noise = np.random.default_rng([len(kind), world])

@@ -17,6 +17,7 @@ from ddptop.frames.phrases import (
     straggler_phrase,
     suspect_phrase,
     what_if_phrase,
+    which_hosts,
 )
 from ddptop.frames.verdict import shortened
 
@@ -131,3 +132,10 @@ def test_steps_of_several_incarnations() -> None:
     assert steps_phrase(3, 1_200, 0, 0) == "steps 3 to 1,200"
     assert steps_phrase(3, 12, 1, 1) == "elastic restart 1, steps 3 to 12"
     assert steps_phrase(900, 12, 0, 1) == "step 900 to elastic restart 1, step 12"
+
+
+def test_hosts_are_named_where_there_are_several() -> None:
+    hosts = ("gpu-0.local", "gpu-0.local", "gpu-1.local", "")
+    assert which_hosts(hosts, (2,)) == " on gpu-1"
+    assert which_hosts(hosts, (0, 2)) == " on 2 hosts"
+    assert which_hosts(hosts, (3,)) == which_hosts(hosts[:2], (0,)) == ""

@@ -10,6 +10,7 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
+from ddptop.protocol.hosts import HostLink
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Event
 from tests.analysis.conftest import NS, START_NS
@@ -327,3 +328,38 @@ def test_one_host_without_any_host_message(make_world) -> None:
     (host,) = reducer.frame(START_NS + world.now_us * 1000).hosts
     assert (host.name, host.state, host.ranks, host.collector) == ("node0", "live", 2, True)
     assert host.clock_offset_ms is None and host.cpu_pct is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"resent": 20}, "network from host node1 to host node2: 2.0% of 1,000 segments lost and sent again"),
+        (
+            {"least_us": 9_000},
+            "network from host node1 to host node2: round trip 9.0 ms at least, 0.2 ms on other links",
+        ),
+        ({"resent": 9}, None),
+        ({"least_us": 2_000}, None),
+    ],
+)
+def test_a_link_that_loses_segments_or_is_slow_is_named_with_its_two_ends(make_world, changes, words) -> None:
+    job = Job(make_world)
+
+    def links(host: str, **of_worst: int) -> tuple[HostLink, ...]:
+        others = [HostLink(host, other, 2, 900, 200, 1000, 0, 10**8) for other in HOSTS if other != host]
+        return others[1]._replace(**of_worst), others[0]
+
+    def read() -> None:
+        job.wait(1.25, FAR)
+        job.feed(job.world.usage("node2", links=links("node2")))
+        job.feed(job.world.usage("node1", links=links("node1", **changes)))
+        job.wait(1.25, FAR)
+
+    read()
+    assert job.log("network") == [], "once may be chance"
+    for _ in range(3):
+        read()
+    assert job.log("network") == ([words] if words else [])
+    worst = job.frame.hosts[1]
+    assert (worst.link_peer, worst.link_lost_pct) == ("node2", changes.get("resent", 0) / 10)
+    assert job.frame.straggler is None

@@ -10,7 +10,7 @@ import pytest
 
 from ddptop.report.advice import advice
 from ddptop.report.build import report
-from ddptop.report.content import BucketSummary, Report
+from ddptop.report.content import BucketSummary, Report, StallPeriod
 
 if TYPE_CHECKING:
     from .conftest import World
@@ -139,3 +139,28 @@ def test_the_most_valuable_comes_first(healthy: Report) -> None:
 def test_buckets_of_several_models_are_not_to_be_merged(healthy) -> None:
     buckets = tuple(replace(bucket(i, 4_000, 0.1 * (i + 1)), model=i, group="0") for i in range(6))
     assert "larger_buckets" not in found_in(replace(moving(healthy, **HEAVY), buckets=buckets))
+
+
+def test_a_stall_comes_before_a_tuning_hint_and_nothing_is_suggested_that_the_run_does(
+    healthy: Report,
+) -> None:
+    heavy = moving(healthy, **HEAVY)
+    stall = StallPeriod(
+        kind="missing",
+        since_s=1_700_000_000.0,
+        step=40,
+        ranks=(1,),
+        waiting=(0,),
+        sentence="rank 1 is missing",
+        detail=(),
+        positions=(),
+        until_s=None,
+        lasted_s=41.0,
+    )
+    cost = replace(heavy.cost, stalled_s=41.0)
+    first, *others = advice(replace(heavy, stalls=(stall,), cost=cost))
+    assert first.kind == "stall" and "41 s" in first.because
+    assert others, "the hints follow"
+    assert "accumulate" in found_in(heavy)
+    ranks = tuple(replace(rank, micro_steps=4.0) for rank in heavy.ranks)
+    assert "accumulate" not in found_in(replace(heavy, ranks=ranks))

@@ -15,7 +15,7 @@ from ddptop.frames.verdict import verdict
 from ddptop.protocol.evidence import Stack, StackFrame
 from ddptop.protocol.messages import Event, Hello, Phase, Received
 from ddptop.report.sampling import Incidents
-from tests.analysis.stalling import ALL_REDUCE, NS, START_NS, Stage, op, users, waits
+from tests.analysis.stalling import ALL_REDUCE, MAIN, NS, START_NS, Stage, op, users, waits
 
 IN_41 = {"step": 41, "bucket": 3, "sequence": 83}
 """Three buckets of step 41 launched."""
@@ -150,7 +150,14 @@ def test_ranks_that_wait_for_each_other_in_different_groups(make_world) -> None:
     stage.answer(1, waits(ALL_REDUCE), groups={"a": 4, "b": 2}, operations=(op(2, group="b"),))
     stall = stage.frame().stall
     assert (stall.kind, stall.ranks) == ("mismatch", ())
-    assert stall.sentence == "the ranks wait for each other in different process groups"
+    assert stall.sentence == (
+        "deadlock: rank 0 waits in all_reduce of group a where rank 1 waits in all_reduce of group b"
+    )
+    assert [one.operation for one in stall.positions] == [
+        "all_reduce of [[1000]] Float, group a",
+        "all_reduce of [[1000]] Float, group b",
+    ]
+    assert [line.split(", ")[-1] for line in stall.detail] == ["is in train.py:61 step"] * 2
 
 
 def test_a_stopped_process_is_stale_and_missing(stage) -> None:
@@ -271,6 +278,20 @@ def test_a_skipped_collective_is_told_from_a_missing_rank(stage) -> None:
     stall = stage.frame().stall
     assert (stall.kind, stall.ranks) == ("mismatch", (3,))
     assert stall.sentence == "rank 3 waits in a collective of step 41, the others in one of step 40"
+
+
+def test_a_rank_that_has_moved_since_it_answered_is_not_compared_with_the_others(stage) -> None:
+    """As after a cut link was mended: the others have moved, too, and their messages are still to come."""
+    ranks = {rank: {"step": 40, "bucket": -1, "sequence": 83} for rank in range(4)}
+    stage.beat(16, ranks)
+    for rank in range(4):
+        stage.answer(rank, waits(), groups={"0": 83})
+    stage.beat(30, {**ranks, 3: {"step": 41, "bucket": 1, "sequence": 83}})
+    stall = stage.frame().stall
+    assert (stall.kind, stall.ranks) == ("asking", ())
+    assert stall.sentence == "no rank is behind in step 40: waiting for the ranks' answers"
+    stage.answer(3, waits(), groups={"0": 83}, number=8)
+    assert (stage.frame().stall.kind, stage.frame().stall.ranks) == ("mismatch", (3,))
 
 
 def test_a_rank_that_is_gone_comes_before_everything_else(stage) -> None:
@@ -492,3 +513,98 @@ def test_steps_that_waited_behind_a_late_hello_are_no_stall(make_world) -> None:
             message = replace(message, monotonic_ns=message.monotonic_ns + late_ns)
         reducer.feed(received._replace(message=message, t_ns=START_NS + late_ns))
         assert reducer.stalled_since(START_NS + late_ns) is None
+
+
+def kernel(stage: Stage, rank: int, waits_in: str, *workers: str) -> None:
+    """What the kernel shows of a rank's process and of its DataLoader workers."""
+    views = {"": waits_in} | {f"worker{i}_": worker for i, worker in enumerate(workers)}
+    fields: dict[str, object] = {}
+    for at, (prefix, function) in enumerate(views.items()):
+        view = {"pid": 7000 + at, "state": "S", "waits_in": function, "cpu_s": 1.5, "age_s": 60.0}
+        fields |= {prefix + name: value for name, value in view.items()}
+    stage.tell("kernel", rank, **fields)
+
+
+def test_a_c_call_that_holds_the_interpreter_lock_is_said_with_what_the_kernel_shows(stage) -> None:
+    alive = {rank: dict(IN_41) for rank in (0, 2, 3)}
+    stage.beat(17, alive, there=[1])
+    kernel(stage, 1, "hrtimer_nanosleep")
+    for rank in alive:
+        stage.answer(rank, waits(), groups={"0": 83}, operations=(op(83),))
+    found = stage.frame()
+    said = "rank 1 does not answer: a C call holds the interpreter lock"
+    assert found.stall.sentence == f"{said} (it sleeps in hrtimer_nanosleep, 3% CPU)"
+    assert verdict(found).second() == "rank 1 is in hrtimer_nanosleep of the kernel"
+    first = found.stall.positions[0]
+    assert (first.rank, first.process, first.at_s) == (1, "silent", None)
+    assert [(trace.thread, trace.calls[0].function) for trace in first.traces] == [
+        ("kernel", "hrtimer_nanosleep")
+    ]
+
+
+def test_a_rank_that_waits_for_its_dataloader_names_the_worker_that_does_not_poll_its_queue(stage) -> None:
+    one_missing(stage)
+    torch_data = "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
+    _, main = users("next_batch")
+    loader = StackFrame(torch_data, 1200, "_try_get_data", "")
+    stage.answer(1, (main._replace(frames=(loader, *main.frames)),), groups={"0": 82})
+    kernel(stage, 1, "do_sys_poll", "do_sys_poll", "nfs_wait_bit_killable")
+    stall = stage.frame().stall
+    worker = "it waits for DataLoader worker pid 7002, which sleeps in nfs_wait_bit_killable"
+    assert stall.detail[-1] == worker
+    assert [trace.thread for trace in stall.positions[0].traces] == [
+        "MainThread", "worker process 7001", "worker process 7002",
+    ]  # fmt: skip
+
+
+def test_a_rank_that_has_not_reached_init_process_group_is_named_though_none_has_reported(make_world) -> None:
+    world = make_world(4)
+    reducer = Reducer()
+    reducer.feed(world.run())
+
+    def late(after_s: float) -> None:
+        now_ns = START_NS + int(after_s * NS)
+        view = {"pid": 4711, "state": "S", "waits_in": "hrtimer_nanosleep", "cpu_s": 2.0, "age_s": 60.0}
+        fields = {"world": 4, "late_s": after_s, "torch": True, "waiting": "0 1 3", **view}
+        reducer.feed(Received(now_ns, -1, 0, 0, Event("not_initialized", now_ns, 2, -1, fields)))
+
+    late(20)
+    assert reducer.frame(START_NS + 20 * NS).stall is None, "imports may take so long"
+    late(40)
+    found = reducer.frame(START_NS + 41 * NS)
+    said = "rank 2 has not reached init_process_group: it sleeps in hrtimer_nanosleep, 2.0 s of CPU"
+    assert verdict(found).line() == f"■ STALLED 41 s · {said}, torch imported"
+    assert (found.stall.kind, found.stall.ranks, found.stall.waiting) == ("missing", (2,), (0, 1, 3))
+    assert (found.stall.positions[0].pid, found.stall.positions[0].process) == (4711, "alive")
+    assert len(encode_frame(found)) > 0 and snapshot(found)["run"]["state"] == "stalled"
+    assert reducer.frame(START_NS + 60 * NS).stall is None, "not late any more"
+    for received in (*world.introduce(), *world.steps(5)):
+        reducer.feed(received)
+    assert reducer.frame(START_NS + 41 * NS).group.step == 4
+
+
+BARRIER = ALL_REDUCE._replace(function="barrier")
+
+
+def checkpoint(stage: Stage, step: int, *, until_s: float) -> None:
+    """Rank 0 saves, the others wait for it in a barrier that `main` calls, up to `until_s`."""
+    ranks = {rank: {"step": step, "bucket": -1, "sequence": 2 * step + (rank > 0)} for rank in range(4)}
+    stage.beat(until_s, {rank: {**at, "phase": Phase.OTHER} for rank, at in ranks.items()})
+    stage.answer(0, users("save_checkpoint"), groups={"0": 2 * step})
+    for rank in (1, 2, 3):
+        waiting = (Stack("MainThread", True, (BARRIER, MAIN)),)
+        operations = (op(2 * step + 1, "barrier", ""),)
+        stage.answer(rank, waiting, groups={"0": 2 * step + 1}, operations=operations)
+    stage.beat(until_s + 3, {rank: {**at, "phase": Phase.OTHER} for rank, at in ranks.items()})
+
+
+def test_a_checkpoint_is_called_by_its_function_and_is_a_stall_only_past_its_usual_length(stage) -> None:
+    checkpoint(stage, 41, until_s=27)  # 30 s
+    said = "rank 0 is in save_checkpoint, 3 ranks wait in barrier"
+    assert stage.frame().stall.sentence == said
+    checkpoint(stage, 42, until_s=30 + 13)  # it is asked before it would count as a stall
+    for after_s, stalled in ((50, False), (80, False), (100, True)):
+        checkpoint(stage, 42, until_s=after_s)
+        found = stage.frame().stall
+        assert (found is not None and found.sentence == said) == stalled, after_s
+    assert stage.said("stall")[-1] == f"stall: {said}"

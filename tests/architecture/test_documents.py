@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.architecture.shape import ROOT
+from ddptop.frames.schema import schema
+from tests.architecture.shape import PACKAGE, ROOT
 
 FOLDERS = ("ddptop", "tests", "examples", ".github")
 DOCUMENTS = sorted(
@@ -44,3 +46,9 @@ def test_comments_refer_to_documents_that_are_here() -> None:
         if foreign.search(line)
     ]
     assert found == []
+
+
+def test_the_schema_of_the_snapshot_is_made_from_the_types() -> None:
+    file = PACKAGE / "frames" / "snapshot.schema.json"
+    command = "python -m ddptop.frames.schema > ddptop/frames/snapshot.schema.json"
+    assert json.loads(file.read_text(encoding="utf-8")) == schema(), command

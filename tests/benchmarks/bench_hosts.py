@@ -6,9 +6,11 @@ viewer in this process. Each rank makes 10 steps a second of 10 buckets and send
 messages of steps a second, and heartbeats; each agent a CLOCK and a reading of its host a second, and one of
 each rank's process every 5 s.
 
+Ranks of a host send at the same moments, and its agent READ_AT_S later, as real ones do.
+
 Printed are CPU time and memory of the collector (CPU time, not wall: the machine may be busy), the time from
-when an agent has received a record, and from when it has sent it, until the viewer has the frame that counts
-it, and what was lost. These times are wall times: read them on a quiet machine. With `--nice N` all have that
+when a rank has sent a record, and from when its agent has, until the viewer has the frame that counts it, and
+what was lost. These times are wall times: read them on a quiet machine. With `--nice N` all have that
 niceness: the collector's own, 10, leaves it hardly any time beside busy processes of others.
 """
 
@@ -29,11 +31,12 @@ from pathlib import Path
 
 import msgpack
 
+from ddptop.agent.service import READ_AT_S
 from ddptop.host.collector_address import CollectorAddress, read_address
 from ddptop.host.runs import create_run_directory, read_run_file
 from ddptop.protocol.codec import encode
 from ddptop.protocol.hosts import About, Host, HostUsage
-from ddptop.protocol.limits import NS
+from ddptop.protocol.limits import NS, REPORT_S
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import (
     Bucket,
@@ -46,6 +49,7 @@ from ddptop.protocol.messages import (
     Phase,
     Progress,
     Received,
+    StepRow,
     Steps,
 )
 from ddptop.sources.live import LiveSource
@@ -57,26 +61,29 @@ from tests.benchmarks.bench_screen import cpu_s, memory_mb
 RANKS_OF_AN_AGENT = 8
 FEEDERS = 2
 STEP_NS = NS // 10
-PERIOD_NS = NS // 4
+PERIOD_NS = int(REPORT_S * NS)
+READ_AT_NS = int(READ_AT_S * NS)
 BUCKETS = 10
 PATTERNS = 32
 SETTLE_S = 12.0
 LONGEST = 4
 """Steps in one message."""
+STEPS_BEGIN = b"\x97\x02\x01"
+"""Of a message of generation 1 in columns; the first step and the time follow, which are 0 in `pattern`."""
 
 
 def pattern(number: int, count: int, first: int, detail_every: int) -> bytes:
-    """Rows and own times of `count` steps as msgpack, to be the end of a STEPS message."""
+    """The end of a STEPS message of `count` steps, behind its first step and time."""
     noise = random.Random(number)
-    rows, own = [], []
+    rows = []
     for i in range(count):
         late = noise.randrange(900)
         detail = (first + i) % detail_every == 0
-        cells = [n for b in range(BUCKETS) for n in (b, 31_000 + 5_000 * b + late, 7_000 - late)]
+        cells = tuple(n for b in range(BUCKETS) for n in (b, 31_000 + 5_000 * b + late, 7_000 - late))
         times = (i * 100_000, 100_000, 500 + late, 30_000, 60_000, 8_000, 600 + late, 31_000, 91_000)
-        rows.append((*times, 1, int(Flag.DETAIL) * detail, 30, 0.5, *(cells if detail else ())))
-        own += OwnTime(5_000, 10, 20, 30, 0, 0, 0, 0, 0)
-    return msgpack.packb(rows) + msgpack.packb(own)
+        own = OwnTime(5_000, 10, 20, 30, 0, 0, 0, 0, 0)
+        rows.append(StepRow(*times, 1, Flag.DETAIL * detail, 30, 0.5, cells if detail else (), own))
+    return encode(Steps(1, 0, 0, tuple(rows)))[len(STEPS_BEGIN) + 2 :]
 
 
 class SimulatedRank:
@@ -88,7 +95,7 @@ class SimulatedRank:
         self.link, self.rank, self.began_ns = link, rank, began_ns
         self.session = 1_000_000 + rank
         self.seq = self.done = self.beats = 0
-        self.due_ns = began_ns + random.Random(rank).randrange(PERIOD_NS)
+        self.due_ns = began_ns + random.Random(rank // RANKS_OF_AN_AGENT).randrange(PERIOD_NS)
         self.usage_ns = self.due_ns
         self.noted: list[tuple[int, int]] | None = [] if rank % RANKS_OF_AN_AGENT == 0 else None
         """By number of the message - 2: steps so far, when the agent received it."""
@@ -111,7 +118,7 @@ class SimulatedRank:
         if count > 0:
             rows = patterns[self.rank % PATTERNS, count, self.done % detail_every]
             base_ns = self.began_ns + self.done * STEP_NS
-            body = b"\x96\x02\x01" + msgpack.packb(self.done) + msgpack.packb(base_ns) + rows
+            body = STEPS_BEGIN + msgpack.packb(self.done) + msgpack.packb(base_ns) + rows
             self.seq += 1
             self.done = made
             self.link.relay(Received(0, self.rank, self.session, self.seq, _STEPS), body)
@@ -152,13 +159,14 @@ def feed(pipe: Connection, address: CollectorAddress, agents: range, world: int,
     links, ranks = [], []
     for agent in agents:
         host = Host(1, "run", 1 + agent, f"node{agent:03}", 1, 1, 1, 64, 1 << 40, f"boot{agent}")
-        link = bundle_sender.BundleSender(context, host)
+        link = bundle_sender.BundleSender(context, host, interval_ns=2 * PERIOD_NS)
         link.connect(
             address.endpoint, address.server_key, KeyPair(address.agent_public, address.agent_secret)
         )
         links.append(link)
         mine = range(agent * RANKS_OF_AN_AGENT, min(world, (agent + 1) * RANKS_OF_AN_AGENT))
         ranks += [SimulatedRank(link, rank, world, host.name, began_ns) for rank in mine]
+    sends_ns = [began_ns + READ_AT_NS + random.Random(agent).randrange(PERIOD_NS) for agent in agents]
     clock_ns = began_ns
     until = None
     while until is None or any(rank.done < until for rank in ranks):
@@ -173,7 +181,10 @@ def feed(pipe: Connection, address: CollectorAddress, agents: range, world: int,
             for agent, link in zip(agents, links, strict=True):
                 link.report(Clock(now_ns, f"node{agent:03}", 0, 50_000, 0, 100_000))
                 link.usage(HostUsage(now_ns, 50.0, 1 << 38, 1e6, 1e6, 100_000, link.kept, None, 0))
-        for link in links:
+        for at, link in enumerate(links):
+            if now_ns >= sends_ns[at]:
+                sends_ns[at] += PERIOD_NS
+                link.flush()
             link.service()
         time.sleep(0.01)
     for rank in ranks:

@@ -19,12 +19,12 @@ from ddptop.frames.frame import (
     BucketFigures,
     Frame,
     Group,
-    Overhead,
     Ranks,
     RunInfo,
     Straggler,
 )
 from ddptop.frames.history import COLUMNS, History
+from ddptop.frames.overhead import Overhead
 from ddptop.host.processes import current_process
 from ddptop.host.runs import RunFile, create_run_directory, write_run_file
 
@@ -81,6 +81,7 @@ def ddptop(home: dict[str, str], tmp_path: Path) -> Callable[..., subprocess.Com
 OWN_COLUMNS = (
     *("own_ms", "excess_ms", "own_data_ms", "own_forward_ms", "own_backward_ms", "own_optimizer_ms"),
     *("before_forward_ms", "before_backward_ms", "before_optimizer_ms", "after_optimizer_ms", "waited_ms"),
+    "gc_ms",
 )
 """Figures of every step, which a recording of 0.1.0 has not."""
 

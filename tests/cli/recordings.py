@@ -65,7 +65,7 @@ def _hello(rank: int, ranks: int, run_id: str) -> Hello:
         pid=4000 + rank,
         device="cpu",
         backend="gloo",
-        road="reducer",
+        timing_path="reducer",
         monotonic_ns=START_NS,
         unix_ns=START_UNIX_NS,
         budget_pct=1.0,

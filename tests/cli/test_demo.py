@@ -7,14 +7,17 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ddptop.cli import demo
 from ddptop.cli.errors import CliError
+from ddptop.frames.frame import Frame
 from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP, DEADLINE_S, environment, processes_of, started, until
+from tests.tui.fake import live, straggler
 
 torch = pytest.importorskip("torch")
 
@@ -91,6 +94,30 @@ def test_a_demo_whose_launcher_is_slow_to_end_is_waited_for_with_words(
     monkeypatch.setattr(demo, "note", note)
     demo.wait_for_end(slow)
     assert "waiting" in words[0]
+
+
+def test_the_demo_says_what_is_seen_for_a_while_and_where_the_machine_is_too_noisy() -> None:
+    frame, lesson = straggler(2), demo.Lesson()
+    even = replace(live(2), events=())
+
+    def at(frame: Frame, step: int) -> str:
+        frame = replace(frame, group=replace(frame.group, step=step))
+        lesson.see(frame)
+        return lesson.line(frame)
+
+    assert "slow on purpose" in at(even, 10)
+    assert at(even, 200) == ""
+    assert "too noisy" in at(even, 350) and "step 520" in at(even, 350)
+    assert not lesson.over and lesson.noisy
+    flagged = replace(frame, unix_s=frame.alerts[0].since_s + 1)
+    assert "w shows why" in at(flagged, 560)
+    assert at(replace(frame, unix_s=frame.alerts[0].since_s + demo.SHOWN_S + 1), 560) == ""
+    assert not lesson.over and not lesson.noisy
+    at(even, demo.LEAST_STEPS + 1)
+    assert lesson.over
+    never = demo.Lesson()
+    never.see(replace(even, group=replace(even.group, step=demo.MOST_STEPS)))
+    assert never.over and never.noisy
 
 
 def test_a_demo_that_is_interrupted_has_finished_and_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddptop.cli.launch import _begin_torchrun, _begun, main
+from ddptop.cli.launch import _begin_torchrun, _begun, _is_torchrun_over_hosts, main
 from ddptop.cli.launch_options import LaunchOptions, abbreviate_others_only, add_options
 from ddptop.protocol.messages import Card, Event, Hello, Message
 from ddptop.recording.reader import Recording, RecordingError
@@ -89,6 +89,8 @@ for step in range(STEPS):
     if dist.get_rank() == 0 and step % 10 == 0:
         print(f"step {step} loss {loss.item():.6f}", flush=True)
 dist.destroy_process_group()
+while GATE and not os.path.exists(GATE + ".end"):
+    time.sleep(0.05)  # a rank that exits waits only 0.8 s for a collector on a busy machine
 """
 
 
@@ -451,11 +453,14 @@ def test_training_does_not_notice_what_happens_to_the_collector(home: Path, sign
         pid = collector_below(process.pid)
         until(lambda: _snapshot_step(env, home), "a step on the screen")
         os.kill(pid, sign)
-        if sign is signal.SIGKILL:  # a rank that ends waits only 0.8 s for a collector that is still starting
+        if sign is signal.SIGKILL:
             until(lambda: not psutil.pid_exists(pid), "the end of the collector")
             collector_below(process.pid)
             until(lambda: _snapshot_step(env, home), "a step in the next one")
         (home / "go").touch()
+        if sign is signal.SIGKILL:
+            until(lambda: _snapshot_step(env, home) == 199, "the last step on the screen")
+        (home / "go.end").touch()
         out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0
     assert "step 190" in out
@@ -484,6 +489,7 @@ def test_a_job_that_is_suspended_goes_on_and_no_rank_is_taken_for_stalled_or_los
         launcher.suspend()
         (home / "go").touch()
         until(lambda: _snapshot_step(env, home) == 199, "the last step on the screen")
+        (home / "go.end").touch()
         launcher.resume()
         out, err = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, "step 190" in out) == (0, True), err
@@ -530,7 +536,8 @@ def test_a_collector_that_cannot_be_started_again_leaves_the_exit_code_alone(hom
         until(lambda: _snapshot_step(env, home), "a step on the screen")
         shutil.rmtree(Path(env["XDG_RUNTIME_DIR"]) / "ddptop")
         os.kill(pid, signal.SIGKILL)
-        (home / "go").touch()
+        for name in ("go", "go.end"):
+            (home / name).touch()
         out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, err
     assert "step 140" in out
@@ -564,3 +571,18 @@ def test_steps_that_a_rank_took_with_it_are_counted(home: Path) -> None:
     assert frame.records + frame.lost_records == 40, done.stderr
     if frame.lost_records:
         assert f"{frame.lost_records:,} records lost" in own_lines(done.stderr)[-1]
+
+
+@pytest.mark.parametrize(
+    ("command", "over_hosts"),
+    [
+        (["torchrun", "--nnodes", "2", "train.py"], True),
+        (["/opt/bin/torchrun", "--nnodes=1:4", "train.py"], True),
+        (["python", "-m", "torch.distributed.run", "--nnodes=2", "train.py"], True),
+        (["torchrun", "--nnodes=1", "train.py"], False),
+        (["torchrun", "--standalone", "train.py"], False),
+        (["python", "train.py", "--nnodes", "2"], False),
+    ],
+)
+def test_torchrun_over_hosts_is_known_by_its_command(command: list[str], over_hosts: bool) -> None:
+    assert _is_torchrun_over_hosts(command) == over_hosts

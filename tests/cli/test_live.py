@@ -16,10 +16,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
 from ddptop.host.runs import create_run_directory
+from tests.processes import until
 
 from .recordings import write_recording
 
@@ -89,6 +91,26 @@ def test_watch_is_interrupted(collector, home: dict[str, str]) -> None:
         assert watching.stdout.readline()
         watching.send_signal(signal.SIGINT)
     assert watching.returncode == 130
+
+
+def test_metrics_are_served_and_written_until_the_run_ends(
+    collector, home: dict[str, str], tmp_path: Path
+) -> None:
+    pytest.importorskip("prometheus_client", reason="pip install 'ddptop[metrics]'")
+    command, path = [sys.executable, "-m", "ddptop.cli.main", "metrics", NAME], tmp_path / "ddptop.prom"
+    serving = subprocess.Popen(
+        [*command, "--listen", "0"], env=home, stderr=subprocess.PIPE, encoding="utf-8"
+    )
+    writing = subprocess.Popen([*command, "--textfile", str(path)], env=home)
+    with serving, writing:
+        assert serving.stderr is not None
+        address = serving.stderr.readline().split()[-1]
+        assert address.startswith("http://127.0.0.1:")
+        until(lambda: "ddptop_up 1.0" in urlopen(address, timeout=DEADLINE_S).read().decode(), "served")
+        until(lambda: path.exists() and "ddptop_up 1.0" in path.read_text(), "written")
+        finish(collector)
+        assert (serving.wait(DEADLINE_S), writing.wait(DEADLINE_S)) == (0, 0)
+    assert "ddptop_up 0.0" in path.read_text()
 
 
 class Terminal:

@@ -225,18 +225,23 @@ def test_no_block_is_read_twice_and_frames_are_few(
     monkeypatch.setattr(build, "WHOLE_ROWS", whole_rows)
     blocks: list[int] = []
     frames: list[int] = []
-    read_block, frame = BlockReader.read, Reducer.frame
+    read_block, whole_block, frame = BlockReader.read, BlockReader.unpacked, Reducer.frame
 
     def counted_read(reader: BlockReader, entry: Entry, selects: Selector) -> list[Received]:
         if selects(Type.STEPS):
             blocks.append(entry.offset)
         return read_block(reader, entry, selects)
 
+    def counted_whole(reader: BlockReader, entry: Entry) -> list[Any] | None:
+        blocks.append(entry.offset)
+        return whole_block(reader, entry)
+
     def counted_frame(reducer: Reducer, now_ns: int, **options: Any) -> Frame:
         frames.append(now_ns)
         return frame(reducer, now_ns, **options)
 
     monkeypatch.setattr(BlockReader, "read", counted_read)
+    monkeypatch.setattr(BlockReader, "unpacked", counted_whole)
     monkeypatch.setattr(Reducer, "frame", counted_frame)
     report_of(path)
     assert len(blocks) == len(set(blocks)) > 10
@@ -256,7 +261,7 @@ def test_reading_that_takes_long_is_announced_on_a_terminal_and_erased(
     monkeypatch.setattr(find, "RENEW_S", 0.01)
     with Recording.open(recording) as opened, find.progress_shown(opened):
         deadline = time.monotonic() + 60
-        while "reading train-k7qf.ddptop: 0%" not in terminal.getvalue():
+        while f"reading train-k7qf.ddptop [{'':20}] 0%" not in terminal.getvalue():
             assert time.monotonic() < deadline
             time.sleep(0.005)
     assert terminal.getvalue().endswith("\r\x1b[K")

@@ -20,7 +20,7 @@ def test_no_other_run_takes_the_folder_away_before_a_dead_collector_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collector = SimpleNamespace(start=lambda: None, finish=lambda _: None)
-    monkeypatch.setattr(watched_run, "CollectorSupervisor", lambda *_: collector)
+    monkeypatch.setattr(watched_run, "CollectorSupervisor", lambda *_, **__: collector)
     monkeypatch.setattr(os, "environ", os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)})
     tmp_path.chmod(0o700)
     parser = argparse.ArgumentParser()

@@ -16,9 +16,11 @@ from ddptop.host import folders
 from ddptop.host.runs import create_run_directory, read_run_file
 from ddptop.sources.live import LiveSource
 from ddptop.transport.sender import RESEND_S
+from tests import warm
 
 DEADLINE_S = 120.0
 FAKE_RANK = Path(__file__).parent / "fake_rank.py"
+UNREAD_RANK = Path(__file__).parent / "unread_rank.py"
 FAKE_AGENT = "tests.collector.fake_agent"
 RUN_ID = "run"
 
@@ -43,7 +45,8 @@ class Stage:
 
     def spawn(self, *words: object) -> subprocess.Popen[str]:
         """A Python process with pipes for all three streams."""
-        process = subprocess.Popen(
+        warm.begin()
+        process = warm.WarmPopen(
             [sys.executable, *map(str, words)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

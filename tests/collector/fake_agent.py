@@ -5,6 +5,7 @@ fake_agent.py FOLDER HOST FIRST_RANK RANKS WORLD STEPS STEPS_PER_S DRAIN_S END [
 FOLDER is the collector's run folder, from which it knows address and keys; PORT replaces that port (a link
 of the test's). END is what its ranks do after the last step: `bye`, or `hang` (they beat and answer every
 ASK until the process is killed). Prints a line at its end, when all is acked or DRAIN_S have passed.
+The variable INCARNATION is that of its rank 1; rank 0 has 0.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from ddptop.host.collector_address import CollectorAddress, read_address
 from ddptop.host.processes import boot_id
 from ddptop.protocol.codec import encode
 from ddptop.protocol.evidence import Evidence
-from ddptop.protocol.hosts import Host, HostUsage
+from ddptop.protocol.hosts import HOST_END, Host, HostUsage
 from ddptop.protocol.messages import (
     Bucket,
     Bye,
     Clock,
+    Event,
     Hello,
     Layout,
     Message,
@@ -49,7 +51,8 @@ class Rank:
         self.session = int.from_bytes(os.urandom(7), "big") + 1
         self.seq = self.done = 0
         now_ns = time.monotonic_ns()
-        head = (1, "elsewhere", self.session, rank, world, 0, 0, host, 1 << 22)
+        incarnation = rank and int(os.environ.get("INCARNATION", "0"))
+        head = (1, "elsewhere", self.session, rank, world, 0, incarnation, host, 1 << 22)
         self.relay(Hello(*head, "cpu", "gloo", "hook", now_ns, time.time_ns(), 1.0), numbered=False)
         buckets = tuple(Bucket(0, index, 1 << 20, 1 << 20, 1000, "float32", "") for index in range(BUCKETS))
         self.relay(Layout(1, buckets))
@@ -139,6 +142,11 @@ def main() -> None:
         agent.service()
         time.sleep(0.01)
     kept = agent.link.kept
+    if not kept:
+        agent.link.report(Event(HOST_END, time.monotonic_ns(), -1, -1, {}), urgent=True)
+    while agent.link.kept > kept and agent.link.connected and time.monotonic() - began_close < drain_s:
+        agent.service()
+        time.sleep(0.01)
     agent.link.close()
     agent.context.term()
     close_s = time.monotonic() - began_close

@@ -12,17 +12,22 @@ from collections import Counter
 
 import pytest
 
+from ddptop.agent.admission import Admission
+from ddptop.agent.launcher import parse
+from ddptop.analysis.reducer import Reducer
 from ddptop.collector import agent_port
 from ddptop.collector.agent_port import Listen, choose_address
 from ddptop.collector.backlog import Backlog
+from ddptop.collector.remote_hosts import RemoteHosts
 from ddptop.collector.supervisor import CollectorSupervisor
 from ddptop.host.collector_address import read_address
 from ddptop.protocol.hosts import Host
 from ddptop.protocol.limits import NS
-from ddptop.protocol.messages import Event, Hello
+from ddptop.protocol.messages import Event, Hello, Received
 from ddptop.recording.reader import Recording
 from ddptop.sources.replay import frame_at
 from ddptop.transport.bundles import MAX_THIN
+from ddptop.transport.sockets import new_context
 from tests.collector.conftest import RUN_ID
 from tests.collector.test_recovery import recorded_past, steps_of, whole
 from tests.link import Link
@@ -113,14 +118,34 @@ def test_two_machines_of_one_name_are_told_apart_and_one_machine_is_one_host(sta
     assert sorted([*hosts[0], *hosts[1]]) == ["n", "n (2)"]
 
 
-def test_a_rank_whose_process_reports_is_not_taken_by_another_host(stage):
+def test_the_end_waits_for_both_agents_of_one_host_name_while_they_report(stage):
+    words = ["--run-dir", str(stage.directory), "--run-id", RUN_ID, "--name", "name", "--record", "unused"]
+    context = new_context()
+    listen, admission = Listen.parse("127.0.0.1:0"), Admission(launcher=0)
+    hosts = RemoteHosts(context, parse(words), listen, Reducer(), admission, epoch=1)
+    begun_ns = time.monotonic_ns()
+    for session, name in ((1, "n"), (2, "n"), (3, "other")):
+        host = Host(1, RUN_ID, session, name, 1, begun_ns, time.time_ns(), 8, 1 << 34, "boot")
+        hosts.recall(Received(begun_ns, -1, session, 0, host))
+    hosts.note_end(2)
+    assert hosts.not_ended(begun_ns) == {"n", "other"}
+    assert hosts.not_ended(begun_ns + 5 * NS) == {"other"}, "the other agent has taken its place"
+    hosts.note_end(1)
+    assert hosts.not_ended(begun_ns) == {"other"}
+    hosts.close()
+    context.term()
+
+
+def test_a_rank_whose_process_reports_is_not_taken_by_another_host(stage, monkeypatch):
+    """Neither by one of the same incarnation nor, as rank 1, by one that claims to be of a later one."""
     collector = stage.collector(*SERVE)
     source = stage.source()
     holder = stage.agent("n1", 0, world=2, steps=10_000)
     stage.wait_for(lambda: recorded_past(stage, 100, rank=1))
-    helper = stage.agent("n2", 0, ranks=1, world=2, steps=100, drain_s=1.0)
-    stage.until(source, lambda frame: any("rank 0 of host n2" in event.message for event in frame.events))
-    assert json.loads(helper.communicate(timeout=60)[0])["left"] > 0
+    monkeypatch.setenv("INCARNATION", "1")
+    helper = stage.agent("n2", 0, world=2, steps=100, end="hang")
+    stage.until(source, lambda frame: any("of host n2" in event.message for event in frame.events))
+    helper.kill()
     holder.kill()
     collector.kill()
     assert {hello.host for hello in messages(stage, Hello)} == {"n1"}

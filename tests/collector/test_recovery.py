@@ -14,13 +14,13 @@ import numpy as np
 
 from ddptop.collector.__main__ import AGAIN
 from ddptop.collector.record import PROGRESS_EVERY_NS
-from ddptop.host.exits import write_step_count
 from ddptop.host.runs import read_run_file
+from ddptop.host.step_counters import leave_step_count
 from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Bye, Event, Hello, Layout, Progress, Run, Steps
 from ddptop.recording.reader import Recording, RecordingError
 from ddptop.sources.replay import frame_at
-from tests.collector.conftest import DEADLINE_S
+from tests.collector.conftest import DEADLINE_S, UNREAD_RANK
 
 
 def steps_of(recording, rank):
@@ -120,12 +120,14 @@ def test_a_stopped_collector_loses_nothing(stage):
         assert steps_of(recording, rank) == whole(900)
 
 
-def test_with_a_small_window_the_loss_is_the_gap(stage):
+def test_with_a_small_window_the_loss_is_the_gap(stage, monkeypatch, tmp_path):
+    monkeypatch.setenv("GATE", str(tmp_path / "go"))
     collector = stage.collector()
     ranks = stage.ranks(steps=1500, window=4000)
-    stage.wait_for(lambda: recorded_past(stage, 100))
+    stage.wait_for(lambda: recorded_past(stage, 100, rank=0) and recorded_past(stage, 100, rank=1))
     collector.kill()
     collector.wait()
+    (tmp_path / "go").touch()
     stage.wait_for_resend()
     collector = stage.collector()
     stage.ended(ranks)
@@ -266,8 +268,9 @@ def test_steps_that_nobody_took_at_the_end_are_counted_by_the_next_collector(sta
         rank.kill()
         rank.wait()
     with Recording.open(stage.recording) as recording:
-        for session in {item.session for item in recording.records() if item.session}:
-            stage.directory.joinpath(f"steps-{session}").write_text("90000")  # as a rank does at its end
+        hellos = [item.message for item in recording.records() if isinstance(item.message, Hello)]
+        for hello in hellos:
+            leave_step_count(stage.directory, hello, 90_000, 1)  # as a rank does at its end
         kept = sum(len(steps_of(recording, rank)) for rank in (0, 1))
     assert stage.finish(stage.collector())["lost"] == 2 * 90_000 - kept
 
@@ -279,7 +282,7 @@ def test_ranks_whose_hello_nobody_read_are_counted(stage):
     for rank, run_id in ((0, "run"), (1, "run"), (2, "another")):
         numbers = (500 + rank, rank, 3, rank, 0, "host", dead.pid)
         hello = Hello(1, run_id, *numbers, "cpu", "gloo", "hook", now_ns, unix_ns, 1.0)
-        write_step_count(stage.directory, hello, 70 + rank)
+        leave_step_count(stage.directory, hello, 70 + rank, 1)
     summary = stage.finish(stage.collector())
     assert (summary["steps"], summary["records"], summary["lost"]) == (None, 0, 70 + 71)
     with Recording.open(stage.recording) as recording:
@@ -289,3 +292,17 @@ def test_ranks_whose_hello_nobody_read_are_counted(stage):
         (1, 71, True),
     ]
     assert frame_at(stage.recording, None).lost_records == 70 + 71
+
+
+def test_a_rank_killed_before_any_collector_met_it_is_shown_with_its_cause_and_steps(stage):
+    rank = stage.spawn(UNREAD_RANK, stage.directory, "run", 1, 3)
+    assert rank.stdout.readline() == "counted\n"
+    rank.kill()
+    rank.wait()
+    collector = stage.collector()
+    print(json.dumps({"exits": [{"pid": rank.pid, "exit_code": -9}]}), file=collector.stdin)
+    summary = stage.finish(collector, 1)
+    assert (summary["records"], summary["lost"]) == (0, 41)
+    shown = frame_at(stage.recording, None)
+    assert [(death.rank, death.signal) for death in shown.deaths] == [(1, "SIGKILL")]
+    assert not list(stage.directory.glob("ddptop-steps-*"))

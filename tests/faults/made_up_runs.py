@@ -230,7 +230,7 @@ ROWS = (
     row("collector stopped, then killed", kill_the_stopped_collector, whole, USUAL),
     row("viewers and screens killed and stopped", kill_and_stop_viewers, whole, USUAL),
     row("a rank stopped for a moment", stop_a_rank, whole, USUAL),
-    row("a rank killed", kill_a_rank, death_reported, USUAL),
+    row("a rank killed", kill_a_rank, death_reported, Scale(held=True)),
     row("12 kills and stops of all of them, by chance", storm, whole, LONG),
     row("run folder removed", remove_the_run_folder, whole, USUAL, short=True),
     row("recording and its folder removed", remove_the_recording, whole, USUAL, short=True),

@@ -45,6 +45,8 @@ class Scale:
     record_limit: int = 1 << 30
     disk_bytes: int | None = None
     """Size of a disk that holds the recording alone."""
+    held: bool = False
+    """The second half of the steps is taken once the fault is done: it meets a rank that runs."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,8 @@ class Trial:
             scale = self.scale
             numbers = (rank, WORLD, scale.steps, scale.rate, scale.buckets, 4 << 20, DRAIN_S)
             words = [sys.executable, FAKE_RANK, self.directory, self.directory.name, *numbers, "bye"]
-            self.ranks.append(subprocess.Popen([*map(str, words)], stdout=subprocess.DEVNULL))
+            env = os.environ | ({"GATE": str(self.home / "go")} if scale.held else {})
+            self.ranks.append(subprocess.Popen([*map(str, words)], stdout=subprocess.DEVNULL, env=env))
         self.wait_for(lambda: len({rank for rank, _ in steps_of(self.records())}) == WORLD)
 
     def viewer(self, *words: str) -> subprocess.Popen[bytes]:
@@ -141,6 +144,7 @@ class Trial:
 
     def finish(self) -> Seen:
         """Wait for the ranks, end the run, and read what was recorded."""
+        (self.home / "go").touch()
         code = max(abs(rank.wait(DEADLINE_S)) for rank in self.ranks)
         summary = self.supervisor.finish(code)
         records = self.records()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ddptop.host import address_exchange
-from ddptop.host.address_exchange import AddressExchange, Job
+from ddptop.host.address_exchange import KEPT, PRESENT, AddressExchange, Job
 from ddptop.host.collector_address import (
     CollectorAddress,
     read_address,
@@ -115,6 +115,20 @@ def test_rank_0_collects_where_no_host_owns_the_address_or_the_store_is_away(
     made[1].exchange.meet(replace(JOB, first=False))
     until(lambda: made[0].decided and made[1].decided, "roles")
     assert (made[0].decided, made[1].decided) == ([True], [False])
+
+
+def test_a_host_that_has_the_collector_keeps_it_when_the_newcomer_owns_the_store(
+    tmp_path: Path, made: list[OfHost]
+) -> None:
+    """The newcomer decides nothing before the other ranks are there."""
+    values: dict[str, Any] = {PRESENT: b"1"}
+    made.append(OfHost(tmp_path / "a", values))
+    made[0].exchange.meet(replace(JOB, address="localhost", announced=2))
+    values[KEPT] = b""
+    assert made[0].decided == []
+    values[PRESENT] = b"2"
+    until(lambda: made[0].decided, "a role")
+    assert made[0].decided == [False]
 
 
 def test_a_role_that_is_known_is_kept_and_a_text_that_is_no_address_is_passed_over(

@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.processes import DEADLINE_S, environment
+from tests.processes import DEADLINE_S, environment, until
 
 NETWORK = "10.78.0"
 NAMES = "abcdefghijklmnop"
@@ -120,6 +120,11 @@ class Host:
         """Put it back."""
         _ip(self._switch, "link", "set", self._port, "up")
 
+    def refuse(self, port: int) -> None:
+        """A firewall: what other hosts send to this TCP port is not answered, from now on."""
+        rule = ["rule", "add", "ipproto", "tcp", "sport", str(port), "blackhole"]
+        _ip(self.first_pid, *rule)
+
     def kill(self) -> None:
         """Power off: all processes are killed, the network is gone."""
         os.kill(self.first_pid, signal.SIGKILL)
@@ -142,21 +147,42 @@ class Process(subprocess.Popen[str]):
         )
 
     def inner_pid(self) -> int:
-        """Of the command, as seen from the test."""
-        return next(child.pid for child in psutil.Process(self.pid).children())
+        """Of the command, as seen from the test; waits until `nsenter` has begun it."""
+
+        def begun() -> int | None:
+            for child in psutil.Process(self.pid).children():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if child.name() != "nsenter":
+                        return child.pid
+            return None
+
+        return int(str(until(begun, "nsenter has begun the command")))
 
     def signal(self, number: int) -> None:
         """Send a signal to the command alone."""
         os.kill(self.inner_pid(), number)
 
     def kill_all(self) -> None:
-        """Kill it and everything it has started, unless it has exited; close its pipes."""
+        """Kill it and everything it has started, unless it has exited; close its pipes; wait for all.
+
+        `nsenter` exits once it has reaped the command. Were it killed too, the command would be left to the
+        first process of this machine, which may take its time to reap it, or never do it.
+        """
+        below = []
         if self.poll() is None:
-            for child in [*psutil.Process(self.pid).children(recursive=True)]:
+            below = psutil.Process(self.pid).children(recursive=True)
+            for process in below or [self]:
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    child.kill()
-            self.kill()
+                    process.kill()
         self.communicate()
+        until(lambda: not any(_runs(process) for process in below), "the end of what was killed")
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @functools.cache

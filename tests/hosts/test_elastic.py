@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.hosts.jobs import enough, hosts_of, launch, launched, nothing_left, recorded, snapshot
-from tests.hosts.namespaces import hosts
-from tests.processes import until
+from tests.hosts.jobs import (
+    enough,
+    hosts_of,
+    in_repository,
+    launch,
+    launched,
+    nothing_left,
+    recorded,
+    shows,
+    snapshot,
+)
+from tests.hosts.namespaces import Host, hosts
+from tests.processes import DDPTOP, until
 
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """Otherwise torchrun (2.13) hangs when a host joins: the launcher of rank 0 does not write the address of its
@@ -52,5 +63,36 @@ def test_a_host_that_joins_and_leaves(tmp_path: Path) -> None:
         enough((a, b))
         codes = job.wait()
         assert codes[:2] == [0, 0], job.err
-        assert recorded(a)["run"]["state"] == "finished"
         nothing_left((a, b, c))
+        assert recorded(a)["run"]["state"] == "finished"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize("how", ["setup", "env"])
+def test_a_host_that_joins_a_script_without_our_launcher_is_collected(
+    tmp_path_factory: pytest.TempPathFactory, how: str
+) -> None:
+    """The host that began keeps the collector; the one that joins owns the store of the new group."""
+    folder = tmp_path_factory.mktemp("short")
+    with hosts(2, folder) as (a, b), launched((), plain=True) as job:
+        printed = a.run([*DDPTOP, "env", "--name", "run", "--json"], in_repository(a)).stdout
+        variables = OWN_STORE | ({"DDPTOP_NAME": "run"} if how == "setup" else json.loads(printed))
+
+        def begin(host: Host) -> None:
+            words = ("steps=0", "pause_ms=30", "setup=yes" if how == "setup" else "setup=")
+            job.processes.append(
+                launch(host, (b, a), *words, backend="c10d", nodes="1:2", variables=variables, plain=True)
+            )
+
+        begin(b)
+        assert hosts_of(shows(b, 1)) == ["node-b"]
+        begin(a)
+        assert hosts_of(shows(b, 2)) == ["node-a", "node-b"]
+        enough((a, b))
+        assert job.wait() == [0, 0], job.err
+        nothing_left((a, b))
+        end = recorded(b)
+        assert end["run"]["state"] == "finished"
+        assert {rank["step"] for rank in end["ranks"]} == {int(job.out[1].split()[0])}
+        assert [*(a.folder / "state").glob("ddptop/*.ddptop")] == []

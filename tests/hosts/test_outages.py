@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.hosts.jobs import enough, launched, nothing_left, recorded, shows, snapshot
+from ddptop.recording.merge import merge
+from tests.hosts.jobs import Job, enough, launched, nothing_left, recorded, shows, snapshot
 from tests.hosts.namespaces import Host, hosts
 from tests.processes import until
 
 
 def process_of(host: Host, module: str) -> psutil.Process | None:
-    return next((process for process in host.processes() if module in process.cmdline()), None)
+    for process in host.processes():
+        with suppress(psutil.Error):  # it has exited meanwhile
+            if module in process.cmdline():
+                return process
+    return None
 
 
 def beyond(host: Host, steps: int) -> int:
@@ -67,3 +75,72 @@ def test_nothing_is_lost_when_our_processes_are_killed_and_the_link_is_cut(tmp_p
             (int(job.out[0].split()[0]), 0)
         ] * 2
         nothing_left((a, b))
+
+
+def ours(a: Host, b: Host) -> list[psutil.Process]:
+    """The collector, which is on the first host, and the agent of the second one."""
+    found = [process_of(a, "ddptop.collector"), process_of(b, "ddptop.agent")]
+    assert all(found)
+    return [process for process in found if process is not None]
+
+
+def all_recorded(a: Host, job: Job, *, most_lost: int = 0) -> None:
+    """Every step that was trained is in the recording, or counted as lost."""
+    steps = int(job.out[0].split()[0])
+    end = recorded(a)
+    assert end["run"]["state"] == "finished"
+    for rank in end["ranks"]:
+        assert rank["records"] + rank["lost_records"] == steps, rank
+        assert rank["lost_records"] <= most_lost, rank
+
+
+@pytest.mark.slow
+def test_launchers_exit_while_collector_and_agent_are_stopped(tmp_path: Path) -> None:
+    """They wait for neither: both are stopped still when both launchers have exited."""
+    with hosts(2, tmp_path) as (a, b), launched((a, b), "steps=0", "pause_ms=20") as job:
+        shows(a, 2)
+        stopped = ours(a, b)
+        for process in stopped:
+            process.send_signal(signal.SIGSTOP)
+        enough((a, b))
+        assert job.wait() == [0, 0], job.err
+        assert [process.status() for process in stopped] == [psutil.STATUS_STOPPED] * 2
+        assert any("goes on by itself" in line for line in job.lines(0)), job.err
+        for process in stopped:
+            process.send_signal(signal.SIGCONT)
+        nothing_left((a, b))
+        all_recorded(a, job)
+
+
+@pytest.mark.slow
+def test_what_is_lost_is_counted_when_our_processes_are_killed_at_the_end(tmp_path: Path) -> None:
+    """A rank that ends waits 0.8 s for another agent, and then leaves with what is not acked."""
+    with hosts(2, tmp_path) as (a, b), launched((a, b), "steps=0", "pause_ms=20") as job:
+        shows(a, 2)
+        enough((a, b))
+        for process in ours(a, b):
+            process.kill()
+        assert job.wait() == [0, 0], job.err
+        nothing_left((a, b))
+        all_recorded(a, job, most_lost=100)
+
+
+@pytest.mark.slow
+def test_a_host_that_never_reaches_the_collector_trains_and_records_by_itself(tmp_path: Path) -> None:
+    """The collector's port is behind a firewall from the start."""
+    options = ("--ddptop-name", "run", "--ddptop-port", "4712")
+    with hosts(2, tmp_path) as (a, b):
+        a.refuse(4712)
+        with launched((a, b), "steps=400", "pause_ms=20", options=options) as job:
+            assert job.wait() == [0, 0], job.err
+        assert len([line for line in job.lines(1) if "the collector is not reached" in line]) == 1, job.err
+        nothing_left((a, b))
+        (main,) = (a.folder / "state" / "ddptop").glob("*.ddptop")
+        (local,) = (b.folder / "state" / "ddptop").glob("*@node-b.ddptop")
+        assert [rank["step"] for rank in recorded(a)["ranks"]] != [400, 400]
+        merge([main, local], tmp_path / "whole.ddptop")
+        whole = snapshot(a, "replay", str(tmp_path / "whole.ddptop"))
+        assert whole is not None
+        assert [(rank["step"], rank["records"], rank["lost_records"]) for rank in whole["ranks"]] == [
+            (400, 400, 0)
+        ] * 2, json.dumps(whole["ranks"])

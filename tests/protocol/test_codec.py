@@ -6,16 +6,19 @@ import contextlib
 import dataclasses
 import math
 import random
+import struct
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ddptop.protocol import limits
-from ddptop.protocol.codec import ProtocolError, UnknownType, decode, decode_steps, encode
+from ddptop.protocol.codec import ProtocolError, UnknownType, decode, decode_alike, decode_steps, encode
+from ddptop.protocol.encoded_steps import decode_step_messages
 from ddptop.protocol.evidence import Ask, Evidence, GroupState, Operation, Stack, StackFrame
 from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
@@ -53,6 +56,7 @@ MESSAGES: list[Message] = [
     HELLO,
     STEPS,
     Steps(0, 0, 0, (ROW._replace(own=OwnTime(0, 1, 2, 3, 4, 5, 6, 7, 8)),)),
+    Steps(0, 0, 0, (ROW._replace(wall_us=2**31, own=OwnTime(0, 1, 2, 3, 4, 5, 6, 7, 8)),)),
     Card({"torch": "2.13.0", "ddp.bucket_cap_mb": 25, "ratio": 0.5, "static_graph": False, "nothing": None}),
     Layout(
         2, (Bucket(0, 0, 1 << 25, 1 << 24, 12, "float32", "fp16"), Bucket(1, 0, 8, None, None, "bf16", ""))
@@ -60,6 +64,7 @@ MESSAGES: list[Message] = [
     Event("rebuild", 10**15, -1, -1, {"generation": 2}),
     Progress(10**15, 7, 3, -1, -1, 8, 28.5, 0.6, 0),
     Usage(10**15, 1 << 30, 99.5),
+    Usage(10**15, 1 << 30, 99.5, 40.0, 5, 2),
     Bye(10**15, "finished"),
     Ack(2**63 - 1, 41, True, 1 << 40),
     Run(1, "run-1", "train-k7qf", "train.py", ("--lr", "0.1"), 17 * 10**17, 10**15, "failed", -9, False),
@@ -106,22 +111,39 @@ def test_a_row_is_one_flat_array() -> None:
     assert row == [*ROW[:13], *ROW.cells]
 
 
-OWN = OwnTime(-1, 10, 20, 30, 0, 0, 5, 0, 40)
+OWN = OwnTime(-1, 10, 20, 30, 0, 0, 5, 0, 40, 3, 25, 4096)
 TIMED = Steps(3, 120, 10**15, (ROW._replace(own=OWN), ROW._replace(cells=(), own=OWN._replace(exposed=7))))
 
 
+def in_rows(steps: Steps) -> list[Any]:
+    """The fields of STEPS in rows, as earlier versions send all of it."""
+    rows = [[*row[:13], *row.cells] for row in steps.rows]
+    own = [n for row in steps.rows for n in row.own or ()]
+    return [2, steps.generation, steps.first_step, steps.base_ns, rows, own]
+
+
 def test_own_times_follow_the_rows_and_a_row_of_0_1_0_has_none() -> None:
-    assert decode(encode(TIMED)) == TIMED
-    assert decode_steps([encode(TIMED), encode(STEPS)]) == [TIMED, STEPS]
-    wire = msgpack.unpackb(encode(TIMED))
+    wire = in_rows(TIMED)
     assert wire[5] == [*OWN, *OWN._replace(exposed=7)]
+    assert decode(msgpack.packb(wire)) == TIMED
+    assert decode_steps([msgpack.packb(wire), encode(STEPS), encode(TIMED)]) == [TIMED, STEPS, TIMED]
     assert len(msgpack.unpackb(encode(STEPS))) == 5
 
 
 def test_a_later_version_may_send_more_of_each_row() -> None:
-    wire = msgpack.unpackb(encode(TIMED))
+    wire = in_rows(TIMED)
     wire[5] = [*OWN, 1, -2, *OWN._replace(exposed=7), limits.MAX_US + 1, 4]
     assert decode(msgpack.packb(wire)) == TIMED
+    assert decode_steps([msgpack.packb(wire)]) == [TIMED]
+
+
+def test_what_an_earlier_version_does_not_send_of_each_row_is_unknown() -> None:
+    wire = in_rows(TIMED)
+    wire[5] = [*OWN[:9], *OWN._replace(exposed=7)[:9]]
+    rows = (row._replace(own=row.own._replace(cpu_wait=-1, gc=-1, elements=-1)) for row in TIMED.rows)
+    earlier = Steps(TIMED.generation, TIMED.first_step, TIMED.base_ns, tuple(rows))
+    assert decode(msgpack.packb(wire)) == earlier
+    assert decode_steps([msgpack.packb(wire), encode(TIMED)]) == [earlier, TIMED]
 
 
 @pytest.mark.parametrize(
@@ -140,17 +162,119 @@ def test_a_later_version_may_send_more_of_each_row() -> None:
     ],
 )
 def test_wrong_own_times_are_refused(own: object) -> None:
-    wire = msgpack.unpackb(encode(TIMED))
+    wire = in_rows(TIMED)
     wire[5] = own
     with pytest.raises(ProtocolError):
         decode(msgpack.packb(wire))
 
 
+def test_columns_are_words_by_field_and_by_byte() -> None:
+    *head, planes, rows, width = msgpack.unpackb(encode(TIMED))
+    assert head == [2, 3, 120, 10**15] and (rows, width) == (2, 27)
+    assert bytes(planes[0 : 2 * 27 + 6]) == struct.pack("<60i", *words_of(TIMED))[::4]
+    assert words_of(TIMED)[:4] == (0, 0, 21_000, 21_000) and words_of(TIMED)[28:32] == (2, 0, -1, 7)
+    assert words_of(TIMED)[54:] == (0, 1, 6_000, 7_000, 900, -1)
+
+
+def words_of(steps: Steps) -> tuple[int, ...]:
+    planes = msgpack.unpackb(encode(steps))[4]
+    n = len(planes) // 4
+    return struct.unpack(f"<{n}i", bytes(planes[at * n + i] for i in range(n) for at in range(4)))
+
+
+def of_words(words: Sequence[int], rows: int = 2, width: int = 27) -> bytes:
+    data = struct.pack(f"<{len(words)}i", *words)
+    return msgpack.packb([2, 3, 120, 10**15, b"".join(data[at::4] for at in range(4)), rows, width])
+
+
+def test_a_later_version_may_send_more_columns() -> None:
+    words = words_of(TIMED)
+    later = of_words((*words[:54], 1, -2, 7, -(2**31), *words[54:]), width=29)
+    assert decode(later) == TIMED
+    assert decode_steps([later, encode(TIMED)]) == [TIMED, TIMED]
+
+
+def test_columns_that_an_earlier_version_does_not_send_are_unknown() -> None:
+    words = words_of(TIMED)
+    wire = of_words((*words[:50], *words[54:]), width=25)
+    rows = (row._replace(own=row.own._replace(gc=-1, elements=-1)) for row in TIMED.rows)
+    earlier = Steps(TIMED.generation, TIMED.first_step, TIMED.base_ns, tuple(rows))
+    assert decode(wire) == earlier
+    assert decode_steps([wire, encode(TIMED)]) == [earlier, TIMED]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        of_words(words_of(TIMED)[:-1]),
+        of_words(words_of(TIMED), rows=3),
+        of_words(words_of(TIMED), rows=0),
+        of_words(words_of(TIMED), width=24),
+        of_words(words_of(TIMED), width=10**30 % 2**63),
+        of_words((), rows=1),
+        of_words((*words_of(TIMED)[:28], 3, *words_of(TIMED)[29:])),
+        of_words((*words_of(TIMED)[:28], -1, 3, *words_of(TIMED)[30:])),
+        of_words((*words_of(TIMED)[:28], 2**31 - 1, *words_of(TIMED)[29:])),
+        of_words((-1, *words_of(TIMED)[1:])),
+        of_words((*words_of(TIMED)[:54], limits.MAX_BUCKETS, *words_of(TIMED)[55:])),
+        of_words((*words_of(TIMED)[:32], -1, *words_of(TIMED)[33:])),
+        msgpack.packb([2, 3, 120, 10**15, None, 2, 25]),
+        msgpack.packb([2, 3, 120, 10**15, b"", 2, 25]),
+        msgpack.packb([2, 3, 120, 10**15, b"1" * 201, 2, 25]),
+        msgpack.packb([2, 3, 120, 10**15, b"\x00" * 200, 2.0, 25]),
+        msgpack.packb([2, 3, -1, 10**15, b"\x00" * 200, 2, 25]),
+        msgpack.packb([2, 3, 120, 2**63, b"\x00" * 200, 2, 25]),
+        msgpack.packb([2, True, 120, 10**15, b"\x00" * 200, 2, 25]),
+    ],
+)
+def test_wrong_columns_are_refused(body: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode(body)
+    for together in (decode_steps, decode_step_messages):
+        with pytest.raises(ProtocolError):
+            together([encode(TIMED), body])
+
+
+times = st.integers(0, 2**31 - 1)
+unknown = st.integers(-1, 2**31 - 1)
+step_rows = st.builds(
+    StepRow,
+    *(*[times] * 6, *[unknown] * 3, *[times] * 3),
+    st.none() | st.floats(),
+    st.lists(st.tuples(st.integers(0, limits.MAX_BUCKETS - 1), times, unknown), max_size=4).map(
+        lambda cells: tuple(n for cell in cells for n in cell)
+    ),
+    st.builds(OwnTime, unknown, *[times] * 8, *[unknown] * 3),
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
+@given(st.lists(st.lists(step_rows, min_size=1, max_size=5), min_size=1, max_size=6))
+def test_columns_hold_what_rows_hold(messages: list[list[StepRow]]) -> None:
+    steps = [Steps(0, at, 7, tuple(rows)) for at, rows in enumerate(messages)]
+    bodies = [encode(message) for message in steps]
+    assert all(body[0] == 0x97 for body in bodies)
+    # As text: a loss may be NaN.
+    assert repr(decode_steps(bodies)) == repr(steps)
+    together = decode_step_messages(bodies)
+    assert repr([*map(together.steps, range(len(steps)))]) == repr(steps)
+    assert [repr(decode(body)) for body in bodies] == [repr(message) for message in steps]
+    assert repr(decode_steps([msgpack.packb(in_rows(message)) for message in steps])) == repr(steps)
+
+
+def test_a_number_past_int32_is_sent_in_rows() -> None:
+    long = Steps(0, 0, 0, (ROW._replace(wall_us=2**31, own=OWN),))
+    assert encode(long)[0] == 0x96
+    assert decode(encode(long)) == long
+
+
+@pytest.mark.parametrize("own", [None, OWN])
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, None])
-def test_a_loss_may_be_no_number(loss: float | None) -> None:
-    steps = decode(encode(Steps(0, 0, 0, (ROW._replace(loss=loss),))))
-    assert isinstance(steps, Steps)
-    assert repr(steps.rows[0].loss) == repr(loss)
+def test_a_loss_may_be_no_number(loss: float | None, own: OwnTime | None) -> None:
+    body = encode(Steps(0, 0, 0, (ROW._replace(loss=loss, own=own),)))
+    for steps in (decode(body), *decode_steps([body])):
+        assert isinstance(steps, Steps)
+        assert repr(steps.rows[0].loss) == repr(loss)
 
 
 @pytest.mark.parametrize(
@@ -297,6 +421,8 @@ HOSTILE: list[Callable[[int], bytes]] = [
     lambda size: b"\x92\x02\xdb\xff\xff\xff\xff" + b"a" * size,
     lambda size: b"\x92\x02\xc9\xff\xff\xff\xff\x01" + b"a" * size,
     lambda size: b"\x95\x02\x00\x00\x00\xdc\xff\xff" + b"\x9f" * size,
+    lambda size: b"\x97\x02\x00\x00\x00" + b"\x97" * size,
+    lambda size: b"\x97\x02\x00\x00\x00\xc6" + struct.pack(">I", size) + b"\x01" * size + b"\x01\x19",
 ]
 
 
@@ -319,9 +445,10 @@ def test_many_steps_are_decoded_as_each_alone() -> None:
     assert decode_steps(bodies) == [decode(body) for body in bodies]
 
 
-def test_one_wrong_message_among_many_steps_is_refused() -> None:
+@pytest.mark.parametrize("steps", [STEPS, TIMED], ids=["rows", "columns"])
+def test_one_wrong_message_among_many_steps_is_refused(steps: Steps) -> None:
     """Whatever is wrong with it: then each is decoded alone, which says which one it is."""
-    whole, source = encode(STEPS), random.Random(11)
+    whole, source = encode(steps), random.Random(11)
     for _ in range(500):
         body = bytearray(whole)
         body[source.randrange(len(body))] ^= 1 << source.randrange(8)
@@ -332,9 +459,27 @@ def test_one_wrong_message_among_many_steps_is_refused() -> None:
             alone = None
         if isinstance(alone, Steps):
             # As text: a loss may be NaN now.
-            assert repr(decode_steps([whole, changed, whole])) == repr([STEPS, alone, STEPS])
+            assert repr(decode_steps([whole, changed, whole])) == repr([steps, alone, steps])
         else:
             with pytest.raises(ProtocolError):
                 decode_steps([whole, changed, whole])
     with pytest.raises(ProtocolError):
         decode_steps([whole[:-1], whole[-1:] + whole])
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [Clock(5, "b", -7, 3, 2, 1), Clock(6, "a", 7, 3), Clock(2**40, "b", 7, 3)],
+        [HostUsage(1, None, 5, 1.0, 2.5, None, 0, None, 0), HostUsage(2, 3.0, None, 1e9, 0.0, 5, 9, "f", 1)],
+        [Progress(1, 2, 3, -1, 4, 8, 1.5, 0.25, 0), Progress(1, 200, 1, 5, -1, 8, 0.0, 2.0, 0)],
+    ],
+)
+def test_messages_of_one_kind_are_decoded_together(messages: list[Message]) -> None:
+    kind, bodies = type(messages[0]), [encode(message) for message in messages]
+    assert repr(decode_alike(kind, bodies)) == repr(messages)
+    for at, value in ((1, -1), (1, True), (2, math.nan), (len(messages[0].__dataclass_fields__), "x")):
+        wrong = list(msgpack.unpackb(bodies[0]))
+        wrong[at] = value
+        with pytest.raises(ProtocolError):
+            decode_alike(kind, [*bodies, msgpack.packb(wrong)])

@@ -76,7 +76,7 @@ def hello(rank: int, world: int, *, session: int = 0, incarnation: int = 0, t_ns
         pid=4_000 + rank,
         device="cpu",
         backend="gloo",
-        road="reducer",
+        timing_path="reducer",
         monotonic_ns=t_ns,
         unix_ns=START_UNIX_NS + t_ns - START_NS,
         budget_pct=1.0,

@@ -61,6 +61,8 @@ def test_what_only_the_agent_has_is_put_in_its_place(tmp_path, capsys):
     assert "2 hosts, 50 records added, 40 known already" in capsys.readouterr().out
     with Recording.open(tmp_path / "whole.ddptop") as whole:
         merged = list(whole.records())
+        past = [piece for _, piece in whole.history_pieces()]
+    assert past and past[-1].points["step"][-1] > 190, "the group's history goes over all steps"
     numbered = [(r.session, r.seq) for r in merged if r.seq]
     assert len(numbered) == len(set(numbered))
     steps, lost, group = figures(merged)

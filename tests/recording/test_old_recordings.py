@@ -1,8 +1,11 @@
 """Recordings made by earlier versions replay to the same figures: that is a promise.
 
-`data/*.ddptop` were recorded by version 0.1.0 at commit 0017279, with two real ranks over gloo
-(`examples/trouble.py straggler --ms 12` and `hang --seconds 12`). `data/*.json` holds their snapshots at ten
-steps. A later version may add fields and choose other words; the figures that are there keep their values.
+`data/*.ddptop` are of two real ranks over gloo: `straggler` and `stall` by version 0.1.0 at commit 0017279
+(`examples/trouble.py straggler --ms 12` and `hang --seconds 12`); `rows` at b25dd7f, with own times, steps in
+rows; `columns` at af1188a, with waits for a CPU, steps in columns; `sizes` at 3370bfb, with garbage
+collections and sizes of batches. `data/*.json` holds their snapshots at some steps, those of `rows` as
+b25dd7f gives them. A later version may add fields and choose other words; the figures that are there keep
+their values.
 `UPDATE_OLD_FIGURES=1` rewrites them: only where the figures were wrong, and the commit says why.
 """
 
@@ -24,6 +27,9 @@ DATA = Path(__file__).parent / "data"
 STEPS = {
     "straggler": (5, 20, 40, 60, 80, 100, 119, 150, 200, 259),
     "stall": (5, 20, 40, 59, 60, 61, 80, 100, 110, 119),
+    "rows": (5, 40, 120, 259),
+    "columns": (5, 40, 120, 259),
+    "sizes": (5, 40, 120, 259),
 }
 """Before, at and after the verdict; the stall is in step 60."""
 
@@ -44,9 +50,10 @@ def test_a_recording_of_an_earlier_version_replays_to_the_same_figures(name: str
 
 
 def test_the_straggler_and_the_stall_are_what_the_scripts_did() -> None:
-    late = _snapshot("straggler", 259)["straggler"]
-    assert (late["rank"], late["cause"], late["pattern"]) == (1, "data", "persistent")
-    assert 11.0 < late["lateness_ms"] < 14.0, "it slept 12 ms in its loader"
+    for name in ("straggler", "rows", "columns", "sizes"):
+        late = _snapshot(name, 259)["straggler"]
+        assert (late["rank"], late["cause"], late["pattern"]) == (1, "data", "persistent")
+        assert 11.0 < late["lateness_ms"] < 14.0, "it slept 12 ms in its loader"
     events = _snapshot("stall", 119)["alerts"]
     assert not [alert for alert in events if alert["kind"] == "stall"], "it is over"
 

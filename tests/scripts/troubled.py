@@ -1,12 +1,16 @@
 """A plain DDP script in which something goes wrong at step 40: troubled.py TROUBLE STEPS FOLDER
 
 TROUBLE is what rank 1 does then: `asleep` in user code until FOLDER/go exists, `barrier` that it leaves
-out, a tensor of another `size`, `kill` itself, or `none`. Writes FOLDER/trouble when it begins, and at the
-end the weights of each rank as FOLDER/weights-RANK.pt.
+out, a tensor of another `size`, `kill` itself, `leave` with exit code 0 (`vanish`: past everything that is
+registered for the exit), two groups used in the `order` opposite to the others', a C call that holds the
+interpreter `lock`, a DataLoader `worker` that sleeps, `late` for init_process_group, `none`. `checkpoint`:
+rank 0 is in `save_checkpoint` until FOLDER/go exists, the others wait in a barrier. Writes FOLDER/trouble
+when it begins, and at the end the weights of each rank as FOLDER/weights-RANK.pt.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -17,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, Dataset
 
 STEP = 40
 
@@ -24,6 +29,25 @@ STEP = 40
 def tokenize(folder: Path) -> None:
     while not (folder / "go").exists():
         time.sleep(0.05)
+
+
+def save_checkpoint(folder: Path) -> None:
+    tokenize(folder)
+
+
+class Slow(Dataset[int]):
+    """A sample that never comes."""
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(600)
+        return index
+
+    def __len__(self) -> int:
+        return 8
+
+
+def next_batch() -> None:
+    next(iter(DataLoader(Slow(), num_workers=2)))
 
 
 def trouble(kind: str, folder: Path) -> None:
@@ -38,11 +62,29 @@ def trouble(kind: str, folder: Path) -> None:
         dist.all_reduce(torch.ones(2000 if culprit else 1000))
     elif kind == "kill" and culprit:
         os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "leave" and culprit:
+        sys.exit(0)
+    elif kind == "vanish" and culprit:
+        os._exit(0)
+    elif kind == "order":
+        groups = [dist.new_group(), dist.new_group()]
+        for group in groups[::-1] if culprit else groups:
+            dist.all_reduce(torch.ones(4), group=group)
+    elif kind == "lock" and culprit:
+        ctypes.PyDLL(None).sleep(600)
+    elif kind == "worker" and culprit:
+        next_batch()
+    elif kind == "checkpoint":
+        if dist.get_rank() == 0:
+            save_checkpoint(folder)
+        dist.barrier()
 
 
 def main() -> None:
     kind, steps, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     torch.set_num_threads(1)
+    if kind == "late" and os.environ["RANK"] == "1":
+        tokenize(folder)
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = DDP(nn.Sequential(*(nn.Linear(32, 32) for _ in range(3))), bucket_cap_mb=0.004)

@@ -87,9 +87,9 @@ class Ranks:
         self._stack = stack
 
     def start(
-        self, script: Path, *words: str, world: int, env: dict[str, str]
+        self, script: Path, *words: str, world: int, env: dict[str, str], cold: bool = False
     ) -> list[subprocess.Popen[str]]:
-        """All ranks of a world."""
+        """All ranks of a world; `cold`: see `tests.processes.started`."""
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
         return [
             self._stack.enter_context(
@@ -97,6 +97,7 @@ class Ranks:
                     [sys.executable, script, *words],
                     env | place | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
                     self._home,
+                    cold=cold,
                 )
             )
             for rank in range(world)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import processes
+
 START = """
 import faulthandler, os, sys
 from pathlib import Path
@@ -18,8 +20,10 @@ path = Path(sys.argv[1])
 
 
 def run(code: str, path: Path) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-c", START + code, str(path)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=120)
+    script = path.with_name("script.py")
+    script.write_text(START + code)
+    words = [sys.executable, script, path]
+    return processes.run(words, processes.environment(path.parent), path.parent)
 
 
 @pytest.fixture
@@ -36,7 +40,7 @@ def test_a_crash_is_written_and_stderr_stays_silent(path: Path) -> None:
 def test_an_orderly_end_leaves_no_empty_file_and_what_is_in_one_stays(path: Path) -> None:
     assert run("CrashFile.open(path).close()", path).returncode == 0
     assert not path.exists()
-    run("kept = CrashFile.open(path)\nos.write(3, b'words')\nkept.close()", path)
+    run("kept = CrashFile.open(path)\nos.write(kept._descriptor, b'words')\nkept.close()", path)
     assert path.read_text() == "words"
 
 

@@ -120,6 +120,7 @@ def test_the_places_of_a_step_lie_outside_its_phases(ways: Rows, way: str) -> No
         assert row.own.exposed <= row.backward_us
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_stamped_and_a_compiled_backward_is_left_alone(tmp_path: Path) -> None:
     ways = trained(tmp_path, *COMPILED)
     punctual, late = ways["compiled"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import sys
 import threading
@@ -14,7 +15,16 @@ from typing import Any
 
 import pytest
 
-from ddptop.host.exits import RankProcess, open_step_counter, read_step_count, unread_hellos
+from ddptop.host import step_counters
+from ddptop.host.exits import RankProcess
+from ddptop.host.step_counters import (
+    StepCount,
+    leave_step_count,
+    note_step_count,
+    open_step_counter,
+    read_step_count,
+    unread_counts,
+)
 from ddptop.protocol.messages import Bye, Hello
 from ddptop.training.budget import Budget
 from ddptop.training.publisher import Publisher
@@ -22,14 +32,24 @@ from ddptop.training.recorder import Recorder
 from ddptop.training.session import _shared_counter
 from tests.training.conftest import Ear, Ranks
 
-SCRIPT = Path(__file__).parent / "scripts" / "imports.py"
+SCRIPT = Path(__file__).parent / "scripts" / "footprint.py"
 
 
-def test_no_thread_imports_while_a_loader_may_fork(ear: Ear, ranks: Ranks) -> None:
-    """A forked worker would wait for ever for the lock of a module that its parent's thread was importing."""
-    (process,) = ranks.start(SCRIPT, world=1, env=ear.environment())
+def test_a_recorded_rank_has_one_thread_and_one_connection_more(ear: Ear, ranks: Ranks) -> None:
+    """And no library of ZeroMQ's. A forked worker keeps nothing open.
+
+    No thread imports while a loader may fork: a worker would wait for ever for the lock of the module.
+    """
+    (process,) = ranks.start(SCRIPT, world=1, env=ear.environment(), cold=True)
     out, err = process.communicate(timeout=120)
-    assert (process.returncode, out) == (0, "[]\n"), err
+    assert process.returncode == 0, err
+    assert json.loads(out) == {
+        "threads": 1,
+        "connections": 1,
+        "connections of a child": 0,
+        "zmq": False,
+        "imports": [],
+    }
     assert ear.said(0, Bye)
 
 
@@ -69,24 +89,34 @@ def test_steps_that_were_not_acked_are_left_as_a_number(
     identity: Any = SimpleNamespace(rank=0, session=77, hello=lambda _: hello)
     publisher = Publisher(session, identity, Budget(1.0), sequence=lambda: 0)
     monkeypatch.delenv("DDPTOP_RUN_DIR")  # the script has left its run
-    publisher._write_step_count()
-    assert read_step_count(tmp_path, 77) == 41
-    assert [*unread_hellos(tmp_path, "run", ())] == [(hello, 41)]
-    assert not [*unread_hellos(tmp_path, "run", (77,))]
-    assert not [*unread_hellos(tmp_path, "another", ())]
+    publisher._leave_step_count(1)
+    count = StepCount(41, True, True, hello)
+    assert read_step_count(tmp_path, 77) == count
+    assert unread_counts(tmp_path, "run", ()) == [(hello, count)]
+    assert not unread_counts(tmp_path, "run", (77,))
+    assert not unread_counts(tmp_path, "another", ())
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory without a file is Linux's")
-def test_the_counter_of_steps_takes_one_descriptor_and_gives_it_back() -> None:
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_the_counter_of_steps_takes_one_descriptor_and_gives_it_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, in_memory: bool
+) -> None:
+    monkeypatch.setattr(step_counters, "_is_in_memory", lambda _: in_memory)
+    monkeypatch.setenv("DDPTOP_RUN_DIR", str(tmp_path))
+    hello = Hello(1, "run", 5, 0, 2, 0, 0, "host", 1, "cpu", "gloo", "hook", 1, 1, 1.0)
+
     def links() -> list[str]:
         found = []
         for link in Path("/proc/self/fd").iterdir():
             with suppress(FileNotFoundError):  # the one by which the folder is read
                 found.append(str(link.readlink()))
-        return [link for link in found if "ddptop-steps-5 " in link]
+        return [link for link in found if link.split(" ")[0].endswith("ddptop-steps-5")]
 
-    counter = _shared_counter(5)
+    counter = _shared_counter(hello)
     counter[0] = 41
+    note_step_count(tmp_path, 5, 40)
+    assert read_step_count(tmp_path, 5) == StepCount(41 if in_memory else 40, in_memory, False, hello)
     found = open_step_counter(RankProcess(5, 0, os.getpid()))
     assert found is not None
     assert os.pread(found, 8, 0) == (41).to_bytes(8, sys.byteorder)
@@ -95,3 +125,7 @@ def test_the_counter_of_steps_takes_one_descriptor_and_gives_it_back() -> None:
     del counter
     gc.collect()
     assert links() == []
+    leave_step_count(tmp_path, hello, 42, 1)
+    assert read_step_count(tmp_path, 5) == StepCount(42, True, True, hello)
+    leave_step_count(tmp_path, hello, 42, 0)
+    assert read_step_count(tmp_path, 5) is None

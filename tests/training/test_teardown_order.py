@@ -11,6 +11,6 @@ SCRIPT = Path(__file__).parent / "scripts" / "outlived.py"
 
 
 def test_what_outlives_a_model_its_group_and_the_interpreter_does_no_harm(ear: Ear, ranks: Ranks) -> None:
-    (rank,) = ranks.start(SCRIPT, world=1, env=ear.environment())
+    (rank,) = ranks.start(SCRIPT, world=1, env=ear.environment(), cold=True)  # frees all of torch at its end
     out, err = rank.communicate(timeout=DEADLINE_S)
     assert (rank.returncode, out, err) == (0, "0 None\n", "")

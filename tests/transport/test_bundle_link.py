@@ -226,6 +226,20 @@ def test_every_reply_is_a_clock_sample_in_order(ends):
         assert sample.sent_ns + 20_000_000 <= sample.received_ns <= sample.replied_ns <= sample.back_ns
 
 
+def test_an_empty_bundle_is_answered_while_nothing_is_recorded(ends, monkeypatch):
+    sender = ends.sender()
+    relay(sender, 0, 0, hello(0))
+    ends.until(lambda: ends.answers[sender].clock)
+    monkeypatch.setattr("ddptop.transport.bundle_receiver.ECHO_NS", 10**15)
+    ends.safe = False
+    relay(sender, 0, 1, event(1))
+    ends.until(lambda: ends.numbers(100) == [1])
+    ends.answers[sender].clock.clear()
+    sender.compare_clocks(0.0)
+    ends.until(lambda: ends.answers[sender].clock)
+    assert ends.answers[sender].acked == []
+
+
 def test_what_is_wrong_with_the_connection_is_said_in_one_line(ends):
     stranger = BundleSender(ends.far, host(12))
     assert stranger.trouble == "no address of a collector yet"

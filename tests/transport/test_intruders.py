@@ -106,7 +106,6 @@ def test_the_key_of_an_agent_opens_no_screen_and_that_of_a_viewer_does(ends):
         "tcp://127.0.0.1:*",
         high=10,
         max_bytes=1000,
-        heartbeat=False,
         prepare=lambda server: make_server(server, ends.keys, VIEWERS),
     )
     port = int(screens.get(zmq.LAST_ENDPOINT).rstrip(b"\0").rpartition(b":")[2])
@@ -135,7 +134,6 @@ def test_without_a_gate_everybody_is_refused(ends):
         "tcp://127.0.0.1:*",
         high=10,
         max_bytes=1000,
-        heartbeat=False,
         prepare=lambda made: make_server(made, ends.keys, AGENTS),
     )
     watched = Watched(server)

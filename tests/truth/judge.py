@@ -21,6 +21,9 @@ EVERY = 5
 CALM = 0.05
 """What-if figures are compared where the even windows before and after differ by less than this share."""
 
+BELOW = ("cpu", "gc", "uneven_work")
+"""Causes in whatever place: the verdict has them as its place."""
+
 WINDOW = 100
 """Steps that a frame's figures are medians over."""
 
@@ -80,6 +83,7 @@ class Look(NamedTuple):
     no_straggler_ms: float = float("nan")
     no_exposed_ms: float = float("nan")
     disagrees: bool = False
+    detail_every: int | None = None
 
 
 def looks(records: Iterable[Received]) -> list[Look]:
@@ -98,13 +102,15 @@ def looks(records: Iterable[Received]) -> list[Look]:
             float("nan") if ms is None else ms
             for ms in (group.step_ms_p50, group.no_straggler_ms, group.no_exposed_comm_ms)
         ]
+        every = frame.overhead.detail_every
         if flagged is None:
-            seen.append(Look(step, None, (), None, None, None, float("nan"), float("nan"), *figures))
+            none = (None, (), None, None, None, float("nan"), float("nan"))
+            seen.append(Look(step, *none, *figures, False, every))
             continue
         ranks, place = flagged.ranks or (flagged.rank,), getattr(flagged, "place", None)
         part = flagged.parts_ms.get(flagged.cause, flagged.lateness_ms)  # type: ignore[call-overload]
         head = (step, flagged.rank, ranks, flagged.pattern, flagged.cause, place, flagged.lateness_ms, part)
-        seen.append(Look(*head, *figures, bool(getattr(flagged, "disagrees", False))))
+        seen.append(Look(*head, *figures, bool(getattr(flagged, "disagrees", False)), every))
     return seen
 
 
@@ -149,6 +155,8 @@ class Judged:
     false_flags: list[tuple[int, int, str]] = field(default_factory=list)
     """Flags raised in even windows: (step, rank, pattern)."""
     false_looks: int = 0
+    detail_every: list[int] = field(default_factory=list)
+    """Of each frame: bucket detail is taken in one of so many steps."""
 
 
 def judge(row: Row, stamps: Stamps, seen: list[Look]) -> Judged:
@@ -157,6 +165,7 @@ def judge(row: Row, stamps: Stamps, seen: list[Look]) -> Judged:
     even = [w for w in range(count) if not stamps.ranks(w) and (row.kind != "no_sync" or w % 2 == 0)]
     walls = np.median(np.concatenate([stamps.wall[w * size : (w + 1) * size] for w in even]))
     judged = Judged(row, float(walls), stamps.header["how"])
+    judged.detail_every = [look.detail_every for look in seen if look.detail_every is not None]
     held: set[int] = set()  # late in the fault window before, and flagged since then
     for number in range(count):
         begin, end = number * size, (number + 1) * size
@@ -200,8 +209,8 @@ def _window(row: Row, stamps: Stamps, number: int, here: list[Look], after: list
     window.cleared_after = None if clear is None else clear.step - end + 1
     last = right[-1]
     window.cause = last.place or str(last.cause)
-    named = {row.place} if last.place else {row.cause}
-    window.cause_right = None if row.cause is None else window.cause in named
+    named = row.place if last.place and row.cause not in BELOW else row.cause
+    window.cause_right = None if row.cause is None else window.cause == named
     window.all_ranks = set(last.ranks) == set(ranks)
     over = stamps.late[max(begin, last.step - WINDOW + 1) : last.step + 1]
     over = over.max(axis=1) if row.rotating else over[:, last.rank]

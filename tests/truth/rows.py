@@ -12,8 +12,9 @@ class Row:
 
     name: str
     kind: str = "sleep"
-    """`sleep` at the place; `gc`: collect garbage there; `quota`: less CPU time for the rank; `no_sync`: no
-    communication in the window; `none`."""
+    """`sleep` at the place; `gc`: collect garbage there; `uneven`: every rank draws the size of its batch;
+    `larger`: the late ranks have LARGER times as many samples; `quota`: less CPU time for the rank;
+    `hog`: a busy loop on its core; `no_sync`: no communication in the window; `none`."""
     place: str = ""
     ms: float = 0.0
     one_in: int = 1
@@ -50,12 +51,13 @@ PHASES = ("data", "forward", "backward", "optimizer")
 OTHER = ("before_forward", "before_backward", "before_optimizer", "after_optimizer")
 
 
-def _cause(place: str) -> str:
+def cause_of(place: str) -> str:
+    """The phase of a place."""
     return place if place in PHASES else "other"
 
 
 PLACES = tuple(
-    Row(f"{place}-{ms}", place=place, ms=ms, cause=_cause(place))
+    Row(f"{place}-{ms}", place=place, ms=ms, cause=cause_of(place))
     for ms in (20, 3, 1)
     for place in PHASES + OTHER
 )
@@ -66,7 +68,12 @@ ROWS: tuple[Row, ...] = (
     Row("rotating", place="data", ms=20, rotating=True, cause="data"),
     Row("rotating-3-ranks", place="data", ms=20, rotating=True, cause="data", world=3),
     Row("quota", kind="quota"),
-    Row("garbage", kind="gc", place="before_forward", one_in=5, cause="other"),
+    Row("hog", kind="hog", place="cpu", cause="cpu"),
+    Row("garbage", kind="gc", place="before_forward", one_in=5, cause="gc"),
+    Row("garbage-each-step", kind="gc", place="forward", cause="gc"),
+    Row("garbage-in-turn", kind="gc", place="data", rotating=True, cause="gc"),
+    Row("uneven-work", kind="uneven", rotating=True, cause="uneven_work"),
+    Row("larger-batches", kind="larger", cause="uneven_work"),
     Row("small-buckets-20", place="backward", ms=20, bucket_mb=0.1, cause="backward"),
     Row("small-buckets-3", place="backward", ms=3, bucket_mb=0.1, cause="backward"),
     Row("two-of-four", place="data", ms=20, late=2, world=4, cause="data"),

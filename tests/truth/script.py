@@ -30,6 +30,9 @@ WIDTH, LAYERS, BATCH = 320, 4, 48
 DATA_S = 0.002
 """Every batch takes this."""
 
+SMALLEST, LARGEST, LARGER = 16, 1024, 3
+"""Sizes of uneven batches, and how many times as many samples a larger one has."""
+
 HEAP = 200_000
 """Objects that a garbage collection goes through: some 25 ms. Those of torch itself are frozen."""
 
@@ -52,6 +55,9 @@ def own_cgroup() -> Path:
             return CGROUPS / "cpu" / path.lstrip("/")
         version_2 = CGROUPS / path.lstrip("/")
     return version_2
+
+
+BUSY = "import os, sys\npid = int(sys.argv[1])\nwhile os.getppid() == pid: pass"
 
 
 class Quota:
@@ -104,6 +110,33 @@ class Quota:
                 self._group.rmdir()
 
 
+class Hog:
+    """A busy loop on the core of this process, which has one to itself otherwise."""
+
+    def __init__(self, rank: int) -> None:
+        cores = sorted(os.sched_getaffinity(0))
+        self.core = cores[rank % len(cores)]
+        os.sched_setaffinity(0, {self.core})
+        self.how = "a busy loop on its core"
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def limit(self, on: bool) -> None:
+        if on and self._child is None:
+            self._child = subprocess.Popen([sys.executable, "-c", BUSY, str(os.getpid())])
+        elif not on:
+            self.end()
+
+    def throttled_ms(self) -> float:
+        """Not known."""
+        return 0.0
+
+    def end(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+            self._child = None
+
+
 class Fault:
     """Delays this rank where the plan says so, and keeps its own times."""
 
@@ -112,7 +145,9 @@ class Fault:
         self.step = self.micro = 0
         self.late_ms = 0.0
         """Of the present step; of an after-optimizer delay, which lies in the next step, see `after`."""
-        self.quota = Quota() if spec["kind"] == "quota" else None
+        self.quota: Quota | Hog | None = None
+        if spec["kind"] in ("quota", "hog"):
+            self.quota = Quota() if spec["kind"] == "quota" else Hog(rank)
         if spec["kind"] == "gc":
             gc.disable()
             gc.freeze()
@@ -150,6 +185,13 @@ class Fault:
             time.sleep(spec["ms"] / 1e3)
         self.late_ms += (time.monotonic_ns() - begin) / 1e6
 
+    def samples(self, step: int) -> int:
+        """How many samples the batch of this step has."""
+        kind, late = self.spec["kind"], self.late_ranks(step)
+        if kind == "uneven" and late:
+            return random.Random(f"{self.spec['seed']} {self.rank} {step}").randint(SMALLEST, LARGEST)
+        return BATCH * (LARGER if kind == "larger" and self.rank in late else 1)
+
 
 class Batches(Dataset):
     def __init__(self, fault: Fault) -> None:
@@ -164,7 +206,7 @@ class Batches(Dataset):
         time.sleep(DATA_S)
         self._fault.micro = index % micro
         self._fault.at("data", index // micro)
-        return torch.ones(BATCH // micro, WIDTH)
+        return torch.ones(self._fault.samples(index // micro) // micro, WIDTH)
 
 
 class LateBackward(torch.autograd.Function):

@@ -25,6 +25,7 @@ COLUMNS = (
     ("flips", 6),
     ("false in even", 14),
     ("disagrees", 9),
+    ("detail every", 12),
 )
 
 LEGEND = """\
@@ -37,7 +38,8 @@ size error: of the cause's part, against the script's stamps; excess error: of t
   windows around: median, 90th percentile (windows)
 wrong: frames in which another rank is flagged; flips: times that a right flag is dropped or moves
 false in even: flags raised in windows without a fault, of these windows
-disagrees: frames in which bucket arrivals contradict the verdict"""
+disagrees: frames in which bucket arrivals contradict the verdict
+detail every: bucket detail is taken in one of so many steps, median and largest of all frames"""
 
 
 def _spread(values: Iterable[float | None], *, pct: bool = False, share: float = 1.0) -> str:
@@ -69,6 +71,7 @@ def line(judged: Judged) -> str:
         str(sum(window.flips for window in faults)),
         f"{len(judged.false_flags)}/{judged.even}",
         str(sum(window.disagrees for window in faults)),
+        _spread(judged.detail_every),
     ]
     return aligned(cells)
 

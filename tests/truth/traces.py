@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 import lzma
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ddptop.protocol.limits import VERSION
-from ddptop.protocol.messages import Hello, Message, OwnTime, Received, Run, StepRow, Steps
+from ddptop.protocol.messages import LEAST_OWN, Hello, Message, OwnTime, Received, Run, StepRow, Steps
 from ddptop.recording.reader import Recording
 from tests.truth.judge import Stamps
-from tests.truth.rows import BY_NAME, Row
+from tests.truth.rows import BY_NAME, Row, cause_of
 
 KEPT = ("wall_us", "data_us", "forward_us", "backward_us", "optimizer_us")
 COLUMNS = (*KEPT, *OwnTime._fields)
@@ -48,7 +49,7 @@ def write(path: Path, row: Row, folder: Path, windows: int = 5) -> None:
     stamps.header["row"] = row.name
     path.parent.mkdir(parents=True, exist_ok=True)
     planes = table.view(np.uint8).reshape(*table.shape, 4).transpose(3, 0, 2, 1)
-    head = json.dumps(stamps.header | {"steps": steps, "ranks": ranks}).encode()
+    head = json.dumps(stamps.header | {"steps": steps, "ranks": ranks, "columns": len(COLUMNS)}).encode()
     path.write_bytes(lzma.compress(head + b"\n" + planes.tobytes(), preset=9 | lzma.PRESET_EXTREME))
 
 
@@ -57,10 +58,14 @@ def read(path: Path) -> tuple[Row, Stamps, Iterator[Received]]:
     head, _, data = lzma.decompress(path.read_bytes()).partition(b"\n")
     header = json.loads(head)
     steps, ranks = header["steps"], header["ranks"]
-    planes = np.frombuffer(data, np.uint8).reshape(4, len(COLUMNS) + 1, ranks, steps)
+    columns = header.get("columns", len(KEPT) + LEAST_OWN)
+    planes = np.frombuffer(data, np.uint8).reshape(4, columns + 1, ranks, steps)
     table = np.ascontiguousarray(planes.transpose(1, 3, 2, 0)).view("<i4")[..., 0]
     stamps = Stamps(header, table[0] / 1000, table[-1] / 1000)
-    return BY_NAME[header["row"]], stamps, _messages(table[:-1], ranks)
+    row = BY_NAME[header["row"]]
+    if row.cause == "gc" and columns <= COLUMNS.index("gc"):  # an earlier version knows only the phase
+        row = replace(row, cause=cause_of(row.place))
+    return row, stamps, _messages(table[:-1], ranks)
 
 
 def _messages(table: Any, ranks: int) -> Iterator[Received]:
@@ -79,7 +84,7 @@ def _messages(table: Any, ranks: int) -> Iterator[Received]:
             pid=100 + rank,
             device="cpu",
             backend="gloo",
-            road="reducer",
+            timing_path="reducer",
             monotonic_ns=0,
             unix_ns=10**18,
             budget_pct=1.0,

@@ -14,13 +14,13 @@ from ddptop.frames.frame import (
     Frame,
     Group,
     LoggedEvent,
-    Overhead,
     Playback,
     Ranks,
     RunInfo,
     Straggler,
 )
 from ddptop.frames.history import History, RankSteps
+from ddptop.frames.overhead import Overhead
 from ddptop.sources.live import aged
 
 NOW = 1_760_013_067.0
@@ -177,12 +177,11 @@ def out_of_reach() -> Frame:
 def several() -> Frame:
     """Ranks 1 and 3 are late together, and two models reduce in groups of their own."""
     frame = straggler()
-    late = frame.straggler
+    late, ranks = frame.straggler, late_ranks(4, (1, 3))
     assert late is not None
     second = tuple(replace(b, model=1, group="expert 0", last_arriver=3) for b in frame.buckets)
-    return replace(
-        frame, straggler=replace(late, ranks=(1, 3), pattern="intermittent"), buckets=frame.buckets + second
-    )
+    both = replace(late, ranks=(1, 3), pattern="intermittent", last_pct=48.0)
+    return replace(frame, ranks=ranks, straggler=both, buckets=frame.buckets + second)
 
 
 def clock_free() -> Frame:
@@ -285,6 +284,7 @@ CASES = {
 OWN_COLUMNS = (
     *("own_ms", "excess_ms", "own_data_ms", "own_forward_ms", "own_backward_ms", "own_optimizer_ms"),
     *("before_forward_ms", "before_backward_ms", "before_optimizer_ms", "after_optimizer_ms", "waited_ms"),
+    "gc_ms",
 )
 """Columns of `Ranks` that a recording of 0.1.0 has not."""
 
@@ -365,13 +365,14 @@ def even_ranks(world: int) -> Ranks:
         before_optimizer_ms=np.full(world, 0.2),
         after_optimizer_ms=np.full(world, 0.2),
         waited_ms=np.zeros(world),
+        gc_ms=np.zeros(world),
     )
 
 
-def late_ranks(world: int) -> Ranks:
+def late_ranks(world: int, slow: tuple[int, ...] = (1,)) -> Ranks:
     """Rank 1 is 20 ms late in its data; the others wait in backward."""
     ranks = even_ranks(world)
-    late = np.arange(world) == 1
+    late = np.isin(np.arange(world), slow)
     return replace(
         ranks,
         step_ms=np.full(world, 46.8),

@@ -123,10 +123,10 @@ def clock_free(world: int = 4) -> Timeline:
 
 def values(world: int, figure: str, steps: int) -> Any:
     """(ranks, steps): rank 1 late in its data, one rank slower every tenth step, one not known."""
-    base = {"step": 46.8, "data": 1.2, "wait": 20.2, "loss": 0.41}.get(figure, 3.0)
+    base = {"step": 46.8, "data": 1.2, "excess": -0.1, "wait": 20.2, "loss": 0.41}.get(figure, 3.0)
     rank, step = np.arange(world)[:, None], np.arange(steps)[None, :]
     found = base * (1 + 0.004 * ((rank * 7 + step * 3) % 5))
-    if figure == "data":
+    if figure in ("data", "excess"):
         found = np.where(rank == 1, 21.4 + 0.2 * (step % 3), found)
         found = np.where((rank == world - 2) & (step % 10 == 0), 9.0, found)
     return np.where((rank == world - 1) & (step < steps // 3), NAN, found)

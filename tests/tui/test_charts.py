@@ -9,11 +9,11 @@ import pytest
 
 from ddptop.frames.frame import Frame, LoggedEvent
 from ddptop.frames.history import COLUMNS
-from ddptop.render.chart import Axis, Scale, holes, no_number, quantiles, thinned
+from ddptop.render.chart import Axis, Scale, holes, no_number, quantiles, step_ticks, thinned, time_ticks
 from ddptop.render.curves import stacked
 from ddptop.render.line import Piece
 from ddptop.tui.scene import ChartState, Place, Scene
-from ddptop.tui.views.charts import charts
+from ddptop.tui.views.charts import charts, logarithmic
 from tests.tui.drive import Sketch, Stage, on_stage, screen
 from tests.tui.fake import NAN, NOW, FakeSource, column, history, live, straggler, without_own_times
 from tests.tui.pages import page, place_at
@@ -160,3 +160,31 @@ def test_the_parts_of_the_step_over_time_take_the_place_of_waiting_where_they_ar
         assert "unknown" not in drawn
     assert "mean ms " not in page(known, place_at("overview"), (80, 24)), "no room"
     assert page(known, place_at("overview"), (160, 50), plain=True).isascii()
+
+
+def test_the_axis_has_times_of_day_events_and_the_episodes_of_a_straggler() -> None:
+    frame = straggler()
+    began = NOW - 120.0
+    events = (
+        LoggedEvent(began + 20, "straggler", "warning", 1, 400, "straggler: rank 1"),
+        LoggedEvent(began + 50, "straggler_end", "info", 1, 900, "straggler recovered: rank 1"),
+        LoggedEvent(began + 70, "stall", "critical", 1, 950, "stalled"),
+    )
+    frame = replace(frame, run=replace(frame.run, started_at=began), events=events, straggler=None)
+    frame = replace(frame, history=history(4_000))
+    axis = str(charts(Scene(frame, Place()), 160, 10)[0][-1])
+    assert axis.count("▲") == axis.count("■") == 2, "on both charts"
+    assert "▲═" in axis
+    assert "═─" in axis
+    assert "┴12:3" in axis
+    assert time_ticks(NOW, NOW + 7_200, 5)[0] == (NOW - NOW % 1_800 + 1_800, "13:00")
+    assert step_ticks(0, 1_000, 4) == [(0, "0"), (500, "500")]
+
+
+def test_a_loss_that_spans_decades_is_logarithmic_by_itself_and_a_key_changes_it() -> None:
+    frame = live()
+    wide = replace(frame, history=replace(frame.history, loss_mean=3.0 / frame.history.step))
+    person = Sketch(FakeSource(wide), (160, 50))
+    assert " log" in person.text().partition("┄ worst")[0]
+    assert " log" not in person.press("l").partition("┄ worst")[0]
+    assert not logarithmic(Scene(frame, Place()))

@@ -128,7 +128,8 @@ def test_every_column_sorts_both_ways_and_the_unknown_comes_last() -> None:
     frame = straggler()
     loss = frame.ranks.loss.copy()
     loss[2] = float("nan")
-    sketch = Sketch(FakeSource(replace(frame, ranks=replace(frame.ranks, loss=loss))), (200, 30))
+    frame = replace(frame, ranks=replace(frame.ranks, loss=loss), straggler=None)
+    sketch = Sketch(FakeSource(frame), (200, 30))
     for column in sketch.place.sortable:
         orders = []
         for _ in range(2):
@@ -151,11 +152,48 @@ def test_a_bound_is_nothing_to_sort_by() -> None:
 
 
 def test_the_order_is_turned_round_and_its_sign_with_it() -> None:
-    sketch = Sketch(FakeSource(straggler()), SIZE)
+    sketch = Sketch(FakeSource(live()), SIZE)
     assert "rank▴" in sketch.press()
     assert "rank▾" in sketch.press("I")
     assert sketch.place.order == (3, 2, 1, 0)
     assert "rank▴" in sketch.press("I")
+
+
+def test_the_straggler_is_first_in_every_order() -> None:
+    sketch = Sketch(FakeSource(straggler()), SIZE)
+    assert "worst first" in sketch.text() and sketch.place.order == (1, 0, 2, 3)
+    sketch.press("I")
+    assert sketch.place.order == (1, 3, 2, 0)
+    sketch.act(Do.SORT_BY("loss"))
+    assert sketch.place.order == (1, 0, 2, 3)
+
+
+def test_the_cursor_stays_in_its_line_while_rows_are_sorted_anew() -> None:
+    source = FakeSource(live())
+    sketch = Sketch(source, (160, 50))
+    sketch.act(Do.SORT_BY("loss"))
+    sketch.press("down")
+    first, under = sketch.place.order[:2]
+    assert sketch.place.rank == under
+    source.frame = replace(live(), ranks=replace(live().ranks, loss=live().ranks.loss[::-1].copy()))
+    sketch.text()
+    assert sketch.place.order[1] != under and sketch.place.rank == sketch.place.order[1]
+    sketch.press("home")
+    source.frame = live()
+    sketch.text()
+    assert sketch.place.rank == first == sketch.place.order[0], "Home stays with the worst"
+    sketch.press("F")
+    source.frame = replace(live(), ranks=replace(live().ranks, loss=live().ranks.loss[::-1].copy()))
+    sketch.text()
+    assert sketch.place.rank == first != sketch.place.order[0], (
+        "a rank that is followed takes the cursor along"
+    )
+
+
+def test_a_sort_whose_column_does_not_fit_is_named() -> None:
+    sketch = Sketch(FakeSource(straggler()), (50, 24))
+    sketch.place.sort = "mem"
+    assert "sorted by mem ▾" in sketch.text()
 
 
 def test_a_followed_rank_stays_whatever_the_filter() -> None:
@@ -183,7 +221,7 @@ def test_a_click_on_a_title_sorts_and_on_a_key_presses_it() -> None:
         assert "2 buckets" in await stage.text()
         assert stage.app.place.view == "buckets"
 
-    on_stage(FakeSource(straggler()), SIZE, act)
+    on_stage(FakeSource(live()), SIZE, act)
 
 
 def marked(sketch: Sketch) -> list[str]:

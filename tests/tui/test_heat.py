@@ -139,6 +139,7 @@ def test_at_the_newest_step_the_cursor_stays_with_it() -> None:
 
 def test_figures_that_are_not_known_step_by_step_show_hosts() -> None:
     state = HeatState()
+    assert state.fitted_to(8, by_steps=False).figure == "step", "recorded without own times"
     state.next_figure(-1)
     assert state.figure == HEAT_FIGURES[-1] and not state.hosts
     state.choose("cpu")
@@ -154,10 +155,10 @@ def test_the_app_asks_for_the_map_in_the_size_that_it_has_room_for() -> None:
 
     async def act(stage: Stage) -> None:
         first = await stage.press("4")
-        assert "step time ms" in first
+        assert "excess ms" in first
         asked = source.asked[-1]
-        assert asked[0] == "want" and asked[1].startswith("heat step 18 ")
-        assert "data ms" in await stage.press("m")
+        assert asked[0] == "want" and asked[1].startswith("heat excess 18 ")
+        assert "own time ms" in await stage.press("m")
         assert "hosts" in await stage.press("v")
         assert source.asked[-1] == ("want", "")
 
@@ -170,5 +171,5 @@ def test_gpus_are_shown_by_host_and_ranks_without_one_are_unknown() -> None:
     gpu = GpuFacts(**{**blank, "rank": 5, "temp_c": 83.0})  # type: ignore[arg-type]  # not told
     place = place_at("heat", heat=HeatState(figure="gpu_temp", hosts=True, row=1, column=1))
     text = page(replace(frame, gpus=(gpu,)), place, (80, 24))
-    assert "GPU temperature 83.00 C" in text
-    assert text.splitlines()[2].count("·") == 8
+    assert "GPU temperature 83.0 C" in text
+    assert text.splitlines()[2].count("–") == 8

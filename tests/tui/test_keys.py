@@ -7,6 +7,7 @@ from typing import get_args
 
 import pytest
 from textual.events import Key, Paste
+from textual.geometry import Region
 from textual.theme import BUILTIN_THEMES
 
 from ddptop.render.line import Role
@@ -16,6 +17,7 @@ from ddptop.tui.theme import THEMES
 from tests.tui.drive import Sketch, Stage, on_stage, screen, sketch
 from tests.tui.fake import FakeSource, live, lost, many, nobody, replay, straggler
 from tests.tui.fake_views import WantedSource
+from tests.tui.troubles import missing
 
 SIZE = (100, 30)
 
@@ -243,6 +245,8 @@ def test_keys_of_vim_and_of_other_programs() -> None:
     painted.press("shift+tab", "shift+tab")
     assert painted.place.view == VIEWS[-1]
     painted.press("f1")
+    assert painted.place.view == "columns"
+    painted.press("question_mark")
     assert painted.place.view == "help"
     painted.press("f10")
     assert painted.left
@@ -255,6 +259,12 @@ def test_every_key_does_something_that_there_is() -> None:
         assert callable(getattr(Sketch, f"action_{key.action.do.value}")), key
     for do in Do:
         assert callable(getattr(Sketch, f"action_{do.value}")), do
+
+
+def test_the_header_names_the_machine_of_a_remote_run() -> None:
+    source = FakeSource(straggler())
+    source.where = "me@gpu01"  # type: ignore[attr-defined]  # as RemoteSource has
+    assert screen(source, SIZE).startswith("me@gpu01 train-k7qf")
 
 
 def test_q_leaves() -> None:
@@ -286,7 +296,8 @@ def test_no_color_means_none(monkeypatch: pytest.MonkeyPatch) -> None:
     async def act(stage: Stage) -> None:
         await stage.text()
         await stage.press("slash", "x", "escape", "2", "1", "space")
-        for strip in stage.app.screen._compositor.render_strips():
+        uncovered = stage.app.screen.render_lines(Region(0, 0, 80, 24))  # by a resize, until the next picture
+        for strip in (*stage.app.screen._compositor.render_strips(), *uncovered):
             for segment in strip:
                 if segment.style is not None:
                     seen.update((segment.style.color, segment.style.bgcolor))
@@ -342,3 +353,13 @@ def _ranks(text: str) -> list[int]:
 def _cursor(text: str) -> int:
     row = next(line for line in text.splitlines() if line.startswith("▸"))
     return int(row[2:].split()[0])
+
+
+def test_w_opens_the_page_of_what_the_verdict_is_about() -> None:
+    why = Sketch(FakeSource(straggler()), (80, 24)).press("down", "down", "w")
+    assert "── rank 1 ──" in why
+    assert "26.6 ±0.4 without the straggler" in why
+    assert "try   Speed up the data loading of rank 1" in why
+    assert "20.3 +/-0.1 ms" in sketch(FakeSource(straggler()), (80, 24), "w", ascii_only=True)
+    assert "rank 1 is missing" in Sketch(FakeSource(missing()), (80, 24)).press("w")
+    assert "no rank is flagged" in Sketch(FakeSource(live()), (80, 24)).press("w")

@@ -17,6 +17,7 @@ from ddptop.render.chart import Axis, Scale, binned, joined, ladder
 from ddptop.render.line import Line, gather, highlight, rule
 from ddptop.render.phases import PARTS, PHASES, Breakdown, own_parts, rank_parts, step_parts
 from ddptop.render.text import ASCII, cells, clean, fit, fit_tail, to_ascii, wrap
+from ddptop.tui.lines_widget import changed_spans
 from ddptop.tui.scene import Place, Scene, Scroll
 from ddptop.tui.views.overview import verdict_lines
 from tests.tui.fake import NAN, column, even_ranks, late_ranks, live
@@ -79,6 +80,16 @@ def test_wide_characters_are_measured_in_cells() -> None:
 def test_ascii_keeps_the_width() -> None:
     assert all(len(plain) == 1 for plain in ASCII.values())
     assert to_ascii("▲ 20.3 ±0.1 ms …") == "^ 20.3 +/-0.1 ms ..."
+
+
+def test_the_cells_of_a_line_that_changed_are_sent() -> None:
+    before = Line("step 1", "dim").add("  ").add("x", "warn").add(" ", "faint")
+    assert changed_spans(before, Line("step 2", "dim").add("  ").add("x", "warn"), 20) == [(5, 6)]
+    red = Line("step 1", "dim").add("  ").add("x", "bad")
+    assert changed_spans(before, red, 20) == [(8, 9)], "its colour"
+    assert changed_spans(before, Line("step 1", "dim"), 20) == [(8, 9)], "what went is cleared"
+    assert changed_spans(before, Line("主机", "dim"), 20) == [(0, 20)]
+    assert changed_spans(before, Line("step 1", ground="cursor"), 20) == [(0, 20)]
 
 
 def test_wrap_and_gather() -> None:

@@ -20,9 +20,10 @@ def test_the_page_of_a_rank_tells_of_its_gpu_and_what_it_logs() -> None:
     frame = replace(live(), gpus=(GPU,), logged=LOGGED)
     page = sketch(FakeSource(frame), (110, 30), "down", "enter")
     assert (
-        "gpu 97%  memory 31.0 GB of 80.0 GB  71 °C  402 W  1,410 of 1,980 MHz  ▲ held down: power cap" in page
+        "gpu 97%  memory 31.0 GB of 80.0 GB  71 °C  402 W  1,410 of 1,980 MHz  ▲ throttled: power cap" in page
     )
-    assert "torch holds 24.0 GB of 30.0 GB  peak 29.0 GB  ▲ 2 allocations had to be retried" in page
+    assert "torch allocated 24.0 GB of 30.0 GB reserved  peak 29.0 GB" in page
+    assert "▲ 2 allocations had to be retried" in page
     assert "logged  name0 0.625 (mean 0.5)" in page
     assert "and 3 more" in page
     assert "gpu 97%" not in sketch(FakeSource(frame), (110, 30), "enter"), "rank 0 has told of none"

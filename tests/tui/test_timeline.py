@@ -114,13 +114,13 @@ def test_the_app_asks_for_the_step_and_follows_the_keys() -> None:
     async def act(stage: Stage) -> None:
         first = await stage.press("2")
         assert "newest" in first and "rank 1 came last" in first
-        assert ("want", "timeline -1 0") in source.asked
+        assert ("want", "timeline -1 1") in source.asked, "of the straggler, the first of the table"
         await stage.press("comma")
-        assert source.asked[-1] == ("want", "timeline 12476 0")
+        assert source.asked[-1] == ("want", "timeline 12476 1")
         assert "held" in await stage.text()
         assert "newest" in await stage.press("escape")
         await stage.press("down")
-        assert source.asked[-1] == ("want", "timeline -1 1")
+        assert source.asked[-1] == ("want", "timeline -1 2")
         await stage.press("1")
         assert source.asked[-1] == ("want", "")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from math import isfinite, isnan
 from typing import TYPE_CHECKING
 
 from ddptop.analysis.health.exits import (
@@ -16,13 +17,13 @@ from ddptop.analysis.health.exits import (
     reason,
 )
 from ddptop.analysis.health.hosts import UNREACHABLE_S, host_states, silence_phrase, silent_ranks
-from ddptop.analysis.ranks import SILENT_S
+from ddptop.analysis.ranks import SILENT_S, PassedLoss
 from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.mismatch import fatal_mismatch, operation_phrase
-from ddptop.analysis.stall.rank_position import ended_step, rank_position
+from ddptop.analysis.stall.rank_position import ended_step, in_kernel, rank_position
 from ddptop.frames.calls import place
 from ddptop.frames.frame import Alert
-from ddptop.frames.phrases import ranks_phrase
+from ddptop.frames.phrases import blamed, ranks_phrase, which_hosts
 from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ def alerts(
     if _first_lost(state, states):
         exits.reverse()
     # What ranks report that lost the connection to a host is no cause of its silence.
-    first = host is not None and all(follows(state.ranks[rank]) for rank in ended_badly(state.ranks))
+    first = host is not None and all(
+        follows(state.ranks[rank]) for rank in ended_badly(state.ranks, state.reports.ended)
+    )
     active = [
         *([replace(host, evidence={**host.evidence, "cause": True}), *exits] if host and first else exits),
         host if not first else None,
@@ -70,17 +73,21 @@ def alerts(
 
 
 def _first_lost(state: RunState, states: Sequence[RankStatus]) -> bool:
-    ended = [rank for rank in ended_badly(state.ranks) if states[rank] in ("lost", "failed")]
+    ended = [
+        rank for rank in ended_badly(state.ranks, state.reports.ended) if states[rank] in ("lost", "failed")
+    ]
     return bool(ended) and states[ended[0]] == "lost"
 
 
 def _failed(state: RunState, states: Sequence[RankStatus]) -> Alert | None:
-    ranks = [rank for rank in ended_badly(state.ranks) if states[rank] == "failed"]
+    ranks = [rank for rank in ended_badly(state.ranks, state.reports.ended) if states[rank] == "failed"]
     if not ranks:
         return None
     first = state.ranks[ranks[0]]
     alike = [rank for rank in ranks if describe_exit(state.ranks[rank]) == describe_exit(first)]
     message = f"{ranks_phrase(alike, len(states))} {describe_exit(first, ended_step(state, ranks[0]))}"
+    if first.left_early:
+        message += sentences.left_behind_phrase(state, ranks[0])
     evidence: dict[str, Scalar] = {"ranks": len(ranks), "reason": reason(first)}
     return _of_death("failed_rank", state, ranks[0], message, evidence)
 
@@ -127,7 +134,7 @@ def _lost(
     ranks = [rank for rank, status in enumerate(states) if status == "lost" and rank not in of_hosts]
     if not ranks:
         return None
-    gone = [rank for rank in ended_badly(state.ranks) if rank in ranks]
+    gone = [rank for rank in ended_badly(state.ranks, state.reports.ended) if rank in ranks]
     if gone:
         first = state.ranks[gone[0]]
         evidence: dict[str, Scalar] = {"ranks": len(ranks), "last_step": first.step}
@@ -168,7 +175,7 @@ def _stalled(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
             "bucket": rank_state.bucket,
             "sequence": position.sequence,
             "operation": position.operation or None,
-            "call": place(call) if call is not None else None,
+            "call": place(call) if call is not None else in_kernel(rank_state, since_ns),
             "stopped": rank_state.stopped,
         }
     message = sentences.short_sentence(state, diagnosis)
@@ -193,7 +200,7 @@ def _mismatch(state: RunState, diagnosis: Diagnosis | None) -> Alert | None:
 
 
 def _fatal_mismatch(state: RunState) -> Alert | None:
-    ended = ended_badly(state.ranks)
+    ended = ended_badly(state.ranks, state.reports.ended)
     sides = fatal_mismatch(state.ranks, ended, [rank for rank in ended[1:] if follows(state.ranks[rank])])
     if not sides:
         return None
@@ -246,10 +253,14 @@ def _late(state: RunState, straggler: Straggler | None) -> Alert | None:
     if straggler is None:
         return None
     s = straggler
-    who = ranks_phrase([*(s.ranks or (s.rank,))], len(state.ranks))
+    ranks = blamed(s)
+    who = (
+        ranks_phrase(ranks, len(state.ranks)) + which_hosts(state.host_names, ranks) if ranks else "one rank"
+    )
     often = {"intermittent": " now and then", "rotating": " at present"}.get(s.pattern or "", "")
     verb, how = ("take", "longer") if s.basis == "every_step" else ("arrive", "late")
-    verb += "" if len(s.ranks) > 1 else "s"
+    verb += "" if len(ranks) > 1 else "s"
+    often = often if ranks else ", in turn: batches differ"
     message = f"{who} {verb} {s.lateness_ms:.1f} ms {how}{often}, costs {s.cost_pct:.0f}% of the step time"
     evidence: dict[str, Scalar] = {
         "lateness_ms": round(s.lateness_ms, 3),
@@ -258,11 +269,13 @@ def _late(state: RunState, straggler: Straggler | None) -> Alert | None:
     }
     if s.place is not None:
         evidence["place"] = s.place
-    return Alert("straggler", "warning", s.rank, None, state.figures.straggler_since_s, message, evidence)
+    since_s = state.figures.straggler_since_s
+    return Alert("straggler", "warning", s.rank if ranks else None, None, since_s, message, evidence)
 
 
 def _lost_records(state: RunState) -> Alert | None:
-    lost = Counter({rank: m.lost_records for rank, m in enumerate(state.ranks) if m.lost_records})
+    of_ranks = state.reports.integers("lost_records")
+    lost = Counter({rank: int(of_ranks[rank]) for rank in of_ranks.nonzero()[0].tolist()})
     if not lost:
         return None
     total, (worst, most) = lost.total(), lost.most_common(1)[0]
@@ -289,3 +302,18 @@ def _refused(state: RunState) -> Alert | None:
     message = f"messages to the collector: {', '.join(words)}" + (f" ({reason})" if reason else "")
     since_s = state.unix_s(since_ns)
     return Alert("refused_messages", "warning", None, None, since_s, message, {**counts, "reason": reason})
+
+
+def check_loss(state: RunState, loss: float, rank: int, step: int, t_ns: int) -> None:
+    """Note the begin or the end of steps with losses that are no finite numbers."""
+    rank_state = state.ranks[rank]
+    if isfinite(loss):
+        if rank_state.bad_loss_step is not None:
+            since = (rank_state.bad_loss_step, rank_state.bad_loss_ns)
+            rank_state.bad_loss_before = PassedLoss(*since, step, t_ns)
+        rank_state.bad_loss_step = None
+    elif rank_state.bad_loss_step is None:
+        rank_state.bad_loss_step, rank_state.bad_loss_ns = step, t_ns
+        what = "NaN" if isnan(loss) else "infinite"
+        text, world = f"with a loss that is {what} since step {step:,}", len(state.ranks)
+        state.log.add_rank(state.unix_s(t_ns), "nan", text, rank, world, severity="critical", step=step)

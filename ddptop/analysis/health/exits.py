@@ -5,21 +5,36 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ddptop.frames.calls import place, user_call
+from ddptop.frames.calls import collective_called, in_collective, pending_operation, place, user_call
 from ddptop.frames.phrases import SENT_TO_ALL, ended_by_signal, exit_phrase
-from ddptop.protocol.messages import WELL
+from ddptop.protocol.limits import NS
+from ddptop.protocol.messages import FINISHED, WELL
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from ddptop.analysis.ranks import RankState
     from ddptop.frames.stall import Call
 
-_FOLLOWS = re.compile(
+_LOST_PEER = re.compile(
     r"connection (reset|closed|refused|was closed)|read error|broken pipe|closed by peer"
-    r"|remote (process|error)|ncclRemoteError|ncclSystemError|timed out|timeout|recvValue|socket"
-    r"|KeyboardInterrupt|SignalException|SystemExit: (143|130)|process group .*(abort|terminat)",
+    r"|remote (process|error)|ncclRemoteError|ncclSystemError|timed out|timeout|recvValue|socket",
     re.IGNORECASE,
 )
-"""Errors of a rank that fails because another one has exited: gloo and NCCL report a lost peer."""
+"""Errors of a rank that has lost another one, as gloo and NCCL report them."""
+
+_FOLLOWS = re.compile(
+    _LOST_PEER.pattern
+    + r"|KeyboardInterrupt|SignalException|SystemExit: (143|130)|process group .*(abort|terminat)",
+    re.IGNORECASE,
+)
+"""Errors of a rank that fails because another one has exited."""
+
+LEFT_NS = 2 * NS
+"""A collective that a rank has taken part in before its exit completes on the others in this time."""
+
+_AT_THE_END = frozenset({"destroy_process_group"})
+"""Functions of torch.distributed that wait for no other rank's part in a collective."""
 
 
 _BUILD_PATH = re.compile(r"\[[^\]\s]*/[^\]\s]*:\d+\] ")
@@ -51,6 +66,8 @@ def process_phrase(rank_state: RankState) -> str:
             if rank_state.signal == "SIGKILL"
             else f"ended by {rank_state.signal}"
         )
+    if rank_state.left_early:
+        return "exit code 0"
     if rank_state.exit_code is not None and (rank_state.exit_code or rank_state.bye is None):
         return f"exit code {rank_state.exit_code}"
     if rank_state.bye is None:
@@ -66,12 +83,14 @@ def describe_exit(rank_state: RankState, step: int | None = None) -> str:
     call = own_call(rank_state)
     where = f" ({place(call)})" if call is not None else ""
     at = f" at step {rank_state.step if step is None else step:,}"
-    return exit_phrase(rank_state.signal, rank_state.exit_code, reason(rank_state), at=at, detail=where)
+    code = 0 if rank_state.left_early else rank_state.exit_code
+    return exit_phrase(rank_state.signal, code, reason(rank_state), at=at, detail=where)
 
 
 def exit_known(rank_state: RankState) -> bool:
     """Whether a signal, an exit code or an exception is known; otherwise only that the process is gone."""
-    return rank_state.signal is not None or rank_state.exit_code is not None or bool(reason(rank_state))
+    how = (rank_state.signal, rank_state.exit_code, reason(rank_state) or None)
+    return rank_state.left_early or how != (None, None, None)
 
 
 def follows(rank_state: RankState) -> bool:
@@ -81,17 +100,56 @@ def follows(rank_state: RankState) -> bool:
     return bool(_FOLLOWS.search(reason(rank_state)))
 
 
+def update_left_early(rank_states: Sequence[RankState]) -> list[int]:
+    """Decide which ranks exited in good order while the others still needed them; returns those newly known.
+
+    Since their exit another rank has failed because it lost a peer, or waits in a collective of all ranks.
+    Where a rank has failed for a reason of its own, it is none of them.
+    """
+    finished = [one for one in rank_states if one.bye is not None and one.bye.reason == FINISHED]
+    left = [one for one in finished if not one.exit_code and one.signal is None]
+    if not left:
+        return []
+    failed = [one for one in rank_states if one.ended_badly and one not in left]
+    lost_peer_ns = [ended_ns(one) for one in failed if _lost_peer(one)]
+    waits_ns = [one.evidence_ns - LEFT_NS for one in rank_states if one.running and _waits_for_all(one)]
+    since_ns = max([*lost_peer_ns, *waits_ns], default=0)
+    if not all(follows(one) for one in failed):
+        since_ns = 0
+    before = [one.left_early for one in rank_states]
+    for one in left:
+        one.left_early = 0 < ended_ns(one) <= since_ns
+    return [r for r, one in enumerate(rank_states) if one.left_early and not before[r]]
+
+
+def _lost_peer(rank_state: RankState) -> bool:
+    last = rank_state.exit_evidence
+    return last is not None and in_collective(last.stacks) and bool(_LOST_PEER.search(reason(rank_state)))
+
+
+def _waits_for_all(rank_state: RankState) -> bool:
+    """Whether its newest answer shows that it waits in a collective of the group of all ranks."""
+    answer, hello = rank_state.evidence, rank_state.hello
+    if answer is None or hello is None:
+        return False
+    pending = pending_operation(answer)
+    of_all = {group.name for group in answer.groups if group.size == hello.world_size}
+    if pending is not None:
+        return pending.group in of_all
+    called = collective_called(answer.stacks)
+    return in_collective(answer.stacks) and called not in _AT_THE_END and len(answer.groups) <= 1
+
+
 def ended_ns(rank_state: RankState) -> int:
     """When it exited, as far as known, on the collector's clock."""
     times = (rank_state.gone_ns, rank_state.ended_ns, rank_state.exit_ns)
     return min((t_ns for t_ns in times if t_ns is not None), default=0)
 
 
-def ended_badly(rank_states: list[RankState]) -> list[int]:
-    """Ranks that failed or died: causes first, then the ranks that followed, each by time.
+def ended_badly(rank_states: Sequence[RankState], ended: Iterable[int]) -> list[int]:
+    """The `ended` ranks that failed or died: causes first, then the ranks that followed, each by time.
 
     A peer may be seen to fail before the death that caused it, so time alone does not show the cause.
     """
-    ended = [r for r, one in enumerate(rank_states) if one.bye is not None or one.gone_ns is not None]
     ranks = [rank for rank in ended if rank_states[rank].ended_badly]
     return sorted(ranks, key=lambda rank: (follows(rank_states[rank]), ended_ns(rank_states[rank]), rank))

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.ranks import SILENT_S, host_columns
+import numpy as np
+
+from ddptop.analysis.health.links import LinkLog
+from ddptop.analysis.ranks import SILENT_S
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ddptop.analysis.ranks import HostColumns, RankState
+    from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
     from ddptop.protocol.vocabulary import HostState
 
@@ -33,22 +36,22 @@ def find_own_host(state: RunState) -> str | None:
     """The collector's host: it said so, or it is the only one whose ranks report without an agent."""
     if state.hosts.own is not None or not state.hosts.known:
         return state.hosts.own
-    without = {rank.host for rank in state.ranks if rank.hello is not None and rank.host}
-    without -= state.hosts.known.keys()
+    without = {host for host in state.hosts_of_ranks() if host} - state.hosts.known.keys()
     return without.pop() if len(without) == 1 else None
 
 
-def heard_of_hosts(state: RunState) -> dict[str, int]:
+def reports_of_hosts(state: RunState) -> dict[str, int]:
     """When each host last reported: a message of its agent or of a rank, or a reading of a process."""
-    return _heard(state, host_columns(state.ranks, state.hellos))
-
-
-def _heard(state: RunState, hosts: HostColumns) -> dict[str, int]:
-    heard = {name: known.heard_ns for name, known in state.hosts.known.items()}
-    for name, newest_ns in zip(state.hellos.of_hosts, hosts.newest_ns.tolist(), strict=True):
-        if newest_ns > heard.get(name, 0):
-            heard[name] = newest_ns
-    return heard
+    reported = {name: known.heard_ns for name, known in state.hosts.known.items()}
+    hellos, reports = state.hellos, state.reports
+    if not hellos.of_hosts:
+        return reported
+    newest = np.maximum(reports.integers("heard_ns"), reports.integers("seen_ns"))
+    of_hosts = newest[hellos.members].max(axis=1).tolist()
+    for name, newest_ns in zip(hellos.of_hosts, of_hosts, strict=True):
+        if newest_ns > reported.get(name, 0):
+            reported[name] = newest_ns
+    return reported
 
 
 def host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
@@ -61,11 +64,11 @@ def host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
 
 
 def _host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
-    hosts = host_columns(state.ranks, state.hellos)
-    runs = dict(zip(state.hellos.of_hosts, hosts.running.tolist(), strict=True))
+    running = np.any(state.reports.running[state.hellos.members], axis=1) if state.hellos.of_hosts else []
+    runs = dict(zip(state.hellos.of_hosts, running, strict=True))
     states: dict[str, HostState] = {}
     until_ns = now_ns if state.ended_ns is None else min(now_ns, state.ended_ns)
-    for name, heard_ns in _heard(state, hosts).items():
+    for name, heard_ns in reports_of_hosts(state).items():
         silent_ns = state.interruptions.silence_ns(heard_ns, until_ns)
         if not runs.get(name, True):
             states[name] = "finished"
@@ -138,7 +141,7 @@ def silence_phrase(state: RunState, silent: Mapping[str, tuple[int, ...]], *, lo
 
 
 def trains_on(state: RunState, ranks: tuple[int, ...]) -> bool:
-    """Whether the other ranks have finished steps since these were last heard: REPORTS_S later or more.
+    """Whether the other ranks have finished steps since these last reported: REPORTS_S later or more.
 
     Every step waits for all ranks, so these train too, and only the reports of their host are missing. Step
     numbers cannot show it: those of a silent host are as old as its last report.
@@ -161,6 +164,7 @@ class HostLog:
         self._before: dict[str, HostState] = {}
         """By host, its state at the last check."""
         self._thinned: dict[str, int] = {}
+        self._links = LinkLog()
 
     def check(self, state: RunState, now_ns: int) -> None:
         """Log what has changed. `now_ns`: when the newest message arrived."""
@@ -176,6 +180,8 @@ class HostLog:
             if now[name] != before:
                 self._log(state, name, before, now[name], silent.get(name, ()), now_ns)
             self._log_thinned(state, name, now_ns)
+        for text in self._links.check(state.hosts):
+            state.log.add(state.unix_s(now_ns), "network", text, severity="warning")
 
     @staticmethod
     def _log(

@@ -8,6 +8,7 @@ the time since its last message. Arrival times would be wrong where the collecto
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,14 +18,14 @@ from ddptop.analysis.health.hosts import host_states, silent_ranks
 from ddptop.analysis.ranks import STALE_S
 from ddptop.analysis.stall import sentences
 from ddptop.analysis.stall.diagnosis import Diagnosis, RankProgress, diagnose
+from ddptop.analysis.stall.mismatch import DEFAULT_GROUP
 from ddptop.analysis.stall.rank_position import (
-    DEFAULT_GROUP,
     answer_since,
     device_since,
     rank_position,
     sequence_of,
 )
-from ddptop.frames.calls import in_collective
+from ddptop.frames.calls import function_entered, in_collective
 from ddptop.frames.phrases import ranks_phrase
 from ddptop.frames.stall import MAX_POSITIONS, Stall
 from ddptop.protocol.limits import NS
@@ -57,13 +58,13 @@ def stalled_since(state: RunState, now_ns: int, *, grace_ns: int = 0) -> int | N
     """
     if state.run is not None and state.run.state != "live":
         return None
-    ranks = state.ranks
-    running = [rank for rank in ranks if rank.hello and not rank.bye and rank.gone_ns is None]
-    if not running:
+    ranks, reports = state.ranks, state.reports
+    if not reports.running.any():
         return None
-    since_ns = max(min([rank.moved_ns for rank in running]), state.excused_ns)
+    since_ns = max(int(reports.integers("moved_ns")[reports.running].min()), state.excused_ns)
     if now_ns - since_ns < state.stall_s * NS:  # the common case, at little cost
         return None
+    running = [*compress(ranks, reports.running)]
     if any(rank.hello is None for rank in ranks):
         return None
     limit_ns = stall_limit_ns(state)
@@ -73,7 +74,9 @@ def stalled_since(state: RunState, now_ns: int, *, grace_ns: int = 0) -> int | N
     if not stalled or not _waited_for(ranks, running):
         return None
     compiles = state.compiling_ns > 0 and now_ns - state.compiling_ns < limit_ns + grace_ns
-    return None if compiles else max(min(rank.moved_ns for rank in stalled), state.excused_ns)
+    since_ns = max(min(rank.moved_ns for rank in stalled), state.excused_ns)
+    usual = bool(state.usual_pauses) and _takes_its_usual_time(state, since_ns, now_ns)
+    return None if compiles or usual else since_ns
 
 
 def _silent_hosts(state: RunState, now_ns: int) -> dict[str, tuple[int, ...]]:
@@ -105,17 +108,19 @@ def rank_states(state: RunState, now_ns: int) -> list[RankStatus]:
     limit_ns = stall_limit_ns(state) if stalled else 0
     hosts = host_states(state, now_ns)
     outcome: RunOutcome = state.run.state if state.run is not None else "live"
-    states: list[RankStatus] = []
-    silence_ns = state.interruptions.silence_ns
-    usual = outcome == "live" and not stalled and not {"lost", "unreachable"} & {*hosts.values()}
-    fresh_ns = now_ns - int(STALE_S * NS)
-    for rank in state.ranks:
-        if usual and rank.heard_ns >= fresh_ns and rank.running:  # the common case, at little cost
-            states.append("live")
-            continue
+    states: list[RankStatus] = ["live"] * len(state.ranks)
+    silence_ns, reports = state.interruptions.silence_ns, state.reports
+    usual = reports.running & (reports.integers("heard_ns") >= now_ns - int(STALE_S * NS))
+    for name, mine in state.hellos.of_hosts.items():
+        if hosts.get(name) in ("lost", "unreachable"):
+            usual[mine] = False
+    if outcome != "live" or stalled:
+        usual[:] = False
+    for r in np.flatnonzero(~usual).tolist():
+        rank = state.ranks[r]
         own = rank.state(silence_ns(rank.heard_ns, now_ns), outcome, host=hosts.get(rank.host))
         still = stalled and _step_ns(state, rank, now_ns) >= limit_ns
-        states.append("stalled" if own == "live" and still else own)
+        states[r] = "stalled" if own == "live" and still else own
     return states
 
 
@@ -142,11 +147,11 @@ def stall_diagnosis(state: RunState, statuses: Sequence[RankStatus], now_ns: int
     """The diagnosis of the present stall; None where there is none. `statuses`: of all ranks."""
     since_ns = stalled_since(state, now_ns, grace_ns=COMPILE_GRACE_NS)
     if since_ns is None:
-        return None
+        return _before_first_group(state, now_ns)
     ranks = state.ranks
     awaits_answers = now_ns < since_ns + stall_limit_ns(state) + ANSWER_NS
     silent = tuple(sorted(rank for mine in _silent_hosts(state, now_ns).values() for rank in mine))
-    dead = ended_badly(ranks)
+    dead = ended_badly(state.ranks, state.reports.ended)
     caused = any(not follows(ranks[rank]) for rank in dead)
     dead += [r for r, status in enumerate(statuses) if status == "lost" and r not in (*dead, *silent)]
     running = [r for r, one in enumerate(ranks) if one.running and r not in dead and r not in silent]
@@ -162,8 +167,51 @@ def stall_diagnosis(state: RunState, statuses: Sequence[RankStatus], now_ns: int
         result = diagnose(progress, awaits_answers=awaits_answers)
         if silent and not _explains(result, len(running)):
             result = Diagnosis("unreachable", silent, tuple(running))
+    if result.kind == "missing" and result.ranks:
+        result = replace(result, entered=_entered(state, result.ranks[0], result.waiting, since_ns))
     step = min((ranks[rank].step for rank in result.waiting or result.ranks), default=0)
+    awaits_answers = awaits_answers or result.awaits_answers
     return replace(result, since_ns=since_ns, step=step, awaits_answers=awaits_answers)
+
+
+def _entered(state: RunState, rank: int, waiting: Sequence[int], since_ns: int) -> str:
+    """The function that a rank has entered since `since_ns` where the others wait; empty: not known."""
+    answer = answer_since(state.ranks[rank], since_ns)
+    others = (answer_since(state.ranks[other], since_ns) for other in waiting if other != rank)
+    waits = next((other for other in others if other is not None and in_collective(other.stacks)), None)
+    return "" if answer is None or waits is None else function_entered(answer.stacks, waits.stacks)
+
+
+USUAL_FACTOR = 2
+"""A function that has held up the others before may take so many times its longest time."""
+
+MAX_USUAL = 64
+"""Functions whose times are kept."""
+
+
+def _takes_its_usual_time(state: RunState, since_ns: int, now_ns: int) -> bool:
+    """Whether a rank is in a function that has held up the others before, after which the run continued."""
+    everyone = range(len(state.ranks))
+    return any(
+        now_ns - since_ns
+        < USUAL_FACTOR * state.usual_pauses.get(_entered(state, rank, everyone, since_ns), 0)
+        for rank in everyone
+    )
+
+
+REPORTED_NS = 12 * NS
+"""A rank that is not reported to be late for so long has reached init_process_group: two reports were due."""
+
+
+def _before_first_group(state: RunState, now_ns: int) -> Diagnosis | None:
+    """The diagnosis where ranks wait in `init_process_group` for others; None where none do."""
+    late = [late for late in state.not_initialized.values() if now_ns - late.t_ns < REPORTED_NS]
+    ended = state.run is not None and state.run.state != "live"
+    if not late or ended or any(rank.running for rank in state.ranks):
+        return None
+    ranks = tuple(rank for rank, one in sorted(state.not_initialized.items()) if one in late)
+    waiting = tuple(sorted({rank for one in late for rank in one.waiting}))
+    return Diagnosis("missing", ranks, waiting, since_ns=min(one.since_ns for one in late))
 
 
 def _explains(result: Diagnosis, running: int) -> bool:
@@ -188,6 +236,7 @@ def rank_progress(state: RunState, rank: int, since_ns: int, now_ns: int) -> Ran
         step=rank_state.step,
         bucket=rank_state.bucket,
         answered=answer is not None,
+        has_moved=answer is not None and answer.step < rank_state.step,
         silent=rank_state.stopped
         or state.interruptions.silence_ns(rank_state.heard_ns, now_ns) > STALE_S * NS,
         sequences={name: number for name, number in sequences.items() if number is not None},
@@ -249,7 +298,7 @@ class StallLog:
             return
         self.next_ns = now_ns + CHECK_NS
         diagnosis = None
-        if stalled_since(state, now_ns) is not None:
+        if state.not_initialized or stalled_since(state, now_ns) is not None:
             diagnosis = stall_diagnosis(state, rank_states(state, now_ns), now_ns)
         logged = self._logged
         if logged is not None and (diagnosis is None or diagnosis.since_ns != logged.since_ns):
@@ -262,9 +311,11 @@ class StallLog:
             return  # logged as such
         if diagnosis.kind == "asking" and diagnosis.awaits_answers:
             return
-        if self._logged is None or self._logged.key() != diagnosis.key():
-            self._logged = diagnosis
+        before, self._logged = self._logged, diagnosis
+        if before is None or before.key() != diagnosis.key():
             _log_stall(state, diagnosis, now_ns)
+        if before is not None and not diagnosis.entered:  # its end does not reach all ranks at once
+            self._logged = replace(diagnosis, entered=before.entered)
 
 
 def _log_stall(state: RunState, diagnosis: Diagnosis, now_ns: int) -> None:
@@ -281,6 +332,9 @@ def _log_end(state: RunState, logged: Diagnosis, now_ns: int) -> None:
     ended = state.run is not None and state.run.state != "live"
     if ended or len(running) < len(state.ranks) or moved_ns <= logged.since_ns:
         return
+    if logged.entered and len(state.usual_pauses) < MAX_USUAL:
+        before_ns = state.usual_pauses.get(logged.entered, 0)
+        state.usual_pauses[logged.entered] = max(before_ns, moved_ns - logged.since_ns)
     ranks, cause = logged.ranks, ""
     if ranks:
         words = {"missing": "missing", "mismatch": "in another collective", "device": "held up by its GPU"}

@@ -28,6 +28,8 @@ class RankProgress:
     """All-reduces launched in the step."""
     answered: bool = False
     """It has answered since the stall began. The fields that only an answer contains are unknown before."""
+    has_moved: bool = False
+    """It has reached another step since it answered: its answer is of another moment than its step."""
     silent: bool = False
     """It does not report, or its process is stopped."""
     sequences: Mapping[str, int] = field(default_factory=dict)
@@ -56,6 +58,8 @@ class Diagnosis:
     mismatch: Mismatch | None = None
     outside: bool = False
     """`ranks` are in their own code, and no rank waits in a collective."""
+    entered: str = ""
+    """For the kind `missing`: the function that the first of `ranks` is in instead: `save_checkpoint`."""
     on_device: bool = False
     """For the kind `transport`: every GPU is in the collective."""
     since_ns: int = 0
@@ -82,6 +86,8 @@ def diagnose(progress: Sequence[RankProgress], *, awaits_answers: bool) -> Diagn
     if _all_gpus_in_one_collective(progress):  # the hosts may be ahead of their GPUs
         return _all_equal(progress, awaits_answers=awaits_answers)
     if _same_count_in_different_steps(progress):
+        if any(p.has_moved for p in progress):  # a cut link was mended just now: the run may go on
+            return Diagnosis("asking", (), tuple(p.rank for p in progress), awaits_answers=True)
         few = _in_minority_step(progress)
         return Diagnosis("mismatch", few, tuple(p.rank for p in progress if p.rank not in few))
     behind = _behind(progress)

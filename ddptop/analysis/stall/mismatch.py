@@ -12,13 +12,15 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddptop.frames.calls import collective_called, in_collective, place, user_call
+from ddptop.frames.calls import collective_called, in_collective, pending_operation, place, user_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ddptop.analysis.ranks import RankState
     from ddptop.protocol.evidence import Evidence, Operation
+
+DEFAULT_GROUP = "0"
 
 UNEQUAL_BY_NATURE = ("gather", "scatter", "all_to_all", "alltoall", "send", "recv")
 """Collectives whose ranks may pass tensors of different sizes: only their names are compared."""
@@ -49,20 +51,13 @@ class Mismatch:
         return tuple(sorted(rank for side in self.sides[:-1] for rank in side.ranks))
 
 
-def pending_operation(answer: Evidence | None, group: str | None = None) -> Operation | None:
-    """The earliest collective that was launched and has not completed; `group` None: in any group."""
-    waiting = [
-        op for op in (answer.operations if answer else ()) if not op.done and group in (None, op.group)
-    ]
-    return min(waiting, key=lambda op: op.sequence, default=None)
-
-
 def operation_phrase(op: Operation | None) -> str:
-    """`all_reduce of [[1000]] Float`; empty for none."""
+    """`all_reduce of [[1000]] Float`, `barrier, group 2`; empty for none. The default group is not named."""
     if op is None:
         return ""
     shape = " ".join(part for part in (op.sizes, op.dtype) if part)
-    return f"{operation_name(op)} of {shape}" if shape else operation_name(op)
+    group = f", group {op.group}" if op.group != DEFAULT_GROUP else ""
+    return (f"{operation_name(op)} of {shape}" if shape else operation_name(op)) + group
 
 
 def operation_name(op: Operation) -> str:
@@ -145,10 +140,12 @@ def _fatal_side(rank: int, rank_state: RankState) -> FatalSide | None:
     if evidence is None:
         return None
     call = user_call(evidence.stacks)
-    return FatalSide(rank, _operation(evidence), place(call) if call is not None else "")
+    return FatalSide(rank, called_operation(evidence), place(call) if call is not None else "")
 
 
-def _operation(evidence: Evidence) -> str:
+def called_operation(evidence: Evidence) -> str:
+    """The collective that a rank is in, or was in when it failed: `all_reduce of [[1000]] Float`, `backward`;
+    empty: none seen."""
     # gloo marks a collective that failed as done: for a rank that has ended use the newest one.
     newest = evidence.operations[-1] if evidence.operations and evidence.reason else None
     known = operation_phrase(pending_operation(evidence) or newest)

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from ddptop.analysis.health.exits import ended_badly, ended_ns, own_call, process_phrase, reason
-from ddptop.analysis.ranks import STALE_S, DeviceReport
-from ddptop.analysis.stall.mismatch import operation_phrase, pending_operation
+from ddptop.analysis.ranks import STALE_S, DeviceReport, KernelReport
+from ddptop.analysis.stall.mismatch import DEFAULT_GROUP, operation_phrase
 from ddptop.frames import calls
-from ddptop.frames.stall import MAX_POSITIONS, Death, RankPosition
+from ddptop.frames.stall import MAX_POSITIONS, Call, Death, RankPosition, Trace
 from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ddptop.protocol.evidence import Evidence
     from ddptop.protocol.messages import Event
     from ddptop.protocol.vocabulary import DeviceState, RankPhase
-
-DEFAULT_GROUP = "0"
 
 
 def answer_since(rank_state: RankState, since_ns: int) -> Evidence | None:
@@ -43,6 +41,65 @@ def device_report(event: Event, t_ns: int) -> DeviceReport:
     bucket = event.fields.get("bucket")
     known = cast("DeviceState", state), event.step, cast("RankPhase", phase)
     return DeviceReport(t_ns, *known, bucket if isinstance(bucket, int) else -1, error)
+
+
+def kernel_report(event: Event, t_ns: int) -> KernelReport:
+    """What the kernel shows of a process, from an Event("kernel"); malformed fields are left empty."""
+    fields = event.fields
+
+    def report(prefix: str, workers: tuple[KernelReport, ...] = ()) -> KernelReport:
+        pid, cpu_s, age_s = (fields.get(prefix + name) for name in ("pid", "cpu_s", "age_s"))
+        state, waits_in = (str(fields.get(prefix + name) or "") for name in ("state", "waits_in"))
+        cpu, age = (float(n) if isinstance(n, (int, float)) else 0.0 for n in (cpu_s, age_s))
+        return KernelReport(t_ns, pid if isinstance(pid, int) else 0, state, waits_in, cpu, age, workers)
+
+    prefixes = [f"worker{i}_" for i in range(MAX_POSITIONS) if f"worker{i}_pid" in fields]
+    return report("", tuple(report(prefix) for prefix in prefixes))
+
+
+def kernel_since(rank_state: RankState, since_ns: int) -> KernelReport | None:
+    """What the kernel showed of the rank's process after the stall began."""
+    kernel = rank_state.kernel
+    return kernel if kernel is not None and kernel.t_ns > since_ns else None
+
+
+def in_kernel(rank_state: RankState, since_ns: int) -> str | None:
+    """`hrtimer_nanosleep of the kernel`, where a rank that has not answered sleeps; None: not known."""
+    kernel = kernel_since(rank_state, since_ns)
+    return f"{kernel.waits_in} of the kernel" if kernel is not None and kernel.waits_in else None
+
+
+def kernel_traces(kernel: KernelReport | None, *, alone: bool) -> tuple[Trace, ...]:
+    """What the kernel shows, as stacks: of the rank's own process where it is `alone`, since the rank has not
+    answered, and of the processes that it has started."""
+    shown = () if kernel is None else kernel.workers
+    traces = [
+        Trace(f"worker process {one.pid}", False, (_kernel_call(one),)) for one in shown
+    ]  # fmt: skip
+    return (*([Trace("kernel", True, (_kernel_call(kernel),))] if kernel and alone else []), *traces)
+
+
+def _kernel_call(one: KernelReport) -> Call:
+    return Call("kernel", 0, one.waits_in or one.words(), f"{one.words()}, {one.cpu_s:.1f} s of CPU")
+
+
+def waits_for_worker(rank_state: RankState, since_ns: int) -> str:
+    """`it waits for DataLoader worker pid 123, which sleeps in hrtimer_nanosleep`; empty: for none.
+
+    Workers that sleep as an idle one does, in a poll of their queue, come last.
+    """
+    answer, kernel = answer_since(rank_state, since_ns), kernel_since(rank_state, since_ns)
+    stack = calls.main_stack(answer.stacks) if answer is not None else None
+    if kernel is None or not kernel.workers or stack is None:
+        return ""
+    if not any(frame.file.endswith("data/dataloader.py") for frame in stack.frames):
+        return ""
+    busy = [one for one in kernel.workers if "poll" not in one.waits_in] or [*kernel.workers]
+    alike = [one for one in busy if one.words() == busy[0].words()]
+    pids = " ".join(str(one.pid) for one in alike)
+    single = len(alike) == 1
+    words = busy[0].words() if single else busy[0].words().replace("sleeps", "sleep", 1)
+    return f"it waits for DataLoader worker{'' if single else 's'} pid {pids}, which {words}"
 
 
 def device_since(rank_state: RankState, since_ns: int) -> DeviceReport | None:
@@ -87,19 +144,21 @@ def rank_position(
         process = "stopped"
     else:
         silent_ns = state.interruptions.silence_ns(rank_state.heard_ns, now_ns)
-        process = "silent" if silent_ns > STALE_S * NS else "alive"
+        process = "silent" if silent_ns > STALE_S * NS and rank_state.hello else "alive"
+    kernel = kernel_since(rank_state, since_ns)
+    traces = calls.traces(answer.stacks, all_threads=all_threads) if answer else ()
     return RankPosition(
         rank=rank,
         host=rank_state.host,
-        pid=rank_state.hello.pid if rank_state.hello else None,
+        pid=rank_state.hello.pid if rank_state.hello else kernel.pid if kernel else None,
         process=process,
         step=rank_state.step,
         bucket=rank_state.bucket,
         sequence=sequence_of(rank_state, group, answer),
         group=group,
-        operation=operation_phrase(pending_operation(answer, group) or pending_operation(answer)),
+        operation=operation_phrase(calls.pending_operation(answer, group) or calls.pending_operation(answer)),
         user_call=own_call(rank_state) if ended else calls.user_call(answer.stacks) if answer else None,
-        traces=calls.traces(answer.stacks, all_threads=all_threads) if answer else (),
+        traces=(*traces, *kernel_traces(kernel, alone=not traces and not ended)),
         at_s=state.unix_s(t_ns) if answer is not None and t_ns is not None else None,
     )
 
@@ -107,14 +166,14 @@ def rank_position(
 def deaths(state: RunState, now_ns: int) -> tuple[Death, ...]:
     """The ranks that died, in order of time, the cause of the others first; at most MAX_POSITIONS."""
     result = []
-    for i, rank in enumerate(ended_badly(state.ranks)[:MAX_POSITIONS]):
+    for i, rank in enumerate(ended_badly(state.ranks, state.reports.ended)[:MAX_POSITIONS]):
         rank_state = state.ranks[rank]
         result.append(
             Death(
                 rank=rank,
                 since_s=state.unix_s(ended_ns(rank_state)),
                 step=ended_step(state, rank),
-                exit_code=rank_state.exit_code,
+                exit_code=0 if rank_state.left_early else rank_state.exit_code,
                 signal=rank_state.signal,
                 reason=reason(rank_state),
                 position=rank_position(state, rank, now_ns, all_threads=i == 0),

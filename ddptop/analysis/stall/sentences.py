@@ -8,10 +8,22 @@ from typing import TYPE_CHECKING
 
 from ddptop.analysis.health.exits import describe_exit
 from ddptop.analysis.health.hosts import by_host, range_phrase, silence_phrase, whole_host
-from ddptop.analysis.stall.mismatch import operation_name, operation_phrase, pending_operation
-from ddptop.analysis.stall.rank_position import answer_since, device_since, ended_step
-from ddptop.frames.calls import is_users, main_stack, place, user_call
+from ddptop.analysis.stall.mismatch import (
+    DEFAULT_GROUP,
+    called_operation,
+    operation_name,
+    operation_phrase,
+)
+from ddptop.analysis.stall.rank_position import (
+    answer_since,
+    device_since,
+    ended_step,
+    kernel_since,
+    waits_for_worker,
+)
+from ddptop.frames.calls import collective_called, is_users, main_stack, pending_operation, place, user_call
 from ddptop.frames.phrases import ranks_phrase
+from ddptop.protocol.limits import NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,6 +38,9 @@ if TYPE_CHECKING:
 WAITED_FOR = ("missing", "dead", "unreachable", "device")
 """Kinds of stalls in which the others wait for some ranks."""
 
+ANSWERS_NS = 3 * NS
+"""A rank without a heartbeat for so long before the kernel's report runs no Python: six were due."""
+
 MAX_DETAILED = 3
 """Ranks that have lines of their own."""
 
@@ -37,7 +52,9 @@ _SYNCHRONISE = re.compile(r"[/\\]torch[/\\]cuda[/\\](__init__|streams)\.py$")
 
 def sentence(state: RunState, diagnosis: Diagnosis) -> str:
     """`rank 1 is missing: it has not entered all_reduce 3 of step 12,480 (sequence 49,923)`."""
-    if diagnosis.kind == "missing" and not diagnosis.outside and diagnosis.sequence is not None:
+    silent = len(diagnosis.ranks) == 1 and _holds_lock(state, diagnosis.ranks[0], diagnosis.since_ns)
+    short = diagnosis.outside or silent or _entered_phrase(state, diagnosis)
+    if diagnosis.kind == "missing" and not short and diagnosis.sequence is not None:
         who, single = _who(state, diagnosis.ranks)
         has = "it has" if single else "they have"
         # Of a rank that has not answered only an old heartbeat's number is known.
@@ -79,6 +96,8 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
         if diagnosis.mismatch is not None:
             return _sides(diagnosis.mismatch, len(ranks))
         return _in_different_steps(state, diagnosis)
+    if diagnosis.ranks[0] in state.not_initialized:
+        return _before_first_group(state, diagnosis)
     who, single = _who(state, diagnosis.ranks)
     if diagnosis.outside:
         makes = "makes" if single else "make"
@@ -89,6 +108,12 @@ def short_sentence(state: RunState, diagnosis: Diagnosis) -> str:
         it = "it" if single else "them"
         name = ranks_phrase(diagnosis.ranks, len(ranks))
         return f"{name} {has} finished: the others wait for {it} in step {diagnosis.step:,}"
+    entered = _entered_phrase(state, diagnosis)
+    if entered:
+        return entered
+    holds = _holds_lock(state, diagnosis.ranks[0], diagnosis.since_ns) if len(diagnosis.ranks) == 1 else ""
+    if holds:
+        return f"rank {diagnosis.ranks[0]} does not answer: {holds}"
     if diagnosis.sequence is not None:
         return f"{who} missing: not in {_collective(state, diagnosis)}"
     behind = ranks[diagnosis.ranks[0]].step
@@ -109,17 +134,18 @@ def detail(state: RunState, diagnosis: Diagnosis, positions: Sequence[RankPositi
         detailed = [*positions][:MAX_DETAILED]
     for position in detailed:
         lines.append(_where(position))
-        if diagnosis.kind == "missing" and not state.ranks[position.rank].finished:
-            lines.append(_process(state, position))
+        rank_state = state.ranks[position.rank]
+        if diagnosis.kind == "missing" and not rank_state.finished:
+            lines += [_process(state, position), waits_for_worker(rank_state, diagnosis.since_ns)]
             if position.operation and position.rank in diagnosis.ranks and not diagnosis.outside:
                 lines.append(
                     f"rank {position.rank} itself waits in {_own_operation(state, diagnosis, position.rank)}"
                 )
-        lines += device_lines(state.ranks[position.rank], diagnosis.since_ns)
+        lines += device_lines(rank_state, diagnosis.since_ns)
     more = len(diagnosis.ranks) - MAX_DETAILED
     if more > 0 and diagnosis.kind in WAITED_FOR:
         lines.append(f"and {more} more rank{'s' if more > 1 else ''}")
-    return tuple(lines)
+    return tuple(line for line in lines if line)
 
 
 def analyser_lines(state: RunState, since_ns: int) -> tuple[str, ...]:
@@ -143,6 +169,27 @@ def dead_phrase(state: RunState, dead: Sequence[int]) -> str:
         else f"does not report, nor does its host {rank_state.host}"
     )
     return f"rank {dead[0]} {how}{more}"
+
+
+def left_behind_phrase(state: RunState, left: int) -> str:
+    """`, after all_reduce of [[10]] Float; ranks 0 2 are in broadcast of [[4]] Float`: the last collective of
+    a rank that has exited, and that of the others; empty where both are unknown."""
+    ranks, operations = state.ranks, dict[str, list[int]]()
+    last = ""
+    for rank, one in enumerate(ranks):
+        evidence = one.exit_evidence or one.evidence
+        if rank == left or evidence is None or one.left_early:
+            continue
+        number = ranks[left].sequence
+        same = (op for op in evidence.operations if (op.group, op.sequence) == (DEFAULT_GROUP, number))
+        last = last or operation_phrase(next(same, None))
+        operations.setdefault(called_operation(evidence), []).append(rank)
+    operations.pop("", None)
+    parts = [
+        f"{ranks_phrase(mine, len(ranks))} {'is' if len(mine) == 1 else 'are'} in {operation}"
+        for operation, mine in operations.items()
+    ]
+    return (f", after {last}" if last else "") + (f"; {', '.join(parts)}" if parts else "")
 
 
 def _who(state: RunState, ranks: Sequence[int]) -> tuple[str, bool]:
@@ -192,15 +239,71 @@ def _sides(mismatch: Mismatch, world: int) -> str:
 def _in_different_steps(state: RunState, diagnosis: Diagnosis) -> str:
     ranks = state.ranks
     if not diagnosis.ranks:
-        return "the ranks wait for each other in different process groups"
+        return _deadlock(state, diagnosis)
     who = ranks_phrase(diagnosis.ranks, len(ranks))
     waits = "waits" if len(diagnosis.ranks) == 1 else "wait"
     own = ranks[diagnosis.ranks[0]].step
     return f"{who} {waits} in a collective of step {own:,}, the others in one of step {diagnosis.step:,}"
 
 
+def _deadlock(state: RunState, diagnosis: Diagnosis) -> str:
+    """`deadlock: rank 0 waits in all_reduce of group 1 where rank 1 waits in all_reduce of group 2`."""
+    sides: dict[str, list[int]] = {}
+    for rank in diagnosis.waiting:
+        op = pending_operation(answer_since(state.ranks[rank], diagnosis.since_ns))
+        if op is not None:
+            sides.setdefault(f"{operation_name(op)} of group {op.group}", []).append(rank)
+    if len(sides) < 2:
+        return "deadlock: the ranks wait for each other in different process groups"
+    parts = (
+        f"{ranks_phrase(ranks, len(state.ranks))} {'waits' if len(ranks) == 1 else 'wait'} in {operation}"
+        for operation, ranks in sides.items()
+    )
+    return f"deadlock: {' where '.join(parts)}"
+
+
+def _entered_phrase(state: RunState, diagnosis: Diagnosis) -> str:
+    """`rank 0 is in save_checkpoint, 3 ranks wait in barrier`, where the script itself has called their
+    collective; empty otherwise."""
+    answers = (answer_since(state.ranks[rank], diagnosis.since_ns) for rank in diagnosis.waiting)
+    names = (collective_called(answer.stacks) for answer in answers if answer is not None)
+    called = next(filter(None, names), "") if diagnosis.entered else ""
+    many = len(diagnosis.waiting) > 1
+    if not called:
+        return ""
+    others = f"{len(diagnosis.waiting)} ranks wait" if many else f"rank {diagnosis.waiting[0]} waits"
+    return f"{_who(state, diagnosis.ranks)[0]} in {diagnosis.entered}, {others} in {called}"
+
+
+def _before_first_group(state: RunState, diagnosis: Diagnosis) -> str:
+    """`rank 2 has not reached init_process_group: it sleeps in futex_wait, 0.1 s of CPU, torch imported`."""
+    single = len(diagnosis.ranks) == 1
+    who = ranks_phrase(diagnosis.ranks, len(state.ranks))
+    has = f"{who} {'has' if single else 'have'} not reached init_process_group"
+    kernel, late = state.ranks[diagnosis.ranks[0]].kernel, state.not_initialized[diagnosis.ranks[0]]
+    if kernel is None:
+        return has
+    first = "it" if single else f"rank {diagnosis.ranks[0]}"
+    torch = "torch imported" if late.torch else "torch not imported"
+    return f"{has}: {first} {kernel.words()}, {kernel.cpu_s:.1f} s of CPU, {torch}"
+
+
 def _silence(state: RunState, rank: int) -> str:
     return "its process is stopped (SIGSTOP)" if state.ranks[rank].stopped else "it does not answer"
+
+
+def _holds_lock(state: RunState, rank: int, since_ns: int) -> str:
+    """`a C call holds the interpreter lock (sleeps in hrtimer_nanosleep, 0% CPU)` of a rank that neither
+    answers nor sends heartbeats though its process is not stopped; empty of others."""
+    rank_state = state.ranks[rank]
+    kernel = kernel_since(rank_state, since_ns)
+    answered = answer_since(rank_state, since_ns) is not None
+    if kernel is None or kernel.state in "Tt" or rank_state.stopped or answered:
+        return ""
+    if rank_state.heard_ns > kernel.t_ns - ANSWERS_NS:
+        return ""
+    cpu = f", {rank_state.cpu_pct:.0f}% CPU" if rank_state.cpu_pct is not None else ""
+    return f"a C call holds the interpreter lock (it {kernel.words()}{cpu})"
 
 
 def _where(position: RankPosition) -> str:
@@ -228,8 +331,7 @@ def _own_operation(state: RunState, diagnosis: Diagnosis, rank: int) -> str:
     op = pending_operation(answer_since(state.ranks[rank], diagnosis.since_ns))
     if op is None:
         return "a collective"
-    group = f" of group {op.group}" if op.group != "0" else ""
-    return f"{operation_phrase(op)} (sequence {op.sequence:,}{group})"
+    return f"{operation_phrase(op)} (sequence {op.sequence:,})"
 
 
 def device_phrase(device: DeviceReport | None) -> str:

@@ -9,7 +9,8 @@ import numpy as np
 
 from ddptop.analysis.steps import formulas
 from ddptop.protocol.messages import Flag
-from ddptop.protocol.step_columns import BEGIN, CELL, FLAGS
+from ddptop.protocol.step_columns import BEGIN, FLAGS
+from ddptop.protocol.step_words import CELL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -241,7 +242,7 @@ def figures(t: Timing) -> StepFigures:
         contradiction=np.fmax.reduce(early, axis=0) / US_PER_MS if t.aligned else decided.skew,
         bucket_collective=_mean(t.end - start),
         bucket_wait=_mean(formulas.wait(start, arrival)),
-        bucket_transfer=_mean(np.maximum(t.end - arrival, 0.0)),
+        bucket_transfer=_mean(formulas.transfer(arrival, t.end)),
         bucket_spread=_mean(late_end),
         bucket_skew=(skew if t.aligned else np.full_like(skew, np.nan)).T / US_PER_MS,
         bucket_last=_last_of(start).T if t.aligned else np.full(skew.T.shape, -1),

@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 US_PER_MS = 1000.0
 
-NOBODY = -1.0
+NO_HOST = -1.0
 
 
 def contradicting_hosts(start: Column, end: Column, host: NDArray[np.int64], bound_ms: Column) -> Column:
     """(2, n) places of a rank of the two hosts whose clocks contradict the collectives of each step; twice
-    the same where it is one host's clock that contradicts those of several others. NOBODY: none does.
+    the same where it is one host's clock that contradicts those of several others. NO_HOST: none does.
 
     `start`, `end`: (launches, n, ranks) microseconds on the collector's clock, as far as offsets are right;
     `host`: (ranks,) numbers of their hosts; `bound_ms`: (n, ranks), of an arrival against other hosts'.
     """
-    found = np.full((2, start.shape[1]), NOBODY)
+    found = np.full((2, start.shape[1]), NO_HOST)
     _, first = np.unique(host, return_index=True)
     if len(first) < 2:
         return found
@@ -54,8 +54,8 @@ def contradicting_hosts(start: Column, end: Column, host: NDArray[np.int64], bou
 
 
 def usual_pair(places: Column) -> tuple[int, int] | None:
-    """The two places that `contradicting_hosts` gave most often; None: it found nobody. `places`: (2, n)."""
-    pairs = places[:, ~np.isnan(places).any(axis=0) & (places[0] != NOBODY)].astype(np.int64).T
+    """The two places that `contradicting_hosts` gave most often; None: there is none. `places`: (2, n)."""
+    pairs = places[:, ~np.isnan(places).any(axis=0) & (places[0] != NO_HOST)].astype(np.int64).T
     if not len(pairs):
         return None
     kinds, counts = np.unique(pairs, axis=0, return_counts=True)

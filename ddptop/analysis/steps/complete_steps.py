@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.protocol.messages import Flag
-from ddptop.protocol.step_columns import CELL, FLAGS, LOSS, MISSING, OWN, StepColumns
+from ddptop.protocol.step_columns import FLAGS, MISSING, OWN, StepColumns
+from ddptop.protocol.step_words import CELL, LOSS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,8 +35,20 @@ class Batch(NamedTuple):
     """Number of the layout's content, the same for all ranks that have it; -1: not reported."""
 
 
-class Piece:
-    """Those rows of one step that were decoded together, in the order in which they came."""
+class Piece(NamedTuple):
+    """Those rows of one step that were decoded together, in the order in which they came, (rows,)."""
+
+    columns: StepColumns
+    ranks: Integers
+    at: Integers
+    """Their places in `columns`."""
+    base_ns: Integers
+    """Of their messages; likewise `layout`."""
+    layout: Integers
+
+
+class OpenPiece:
+    """A piece to which rows are added one by one."""
 
     __slots__ = ("at", "batches", "columns", "ranks", "rows")
 
@@ -44,15 +57,24 @@ class Piece:
         """None: the rows are in `rows`."""
         self.ranks: list[int] = []
         self.at: list[int] = []
-        """Their places in `columns`."""
         self.batches: list[Batch] = []
         self.rows: list[StepRow] = []
 
-    def losses(self) -> Column:
-        """NaN where unknown."""
-        if self.columns is None:
-            return np.array([row.loss for row in self.rows], np.float64)
-        return self.columns.loss[self.at]
+    def add(self, rank: int, at: int, batch: Batch) -> None:
+        """Add a row by its place in `columns` or `rows`."""
+        self.ranks.append(rank)
+        self.at.append(at)
+        self.batches.append(batch)
+
+    @property
+    def base_ns(self) -> list[int]:
+        """Of each row's message."""
+        return [batch.base_ns for batch in self.batches]
+
+    @property
+    def layout(self) -> list[int]:
+        """Of each row's message."""
+        return [batch.layout for batch in self.batches]
 
 
 class StepBlock(NamedTuple):
@@ -76,6 +98,11 @@ class StepBlock(NamedTuple):
     detailed: list[bool]
     """Of each step, whether any row is flagged to have bucket detail."""
 
+    @property
+    def shadow(self) -> Mask:
+        """(n, ranks) whether the recorder stood aside (`Flag.SHADOW`)."""
+        return np.asarray(self.integers[FLAGS] & int(Flag.SHADOW) != 0)
+
 
 class CompleteStep:
     """A step with the rows of all its ranks; index = rank, or place in the process group."""
@@ -84,17 +111,17 @@ class CompleteStep:
 
     def __init__(self, step: int, rows: Sequence[StepRow], batches: Sequence[Batch]) -> None:
         """From single rows."""
-        piece = Piece(None)
-        piece.ranks, piece.rows, piece.batches = [*range(len(rows))], [*rows], [*batches]
         self.step = step
-        self.ranks = len(rows)
-        """How many there are."""
-        self._pieces = [piece]
+        self.ranks = len(rows)  # how many there are
+        piece = OpenPiece(None)
+        piece.ranks, piece.at = [*range(len(rows))], [*range(len(rows))]
+        piece.rows, piece.batches = [*rows], [*batches]
+        self._pieces: Sequence[Piece | OpenPiece] = [piece]
         self._block: StepBlock | None = None
         self._at = 0
 
     @classmethod
-    def of_pieces(cls, step: int, ranks: int, pieces: list[Piece]) -> CompleteStep:
+    def of_pieces(cls, step: int, ranks: int, pieces: Sequence[Piece | OpenPiece]) -> CompleteStep:
         """From pieces that have one row of every rank."""
         made = cls(step, (), ())
         made.ranks, made._pieces = ranks, pieces
@@ -105,7 +132,7 @@ class CompleteStep:
         """The largest layout number of its rows."""
         if self._block is not None:
             return int(self._block.layout[self._at].max())
-        return max(batch.layout for piece in self._pieces for batch in piece.batches)
+        return int(max(np.max(piece.layout) for piece in self._pieces))
 
     @property
     def cells_of_first(self) -> int:
@@ -114,11 +141,12 @@ class CompleteStep:
             at = self._at * self.ranks
             return int(self._block.cells_at[at + 1] - self._block.cells_at[at])
         for piece in self._pieces:
-            if 0 in piece.ranks:
-                at = piece.ranks.index(0)
+            first = np.flatnonzero(np.asarray(piece.ranks) == 0)
+            if len(first):
+                at = piece.at[first[0]]
                 if piece.columns is None:
                     return len(piece.rows[at].cells)
-                return piece.columns.cell_counts[piece.at[at]]
+                return int(piece.columns.cells_at[at + 1] - piece.columns.cells_at[at])
         return 0
 
     @property
@@ -172,7 +200,10 @@ class CompleteStep:
             return np.asarray(self._block.loss[self._at])
         found = np.empty(self.ranks)
         for piece in self._pieces:
-            found[piece.ranks] = piece.losses()
+            if piece.columns is None:
+                found[piece.ranks] = [np.nan if row.loss is None else row.loss for row in piece.rows]
+            else:
+                found[piece.ranks] = piece.columns.loss[piece.at]
         return found
 
     def launches(self, numbers: int) -> Integers:
@@ -222,7 +253,7 @@ class CompleteStep:
         return self._block is not None
 
     @property
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> Sequence[Piece | OpenPiece]:
         """Its rows before that."""
         return self._pieces
 
@@ -286,28 +317,25 @@ def _joined(blocks: Sequence[StepBlock]) -> StepBlock:
 def _fill(steps: Sequence[CompleteStep]) -> StepBlock:
     """Put the rows of steps that only refer to them into columns."""
     ranks, n = steps[0].ranks, len(steps)
-    sources: dict[int, tuple[StepColumns, list[int], list[int]]] = {}
-    loose: list[StepRow] = []
-    loose_to: list[int] = []
-    batches: list[Batch] = []
-    batches_to: list[int] = []
-    for i, step in enumerate(steps):
-        for piece in step.pieces:
-            to = piece.ranks if not i else [i * ranks + rank for rank in piece.ranks]
-            batches += piece.batches
-            batches_to += to
-            if piece.columns is None:
-                loose += piece.rows
-                loose_to += to
-                continue
-            _, places, at = sources.setdefault(id(piece.columns), (piece.columns, [], []))
-            places += to
-            at += piece.at
-    if loose:
-        sources[-1] = (StepColumns.of(loose), loose_to, [*range(len(loose))])
-    block = _filled([(c, np.array(to), np.array(at)) for c, to, at in sources.values()], n, ranks)
-    block.base_ns.reshape(-1)[batches_to] = [batch.base_ns for batch in batches]
-    block.layout.reshape(-1)[batches_to] = [batch.layout for batch in batches]
+    pieces = [
+        (i * ranks + np.asarray(piece.ranks), piece) for i, step in enumerate(steps) for piece in step.pieces
+    ]
+    alike: dict[int, list[tuple[Indices, Piece | OpenPiece]]] = {}
+    for item in pieces:
+        alike.setdefault(id(item[1].columns), []).append(item)
+    sources = []
+    for same in alike.values():
+        columns = same[0][1].columns
+        to = np.concatenate([places for places, _ in same])
+        if columns is None:
+            rows = [row for _, piece in same if isinstance(piece, OpenPiece) for row in piece.rows]
+            sources.append((StepColumns.of(rows), to, np.arange(len(rows))))
+        else:
+            sources.append((columns, to, np.concatenate([piece.at for _, piece in same])))
+    block = _filled(sources, n, ranks)
+    for places, piece in pieces:
+        block.base_ns.reshape(-1)[places] = piece.base_ns
+        block.layout.reshape(-1)[places] = piece.layout
     for i, step in enumerate(steps):
         step.fill(block, i)
     return block

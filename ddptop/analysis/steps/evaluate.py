@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,27 +24,58 @@ from ddptop.analysis.straggler.every_step import EVERY
 from ddptop.analysis.straggler.flagged import arrivals_disagree, straggler
 from ddptop.analysis.straggler.rules import FLAG_STEPS
 from ddptop.analysis.straggler.step_flags import StepFlagging
-from ddptop.frames.phrases import cause_phrase
+from ddptop.frames.columns import median
+from ddptop.frames.phrases import blamed, cause_phrase, which_hosts
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import Flag
 from ddptop.protocol.step_columns import BEGIN, FLAGS, MISSING, WALL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.clocks import Comparison
     from ddptop.analysis.steps.complete_steps import CompleteStep, StepBlock
+    from ddptop.analysis.steps.evaluate_buckets import DetailFigures
     from ddptop.analysis.steps.groups import Scope
     from ddptop.analysis.steps.kept import Kind
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.frames.frame import Straggler
 
 
+class EvaluatedDetail(NamedTuple):
+    """Consecutive steps of a batch with bucket detail."""
+
+    at: list[int]
+    """Their places in the batch."""
+    figures: DetailFigures
+    first: int
+    """Place of the first of them in `figures`."""
+    clock_free: bool
+    """Whether their wait and transfer are the clock-free fallback."""
+
+
+class EvaluatedSteps(NamedTuple):
+    """A batch of n complete steps with their figures, each step by itself; times in ms."""
+
+    divided: list[DividedStep]
+    block: StepBlock
+    columns: Column
+    """(wall and PHASES, n, ranks)."""
+    own: Column | None
+    """(OWN_COLUMNS, n, ranks) and `parts` (PART_COLUMNS, n, ranks); None: no row has an `OwnTime`."""
+    parts: Column | None
+    points: dict[str, Column]
+    """(n,) each: the figures of the group, by the names of `History`."""
+    detail: list[EvaluatedDetail]
+
+
 class StepEvaluation:
     """Evaluates complete steps into the state's `figures` and history."""
 
     def __init__(self, state: RunState) -> None:
+        self.on_steps: Callable[[EvaluatedSteps], None] | None = None
+        """Called with every batch: an export takes the figures of every step, which are not kept for long."""
         self._state = state
         self._figures = state.figures
         self._splitter = Splitter(state.groups, state.layouts)
@@ -53,8 +84,8 @@ class StepEvaluation:
         self._largest: tuple[Scope, ...] | None = None
         self._flagging = StepFlagging(state.figures.flags)
         self._compared_ranks: list[Indices] = []
-        self._added = 0
-        """Steps of this batch, which the history does not have yet."""
+        self._slots: Indices = np.arange(0)
+        """Of the steps of this batch the slot in the window; of one that is not in it the slot before."""
         self._waiting: list[DividedStep] = []
         self._cells = 0
 
@@ -104,20 +135,26 @@ class StepEvaluation:
     def _evaluate(self, divided: list[DividedStep]) -> None:
         figures, steps = self._figures, [one.step for one in divided]
         block = columns_of(steps)
-        columns = _columns(block)
-        losses, known = block.loss, block.known
+        columns, losses, known = _columns(block), block.loss, block.known
         for i in range(len(steps)):
             figures.loss = np.where(known[i], losses[i], figures.loss)
         figures.has_loss = figures.has_loss | known.any(axis=0)
-        self._added = len(steps)
         numbers = np.array([step.step for step in steps], np.float64)
         end_s = self._end_s(block)
         own, parts = own_times(divided, block, columns)
         budget = _budget(columns, own, parts)
         exposed = (budget["wait_ms"].copy(), budget["transfer_ms"].copy())
-        wall = figures.steps.add(numbers, end_s, columns, losses, exposed)
-        figures.steps.add_own(own, parts)
-        self._evaluate_flags(divided, numbers, end_s)
+        kinds = [kind_of(one) for one in divided]
+        wall, known_phases = median(columns[0]), ~block.shadow.any(axis=1)
+        figures.shadow_cost.take(numbers, wall, block.shadow, np.array(block.detailed))
+        self._slots = figures.steps.ranks.count - 1 + np.cumsum(known_phases)
+        if len(at := np.flatnonzero(known_phases)):
+            scalars = (exposed[0][at], exposed[1][at], np.float64(self._state.history.end) + at)
+            figures.steps.add(numbers[at], end_s[at], columns[:, at], losses[at], scalars)
+            figures.steps.add_own(*(None if times is None else times[:, at] for times in (own, parts)))
+            recorded = [divided[i] for i in at]
+            self._evaluate_flags(recorded, numbers[at], end_s[at])
+            figures.kept.take(recorded, [kinds[i] for i in at])
         count = known.sum(axis=1)
         total = np.where(known, losses, 0.0).sum(axis=1)
         unknown = np.full(len(steps), np.nan)
@@ -131,12 +168,13 @@ class StepEvaluation:
             "busbw_gbps": unknown.copy(),
             **budget,
         }
-        kinds = [kind_of(one) for one in divided]
-        figures.kept.take(divided, kinds)
         detailed = [i for i, kind in enumerate(kinds) if kind.launched]
+        detail: list[EvaluatedDetail] = []
         for kind, run in groupby(detailed, key=kinds.__getitem__):
-            self._add_detail([*run], divided, kind, columns, points)
+            detail += self._add_detail([*run], divided, kind, columns, points)
         self._state.history.append(points)
+        if self.on_steps is not None:
+            self.on_steps(EvaluatedSteps(divided, block, columns, own, parts, points, detail))
 
     def _end_s(self, block: StepBlock) -> Column:
         """When rank 0 ended each step, in seconds since the run started."""
@@ -155,7 +193,7 @@ class StepEvaluation:
         kind: Kind,
         columns: Column,
         points: dict[str, Column],
-    ) -> None:
+    ) -> list[EvaluatedDetail]:
         """Evaluate consecutive detailed steps of one kind; `run`: their indices in `divided`."""
         figures, steps = self._figures, [divided[i] for i in run]
         numbers, times = points["step"], points["time_s"]
@@ -171,11 +209,12 @@ class StepEvaluation:
         backend = hello.backend if hello is not None else ""
         places = self._state.history.end + np.array(run)
         evaluated = evaluate_detail(window, steps, kind, backend, columns[:, run], places)
-        at = 0
+        at, added = 0, []
         while at < len(run):
             clock_free = window.clock_free
             stop, applied = add_detail(window, evaluated, at, places, numbers[run])
             chunk = run[at:stop]
+            added.append(EvaluatedDetail(chunk, evaluated, at, clock_free))
             wait, transfer, busbw = evaluated.history(at, stop, clock_free=clock_free)
             points["busbw_gbps"][chunk] = busbw
             backward = columns[3, chunk].mean(axis=-1) - wait - transfer
@@ -188,6 +227,7 @@ class StepEvaluation:
                 self._check_agreement(chunk[-1], numbers[chunk[-1]], times[chunk[-1]])
                 self._check_clocks(window, numbers[chunk[-1]], times[chunk[-1]])
             at = stop
+        return added
 
     def _evaluate_flags(self, divided: list[DividedStep], numbers: Column, times: Column) -> None:
         """Evaluate the rules over every step's own times, and log when the flag changes."""
@@ -233,13 +273,17 @@ class StepEvaluation:
             return
         now_s = self._state.started_ns / NS + float(time_s)
         if figures.straggler is not None:
-            text = f"straggler recovered: rank {figures.straggler}"
-            log.add(now_s, "straggler_end", text, rank=figures.straggler, step=int(step))
+            who, slow = figures.straggler_logged
+            log.add(now_s, "straggler_end", f"straggler recovered: {who}", rank=slow, step=int(step))
         figures.straggler, figures.straggler_since_s = rank, now_s
         if rank is not None:
             cause = "" if found is None else cause_phrase(found.cause, found.place, short=True)
-            text = f"straggler: rank {rank}{f', {cause}' if cause else ''}, seen at step {int(step):,}"
-            log.add(now_s, "straggler", text, severity="warning", rank=rank, step=int(step))
+            who, slow = "ranks in turn", None
+            if found is None or blamed(found):
+                who, slow = f"rank {rank}{which_hosts(self._state.host_names, (rank,))}", rank
+            figures.straggler_logged = who, slow
+            text = f"straggler: {who}{f', {cause}' if cause else ''}, seen at step {int(step):,}"
+            log.add(now_s, "straggler", text, severity="warning", rank=slow, step=int(step))
 
     def _check_agreement(self, at: int, step: float, time_s: float) -> None:
         """Count and log when bucket arrivals contradict the verdict from every step.
@@ -248,8 +292,7 @@ class StepEvaluation:
         figures = self._figures
         if not figures.steps.has_own:
             return
-        slot = figures.steps.ranks.count - self._added + at
-        now = arrivals_disagree(figures, slot, self._state.history.end + self._added)
+        now = arrivals_disagree(figures, slot := int(self._slots[at]))
         figures.flags.disagreements += now
         if now and not figures.flags.disagrees:
             now_s = self._state.started_ns / NS + float(time_s)
@@ -271,10 +314,11 @@ class StepEvaluation:
 
 
 def _columns(block: StepBlock) -> Column:
-    """(wall and phases, n, ranks) in ms."""
-    wall, data, forward, backward, optimizer = block.integers[WALL : WALL + 5].astype(np.float64) / 1000.0
-    other = wall - (data + forward + backward + optimizer)
-    return np.stack([wall, data, forward, backward, optimizer, other])
+    """(wall and phases, n, ranks) in ms; NaN where a recorder stood aside."""
+    times = block.integers[WALL : WALL + 5].astype(np.float64) / 1000.0
+    times[1:, block.shadow] = np.nan
+    wall, data, forward, backward, optimizer = times
+    return np.concatenate([times, [wall - (data + forward + backward + optimizer)]])
 
 
 def _budget(columns: Column, own: Column | None, parts: Column | None) -> dict[str, Column]:
@@ -290,7 +334,7 @@ def _budget(columns: Column, own: Column | None, parts: Column | None) -> dict[s
         divided[:, np.isnan(wait)] = np.nan
     own_backward, wait_ms, transfer = formulas.mean(divided)
     return {
-        "data_ms": data.mean(axis=-1),
+        "data_ms": data.mean(axis=-1),  # NaN where a rank does not know it
         "forward_ms": forward.mean(axis=-1),
         "own_backward_ms": own_backward,
         "wait_ms": wait_ms,
@@ -310,10 +354,14 @@ def own_times(
     if block.own is None:
         return None, None
     shape, us = columns.shape[1:], block.own
-    counts = (block.integers[FLAGS] & int(Flag.JOINED) == 0) & (us[0] != MISSING)
+    counts = (block.integers[FLAGS] & int(Flag.JOINED | Flag.SHADOW) == 0) & (us[0] != MISSING)
     times = np.where(counts, us, np.nan) / 1000.0
     exposed = np.where(times[0] < 0, np.nan, times[0])
-    before_forward, before_backward, before_optimizer, *waited = times[1:]
+    before_forward, before_backward, before_optimizer, *waited, cpu, gc, _ = times[1:]
+    gc = np.where(gc < 0, np.nan, gc)
+    elements = np.where(counts & (us[-1] >= 0), us[-1], np.nan)
+    known = (counts & (cpu >= 0)) | ~counts
+    cpu = np.where(known.all(axis=1)[:, None], cpu, np.nan)  # compared only where all ranks know theirs
     wall, data, forward, backward, optimizer, other = columns
     own_backward = backward - exposed - waited[2]
     between = before_forward + before_backward + before_optimizer
@@ -321,19 +369,23 @@ def own_times(
     all_waited = waited[0] + waited[1] + waited[2] + waited[3] + waited[4]
     without_backward = wall - backward - (all_waited - waited[2])
     own = without_backward + own_backward
-    excess, transfer = np.full((2, *shape), np.nan)
+    work = own if np.isnan(cpu).all() else own - np.nan_to_num(cpu)
+    excess, work_excess, transfer = np.full((3, *shape), np.nan)
     for scopes, group in groupby(range(len(divided)), key=lambda i: divided[i].largest):
         at = [*group]
         run = slice(at[0], at[-1] + 1)
         for members, mine in _shares(scopes, shape[1]):
             over = formulas.excess(own[run, members], without_backward[run, members])
             excess[run, members[mine]] = over[:, mine]
+            if work is not own:
+                over = formulas.excess(work[run, members], without_backward[run, members])
+            work_excess[run, members[mine]] = over[:, mine]
             least = formulas.transfer_of_step(exposed[run, members], counts[run, members])
             transfer[run, members[mine]] = least[:, None]
     places = [data - waited[0], forward - waited[1], own_backward, optimizer - waited[3]]
     outside = [before_forward, before_backward, before_optimizer, after_optimizer]
-    parts = np.stack([*places, *outside, all_waited, exposed, exposed - transfer])
-    return np.stack([own, excess]), parts
+    parts = np.stack([*places, *outside, cpu, gc, all_waited, exposed, exposed - transfer, elements])
+    return np.stack([own, excess, work_excess]), parts
 
 
 def _shares(scopes: tuple[Scope, ...], world: int) -> Iterable[tuple[Indices, Mask]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddptop.analysis.steps import bucket_times, formulas
-from ddptop.analysis.steps.clock_check import NOBODY, contradicting_hosts
+from ddptop.analysis.steps.clock_check import NO_HOST, contradicting_hosts
 from ddptop.analysis.steps.kept import Kind
 from ddptop.analysis.steps.windows import (
     BUCKET_COLUMNS,
@@ -154,7 +154,7 @@ def figures_of_group(
     late_end = np.stack([one.end_ms for one in compared])
     ranks = np.stack([found.lateness, found.arrival, bound, np.maximum(found.spread, late_end)])
     scalars = [median(wall), found.last, found.recoverable, found.half, found.skew]
-    wrong = np.full((2, len(found.last)), NOBODY)
+    wrong = np.full((2, len(found.last)), NO_HOST)
     suspected = found.contradiction > bound.min(axis=1)  # usually in no step
     if timing.aligned and suspected.any():
         ready, end = timing.ready[:, suspected], timing.end[:, suspected]

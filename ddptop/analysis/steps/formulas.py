@@ -7,14 +7,15 @@ are those of METRICS.md.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import comb
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.columns import resampled_medians
+
 if TYPE_CHECKING:
-    from ddptop.frames.columns import Column, Indices, Mask
+    from ddptop.frames.columns import Column, Mask
 
 GLOO_LANES = 2
 """gloo's process group runs its queue with two threads unless set otherwise (`ProcessGroupGloo` options)."""
@@ -65,14 +66,20 @@ def wait(start: Column, arrival: Column) -> Column:
     return np.maximum(arrival - start, 0.0)
 
 
+def transfer(arrival: Column, end: Column) -> Column:
+    """X = max(0, e - A): the time from the last arrival to the end."""
+    return np.maximum(end - arrival, 0.0)
+
+
 def union(begin: Column, end: Column) -> Column:
     """Length of the union of intervals along the first axis; NaN or reversed intervals are empty."""
     empty = ~(end > begin)
-    begin = np.where(empty, np.inf, begin)
+    begin = np.where(np.isnan(begin), np.inf, begin)
     end = np.where(empty, -np.inf, end)
-    order = np.argsort(begin, axis=0)
-    begin = np.take_along_axis(begin, order, axis=0)
-    end = np.take_along_axis(end, order, axis=0)
+    if not (begin[1:] >= begin[:-1]).all():  # all-reduces usually begin in order, and sorting costs the most
+        order = np.argsort(begin, axis=0)
+        begin = np.take_along_axis(begin, order, axis=0)
+        end = np.take_along_axis(end, order, axis=0)
     reach = np.empty_like(end)
     reach[0] = -np.inf
     np.maximum.accumulate(end[:-1], axis=0, out=reach[1:])
@@ -254,21 +261,7 @@ def by_chance(count: int, steps: int, ranks: int) -> float:
     return ranks * sum(comb(steps, k) * p**k * (1 - p) ** (steps - k) for k in range(count, steps + 1))
 
 
-BLOCK, REPLICATES = 8, 200
-"""Steps of a block of the bootstrap, and replicates. Neighbouring steps are alike, because a busy machine
-stays busy for some steps: so blocks are drawn. The usual length, n ** (1/3), is 5 for 100 steps."""
-
-
 def interval_of_median(values: Column) -> tuple[float, float]:
     """Interval of 95 % of the median of a time series, by block bootstrap (Kuensch)."""
-    medians = np.median(values[_resampled(len(values))], axis=1)
-    low, high = np.quantile(medians, (0.025, 0.975))
+    low, high = np.quantile(resampled_medians(values), (0.025, 0.975))
     return float(low), float(high)
-
-
-@lru_cache(maxsize=8)
-def _resampled(n: int) -> Indices:
-    """(REPLICATES, n) indices drawn in blocks, always the same: a replay shows the same."""
-    begins = np.random.default_rng(0).integers(0, n, (REPLICATES, -(-n // BLOCK)))
-    at = (begins[:, :, None] + np.arange(BLOCK)) % n
-    return np.asarray(at.reshape(REPLICATES, -1)[:, :n])

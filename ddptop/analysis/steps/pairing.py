@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.analysis.steps.complete_steps import Batch, CompleteStep, Piece
+import numpy as np
+
+from ddptop.analysis.steps.complete_steps import Batch, CompleteStep, OpenPiece, Piece
 from ddptop.analysis.steps.groups import Scope
+from ddptop.protocol.limits import MAX_STEP
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ddptop.protocol.message_run import StepMessages
     from ddptop.protocol.messages import StepRow
     from ddptop.protocol.step_columns import StepColumns
+
+    Integers = NDArray[np.int64]
 
 __all__ = ["Batch", "CompleteStep", "Pairing", "Scope"]
 
@@ -29,10 +37,18 @@ class _Pending:
     __slots__ = ("pieces", "ranks", "weight")
 
     def __init__(self) -> None:
-        self.pieces: list[Piece] = []
+        self.pieces: list[Piece | OpenPiece] = []
         self.ranks = 0
         """How many have reported it."""
         self.weight = 0
+
+    def piece(self, columns: StepColumns | None) -> OpenPiece:
+        """The last piece, where rows of these columns can be added to it, or a new one."""
+        last = self.pieces[-1] if self.pieces else None
+        if type(last) is not OpenPiece or last.columns is not columns:
+            last = OpenPiece(columns)
+            self.pieces.append(last)
+        return last
 
 
 class Pairing:
@@ -45,7 +61,7 @@ class Pairing:
         self._floor = -1
         self._steps: dict[int, _Pending] = {}
         """By step; a rank that reports nothing takes no memory."""
-        self._newest = [-1] * world
+        self._newest = np.full(world, -1)
         """By rank, its newest step: the rows of a rank come in order."""
 
     def add(self, rank: int, step: int, row: StepRow, batch: Batch) -> CompleteStep | None:
@@ -53,12 +69,9 @@ class Pairing:
         pending = self._pending(rank, step)
         if pending is None:
             return None
-        if not pending.pieces or pending.pieces[-1].columns is not None:
-            pending.pieces.append(Piece(None))
-        piece = pending.pieces[-1]
-        piece.ranks.append(rank)
+        piece = pending.piece(None)
+        piece.add(rank, len(piece.rows), batch)
         piece.rows.append(row)
-        piece.batches.append(batch)
         return self._added(step, pending, 1 + len(row.cells) // CELLS_PER_ROW)
 
     def add_rows(
@@ -68,7 +81,7 @@ class Pairing:
 
         Returns the steps that they make complete. Everything is in one loop: it runs for every row."""
         done: list[CompleteStep] = []
-        begin = max(first, self._floor + 1, self._newest[rank] + 1)
+        begin = max(first, self._floor + 1, int(self._newest[rank]) + 1)
         stop = first + count
         if begin >= stop:
             return done
@@ -81,23 +94,78 @@ class Pairing:
                 if step <= self._floor:  # it was forgotten just now
                     continue
                 pending = steps[step] = _Pending()
-            pieces = pending.pieces
-            if not pieces or pieces[-1].columns is not columns:
-                pieces.append(Piece(columns))
-            piece = pieces[-1]
-            piece.ranks.append(rank)
-            piece.at.append(at + step)
-            piece.batches.append(batch)
+            pending.piece(columns).add(rank, at + step, batch)
             weight = 1 + counts[at + step] // CELLS_PER_ROW
             self.held += weight
             pending.weight += weight
             pending.ranks += 1
             if pending.ranks == world:
                 self._forget_through(step)
-                done.append(CompleteStep.of_pieces(step, world, pieces))
+                done.append(CompleteStep.of_pieces(step, world, pending.pieces))
             elif self.held > MAX_HELD and len(steps) > ALWAYS_KEPT:
                 self._forget_oldest()
         return done
+
+    def add_run(
+        self, messages: StepMessages, low: int, rank: Integers, layout: Integers, stop_step: int
+    ) -> tuple[int, list[tuple[int, CompleteStep]]]:
+        """As `add_rows`, of n messages from number `low` on, up to the one that makes `stop_step` or a later
+        step complete. The messages of each rank follow each other without a gap.
+
+        `rank`, `layout`: (n,). Returns how many messages were added, and the steps that they made complete,
+        each with the number (from 0) of the message that did."""
+        if not len(rank):
+            return 0, []
+        part, columns = slice(low, low + len(rank)), messages.columns
+        first, count = messages.first_step[part], messages.counts[part]
+        message = np.repeat(np.arange(len(count)), count)
+        inside = np.arange(len(message)) - np.repeat(np.cumsum(count) - count, count)
+        at, step = messages.begin[part][message] + inside, first[message] + inside
+        weight = 1 + (columns.cells_at[at + 1] - columns.cells_at[at]) // CELLS_PER_ROW
+        newest = self._newest[rank]
+        fresh = step > np.maximum(newest, self._floor)[message]
+        if not fresh.all():
+            message, at, step, weight = message[fresh], at[fresh], step[fresh], weight[fresh]
+        if not len(step):
+            return len(rank), []
+        if len(self._steps) + len(np.unique(step)) > ALWAYS_KEPT:  # may be too much to hold: stop before
+            full = np.flatnonzero(self.held + np.cumsum(weight) > MAX_HELD)
+            if len(full):
+                n = int(message[full[0]])
+                return self.add_run(messages, low, rank[:n], layout[:n], stop_step)
+        order = np.argsort(step, kind="stable")
+        numbers, begins = np.unique(step[order], return_index=True)
+        ends = [*begins[1:].tolist(), len(order)]
+        rows = [*zip(numbers.tolist(), begins.tolist(), ends, strict=True)]
+        for number, begin, end in rows:
+            if number >= stop_step and self._reported(number) + end - begin == self._world:
+                last = int(message[order[end - 1]]) + 1
+                if last < len(rank):
+                    return self.add_run(messages, low, rank[:last], layout[:last], MAX_STEP)
+        done: list[tuple[int, CompleteStep]] = []
+        message, at, weight = message[order], at[order], weight[order]
+        ranks, base_ns, layouts = rank[message], messages.base_ns[part][message], layout[message]
+        for number, begin, end in rows:
+            pending = self._steps.get(number)
+            if pending is None:
+                pending = self._steps[number] = _Pending()
+            span = slice(begin, end)
+            pending.pieces.append(Piece(columns, ranks[span], at[span], base_ns[span], layouts[span]))
+            added = int(weight[span].sum())
+            self.held += added
+            pending.weight += added
+            pending.ranks += end - begin
+            if pending.ranks == self._world:
+                self._forget_through(number)
+                complete = CompleteStep.of_pieces(number, self._world, pending.pieces)
+                done.append((int(message[end - 1]), complete))
+        self._newest[rank] = first + count - 1  # of each the last one stays
+        return len(rank), done
+
+    def _reported(self, step: int) -> int:
+        """How many ranks have reported a step that is not complete."""
+        pending = self._steps.get(step)
+        return 0 if pending is None else pending.ranks
 
     def _pending(self, rank: int, step: int) -> _Pending | None:
         """What is known of a step, to which a row of this rank is added; None: it has one, or is too old."""

@@ -31,8 +31,10 @@ PLACES: tuple[OwnPlace, ...] = (
     *("before_forward", "before_backward", "before_optimizer", "after_optimizer"),
 )
 """The parts of a rank's own time, which add up to it."""
-PART_COLUMNS = (*PLACES, "waited", "exposed", "exposed_wait")
-OWN_COLUMNS = ("own", "excess")
+PART_COLUMNS = (*PLACES, "cpu", "gc", "waited", "exposed", "exposed_wait", "elements")
+WHOLE_PHASES = ("data", "forward", "optimizer")
+"""Phases without exposed communication: own time but for waits in collectives of the script's own."""
+OWN_COLUMNS = ("own", "excess", "work_excess")
 OWN_STEPS, BATCH = 256, 128
 """Steps whose own times are kept for the rules, and most steps added at once: so many more are kept."""
 
@@ -48,7 +50,7 @@ which 512 ranks reach (3.7 MB). Only heat maps use steps before the window."""
 
 
 class StepWindow:
-    """Wall time, phases and own times of the last complete steps of every rank.
+    """Wall time, phases and own times of the last complete steps of every rank, without shadow blocks.
 
     The window is the last `size` steps (`slots`). Earlier steps are kept for heat maps and for the rules over
     own times (`recent`). Both give slots of the same kind: a slot stands for the same step in every function
@@ -59,7 +61,7 @@ class StepWindow:
     def __init__(self, world: int, size: int) -> None:
         kept = max(size, min(MAP_STEPS, MAP_CELLS // max(1, world)))
         self.ranks = Ring((*STEP_COLUMNS, "loss"), (world,), kept)
-        scalars = ("number", "step", "end", "exposed_wait", "exposed_transfer")
+        scalars = ("number", "step", "end", "exposed_wait", "exposed_transfer", "point")
         self.group = Ring(scalars, (), max(kept, OWN_STEPS) + BATCH, wide=True)
         at_once = min(BATCH, BATCH_CELLS // (max(1, world) * ROW_INTEGERS) + 1)
         self._own = Ring(OWN_COLUMNS, (world,), max(size, OWN_STEPS) + at_once)
@@ -68,17 +70,12 @@ class StepWindow:
         self.world = world
 
     def add(
-        self, numbers: Column, end_s: Column, columns: Column, loss: Column, exposed: tuple[Column, Column]
-    ) -> Column:
-        """Add n steps: `numbers` and `end_s` (n,), `columns` (wall and PHASES, n, ranks) in ms,
-        `loss` (n, ranks), `exposed` wait and transfer, means over ranks (n,).
-
-        Returns (n,) the median over ranks of the wall time.
-        """
-        wall = median(columns[0])
+        self, numbers: Column, end_s: Column, columns: Column, loss: Column, scalars: tuple[Column, ...]
+    ) -> None:
+        """Add n steps: `numbers` and `end_s` (n,), `columns` (wall and PHASES, n, ranks) in ms, `loss`
+        (n, ranks), `scalars` (n,) each: exposed wait and transfer, means over ranks; point of the history."""
         self.ranks.add(np.concatenate([columns, loss[None]]))
-        self.group.add(np.stack([numbers, wall, end_s, *exposed]))
-        return wall
+        self.group.add(np.stack([numbers, median(columns[0]), end_s, *scalars]))
 
     def add_own(self, own: Column | None, parts: Column | None) -> None:
         """Add the own times of the steps just added, (OWN_COLUMNS, n, ranks) and (PART_COLUMNS, n, ranks).
@@ -121,6 +118,14 @@ class StepWindow:
         is NaN and the excess is not."""
         return self._own.known("excess", slots, ranks)
 
+    def work(self, slots: Indices) -> Column:
+        """(ranks, n) own time - what of it was waited for a CPU, where that is known of all ranks."""
+        return np.asarray(self.own(slots) - np.nan_to_num(self.place("cpu", slots)))
+
+    def work_excess(self, slots: Indices, ranks: Indices | None = None) -> Column:
+        """(ranks, n) as `excess`, of `work`: who is slow by itself, and not for want of a CPU."""
+        return self._own.known("work_excess", slots, ranks)
+
     def unknown(self, own: Column, slots: Indices, ranks: Indices | None = None) -> Mask | None:
         """(ranks, n) whether a rank took part whose last gradient is unknown; None: all of `own` is known."""
         blank = np.isnan(own)
@@ -136,20 +141,30 @@ class StepWindow:
         NaN in steps in which a rank of the group does not know its own. Kept like `place`."""
         return self._parts.known("exposed_wait", slots)
 
+    def elements(self, slots: Indices, ranks: Indices) -> Column:
+        """(ranks, n) elements of the inputs of the step's forwards, of some ranks. Kept like `place`."""
+        return self._parts.known("elements", slots, ranks)
+
     def waited(self, slots: Indices) -> Column:
         """(ranks, n) waited in collectives that are not DDP's, in all phases. Kept like `place`."""
         return self._parts.known("waited", slots)
 
     def place(self, name: OwnPlace, slots: Indices) -> Column:
-        """(ranks, n) own time in one place. With more than 512 ranks fewer steps are kept than OWN_STEPS, at
-        least those of the window; NaN in the earlier ones."""
+        """(ranks, n) own time in one place; `cpu`, `gc`: of all of it, what was waited for a CPU, paused.
+
+        With more than 512 ranks fewer steps are kept than OWN_STEPS, at least those of the window; NaN in
+        the earlier ones."""
         return self._parts.known(name, slots)
 
-    def own_medians(self, slots: Indices) -> dict[str, Column]:
-        """(ranks,) medians over steps of the window of OWN_COLUMNS, `waited`, `exposed_wait` and the places,
-        without data, forward and optimizer."""
-        places = tuple(name for name in PART_COLUMNS if name not in ("data", "forward", "optimizer"))
-        return self._own.medians(OWN_COLUMNS, slots) | self._parts.medians(places, slots)
+    def own_medians(self, slots: Indices, phases: Mapping[str, Column]) -> dict[str, Column]:
+        """(ranks,) medians over steps of the window of what frames show of OWN_COLUMNS and PART_COLUMNS.
+
+        `phases`: those of the phases. Where nothing was waited in collectives but DDP's, they are those of
+        own time too, which saves a fourth of the work."""
+        waits = self.waited(slots).any()  # true also where one is NaN
+        known = {} if waits else {"waited": np.zeros(self.world), **{n: phases[n] for n in WHOLE_PHASES}}
+        parts = tuple(name for name in PART_COLUMNS if name not in (*known, "cpu", "gc", "elements"))
+        return self._own.medians(OWN_COLUMNS[:2], slots) | self._parts.medians(parts, slots) | known
 
     def places(self, slots: Indices) -> dict[OwnPlace, Column]:
         """`place` for all of PLACES: they add up to `own`."""

@@ -14,13 +14,11 @@ import numpy as np
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.medians import DetailMedians, known
 from ddptop.analysis.steps.windows import OWN_STEPS, PLACES
-from ddptop.analysis.straggler import every_step, flagged, rules
-from ddptop.frames.columns import median
+from ddptop.analysis.straggler import causes, every_step, flagged, rules, uneven_work
+from ddptop.frames.columns import BLOCK, median
 from ddptop.frames.frame import Straggler, Suspect
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ddptop.analysis.state import Figures, StepFlag, Unevenness
     from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow, StepWindow
     from ddptop.frames.columns import Column, Indices, Mask
@@ -79,11 +77,12 @@ def select_steps(figures: Figures, end: int) -> FrameSteps:
     """The steps of a frame when the history has `end` points."""
     flags = figures.flags
     if figures.steps.has_own and (flags.flag is not None or not flags.blind):
-        return _from_every_step(figures, end)
+        return _from_every_step(figures)
     steps, window = figures.steps.slots(), figures.detail
     if window is None:
         return FrameSteps(steps, DetailMedians(None, np.arange(0), figures.world), None, None, WhatIf())
-    slots = window.since(end - len(steps))
+    points = figures.steps.group.of("point", steps)
+    slots = window.since(int(points[0])) if len(steps) else np.arange(0)
     straggler = suspect = None
     if len(slots):
         evaluated = window.evaluated(end)
@@ -95,11 +94,11 @@ def select_steps(figures: Figures, end: int) -> FrameSteps:
         first = onset(lateness)
         if first:
             slots = slots[first:]
-            steps = steps[-(end - int(window.group.of("point", slots[:1])[0])) :]
+            steps = steps[points >= int(window.group.of("point", slots[:1])[0])]
     detail = DetailMedians(window, slots, figures.world)
     if straggler is not None:
         straggler = flagged.straggler(window, slots) or straggler
-    return _with_cost(figures, FrameSteps(steps, detail, straggler, suspect, WhatIf()), end)
+    return _with_cost(figures, FrameSteps(steps, detail, straggler, suspect, WhatIf()))
 
 
 def onset(lateness: Column) -> int:
@@ -147,7 +146,7 @@ def _suspect_in(window: ScopeWindow, slots: Indices) -> Suspect | None:
     return None
 
 
-def _with_cost(figures: Figures, found: FrameSteps, end: int) -> FrameSteps:
+def _with_cost(figures: Figures, found: FrameSteps) -> FrameSteps:
     """`found` with the what-if figures, and with the flagged rank's cost over the same steps."""
     detail, straggler = found.detail, found.straggler
     window = detail.window
@@ -168,7 +167,7 @@ def _with_cost(figures: Figures, found: FrameSteps, end: int) -> FrameSteps:
         at = window.group.of("point", detail.slots)[~np.isnan(share)]
         if not len(at):
             return None
-        near = _nearest(at, end - len(step) + np.arange(len(step)))
+        near = _nearest(at, figures.steps.group.of("point", found.steps).astype(np.int64))
         return known(np.median(step * (1 - np.clip(share[~np.isnan(share)], 0.0, 1.0)[near])))
 
     what_if = WhatIf(without(gain), without(hidden), without(np.fmax(both, np.fmax(gain, hidden))))
@@ -203,7 +202,7 @@ def _nearest(at: Column, points: Indices) -> Indices:
     return np.where(points - at[before] <= np.abs(at[after] - points), before, after)
 
 
-def _from_every_step(figures: Figures, end: int) -> FrameSteps:
+def _from_every_step(figures: Figures) -> FrameSteps:
     """The steps of a frame, its straggler and its what-if, from every step's own times."""
     all_steps, window, flags = figures.steps, figures.detail, figures.flags
     steps, flag, found = all_steps.slots(), flags.flag, None
@@ -212,7 +211,8 @@ def _from_every_step(figures: Figures, end: int) -> FrameSteps:
         found = _own_suspect(figures)
         first = 0 if found is None else found[0]
     steps = steps[steps >= first] if first <= steps[-1] else steps
-    slots = np.arange(0) if window is None else window.since(end - all_steps.ranks.count + int(steps[0]))
+    point = int(all_steps.group.of("point", steps[:1])[0])
+    slots = np.arange(0) if window is None else window.since(point)
     shown = FrameSteps(steps, DetailMedians(window, slots, figures.world), None, None, WhatIf())
     if flag is None:
         suspect = None if found is None else found[1]
@@ -238,7 +238,7 @@ def _from_every_step(figures: Figures, end: int) -> FrameSteps:
         straggler,
         cost_pct=cost_pct,
         pattern="rotating" if flags.rotates(int(steps[-1])) else flag.pattern,
-        disagrees=flagged.arrivals_disagree(figures, int(steps[-1]), end),
+        disagrees=flagged.arrivals_disagree(figures, int(steps[-1])),
     )
     return shown._replace(straggler=straggler, what_if=gained)
 
@@ -248,7 +248,7 @@ def _own_suspect(figures: Figures) -> tuple[int, Suspect] | None:
     steps = figures.steps
     newest = steps.recent(every_step.NEWEST)
     for members in figures.flags.groups:
-        excess = steps.excess(newest, members)
+        excess = steps.work_excess(newest, members)
         if (result := every_step.suspect(excess, steps.wall(newest))) is not None:
             late, last = result
             over = excess[late.ranks[0], late.first :]
@@ -266,19 +266,11 @@ ERRORS = 2.0
 COMPARED = 64
 """Most other ranks with which a flagged rank's places are compared: their median is nearly that of all."""
 
-PHASE_OF: dict[OwnPlace, StepPhase] = {
-    "data": "data",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    **dict.fromkeys(PLACES[4:], "other"),
-}
-
 
 def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
     """The figures of the flagged ranks over these steps, without their cost."""
     members = flag.members
-    excess = steps.excess(slots, members)
+    excess = (steps.excess if flag.place == "cpu" else steps.work_excess)(slots, members)
     late, is_last = _late_in(flag, steps, slots, excess)
     rows = np.flatnonzero(np.isin(members, flag.ranks))
     others = np.setdiff1d(np.arange(len(members)), rows)
@@ -295,20 +287,34 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
 
     places = steps.places(slots)
     each: dict[OwnPlace, Column] = {name: over(places[name]) for name in PLACES}
-    parts: dict[StepPhase, float] = {PHASE_OF[name]: float(median(each[name])) for name in PLACES[:4]}
+    parts: dict[StepPhase, float] = {causes.PHASE_OF[name]: float(median(each[name])) for name in PLACES[:4]}
     parts["other"] = float(median(over(sum((places[name] for name in PLACES[5:]), places[PLACES[4]]))))
-    place = _late_place(each)
+    place = causes.late_place(each)
+    if flag.place == "cpu":
+        place, places["cpu"] = "cpu", steps.place("cpu", slots)
     persistent = flag.pattern == "persistent"
     if place is not None:  # ranks that wait save time elsewhere, for the cores are free: no part of the delay
         lateness = over(places[place], flag.rank) if persistent else each[place]
     elif persistent:
         lateness = excess[members == flag.rank][0]
         if len(rows) > 1:
-            apart = steps.own(slots)
+            apart = steps.work(slots)
             apart = apart[flag.rank] - median(np.where(late, np.nan, apart[members]).T)
             lateness = np.where(np.isnan(apart), lateness, apart)
     else:
         lateness = excess[late]
+    pauses = over(steps.place("gc", slots), flag.rank if persistent else None)
+    if place != "cpu" and causes.carried(pauses, lateness):
+        place, lateness = "gc", pauses
+    sizes = np.full(places["data"].shape, np.nan)
+    sizes[members] = steps.elements(slots, members)
+    more, ratio = over(sizes, flag.rank if persistent else None), None
+    if place not in ("cpu", "gc"):
+        each_ms = uneven_work.ms_per_element(steps, slots, members)
+        if uneven_work.explains(lateness, more, each_ms):
+            place = "uneven_work"
+            larger = sizes[flag.rank] if persistent else sizes[members[compared]][late_rows]
+            ratio = known(median(larger / (larger - more)))
     gain = flagged.own_gain(
         steps, slots[is_last], flag.ranks, members, place, rotating=flag.pattern == "rotating"
     )
@@ -320,11 +326,12 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
         recoverable_ms=known(median(gain)) or 0.0,
         cost_pct=0.0,
         last_pct=100 * float(is_last.mean()),
-        cause=flagged.cause(parts) if place is None else PHASE_OF[place],
+        cause=flagged.cause(parts) if place is None else causes.of_place(place),
         parts_ms=parts,
         ranks=flag.ranks if len(flag.ranks) > 1 else (),
         place=place,
         basis="every_step",
+        elements_ratio=ratio,
     )
 
 
@@ -341,16 +348,6 @@ def _late_in(flag: StepFlag, steps: StepWindow, slots: Indices, excess: Column) 
     else:
         late[largest, np.arange(len(slots))] = is_last
     return late, is_last
-
-
-def _late_place(over: Mapping[OwnPlace, Column]) -> OwnPlace | None:
-    """The place with at least CAUSE_SHARE of what the late ranks take longer; None: no place has it."""
-    positive = {name: ms for name, values in over.items() if (ms := float(median(values))) > 0}
-    # Ranks on shared cores win or lose in backward what another does at that moment: that is no cause.
-    steady = {n: ms for n, ms in positive.items() if formulas.quantile(over[n], every_step.LOW) > ms / 2}
-    found = steady or positive
-    place = max(found, key=lambda name: found[name], default=None)
-    return place if place is not None and found[place] >= flagged.CAUSE_SHARE * sum(found.values()) else None
 
 
 def what_if(
@@ -387,7 +384,7 @@ def what_if(
     intervals: list[float | None] = []
     for values in (wall - gain, slowest, slowest - gain):
         values = values[~np.isnan(values)]
-        enough = len(values) >= formulas.BLOCK and several
+        enough = len(values) >= BLOCK and several
         found.append(float(np.median(values)) if enough else None)
         intervals += formulas.interval_of_median(values) if enough else (None, None)
     return WhatIf(*found, *intervals)

@@ -57,10 +57,11 @@ LEVEL_STEPS = 16
 TOGETHER_SHARE = 0.5
 """Ranks are stragglers together when the excess of each is this share of the largest one."""
 
-KEEP_SHARE, KEEP_STEPS = 0.3, 80
+KEEP_SHARE, KEEP_STEPS = 0.3, 64
 """A flagged rank stays flagged while the median excess of the newest KEEP_STEPS is this share of the one that
 it was flagged with, and half of what flagging takes: the flag of a small delay must not flicker with noise.
-After the end of a delay the median falls below that within 56 steps."""
+After the end of a delay the median falls below that within 48 steps. With 80 of them
+one more of 59 windows of recorded traces was cleared after more than 60, and no flag was steadier."""
 
 OVER_SHARE, OVER_STEPS = 0.5, 24
 """It is cleared as soon as the excess is below this share in four of five of so many newest steps."""
@@ -69,6 +70,9 @@ OVER_SHARE, OVER_STEPS = 0.5, 24
 AGREES = 0.5
 """The rules are applied to the excess in each place as well: own backward scatters by several ms where ranks
 share cores, other places by 0.1 ms. The total must then have this share of the excess in the place."""
+
+CAUSE_SHARE = 0.8
+"""A phase is the cause when it has at least this share of the excess; else the cause is mixed."""
 
 PLACE_RANKS = 512
 """Places are searched in process groups of at most so many ranks: an evaluation stays below 5 ms."""

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.state import MOVES_WITHIN
+from ddptop.analysis.state import MOVES_WITHIN, place_excess
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import MOVES, PARTS, PHASES, PLACES, Flagged
-from ddptop.analysis.straggler import every_step, rules
+from ddptop.analysis.straggler import every_step, rules, uneven_work
 from ddptop.frames.columns import median
 from ddptop.frames.frame import Straggler
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 OWN_TIME_SHARE = 0.5
 """A rank is flagged only if at least this share of its lateness shows in its own time."""
-
-CAUSE_SHARE = 0.8
-"""A phase is the cause when it has at least this share of the excess; else the cause is mixed."""
 
 
 def excess(detail: DetailWindow, window: ScopeWindow, slots: Indices, late: Mask) -> dict[StepPhase, float]:
@@ -65,7 +62,7 @@ def cause(parts: dict[StepPhase, float]) -> Cause | None:
     if not over:
         return None
     largest = max(over, key=lambda phase: over[phase])
-    return largest if over[largest] >= CAUSE_SHARE * sum(over.values()) else "mixed"
+    return largest if over[largest] >= every_step.CAUSE_SHARE * sum(over.values()) else "mixed"
 
 
 FADED = 0.25
@@ -208,21 +205,33 @@ def _waited_elsewhere(steps: StepWindow, flag: StepFlag, slot: int) -> bool:
     return bool(float(median(waited.ravel())) >= ON_TIME * flag.level_ms)
 
 
-def arrivals_disagree(figures: Figures, slot: int, end: int) -> bool:
+def _waits_for_cpu(steps: StepWindow, late: Flagged, slot: int) -> bool:
+    """Whether the rank that arrives late has waited for a CPU: then it is not slow by itself."""
+    slots, members = np.arange(max(0, slot + 1 - every_step.KEEP_STEPS), slot + 1), np.array(late.scope.ranks)
+    waited = place_excess(steps, "cpu", slots, members)[late.rank]
+    return bool(float(median(waited)) >= ON_TIME * late.lateness_ms)
+
+
+def _point(steps: StepWindow, slot: int) -> int:
+    """The point of a step in the history; at least that, where it is not kept any more."""
+    oldest = int(steps.slots()[0])
+    return int(steps.group.of("point", np.array([max(slot, oldest)]))[0]) - max(0, oldest - slot)
+
+
+def arrivals_disagree(figures: Figures, slot: int) -> bool:
     """Whether the bucket arrivals contradict the verdict at a step with certainty, since it last changed.
 
-    They do when they flag another rank, or show the flagged one on time.
-
-    `slot`: of the step; `end`: history points up to the newest step in `figures.steps`.
+    They do when they flag another rank, or show the flagged one on time. `slot`: of the step.
     """
     window, (since, flag, blind) = figures.detail, figures.flags.at(slot)
     if window is None or window.clock_free or blind:
         return False
-    slots = window.since(end - figures.steps.ranks.count + since)
+    slots = window.since(_point(figures.steps, since))
     arrivals = window.flagged
     if arrivals is not None and arrivals.pattern == "persistent":
         measured = rules.measure(window.scopes[arrivals.scope], slots, arrivals.rank)
         certain = measured is not None and rules.meets_flag_threshold(measured)
+        certain = certain and not _waits_for_cpu(figures.steps, arrivals, slot)
         if certain and (flag is None or arrivals.global_rank not in flag.ranks):
             return True
     if flag is None or flag.pattern != "persistent" or _waited_elsewhere(figures.steps, flag, slot):
@@ -248,6 +257,11 @@ def own_gain(
     rotating: bool = False,
 ) -> Column:
     """(n,) `every_step.gain` of some ranks; without backward in steps where a last gradient is unknown."""
+    if place == "uneven_work":
+        gained = uneven_work.gain(steps, slots, members)
+        if not np.isnan(gained).all():
+            return gained
+        place = None
     own = steps.own(slots)[members]
     unknown = steps.unknown(own, slots, members)
     if unknown is not None and unknown.any():

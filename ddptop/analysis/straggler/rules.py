@@ -207,18 +207,18 @@ def by_phase(detail: DetailWindow, window: ScopeWindow) -> Measurement | None:
         slots = window.newest(size)
         bound = window.bound_ms(slots)
         step = float(median(window.group.of("step", slots)))
-        for name in PARTS:
-            over = formulas.lateness(detail.ranks.of(name, slots)[window.members].T).T
-            low, middle, high = np.quantile(over, (CLEAR_QUARTILE, 0.5, 1 - CLEAR_QUARTILE), axis=-1)
-            with np.errstate(invalid="ignore"):
-                steady = (low > bound) & (low >= STEADY * high)
-                steady &= (middle >= FLAG_MS) & (100 * middle >= FLAG_PCT * step)
-            for rank in np.flatnonzero(steady).tolist():
-                if formulas.certainty(over[rank] - bound[rank]) < CERTAIN:
-                    continue
-                measured = measure(window, slots, rank)
-                if measured is not None and _arrivals_agree(measured, float(middle[rank])):
-                    return measured
+        parts = np.stack([detail.ranks.of(name, slots)[window.members].T for name in PARTS])
+        over = formulas.lateness(parts).swapaxes(1, 2)  # (parts, members, n)
+        low, middle, high = np.quantile(over, (CLEAR_QUARTILE, 0.5, 1 - CLEAR_QUARTILE), axis=-1)
+        with np.errstate(invalid="ignore"):
+            steady = (low > bound) & (low >= STEADY * high)
+            steady &= (middle >= FLAG_MS) & (100 * middle >= FLAG_PCT * step)
+        for part, rank in np.argwhere(steady).tolist():
+            if formulas.certainty(over[part, rank] - bound[rank]) < CERTAIN:
+                continue
+            measured = measure(window, slots, rank)
+            if measured is not None and _arrivals_agree(measured, float(middle[part, rank])):
+                return measured
     return None
 
 

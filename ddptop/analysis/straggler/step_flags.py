@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.state import StepFlag, place_excess
-from ddptop.analysis.steps.windows import OWN_STEPS, PLACES
-from ddptop.analysis.straggler import every_step
+from ddptop.analysis.steps import formulas
+from ddptop.analysis.steps.windows import OWN_STEPS
+from ddptop.analysis.straggler import every_step, uneven_work
+from ddptop.analysis.straggler.causes import STEADY
+from ddptop.analysis.straggler.cpu_waits import CpuWaits
 from ddptop.frames.columns import median
 
 if TYPE_CHECKING:
@@ -22,10 +25,6 @@ if TYPE_CHECKING:
 
 SWITCH = 2.0
 """While a rank is flagged, another one is flagged instead when its excess is this many times as large."""
-
-STEADY = tuple(place for place in PLACES if place != "backward")
-"""Places that are searched by themselves. Own backward is not: where ranks share cores it scatters as much as
-the whole. In a healthy run of 45,000 steps at a load of 8 to 20 it raised three of six flags."""
 
 SUM_STEPS = OWN_STEPS - every_step.EVERY
 """Steps of the running sums: those that leave them are still kept."""
@@ -43,15 +42,17 @@ class _Group:
         self.late: deque[int] = deque(maxlen=every_step.ROTATING_STEPS)
         """Of the newest steps the member with the largest excess, and by how much that stands out."""
         self.gain: deque[float] = deque(maxlen=every_step.ROTATING_STEPS)
+        self.cpu_waits = CpuWaits(members)
 
     def take(self, steps: StepWindow, fresh: Indices) -> None:
         """Steps that are new since the last evaluation."""
-        excess = steps.excess(fresh, self.members)
+        excess = steps.work_excess(fresh, self.members)
+        self.cpu_waits.take(steps, fresh)
         self.large_ms += _large_ms(excess, steps.wall(fresh))
         gone = fresh - SUM_STEPS
         gone = gone[gone >= self.first]
         if len(gone):
-            self.large_ms -= _large_ms(steps.excess(gone, self.members), steps.wall(gone))
+            self.large_ms -= _large_ms(steps.work_excess(gone, self.members), steps.wall(gone))
         self.late.extend(np.where(np.isnan(excess), -np.inf, excess).argmax(axis=0).tolist())
         self.gain.extend(every_step.outstanding(excess).tolist())
 
@@ -112,9 +113,13 @@ class StepFlagging:
                     return held if again is None else again.led_by(held.rank)
                 return best
             self._patterns_from = slot + 1
+            for group in self._groups:
+                group.cpu_waits = CpuWaits(group.members)
         if best is not None:
             return best
         for group in self._groups:
+            if (flag := group.cpu_waits.flag(steps, slot)) is not None:
+                return flag
             flag = self._pattern_in(group, steps, slot)
             if flag is not None:
                 return flag if held is None else flag.led_by(held.rank)
@@ -131,7 +136,7 @@ class StepFlagging:
         if float(group.large_ms.max()) >= every_step.WORTH * float(wall.sum()):
             rows = np.argsort(-group.large_ms, kind="stable")[: every_step.RIVALS + 1]
             members = group.members[rows]
-            excess = steps.excess(slots, members)
+            excess = steps.work_excess(slots, members)
             late = every_step.intermittent(excess, wall, held=held)
             if late is not None:
                 return _flag(late, "intermittent", group, rows, slots)
@@ -144,6 +149,7 @@ class StepFlagging:
                         return _flag(late, "intermittent", group, rows, slots, place)
         turns = (np.array(group.late), np.array(group.gain))
         late = every_step.rotating(*turns, wall, len(group.members), held=held)
+        late = late or _uneven(group, steps, slots, held)
         if late is None:
             return None
         found = _flag(late, "rotating", group, np.arange(len(group.members)), slots)
@@ -151,6 +157,20 @@ class StepFlagging:
             ranks = tuple(sorted(found.ranks, key=lambda rank: rank != flag.rank))
             found = found._replace(ranks=ranks)
         return found
+
+
+def _uneven(group: _Group, steps: StepWindow, slots: Indices, held: bool) -> every_step.Late | None:
+    """The ranks that are late in turn because their batches differ, where that costs enough."""
+    newest, last = slots[-every_step.ROTATING_STEPS :], np.array(group.late)
+    gain = uneven_work.gain(steps, newest, group.members)
+    if len(last) < every_step.ROTATING_STEPS or len(gain) < len(last) or np.isnan(gain).any():
+        return None
+    worth = max(every_step.FLAG_MS, every_step.FLAG_SHARE * float(steps.wall(newest).mean()))
+    if gain.mean() < (worth * 2 / 3 if held else worth) or formulas.certainty(gain) < every_step.ERRORS:
+        return None
+    counts = np.bincount(last, minlength=len(group.members))
+    order = tuple(np.argsort(-counts, kind="stable")[: max(2, int((counts > 0).sum()))].tolist())
+    return every_step.Late(order, len(slots) - len(newest), float(median(gain)))
 
 
 def _persistent_in(group: _Group, steps: StepWindow, slot: int) -> StepFlag | None:
@@ -166,7 +186,7 @@ def _persistent_in(group: _Group, steps: StepWindow, slot: int) -> StepFlag | No
 def _late_in(group: _Group, steps: StepWindow, slots: Indices, place: OwnPlace | None) -> StepFlag | None:
     def excess(slots: Indices, members: Indices) -> Column:
         if place is None:
-            return steps.excess(slots, members)
+            return steps.work_excess(slots, members)
         return place_excess(steps, place, slots, group.members)[np.isin(group.members, members)]
 
     newest = slots[-every_step.NEWEST :]
@@ -177,7 +197,7 @@ def _late_in(group: _Group, steps: StepWindow, slots: Indices, place: OwnPlace |
     late = every_step.persistent(excess(slots, members), steps.wall(slots), len(group.members))
     if late is None:
         return None
-    whole = median(steps.excess(slots[late.first :], members[[late.ranks[0]]])[0])
+    whole = median(steps.work_excess(slots[late.first :], members[[late.ranks[0]]])[0])
     if not whole >= every_step.AGREES * late.excess_ms:
         return None
     return _flag(late, "persistent", group, rows, slots, place)

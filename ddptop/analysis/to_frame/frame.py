@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,12 +21,14 @@ from ddptop.analysis.to_frame.tables import (
     logged,
     rank_columns,
     rank_steps,
-    with_throttle,
+    with_reasons,
 )
 from ddptop.analysis.to_frame.timeline import timeline
 from ddptop.frames.columns import median
 from ddptop.frames.detail import TimelineRequest, parse_request
-from ddptop.frames.frame import Clocks, Frame, Group, Overhead, RunInfo
+from ddptop.frames.frame import Clocks, Frame, Group, RunInfo
+from ddptop.frames.overhead import Overhead
+from ddptop.frames.phrases import blamed
 from ddptop.protocol.limits import MUTE_AFTER
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.windows import StepWindow
     from ddptop.analysis.straggler.cost import FrameSteps
     from ddptop.frames.columns import Column
+    from ddptop.frames.frame import Alert
     from ddptop.protocol.messages import Scalar
     from ddptop.protocol.vocabulary import FrameSource, RankStatus, RunOutcome
 
@@ -72,15 +74,15 @@ def build(
         group=_group(state, shown),
         ranks=columns,
         buckets=bucket_figures(state, detail),
-        straggler=with_throttle(straggler, state.ranks),
+        straggler=with_reasons(straggler, state.ranks),
         suspect=shown.suspect,
         alerts=alerts(state, states, straggler, diagnosis, now_ns),
         events=state.log.all(),
         overhead=_overhead(state),
         history=state.history.since(cursor),
         focus=rank_steps(state, detail, focus) if in_world and focus is not None else None,
-        records=sum(map(attrgetter("records"), state.ranks)),
-        lost_records=sum(map(attrgetter("lost_records"), state.ranks)),
+        records=int(state.reports.integers("records").sum()),
+        lost_records=int(state.reports.integers("lost_records").sum()),
         stall=current_stall(state, diagnosis, now_ns),
         deaths=deaths(state, now_ns),
         logged=logged(state.ranks, focus),
@@ -88,6 +90,13 @@ def build(
         clocks=(Clocks(next(iter(clocks)), 0.0, 0.0, 0.0),) if len(clocks) == 1 else tuple(clocks.values()),
         hosts=host_figures(state, columns, straggler, clocks, now_ns),
     )
+
+
+def active_alerts(state: RunState, now_ns: int) -> tuple[Alert, ...]:
+    """The alerts of the frame at `now_ns`, without the rest of it."""
+    states = rank_states(state, now_ns)
+    straggler = select_steps(state.figures, state.history.end).straggler
+    return alerts(state, states, straggler, stall_diagnosis(state, states, now_ns), now_ns)
 
 
 def _run(state: RunState, now_ns: int, shown: RankStatus, recording: str | None) -> RunInfo:
@@ -185,21 +194,18 @@ def _widest(bounds: Column) -> float | None:
     return known(np.fmax.reduce(bounds)) if len(bounds) else None
 
 
-_BEAT = attrgetter("cost_pct", "cost_us", "detail_every", "failures")
-
-
 def _overhead(state: RunState) -> Overhead:
-    beats = [m.progress for m in state.ranks if m.progress is not None and m.hello is not None]
-    columns = zip(*map(_BEAT, beats), strict=True) if beats else ()
-    cost_pct, cost_us, every, failures = columns or ((), (), (), ())
+    reports = state.reports
+    failures = reports.beat("failures")
     found = Overhead(
         budget_pct=state.hellos.budget_pct,
-        measured_pct=max(cost_pct, default=None),
-        us_per_step=max(cost_us, default=None),
-        detail_every=max(every, default=None),
-        failures=sum(failures),
+        measured_pct=reports.largest_of_beats("cost_pct"),
+        us_per_step=reports.largest_of_beats("cost_us"),
+        detail_every=reports.largest_of_beats("detail_every"),
+        failures=int(np.nansum(failures)),
+        measured=state.figures.shadow_cost.measured,
     )
-    if max(failures, default=0) >= MUTE_AFTER:
+    if (failures >= MUTE_AFTER).any():
         reason = f"a rank stopped to record it after {MUTE_AFTER} internal errors"
         return replace(found, detail_every=None, detail_reason=reason)
     simulated = state.run is not None and state.run.simulated
@@ -222,6 +228,5 @@ def with_requested(state: RunState, frame: Frame, text: str) -> Frame:
     if request is None or not state.ranks:
         return frame
     if isinstance(request, TimelineRequest):
-        late = frame.straggler
-        return replace(frame, timeline=timeline(state, request, late.rank if late is not None else None))
+        return replace(frame, timeline=timeline(state, request, next(iter(blamed(frame.straggler)), None)))
     return replace(frame, heat=heat(state, request))

@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.health.hosts import find_own_host, heard_of_hosts, host_states
+from ddptop.analysis.health.hosts import find_own_host, host_states, reports_of_hosts
+from ddptop.analysis.health.links import lost_pct, worst_link
 from ddptop.analysis.steps.medians import known
 from ddptop.frames.frame import Clocks
 from ddptop.frames.hosts import HostFigures
+from ddptop.frames.phrases import blamed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ddptop.analysis.rank_columns import HelloColumns
     from ddptop.analysis.state import RunState
-    from ddptop.frames.columns import Column, Indices
+    from ddptop.frames.columns import Column
     from ddptop.frames.frame import Ranks, Straggler
     from ddptop.protocol.vocabulary import HostState
 
@@ -26,26 +29,27 @@ def host_figures(
     """One for each host, in order of the lowest rank; then those without ranks whose agents report.
 
     `clocks`: of the hosts with ranks, by `clock_of`."""
-    of_hosts, states = state.hellos.of_hosts, host_states(state, now_ns)
-    heard, own = heard_of_hosts(state), find_own_host(state)
+    hellos, states = state.hellos, host_states(state, now_ns)
+    of_hosts, reported, own = hellos.of_hosts, reports_of_hosts(state), find_own_host(state)
     if own is None and len(of_hosts) == 1 and not state.hosts.known:
         own = next(iter(of_hosts))
     spare = [name for name in state.hosts.known if name not in of_hosts and states[name] == "live"]
-    worst = dict(zip(of_hosts, _largest(ranks.excess_ms, state.hellos.members), strict=True))
-    if straggler is not None and straggler.rank < len(state.ranks):
+    worst = dict(zip(of_hosts, _largest(ranks.excess_ms, hellos), strict=True))
+    if straggler is not None and blamed(straggler) and straggler.rank < len(state.ranks):
         worst[state.ranks[straggler.rank].host] = straggler.rank
-    steps = dict(zip(of_hosts, _medians(ranks.step_ms, [*of_hosts.values()]), strict=True))
+    running = np.bincount(hellos.host_at[state.reports.running], minlength=len(of_hosts)).tolist()
+    steps = _medians(ranks.step_ms, hellos)
+    of_ranks = dict(zip(of_hosts, zip(hellos.counts.tolist(), running, steps, strict=True), strict=True))
     return tuple(
         _figures(
             state,
             name,
-            of_hosts.get(name, []),
+            of_ranks.get(name, (0, 0, None)),
             worst.get(name),
-            steps.get(name),
             ranks.excess_ms,
             clocks[name] if name in clocks else clock_of(state, name, now_ns),
             states[name],
-            heard[name],
+            reported[name],
             own,
             now_ns,
         )
@@ -56,9 +60,8 @@ def host_figures(
 def _figures(
     state: RunState,
     name: str,
-    mine: list[int],
+    of_ranks: tuple[int, int, float | None],
     worst: int | None,
-    step_ms: float | None,
     excess_ms: Column,
     clock: Clocks,
     host_state: HostState,
@@ -66,18 +69,21 @@ def _figures(
     own: str | None,
     now_ns: int,
 ) -> HostFigures:
+    """`of_ranks`: how many ranks it has, how many of them run, and the median of their step time."""
+    n_ranks, n_running, step_ms = of_ranks
     found = state.hosts.known.get(name)
     agent, usage = (None, None) if found is None else (found.agent, found.usage)
     compared = name != own and clock.offset_ms is not None
-    there = [state.ranks[rank] for rank in mine]
-    gpus = {one.hello.device: one.gpu for one in there if one.hello and one.hello.device.startswith("cuda")}
-    busy = [gpu.util_pct for gpu in gpus.values() if gpu is not None and gpu.util_pct is not None]
+    gpus = state.hellos.gpus.get(name, {}).values()
+    known_gpus = (state.ranks[rank].gpu for rank in gpus)
+    busy = [gpu.util_pct for gpu in known_gpus if gpu is not None and gpu.util_pct is not None]
+    link = worst_link(state.hosts, name)
     round_trip_ns = None if usage is None else usage.round_trip_ns
     return HostFigures(
         name=name,
         state=host_state,
-        ranks=len(mine),
-        running=sum(one.running for one in there),
+        ranks=n_ranks,
+        running=n_running,
         age_ms=max(0, now_ns - heard_ns) / 1e6,
         worst_rank=worst,
         excess_ms=None if worst is None else known(excess_ms[worst]),
@@ -99,11 +105,15 @@ def _figures(
         local_recording=None if usage is None else usage.local_recording,
         thinned=0 if usage is None else usage.thinned,
         collector=name == own,
+        link_peer=None if link is None else link[0],
+        link_round_trip_ms=None if link is None else link[1].least_us / 1e3,
+        link_lost_pct=None if link is None else lost_pct(link[1]),
     )
 
 
-def _largest(excess_ms: Column, members: Indices) -> list[int | None]:
+def _largest(excess_ms: Column, hellos: HelloColumns) -> list[int | None]:
     """Of each host the rank with the largest excess; None: it is known of none."""
+    members = hellos.members
     if not members.size:
         return [None] * len(members)
     values = excess_ms[members]
@@ -113,12 +123,11 @@ def _largest(excess_ms: Column, members: Indices) -> list[int | None]:
     return [rank if is_known else None for rank, is_known in zip(found, known_of, strict=True)]
 
 
-def _medians(step_ms: Column, of_hosts: list[list[int]]) -> list[float | None]:
+def _medians(step_ms: Column, hellos: HelloColumns) -> list[float | None]:
     """Of each host the median over its ranks of their step time; None: not known."""
-    most = max(map(len, of_hosts), default=0)
-    values = np.full((len(of_hosts), most), np.nan, step_ms.dtype)
-    for row, mine in zip(values, of_hosts, strict=True):
-        row[: len(mine)] = step_ms[mine]
+    most = hellos.members.shape[1]
+    there = np.arange(most) < hellos.counts[:, None]
+    values = np.where(there, step_ms[hellos.members], np.asarray(np.nan, step_ms.dtype))
     known_of = np.any(np.isfinite(values), axis=1).tolist()
     ordered = np.sort(values, axis=1)
     count = (~np.isnan(ordered)).sum(axis=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from ddptop.frames.columns import fold, folds
 from ddptop.frames.detail import Heat
 from ddptop.frames.frame import BucketFigures, GpuFacts, LoggedScalar, Ranks
 from ddptop.frames.history import RankSteps
+from ddptop.frames.phrases import cpu_reason
 from ddptop.protocol.machine import GpuReading
 
 if TYPE_CHECKING:
@@ -39,26 +41,19 @@ OWN_FIGURES = (
 )
 
 
-_FACT_NAMES = (
-    *("heard_ns", "step", "progress", "joined"),
-    *("records", "lost_records", "rss_bytes", "cpu_pct", "micro_steps"),
-)
-_FACTS = attrgetter(*_FACT_NAMES)
-
-
 def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameSteps, now_ns: int) -> Ranks:
     """The columns of all ranks.
 
     For a rank in several process groups collective, wait, transfer and exposed communication are unions over
     all of them, and lateness and its bound are the largest of any group.
     """
-    ranks = state.ranks
+    reports = state.reports
     steps, slots, detail = state.figures.steps, shown.steps, shown.detail
     walls = steps.ranks.medians(("step", *PHASES), slots) if len(slots) else {}
     unknown = detail.unknown
     own = detail.ranks("self")
     window = state.figures.detail
-    every = steps.own_medians(slots) if steps.has_own and len(slots) else {}
+    every = steps.own_medians(slots, walls) if steps.has_own and len(slots) else {}
     exposed, exposed_wait = _exposed(every, detail)
 
     def narrow(column: Column) -> Column:
@@ -66,13 +61,12 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
         return column.astype(np.float32)
 
     hellos = state.hellos
-    facts = zip(*map(_FACTS, ranks), strict=True) if ranks else [()] * len(_FACT_NAMES)
-    heard, step, progress, joined, *numbers = facts
-    records, lost, rss, cpu, micro_steps = (np.array(column, np.float64) for column in numbers)
     introduced = ~np.isnan(hellos.pid)
-    age_ms = np.maximum(now_ns - np.array(heard, np.int64), 0) / 1e6
-    reports = [*zip(progress, step, strict=True)]
-    bucket = [p.bucket if p and p.bucket >= 0 and p.step == at else np.nan for p, at in reports]
+    step = reports.integers("step").astype(np.float64)
+    age_ms = np.maximum(now_ns - reports.integers("heard_ns"), 0) / 1e6
+    bucket, sequence, phase = (reports.beat(name) for name in ("bucket", "sequence", "phase"))
+    here = (bucket >= 0) & (reports.beat("step") == step)
+    joined = reports.integers("joined").astype(np.float64)
     best = unknown if window is None else np.fmin(window.best_self, own)
     individual = np.divide(best, own, out=np.full_like(own, np.nan), where=own > 0)
     if window is None or np.isnan(window.best_self).all():
@@ -81,14 +75,14 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
         host=hellos.host,
         device=hellos.device,
         state=tuple(states),
-        phase=tuple([PHASE_NAMES.get(p.phase, "") if p else "" for p in progress]),
+        phase=tuple([PHASE_NAMES.get(number, "") for number in np.nan_to_num(phase, nan=-1).tolist()]),
         local_rank=hellos.local_rank,
         pid=hellos.pid,
         incarnation=hellos.incarnation,
         age_ms=np.where(introduced, age_ms, np.nan),
-        step=np.where(introduced, np.array(step, np.float64), np.nan),
-        bucket=np.array(bucket, np.float64),
-        sequence=np.array([p.sequence if p and p.sequence >= 0 else np.nan for p in progress], np.float64),
+        step=np.where(introduced, step, np.nan),
+        bucket=np.where(here, bucket, np.nan),
+        sequence=np.where(sequence >= 0, sequence, np.nan),
         loss=narrow(state.figures.loss),
         **{f"{name}_ms": narrow(walls.get(name, unknown)) for name in ("step", *PHASES)},
         **{f"{name}_ms": narrow(detail.ranks(name)) for name in ("collective", "wait", "transfer")},
@@ -100,24 +94,27 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
         last_pct=narrow(detail.last_pct()),
         relative_score=narrow(formulas.relative_scores(own)),
         individual_score=narrow(individual),
-        records=records,
-        lost_records=lost,
-        rss_bytes=rss,
-        cpu_pct=narrow(cpu),
-        joined=narrow(np.where(introduced, np.array(joined, np.float64), np.nan)),
-        micro_steps=narrow(micro_steps),
+        records=reports.integers("records").astype(np.float64),
+        lost_records=reports.integers("lost_records").astype(np.float64),
+        rss_bytes=reports.usage("rss_bytes").copy(),
+        cpu_pct=narrow(reports.usage("cpu_pct")),
+        joined=narrow(np.where(introduced, joined, np.nan)),
+        micro_steps=narrow(reports.numbers("micro_steps")),
         **{f"own_{name}_ms": narrow(every.get(name, unknown)) for name in PHASES[:4]},
         **{f"{name}_ms": narrow(every.get(name, unknown)) for name in OWN_FIGURES},
+        gc_ms=narrow(formulas.mean(steps.place("gc", slots)) if every else unknown),
     )
 
 
 def _exposed(every: dict[str, Column], detail: DetailMedians) -> tuple[Column, Column]:
     """(ranks,) exposed communication and exposed wait: of every step, or where its last gradients are not
     known, of the steps with bucket detail. `every`: from `StepWindow.own_medians`."""
+    known_wait = ~np.isnan(every["exposed_wait"]) if every else np.zeros(1, bool)
+    if known_wait.all():
+        return every["exposed"], every["exposed_wait"]
     sampled = detail.ranks("exposed"), detail.ranks("exposed_wait")
     if not every:
         return sampled
-    known_wait = ~np.isnan(every["exposed_wait"])
     exposed = np.where(known_wait | np.isnan(sampled[0]), every["exposed"], sampled[0])
     return exposed, np.where(known_wait, every["exposed_wait"], sampled[1])
 
@@ -127,7 +124,7 @@ def rank_steps(state: RunState, detail: DetailMedians, rank: int) -> RankSteps:
     the last gradients are not known."""
     steps = state.figures.steps
     slots = steps.slots()
-    points: Indices = state.history.end - len(slots) + np.arange(len(slots))
+    points = steps.group.of("point", slots)
     waits: dict[str, Column] = {
         name: np.full(len(slots), np.nan, np.float32) for name in ("wait", "transfer", "lateness")
     }
@@ -173,10 +170,12 @@ def gpu_facts(ranks: Sequence[RankState]) -> tuple[GpuFacts, ...]:
     )
 
 
-def with_throttle(straggler: Straggler | None, ranks: Sequence[RankState]) -> Straggler | None:
-    """The straggler with the reason why its GPU is throttled, where there is one."""
+def with_reasons(straggler: Straggler | None, ranks: Sequence[RankState]) -> Straggler | None:
+    """The straggler with the reasons why its GPU is throttled or it waits for a CPU, where they are known."""
     if straggler is None or straggler.rank >= len(ranks):
         return straggler
+    if straggler.cause == "cpu":
+        straggler = replace(straggler, waits_for=cpu_reason(ranks[straggler.rank].usage))
     gpu = ranks[straggler.rank].gpu
     return replace(straggler, throttle=gpu.throttle) if gpu is not None and gpu.throttle else straggler
 
@@ -299,7 +298,7 @@ def _usual(last: Column) -> tuple[int | None, float | None]:
 
 def logged(ranks: Sequence[RankState], focus: int | None) -> tuple[LoggedScalar, ...]:
     """One entry for every name that some rank logged."""
-    names = sorted({name for r in ranks for name in r.logged})[:MAX_LOGGED]
+    names = sorted({*chain.from_iterable(map(attrgetter("logged"), ranks))})[:MAX_LOGGED]
     return tuple(_logged_scalar(name, ranks, focus) for name in names)
 
 

@@ -41,8 +41,11 @@ def spans(
 
     `head`: fields of its StepRow; columns: its all-reduces in ms on the same axis as `begin_ms`. With
     gradient accumulation only sums are known: the earlier passes are drawn as one forward and one backward.
-    `exposed`: wait and transfer in ms at the end of backward, for a step without bucket detail.
+    `exposed`: wait and transfer in ms at the end of backward, for a step without bucket detail. None where
+    the recorder stood aside.
     """
+    if head["flags"] & Flag.SHADOW:
+        return ()
     done = begin_ms + head["wall_us"] / 1e3
     found: list[Span] = []
     at = begin_ms

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from ddptop.cli.commands.base import Command
+from ddptop.cli.commands.check import Check
 from ddptop.cli.commands.completion import Completion
 from ddptop.cli.commands.config import Config
 from ddptop.cli.commands.demo import Demo
 from ddptop.cli.commands.env import Env
+from ddptop.cli.commands.export import Export
 from ddptop.cli.commands.key import Key
 from ddptop.cli.commands.look import Look
 from ddptop.cli.commands.merge import Merge
+from ddptop.cli.commands.metrics import Metrics
 from ddptop.cli.commands.recordings import Ls, Prune, Rm
 from ddptop.cli.commands.relay import Relay
 from ddptop.cli.commands.replay import Replay
@@ -17,7 +20,10 @@ from ddptop.cli.commands.report import Report
 
 __all__ = ["COMMANDS", "LOOK", "Command"]
 
-_OTHERS = (Ls(), Replay(), Report(), Demo(), Rm(), Prune(), Merge(), Env(), Relay(), Key(), Config())
+_OTHERS = (
+    *(Ls(), Replay(), Report(), Check(), Export(), Demo(), Rm(), Prune()),
+    *(Merge(), Metrics(), Env(), Relay(), Key(), Config()),
+)
 
 COMMANDS: tuple[Command, ...] = (*_OTHERS, Completion(_OTHERS))
 """In the order in which `ddptop --help` lists them."""

@@ -88,4 +88,11 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     look.add_argument(
         "--no-mouse", action="store_false", dest="mouse", default=None, help="leave the mouse to the terminal"
     )
+    look.add_argument(
+        "--no-bell",
+        action="store_false",
+        dest="bell",
+        default=None,
+        help="no bell at alerts, no window title",
+    )
     look.add_argument("--ascii", action="store_true", default=None, help="draw with ASCII characters only")

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 from ddptop.cli.commands.base import OWN_THEMES, VALUE_OPTIONS, Command
+from ddptop.cli.commands.export import FORMATS
 from ddptop.cli.commands.look import Look
 from ddptop.cli.errors import CliError, Exit
 
@@ -66,7 +67,9 @@ _ddptop() {
 @VALUES@
   esac
   COMPREPLY=($(compgen -W "$words" -- "$cur"))
-  case "$command" in replay|report|rm) [[ "$cur" == -* ]] || COMPREPLY+=($(compgen -f -- "$cur")) ;; esac
+  case "$command" in replay|report|export|rm)
+    [[ "$cur" == -* ]] || COMPREPLY+=($(compgen -f -- "$cur")) ;;
+  esac
 }
 complete -o bashdefault -F _ddptop ddptop
 """
@@ -87,7 +90,7 @@ _ddptop() {
 @VALUES@
   esac
   compadd -- $all
-  case "$command" in (replay|report|rm) _files ;; esac
+  case "$command" in (replay|report|export|rm) _files ;; esac
 }
 compdef _ddptop ddptop
 """
@@ -102,7 +105,7 @@ def values(option: str) -> tuple[str, ...] | None:
     """What an option's value may be; None where it takes none, nothing where any will do."""
     from ddptop.tui.keys import VIEWS
 
-    choices = {"--view": VIEWS, "--theme": OWN_THEMES}
+    choices = {"--view": VIEWS, "--theme": OWN_THEMES, "--to": FORMATS}
     return choices.get(option, () if option in VALUE_OPTIONS else None)
 
 
@@ -139,7 +142,7 @@ def _zsh(look: Command, commands: Sequence[Command]) -> str:
 
 def _case_of(label: str, command: Command, words: str) -> str:
     choices = _option_names(command)
-    choices += [f"$({NAMES})"] if command.name == "report" else []
+    choices += [f"$({NAMES})"] if command.name in ("report", "export") else []
     choices += {"completion": ["bash", "zsh", "fish"], "key": ["new", "show", "rm"]}.get(command.name, [])
     return f"{label} {words.format(' '.join(choices))} ;;"
 
@@ -148,7 +151,7 @@ def _filled(text: str, commands: Sequence[Command], cases: Sequence[str], words:
     named = "|".join(command.name for command in commands)
     after = [
         f"    ({option}) {words.format(' '.join(values(option) or ()))} ;;"
-        for option in sorted(VALUE_OPTIONS)
+        for option in sorted(VALUE_OPTIONS | {"--to"})
     ]
     filled = {"@COMMANDS_OR@": named, "@CASES@": "\n".join(cases), "@VALUES@": "\n".join(after)}
     for mark, lines in filled.items():
@@ -166,8 +169,8 @@ def _fish(look: Command, commands: Sequence[Command]) -> str:
     for command in commands:
         inside = f"__fish_seen_subcommand_from {command.name}"
         lines += [_fish_option(inside, *option) for option in options(command)]
-    lines.append("complete -c ddptop -n '__fish_seen_subcommand_from replay report' -F")
-    lines.append(f"complete -c ddptop -n '__fish_seen_subcommand_from report' -a '({NAMES})'")
+    lines.append("complete -c ddptop -n '__fish_seen_subcommand_from replay report export' -F")
+    lines.append(f"complete -c ddptop -n '__fish_seen_subcommand_from report export' -a '({NAMES})'")
     lines.append("complete -c ddptop -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'")
     lines.append("complete -c ddptop -n '__fish_seen_subcommand_from key' -a 'new show rm'")
     return _FISH_HEAD + "\n".join(lines) + "\n"

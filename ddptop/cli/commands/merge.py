@@ -33,6 +33,8 @@ class Merge(Command):
 
     def run(self, options: argparse.Namespace) -> int:
         """Write the merged recording and print a line."""
+        from ddptop.analysis.reducer import Reducer
+        from ddptop.collector.new_history import NewHistory
         from ddptop.recording.format import RecordingError
         from ddptop.recording.merge import merge
 
@@ -43,7 +45,8 @@ class Merge(Command):
         if os.path.lexists(out):
             raise CliError(f"{out} exists already; give another name with -o")
         try:
-            merged = merge(paths, out)
+            reducer = Reducer()
+            merged = merge(paths, out, history=NewHistory(reducer), feed=reducer.feed)
         except RecordingError as error:
             raise CliError(f"cannot merge: {error}") from error
         except OSError as error:

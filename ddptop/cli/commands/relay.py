@@ -109,7 +109,7 @@ class _Elsewhere(CliError):
 def run_meant(word: str | None) -> RunFile | Path:
     """The live run, or the recording of one that has ended. Raises CliError (3) where that is not one run.
 
-    Unlike on a screen nobody can choose here: of several runs none is taken.
+    Unlike on a screen there is no choice here: of several runs none is taken.
     """
     from ddptop.cli.find import live, recorded, recorded_id, with_collector
 

@@ -86,9 +86,12 @@ def show_recording(
 
     mode = choose_mode(options, live=follow)
     settings = load(vars(options)).settings
-    _check(path, at)
+    steps = _check(path, at)
     if compare is not None:
-        _check(compare, None)
+        others = _check(compare, None)
+        if at is None and None not in (*steps, *others):
+            at = min(last for last in (steps[1], others[1]) if last is not None)
+            at_end = True
         if mode is not Mode.SCREEN:
             raise CliError("--compare needs the screen; --at STEP --json of each gives the same", Exit.USAGE)
     from ddptop.sources.replay import ReplaySource, frame_of
@@ -98,7 +101,7 @@ def show_recording(
             frame = frame_of(recording, at)
         return emit(frame, mode, settings)
     source = ReplaySource(path, at=at, speed=speed, playing=not at_end, follow=follow)
-    if at_end:
+    if at_end and at is None:
         source.seek(share=1.0)
     if compare is not None:
         from ddptop.sources.replay import PairSource
@@ -107,18 +110,19 @@ def show_recording(
     return show(source, mode, settings)
 
 
-def _check(path: Path, at: int | None) -> None:
-    """Say what is wrong before a screen opens."""
+def _check(path: Path, at: int | None) -> tuple[int | None, int | None]:
+    """Say what is wrong before a screen opens; the first and the last step, None: it holds no step."""
     from ddptop.cli.find import opened
 
     with opened(path) as recording:
         first, last = recording.first_step, recording.last_step
     if at is None:
-        return
+        return first, last
     if first is None or last is None:
         raise CliError(f"--at {at}: {path} holds no step; leave --at out", Exit.USAGE)
     if not first <= at <= last:
         raise CliError(f"--at {at}: {path} holds steps {first} to {last}", Exit.USAGE)
+    return first, last
 
 
 def _step(text: str) -> int:

@@ -6,6 +6,7 @@ import argparse
 import json
 import shutil
 import sys
+from pathlib import Path
 
 from ddptop.cli.commands.base import Command, add_settings
 from ddptop.cli.errors import Exit
@@ -22,6 +23,7 @@ class Report(Command):
     examples = (
         "ddptop report",
         "ddptop report train-k7qf > report.txt",
+        "ddptop report --html report.html",
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -32,7 +34,9 @@ class Report(Command):
             metavar="RUN-or-FILE",
             help="a run's name or how it begins, or a recording (default: the newest)",
         )
-        parser.add_argument("--json", action="store_true", help="print it as JSON")
+        form = parser.add_mutually_exclusive_group()
+        form.add_argument("--json", action="store_true", help="print it as JSON")
+        form.add_argument("--html", metavar="FILE", help="write it as one HTML page, with pictures, to send")
         add_settings(parser)
 
     def run(self, options: argparse.Namespace) -> int:
@@ -46,7 +50,13 @@ class Report(Command):
 
             with progress_shown(recording):
                 content = read(recording)
-        if options.json:
+        if options.html:
+            from ddptop.report.html import document
+
+            path = Path(options.html).absolute()
+            path.write_text(document(content), encoding="utf-8")
+            print(f"report written to {path}")
+        elif options.json:
             from ddptop.report.content import as_data
 
             print(json.dumps(as_data(content), indent=2, allow_nan=False))

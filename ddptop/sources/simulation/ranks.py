@@ -60,7 +60,6 @@ class Node:
         self._epoch: int | None = None
         self._socket = connect(
             context, endpoint, send_high=SEND_HIGH, receive_high=SEND_HIGH, max_bytes=MAX_FRAME_BYTES,
-            heartbeat=True,
         )  # fmt: skip
 
     @property
@@ -92,7 +91,7 @@ class Node:
             pid=10_000 + rank,
             device=f"cuda:{local}",
             backend="nccl",
-            road="reducer",
+            timing_path="reducer",
             monotonic_ns=self.host.clock_ns(monotonic_ns),
             unix_ns=unix_ns,
             budget_pct=1.0,

@@ -86,6 +86,8 @@ class Card:
     """Of this process: an earlier one may have had the same rank."""
     device: str | None = None
     """Kind of device (`cpu`, `cuda`) that it was given; None: to be decided."""
+    has_collector: bool = False
+    """Its host has the run's collector from before an elastic restart."""
 
 
 class Agreement(NamedTuple):
@@ -96,6 +98,8 @@ class Agreement(NamedTuple):
     """Of the hosts, each once."""
     number: str
     """Of this meeting: no other has the same."""
+    collector: str
+    """Address of the host that has the run's collector already; empty: none has."""
 
 
 def meet(store: Any, card: Card, timeout: timedelta) -> Agreement:
@@ -117,7 +121,8 @@ def meet(store: Any, card: Card, timeout: timedelta) -> Agreement:
         raise RuntimeError(decision["missing"])
     if "wrong" in decision:
         raise ValueError(decision["wrong"])
-    return Agreement(decision["backend"], tuple(decision["addresses"]), decision["number"])
+    addresses, collector = tuple(decision["addresses"]), decision.get("collector", "")
+    return Agreement(decision["backend"], addresses, decision["number"], collector)
 
 
 def _decide(store: Any, own: Card, timeout: timedelta) -> dict[str, Any]:
@@ -213,7 +218,9 @@ def decide(cards: list[Card]) -> dict[str, Any]:
             "wrong": f"{_name(one)} would train on {one.device or 'cpu'} and {_name(other)} on "
             f"{other.device or 'cpu'}: give all ranks a device= of one kind, or none"
         }
-    return {"backend": backend, "addresses": sorted({card.address for card in cards})}
+    collector = next((card.address for card in cards if card.has_collector), "")
+    decided = {"backend": backend, "addresses": sorted({card.address for card in cards})}
+    return decided | ({"collector": collector} if collector else {})
 
 
 def _mixed(cards: list[Card]) -> tuple[Card, Card] | None:

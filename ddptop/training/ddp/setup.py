@@ -99,7 +99,7 @@ def setup(
     target = _device_of_rank(backend, device, placement.local_rank)
     store = rendezvous.store_of(placement, start_timeout)
     card = _card(placement, target, device, backend, seed)
-    chosen, addresses, number = rendezvous.meet(store, card, start_timeout)
+    chosen, addresses, number, collector = rendezvous.meet(store, card, start_timeout)
     if "nccl" not in chosen and device is None:
         target = torch.device("cpu")
     if target.type == "cuda":  # before anything else makes a context on GPU 0
@@ -110,7 +110,12 @@ def setup(
     _begin_group(chosen, dist.PrefixStore(number, store), placement, target, timeout)
     exit.wait_for_gloo_at_exit()
     teardown.end_at_exit()
-    join_run.join_run(number, attach.attach_when_imported, several_hosts=len(addresses) > 1)
+    join_run.join_run(
+        number,
+        attach.attach_when_imported,
+        several_hosts=len(addresses) > 1,
+        collects=collector == card.address if collector else None,
+    )
     return Group(
         placement.rank,
         placement.world_size,
@@ -155,6 +160,7 @@ def _card(
         source_address(placement.master_addr),
         secrets.token_hex(8),
         None if device is None else target.type,
+        join_run.has_collector(),
     )
 
 

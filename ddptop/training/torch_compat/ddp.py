@@ -101,6 +101,14 @@ def before_refusal(module: Any, begin: Callable[[Any], None]) -> None:
     _call_before(module, verify, lambda _, parameters, *__: begin(parameters[0].device))
 
 
+def before_process_groups(dist: Any, mark: Callable[[], None]) -> None:
+    """Call `mark()` before `torch.distributed` makes a process group and waits for its other ranks.
+
+    Not around `init_process_group`: it warns with stacklevel=2.
+    """
+    _call_before(dist.distributed_c10d, "_new_process_group_helper", lambda *_, **__: mark())
+
+
 def replace_comm_hooks(dist: Any, replacement: Callable[[Any, Any], Any]) -> None:
     """Register `replacement(reducer, hook)` where a hook is registered, by the user or by DDP itself.
 

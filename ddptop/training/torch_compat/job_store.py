@@ -54,7 +54,7 @@ class JobStore:
             raise
 
     def claim(self, key: str) -> bool:
-        """Whether this is the first claim of the key."""
+        """Whether this is the first claim of the key, whose value is the number of claims."""
         return int(self._reachable().add(key, 1)) == 1
 
     def get(self, key: str) -> bytes | None:

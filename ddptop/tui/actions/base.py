@@ -94,8 +94,10 @@ class ActionsBase:
         place = self.place
         if name == "timeline" and place.view != name:
             place.timeline.rank = place.rank
-        elif place.view == "timeline" and not place.follow:
-            place.rank = place.timeline.rank  # the cursor goes along from view to view
+        elif place.view == "timeline" and not place.follow and place.rank != place.timeline.rank:
+            place.rank, place.pointed = place.timeline.rank, True  # the cursor goes along from view to view
+        if name == "heat" and place.view != name:
+            place.heat.sought = place.rank
         place.view = name
         place.seek = 0
         self.source.focus(place.rank if name == "rank" else None)

@@ -68,7 +68,7 @@ class RunActions(ActionsBase):
         )
 
     def action_run_palette(self, typed: str, at: int) -> None:
-        """Do what the chosen line of the palette says."""
+        """Do the chosen line of the palette."""
         self.place.prompt = None
         offered = self.palette(typed)
         if offered:
@@ -143,6 +143,7 @@ class RunActions(ActionsBase):
         self.start_thread(old.close, "ddptop-close")
         kept = self.place
         self.place = Place(sort=kept.sort, inverted=kept.inverted, choices=kept.choices)
+        self.place.columns = kept.columns
         self.place.charts.log_loss = kept.charts.log_loss
         self.shown, self.frozen = None, False
         self.repaint()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from ddptop.frames.frame import Alert, LoggedEvent
 from ddptop.frames.hosts import host_index
-from ddptop.render.trouble import HOST_KINDS, PAGE_KINDS
+from ddptop.frames.phrases import blamed
+from ddptop.render.trouble import HOST_KINDS, PAGE_KINDS, in_trouble
 from ddptop.tui.actions.base import ActionsBase
 from ddptop.tui.keys import VIEWS, Do, ViewName
 from ddptop.tui.scene import TO_STALL, Scroll
+from ddptop.tui.views.charts import logarithmic
+from ddptop.tui.views.columns import figure_titles
 from ddptop.tui.views.events import listed
 from ddptop.tui.views.hosts import exactly
 
@@ -34,6 +37,33 @@ class ViewActions(ActionsBase):
         self.place.scrolls["help"] = Scroll()
         self.open_view("help")
 
+    def action_figures(self) -> None:
+        """Open the figures of the page, at the one that is sorted by or mapped; or leave them."""
+        place = self.place
+        if place.view == "columns":
+            self.open_view(place.before)
+        elif self.shown is not None:
+            place.before = place.view
+            titles = figure_titles(self.scene())
+            sort = place.hosts.sort if place.view == "hosts" else place.sort
+            now = place.heat.figure if place.view == "heat" else "excess" if sort in ("rank", "") else sort
+            place.scrolls["columns"] = Scroll(titles.index(now) if now in titles else 0)
+            self.open_view("columns")
+
+    def _choose_figure(self) -> None:
+        """Map the metric under the cursor, or show its column always, never, or where it fits."""
+        place = self.place
+        titles = figure_titles(self.scene())
+        title = titles[min(place.scroll.cursor, len(titles) - 1)]
+        if place.before == "heat":
+            place.heat.choose(title)
+            self.open_view("heat")
+            return
+        now = place.columns.pop(title, None)
+        if now is not False:
+            place.columns[title] = now is None
+        self.repaint()
+
     def action_open(self) -> None:
         """Open the page of the rank under the cursor, or the subject of the line under it."""
         place = self.place
@@ -47,6 +77,8 @@ class ViewActions(ActionsBase):
                 self._open_event(found[min(place.scroll.cursor, len(found) - 1)])
         elif place.view == "hosts":
             self._to_ranks_of_host()
+        elif place.view == "columns" and self.shown is not None:
+            self._choose_figure()
         elif place.view == "picker":
             self.act(Do.SWITCH())
         elif place.view == "timeline":
@@ -54,6 +86,20 @@ class ViewActions(ActionsBase):
         elif place.view == "heat":
             rank = place.heat.enter()
             self.action_rank(rank) if rank is not None else self.repaint()
+
+    def action_why(self) -> None:
+        """Open the page of what the verdict is about: a stall, or the rank that is slow."""
+        if self.shown is None:
+            return
+        late = self.shown.straggler or self.shown.suspect
+        if in_trouble(self.shown):
+            self.open_view("stall")
+        elif self.shown.straggler is not None and not blamed(self.shown.straggler):
+            self.show_note("batches differ in size between ranks: no rank is to blame")
+        elif late is not None:
+            self.action_rank(late.rank)
+        else:
+            self.show_note("no rank is flagged, and nothing is stalled")
 
     def action_compare_runs(self) -> None:
         """Show the two recordings side by side."""
@@ -80,7 +126,7 @@ class ViewActions(ActionsBase):
         elif place.view == "picker" and place.run_filter:
             place.run_filter = ""
             self.repaint()
-        elif place.view in ("help", "picker"):
+        elif place.view in ("help", "picker", "columns"):
             self.open_view(place.before)
         elif place.view == "events" and place.event_filter:
             place.event_filter = ""
@@ -166,8 +212,9 @@ class ViewActions(ActionsBase):
 
     def action_log(self) -> None:
         """Loss on a logarithmic axis, or not."""
-        self.place.charts.toggle_log()
-        self.repaint()
+        if self.shown is not None:
+            self.place.charts.log_loss = not logarithmic(self.scene())
+            self.repaint()
 
     def action_cross(self) -> None:
         """Crosshair on the charts, or none."""

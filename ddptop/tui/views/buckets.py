@@ -32,7 +32,12 @@ def buckets(scene: Scene, width: int, height: int) -> Page:
     columns = table.fitting(bucket_columns(scene), width - 1)
     gap = 2 if table.total(columns, 2) < width else 1
     first = _CLOCK_FREE if scene.frame.group.clock_free else _LEGEND[0]
-    texts = (_sum_over_buckets(scene), first, _LEGEND[1])
+    titles = {column.title for column in columns}
+    texts = (
+        _sum_over_buckets(scene),
+        *([first] if first != _LEGEND[0] or "coll" in titles else []),
+        _LEGEND[1],
+    )
     legend = [Line(part, "faint") for text in texts for part in wrap(text, width)] if height > 9 else []
     lines.append(Line(" ").extend(table.head(columns, gap)))
     room = height - len(lines) - len(legend)

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.chance import LEAST_STEPS, SAME, difference
+from ddptop.frames.phrases import blamed
 from ddptop.render.line import Line, Role, beside, gather, rule
-from ddptop.render.numbers import UNKNOWN, clock, count, fixed, known, loss, signed, size
+from ddptop.render.numbers import RATIO, UNKNOWN, clock, count, counted, fixed, known, loss, signed, size
 from ddptop.render.phases import PARTS
 from ddptop.render.rank_table import state_piece
-from ddptop.render.text import fit, fit_tail
+from ddptop.render.text import cells, fit, fit_tail
 from ddptop.tui.scene import Layout, Page, Scene
-from ddptop.tui.views.charts import Curve, chart
+from ddptop.tui.views.curve import Curve, chart
 from ddptop.tui.views.text_page import text_page
 
 if TYPE_CHECKING:
@@ -59,7 +61,8 @@ def compare(scene: Scene, width: int, height: int) -> Page:
     cell = min(MAX_FIGURE, (width - name - SIGNED) // (4 if width >= BARS_BESIDE else 3))
     head = Line(" " * name)
     for rank in (left, right):
-        head.add(fit(f"rank {rank}", cell, True), "accent")
+        title = f"rank {rank}"
+        head.add(fit(title if cells(title) < cell else f"r{rank}", cell, True), "accent")
     lines.append(head.add(fit("difference" if width >= BARS_BESIDE else "more", cell + SIGNED, True), "dim"))
     body = [*_words(scene, name, left, right, cell), *_figures(scene, name, left, right, cell, width), Line()]
     body += _buckets(scene, left, right)
@@ -117,7 +120,7 @@ def _signed(figure: Figure, apart: float, beside: float) -> str:
         text = f"{abs(apart):.{len(decimals)}f}"
     if not any(letter in "123456789" for letter in text):
         return "0"
-    return f"{'+' if apart > 0 else '−'}{text}"
+    return f"{'+' if apart > 0 else '-'}{text}"
 
 
 def _all(scene: Scene) -> list[Figure]:
@@ -132,12 +135,14 @@ def _all(scene: Scene) -> list[Figure]:
         Figure("loss", ranks.loss, loss, 0),
         Figure("ms/step", ranks.step_ms, fixed, 1),
         *(Figure(f"{part.name} ms", parts[at], fixed, _worse(part.name)) for at, part in enumerate(PARTS)),
+        Figure("own time ms", ranks.own_ms, fixed, 1),
+        Figure("excess ms", ranks.excess_ms, fixed, 1),
         Figure("collectives ms", ranks.collective_ms, fixed, 1),
         Figure("late ms", by_clocks(ranks.lateness_ms), fixed, 1),
         Figure("± ms", by_clocks(ranks.bound_ms), fixed, 0),
         Figure("comes last %", by_clocks(ranks.last_pct), lambda value: fixed(value, 0), 1),
-        Figure("score", ranks.relative_score, lambda value: fixed(value, 2), -1),
-        Figure("own best", ranks.individual_score, lambda value: fixed(value, 2), -1),
+        Figure("relative", ranks.relative_score, lambda value: fixed(value, RATIO), -1),
+        Figure("vs own best", ranks.individual_score, lambda value: fixed(value, RATIO), -1),
         Figure("last update ms", ranks.age_ms, lambda value: fixed(value, 0), 0),
         Figure("memory", ranks.rss_bytes, size, 0),
         Figure("cpu %", ranks.cpu_pct, lambda value: fixed(value, 0), 0),
@@ -170,18 +175,15 @@ MIN_CHART = 5
 
 FIGURES = (
     ("step ms", "step_ms_p50", 1, False), ("  p95", "step_ms_p95", 1, False),
-    ("steps/s", "steps_per_s", 2, True), ("loss", "loss_mean", 4, False),
+    ("steps/s", "steps_per_s", 1, True), ("loss", "loss_mean", 4, False),
     ("collectives ms", "collective_ms", 1, False),
     ("exposed ms", "exposed_comm_ms", 1, False), ("overlap %", "overlap_pct", 1, True),
-    ("busbw GB/s", "busbw_gbps", 2, True), ("no straggler ms", "no_straggler_ms", 1, False),
+    ("busbw GB/s", "busbw_gbps", 2, True), ("without skew ms", "no_straggler_ms", 1, False),
 )  # fmt: skip
 """Name, field of `Group`, decimals, whether more is better."""
 
 BEYOND = 10.0
 """A multiple above this means nothing: the divisor is almost zero."""
-
-SAME = 0.01
-"""A difference below this share is none worth a colour."""
 
 
 def compare_runs_page(scene: Scene, width: int, height: int) -> Page:
@@ -189,7 +191,9 @@ def compare_runs_page(scene: Scene, width: int, height: int) -> Page:
     first, second = scene.frame, scene.other
     if second is None:
         return Page([Line("waiting for the second recording (ddptop replay A --compare B)", "dim")])
-    lines = [_head(scene, "A", first, width), _head(scene, "B", second, width), rule(width)]
+    lines = [_head(scene, "A", first, width), _head(scene, "B", second, width)]
+    lines += [*_chance(first, second, width), *_stalls(scene, first, second, width)][: max(0, height - 3)]
+    lines.append(rule(width))
     table = _figures_of_runs(first, second, width)
     room = height - len(lines)
     lines += table[:room]
@@ -221,7 +225,57 @@ def _head(scene: Scene, letter: str, frame: Frame, width: int) -> Line:
 
 def _straggler(frame: Frame) -> str:
     late = frame.straggler
-    return "even" if late is None else f"▲ rank {late.rank} {fixed(late.lateness_ms)} ms late"
+    if late is None:
+        return "even"
+    how = "longer" if late.basis == "every_step" else "late"
+    who = f"rank {late.rank}" if blamed(late) else "ranks in turn"
+    return f"▲ {who} {fixed(late.lateness_ms)} ms {how}"
+
+
+COMPARED_STEPS = 500
+"""Newest steps that both runs have, from which it is decided whether one is faster."""
+
+
+def _chance(first: Frame, second: Frame, width: int) -> list[Line]:
+    """Whether the runs' step times differ by more than chance, over the newest steps that both have."""
+    both = [_last_life(frame.history) for frame in (first, second)]
+    (a, mine), (b, theirs) = both
+    common = np.intersect1d(a.step[mine], b.step[theirs])[-COMPARED_STEPS:]
+    if len(common) < LEAST_STEPS:
+        return [Line("  no step that both runs have, to compare them by", "dim").cut(width)]
+    one, two = (kept.step_ms[part][np.isin(kept.step[part], common)] for kept, part in both)
+    found = difference(one, two)
+    if found is None:
+        return []
+    more = found.more
+    steps = f"steps {count(common[0])} to {count(common[-1])}"
+    interval = f"{signed(more)} ms a step ({signed(found.low)} to {signed(found.high)})"
+    if not found.beyond_chance:
+        return [
+            Line("● ", "good")
+            .add("no difference beyond chance", "strong")
+            .add(f" · {interval} · {steps}", "dim")
+            .cut(width)
+        ]
+    words = "B is slower" if more > 0 else "B is faster"
+    return [
+        Line("▲ " if more > 0 else "● ", "warn" if more > 0 else "good")
+        .add(words, "strong")
+        .add(f" · {interval} · {steps}", "dim")
+        .cut(width)
+    ]
+
+
+def _stalls(scene: Scene, first: Frame, second: Frame, width: int) -> list[Line]:
+    """The stalls of either run until here, a line for each run that has any."""
+    lines = []
+    for letter, frame in (("A", first), ("B", second)):
+        stalls = [event for event in frame.events if event.kind == "stall"]
+        if stalls:
+            line = Line("■ ", "bad").add(f"{letter} stalled", "strong")
+            line.add(f" {counted(len(stalls), 'time')}, at {clock(stalls[-1].unix_s)}: ", "dim")
+            lines.append(line.add(scene.clean(stalls[-1].message)).cut(width))
+    return lines
 
 
 def _figures_of_runs(first: Frame, second: Frame, width: int) -> list[Line]:

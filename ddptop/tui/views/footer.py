@@ -18,7 +18,7 @@ from ddptop.tui.scene import Scene
 _ALWAYS = ("?", "q")
 """Shown at the end of the line, however narrow the terminal is."""
 
-_FIRST = ("/", "space", ":", "s", "c", "F", "r")
+_FIRST = ("w", "/", "space", ":", "x", "l", "s", "c", "F", "r")
 """Keys without a place of their own, the most useful first."""
 
 
@@ -28,7 +28,8 @@ def footer(scene: Scene, width: int, most: int) -> list[Line]:
         return [prompt_line(scene.place.prompt, width, scene.ascii_only)]
     if scene.place.note:
         return _note(scene.clean(scene.place.note), width)[-most:]
-    return [key_line(scene, width)]
+    guide = [Line("▸ ", "accent").add(text, "dim") for text in wrap(scene.clean(scene.guide), width - 2)]
+    return [*guide[: max(0, most - 1)], key_line(scene, width)]
 
 
 def key_line(scene: Scene | None, width: int) -> Line:
@@ -43,7 +44,8 @@ def key_line(scene: Scene | None, width: int) -> Line:
     grouped = scene is not None and scene.place.table.grouped
     offered = [key for key in KEYS if key.short and (grouped or not key.hosts)]
     special = [_part(key) for key in offered if _special(key, view, played)]
-    common = [_part(key) for key in _common(view)]
+    explained = scene is not None and bool(scene.stragglers) and view != "rank"
+    common = [_part(key) for key in _common(view) if explained or key.short != "why"]
     if _width(views, 1) + _width(special, 2) + (2 if special else 0) > room:
         first = views[:1] if view not in VIEWS else []
         last = len(VIEWS) if _is_offered(scene, KEYS[len(VIEWS) - 1]) else len(VIEWS) - 1
@@ -131,7 +133,7 @@ _SEVERITY: tuple[Role, ...] = ("dim", "warn", "bad")
 
 
 def banner(scene: Scene, width: int) -> Line | None:
-    """The line, or None where there is nothing to say."""
+    """The line, or None where it would be empty."""
     if scene.failure is not None:
         return Line(fit(f" {scene.clean(scene.failure)}", width), ground="banner")
     if scene.frozen:

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
 
 SHORTEST_NAME, MIN_NAME = 8, 3
-"""Cells of the run's name for which the gap after it shrinks, and below which it says nothing any more:
+"""Cells of the run's name for which the gap after it shrinks, and below which it is of no use:
 the state comes first, however narrow the terminal is."""
 
 GAP = 3
+
+LONGEST_WHERE = 20
+"""Cells for the machine on which a remote run is collected; they are the program's name otherwise."""
 
 FAILED = of_state("failed")[0]
 
@@ -34,7 +37,8 @@ def header(scene: Scene, width: int) -> Line:
     """As much as fits, in order of importance: name, state, step, speed, loss, own cost, then the rest."""
     badge = state(scene).cut(width)
     name = scene.clean(scene.frame.run.name) or UNKNOWN
-    head = Line("ddptop ", "dim") if width >= 60 else Line()
+    word = (scene.clean(scene.where), "accent") if scene.where else ("ddptop", "dim")
+    head = Line(*word).cut(LONGEST_WHERE).add(" ") if width >= 60 else Line()  # type: ignore[arg-type]  # roles
     room = width - head.width - badge.width - GAP
     if cells(name) > room:
         head = Line()
@@ -100,7 +104,7 @@ def _figures(scene: Scene) -> list[Line]:
     cost = frame.overhead
     if group.step is None:
         return [Line("no step yet", "dim"), *_facts(scene)]
-    over_budget = known(cost.measured_pct) and known(cost.budget_pct) and cost.measured_pct > cost.budget_pct  # type: ignore[operator]  # known() has looked
+    over_budget = known(cost.measured_pct) and known(cost.budget_pct) and cost.measured_pct > cost.budget_pct  # type: ignore[operator]  # known() has checked
     figures = [
         Line("step ", "dim")
         .add(count(step_now(frame)), "strong" if frame.stall is None else "bad")

@@ -39,7 +39,7 @@ FOLDED = 3
 
 
 def host_cells(scene: Scene, state: HeatState, width: int, room: int) -> tuple[Shades, list[Line], Line]:
-    """The shades, the lines of the map, and the line that says what is under the cursor."""
+    """The shades, the lines of the map, and the line about the cell under the cursor."""
     names, table = _table(scene)
     if state.count and state.first < len(names):
         stop = state.first + state.count
@@ -122,17 +122,9 @@ def _host_lines(
         first, stop = int(edges[row]), int(edges[row + 1])
         more = f"+{stop - first - 1}" if stop - first > 1 else ""
         name = fit_tail(names[first], label - 1 - len(more)) + more
-        line.add(*(("▸", "accent") if here else signs[row])).add(name, "strong" if here else "dim").add(
-            "│", "rule"
-        )
-        for column, level in enumerate(levels[row].tolist()):
-            glyph, role = shades.sign(level, scene.ascii_only)
-            if rank[row, column] < 0:
-                glyph, role = " ", "text"
-            if here and column == state.column:
-                role = "badge"
-            line.add(glyph * CELL, role)
-        line.add("│", "rule")
+        line.add(*(("▸", "accent") if here else signs[row])).add(name, "strong" if here else "dim")
+        local = [level if who >= 0 else None for level, who in zip(levels[row], rank[row], strict=True)]
+        line.extend(shades.cells(local, CELL, state.column if here else None, scene.ascii_only))
     return lines
 
 
@@ -185,7 +177,7 @@ TALLEST = 6
 def heat_page(scene: Scene, width: int, height: int) -> Page:
     """Map, what is under the cursor, and what the shades mean."""
     world = len(scene.frame.ranks.state)
-    state = scene.place.heat.fitted_to(world)
+    state = scene.place.heat.fitted_to(world, scene.by_steps or scene.frame.group.step is None)
     extra = 2 + (height >= MIN_FOR_LEGEND) + (height >= MIN_FOR_AXIS)
     room = max(1, height - extra)
     if state.hosts:
@@ -278,6 +270,9 @@ def _steps(
     worst = tuple(folds[i][0] if np.isnan(who) else int(who) for i in range(rows) for who in rank[i].tolist())
     top = 2 if axis else 1
     state.grid = Grid(top, label + 3, rows, columns, cell, tall, folds, worst)
+    if state.sought is not None:
+        rank_at, state.sought = state.sought, None
+        state.row = next((i for i, (first, stop) in enumerate(folds) if first <= rank_at < stop), state.row)
     state.settle()
     chosen = state.column if state.column >= 0 else columns - 1
     levels = shades.levels(value)
@@ -292,9 +287,7 @@ def _steps(
             line = Line("▸" if here and j == 0 else " ", "accent")
             line.add(fit(name if j == 0 else "", label, right=True), "strong" if here else "dim")
             line.add(*(worst_sign(scene.frame.ranks.state[first:stop]) if j == 0 else (" ", "text")))
-            line.add("│", "rule")
-            _cells(line, levels[i].tolist(), shades, cell, chosen if here else None, scene.ascii_only)
-            line.add("│", "rule")
+            line.extend(shades.cells(levels[i].tolist(), cell, chosen if here else None, scene.ascii_only))
             if side and j == 0:
                 line.add(_worst(scene, value[i], rank[i], shades, side), "strong" if here else "dim")
             lines.append(line)
@@ -318,23 +311,6 @@ def _axis(steps: tuple[int, ...], chosen: int, label: int, cell: int) -> Line:
     for sign in text:
         line.add(sign, {"▾": "accent", MISSING: "warn"}.get(sign, "faint"))  # type: ignore[arg-type]  # roles
     return line
-
-
-def _cells(
-    line: Line, levels: list[int], shades: Shades, cell: int, chosen: int | None, ascii_only: bool
-) -> None:
-    """Runs of one shade, so that a line of equal cells is one piece."""
-    run, before = "", None
-    for at, level in enumerate(levels):
-        glyph, role = shades.sign(level, ascii_only)
-        if at == chosen:
-            role = "badge"
-        if before is not None and role != before:
-            line.add(run, before)
-            run = ""
-        run, before = run + glyph * cell, role
-    if before is not None:
-        line.add(run, before)
 
 
 def _worst(scene: Scene, values: Column, ranks: Column, shades: Shades, width: int) -> str:

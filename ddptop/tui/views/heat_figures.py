@@ -6,19 +6,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ddptop.render.line import Line, gather
-from ddptop.render.numbers import count, fixed, known, loss
+from ddptop.render.numbers import RATIO, UNKNOWN, count, fixed, known, loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Frame
-    from ddptop.render.line import Role
+    from ddptop.render.line import Piece, Role
     from ddptop.tui.scene import Scene
 
 
@@ -61,15 +63,15 @@ METRICS: dict[str, Metric] = {
     "optimizer": Metric(lambda f: f.ranks.optimizer_ms),
     "other": Metric(lambda f: f.ranks.other_ms),
     "own": Metric(lambda f: f.ranks.own_ms, title="own time"),
-    "excess": Metric(lambda f: f.ranks.excess_ms, title="excess of own time"),
-    "wait": Metric(lambda f: f.ranks.exposed_wait_ms, title="exposed wait", free=True),
-    "transfer": Metric(_exposed_transfer, title="exposed transfer", free=True),
-    "collective": Metric(lambda f: f.ranks.collective_ms, title="in collectives"),
+    "excess": Metric(lambda f: f.ranks.excess_ms, title="excess"),
+    "wait": Metric(lambda f: f.ranks.exposed_wait_ms, title="wait", free=True),
+    "transfer": Metric(_exposed_transfer, title="transfer", free=True),
+    "collective": Metric(lambda f: f.ranks.collective_ms, title="collectives"),
     "exposed": Metric(lambda f: f.ranks.exposed_comm_ms, title="exposed communication"),
-    "lateness": Metric(lambda f: f.ranks.lateness_ms),
+    "lateness": Metric(lambda f: f.ranks.lateness_ms, title="late"),
     "loss": Metric(lambda f: f.ranks.loss, unit=""),
     "last": Metric(lambda f: f.ranks.last_pct, unit="%", title="comes last"),
-    "score": Metric(lambda f: f.ranks.relative_score, unit="", title="relative score", down=True),
+    "score": Metric(lambda f: f.ranks.relative_score, unit="", title="relative", down=True),
     "cpu": Metric(lambda f: f.ranks.cpu_pct, unit="%"),
     "memory": Metric(lambda f: f.ranks.rss_bytes / 1e9, unit="GB"),
     "gpu": Metric(_gpu("util_pct"), unit="%", title="GPU busy"),
@@ -125,7 +127,8 @@ def under_cursor(
     there = rank < len(ranks.host)
     where = f"{scene.clean(ranks.host[rank])} {scene.clean(ranks.device[rank])}".strip() if there else ""
     unit = f" {METRICS[figure].unit}".rstrip()
-    text = loss(value) if figure == "loss" else fixed(value, 2, unit if known(value) else "")
+    places = 1 if unit else RATIO
+    text = loss(value) if figure == "loss" else fixed(value, places, unit if known(value) else "")
     hint = f"worst of {fold:,}{what}: Enter unfolds" if fold > 1 else "Enter: its page"
     return gather(
         [
@@ -139,11 +142,11 @@ def under_cursor(
     )
 
 
-GLYPHS, PLAIN = " ░▒▓█", " .:+#"
+GLYPHS, PLAIN = "·░▒▓█", ".:+*#"
 ROLES: tuple[Role, ...] = ("faint", "backward", "forward", "data", "warn")
-"""Of a shade. The lowest is blank: usual values are not emphasized."""
+"""Of a shade. The lowest is pale: usual values are not emphasized."""
 
-UNSEEN: tuple[str, Role] = ("·", "faint")
+UNSEEN, UNSEEN_PLAIN = UNKNOWN, "-"
 """Where nothing is known; never a shade."""
 
 RARE = 99.0
@@ -181,10 +184,29 @@ class Shades:
 
     def sign(self, level: int, ascii_only: bool) -> tuple[str, Role]:
         """Glyph and role of a level."""
-        return UNSEEN if level < 0 else ((PLAIN if ascii_only else GLYPHS)[level], ROLES[level])
+        if level < 0:
+            return UNSEEN_PLAIN if ascii_only else UNSEEN, "faint"
+        return (PLAIN if ascii_only else GLYPHS)[level], ROLES[level]
+
+    def cells(self, levels: list[int | None], cell: int, chosen: int | None, ascii_only: bool) -> Line:
+        """A row of the map with its edges, `cell` terminal cells a value (None: there is no rank). `chosen`
+        stands in brackets, in its own shade."""
+        edge: Piece = ("│", "rule")
+        blank: Piece = (" ", "text")
+        pieces = [edge]
+        for level in levels:
+            pieces += [blank if level is None else self.sign(level, ascii_only)] * cell
+        pieces.append(edge)
+        if chosen is not None:
+            pieces[chosen * cell] = "[", "accent"
+            pieces[(chosen + 1) * cell + 1] = "]", "accent"
+        line = Line()
+        for role, run in groupby(pieces, key=itemgetter(1)):
+            line.add("".join(glyph for glyph, _ in run), role)
+        return line
 
     def legend(self, words: Callable[[float], str], unit: str, ascii_only: bool) -> list[Line]:
-        """Parts that say what every shade stands for."""
+        """Parts with the meaning of every shade."""
         to, beyond = (">=", "<") if self.down else ("<=", ">")
         if not ascii_only:
             to = "≥" if self.down else "≤"
@@ -192,12 +214,9 @@ class Shades:
         for level in range(5):
             glyph, role = self.sign(level, ascii_only)
             edge = f"{to}{words(self.edges[level])}" if level < 4 else f"{beyond}{words(self.edges[3])}"
-            shown = (
-                Line("[", "rule").add(glyph, role).add("]", "rule") if level == 0 else Line(glyph * 2, role)
-            )
-            parts.append(shown.add(f" {edge}", "dim"))
+            parts.append(Line(glyph * 2, role).add(f" {edge}", "dim"))
         parts[-1].add(f" {unit}" if unit else "", "dim")
-        return [*parts, Line(*UNSEEN).add(" not known", "dim")]
+        return [*parts, Line(*self.sign(-1, ascii_only)).add(" not known", "dim")]
 
 
 def digits(shades: Shades) -> int:

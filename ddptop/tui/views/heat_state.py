@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from ddptop.frames.detail import HEAT_FIGURES, MOST_COLUMNS, MOST_ROWS, HeatRequest
 
 NOW_FIGURES = (
-    *("step", "data", "forward", "backward", "optimizer", "other"),
-    *("wait", "transfer", "collective", "exposed", "lateness", "loss"),
+    *HEAT_FIGURES,
     *("last", "score", "cpu", "memory", "gpu", "gpu_memory", "gpu_temp", "age", "lost"),
 )
 """Metrics of hosts x local ranks, in the order of the key; those of ranks x steps are `HEAT_FIGURES`."""
@@ -40,7 +39,7 @@ class Grid:
 class HeatState:
     """Metric, shape, the unfolded ranks, and the cursor."""
 
-    figure: str = "step"
+    figure: str = "excess"
     hosts: bool = False
     """Hosts x local ranks, as they are now; otherwise ranks x recent steps."""
     row: int = 0
@@ -52,6 +51,8 @@ class HeatState:
     width: int = 64
     """Rows and columns that there is room for."""
     grid: Grid | None = None
+    sought: int | None = None
+    """A rank whose row the cursor goes to in the next picture of ranks x recent steps."""
 
     @property
     def page(self) -> int:
@@ -73,10 +74,14 @@ class HeatState:
         """The metrics of the present shape."""
         return NOW_FIGURES if self.hosts else HEAT_FIGURES
 
-    def fitted_to(self, world: int) -> HeatState:
-        """A copy for a picture of `world` ranks: all of them, where the unfolded ranks are not among them."""
+    def fitted_to(self, world: int, by_steps: bool) -> HeatState:
+        """A copy for a picture of `world` ranks: all of them, where the unfolded ranks are not among them.
+
+        `by_steps`: own times are known. Otherwise step time takes the place of the excess.
+        """
         inside = [] if not self.hosts and self.first >= world else list(self.inside)
-        return replace(self, inside=inside)
+        figure = "step" if self.figure == "excess" and not by_steps else self.figure
+        return replace(self, inside=inside, figure=figure)
 
     def next_figure(self, by: int) -> None:
         """Choose the metric after this one, or before it."""

@@ -34,11 +34,13 @@ def hosts_page(scene: Scene, width: int, height: int) -> Page:
     detail = DETAIL + 1 if height >= ROOM_FOR_DETAIL and found else 0
     names = [host.name for host in found]
     scroll = scene.place.scroll
-    if state.cursor in names:
+    held = state.moving and state.cursor in state.order[scroll.cursor : scroll.cursor + 1]
+    if state.cursor in names and not held:
         scroll = replace(scroll, cursor=names.index(state.cursor))
     room = height - 2 - detail
     scroll, shown = scroll.fitted(len(found), room)
-    columns = table.fitting(host_columns(scene, found, width), width - 1)
+    columns = table.chosen(host_columns(scene, found, width), scene.place.columns)
+    columns = table.fitting(columns, width - 1)
     titles = tuple(column.title for column in columns if column.title in SORTS)
     sign = "▾" if (state.sort in FIGURES and FIGURES[state.sort].falling) != state.inverted else "▴"
     head = Line(" ").extend(table.head(columns, 1, state.sort or None, sign, Do.SORT_BY))
@@ -98,7 +100,7 @@ def _sorted(scene: Scene, hosts: list[HostFigures]) -> list[HostFigures]:
 
 
 def _words(host: HostFigures) -> list[str]:
-    """What a filter finds besides the name."""
+    """What a filter matches besides the name."""
     words = [host.state, *host_notes(host)]
     words += ["thinned"] if host.thinned else []
     return [*words, "collector"] if host.collector else words
@@ -135,6 +137,8 @@ def _detail(scene: Scene, host: HostFigures, state: Piece | None, width: int) ->
         ],
         width,
     )
+    if host.cpu_pct is None and host.memory_bytes is None and host.received_bytes_s is None:
+        load = Line("  CPU, memory and network of this host are not known", "dim").cut(width)
     agent = wrap(scene.clean(" · ".join(_agent(host))), width - 2)
     return [who, load, *(Line("  ").add(text, "dim") for text in agent[: DETAIL - 2])]
 
@@ -161,7 +165,11 @@ def _agent(host: HostFigures) -> list[str]:
         clock += f", drift {signed(host.clock_drift_ppm)} ppm" if host.clock_drift_ppm is not None else ""
         words.append(clock)
         words += [f"compared {duration(host.clock_age_s)} ago"] if host.clock_age_s is not None else []
-    return [*words, f"round trip {fixed(host.round_trip_ms, 3)} ms"] if known(host.round_trip_ms) else words
+    words += [f"round trip {fixed(host.round_trip_ms, 3)} ms"] if known(host.round_trip_ms) else []
+    if host.link_peer is not None:
+        lost = f", {fixed(host.link_lost_pct, 2)}% of segments lost" if host.link_lost_pct else ""
+        words.append(f"ranks to {host.link_peer}: round trip {fixed(host.link_round_trip_ms, 3)} ms{lost}")
+    return words
 
 
 def _tally(scene: Scene, found: list[HostFigures]) -> str:

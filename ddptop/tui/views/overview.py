@@ -10,8 +10,9 @@ from ddptop.render.numbers import counted
 from ddptop.render.phases import legend
 from ddptop.render.text import cells, wrap
 from ddptop.render.trouble import in_trouble
+from ddptop.tui.keys import Do
 from ddptop.tui.scene import TO_STALL, Layout, Page, Scene
-from ddptop.tui.views.charts import charts
+from ddptop.tui.views.charts import charts, excess_strip, strip_size
 from ddptop.tui.views.events import event_lines
 from ddptop.tui.views.rank_table import RankRows, rank_rows, rank_table, tally
 
@@ -48,14 +49,23 @@ def verdict_lines(scene: Scene, width: int, most: int) -> list[Line]:
         lines[0] = Line("  ").add(state, own).add(f" · {figure}", "dim")
     if lines:
         lines[0].pieces[0] = (f"{SIGNS[shown.sign]} ", role)
-    detail = shortened(shown.detail, width - INDENT)
-    lines += [Line("  ").add(text, "dim") for text in _wrapped(scene, detail, width)]
+    lines += [Line("  ").add(text, "dim") for text in _detail(scene, shown.detail, width, most - len(lines))]
     lines = lines[:most]
+    for line in lines if shown.kind in ("straggler", "suspect") else ():
+        line.spot(0, width, Do.WHY())
     if in_trouble(scene.frame):
         for line in lines:
             line.target = TO_STALL
         return lines if most == 1 else _with_way(lines, width, most)
     return lines
+
+
+def _detail(scene: Scene, detail: str, width: int, most: int) -> list[str]:
+    """The second line; without its last parts where these would end in the middle of a sentence."""
+    parts = shortened(detail, width - INDENT).split(" · ")
+    while len(parts) > 1 and len(_wrapped(scene, " · ".join(parts), width)) > most:
+        parts.pop()
+    return _wrapped(scene, " · ".join(parts), width)
 
 
 def _with_way(lines: list[Line], width: int, most: int) -> list[Line]:
@@ -78,6 +88,12 @@ def _wrapped(scene: Scene, text: str, width: int) -> list[str]:
 
 CHARTS_MOST = 26
 """Lines of charts above which more events are worth more than taller curves."""
+
+TALL = 20
+"""Lines from which a narrow page has one more for the verdict."""
+
+LEAST_CHART = 5
+"""Lines of a chart, its rule and an event, above which a chart is worth more than empty lines."""
 
 ONE_LINE_VERDICT = 8
 """Lines below which the rows need the room more than the verdict's second line."""
@@ -108,7 +124,10 @@ def heights(height: int, ranks: int, verdict: int, happened: int) -> Heights:
     rows = max(1, ranks)
     if free < 14:
         table = min(rows + 1, free - 2)
-        return Heights(verdict, 1, table, 1, 0, free - table - 1)
+        left = free - table - 1
+        if left > max(happened, LEAST_CHART):
+            return Heights(verdict, 2, table, 1, left - 2, 1)
+        return Heights(verdict, 1, table, 1, 0, left)
     chart_least = 5 if free < 24 else 8
     events = 1 if free < 24 else min(4, free // 8)
     table = min(rows + 1, free - 2 - chart_least - events)
@@ -122,6 +141,7 @@ def overview(scene: Scene, width: int, height: int) -> Page:
     """The overview of the whole group."""
     trouble = in_trouble(scene.frame)
     most = 1 if height < ONE_LINE_VERDICT else 4 if width < 70 or trouble else 3
+    most += width < 60 and height >= TALL
     lines = verdict_lines(scene, width, most)
     room = heights(height, len(scene.frame.ranks.state), len(lines), len(scene.frame.events))
     rows = rank_rows(scene, width, room.table)
@@ -137,12 +157,15 @@ def overview(scene: Scene, width: int, height: int) -> Page:
         lines.append(legend(scene.ascii_only, scene.stragglers, width))
     if room.rules > 1:
         lines.append(rule(width))
-    drawn, plots = charts(scene, width, room.chart, top=1 + len(lines))  # the header is above
+    strip = strip_size(scene, width, room.chart)
+    lines += excess_strip(scene, strip, width) if all(strip) else []
+    left = room.chart - (strip[0] + 1 if all(strip) else 0)
+    drawn, plots = charts(scene, width, left, top=1 + len(lines))  # the header is above
     lines += drawn
     lines += [Line()] * (height - room.events - len(lines))
     lines += event_lines(scene, width, room.events) if room.events else []
-    first = rows.table.rank(rows.table.rows[0]) if rows.table.grouped and not scene.place.pointed else None
-    return Page(lines, Layout(rows.scroll, rows.table, first, rows.sortable, plots))
+    row = rows.cursor if rows.moved else None
+    return Page(lines, Layout(rows.scroll, rows.table, row, rows.sortable, plots, strip))
 
 
 def _alerts(scene: Scene, rows: RankRows, width: int) -> str:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ddptop.frames.detail import HeatRequest
 from ddptop.render.line import Line
 from ddptop.render.text import clean, wrap
 from ddptop.tui.palette import Entry
 from ddptop.tui.prompt import prompt_line
 from ddptop.tui.scene import Page, Place, Scene, ViewName
 from ddptop.tui.views.buckets import buckets
+from ddptop.tui.views.columns import columns_page
 from ddptop.tui.views.compare import compare, compare_runs_page
 from ddptop.tui.views.events import events
 from ddptop.tui.views.footer import banner, footer, key_line
@@ -63,6 +65,7 @@ BODIES: dict[ViewName, View] = {
     "picker": _picker,
     "runs": compare_runs_page,
     "help": help_page,
+    "columns": columns_page,
 }
 
 MIN_FOR_KEYS = 5
@@ -112,4 +115,6 @@ def requested_detail(place: Place) -> str:
         return place.timeline.request()
     if place.view == "heat":
         return place.heat.request()
+    if place.view == "overview" and all(place.charts.strip):
+        return str(HeatRequest("excess", *place.charts.strip))
     return ""

@@ -18,7 +18,7 @@ from ddptop.tui.scene import TableRows, host_row
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Ranks
-    from ddptop.tui.scene import Scene
+    from ddptop.tui.scene import Place, Scene
 
 SORTS: dict[str, tuple[str, bool]] = {
     "step": ("step", False),
@@ -32,7 +32,7 @@ SORTS: dict[str, tuple[str, bool]] = {
     "mem": ("rss_bytes", True),
     "cpu%": ("cpu_pct", True),
     "lost": ("lost_records", True),
-    "score": ("relative_score", False),
+    "relative": ("relative_score", False),
 }
 """Sortable columns of numbers: field of `Ranks` or part of the step, and whether the largest comes first."""
 
@@ -49,10 +49,10 @@ def table_rows(scene: Scene, room: int) -> TableRows:
     """The rows, for `room` lines of them. Ranks of several hosts are grouped where they do not fit."""
     chosen = _chosen(scene)
     if not is_grouped(scene, chosen, room):
-        order = tuple(_ordered(scene, chosen, room))
+        order = tuple(_trouble_first(scene, chosen) if by_default(scene.place) else _sorted(scene, chosen))
         return TableRows(order, order)
-    default = scene.place.sort == "rank" and not scene.place.inverted
-    groups = by_host(scene.frame, worst_first(scene, chosen) if default else _sorted(scene, chosen))
+    worst = by_default(scene.place)
+    groups = by_host(scene.frame, worst_first(scene, chosen) if worst else _sorted(scene, chosen))
     hosts, names = groups.hosts.tolist(), host_index(scene.frame.ranks.host).names
     folded = _folded(scene, groups, room)
     rows: list[int] = []
@@ -94,8 +94,25 @@ def _folded(scene: Scene, groups: ByHost, room: int) -> frozenset[int]:
     return frozenset(folded)
 
 
+def by_default(place: Place) -> bool:
+    """Whether no order was chosen: by rank, those in trouble first."""
+    return place.sort == "rank" and not place.inverted
+
+
+def worst_is_first(scene: Scene, grouped: bool) -> bool:
+    """Whether the default order is another one than that of ranks: hosts, or some rank is flagged."""
+    return by_default(scene.place) and (grouped or bool(scene.stragglers or scene.responsible))
+
+
+def is_moving(place: Place, grouped: bool) -> bool:
+    """Whether rows change places as figures change; the cursor then stays in its line, as in htop."""
+    if place.follow:
+        return False
+    return place.sort in SORTS or place.sort == "state" or (grouped and by_default(place))
+
+
 def ordered(scene: Scene, room: int) -> list[int]:
-    """Ranks that pass the filter, sorted. Where not all fit into `room`, those in trouble come first."""
+    """Ranks that pass the filter, sorted."""
     return list(table_rows(scene, room).order)
 
 
@@ -108,21 +125,21 @@ def _chosen(scene: Scene) -> list[int]:
     return chosen
 
 
-def _ordered(scene: Scene, chosen: list[int], room: int) -> list[int]:
-    if scene.place.sort == "rank" and not scene.place.inverted:
-        return chosen if len(chosen) <= room else _trouble_first(scene, chosen)
-    return _sorted(scene, chosen)
-
-
 def _sorted(scene: Scene, chosen: list[int]) -> list[int]:
-    """By the chosen column. What is not known comes last, whichever way round the rest is."""
+    """By the chosen column, but ranks that a stall is due to and stragglers first, in every order.
+
+    What is not known comes last, whichever way round the rest is.
+    """
     ranks, place = scene.frame.ranks, scene.place
+    there, flagged = set(chosen), dict.fromkeys((*sorted(scene.responsible), *scene.stragglers))
+    pinned = [rank for rank in flagged if rank in there]
+    chosen = [rank for rank in chosen if rank not in flagged] if pinned else chosen
     if place.sort in SORTS:
         name, falling = SORTS[place.sort]
         parts = [part.name for part in PARTS]
         column: Column = scene.breakdown.column(name) if name in parts else getattr(ranks, name)
         keys = -column if falling != place.inverted else column
-        return [chosen[at] for at in np.argsort(keys[chosen], kind="stable").tolist()]
+        return pinned + [chosen[at] for at in np.argsort(keys[chosen], kind="stable").tolist()]
     if place.sort == "state":
         chosen.sort(key=lambda rank: _RANK_OF_STATE.get(ranks.state[rank], 0), reverse=place.inverted)
     elif place.sort in ("host", "dev"):
@@ -130,7 +147,7 @@ def _sorted(scene: Scene, chosen: list[int]) -> list[int]:
         chosen.sort(key=texts.__getitem__, reverse=place.inverted)
     elif place.inverted:
         chosen.reverse()
-    return chosen
+    return pinned + chosen
 
 
 def _trouble_first(scene: Scene, chosen: list[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""One rank: its facts, its phases against the group's, and its recent single steps.
+"""One rank: its facts, its phases against the others', and its recent single steps; of a slow rank first why.
 
 Also its GPU, and the values that the script logs, where the rank has them.
 """
@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.phrases import SHORT_PLACES, death_phrase
+from ddptop.frames.phrases import death_phrase
 from ddptop.render import table
 from ddptop.render.evidence import position_lines
 from ddptop.render.line import Line, beside, gather, rule
 from ddptop.render.numbers import UNKNOWN, count, counted, fixed, known, loss, size
-from ddptop.render.phases import PARTS
 from ddptop.render.rank_table import last_update, state_piece
 from ddptop.render.text import fit
 from ddptop.tui.scene import Page, Scene
-from ddptop.tui.views.charts import TWO_ABREAST, Curve, chart
+from ddptop.tui.views.charts import TWO_ABREAST
+from ddptop.tui.views.curve import Curve, Happened, chart
+from ddptop.tui.views.why import changed, own_time, sentences, to_try
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
@@ -59,10 +60,12 @@ def _gpu(scene: Scene, facts: GpuFacts) -> list[list[Line]]:
         Line(fixed(facts.temp_c, 0, " °C")) if known(facts.temp_c) else Line(),
         Line(fixed(facts.power_w, 0, " W")) if known(facts.power_w) else Line(),
         Line(clock) if facts.clock_mhz is not None else Line(),
-        Line("▲ ", "warn").add(f"held down: {throttle}") if throttle else Line(),
+        Line("▲ ", "warn").add(f"throttled: {throttle}") if throttle else Line(),
     ]
     second = [
-        Line("torch holds ", "dim").add(size(facts.allocated_bytes)).add(f" of {size(facts.reserved_bytes)}"),
+        Line("torch allocated ", "dim")
+        .add(size(facts.allocated_bytes))
+        .add(f" of {size(facts.reserved_bytes)} reserved"),
         Line("peak ", "dim").add(size(facts.peak_bytes)),
         Line("▲ ", "warn").add(f"{count(facts.retries)} allocations had to be retried")
         if facts.retries
@@ -87,11 +90,14 @@ def _short(value: float | None) -> str:
 LONG = 60
 """Cells that are enough for a state in full."""
 
+SEEN_SHARE = 0.1
+"""Part of the step that the scale of the excess holds at least: jitter must not look like a change."""
+
+WHY_CHARTS = 12
+"""Lines for charts and single steps that come before the other facts of a slow rank."""
+
 PLACES_FROM = 36
 """Lines of the page from which four of them are for the places of other."""
-
-PART_BAR = 40
-"""Most cells of a bar: its figure is beside it."""
 
 
 def rank_page(scene: Scene, width: int, height: int) -> Page:
@@ -99,29 +105,42 @@ def rank_page(scene: Scene, width: int, height: int) -> Page:
     rank = scene.place.rank
     if rank >= len(scene.frame.ranks.state):
         return Page([rule(width, f"rank {rank}"), Line("  this rank has not reported yet", "dim")])
-    lines = [rule(width, f"rank {rank}"), *_facts(scene, rank, width), *rank_extras(scene, rank, width)]
-    lines += _position(scene, rank, width, height - len(lines))
-    lines += _phases(scene, rank, width, places=height >= PLACES_FROM)[: max(0, height - len(lines))]
+    facts = [*_facts(scene, rank, width), *rank_extras(scene, rank, width)]
+    why, states = sentences(scene, rank, width), rule(width, f"rank {rank}")
+    times = own_time(scene, rank, width, places=height >= PLACES_FROM)
+    lines = [states, *facts, *_position(scene, rank, width, height - len(facts) - 1)]
+    if why and len(lines) == len(facts) + 1:  # slow, and nothing worse: why comes before what is well known
+        state = Line(*state_piece(scene, rank, LONG)).add(f"  {_host_and_device(scene, rank)}", "dim")
+        lines, advice = [states, *why, state, *times], to_try(scene, rank, width)
+        lines += changed(scene, rank, width)[: max(1, height - len(lines) - len(advice))]
+        lines += advice
+        lines += [rule(width), *facts[1:]] if height - len(lines) >= len(facts) + WHY_CHARTS else []
+    else:
+        lines += times[: max(0, height - len(lines))]
     room = height - len(lines) - 1
     focus = scene.frame.focus
     if focus is None or focus.rank != rank:
         lines += [Line(), Line("  its single steps come with the next picture", "dim")]
         return Page(lines[:height])
-    if room >= 6:
+    if room >= (5 if why else 6):
         tall = min(12, max(5, room // 2))
-        lines += [rule(width), *_charts(scene, focus, width, tall)]
+        lines += [*([rule(width)] if room >= 6 else []), *_charts(scene, focus, width, tall)]
         room = height - len(lines) - 1
     return Page([*lines, *_steps(focus, width, room + 1)][:height])
 
 
+def _host_and_device(scene: Scene, rank: int) -> str:
+    host, device = scene.clean(scene.frame.ranks.host[rank]), scene.clean(scene.frame.ranks.device[rank])
+    return f"{host or UNKNOWN} · {device or UNKNOWN}"
+
+
 def _facts(scene: Scene, rank: int, width: int) -> list[Line]:
     ranks = scene.frame.ranks
-    host, device = scene.clean(ranks.host[rank]), scene.clean(ranks.device[rank])
     text, role = state_piece(scene, rank, LONG)
     starts = ranks.incarnation[rank]
     first = [
         Line(text, role),
-        Line(f"{host or UNKNOWN} · {device or UNKNOWN}"),
+        Line(_host_and_device(scene, rank)),
         Line("pid ", "dim").add(f"{ranks.pid[rank]:.0f}" if known(ranks.pid[rank]) else UNKNOWN),
         Line("last update " if width >= 60 else "update ", "dim").add(last_update(float(ranks.age_ms[rank]))),
         Line("restarts ", "dim").add(count(starts)) if known(starts) and starts > 0 else Line(),
@@ -201,48 +220,23 @@ def _position(scene: Scene, rank: int, width: int, most: int) -> list[Line]:
     return lines[:most]
 
 
-def _phases(scene: Scene, rank: int, width: int, *, places: bool) -> list[Line]:
-    """A line and a bar for each part of the step; `places`: also where in the step its other time lies."""
-    parts, full = scene.breakdown.ms, scene.breakdown.full_ms
-    lines = [Line(f"{'ms, median of 100 steps':<24}{'rank':>9}{'group':>9}", "dim").cut(width)]
-    bar = min(PART_BAR, width - 46)
-    for at, part in enumerate(PARTS):
-        mine = float(parts[at, rank]) if scene.breakdown.known[rank] else float("nan")
-        others = parts[at, scene.breakdown.known & np.isfinite(parts[at])]
-        usual = float(np.median(others)) if len(others) else float("nan")
-        sign = part.plain if scene.ascii_only else part.glyph
-        line = Line(f"{sign} ", part.role).add(f"{part.name:<22}").add(f"{fixed(mine):>9}", "strong")
-        line.add(f"{fixed(usual):>9}", "dim")
-        if bar > 4 and full and known(mine):
-            line.add("  ┃", "rule").add(sign * round(mine / full * bar), part.role)
-        lines.append(line.cut(width))
-    return lines + (_places(scene, rank, width) if places else [])
-
-
-def _places(scene: Scene, rank: int, width: int) -> list[Line]:
-    """What other consists of, by its place in the step; nothing where that is not known."""
-    lines = []
-    for place, name in SHORT_PLACES.items():
-        column: Column = getattr(scene.frame.ranks, f"{place}_ms")
-        finite = column[np.isfinite(column)]
-        if len(finite):
-            line = Line(f"    {name:<20}", "dim").add(f"{fixed(float(column[rank])):>9}")
-            lines.append(line.add(f"{fixed(float(np.median(finite))):>9}", "dim").cut(width))
-    return lines
-
-
 def _charts(scene: Scene, focus: RankSteps, width: int, height: int) -> list[Line]:
     x = _steps_as_axis(focus)
     each = (width + 1) // 2 if width >= TWO_ABREAST else width
     span = Line(f"last {counted(len(focus.step), 'step')}", "faint")
     steps, loss_title = [Line("step ms", "dim"), span, Line("┄ peak", "faint")], [Line("loss", "dim"), span]
+    happened = Happened(float(focus.step[0]) if len(focus.step) else 0.0)
     curves = [
-        Curve(steps, x, focus.step_ms, "forward", behind=focus.step_ms, zero=True),
-        Curve(loss_title, x, focus.loss, "accent"),
+        Curve(steps, x, focus.step_ms, "forward", behind=focus.step_ms, zero=True, happened=happened),
+        Curve(loss_title, x, focus.loss, "accent", happened=happened),
     ]
+    if np.isfinite(focus.excess_ms).any():
+        reach = SEEN_SHARE * (scene.frame.group.step_ms_p50 or 0.0)
+        own = [Line("excess ms", "dim"), span, Line("own time - median of the others", "faint")]
+        curves.insert(0, Curve(own, x, focus.excess_ms, "data", zero=True, reach=reach, happened=happened))
     if each == width:
         return chart(curves[0], width, height, scene.ascii_only)[0]
-    left, right = (chart(curve, each - 1, height, scene.ascii_only)[0] for curve in curves)
+    left, right = (chart(curve, each - 1, height, scene.ascii_only)[0] for curve in curves[:2])
     return beside(left, right, each)
 
 

@@ -22,7 +22,7 @@ from ddptop.render.text import cells, fit
 from ddptop.tui import match
 from ddptop.tui.keys import Do
 from ddptop.tui.scene import Place, Scene, Scroll, TableRows, host_of, host_row
-from ddptop.tui.views.rank_order import COLUMNS, SORTS, table_rows
+from ddptop.tui.views.rank_order import COLUMNS, SORTS, is_moving, table_rows, worst_is_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,11 +38,13 @@ MIN_BAR = 20
 BAR_SHARE = 0.22
 """Part of a wide screen that the bar keeps before further columns may come."""
 
+FEW_RANKS, WIDE, NUMBERED_BAR = 8, 140, 64
+"""Ranks up to which a bar has numbers inside; cells of the screen from which it keeps so many for it."""
+
 LONGEST_HOST = 18
 
 GROUPED_KEEP = {
     "rank": 97,
-    "excess": 96,
     "ranks": 95,
     "step": 94,
     "wait": 93,
@@ -63,6 +65,10 @@ class RankRows:
     scroll: Scroll
     shown: range
     """Rows of the table that are on the screen."""
+    cursor: int | None
+    """The row under the cursor; None: the filter hides it."""
+    moved: bool
+    """The cursor is to be on this row from now on: its line stays, or no key has chosen another."""
 
     @property
     def sortable(self) -> tuple[str, ...]:
@@ -74,24 +80,35 @@ def rank_rows(scene: Scene, width: int, height: int) -> RankRows:
     """The columns that fit into `width`, and `height - 1` rows below their titles."""
     rows = table_rows(scene, height - 1)
     offered = grouped_columns(scene, rows) if rows.grouped else rank_columns(scene)
-    bar = width if width < MIN_BAR + 20 else max(MIN_BAR, int(width * BAR_SHARE))
+    offered = table.chosen(offered, scene.place.columns)
+    least = (
+        NUMBERED_BAR
+        if width >= WIDE and len(scene.frame.ranks.state) <= FEW_RANKS
+        else int(width * BAR_SHARE)
+    )
+    bar = width if width < MIN_BAR + 20 else max(MIN_BAR, least)
     columns = table.fitting(offered, width - GUTTER - bar - 2 if bar < width else width - GUTTER)
     bar = width - GUTTER - table.total(columns) - 2
     bar = bar if bar >= min(MIN_BAR, width // 3) else 0
-    scroll, cursor = scene.place.scroll, cursor_row(scene, rows)
+    place, scroll = scene.place, scene.place.scroll
+    moving = is_moving(place, rows.grouped)
+    held = not place.pointed or (moving and place.cursor_as_shown)
+    cursor: int | None = cursor_row(scene, rows)
+    if held and rows.rows:
+        cursor = rows.rows[min(scroll.cursor, len(rows.rows) - 1) if place.pointed else 0]
     if cursor in rows.rows:
         scroll = replace(scroll, cursor=rows.rows.index(cursor))
-    return RankRows(columns, bar, rows, *scroll.fitted(len(rows.rows), height - 1))
+    else:
+        cursor = None
+    moved = cursor is not None and (held or moving)
+    return RankRows(columns, bar, rows, *scroll.fitted(len(rows.rows), height - 1), cursor, moved)
 
 
 def cursor_row(scene: Scene, rows: TableRows) -> int:
-    """The row under the cursor: of its rank, or of that rank's host. Before any key has moved the cursor of
-    a grouped table it is the first row."""
+    """The row of the rank that a key has chosen, or of its host."""
     place, index = scene.place, host_index(scene.frame.ranks.host)
     if not rows.grouped or place.rank >= len(index.of_rank):
         return place.rank
-    if not place.pointed and rows.rows:
-        return rows.rows[0]
     host = int(index.of_rank[place.rank])
     return host_row(host) if place.on_host or host in rows.folded else place.rank
 
@@ -100,9 +117,8 @@ def rank_table(scene: Scene, rows: RankRows) -> list[Line]:
     """Titles and rows."""
     lines = [_titles(scene, rows)]
     pattern = match.highlight_pattern(scene.place.searched)
-    cursor = cursor_row(scene, rows.table)
     shown = (rows.table.rows[at] for at in rows.shown)
-    lines += [_row(scene, rows, row, row == cursor, pattern) for row in shown]
+    lines += [_row(scene, rows, row, row == rows.cursor, pattern) for row in shown]
     if not rows.table.rows:
         lines.append(Line("  ").add(_no_rank(scene), "dim"))
     return lines
@@ -110,8 +126,7 @@ def rank_table(scene: Scene, rows: RankRows) -> list[Line]:
 
 def _titles(scene: Scene, rows: RankRows) -> Line:
     place, bar = scene.place, rows.bar
-    by_trouble = rows.table.grouped and place.sort == "rank" and not place.inverted
-    sort = None if by_trouble else place.sort
+    sort = None if worst_is_first(scene, rows.table.grouped) else place.sort
     line = Line(" " * GUTTER).extend(table.head(rows.columns, 1, sort, _sign(place), Do.SORT_BY))
     if bar:
         scale = f"{fixed(scene.breakdown.full_ms)} ms" if scene.breakdown.full_ms else ""
@@ -137,12 +152,13 @@ def _row(scene: Scene, rows: RankRows, row: int, chosen: bool, pattern: re.Patte
     if rows.bar:
         line.add(" ┃", "rule")
         if shows_rank:
-            line.extend(scene.breakdown.bar(rank, rows.bar, scene.ascii_only))
+            numbered = len(scene.frame.ranks.state) <= FEW_RANKS and rows.bar >= NUMBERED_BAR // 2
+            line.extend(scene.breakdown.bar(rank, rows.bar, scene.ascii_only, numbered=numbered))
     return line
 
 
 def _with_matches(columns: list[table.Column], body: Line, pattern: re.Pattern[str]) -> Line:
-    """Matches are marked where the filter looks: in words, not in figures."""
+    """Matches are marked in words, which the filter searches, not in figures."""
     line = Line()
     for at, piece in enumerate(body.pieces):
         title = columns[at // 2].title if at % 2 == 0 else ""  # every second piece is a gap
@@ -216,8 +232,7 @@ def _of_worst(
                 return host_state_piece(own, column.width)
         return cell(rows.leads[host]) if host in rows.folded else ("", "text")
 
-    keep = 92 if title == "late" and not scene.by_steps else GROUPED_KEEP.get(title, column.keep)
-    return replace(column, cell=at, keep=keep)
+    return replace(column, cell=at, keep=GROUPED_KEEP.get(title, column.keep))
 
 
 def _running(scene: Scene) -> tuple[list[int], list[int]]:
@@ -244,6 +259,10 @@ def tally(scene: Scene, rows: RankRows) -> str:
     words = _of_hosts(rows) if rows.table.grouped else _of_ranks(rows, total)
     if rows.table.grouped:
         words.append(counted(total, "rank") if len(order) == total else f"{len(order):,} of {total:,} ranks")
+    if worst_is_first(scene, rows.table.grouped):
+        words.append("worst first")
+    elif place.sort not in rows.sortable:
+        words.append(f"sorted by {place.sort} {_sign(place)}")
     if place.follow:
         words.append(f"following rank {place.rank}")
     if place.filter:

@@ -63,7 +63,7 @@ _ENVIRONMENT = frozenset(
 )
 
 _UNSET = ("N/A", "")
-"""How torch's logger says that a variable is not set."""
+"""What torch's logger has for a variable that is not set."""
 
 _SAID = frozenset({"world_size", "backend_name", "rank", "first_failure", "output_device"})
 """Shown elsewhere on the page."""
@@ -145,9 +145,9 @@ def _body(scene: Scene, width: int) -> list[Line]:
     few = len(set(scene.frame.ranks.host)) <= FEW_HOSTS
     lines = [*_facts(scene, _run(scene), width), *_losses(scene, width)]
     lines += [rule(width, "overhead"), *_facts(scene, _cost(scene), width)]
-    lines += [
-        Line(" ").add(row, "dim") for row in wrap(scene.frame.overhead.detail_sentence or "", width - 1)
-    ]
+    cost = scene.frame.overhead
+    for text in (cost.measured.sentence if cost.measured is not None else "", cost.detail_sentence or ""):
+        lines += [Line(" ").add(row, "dim") for row in wrap(text, width - 1)]
     lines += hosts if few else []
     lines += [rule(width, "models and process groups"), *_models(scene, width)]
     for title in (
@@ -210,17 +210,17 @@ def _run(scene: Scene) -> list[Fact]:
 
 def _cost(scene: Scene) -> list[Fact]:
     cost = scene.frame.overhead
-    over = known(cost.measured_pct) and known(cost.budget_pct) and cost.measured_pct > cost.budget_pct  # type: ignore[operator]  # known() has looked
+    over = known(cost.measured_pct) and known(cost.budget_pct) and cost.measured_pct > cost.budget_pct  # type: ignore[operator]  # known() has checked
     every = cost.detail_every
     timed = UNKNOWN if every is None else "every step" if every == 1 else f"1 step in {every:,}"
     first = scene.frame.run.card.get("first_failure")
     facts = [
-        Fact("measured, worst rank", fixed(cost.measured_pct, 2, "%" if known(cost.measured_pct) else ""),
+        Fact("measured, worst rank", fixed(cost.measured_pct, 1, "%" if known(cost.measured_pct) else ""),
              "warn" if over else "strong"),
         Fact("budget", fixed(cost.budget_pct, 1, "%" if known(cost.budget_pct) else "")),
         Fact("per step", fixed(cost.us_per_step, 0, " us" if known(cost.us_per_step) else "")),
         Fact("buckets timed", timed),
-        Fact("own failures", count(cost.failures), "warn" if cost.failures else "text"),
+        Fact("internal errors", count(cost.failures), "warn" if cost.failures else "text"),
     ]  # fmt: skip
     return [*facts, Fact("first failure", str(first), "warn")] if first else facts
 

@@ -199,9 +199,9 @@ def _words(scene: Scene, shown: Timeline, state: TimelineState) -> tuple[str, Ro
         notes[-1] += ": every lane begins at its own zero"
         notes.append("what the shortest collective leaves is called wait")
     elif shown.last is not None and known(shown.skew_ms):
-        digits = 1 if shown.skew_ms >= 10 else 2  # type: ignore[operator]  # known() has looked
+        digits = 1 if shown.skew_ms >= 10 else 2  # type: ignore[operator]  # known() has checked
         bound = f" ±{fixed(shown.bound_ms, digits)}" if known(shown.bound_ms) else ""
-        clear = not known(shown.bound_ms) or shown.skew_ms > shown.bound_ms  # type: ignore[operator]  # known() has looked
+        clear = not known(shown.bound_ms) or shown.skew_ms > shown.bound_ms  # type: ignore[operator]  # known() has checked
         who = f"rank {shown.last}{on_hosts(scene.frame, (shown.last,))}"
         late = f"{who} came last, {fixed(shown.skew_ms, digits)}{bound} ms after the first"
         even = f"no rank stands out: all arrive within {fixed(shown.skew_ms, digits)}{bound} ms"

@@ -1,0 +1,92 @@
+"""The network between hosts: the worst link of each, and the log of links that lose segments or are slow.
+
+Ranks are not blamed for their host's network: a rank's verdict rests on its own times.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ddptop.analysis.hosts import Hosts
+    from ddptop.protocol.hosts import HostLink
+
+LOST_PCT = 1.0
+"""Share of lost segments that is reported: at 0.1 % TCP still fills a link of a data centre."""
+
+LEAST_LOST = 10
+"""In one reading: a few may be lost to a full queue at any time."""
+
+READINGS = 2
+"""In a row of which this is true before it is reported: 10 s."""
+
+SLOW_TIMES, SLOW_US = 5.0, 2000
+"""A link is slow whose least round trip is so many times that of others, and so much longer."""
+
+LEAST_LINKS = 4
+"""Directions of links to compare with; two hosts have two, and which round trip is usual is not known."""
+
+
+def worst_link(hosts: Hosts, host: str) -> tuple[str, HostLink] | None:
+    """The other end and the figures of a host's worst link in its newest reading; None: there is none."""
+    known = hosts.known.get(host)
+    if known is None or not known.links:
+        return None
+    link = known.links[0]
+    return names_of_addresses(hosts).get(link.peer, link.peer), link
+
+
+def names_of_addresses(hosts: Hosts) -> dict[str, str]:
+    """The hosts by the addresses from which their own links go out."""
+    return {link.own: name for name, known in hosts.known.items() for link in known.links}
+
+
+def lost_pct(link: HostLink) -> float:
+    """Share of the segments that were lost."""
+    return 100 * link.resent / link.sent if link.sent else 0.0
+
+
+class LinkLog:
+    """Logs each link once when it becomes bad, with its two ends."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, int] = {}
+        """By host: time of its last reading, by its own clock."""
+        self._bad: dict[tuple[str, str], int] = {}
+        """By host and address of the other end: readings in a row in which it was bad."""
+
+    def check(self, hosts: Hosts) -> list[str]:
+        """Take the readings that are new; returns what is to be logged."""
+        texts = []
+        usual_us: float | None = None
+        for name, known in hosts.known.items():
+            if known.links_ns == self._read.get(name, 0):
+                continue
+            self._read[name] = known.links_ns
+            usual_us = _usual_us(hosts) if usual_us is None else usual_us
+            bad = {(name, link.peer): text for link in known.links if (text := _trouble(link, usual_us))}
+            for key in [key for key in self._bad if key[0] == name and key not in bad]:
+                del self._bad[key]
+            for key, text in bad.items():
+                self._bad[key] = self._bad.get(key, 0) + 1
+                if self._bad[key] == READINGS:
+                    peer = names_of_addresses(hosts).get(key[1], key[1])
+                    texts.append(f"network from host {name} to host {peer}: {text}")
+        return texts
+
+
+def _usual_us(hosts: Hosts) -> float:
+    """Lower quartile of the links' least round trips: below those of one slow host. 0: not known."""
+    all_us = [link.least_us for known in hosts.known.values() for link in known.links]
+    return float(np.quantile(all_us, 0.25)) if len(all_us) >= LEAST_LINKS else 0.0
+
+
+def _trouble(link: HostLink, usual_us: float) -> str:
+    """What is wrong with a link; empty: nothing that the figures carry."""
+    if link.resent >= LEAST_LOST and lost_pct(link) >= LOST_PCT:
+        return f"{lost_pct(link):.1f}% of {link.sent:,} segments lost and sent again"
+    if usual_us and link.least_us > max(SLOW_TIMES * usual_us, usual_us + SLOW_US):
+        return f"round trip {link.least_us / 1e3:.1f} ms at least, {usual_us / 1e3:.1f} ms on other links"
+    return ""

@@ -1,0 +1,114 @@
+"""What the recorder costs: steps in which it stands aside (shadow blocks) compared with their neighbours.
+
+Each block gives one paired difference, since neighbouring steps are alike: times of steps drift and are
+correlated over seconds. Within a block and on each side of it the median is taken, which single slow steps do
+not change. Over the blocks, which are some 500 steps apart and so independent, the estimate is that of Hodges
+and Lehmann (1963) and its interval that of Wilcoxon's signed ranks: no distribution of step times is assumed
+but that block and neighbours scatter alike, and a block in a busy second counts as one block.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.frames.overhead import MeasuredCost
+
+if TYPE_CHECKING:
+    from ddptop.frames.columns import Column, Indices, Mask
+
+FEWEST = 6
+"""Least blocks: with fewer there is no interval of 95 % without assumptions (all of six have the same sign by
+chance in 3 % of cases)."""
+
+MOST = 100
+"""Newest blocks that are used: 51,000 steps."""
+
+SETTLE = 2
+"""First steps of a stretch that do not count: caches are filled anew, and the first step of a block begins
+before the recorder stands aside. In the last step of a block the recorder is back."""
+
+SIDE = 7
+"""Steps on each side: as many as a block of ten has without its first two and its last."""
+
+AROUND = 32
+"""Steps beside a block among which its neighbours are: those without bucket detail, not right after it."""
+
+KEPT = 640
+"""Newest steps that are kept: from one block to the next, and what lies around both."""
+
+Z = 1.96
+
+
+class ShadowCost:
+    """The blocks so far, from complete steps in order."""
+
+    def __init__(self) -> None:
+        self.measured: MeasuredCost | None = None
+        """None: too few blocks so far."""
+        self._blocks: deque[float] = deque(maxlen=MOST)
+        """Of each block what the recorder costs, as a share of the step without it."""
+        self._steps: Column = np.empty((4, 0))
+        """Number, wall time in ms, shadow (NaN: not of all ranks), bucket detail; of the newest steps."""
+        self._done = -1.0
+        """Number of the last step of the last block."""
+
+    def take(self, numbers: Column, wall: Column, shadow: Mask, detailed: Mask) -> None:
+        """Add n steps: `numbers`, `wall` (ms) and `detailed` (n,), `shadow` (n, ranks): who stood aside."""
+        aside = np.where(shadow.any(axis=1) & ~shadow.all(axis=1), np.nan, shadow[:, 0])
+        self._steps = np.concatenate([self._steps, np.stack([numbers, wall, aside, detailed])], axis=1)
+        numbers, wall, aside, _ = self._steps
+        edges = np.diff((aside == 1).astype(np.int8), prepend=0, append=0)
+        found = False
+        for begin, end in zip(np.flatnonzero(edges > 0), np.flatnonzero(edges < 0), strict=True):
+            if numbers[begin] > self._done and end + AROUND <= len(wall):
+                self._done = float(numbers[end - 1])
+                found |= self._add(int(begin), int(end))
+        if found:
+            self.measured = estimate(np.array(self._blocks))
+        self._steps = self._steps[:, -KEPT:]
+
+    def _add(self, begin: int, end: int) -> bool:
+        """Evaluate the block of these steps. False where steps are missing or not all ranks stood aside."""
+        numbers, wall, aside, detail = self._steps
+        first = begin - AROUND
+        if first < 0 or numbers[end + AROUND - 1] - numbers[first] != end + AROUND - 1 - first:
+            return False
+        if end - begin < SETTLE + 2 or np.isnan(aside[first : end + AROUND]).any():
+            return False
+        plain = ~((detail > 0) | (np.roll(detail, 1) > 0))
+        left, right = np.arange(first, begin), np.arange(end + SETTLE, end + AROUND)
+        sampled = min(plain[left].sum(), plain[right].sum()) >= SIDE
+        if sampled:
+            left, right = left[plain[left]], right[plain[right]]
+        beside = (np.median(wall[left[-SIDE:]]) + np.median(wall[right[:SIDE]])) / 2
+        without = np.median(wall[begin + SETTLE : end - 1])
+        extra = _detail_cost(wall, detail, np.arange(begin)[aside[:begin] == 0]) if sampled else 0.0
+        self._blocks.append(float((beside - without + extra) / without))
+        return True
+
+
+def _detail_cost(wall: Column, detail: Column, steps: Indices) -> float:
+    """Mean ms per step that bucket detail takes: what a detailed step and the one after it, in which the
+    recorder is taken out, take longer than plain steps beside them."""
+    at = steps[(detail[steps] > 0) & (steps >= 2) & (steps + 3 < len(wall))]
+    if not len(at):
+        return 0.0
+    beside = wall[at - 2] + wall[at - 1] + wall[at + 2] + wall[at + 3]
+    return float(np.median(wall[at] + wall[at + 1] - beside / 2)) * len(at) / len(steps)
+
+
+def estimate(shares: Column) -> MeasuredCost | None:
+    """Hodges-Lehmann estimate and Wilcoxon interval of 95 % of paired differences (n,), in percent."""
+    n = len(shares)
+    if n < FEWEST:
+        return None
+    i, j = np.triu_indices(n)
+    means = np.sort((shares[i] + shares[j]) / 2) * 100
+    count = len(means)
+    below = max(1, int(count / 2 - Z * np.sqrt(n * (n + 1) * (2 * n + 1) / 24)))
+    return MeasuredCost(
+        pct=float(np.median(means)), low=float(means[below - 1]), high=float(means[count - below]), blocks=n
+    )

@@ -1,0 +1,194 @@
+"""`ddptop check NEW --against BASE`: whether a run is worse than another one, or than limits; for CI."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as xml
+
+from ddptop.cli.commands.base import Command
+from ddptop.cli.errors import CliError, Exit, note
+from ddptop.protocol.checks import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ddptop.report.check import Measured, Result
+
+LEAST_TOLERANCE, MOST_TOLERANCE = 0.1, 100.0
+"""Percent of the step."""
+
+WORDS = {"within": "within", "regression": "REGRESSION", "unknown": "cannot tell"}
+
+
+class Check(Command):
+    """Compares a recording with another one or with limits; the exit code says whether it is worse."""
+
+    name = "check"
+    summary = "Check a run against another one, or against limits: exit code 1 where it is worse."
+    examples = (
+        "ddptop check new.ddptop --against base.ddptop",
+        "ddptop check train-k7qf --limits limits.toml --junit check.xml",
+    )
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The runs, the limits, and in which form."""
+        known = "a recording, or a run's name or how it begins"
+        parser.add_argument("new", metavar="NEW", help=known)
+        parser.add_argument("--against", metavar="BASE", help=f"{known}: NEW may not be worse")
+        parser.add_argument("--limits", metavar="TOML", help="a file of limits, such as: step_ms = 120")
+        parser.add_argument(
+            "--tolerance",
+            type=_percent,
+            default=1.0,
+            metavar="PCT",
+            help="by how much of BASE's step NEW may be worse (default 1)",
+        )
+        parser.add_argument("--json", action="store_true", help="print the results as JSON")
+        parser.add_argument("--junit", metavar="FILE", help="write the results as JUnit XML too")
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Read the recordings, compare, print."""
+        if options.against is None and options.limits is None:
+            raise CliError("check needs --against BASE or --limits TOML", Exit.USAGE)
+        limits = {} if options.limits is None else _limits(Path(options.limits))
+        from ddptop.report.check import against_base, against_limits, outcome
+
+        new = _measured(options.new)
+        results = against_limits(new, limits)
+        base = None
+        if options.against is not None:
+            base = _measured(options.against)
+            if base.world_size != new.world_size:
+                note(f"{new.name} has {new.world_size} ranks, {base.name} {base.world_size}")
+            results += against_base(new, base, options.tolerance)
+        whole = outcome(results)
+        names = {"new": new.name, "base": None if base is None else base.name}
+        if options.json:
+            checks = [{**asdict(one), "sentence": sentence(one)} for one in results]
+            print(json.dumps({"schema": 1, "outcome": whole, **names, "checks": checks}, indent=2))
+        else:
+            print("\n".join(_page(results, names, whole)))
+        if options.junit is not None:
+            _junit(results, new.name).write(options.junit, encoding="utf-8", xml_declaration=True)
+        if os.environ.get("GITHUB_ACTIONS"):
+            for line in _annotations(results, new.name):
+                print(line, file=sys.stderr)
+        if whole == "unknown":
+            why = next(f"{one.words}: {one.reason}" for one in results if one.reason and one.decides)
+            raise CliError(f"cannot tell whether {new.name} is worse: {why}")
+        return Exit.DONE if whole == "within" else Exit.FAILED
+
+
+def sentence(result: Result) -> str:
+    """`step time 103.1 ms, 3.1 ms (3.1%) more (2.4 to 3.8) than the base's 100 ms`."""
+    unit = {"": "", "%": "%"}.get(result.unit, f" {result.unit}")
+    other = "the limit of" if result.against == "limit" else "the base's"
+    if result.new is None or result.reference is None or result.more is None:
+        return f"{result.words}: {result.reason}"
+    of = f"{other} {result.reference:.4g}{unit}"
+    if not result.more:
+        return f"{result.words} {result.new:.4g}{unit}, as {of}"
+    text = f"{result.words} {result.new:.4g}{unit}, {abs(result.more):.3g}{unit}"
+    if result.reference and result.unit == "ms":
+        text += f" ({100 * abs(result.more) / result.reference:.1f}%)"
+    text += " more" if result.more > 0 else " less"
+    if result.low is not None and result.high is not None:
+        ends = (result.low, result.high) if result.more > 0 else (-result.high, -result.low)
+        text += f" ({ends[0]:.3g} to {ends[1]:.3g})"
+    return f"{text} than {of}"
+
+
+def _page(results: Sequence[Result], names: Mapping[str, str | None], whole: str) -> list[str]:
+    against = " and ".join(
+        [*([f"against {names['base']}"] if names["base"] else []), *(["limits"] if _limited(results) else [])]
+    )
+    lines = [f"check of {names['new']}, {against}: {WORDS[whole]}"]
+    for one in results:
+        reason = f" ({one.reason})" if one.reason and one.more is not None else ""
+        lines.append(f"  {WORDS[one.outcome]:<12}{sentence(one)}{reason}")
+    return [printable(line) for line in lines]
+
+
+def _limited(results: Sequence[Result]) -> bool:
+    return any(one.against == "limit" for one in results)
+
+
+def _measured(word: str) -> Measured:
+    from ddptop.cli.find import SUFFIX, opened, progress_shown, recording_of
+    from ddptop.report.check import measure
+
+    with opened(recording_of(word)) as recording, progress_shown(recording):
+        found = measure(recording, recording.path.name.removesuffix(SUFFIX))
+        if recording.damage is not None:
+            note(f"{recording.path.name}: {recording.damage}; the rest was read")
+    return found
+
+
+def _limits(path: Path) -> dict[str, float]:
+    """The limits of a file. Raises CliError (2) where it is not there or one of them means nothing."""
+    from ddptop.cli.settings import read_toml
+    from ddptop.report.check import FIGURES
+
+    names = [figure.name for figure in FIGURES]
+    if not path.is_file():
+        raise CliError(f"{path}: no such file", Exit.USAGE)
+    found = read_toml(path)
+    for name, value in found.items():
+        if name not in names:
+            raise CliError(f"{path}: {name} is no figure; choose from {', '.join(names)}", Exit.USAGE)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+            raise CliError(f"{path}: {name} = {value!r} is no limit; give a number", Exit.USAGE)
+    if not found:
+        raise CliError(f"{path} has no limits; one is step_ms = 120", Exit.USAGE)
+    return {name: float(str(value)) for name, value in found.items()}
+
+
+def _junit(results: Sequence[Result], name: str) -> xml.ElementTree[xml.Element[str]]:
+    """A test case per figure. What is unknown is an error where it decides, else skipped."""
+    kinds = {
+        id(one): "failure" if one.outcome == "regression" else "error" if one.decides else "skipped"
+        for one in results
+        if one.outcome != "within"
+    }
+    counts = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+    totals = {key: str([*kinds.values()].count(kind)) for key, kind in counts.items()}
+    suite = xml.Element("testsuite", {"name": "ddptop check", "tests": str(len(results)), **totals})
+    for one in results:
+        of = {"classname": printable(name), "name": f"{one.figure} against {one.against}"}
+        case = xml.SubElement(suite, "testcase", of)
+        if id(one) in kinds:
+            xml.SubElement(case, kinds[id(one)], {"message": _reasoned(one)})
+    return xml.ElementTree(suite)
+
+
+def _annotations(results: Sequence[Result], name: str) -> list[str]:
+    """Lines that GitHub shows beside the job: errors, and warnings for what is unknown."""
+    lines = []
+    for one in results:
+        if one.outcome == "regression" or (one.outcome == "unknown" and one.decides):
+            level = "error" if one.outcome == "regression" else "warning"
+            text = printable(f"{name}: {_reasoned(one)}").replace("%", "%25")
+            lines.append(f"::{level} title=ddptop check::{text}")
+    return lines
+
+
+def _reasoned(result: Result) -> str:
+    text = sentence(result)
+    return text if not result.reason or result.more is None else f"{text}: {result.reason}"
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        value = 0.0
+    if not LEAST_TOLERANCE <= value <= MOST_TOLERANCE:
+        allowed = f"{LEAST_TOLERANCE:g} to {MOST_TOLERANCE:g}"
+        raise argparse.ArgumentTypeError(f"{text!r} is no tolerance; give percent, {allowed}")
+    return value

@@ -1,0 +1,85 @@
+"""`ddptop export FILE --to FORMAT`: a recording for other tools."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from ddptop.cli.commands.base import Command
+from ddptop.cli.errors import CliError, Exit, note
+
+FORMATS = ("perfetto", "parquet", "csv", "json")
+
+
+class Export(Command):
+    """Writes a recording in the format of another tool, also one that is still being written."""
+
+    name = "export"
+    summary = "Export a recording: a trace for ui.perfetto.dev, tables as Parquet, CSV or JSON."
+    examples = (
+        "ddptop export --to perfetto --steps 1000:1200",
+        "ddptop export train-k7qf --to parquet -o /data/train-k7qf",
+        "ddptop export train-k7qf --to csv --ranks 0,8-15",
+        "ddptop export train-k7qf --to json -o - | jq 'select(.table == \"events\")'",
+    )
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The file, the format, what of it, and where to."""
+        known = "a recording, or a run's name or how it begins (default: the newest; ddptop ls lists them)"
+        parser.add_argument("file", nargs="?", metavar="FILE", help=known)
+        parser.add_argument("--to", choices=FORMATS, required=True, metavar="FORMAT", help=", ".join(FORMATS))
+        where = "a file, for parquet and csv a folder; -: standard output (default: the recording's name)"
+        parser.add_argument("-o", "--output", metavar="PATH", help=where)
+        which = "from step A to before B; either may be left out"
+        parser.add_argument("--steps", type=_steps, default=(None, None), metavar="A:B", help=which)
+        parser.add_argument("--ranks", type=_ranks, metavar="LIST", help="only these ranks: 0,8-15")
+        parser.add_argument("--force", action="store_true", help="replace what is there")
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Read the recording and write it."""
+        from ddptop.cli.find import SUFFIX, opened, progress_shown, recording_of
+
+        with opened(recording_of(options.file)) as recording:
+            from ddptop.export.output import ENDINGS, STDOUT, write
+            from ddptop.export.reading import ExportError, Selection
+
+            name = recording.path.name.removesuffix(SUFFIX)
+            path = Path(options.output or f"{name}{ENDINGS[options.to]}")
+            if path == STDOUT and (options.to in ("parquet", "csv") or sys.stdout.isatty()):
+                raise CliError("-o - is for perfetto or json, into a pipe or a file", Exit.USAGE)
+            first, stop = options.steps
+            selection = Selection(first, stop, options.ranks)
+            code = Exit.USAGE
+            try:
+                selection.check(recording)
+                code = Exit.FAILED
+                with progress_shown(recording, "exporting"):
+                    end = write(recording, options.to, path, selection, force=options.force)
+            except ExportError as error:
+                raise CliError(str(error), code) from None
+            if recording.damage is not None:
+                note(f"{recording.path.name}: {recording.damage}; the rest was exported")
+            if end.refused:
+                note(f"{end.refused} messages could not be evaluated")
+        if path != STDOUT:
+            print(path)
+        return Exit.DONE
+
+
+def _steps(text: str) -> tuple[int | None, int | None]:
+    plain = text.replace(",", "").replace("_", "")
+    if not re.fullmatch("[0-9]{0,15}:[0-9]{0,15}", plain):
+        raise argparse.ArgumentTypeError(f"{text!r} is no range of steps; give A:B, like 1000:1200")
+    first, stop = (int(part) if part else None for part in plain.split(":"))
+    if stop is not None and stop <= (first or 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is empty: B itself is left out")
+    return first, stop
+
+
+def _ranks(text: str) -> frozenset[int]:
+    if not re.fullmatch("[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of ranks; give one like 0,8-15")
+    ends = [(part.split("-")[0], part.split("-")[-1]) for part in text.split(",")]
+    return frozenset(rank for first, last in ends for rank in range(int(first), int(last) + 1))

@@ -1,0 +1,169 @@
+"""`ddptop metrics RUN`: the figures of a live run for Prometheus or an OpenTelemetry collector."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from ddptop.cli.commands.base import Command
+from ddptop.cli.errors import CliError, Exit, note
+from ddptop.cli.launch_options import metrics_target
+from ddptop.collector.metrics_process import VARIABLE
+
+if TYPE_CHECKING:
+    from ddptop.frames.frame import Frame
+    from ddptop.host.runs import RunFile
+
+ADDRESS, PORT = "127.0.0.1", 9472
+"""Where it listens by default: only this machine can connect."""
+
+WRITE_S = 1.0
+"""Time between two versions of the file, and two exports to a URL."""
+
+
+class Metrics(Command):
+    """Serves or writes the figures of a run while it lives."""
+
+    name = "metrics"
+    summary = "Serve the figures of a live run to Prometheus, or write them for node-exporter."
+    examples = (
+        "ddptop metrics",
+        "ddptop metrics train-k7qf --listen 0.0.0.0:9472",
+        "ddptop metrics --textfile /var/lib/node_exporter/ddptop.prom",
+    )
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The run, and where to."""
+        parser.add_argument("run", nargs="?", metavar="RUN", help="a live run's name or id, or how it begins")
+        where = parser.add_mutually_exclusive_group()
+        where.add_argument(
+            "--listen",
+            type=_address,
+            metavar="[HOST:]PORT",
+            default=(ADDRESS, PORT),
+            help=f"serve /metrics there (default {ADDRESS}:{PORT}; port 0: any free one)",
+        )
+        where.add_argument("--textfile", metavar="FILE", help="write this file once a second, listen nowhere")
+        where.add_argument(
+            "--otlp", type=_url, metavar="URL", help="export there once a second (OTLP over HTTP)"
+        )
+        where.add_argument("--while-stdin", action="store_true", help=argparse.SUPPRESS)
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Serve, write or export until the run has ended."""
+        from ddptop.cli.show import frames, started
+        from ddptop.sources.live import LiveSource
+
+        if options.while_stdin:
+            _end_with_stdin()
+            kind, _, where = metrics_target(os.environ[VARIABLE]).partition(":")
+            options.listen, options.otlp = (None, where) if kind == "otlp" else (_address(where), None)
+        run = _live(options.run)
+        source = LiveSource(run)
+        with ExitStack() as stack:
+            take: Callable[[Frame], None] | None = None
+            if options.textfile is not None:
+                take = _writer(Path(options.textfile))
+            elif options.otlp is not None:
+                take = _exporter(options.otlp, stack)
+                # The rest of the URL may hold a secret.
+                note(f"metrics of {run.name} go to {urlsplit(options.otlp).hostname}")
+            stack.enter_context(started(source))
+            if take is None:
+                serve = _prometheus().serve
+                address, port = options.listen
+                port, end = serve(source.latest, address, port)
+                stack.callback(end)
+                note(f"metrics of {run.name} at http://{address}:{port}/metrics")
+            due, last = time.monotonic(), None
+            for frame in frames(source):
+                last = frame
+                if take is not None and time.monotonic() >= due:
+                    take(frame)
+                    last, due = None, time.monotonic() + WRITE_S
+            if take is not None and last is not None:
+                take(last)
+        return Exit.DONE
+
+
+def _live(word: str | None) -> RunFile:
+    """The run that is meant. Raises CliError."""
+    from ddptop.cli.commands.look import pick
+    from ddptop.cli.find import Recorded, collected_elsewhere, find, wait_for_live, with_collector
+
+    running = with_collector(wait_for_live(word, None))
+    if not running:
+        raise CliError("no live run", Exit.NOT_FOUND)
+    only = running[0] if len(running) == 1 else None
+    found = find(word) if word is not None else only or pick(running)
+    if isinstance(found, Recorded):
+        raise CliError(f"{found.name} has ended", Exit.NOT_FOUND)
+    if found.collector_host is not None:
+        raise CliError(collected_elsewhere(found))
+    return found
+
+
+def _prometheus() -> ModuleType:
+    try:
+        from ddptop.export import prometheus
+    except ModuleNotFoundError as error:
+        raise CliError("metrics need the package prometheus_client: pip install 'ddptop[metrics]'") from error
+    return prometheus
+
+
+def _writer(path: Path) -> Callable[[Frame], None]:
+    write = _prometheus().write
+    return lambda frame: write(frame, path)
+
+
+def _exporter(url: str, stack: ExitStack) -> Callable[[Frame], None]:
+    """Sends a frame; the first that is not taken is said in a line, and the first one after that is."""
+    try:
+        from ddptop.export.otlp import OtlpExporter
+    except ModuleNotFoundError as error:
+        raise CliError(
+            "metrics over OTLP need the package opentelemetry-exporter-otlp-proto-http: "
+            "pip install 'ddptop[otlp]'"
+        ) from error
+    exporter, taken = OtlpExporter(url), True
+    stack.callback(exporter.close)
+
+    def send(frame: Frame) -> None:
+        nonlocal taken
+        before, taken = taken, exporter.send(frame)
+        if taken != before:
+            note("metrics are taken again" if taken else "metrics are not taken: no answer, or a refusal")
+
+    return send
+
+
+def _end_with_stdin() -> None:
+    """End this process, whatever it does, once its standard input is closed: the collector has ended."""
+
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 1024):
+            pass
+        os._exit(Exit.DONE)
+
+    threading.Thread(target=wait, name="stdin", daemon=True).start()
+
+
+def _url(text: str) -> str:
+    """Raises ValueError where it is none."""
+    return metrics_target(f"otlp:{text}").partition(":")[2]
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not [HOST:]PORT")
+    return host.strip("[]") or ADDRESS, int(port)

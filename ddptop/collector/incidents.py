@@ -1,0 +1,92 @@
+"""Which alerts are new, and which are over: an alert that comes and goes within seconds is one incident."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ddptop.frames.frame import Alert
+from ddptop.protocol.limits import NS
+
+LASTS_NS = 2 * NS
+"""An alert is an incident once it has been there for so long: by then ranks have answered at a stall."""
+
+OVER_NS = 5 * NS
+"""An incident is over when its alert has been gone for so long."""
+
+OF_ONE_RANK = frozenset({"straggler", "replica_drift"})
+"""Kinds in which another rank is another incident. In the others the rank is only the first of several."""
+
+RECALLED = -1
+"""When an alert was seen of which only an earlier collector knows: its time is counted from now on."""
+
+Key: TypeAlias = tuple[str, int | None]
+
+
+@dataclass(frozen=True)
+class Change:
+    """An incident has begun or is over."""
+
+    number: int
+    """Of the incident, counted from 1 in a run."""
+    begins: bool
+    alert: Alert
+    """As it was last seen."""
+
+
+@dataclass
+class _Seen:
+    alert: Alert
+    first_ns: int
+    last_ns: int
+    number: int = 0
+    """0: it is no incident yet."""
+
+
+class Incidents:
+    """The alerts of a run as incidents."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Key, _Seen] = {}
+        self._count = 0
+
+    def recall(self, change: Change) -> None:
+        """An earlier collector has reported this change."""
+        self._count = max(self._count, change.number)
+        key = _key(change.alert)
+        if change.begins:
+            self._seen[key] = _Seen(change.alert, RECALLED, RECALLED, change.number)
+        else:
+            self._seen.pop(key, None)
+
+    def update(self, alerts: Sequence[Alert], now_ns: int, *, lasts_ns: int = LASTS_NS) -> list[Change]:
+        """The changes, given the alerts that are active now."""
+        changes = []
+        for alert in alerts:
+            seen = self._seen.setdefault(_key(alert), _Seen(alert, now_ns, now_ns))
+            seen.alert, seen.last_ns = alert, now_ns
+            if not seen.number and now_ns - seen.first_ns >= lasts_ns:
+                self._count += 1
+                seen.number = self._count
+                changes.append(Change(seen.number, True, alert))
+        for key, seen in list(self._seen.items()):
+            if seen.last_ns == RECALLED:
+                seen.last_ns = now_ns
+            if now_ns - seen.last_ns >= OVER_NS or (not seen.number and seen.last_ns < now_ns):
+                del self._seen[key]
+                if seen.number:
+                    changes.append(Change(seen.number, False, seen.alert))
+        return changes
+
+    def end(self, alerts: Sequence[Alert], now_ns: int, *, well: bool) -> list[Change]:
+        """The changes at the end of the run: what is new begins at once. All is over if it ended `well`."""
+        changes = self.update(alerts, now_ns, lasts_ns=0)
+        if well:
+            changes += [Change(seen.number, False, seen.alert) for seen in self._seen.values() if seen.number]
+            self._seen = {}
+        return changes
+
+
+def _key(alert: Alert) -> Key:
+    return alert.kind, alert.rank if alert.kind in OF_ONE_RANK else None

@@ -1,0 +1,240 @@
+"""A frame as metrics: families of samples in base units, for Prometheus and OTLP.
+
+Labels are rank, host, phase and the like, never step or bucket: each would be a new series for ever. Up to
+MOST_RANKS ranks each have their own series; of larger groups the WORST ones have, with histograms over all
+ranks and the number that was left out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+
+from ddptop.frames.phrases import blamed
+from ddptop.protocol.vocabulary import NOT_ENDED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ddptop.frames.frame import Frame, GpuFacts
+
+MOST_RANKS = 256
+"""A larger group has series of its WORST ranks only."""
+
+WORST = 64
+"""So that 4,096 ranks with GPUs stay below 2,000 series."""
+
+MS, PCT = 1e-3, 1e-2
+"""Milliseconds as seconds, percent as a ratio."""
+
+Kind: TypeAlias = Literal["gauge", "counter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value and its labels."""
+
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric: its samples have the same labels. Without samples it is not exported."""
+
+    name: str
+    """Without the prefix `ddptop_`, unless it is a name of OpenTelemetry's (`hw.`)."""
+    unit: str
+    """As in OpenMetrics: seconds, bytes, ratio; empty: none."""
+    help: str
+    samples: tuple[Sample, ...]
+    kind: Kind = "gauge"
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How many ranks are at most at each bound, cumulated; the last bound is infinite."""
+
+    name: str
+    unit: str
+    help: str
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+    """Sum of the values."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    name: str
+    unit: str
+    field: str
+    """Of Group, Ranks or GpuFacts."""
+    factor: float
+    help: str
+
+
+GROUP = (
+    _Figure("step", "", "step", 1.0, "Newest step that every rank has completed"),
+    _Figure("steps_per_second", "", "steps_per_s", 1.0, "Steps per second of the group"),
+    _Figure("step_without_straggler", "seconds", "no_straggler_ms", MS, "Median step if no rank were slower"),
+    _Figure("step_without_exposed", "seconds", "no_exposed_comm_ms", MS, "Median step, all-reduces hidden"),
+    _Figure("exposed_wait", "seconds", "exposed_wait_ms", MS, "Wait for slower ranks, mean over ranks"),
+    _Figure("exposed_transfer", "seconds", "exposed_transfer_ms", MS, "Transfer not hidden behind compute"),
+    _Figure("exposed_communication", "ratio", "exposed_comm_pct", PCT, "Exposed communication per step"),
+    _Figure("overlap", "ratio", "overlap_pct", PCT, "Share of communication that is hidden behind compute"),
+    _Figure("bus_bandwidth", "bytes_per_second", "busbw_gbps", 1e9, "Bus bandwidth, as nccl-tests counts it"),
+    _Figure("loss", "", "loss_mean", 1.0, "Loss of the newest step, mean over ranks"),
+)  # fmt: skip
+
+RANK = (
+    _Figure("rank_step", "", "step", 1.0, "Step that the rank is in"),
+    _Figure("rank_step_duration", "seconds", "step_ms", MS, "Median step of the rank"),
+    _Figure("rank_own_time", "seconds", "own_ms", MS, "Median step without waiting and communication"),
+    _Figure("rank_excess", "seconds", "excess_ms", MS, "Own time beyond the median of the other ranks"),
+    _Figure("rank_lateness", "seconds", "lateness_ms", MS, "How late its buckets arrive"),
+    _Figure("rank_loss", "", "loss", 1.0, "Loss of its newest step"),
+    _Figure("rank_resident_memory", "bytes", "rss_bytes", 1.0, "Resident memory of its process"),
+    _Figure("rank_cpu", "ratio", "cpu_pct", PCT, "CPU of its process, 1 is a whole core"),
+    _Figure("rank_age", "seconds", "age_ms", MS, "Time since the rank's last message"),
+)  # fmt: skip
+
+PHASES = ("data", "forward", "backward", "optimizer", "other")
+
+GPU = (
+    _Figure("hw.gpu.utilization", "ratio", "util_pct", PCT, "Share of time in which a kernel ran"),
+    _Figure("hw.gpu.memory.usage", "bytes", "mem_bytes", 1.0, "Memory used by all processes"),
+    _Figure("hw.gpu.memory.limit", "bytes", "mem_total_bytes", 1.0, "Memory of the GPU"),
+    _Figure("hw.temperature", "celsius", "temp_c", 1.0, "Temperature of the GPU"),
+    _Figure("hw.power", "watts", "power_w", 1.0, "Power that the GPU draws"),
+)  # fmt: skip
+"""Names as in OpenTelemetry's semantic conventions for hardware."""
+
+HISTOGRAMS = ("step_ms", "own_ms", "excess_ms")
+BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, math.inf)
+"""Seconds."""
+
+
+def families(frame: Frame) -> Iterator[Family | Histogram]:
+    """All metrics of a frame; what is not known has no sample."""
+    yield from _of_run(frame)
+    for figure in GROUP:
+        value = getattr(frame.group, figure.field)
+        yield _family(figure, [Sample(value * figure.factor)] if _known(value) else [])
+    quantiles = (("0.5", frame.group.step_ms_p50), ("0.95", frame.group.step_ms_p95))
+    steps = tuple(Sample(ms * MS, {"quantile": of}) for of, ms in quantiles if ms is not None)
+    yield Family("step_duration", "seconds", "Step of the group over the last 100 steps", steps)
+    yield from _of_straggler(frame)
+    shown = ranks_shown(frame)
+    yield from _of_ranks(frame, shown)
+    yield from _of_gpus(frame, set(shown))
+    if len(frame.ranks.host) > MOST_RANKS:
+        yield from _histograms(frame)
+
+
+def ranks_shown(frame: Frame) -> list[int]:
+    """The ranks with series of their own, ascending: all, or those that are the worst.
+
+    These are the flagged ones, then those that have ended or are silent, then by excess, else lateness.
+    """
+    ranks = frame.ranks
+    count = len(ranks.host)
+    if count <= MOST_RANKS:
+        return list(range(count))
+    late = np.nan_to_num(np.where(np.isnan(ranks.excess_ms), ranks.lateness_ms, ranks.excess_ms), nan=-np.inf)
+    usual = max(set(ranks.state), key=ranks.state.count)
+    unusual = np.array([state != usual for state in ranks.state])
+    flagged = np.isin(np.arange(count), blamed(frame.straggler))
+    return sorted(np.lexsort((-late, ~unusual, ~flagged))[:WORST].tolist())
+
+
+def _of_run(frame: Frame) -> Iterator[Family]:
+    run = frame.run
+    about = {"run": run.name, "id": run.id, "source": frame.source}
+    about |= {"backend": run.backend or "", "torch": run.torch or ""}
+    yield Family("run_info", "", "The run; its source is `live`, or `simulated`", (Sample(1.0, about),))
+    yield Family("up", "", "1 while the run goes on", (Sample(float(run.state in NOT_ENDED)),))
+    yield Family("stalled", "", "1 while the run is stalled", (Sample(float(frame.stall is not None)),))
+    states = {state: frame.ranks.state.count(state) for state in sorted(set(frame.ranks.state))}
+    each = tuple(Sample(float(count), {"state": state}) for state, count in states.items())
+    yield Family("ranks", "", "Ranks by state", each)
+    kinds = {(alert.kind, alert.severity): 0 for alert in frame.alerts}
+    for alert in frame.alerts:
+        kinds[alert.kind, alert.severity] += 1
+    alerts = tuple(
+        Sample(float(count), {"kind": kind, "severity": severity})
+        for (kind, severity), count in kinds.items()
+    )
+    yield Family("alerts", "", "Conditions that are present now, by kind", alerts)
+    yield Family("records", "", "Step records received", (Sample(float(frame.records)),), "counter")
+    yield Family("records_lost", "", "Step records lost", (Sample(float(frame.lost_records)),), "counter")
+    own = frame.overhead.measured_pct
+    cost = () if own is None else (Sample(own * PCT),)
+    yield Family("overhead", "ratio", "Share of the step that ddptop costs the worst rank", cost)
+
+
+def _of_straggler(frame: Frame) -> Iterator[Family]:
+    slow = frame.straggler
+    samples: dict[str, tuple[Sample, ...]] = {"cost": (), "excess": ()}
+    if slow is not None:
+        rank, host = (str(slow.rank), frame.ranks.host[slow.rank]) if blamed(slow) else ("", "")
+        about = {"rank": rank, "host": host, "cause": slow.cause or ""}
+        samples = {
+            "cost": (Sample(slow.cost_pct * PCT, about),),
+            "excess": (Sample(slow.lateness_ms * MS, about),),
+        }
+    yield Family("straggler_cost", "ratio", "Share of the step that the flagged rank costs", samples["cost"])
+    yield Family("straggler_excess", "seconds", "How much longer it takes, or is late", samples["excess"])
+
+
+def _of_ranks(frame: Frame, shown: list[int]) -> Iterator[Family]:
+    ranks = frame.ranks
+    about = {rank: {"rank": str(rank), "host": ranks.host[rank]} for rank in shown}
+    left_out = float(len(ranks.host) - len(shown))
+    yield Family("ranks_left_out", "", "Ranks without series of their own", (Sample(left_out),))
+    for figure in RANK:
+        column = getattr(ranks, figure.field)
+        known = [rank for rank in shown if _known(column[rank])]
+        yield _family(figure, [Sample(float(column[rank]) * figure.factor, about[rank]) for rank in known])
+    samples = [
+        Sample(float(column[rank]) * MS, {**about[rank], "phase": phase})
+        for phase in PHASES
+        for column in (getattr(ranks, f"{phase}_ms"),)
+        for rank in shown
+        if _known(column[rank])
+    ]
+    yield Family("rank_phase", "seconds", "Median of each phase of the rank's step", tuple(samples))
+
+
+def _of_gpus(frame: Frame, shown: set[int]) -> Iterator[Family]:
+    def about(gpu: GpuFacts) -> dict[str, str]:
+        return {"rank": str(gpu.rank), "host": frame.ranks.host[gpu.rank]}
+
+    for figure in GPU:
+        each = [(gpu, getattr(gpu, figure.field)) for gpu in frame.gpus if gpu.rank in shown]
+        yield _family(
+            figure, [Sample(value * figure.factor, about(gpu)) for gpu, value in each if _known(value)]
+        )
+
+
+def _histograms(frame: Frame) -> Iterator[Histogram]:
+    for figure in RANK:
+        if figure.field in HISTOGRAMS:
+            column = getattr(frame.ranks, figure.field) * figure.factor
+            values = column[np.isfinite(column)]
+            counts = tuple(int((values <= bound).sum()) for bound in BOUNDS)
+            name = figure.name.replace("rank_", "ranks_")
+            yield Histogram(
+                name, figure.unit, f"{figure.help}, over all ranks", BOUNDS, counts, float(values.sum())
+            )
+
+
+def _family(figure: _Figure, samples: list[Sample]) -> Family:
+    return Family(figure.name, figure.unit, figure.help, tuple(samples))
+
+
+def _known(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)

@@ -1,0 +1,96 @@
+"""Writes an export in any format: nothing is replaced unless asked for, and a failed one leaves nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+import tempfile
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddptop.export.reading import ExportError
+from ddptop.export.tables import CsvSink, JsonSink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ddptop.export.reading import End, Selection
+    from ddptop.recording.reader import Recording
+
+STDOUT = Path("-")
+"""Stands for standard output."""
+
+ENDINGS = {"perfetto": ".pftrace", "parquet": "-parquet", "csv": "-csv", "json": ".jsonl"}
+"""By format, how the name of the output ends; `-`: a folder of tables."""
+
+
+def write(recording: Recording, form: str, path: Path, selection: Selection, *, force: bool = False) -> End:
+    """Export to `path` in one of the formats.
+
+    Raises ExportError where the recording has no such step or rank, or the package for the format is missing;
+    FileExistsError where something is there and not `force`; OSError where it cannot be written.
+    """
+    try:
+        if form == "parquet":
+            from ddptop.export.parquet import ParquetSink
+        elif form == "perfetto":
+            from ddptop.export.perfetto import PerfettoSink
+    except ModuleNotFoundError:
+        package = "pyarrow" if form == "parquet" else form
+        raise ExportError(f'--to {form} needs {package}: pip install "ddptop[{form}]"') from None
+    with output_at(path, force, folder=ENDINGS[form].startswith("-")) as to:
+        if form in ("csv", "parquet"):
+            make = CsvSink if form == "csv" else ParquetSink
+            with closing(make(recording, selection, to)) as tables:
+                return tables.export()
+        with os.fdopen(os.dup(sys.stdout.fileno()), "wb") if path == STDOUT else to.open("wb") as file:
+            return (JsonSink if form == "json" else PerfettoSink)(recording, selection, file).export()
+
+
+@contextmanager
+def output_at(path: Path, force: bool, *, folder: bool) -> Iterator[Path]:
+    """A path for a file or a folder, beside `path`, where it is put once the block has ended well.
+
+    With `force`, a folder that is there keeps its other files. Raises OSError."""
+    if path == STDOUT:
+        yield path
+        return
+    into = force and folder and path.is_dir()
+    _check(path, force and path.is_dir() == folder)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "no such folder", str(path.parent))
+    work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        written = work / path.name
+        if folder:
+            written.mkdir()
+        yield written
+        if into:
+            for file in written.iterdir():
+                file.replace(path / file.name)
+        elif folder:
+            _check(path, force)
+            written.rename(path)
+        elif force:
+            written.replace(path)
+        else:
+            _link(written, path)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _check(path: Path, force: bool) -> None:
+    if os.path.lexists(path) and not force:
+        raise FileExistsError(errno.EEXIST, "exists; --force replaces it", str(path))
+
+
+def _link(written: Path, path: Path) -> None:
+    """Put a file where nothing is, nor has appeared meanwhile."""
+    try:
+        path.hardlink_to(written)
+    except OSError:  # something is there, or the file system has no hard links
+        _check(path, False)
+        written.rename(path)

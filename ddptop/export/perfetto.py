@@ -1,0 +1,227 @@
+"""A trace for ui.perfetto.dev, with the perfetto package's streaming builder. The README has its tracks."""
+
+from __future__ import annotations
+
+import math
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket, TrackEvent
+from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
+
+from ddptop.analysis.steps.kept import HEAD
+from ddptop.analysis.steps.windows import PART_COLUMNS
+from ddptop.analysis.to_frame.timeline import spans
+from ddptop.export.reading import Sink
+from ddptop.export.rows import detail_columns, launch_times
+from ddptop.protocol.messages import Hello
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import TypeAlias
+
+    from ddptop.analysis.steps.evaluate_buckets import GroupFigures
+    from ddptop.export.reading import End, Selection
+    from ddptop.export.rows import Batch, LaunchTimes
+    from ddptop.recording.reader import Recording
+
+    Arguments: TypeAlias = Mapping[str, str | int | float | None]
+    Launches: TypeAlias = tuple[GroupFigures, LaunchTimes, int]
+    """A process group's all-reduces in some steps, and the place of a step in them."""
+
+BEGIN, END = TrackEvent.TYPE_SLICE_BEGIN, TrackEvent.TYPE_SLICE_END
+
+SPAN_NAMES = {"waiting": "exposed wait", "moving": "exposed transfer"}
+"""Names of the slices of a step where they differ from those of the timeline's spans."""
+
+COUNTERS = {"loss_mean": "loss", "step_ms": "step time (ms)", "busbw_gbps": "busbw (GB/s)"}
+"""Figures of the group that are counters, by the names of `History`."""
+
+EVENTS_TRACK, COUNTER_TRACKS, HOST_TRACKS, RANK_TRACKS, TRACKS = 1, 2, 1 << 10, 1 << 20, 64
+"""Where the numbers of tracks begin; a rank has TRACKS of them: itself, its lateness, its lanes."""
+
+NONE: Arguments = {}
+VALUES = {str: "string_value", int: "int_value", float: "double_value"}
+"""By the type of an argument, the field that it is sent in."""
+
+ROUNDING_NS = 1_000
+"""Times are whole microseconds on each rank's clock."""
+
+
+class PerfettoSink(Sink):
+    """Writes the packets of each step as it comes; only names and the ends of the last slices are kept."""
+
+    def __init__(self, recording: Recording, selection: Selection, file: IO[bytes]) -> None:
+        super().__init__(recording, selection)
+        self._builder = StreamingTraceProtoBuilder(file)
+        self._names: dict[tuple[str, str], int] = {}
+        """(what it names, name) of slices and arguments: the number by which it is sent."""
+        self._tracks: set[int] = set()
+        self._end_ns: dict[int, int] = {}
+        """By track, the end of its last slice."""
+        self._flows = 0
+        hellos = (one.message for one in recording.lasting() if isinstance(one.message, Hello))
+        self._host_of = {hello.rank: hello.host for hello in hellos}
+        self._hosts = sorted({*self._host_of.values()})
+        self._packet(sequence_flags=TracePacket.SEQ_INCREMENTAL_STATE_CLEARED)
+        self._describe(EVENTS_TRACK, name="events")
+        for at, name in enumerate(COUNTERS.values()):
+            self._describe(COUNTER_TRACKS + at, name=name, counter={})
+
+    def take(self, batch: Batch) -> None:
+        """Write the next steps."""
+        launches: dict[int, list[Launches]] = {}
+        for detail in batch.evaluated.detail:
+            for group in detail.figures.groups:
+                times = launch_times(detail, group)
+                for place, at in enumerate(detail.at):
+                    launches.setdefault(at, []).append((group, times, place))
+        figures = detail_columns(batch)[0]
+        for at in batch.at.tolist():
+            end_ns = int((batch.begin_ns[at] + 1e6 * batch.evaluated.columns[0, at]).max())
+            for number, name in enumerate(COUNTERS):
+                self._count(COUNTER_TRACKS + number, end_ns, batch.evaluated.points[name][at])
+            for rank in batch.ranks.tolist():
+                times_ms = {f"{name}_ms": float(column[at, rank]) for name, column in figures.items()}
+                self._step(batch, at, rank, launches.get(at, []), times_ms)
+            for of_group in launches.get(at, []):
+                self._all_reduces(batch, at, of_group)
+
+    def finish(self, end: End) -> None:
+        """Write the events."""
+        for event in end.events:
+            track = EVENTS_TRACK if event.rank not in self._host_of else self._track_of(event.rank)
+            at_ns = round(1e9 * (event.unix_s - end.frame.run.started_at))
+            arguments = {"message": event.message, "severity": event.severity, "step": event.step}
+            self._event(TrackEvent.TYPE_INSTANT, track, at_ns, event.kind, arguments)
+
+    def _step(
+        self, batch: Batch, at: int, rank: int, launches: list[Launches], times_ms: dict[str, float]
+    ) -> None:
+        """The slices of one rank's step."""
+        evaluated, track = batch.evaluated, self._track_of(rank)
+        origin_ns = int(batch.begin_ns[at, rank])
+        begin_ns = max(origin_ns, self._end_ns.get(track, 0))
+        head = dict(zip(HEAD, evaluated.block.integers[: len(HEAD), at, rank].tolist(), strict=True))
+        end_ns = self._end_ns[track] = max(begin_ns, origin_ns + 1000 * head["wall_us"])
+        mine = [
+            np.stack([one[:, place, group.window.scope.ranks.index(rank)] for one in times[:4]])
+            for group, times, place in launches
+            if rank in group.window.scope.ranks
+        ]
+        edges_ms = np.concatenate([np.empty((4, 0)), *mine], axis=1)
+        exposed = None
+        if not mine and evaluated.parts is not None:
+            places = [PART_COLUMNS.index(name) for name in ("exposed", "exposed_wait")]
+            whole, wait = evaluated.parts[places, at, rank].tolist()
+            exposed = (wait, whole - wait) if math.isfinite(wait) else None
+        known = edges_ms[:, ~np.isnan(edges_ms[0])]
+        found = spans(head, 0.0, known[0], known[1], known[2], known[3], exposed)
+        loss = float(evaluated.block.loss[at, rank])
+        self._event(BEGIN, track, begin_ns, "step", {"step": int(batch.steps[at]), "loss": loss, **times_ms})
+        for span in found:
+            edges = (origin_ns + round(1e6 * edge) for edge in (span.begin_ms, span.end_ms))
+            since_ns, until_ns = (min(max(edge, begin_ns), end_ns) for edge in edges)
+            self._slice(track, since_ns, until_ns, SPAN_NAMES.get(span.name, span.name))
+        self._event(END, track, end_ns)
+        self._count(track + 1, begin_ns, times_ms["lateness_ms"])
+
+    def _all_reduces(self, batch: Batch, at: int, launches: Launches) -> None:
+        """The slices of all all-reduces of a process group in one step, those of the last arriver first."""
+        group, times, place = launches
+        ranks = group.window.scope.ranks
+        for launch, number in enumerate(group.timing.numbers):
+            bucket = group.window.buckets[number]
+            name = f"{bucket.model}.{bucket.index}" if bucket.model else str(bucket.index)
+            in_step_ms = np.stack([one[launch, place] for one in (times.start, times.arrival, times.end)])
+            last = int(times.last[launch, place])
+            known = np.flatnonzero(~np.isnan(in_step_ms).any(axis=0)).tolist()
+            shown = sorted([i for i in known if ranks[i] in batch.ranks], key=lambda i: ranks[i] != last)
+            flows: dict[int, int] = {}
+            if shown and ranks[shown[0]] == last and times.clear[launch, place]:
+                waited = [i for i in shown[1:] if times.wait[launch, place, i] > 0]
+                flows = {i: self._flows + 1 + n for n, i in enumerate(waited)}
+                self._flows += len(flows)
+            for i in shown:
+                start, arrival, end = in_step_ms[:, i].tolist()
+                begin_ns = int(batch.begin_ns[at, ranks[i]])
+                lane = self._lane(ranks[i], begin_ns + round(1e6 * start))
+                end = max(start, end)
+                edges = [begin_ns + round(1e6 * ms) for ms in (start, min(max(start, arrival), end), end)]
+                since_ns, met_ns, end_ns = (max(self._end_ns.get(lane, 0), edge) for edge in edges)
+                late_ms = float(times.lateness[launch, place, i])
+                arguments = {"bucket": bucket.index, "bytes": bucket.wire_bytes, "lateness_ms": late_ms}
+                arguments |= {} if last < 0 else {"last_arriver": last}
+                if met_ns > since_ns:
+                    self._slice(lane, since_ns, met_ns, f"wait {name}", arguments)
+                flow_ids = [*flows.values()] if ranks[i] == last else []
+                ends = {"flow_ids": flow_ids, "terminating_flow_ids": [flows[i]] if i in flows else []}
+                self._slice(lane, met_ns, end_ns, f"transfer {name}", arguments, **ends)
+                self._end_ns[lane] = end_ns
+
+    def _track_of(self, rank: int | None) -> int:
+        """The thread of a rank."""
+        assert rank is not None
+        track = RANK_TRACKS + rank * TRACKS
+        if track not in self._tracks:
+            host = self._host_of.get(rank, "")
+            pid = 1 + (self._hosts.index(host) if host in self._hosts else len(self._hosts))
+            process = HOST_TRACKS + pid
+            if process not in self._tracks:
+                self._describe(process, process={"pid": pid, "process_name": host or "unknown host"})
+            thread = {"pid": pid, "tid": RANK_TRACKS + rank, "thread_name": f"rank {rank}"}
+            self._describe(track, parent_uuid=process, thread=thread)
+            self._describe(track + 1, parent_uuid=track, name=f"rank {rank} lateness (ms)", counter={})
+        return track
+
+    def _lane(self, rank: int, since_ns: int) -> int:
+        """The track of a lane of the rank that is free then."""
+        track = self._track_of(rank)
+        lanes = range(track + 2, track + TRACKS)
+        lane = next((one for one in lanes if self._end_ns.get(one, 0) <= since_ns + ROUNDING_NS), lanes[-1])
+        if lane not in self._tracks:
+            self._describe(lane, parent_uuid=track, name=f"rank {rank} all-reduces, lane {lane - track - 1}")
+        return lane
+
+    def _slice(
+        self, track: int, begin_ns: int, end_ns: int, name: str, arguments: Arguments = NONE, **fields: Any
+    ) -> None:
+        self._event(BEGIN, track, begin_ns, name, arguments, **fields)
+        self._event(END, track, end_ns)
+
+    def _count(self, track: int, at_ns: int, value: float) -> None:
+        if math.isfinite(value):
+            self._event(TrackEvent.TYPE_COUNTER, track, at_ns, double_counter_value=value)
+
+    def _event(
+        self, kind: int, track: int, at_ns: int, name: str = "", arguments: Arguments = NONE, **fields: Any
+    ) -> None:
+        """Write an event, with the arguments that are known. Names that are new are sent with it."""
+        new: dict[str, list[Any]] = {}
+        if name:
+            fields["name_iid"] = self._number("event_names", name, new)
+        fields["debug_annotations"] = [
+            {"name_iid": self._number("debug_annotation_names", key, new), VALUES[type(value)]: value}
+            for key, value in arguments.items()
+            if isinstance(value, str) or (value is not None and math.isfinite(value))
+        ]
+        event = {"type": kind, "track_uuid": track, **fields}
+        self._packet(at_ns, track_event=event, **({"interned_data": new} if new else {}))
+
+    def _describe(self, track: int, **fields: Any) -> None:
+        self._tracks.add(track)
+        self._packet(track_descriptor={"uuid": track, **fields})
+
+    def _packet(self, at_ns: int = 0, **fields: Any) -> None:
+        """Write a packet. All are of one sequence, so that each name is sent once."""
+        fields.setdefault("sequence_flags", TracePacket.SEQ_NEEDS_INCREMENTAL_STATE)
+        self._builder.write_packet(
+            TracePacket(timestamp=max(0, at_ns), trusted_packet_sequence_id=1, **fields)
+        )
+
+    def _number(self, field: str, name: str, new: dict[str, list[Any]]) -> int:
+        number = self._names.get((field, name))
+        if number is None:
+            number = self._names[field, name] = len(self._names) + 1
+            new.setdefault(field, []).append({"iid": number, "name": name})
+        return number

@@ -1,0 +1,205 @@
+"""Reads a recording through the analysis, batch by batch: what every format is made from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.steps.windows import OWN_STEPS
+from ddptop.export.columns import UNKNOWN
+from ddptop.export.rows import Batch, begins
+from ddptop.protocol.limits import MAX_NS, MAX_STEP
+from ddptop.protocol.vocabulary import NOT_ENDED
+from ddptop.recording.format import NO_STEP
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from ddptop.analysis.steps.evaluate import EvaluatedSteps
+    from ddptop.export.columns import Rows, Values
+    from ddptop.frames.frame import Frame, LoggedEvent
+    from ddptop.protocol.message_run import MessageRun
+    from ddptop.recording.reader import Recording
+
+EVENTS_KEPT = 10_000
+"""Events of a run that are exported, the newest: some 4 MB. Of a run of a week there are some hundreds."""
+
+AT_ONCE = 64
+"""Blocks that are read at a time, of 64 kB each: as columns some 30 MB, however many rows a message has."""
+
+STEPS_BEFORE = OWN_STEPS + 64
+"""Steps that are read before the first exported one: with them the verdicts are those of the whole run."""
+
+
+class ExportError(Exception):
+    """What was asked for is not in the recording; the text is for a person."""
+
+
+class End(NamedTuple):
+    """What is known once a recording was read."""
+
+    frame: Frame
+    """The group at its end."""
+    events: Sequence[LoggedEvent]
+    """Those of the exported steps' time, or all."""
+    refused: int  # messages that the analysis could not take
+
+
+class Selection(NamedTuple):
+    """What is exported: steps from `first` to before `stop`, of these ranks; None: all."""
+
+    first: int | None = None
+    stop: int | None = None
+    ranks: Collection[int] | None = None
+
+    def check(self, recording: Recording) -> None:
+        """Raises ExportError where the recording has none of these steps or ranks."""
+        first, last, world = recording.first_step, recording.last_step, recording.world_size or 0
+        if self.of_steps:
+            if first is None or last is None:
+                raise ExportError(f"{recording.path} holds no step")
+            if (self.first or 0) > last or (self.stop is not None and self.stop <= first):
+                raise ExportError(f"{recording.path} holds steps {first} to {last}")
+        if max(self.ranks or (0,)) >= max(1, world):
+            raise ExportError(f"{recording.path} holds ranks 0 to {world - 1}")
+
+    @property
+    def of_steps(self) -> bool:
+        """Whether not all steps are exported."""
+        return self.first is not None or self.stop is not None
+
+
+class Sink:
+    """Reads a recording through the analysis; a format takes the steps that it evaluates."""
+
+    def __init__(self, recording: Recording, selection: Selection) -> None:
+        self._recording, self._selection = recording, selection
+        self._reducer = Reducer()
+        self._reducer.state.log.kept = EVENTS_KEPT
+        self._reducer.evaluation.on_steps = self._take
+        self._failure: Exception | None = None
+        """What the sink raised: within the reducer an exception would cost a message, and nothing more."""
+        self._span_s = np.array([np.inf, -np.inf])
+        """Begin of the first exported step and end of the last one, since the start of the run."""
+        self._refused = 0
+
+    def take(self, batch: Batch) -> None:
+        """The next steps."""
+        raise NotImplementedError
+
+    def finish(self, end: End) -> None:
+        """All steps were taken."""
+        raise NotImplementedError
+
+    def export(self) -> End:
+        """Read the recording up to its present end; of blocks without selected steps only what lasts.
+
+        Raises ExportError, and what the format raises."""
+        self._selection.check(self._recording)
+        state, recording = self._reducer.state, self._recording
+        blocks = self._blocks()
+        state.tail = blocks.start > 0
+        self._feed(recording.lasting_runs(0, blocks.start))
+        for first in range(blocks.start, blocks.stop, AT_ONCE):
+            self._feed(recording.runs(first, min(first + AT_ONCE, blocks.stop)))
+            if state.tail and state.complete_step is not None:
+                self._reducer.end_recall()
+        state.settle()
+        state.tail = state.tail or blocks.stop < recording.blocks_until(MAX_NS)
+        self._feed(recording.lasting_runs(blocks.stop))
+        frame = self._reducer.frame(recording.end_ns)
+        events: Sequence[LoggedEvent] = state.log.all()
+        if self._failure is not None:
+            raise self._failure
+        if self._selection.of_steps:
+            first_s, last_s = frame.run.started_at + self._span_s
+            if first_s > last_s:
+                raise ExportError(f"{recording.path} holds none of these steps of all ranks")
+            events = [one for one in events if first_s <= one.unix_s <= last_s]
+        end = End(frame, events, self._refused)
+        self.finish(end)
+        return end
+
+    def _blocks(self) -> range:
+        """The blocks between the first and the last with a step to be read; all if all steps are."""
+        recording, (first, stop, _) = self._recording, self._selection
+        every = range(recording.blocks_until(MAX_NS))
+        if not self._selection.of_steps:
+            return every
+        least, most = (first or 0) - STEPS_BEFORE, MAX_STEP if stop is None else stop - 1
+        summaries = ((index, recording.summary(index)) for index in every)
+        found = [
+            index
+            for index, one in summaries
+            if one.first_step != NO_STEP and one.last_step >= least and one.first_step <= most
+        ]
+        return range(found[0], found[-1] + 1) if found else every[:0]
+
+    def _feed(self, runs: Iterable[MessageRun]) -> None:
+        for run in runs:
+            at = 0
+            while at < len(run):
+                at = self._reducer.feed_run(run, at, self._refuse)
+            if self._failure is not None:
+                raise self._failure
+
+    def _refuse(self) -> None:
+        self._refused += 1
+
+    def _take(self, evaluated: EvaluatedSteps) -> None:
+        state, (first, stop, ranks) = self._reducer.state, self._selection
+        steps = np.array([one.step.step for one in evaluated.divided])
+        at = np.flatnonzero((steps >= (first or 0)) & (steps < (MAX_STEP if stop is None else stop)))
+        world = np.arange(evaluated.columns.shape[2])
+        picked = world if ranks is None else world[np.isin(world, [*ranks])]
+        if self._failure is not None or not len(at) or not len(picked):
+            return
+        try:
+            batch = Batch(evaluated, steps, state.incarnation, at, picked, begins(evaluated, state))
+            begin_s = batch.begin_ns[at] / 1e9
+            end_s = float((begin_s + evaluated.columns[0, at] / 1e3).max())
+            self._span_s = np.array([min(self._span_s[0], begin_s.min()), max(self._span_s[1], end_s)])
+            self.take(batch)
+        except Exception as error:  # noqa: BLE001 - raised again by `_feed`
+            self._failure = error
+
+
+def run_row(end: End, recording: Recording) -> Rows:
+    """The row of `run`."""
+    run, code = end.frame.run, end.frame.run.exit_code
+    row = {name: getattr(run, name) or "" for name in ("name", "id", "state", "script", "backend", "torch")}
+    row |= {name: getattr(run, name) for name in ("world_size", "nodes", "elapsed_s")}
+    row |= {
+        "source": "simulated" if end.frame.source == "simulated" else "recording",
+        "exit_code": UNKNOWN if code is None else code if code >= 0 else 128 - code,
+        "started_unix_s": run.started_at,
+    }
+    if not recording.growing and run.state in NOT_ENDED:
+        row["state"] = "lost"
+    return {name: [value] for name, value in row.items()}
+
+
+def rank_rows(end: End, ranks: Collection[int] | None) -> Rows:
+    """The rows of `ranks`."""
+    figures, clocks = end.frame.ranks, {one.host: one for one in end.frame.clocks}
+    which = [rank for rank in range(len(figures.host)) if ranks is None or rank in ranks]
+    rows: dict[str, Values] = {"rank": which}
+    for name in ("host", "device", "state"):
+        rows[name] = [getattr(figures, name)[rank] for rank in which]
+    for name in ("local_rank", "pid", "records", "lost_records"):
+        rows[name] = np.nan_to_num(getattr(figures, name)[which], nan=UNKNOWN).astype(np.int64)
+    of_rank = [clocks.get(figures.host[rank]) for rank in which]
+    for name in ("offset_ms", "bound_ms"):
+        rows[f"clock_{name}"] = np.array([getattr(one, name, None) for one in of_rank], np.float64)
+    return rows
+
+
+def event_rows(end: End) -> Rows:
+    """The rows of `events`."""
+    rows: dict[str, Values] = {"time_s": [one.unix_s - end.frame.run.started_at for one in end.events]}
+    for name in ("kind", "severity", "message", "incarnation", "step", "rank"):
+        values = [getattr(one, name) for one in end.events]
+        rows[name] = [UNKNOWN if value is None else value for value in values]
+    return rows

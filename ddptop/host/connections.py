@@ -1,0 +1,185 @@
+"""The network between hosts as the kernel sees it: TCP connections of the ranks' processes, by other host.
+
+Read from the kernel's `sock_diag` (sock_diag(7), `ss -ti` shows the same), which needs no privilege. A host
+with no such connections (NCCL over InfiniBand) has nothing to report.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from ddptop.host.addresses import is_loopback
+from ddptop.protocol.hosts import MAX_LINKS, HostLink
+from ddptop.protocol.limits import NS
+
+PERIOD_NS = 5 * NS
+"""Between two readings: the kernel goes through its table of all connections, which took 3 ms with ten."""
+
+MAX_CONNECTIONS = 16_384
+"""Of a host with more, the first ones are read."""
+
+MAX_FILES = 16_384
+"""Open files of a process that are looked at."""
+
+LEAST_SEGMENTS = 10
+"""A connection that has sent fewer since the last reading carries no gradients (torch's store)."""
+
+_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
+_REQUEST_DUMP = 0x301
+_DONE, _ERROR = 3, 2
+_INFO = 2
+"""INET_DIAG_INFO: the attribute that holds a tcp_info."""
+_ESTABLISHED = 1 << 1
+
+_HEADER = struct.Struct("=IHHII")
+_REQUEST = struct.Struct("=BBBxI48x")
+_MESSAGE = struct.Struct("=8x32s28xI")
+"""An inet_diag_msg: both addresses and the inode, after family, state, timer and ports."""
+_ATTRIBUTE = struct.Struct("=HH")
+_INFO_FIELDS = (68, 148, 156, 100, 216)
+"""Places in linux/tcp.h's tcp_info, which do not change: smoothed round trip, least round trip of the last
+minutes, data segments sent (with those sent again), segments sent again, and of these how many the other end
+had received (DSACK, RFC 2883): where a processor was busy, not where one was lost."""
+_DELIVERY_RATE = 160
+_LEAST_INFO = 220
+
+
+class Connection(NamedTuple):
+    """An established TCP connection to another host."""
+
+    inode: int
+    own: str
+    peer: str
+    round_trip_us: int
+    least_us: int
+    sent: int
+    resent: int
+    """Without those that the other end had received."""
+    delivery_bytes_s: int
+
+
+class LinkSampler:
+    """Reads the connections of processes; counts are those since the reading before."""
+
+    def __init__(self) -> None:
+        self._due_ns = 0
+        self._before: dict[int, Connection] = {}
+        self._others: set[int] = set()
+        """Inodes of connections that no rank has."""
+        self._pids: set[int] = set()
+
+    def sample(self, pids: Iterable[int], now_ns: int) -> tuple[HostLink, ...] | None:
+        """The links to other hosts, the worst first, MAX_LINKS at most; None where no reading is due, or none
+        can be had. Never raises."""
+        if now_ns < self._due_ns:
+            return None
+        self._due_ns = now_ns + PERIOD_NS
+        try:
+            found = {one.inode: one for one in established()}
+            self._others &= found.keys() if self._pids == (now := {*pids}) else set()
+            self._pids = now
+            if unknown := found.keys() - self._before.keys() - self._others:
+                self._others |= unknown - {inode for pid in now for inode in _sockets_of(pid)}
+        except OSError:
+            return None
+        before, self._before = self._before, {i: one for i, one in found.items() if i not in self._others}
+        of_peer: dict[tuple[str, str], list[tuple[Connection, int, int]]] = {}
+        for inode, new in self._before.items():
+            old = before.get(inode)
+            if old is not None and new.sent - old.sent >= LEAST_SEGMENTS:
+                counts = (new, new.sent - old.sent, new.resent - old.resent)
+                of_peer.setdefault((new.own, new.peer), []).append(counts)
+        links = [_link(own, peer, mine) for (own, peer), mine in of_peer.items()]
+        links.sort(key=lambda link: (-link.resent, -link.least_us))
+        return tuple(links[:MAX_LINKS])
+
+
+def _link(own: str, peer: str, mine: list[tuple[Connection, int, int]]) -> HostLink:
+    return HostLink(
+        own=own,
+        peer=peer,
+        connections=len(mine),
+        round_trip_us=int(median(one.round_trip_us for one, _, _ in mine)),
+        least_us=min(one.least_us for one, _, _ in mine),
+        sent=sum(sent for _, sent, _ in mine),
+        resent=max(0, sum(resent for _, _, resent in mine)),
+        delivery_bytes_s=max(one.delivery_bytes_s for one, _, _ in mine),
+    )
+
+
+def established() -> list[Connection]:
+    """The established TCP connections of this network namespace to other hosts. Raises OSError."""
+    found: list[Connection] = []
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as link:
+        link.settimeout(1.0)
+        for family in (socket.AF_INET, socket.AF_INET6):
+            found += _dump(link, family)
+    own = {one.own for one in found}
+    return [one for one in found[:MAX_CONNECTIONS] if one.peer not in own]
+
+
+def _dump(link: socket.socket, family: int) -> list[Connection]:
+    request = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (_INFO - 1), _ESTABLISHED)
+    length = _HEADER.size + len(request)
+    link.send(_HEADER.pack(length, _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, family, 0) + request)
+    found = (_connection(family, body) for body in _replies(link))
+    return [one for one in found if one is not None]
+
+
+def _replies(link: socket.socket) -> Iterator[bytes]:
+    """The bodies of a dump's messages."""
+    while True:
+        data, at = link.recv(1 << 18), 0
+        while at + _HEADER.size <= len(data):
+            length, kind, *_ = _HEADER.unpack_from(data, at)
+            if kind in (_DONE, _ERROR) or length < _HEADER.size:
+                return
+            yield data[at + _HEADER.size : at + length]
+            at += (length + 3) & ~3
+
+
+def _connection(family: int, body: bytes) -> Connection | None:
+    """None: it stays on this host, or the kernel says too little of it."""
+    size = 4 if family == socket.AF_INET else 16
+    ends, inode = _MESSAGE.unpack_from(body)
+    here, there = socket.inet_ntop(family, ends[:size]), socket.inet_ntop(family, ends[16 : 16 + size])
+    if is_loopback(there):
+        return None
+    info = _attribute(body, _MESSAGE.size, _INFO)
+    if info is None or len(info) < _LEAST_INFO:
+        return None
+    round_trip_us, least_us, sent, resent, needless = (
+        struct.unpack_from("=I", info, at)[0] for at in _INFO_FIELDS
+    )
+    (rate,) = struct.unpack_from("=Q", info, _DELIVERY_RATE)
+    # IPv4 over a socket for both is as it is over one of its own.
+    own, peer = here.removeprefix("::ffff:"), there.removeprefix("::ffff:")
+    return Connection(inode, own, peer, round_trip_us, least_us, sent, resent - needless, rate)
+
+
+def _attribute(body: bytes, at: int, kind: int) -> bytes | None:
+    while at + _ATTRIBUTE.size <= len(body):
+        length, found = _ATTRIBUTE.unpack_from(body, at)
+        if length < _ATTRIBUTE.size:
+            return None
+        if found == kind:
+            return body[at + _ATTRIBUTE.size : at + length]
+        at += (length + 3) & ~3
+    return None
+
+
+def _sockets_of(pid: int) -> Iterator[int]:
+    """Inodes of the sockets that a process has; none where it has exited or may not be read."""
+    with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as files:
+        for _, file in zip(range(MAX_FILES), files, strict=False):
+            with suppress(OSError, ValueError):
+                kind, _, inode = str(Path(file.path).readlink()).partition(":")
+                if kind == "socket":
+                    yield int(inode.strip("[]"))

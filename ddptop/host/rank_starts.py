@@ -1,0 +1,109 @@
+"""Which ranks of this host have not reached `init_process_group`, while others wait there for them.
+
+Before its first process group a rank reports nothing: it leaves an empty file in the run's folder when it
+makes that group. The processes of ranks are the launcher's children with RANK in their environment.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from ddptop.host.exits import NEW_FILE
+from ddptop.host.folders import open_regular
+from ddptop.host.kernel_view import KernelView, children_of, kernel_view
+from ddptop.protocol.limits import MAX_SHOWN_WORLD
+
+_MARK = "ddptop-init-"
+
+CHECK_S = 5.0
+"""Least lateness that is reported, and the interval of reports. Far below what counts as a stall."""
+
+
+def mark_initialization() -> None:
+    """In a rank: note that it makes its first process group."""
+    directory = os.environ.get("DDPTOP_RUN_DIR")
+    if directory and "RANK" in os.environ:
+        with suppress(OSError):  # it has made one before, or the folder is gone
+            os.close(open_regular(Path(directory) / f"{_MARK}{os.getpid()}", NEW_FILE))
+
+
+class LateRank(NamedTuple):
+    """A rank that others wait for in `init_process_group`."""
+
+    rank: int
+    world: int
+    late_s: float
+    """Since the first of the others is there."""
+    waiting: tuple[int, ...]
+    """The ranks of this host that are there."""
+    torch: bool
+    """It has loaded torch."""
+    view: KernelView
+
+
+class RankStarts:
+    """Compares the marks with the launcher's children."""
+
+    def __init__(self, directory: Path, run_id: str) -> None:
+        self._directory = directory
+        self._run_id = run_id
+        self._launcher = os.getppid()
+        self._complete: set[int] = set()
+        """Marks with which no rank was missing."""
+        self._next_s = 0.0
+
+    def late(self) -> list[LateRank]:
+        """The late ranks, every 5 s; to be called once a second."""
+        if time.monotonic() < self._next_s:
+            return []
+        marks = self._marks()
+        if marks.keys() == self._complete:
+            return []
+        ranks = {pid: numbers for pid in children_of(self._launcher) if (numbers := self._numbers(pid))}
+        missing = [pid for pid in ranks if pid not in marks]
+        since_s = min((marks[pid] for pid in ranks if pid in marks), default=time.time())
+        if not missing:
+            self._complete = {*marks}
+        late_s = time.time() - since_s
+        if not missing or late_s < CHECK_S:
+            return []
+        self._next_s = time.monotonic() + CHECK_S
+        waiting = tuple(sorted(rank for pid, (rank, _) in ranks.items() if pid in marks))
+        views = ((ranks[pid], kernel_view(pid), _has_torch(pid)) for pid in missing)
+        return [
+            LateRank(rank, world, late_s, waiting, torch, view)
+            for (rank, world), view, torch in views
+            if view is not None
+        ]
+
+    def _marks(self) -> dict[int, float]:
+        marks = {}
+        with suppress(OSError), os.scandir(self._directory) as entries:
+            for entry in entries:
+                number = entry.name.removeprefix(_MARK)
+                if number != entry.name and number.isdecimal():
+                    marks[int(number)] = entry.stat(follow_symlinks=False).st_mtime
+        return marks
+
+    def _numbers(self, pid: int) -> tuple[int, int] | None:
+        """Rank and world of a process of this run; None of others."""
+        try:
+            entries = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0")
+        except OSError:
+            return None
+        variables = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+        rank, world = (variables.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+        if variables.get("DDPTOP_RUN_ID") != self._run_id or not (rank.isdecimal() and world.isdecimal()):
+            return None
+        return (int(rank), int(world)) if int(rank) < int(world) <= MAX_SHOWN_WORLD else None
+
+
+def _has_torch(pid: int) -> bool:
+    try:
+        return b"libtorch" in Path(f"/proc/{pid}/maps").read_bytes()
+    except OSError:
+        return False

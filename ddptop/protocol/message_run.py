@@ -1,0 +1,157 @@
+"""Messages that were read together, in order: STEPS as columns, so that none of them costs an object."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ddptop.protocol.messages import Received, Steps
+from ddptop.protocol.step_columns import StepColumns, StepRows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+
+class StepMessages(NamedTuple):
+    """n STEPS messages that were decoded together, (n,) each; fields as in `Steps`."""
+
+    generation: Integers
+    first_step: Integers
+    base_ns: Integers
+    begin: Integers
+    """Where in `columns` the rows of each begin."""
+    counts: Integers
+    columns: StepColumns
+
+    @classmethod
+    def of(cls, messages: Sequence[Steps]) -> StepMessages | None:
+        """From messages with rows of the same columns; None where those of some are others."""
+        rows = [one.rows for one in messages]
+        columns = {id(one.columns) if type(one) is StepRows else 0 for one in rows}
+        if len(columns) != 1 or type(rows[0]) is not StepRows:
+            return None
+        plain = [
+            (one.generation, one.first_step, one.base_ns, one.rows.first, one.rows.size)  # type: ignore[attr-defined]
+            for one in messages
+        ]
+        generation, first, base_ns, begin, counts = np.array(plain, np.int64).T
+        return cls(generation, first, base_ns, begin, counts, rows[0].columns)
+
+    def steps(self, at: int) -> Steps:
+        """One message."""
+        generation, first, base_ns, begin, count = (int(column[at]) for column in self[:5])
+        return Steps(generation, first, base_ns, StepRows(self.columns, begin, count))
+
+
+class MessageRun:
+    """Consecutive messages. A *place* is the number of a message in the run."""
+
+    def __init__(
+        self,
+        heads: Integers,
+        places: Integers,
+        steps: StepMessages | None,
+        others: Sequence[tuple[int, Received]],
+    ) -> None:
+        self.heads = heads
+        """(4, size): t_ns, rank, session and seq of every message, as in `Received`."""
+        self.places = places
+        """(n,) of the messages in `steps`, ascending."""
+        self.steps = steps
+        self.others = others
+        """(place, message) of all others, ascending."""
+        self._other_places = [place for place, _ in others]
+
+    def __len__(self) -> int:
+        return len(self.heads[0])
+
+    @classmethod
+    def of(cls, messages: Sequence[Received]) -> MessageRun:
+        """From messages; STEPS as columns where all were decoded together."""
+        heads = np.array([received[:4] for received in messages], np.int64).reshape(-1, 4).T
+        at = [place for place, received in enumerate(messages) if type(received.message) is Steps]
+        steps = StepMessages.of([messages[place].message for place in at]) if at else None  # type: ignore[misc]
+        if steps is None:
+            return cls(heads, np.arange(0), None, [*enumerate(messages)])
+        columns = set(at)
+        others = [item for item in enumerate(messages) if item[0] not in columns]
+        return cls(heads, np.array(at, np.int64), steps, others)
+
+    def others_within(self, begin: int, stop: int) -> Sequence[tuple[int, Received]]:
+        """(place, message) of those that are not in `steps`, from place `begin` to before `stop`."""
+        first = bisect_left(self._other_places, begin)
+        return self.others[first : bisect_left(self._other_places, stop)]
+
+    def steps_within(self, begin: int, stop: int) -> tuple[int, int]:
+        """Of the messages in `steps` the first from place `begin` on, and the first from `stop` on."""
+        low, high = np.searchsorted(self.places, (begin, stop)).tolist()
+        return low, high
+
+    def received(self, place: int) -> Received:
+        """The message at a place."""
+        at = bisect_left(self._other_places, place)
+        if at < len(self.others) and self._other_places[at] == place:
+            return self.others[at][1]
+        assert self.steps is not None
+        t_ns, rank, session, seq = self.heads[:, place].tolist()
+        message = self.steps.steps(int(np.searchsorted(self.places, place)))
+        return Received(t_ns, rank, session, seq, message)
+
+
+class EncodedRun(MessageRun):
+    """Messages that arrived together, with their bytes; those of each session in their order."""
+
+    others: list[tuple[int, Received]]
+
+    def __init__(
+        self,
+        heads: Integers,
+        places: Integers,
+        steps: StepMessages | None,
+        others: list[tuple[int, Received]],
+        bodies: list[bytes],
+    ) -> None:
+        """`bodies`: the encoded message at each place."""
+        super().__init__(heads, places, steps, others)
+        self.bodies = bodies
+
+    def __iter__(self) -> Iterator[tuple[Received, bytes]]:
+        """Every message and its bytes, where each is to be an object of its own."""
+        for place, body in enumerate(self.bodies):
+            yield self.received(place), body
+
+    def agents_last(self) -> EncodedRun:
+        """The same with what agents report themselves (rank -1) behind all else."""
+        of_agents = self.heads[1] < 0
+        count = int(of_agents.sum())
+        if not count or of_agents[-count:].all():
+            return self
+        order = np.argsort(of_agents, kind="stable")
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        others = [(int(place[at]), received) for at, received in self.others]
+        others.sort(key=lambda item: item[0])
+        bodies = [self.bodies[at] for at in order.tolist()]
+        return EncodedRun(self.heads[:, order], place[self.places], self.steps, others, bodies)
+
+    def step_ranges(self, begin: int, stop: int) -> list[tuple[int, int]]:
+        """(first step, rows) of the STEPS from place `begin` to before `stop`."""
+        low, high = self.steps_within(begin, stop)
+        if self.steps is not None and low < high:
+            first, counts = self.steps.first_step[low:high], self.steps.counts[low:high]
+            return [*zip(first.tolist(), counts.tolist(), strict=True)]
+        messages = (received.message for _, received in self.others_within(begin, stop))
+        return [(one.first_step, len(one.rows)) for one in messages if type(one) is Steps]
+
+    def replace(self, number: int, received: Received, body: bytes) -> None:
+        """Put another message, which is no STEPS, in place of `others[number]`."""
+        place, _ = self.others[number]
+        self.others[number] = (place, received)
+        self.heads[:, place] = received[:4]
+        self.bodies[place] = body

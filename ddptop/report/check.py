@@ -1,0 +1,216 @@
+"""Whether a run is worse than another one, or than limits: the figures of `ddptop check`.
+
+The figures of single steps are compared by the rule of `ddptop.frames.chance`: of equal runs 2.5 % have
+a step time that is longer by more than chance. The other figures share as much again (Bonferroni), so that at
+most 5 % of checks of equal runs are wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ddptop.frames.chance import CONFIDENCE, difference, interval
+from ddptop.report.build import read_with_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ddptop.frames.chance import Difference
+    from ddptop.frames.columns import Column
+    from ddptop.recording.reader import Recording
+    from ddptop.report.content import Report
+
+Outcome: TypeAlias = Literal["within", "regression", "unknown"]
+
+WARM_UP = 20
+"""First steps of a run that are not compared, at most a tenth: caches, compilation, new workers."""
+
+CERTAIN = 5.0
+"""Times the tolerance: where a step longer by so much is not excluded either, the outcome is unknown."""
+
+
+class Figure(NamedTuple):
+    """A figure that is checked, larger is worse."""
+
+    name: str
+    unit: str
+    words: str
+    by_step: bool = False
+
+
+FIGURES = (
+    Figure("step_ms", "ms", "step time", True),
+    Figure("exposed_comm_ms", "ms", "exposed communication", True),
+    Figure("exposed_wait_ms", "ms", "waiting for other ranks", True),
+    Figure("straggler_pct", "%", "cost of stragglers"),
+    Figure("stalls", "", "stalls"),
+    Figure("stalled_s", "s", "time in stalls"),
+    Figure("own_cost_pct", "%", "cost of ddptop itself"),
+)
+"""Those by step are medians over the steps. A limit has one of these names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The figures of one run. `values`: those over the whole run, None: unknown."""
+
+    name: str
+    world_size: int
+    step: Column
+    """Numbers of the steps read, in order."""
+    series: Mapping[str, Column]
+    """By name, the figures by step; NaN: unknown."""
+    values: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One figure beside its reference, in the figure's unit."""
+
+    figure: str
+    unit: str
+    words: str
+    against: Literal["base", "limit"]
+    outcome: Outcome
+    new: float | None
+    reference: float | None
+    """Of the base, or the limit."""
+    more: float | None = None
+    """New less reference, and the interval of that; None: unknown, or without an interval."""
+    low: float | None = None
+    high: float | None = None
+    reason: str = ""
+    """Why the outcome is unknown."""
+    decides: bool = True
+    """The check as a whole cannot tell if this figure cannot."""
+
+
+def measure(recording: Recording, name: str) -> Measured:
+    """Read a recording. Raises what `ddptop.report.build.read` raises."""
+    report, pieces = read_with_steps(recording)
+
+    def column(field: str) -> Column:
+        found = [getattr(piece, field) for piece in pieces]
+        return np.concatenate(found).astype(np.float64) if found else np.empty(0)
+
+    wait = column("wait_ms")
+    series = {
+        "step_ms": column("step_ms"),
+        "exposed_comm_ms": wait + column("transfer_ms"),
+        "exposed_wait_ms": wait,
+    }
+    return Measured(name, report.run.world_size, column("step"), series, _values(report))
+
+
+def _values(report: Report) -> Mapping[str, float | None]:
+    return {
+        "straggler_pct": report.cost.flagged_pct,
+        "stalls": float(len(report.stalls)),
+        "stalled_s": report.cost.stalled_s,
+        "own_cost_pct": report.overhead.measured_pct,
+    }
+
+
+def against_base(new: Measured, base: Measured, tolerance_pct: float) -> list[Result]:
+    """Each figure beside that of the base.
+
+    A regression is a median that is larger by more than chance, and by at least `tolerance_pct` of the base's
+    step; a straggler or ddptop itself that costs at least so many percentage points more; any stall more.
+    """
+    pairs = {}
+    until = min((float(one.step.max()) for one in (new, base) if len(one.step)), default=0.0)
+    for figure in FIGURES:
+        if figure.by_step:
+            pairs[figure.name] = tuple(_comparable(one, figure.name, until) for one in (base, new))
+    known = sum(all(np.isfinite(one).any() for one in pair) for pair in pairs.values())
+    found = {
+        name: difference(one, two, confidence=_confidence(name, known)) for name, (one, two) in pairs.items()
+    }
+    of_step = found["step_ms"]
+    least_ms = 0.0 if of_step is None else tolerance_pct / 100 * of_step.first
+    results = []
+    for figure in FIGURES:
+        if figure.by_step:
+            results.append(_by_step(figure, found[figure.name], least_ms))
+        if figure.by_step or figure.name == "stalled_s":  # one stall is never exactly as long as another
+            continue
+        one, two = base.values[figure.name], new.values[figure.name]
+        results.append(_beside(figure, "base", two, one, tolerance_pct if figure.unit == "%" else 0.0))
+    return results
+
+
+def against_limits(new: Measured, limits: Mapping[str, float]) -> list[Result]:
+    """Each limited figure beside its limit, which it may not exceed; figures by step by more than chance."""
+    by_step = sum(figure.by_step and figure.name in limits for figure in FIGURES)
+    results = []
+    for figure in FIGURES:
+        if figure.name not in limits:
+            continue
+        limit = limits[figure.name]
+        if not figure.by_step:
+            results.append(_beside(figure, "limit", new.values[figure.name], limit, 0.0))
+            continue
+        found = interval(_comparable(new, figure.name, np.inf), confidence=_confidence(figure.name, by_step))
+        if found is None:
+            results.append(_unknown(figure, "limit", None, limit, "too few steps have it"))
+            continue
+        more, low, high = (value - limit for value in found[1:])
+        outcome: Outcome = "within" if more <= 0 else "regression" if low > 0 else "unknown"
+        why = "" if outcome != "unknown" else "it is over the limit, but by no more than chance"
+        results.append(Result(*figure[:3], "limit", outcome, found.more, limit, more, low, high, why))
+    return results
+
+
+def outcome(results: Sequence[Result]) -> Outcome:
+    """Of the check as a whole."""
+    if any(result.outcome == "regression" for result in results):
+        return "regression"
+    return "unknown" if any(one.outcome == "unknown" and one.decides for one in results) else "within"
+
+
+def _confidence(name: str, count: int) -> float:
+    """Of a figure's interval, where `count` figures by step are compared."""
+    return CONFIDENCE if name == "step_ms" else 1 - (1 - CONFIDENCE) / max(1, count - 1)
+
+
+def _comparable(run: Measured, name: str, until: float) -> Column:
+    """The figures of the steps after the warm-up, up to the step `until`."""
+    values = run.series[name][run.step <= until]
+    return values[min(WARM_UP, len(values) // 10) :]
+
+
+def _by_step(figure: Figure, found: Difference | None, least_ms: float) -> Result:
+    if found is None:
+        return _unknown(figure, "base", None, None, "too few steps have it in both runs")
+    outcome: Outcome = "within"
+    why = ""
+    if found.more > 0 and found.is_beyond(least_ms):
+        outcome = "regression"
+    elif found.high > CERTAIN * least_ms:
+        outcome, why = "unknown", "the interval is too wide: compare longer runs, or on a quieter machine"
+    new = found.first + found.more
+    return Result(*figure[:3], "base", outcome, new, found.first, *found[1:], why, figure.name == "step_ms")
+
+
+def _beside(
+    figure: Figure,
+    against: Literal["base", "limit"],
+    new: float | None,
+    reference: float | None,
+    least: float,
+) -> Result:
+    if new is None or reference is None:
+        return _unknown(figure, against, new, reference, "it was not measured")
+    more = new - reference
+    worse = more > 0 and more >= least
+    return Result(*figure[:3], against, "regression" if worse else "within", new, reference, more)
+
+
+def _unknown(
+    figure: Figure, against: Literal["base", "limit"], new: float | None, reference: float | None, why: str
+) -> Result:
+    decides = against == "limit" or figure.name == "step_ms"
+    return Result(*figure[:3], against, "unknown", new, reference, reason=why, decides=decides)

@@ -1,0 +1,146 @@
+"""The pictures of the HTML report as inline SVG: the run over time, ranks, a straggler.
+
+Shapes are stretched to the width of the page; so all text is HTML beside them, and keeps its size on a phone.
+Colours are classes named after the roles of `ddptop.render.colours`.
+"""
+
+from __future__ import annotations
+
+import math
+from html import escape
+from typing import TYPE_CHECKING
+
+from ddptop.frames.phrases import cause_phrase, steps_phrase
+from ddptop.render.numbers import clock, fixed
+from ddptop.render.phases import PARTS
+from ddptop.render.text import clean
+from ddptop.report.strips import incidents, scale_end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ddptop.report.content import Report, Span
+    from ddptop.report.tables import Beside
+
+WIDTH, HEIGHT = 1000.0, 100.0
+"""Of a picture in its own units."""
+
+LEAST_MARK = 4.0
+"""Width of an event that has no duration."""
+
+_BAD = frozenset({"stall", "death", "nan"})
+
+
+def run_over_time(report: Report) -> str:
+    """Step time, divided into wait, transfer and the rest; the slow rank; events. Empty without a step."""
+    times = [span.step_ms for span in report.spans if span.step_ms is not None]
+    if not times:
+        return ""
+    top = scale_end(times)
+    most = f"{fixed(max(times))} ms" if top >= max(times) else f"{fixed(top)} ms (most: {fixed(max(times))})"
+    text = f"median step time from {fixed(min(times))} to {fixed(max(times))} ms over the run"
+    bars = "".join(_step_bar(span, at, len(report.spans), top) for at, span in enumerate(report.spans))
+    rows = [_lane(f"step<br><small>0 to {most}</small>", text, bars, "high")]
+    slow = [span for span in report.spans if span.rank is not None]
+    if slow and report.run.world_size > 1:
+        marks = "".join(_slow_mark(span, at, len(report.spans)) for at, span in enumerate(report.spans))
+        ranks = sorted({span.rank for span in slow if span.rank is not None})
+        names = "rank " + ", ".join(map(str, ranks)) if len(ranks) < 4 else f"{len(ranks)} ranks"
+        rows.append(_lane(f"slow<br><small>{names}</small>", f"when {names} was slow", marks))
+    marks = _event_marks(report)
+    if marks:
+        rows.append(_lane("events", "when something happened", marks))
+    start = report.run.started_at
+    axis = f"<span>{clock(start)}</span><span>{clock(start + report.spans[-1].end_s)}</span>"
+    return f'{"".join(rows)}<div class="lane"><span></span><div class="axis">{axis}</div></div>'
+
+
+def legend(names: Iterable[str]) -> str:
+    """Colour and name of parts of the step."""
+    return "".join(
+        f'<span class="key"><svg viewBox="0 0 10 10" aria-hidden="true">{_box(name, 0, 10, 0, 10)}</svg>'
+        f"{escape(name)}</span>"
+        for name in names
+    )
+
+
+def rank_bar(times_ms: Sequence[float], full_ms: float, who: str) -> str:
+    """Where a rank's step went: the parts in their order, NaN unknown; the whole width is `full_ms`."""
+    scale, left, boxes, words = WIDTH / full_ms if full_ms > 0 else 0.0, 0.0, "", []
+    for part, ms in zip(PARTS, times_ms, strict=True):
+        if not ms > 0:
+            continue
+        words.append(f"{part.name} {fixed(ms)} ms")
+        boxes += _box(part.name, left, ms * scale, 0, HEIGHT, f"{who}: {words[-1]}")
+        left += ms * scale
+    return _svg(f"{who}: {', '.join(words)}", boxes, "bar")
+
+
+def paired_bars(beside: Beside, phase: str) -> str:
+    """The others' time in a phase above the straggler's, on one scale for all phases."""
+    longest = max((ms for side in (beside.own, beside.usual) for ms in side.values() if ms > 0), default=0.0)
+    who, boxes, words = f"rank {beside.slow.rank}", "", []
+    for name, ms, y in (("others", beside.usual[phase], 0.0), (who, beside.own[phase], 55.0)):
+        if math.isfinite(ms) and longest > 0:
+            words.append(f"{name} {fixed(ms)} ms")
+            colour = "wait" if name == "others" else phase
+            boxes += _box(colour, 0, ms / longest * WIDTH, y, 45, f"{phase}, {words[-1]}")
+    return _svg(f"{phase}: {', '.join(words)}", boxes, "bar")
+
+
+def _step_bar(span: Span, at: int, count: int, top: float) -> str:
+    if span.step_ms is None:
+        return ""
+    width = WIDTH / count
+    steps = steps_phrase(span.first_step or 0, span.last_step or 0, span.incarnation, span.last_incarnation)
+    title = f"{steps}: {fixed(span.step_ms)} ms"
+    shares = [("wait", span.wait_pct), ("transfer", span.transfer_pct)]
+    for name, pct in shares:
+        title += "" if pct is None else f", {name} {fixed(pct)}%"
+    y, boxes = HEIGHT - min(1.0, span.step_ms / top) * HEIGHT, ""
+    for name, pct in shares:
+        height = min(HEIGHT - y, (pct or 0.0) / 100 * span.step_ms / top * HEIGHT)
+        boxes += _box(name, at * width, width, y, height) if height > 0 else ""
+        y += height
+    boxes += _box("forward", at * width, width, y, HEIGHT - y)
+    return f"<g><title>{escape(title)}</title>{boxes}</g>"
+
+
+def _slow_mark(span: Span, at: int, count: int) -> str:
+    if span.rank is None:
+        return ""
+    steps = steps_phrase(span.first_step or 0, span.last_step or 0, span.incarnation, span.last_incarnation)
+    cause = cause_phrase(span.cause, None)
+    title = f"{steps}: rank {span.rank}" + (f": {cause}" if cause else "")
+    title += "" if span.cost_pct is None else f", costs {fixed(span.cost_pct)}% of the step"
+    return _box("warn", at * WIDTH / count, WIDTH / count, 0, HEIGHT, title)
+
+
+def _event_marks(report: Report) -> str:
+    start, end_s = report.run.started_at, max(report.spans[-1].end_s, 1e-9)
+    marks = ""
+    for one in incidents(report):
+        left = min(1.0, max(0.0, (one.first_s - start) / end_s)) * (WIDTH - LEAST_MARK)
+        width = max(LEAST_MARK, (one.last_s - one.first_s) / end_s * WIDTH)
+        role = "bad" if one.kind in _BAD else "warn"
+        title = f"{clock(one.first_s)} {one.text}"
+        marks += _box(role, left, min(width, WIDTH - left), 0, HEIGHT, title)
+    return marks
+
+
+def _lane(label: str, text: str, boxes: str, kind: str = "low") -> str:
+    """A picture with its label; `label` is HTML."""
+    return f'<div class="lane"><span>{label}</span>{_svg(text, boxes, kind)}</div>'
+
+
+def _svg(text: str, boxes: str, kind: str) -> str:
+    return (
+        f'<svg class="{kind}" viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(clean(text))}">{boxes}</svg>'
+    )
+
+
+def _box(role: str, x: float, width: float, y: float, height: float, title: str = "") -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+    inner = f"<title>{escape(clean(title))}</title>" if title else ""
+    return f'<rect class="{role}" {place}>{inner}</rect>'

@@ -1,0 +1,184 @@
+"""The report's sentences that the page of text and the HTML page share; the verdict's are in `findings`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from ddptop.frames.phrases import death_phrase, step_phrase, what_if_phrase
+from ddptop.render.numbers import UNKNOWN, clock, count, counted, duration, fixed
+from ddptop.render.text import clean
+from ddptop.report.findings import HEALTH, alert_phrase, amount
+
+if TYPE_CHECKING:
+    from ddptop.frames.frame import Alert
+    from ddptop.frames.stall import Call, Death, RankPosition
+    from ddptop.report.content import Finding, Report, StallPeriod, Suggestion
+
+MAX_CALLS = 3
+"""Most calls of a stack, the innermost ones."""
+
+
+OF_DEATHS = frozenset({"lost_rank", "failed_rank"})
+"""Kinds of alerts that are left out where the deaths themselves are shown."""
+
+_BAD = frozenset({"failed", "lost", "stall"})
+
+
+def facts(report: Report) -> tuple[str, str]:
+    """What ran where, and when, how long and how it ended."""
+    run = report.run
+    command = run.argv if run.argv[:1] == (run.script,) else (run.script, *run.argv)
+    hosts = sorted({rank.host for rank in report.ranks} - {""})
+    where = f" on {hosts[0]}" if len(hosts) == 1 else f" on {len(hosts)} hosts" if hosts else ""
+    what = [clean(" ".join(command)) or UNKNOWN, counted(run.world_size, "rank") + where]
+    what += [run.backend] if run.backend else []
+    what += [f"torch {run.torch}"] if run.torch else []
+    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started_at))
+    ran = "so far" if run.state not in ("finished", "failed", "lost") else "long"
+    times = [began, f"{duration(run.elapsed_s)} {ran}", counted(report.reading.steps, "step")]
+    times += [] if run.exit_code is None else [f"exit code {run.exit_code}"]
+    return " · ".join(what), " · ".join(times)
+
+
+def shares(pcts: list[tuple[str, float]]) -> str:
+    """Where a step goes, in percent."""
+    return "where a step goes: " + " · ".join(f"{part} {pct:.0f}%" for part, pct in pcts)
+
+
+def role(finding: Finding) -> str:
+    """Its colour; empty: that of text."""
+    if finding.kind in _BAD:
+        return "bad"
+    if finding.kind == "uneven":  # a figure, nothing to act on
+        return ""
+    return {"good": "good", "warning": "warn", "doubt": "warn", "critical": "warn"}.get(finding.sign, "")
+
+
+def communication(report: Report) -> list[str]:
+    """The step and its communication; empty where no step is known."""
+    comm = report.communication
+    if comm.step_ms is None:
+        return []
+    longest = f", longest {fixed(comm.step_ms_max)} at "
+    longest += UNKNOWN if comm.step_of_max is None else step_phrase(comm.step_of_max, comm.incarnation_of_max)
+    step = f"step {fixed(comm.step_ms_p50)} ms (p95 {fixed(comm.step_ms_p95)}{longest})"
+    if comm.no_straggler_ms is not None and report.run.world_size > 1:
+        even = what_if_phrase(comm.no_straggler_ms, comm.no_straggler_low_ms, comm.no_straggler_high_ms)
+        step += (
+            f" · mean {fixed(comm.step_ms)}, {even} without skew, "
+            f"{fixed(comm.both_ms)} with communication fully overlapped as well"
+        )
+    if comm.exposed_comm_ms is not None:
+        parts = f"wait {fixed(comm.exposed_wait_ms)}, transfer {fixed(comm.exposed_transfer_ms)}"
+        return [
+            step,
+            f"exposed {fixed(comm.exposed_comm_ms)} ms, {fixed(comm.exposed_pct, 0)}% of the step "
+            f"({parts}) · overlap {fixed(comm.overlap_pct, 0)}% · busbw {fixed(comm.busbw_gbps, 2)} GB/s",
+        ]
+    return [step, f"{counted(len(report.buckets), 'bucket')}, none measured: no bucket detail"][
+        : 2 if report.buckets else 1
+    ]
+
+
+def stall(period: StallPeriod) -> str:
+    """When it began, how long it lasted, and its diagnosis."""
+    lasted = f"stalled for {amount(period.lasted_s)}"
+    if period.until_s is None:
+        lasted += ", to the end"
+    return f"■ {clock(period.since_s)} {lasted}: {period.sentence}"
+
+
+def death(one: Death) -> str:
+    """When a rank died, and how."""
+    at = "" if one.step is None else f", in step {one.step:,}"
+    return f"✖ {clock(one.since_s)} {death_phrase(one)}{at}"
+
+
+def alert(one: Alert) -> str:
+    """When something became wrong, and what."""
+    sign = "■" if one.kind in (*HEALTH, *OF_DEATHS) else "▲"
+    return f"{sign} {clock(one.since_s)} {alert_phrase(one)}"
+
+
+def where(position: RankPosition) -> str:
+    """`rank 1, node0, pid 4312, alive, in all-reduce`."""
+    pid = "" if position.pid is None else f"pid {position.pid}"
+    parts = [f"rank {position.rank}", position.host, pid, position.process]
+    text = ", ".join(part for part in parts if part)
+    return f"{text}, in {position.operation}" if position.operation else text
+
+
+def stack(position: RankPosition) -> list[str]:
+    """The user's own call and those that led to it, else the innermost ones: file, line, function, code."""
+    lines = []
+    for call in _calls(position):
+        place = f"{PurePath(call.file).name}:{call.line}" if call.line else PurePath(call.file).name
+        lines.append(clean(f"{place:<20} {call.function:<16} {call.code}").rstrip())
+    return lines
+
+
+def _calls(position: RankPosition) -> tuple[Call, ...]:
+    """The user's own call and those that led to it; else the innermost ones."""
+    if not position.traces:
+        return (position.user_call,) if position.user_call is not None else ()
+    calls = position.traces[0].calls
+    first = calls.index(position.user_call) if position.user_call in calls else 0
+    return calls[first : first + MAX_CALLS]
+
+
+def gain(suggestion: Suggestion) -> str:
+    """How much a suggestion gives back at most; empty where that is not known."""
+    return "" if suggestion.gain_pct is None else f" · gains at most {suggestion.gain_pct:.0f}%"
+
+
+def nothing_to_try(report: Report) -> str:
+    """Why there is no suggestion."""
+    cost, comm = report.cost, report.communication
+    if report.stalls or report.deaths or report.run.state in ("failed", "lost"):
+        return "Fix what stopped the run (above); no figure gives reason for anything else."
+    if comm.step_ms is None:
+        return "No suggestion before the first step is finished."
+    if cost.uneven_pct is None or comm.exposed_transfer_pct is None:
+        return f"No figure gives reason for a suggestion: a step takes {fixed(comm.step_ms_p50)} ms."
+    return (
+        f"No suggestion: {cost.uneven_pct:.1f}% of step time is lost to skew, and exposed transfer adds "
+        f"{comm.exposed_transfer_pct:.1f}% to each step."
+    )
+
+
+def footing(report: Report) -> list[str]:
+    """How much was read, and what was lost or damaged."""
+    reading, own = report.reading, report.overhead
+    lost = sum(rank.lost_records or 0 for rank in report.ranks)
+    text = f"all {count(reading.steps)} steps read"
+    if not reading.whole:
+        share = 100 * reading.read_steps / max(1, reading.steps)
+        text = (
+            f"read {count(reading.read_steps)} of {count(reading.steps)} steps, {share:.1f}%, evenly spread"
+        )
+        text += "; all events"
+    elif reading.read_steps < reading.steps:
+        text = f"{count(reading.read_steps)} of {count(reading.steps)} steps are complete in the recording"
+    text += f" · {counted(lost, 'record')} lost"
+    if own.measured_pct is not None:
+        text += f" · overhead {own.measured_pct:.1f}% (budget {fixed(own.budget_pct)}%)"
+    lines = [text]
+    if own.measured is not None:
+        lines.append(own.measured.sentence)
+    if reading.damage:
+        lines.append(f"damage: {reading.damage}")
+    for trouble in report.troubles:
+        if trouble.kind == "refused_messages":
+            lines.append(trouble.message)
+    if reading.refused:
+        lines.append(f"{counted(reading.refused, 'message')} could not be used")
+    return lines
+
+
+def source(report: Report) -> str:
+    """The recording, and until when it goes; empty where there is none."""
+    if not report.run.recording:
+        return ""
+    return f"{clean(report.run.recording)}, to {clock(report.run.started_at + report.run.elapsed_s)}"

@@ -1,0 +1,162 @@
+"""The run's time as lines of blocks: step time, waiting, flagged rank, events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ddptop.frames.phrases import death_phrase
+from ddptop.render.numbers import clock, fixed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddptop.report.content import Report
+
+BLOCKS, PLAIN = "▁▂▃▄▅▆▇█", "_.-:=+*#"
+
+LABEL_WIDTH = 10
+"""Columns for the label before a strip."""
+
+RANGE_WIDTH = 9
+"""Columns after a strip, for its lowest and highest value."""
+
+SPIKE = 4.0
+"""The scale ends at this multiple of the median span, so that a compilation does not flatten the rest."""
+
+NO_RANK, UNKNOWN_RANK = "·", " "
+
+EVENT_SIGNS = {
+    "stall": "S",
+    "death": "X",
+    "nan": "N",
+    "replica_drift": "D",
+    "restart": "R",
+    "collector_restart": "C",
+    "lost_records": "!",
+    "recording": "!",
+}
+"""Kind of event to sign. Where a column has several, the kind listed first is shown."""
+
+LEGEND = {
+    "S": "stall",
+    "X": "death",
+    "N": "NaN",
+    "D": "replicas differ",
+    "R": "restart",
+    "C": "collector restart",
+    "!": "records missing",
+}
+
+
+def strips(report: Report, width: int, ascii_only: bool) -> list[str]:
+    """The run's time as lines of blocks: step time, waiting, flagged rank, events, and the time of day."""
+    room = max(1, width - LABEL_WIDTH - RANGE_WIDTH - 1)
+    spans = report.spans[:room] if len(report.spans) > room else report.spans
+    if not any(span.step_ms is not None for span in report.spans):
+        return []
+    wide = max(1, room // len(spans))
+    levels = PLAIN if ascii_only else BLOCKS
+    lines = []
+    for label, values, digits in (
+        ("step ms", [span.step_ms for span in spans], 1),
+        ("waiting %", [span.wait_pct for span in spans], 0),
+    ):
+        known = [value for value in values if value is not None]
+        if known:
+            # Shares have a scale of 0 to 100, so that a little waiting is drawn as little.
+            top = 100.0 if "%" in label else scale_end(known)
+            text = "".join(_block(value, top, levels) * wide for value in values)
+            span_text = f"{fixed(min(known), digits)}-{fixed(max(known), digits)}"
+            lines.append(f"{label:<{LABEL_WIDTH}}{text} {span_text}".rstrip())
+    letters, legend = _letters(report)
+    if any(span.cost_pct is not None for span in spans) and report.run.world_size > 1:
+        flagged = [
+            UNKNOWN_RANK if span.cost_pct is None else letters.get(span.rank, NO_RANK) for span in spans
+        ]
+        lines.append(f"{'slow rank':<{LABEL_WIDTH}}{''.join(letter * wide for letter in flagged)}".rstrip())
+    marks, used = _events(report, len(spans))
+    if used:
+        placed = "".join(mark + (" " if mark != "S" else "S") * (wide - 1) for mark in marks)
+        lines.append(f"{'events':<{LABEL_WIDTH}}{placed}".rstrip())
+        legend = [*legend, *(f"{mark} {LEGEND[mark]}" for mark in used)]
+    lines.append(_axis(report, len(spans) * wide))
+    if legend:
+        lines.append(" " * LABEL_WIDTH + "   ".join(legend))
+    return lines
+
+
+def scale_end(values: Sequence[float]) -> float:
+    """The largest value, or SPIKE times the median if that is less."""
+    return min(max(values), SPIKE * sorted(values)[len(values) // 2])
+
+
+def _block(value: float | None, top: float, levels: str) -> str:
+    if value is None:
+        return " "
+    share = value / top if top > 0 else 0.0
+    return levels[min(len(levels) - 1, max(0, int(share * len(levels) - 1e-9)))]
+
+
+def _letters(report: Report) -> tuple[dict[int | None, str], list[str]]:
+    """A character for each flagged rank, its number where all are below 10, else a letter; and the legend."""
+    ranks = [straggler.rank for straggler in report.stragglers]
+    if all(rank < 10 for rank in ranks):
+        return {rank: str(rank) for rank in ranks}, []
+    letters: dict[int | None, str] = {
+        rank: chr(ord("a") + i) if i < 26 else "+" for i, rank in enumerate(ranks)
+    }
+    return letters, [f"{letters[rank]} rank {rank}" for rank in ranks[:4]]
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """A stall, a death or another event of EVENT_SIGNS; times in Unix seconds."""
+
+    kind: str
+    first_s: float
+    last_s: float
+    text: str
+
+
+def incidents(report: Report) -> list[Incident]:
+    """All of the run, by kind."""
+    found = [
+        Incident("stall", stall.since_s, stall.since_s + stall.lasted_s, stall.sentence)
+        for stall in report.stalls
+    ]
+    found += [Incident("death", one.since_s, one.since_s, death_phrase(one)) for one in report.deaths]
+    for alert in report.troubles:
+        kind = "death" if alert.kind in ("lost_rank", "failed_rank") and not report.deaths else alert.kind
+        found.append(Incident(kind, alert.since_s, alert.since_s, alert.message))
+    found += [
+        Incident(event.kind, event.unix_s, event.unix_s, event.message)
+        for event in report.events
+        if event.kind in ("restart", "collector_restart", "nan")
+    ]
+    return [one for one in found if one.kind in EVENT_SIGNS]
+
+
+def _events(report: Report, count: int) -> tuple[list[str], list[str]]:
+    """A mark per column, and the marks that are used."""
+    end_s = max(report.spans[-1].end_s, 1e-9)
+    start = report.run.started_at
+    marks = [" "] * count
+    order = list(EVENT_SIGNS.values())
+
+    def column(unix_s: float) -> int:
+        return min(count - 1, max(0, int((unix_s - start) / end_s * count)))
+
+    for one in incidents(report):
+        sign = EVENT_SIGNS[one.kind]
+        for i in range(column(one.first_s), column(one.last_s) + 1):
+            if marks[i] == " " or order.index(sign) < order.index(marks[i]):
+                marks[i] = sign
+    used = [mark for mark in dict.fromkeys(EVENT_SIGNS.values()) if mark in marks]
+    return marks, used
+
+
+def _axis(report: Report, room: int) -> str:
+    first = clock(report.run.started_at)
+    last = clock(report.run.started_at + report.spans[-1].end_s)
+    return " " * LABEL_WIDTH + first + last.rjust(max(len(last) + 1, room - len(first)))

@@ -1,0 +1,78 @@
+"""The figures of the page before: what each one means; of a table, which of them are shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddptop.frames.hosts import host_index
+from ddptop.render.host_table import FIGURES
+from ddptop.render.line import Line, gather, rule
+from ddptop.render.metrics import FIELDS, HEAT_FIELDS, HOST_FIELDS, explain
+from ddptop.render.rank_table import rank_columns
+from ddptop.render.text import cells, fit, wrap
+from ddptop.tui.scene import Layout, Page
+from ddptop.tui.views.heat_figures import METRICS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ddptop.tui.scene import Scene
+
+MEANING = 5
+"""Lines for the formula of the figure under the cursor, and for unit, bound and source."""
+
+SIGNS = {None: " ", True: "+", False: "-"}
+
+
+def figure_titles(scene: Scene) -> tuple[str, ...]:
+    """The figures of the page before: titles of columns, or metrics of the heat map."""
+    before = scene.place.before
+    if before == "heat":
+        return scene.place.heat.figures
+    if before == "hosts":
+        return tuple(FIGURES)
+    titles = [column.title for column in rank_columns(scene) if column.title != "rank"]
+    return tuple([*titles, "clock"] if len(host_index(scene.frame.ranks.host).names) > 1 else titles)
+
+
+def columns_page(scene: Scene, width: int, height: int) -> Page:
+    """A line per figure, and below it the meaning of the one under the cursor."""
+    place, titles, heat = scene.place, figure_titles(scene), scene.place.before == "heat"
+    fields = HEAT_FIELDS if heat else HOST_FIELDS if place.before == "hosts" else FIELDS
+    below = MEANING + 1 if height >= 2 * MEANING + 2 else 0
+    scroll, shown = place.scroll.fitted(len(titles), height - 1 - below)
+    how = "Enter shows the metric" if heat else "Enter: + always  - never  blank: where it fits"
+    lines = [rule(width, f"figures · {how}")]
+    names = {title: METRICS[title].title or title for title in titles} if heat else {}
+    name_width = max(cells(names.get(title, title)) for title in titles)
+    for at in shown:
+        title, chosen = titles[at], at == scroll.cursor
+        sign = SIGNS[None if heat else place.columns.get(title)]
+        line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
+        line.add(f"{sign} ", "accent")
+        on_screen = title == place.heat.figure if heat else title in place.sortable
+        line.add(f"{fit(names.get(title, title), name_width)}  ", "strong" if on_screen else "text")
+        meaning = explain(title, fields)
+        line.add(meaning.formula if meaning else "", "dim")
+        line.target = at
+        lines.append(line.cut(width))
+    lines += [Line()] * (height - below - len(lines))
+    if below:
+        lines += [rule(width), *explanation(titles[scroll.cursor], fields, names, width)]
+    return Page(lines, Layout(scroll))
+
+
+def explanation(title: str, fields: Mapping[str, str], names: Mapping[str, str], width: int) -> list[Line]:
+    """Formula; then unit, bound, name in the JSON and source. `names`: other titles on the page."""
+    meaning = explain(title, fields)
+    if meaning is None:
+        return [Line("  as it is reported", "dim")]
+    formula = wrap(meaning.formula, width - 2)[: MEANING - 2]
+    rest = [
+        Line(names.get(title, title), "strong"),
+        Line("unit ", "dim").add(meaning.unit or "none"),
+        Line("bound ", "dim").add(meaning.bound or "none"),
+        Line("name ", "dim").add(meaning.name),
+    ]
+    source = Line("  from ", "dim").add(meaning.source) if meaning.source else Line()
+    return [*(Line("  ").add(text) for text in formula), Line("  ").extend(gather(rest, width - 2)), source]

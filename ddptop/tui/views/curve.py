@@ -1,0 +1,289 @@
+"""One chart: a title, a scale, a curve over time or over steps, an axis with events, marks where data are
+missing, and a crosshair."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.render.chart import Axis, Mark, Scale, TimeAxis, Track, binned, joined, quantiles, step_ticks
+from ddptop.render.chart import cells as marked_cells
+from ddptop.render.curves import BELOW, Canvas, rows, stacked
+from ddptop.render.line import Line, Piece, Role, gather
+from ddptop.render.phases import PARTS
+from ddptop.render.text import cells
+from ddptop.tui.scene import Plot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ddptop.frames.columns import Column, Indices
+
+GUTTER = 3
+"""Cells for the labels of a scale; more where they need them."""
+
+P50_P95 = (0.5, 0.95)
+
+_MARKS: dict[Mark, tuple[str, Role, str]] = {
+    "lost": ("✗", "warn", "✗ steps lost"),
+    "nan": ("▲", "warn", "▲ NaN"),
+    "thinned": ("·", "faint", "· thinned"),
+}
+
+
+AXIS_FROM = 7
+"""Rows of a chart from which one of them is worth an axis."""
+
+TICKS_APART = 14
+"""Cells between two labels of the axis."""
+
+
+STACK = {
+    "data": "data_ms",
+    "forward": "forward_ms",
+    "backward": "own_backward_ms",
+    "optimizer": "optimizer_ms",
+    "other": "other_ms",
+    "transfer": "transfer_ms",
+    "wait": "wait_ms",
+}
+"""Parts of the step over time, from the bottom up, and their columns of the history: waiting is on top, so
+that what is left without it is seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """What the axis shows besides its labels."""
+
+    origin: float = 0.0
+    """What the labels have where x is 0: Unix seconds, or the number of a step."""
+    ticks: Callable[[float, float, int], list[tuple[float, str]]] = step_ticks
+    events: tuple[tuple[float, str, Role], ...] = ()
+    """x, sign and role."""
+    episodes: tuple[tuple[float, float], ...] = ()
+    """From x to x a rank was a straggler: the axis is doubled there, and the area under the curve shaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What a chart shows."""
+
+    title: list[Line]
+    """Parts of it, the most important first: as many as fit."""
+    x: Column
+    """Seconds."""
+    main: Column
+    role: Role
+    behind: Column | None = None
+    """Drawn faintly behind the mean: the largest of every bin, or with `behind_x` the mean."""
+    behind_x: Column | None = None
+    """Its own x, where it is another run's; the scale then holds both."""
+    span_s: float | None = None
+    """None: all that is kept."""
+    zero: bool = False
+    """Whether the scale starts at 0: for times always, or jitter would look like a change."""
+    reach: float | None = None
+    """A value that the scale holds in any case: a little of something small must not look like much."""
+    step: Column | None = None
+    """Step numbers of the points: where some are missing, the chart marks it."""
+    nan_at: tuple[float, ...] = ()
+    """Moments at which a loss was no number."""
+    log: bool = False
+    """On a logarithmic axis."""
+    band: bool = False
+    """The median of every bin, and faintly behind it up to the 95th percentile; else the mean."""
+    stack: Column | None = None
+    """(parts of `STACK`, points) ms: `main` divided into parts, drawn on top of each other."""
+    happened: Happened = field(default_factory=Happened)
+    read: Callable[[int], str] | None = None
+    """The value of a point in words, for the crosshair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cross:
+    """The position of the crosshair."""
+
+    at_s: float
+    moment: Callable[[int], tuple[str, ...]]
+    """Step and time of a point in words."""
+
+
+def chart(
+    curve: Curve, width: int, height: int, ascii_only: bool, cross: Cross | None = None
+) -> tuple[list[Line], Plot | None]:
+    """A title and `height - 1` rows of curve, its scale on the left; where the curve is, line 0 the title."""
+    values = curve.main
+    if curve.log:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = np.where(values > 0, np.log10(values), np.nan)
+    if not len(curve.x) or not np.isfinite(values).any():
+        return [gather(curve.title[:1], width), Line("  nothing to draw yet", "faint")], None
+    across = 1 if ascii_only or curve.stack is not None else 2
+    drawn = _Drawn.of(curve, values, width, across)
+    axis, gutter = drawn.axis, drawn.gutter
+    below = 1 if height > AXIS_FROM else 0
+    pictures = drawn.picture(curve, height - 1 - below, across, ascii_only)
+    marks = {} if curve.step is None else marked_cells(axis, across, curve.step, curve.x, curve.nan_at)
+    if pictures:
+        pictures[-1] = _with_marks(pictures[-1], marks)
+    cell_s = axis.bin_s * across
+    room = max(1, width - gutter - 1)
+    plot = Plot(1, gutter + 1, room, len(pictures), axis.begin_s, cell_s, float(curve.x[-1]))
+    title = [*curve.title, *(Line(_MARKS[mark][2], _MARKS[mark][1]) for mark in sorted(set(marks.values())))]
+    if cross is not None:
+        column = int((cross.at_s - axis.begin_s) / cell_s)
+        if 0 <= column < room:
+            pictures = [_crossed(line, column) for line in pictures]
+            title = [curve.title[0], *_reading(curve, cross, axis, column, cell_s)]
+    lines = [gather(title, width, 1)]
+    labels = {0: drawn.scale.label(drawn.scale.high), len(pictures) - 1: drawn.scale.label(drawn.scale.low)}
+    for at, picture in enumerate(pictures):
+        lines.append(Line(labels.get(at, "").rjust(gutter), "faint").add("│", "rule").extend(picture))
+    if below:
+        lines.append(Line(" " * gutter).add("└", "rule").extend(_axis_row(curve.happened, axis, room)))
+    return lines, plot
+
+
+def _axis_row(happened: Happened, axis: Axis, width: int) -> Line:
+    """Labels where they belong, the episodes of a straggler, and the events."""
+    end = axis.begin_s + axis.bin_s * axis.columns
+    time_axis, origin = TimeAxis(axis.begin_s, end, width), happened.origin
+    track, signs = Track(time_axis), {time_axis.cell(at) for at, _, _ in happened.events}
+    track.put(axis.begin_s, end, "─", "rule")
+    for begin, until in happened.episodes:
+        track.put(begin, until, "═", "warn", least=1)
+    for at, label in happened.ticks(axis.begin_s + origin, end + origin, width // TICKS_APART):
+        first = time_axis.cell(at - origin)
+        if not signs & {*range(first + 1, first + 1 + len(label))}:  # a label in part would be another time
+            track.write(at - origin, f"┴{label}", "faint")
+    for at, sign, role in happened.events:
+        track.mark(at, sign, role)
+    return track.line()
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A curve in bins on its axis and scale."""
+
+    axis: Axis
+    scale: Scale
+    gutter: int
+    main: Column
+    high: Column | None
+    behind: Column | None
+    stack: Column | None
+
+    @classmethod
+    def of(cls, curve: Curve, values: Column, width: int, across: int) -> _Drawn:
+        axis, gutter = Axis.over(curve.x, 2, curve.span_s), GUTTER
+        high: Column | None = None
+        behind: Column | None = None
+        for _ in range(2):  # the width of the labels depends on the scale, which depends on the width
+            axis = Axis.over(curve.x, max(2, (width - gutter - 1) * across), curve.span_s)
+            edges = axis.edges(curve.x)
+            if curve.band:
+                main, high = quantiles(values, edges, P50_P95)
+            else:
+                main = binned(values, edges, "mean")
+            behind = _behind(curve, axis)
+            both = main if behind is None or curve.behind_x is None else np.concatenate([main, behind])
+            scale = Scale.of_logs(both) if curve.log else Scale.of(both, curve.zero)
+            if curve.reach is not None:
+                scale = replace(scale, high=max(scale.high, curve.reach))
+            needed = max(cells(scale.label(scale.high)), cells(scale.label(scale.low)))
+            if needed <= gutter:
+                break
+            gutter = needed
+        stack = None
+        if curve.stack is not None:
+            stack = np.stack([joined(binned(part, edges, "mean")) for part in curve.stack])
+        return cls(axis, scale, gutter, main, high, behind, stack)
+
+    def picture(self, curve: Curve, height: int, across: int, ascii_only: bool) -> list[Line]:
+        """`height` lines."""
+        if self.stack is not None:
+            return stacked(self.stack, self.scale, height, looks(ascii_only))
+        main = _dots(joined(self.main), across)
+        front, behind = (Canvas((len(main) + 1) // 2, height) for _ in range(2))
+        front.curve(main, self.scale)
+        if self.high is not None:
+            behind.between(main, _dots(joined(self.high), across), self.scale)
+        elif self.behind is not None:
+            behind.curve(_dots(joined(self.behind), across), self.scale)
+        if curve.behind_x is None:  # the area would hide another run's curve
+            behind.under(main, self.scale)
+        return rows(front, behind, curve.role, ascii_only, self.shaded(curve.happened, (len(main) + 1) // 2))
+
+    def shaded(self, happened: Happened, columns: int) -> bytes:
+        """1 for each cell of a row that lies in an episode."""
+        cell_s = self.axis.bin_s * self.axis.columns / columns
+        at = self.axis.begin_s + (np.arange(columns) + 0.5) * cell_s
+        inside = np.zeros(columns, bool)
+        for begin, until in happened.episodes:
+            inside |= (at >= begin) & (at <= until)
+        return inside.tobytes()
+
+
+def _behind(curve: Curve, axis: Axis) -> Column | None:
+    if curve.behind is None:
+        return None
+    if curve.behind_x is not None:
+        return binned(curve.behind, axis.edges(curve.behind_x), "mean")
+    behind = binned(curve.behind, axis.edges(curve.x), "max")
+    if not curve.log:
+        return behind
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.log10(behind))
+
+
+def _dots(values: Column, across: int) -> Column:
+    """One value per dot column."""
+    return values if across == 2 else np.repeat(values, 2)
+
+
+def _with_marks(line: Line, marks: dict[int, Mark]) -> Line:
+    for column, mark in marks.items():
+        sign, role, _ = _MARKS[mark]
+        line = _put(line, column, sign, role)
+    return line
+
+
+def _crossed(line: Line, column: int) -> Line:
+    """The crosshair leaves what is drawn, but for the area below a curve."""
+    text = str(line)
+    return _put(line, column, "┊", "dim") if column >= len(text) or text[column] in (" ", *BELOW) else line
+
+
+def _put(line: Line, column: int, sign: str, role: Role) -> Line:
+    """The line with one cell replaced. Every sign of a chart is one cell wide."""
+    changed, at = Line(), 0
+    for text, own in line.pieces:
+        inside = column - at
+        if 0 <= inside < len(text):
+            changed.add(text[:inside], own).add(sign, role).add(text[inside + 1 :], own)
+        else:
+            changed.add(text, own)
+        at += len(text)
+    return changed if column < at else changed.pad(column).add(sign, role)
+
+
+def _reading(curve: Curve, cross: Cross, axis: Axis, column: int, cell_s: float) -> list[Line]:
+    """What the crosshair reads: the point nearest to it, where its cell has any. The value comes first."""
+    begin_s = axis.begin_s + column * cell_s
+    first, last = (int(np.searchsorted(curve.x, edge)) for edge in (begin_s, begin_s + cell_s))
+    if first == last:
+        return [Line("┊ no step here", "dim")]
+    at = first + int(np.argmin(np.abs(curve.x[first:last] - cross.at_s)))
+    finite: Indices = np.flatnonzero(np.isfinite(curve.main[first:last])) + first
+    if not np.isfinite(curve.main[at]) and len(finite):
+        at = int(finite[np.argmin(np.abs(curve.x[finite] - cross.at_s))])
+    value = curve.read(at) if curve.read is not None else ""
+    return [Line("┊ ", "dim").add(value, "strong"), *(Line(part, "dim") for part in cross.moment(at))]
+
+
+def looks(ascii_only: bool) -> list[Piece]:
+    """Sign and role of each part in STACK."""
+    parts = {part.name: (part.plain if ascii_only else part.glyph, part.role) for part in PARTS}
+    return [parts[name] for name in STACK]

@@ -1,0 +1,173 @@
+"""Why a rank is slow, on its page: the cost, its own time beside the others', what changed, what to try."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddptop.frames.phrases import (
+    SHORT_PLACES,
+    cause_phrase,
+    on_hosts,
+    straggler_phrase,
+    suspect_phrase,
+)
+from ddptop.frames.remedies import remedy
+from ddptop.frames.verdict import step_line
+from ddptop.render.line import Line, of_severity
+from ddptop.render.numbers import age, clock, count, fixed, known, size
+from ddptop.render.phases import PARTS, pair, pairs_head
+from ddptop.render.text import wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ddptop.frames.columns import Column
+    from ddptop.frames.frame import Alert
+    from ddptop.tui.scene import Scene
+
+BEFORE_S, AFTER_S = 60.0, 5.0
+"""Events of so long before a rank became slow, and after it, may have to do with it."""
+
+MAX_EVENTS = 3
+
+APART = 0.2
+"""A figure of the rank's process, GPU or host is shown where it differs from the others' by this share."""
+
+
+def sentences(scene: Scene, rank: int, width: int) -> list[Line]:
+    """What is wrong with the rank, and what it costs; nothing where it is neither flagged nor suspected."""
+    frame = scene.frame
+    late, suspect = frame.straggler, frame.suspect
+    where = on_hosts(frame, (rank,))
+    if late is not None and rank in scene.stragglers:
+        lines = [
+            Line("▲ ", "warn").add(text, "strong")
+            for text in wrap(scene.clean(straggler_phrase(late, where)), width - 2)
+        ]
+        cost = " · ".join(step_line(frame).split(" · ")[:2])  # what overlap would bring is not this rank's
+        lines += [Line("  ").add(part, "dim") for part in wrap(scene.clean(cost), width - 2)]
+        for line in lines[1:]:
+            line.pieces[0] = ("  ", "text")
+        return lines
+    if suspect is not None and suspect.rank == rank:
+        return [
+            Line("◌ ", "dim").add(part)
+            for part in wrap(scene.clean(suspect_phrase(suspect, where)), width - 2)
+        ]
+    return []
+
+
+def own_time(scene: Scene, rank: int, width: int, *, places: bool) -> list[Line]:
+    """A line for each part of the step, beside the median of the others; `places`: also those of other."""
+    parts, known_ranks = scene.breakdown.ms, scene.breakdown.known
+    others = known_ranks & (np.arange(len(known_ranks)) != rank)
+    mine = np.where(known_ranks[rank], parts[:, rank], np.nan)
+    usual = np.array([_median(row[others]) for row in parts])
+    scale = tuple(max(np.nan_to_num(column[: len(PARTS)]).tolist()) for column in (usual, mine))
+    lines = [pairs_head(f"rank {rank}", width)]
+    for at, part in enumerate(PARTS):
+        lines.append(
+            pair(part, float(mine[at]), float(usual[at]), (scale[0], scale[1]), width, scene.ascii_only)
+        )
+    for place, name in SHORT_PLACES.items() if places else ():
+        column: Column = getattr(scene.frame.ranks, f"{place}_ms")
+        if np.isfinite(column).any():
+            line = Line(f"    {name:<18}", "dim").add(f"{fixed(float(column[rank])):>8}")
+            lines.append(line.add(f"{fixed(_median(np.delete(column, rank))):>8}", "dim").cut(width))
+    return lines
+
+
+def _median(values: Column) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if len(finite) else float("nan")
+
+
+def changed(scene: Scene, rank: int, width: int) -> list[Line]:
+    """When a flagged rank became slow, what happened around then, and in what its process differs."""
+    frame = scene.frame
+    if rank not in scene.stragglers:
+        return []
+    alert = next((alert for alert in frame.alerts if alert.kind == "straggler"), None)
+    lines = [] if alert is None else [_since(scene, alert)]
+    if alert is not None:
+        near = [
+            event
+            for event in frame.events
+            if -BEFORE_S <= event.unix_s - alert.since_s <= AFTER_S and not event.kind.startswith("straggler")
+        ]
+        for event in near[-MAX_EVENTS:]:
+            sign, role = of_severity(event.severity, event.kind)
+            line = Line("  ").add(clock(event.unix_s), "dim").add(f" {sign} ", role)
+            lines.append(line.add(scene.clean(event.message)))
+    differs = " · ".join(_differences(scene, rank))
+    lines += [Line("  ").add(text) for text in wrap(differs, width - 2)] if differs else []
+    return [line.cut(width) for line in lines]
+
+
+def _since(scene: Scene, alert: Alert) -> Line:
+    late = scene.frame.straggler
+    assert late is not None
+    line = Line("since ", "dim").add(clock(alert.since_s), "strong")
+    line.add(f", {age(scene.frame.unix_s - alert.since_s)} ago", "dim")
+    line.add(f", step {count(alert.step)}" if alert.step is not None else "", "dim")
+    excess = (
+        late.parts_ms.get(late.cause)
+        if late.cause in ("data", "forward", "backward", "optimizer", "other")
+        else None
+    )
+    if known(excess):
+        line.add(f" · {cause_phrase(late.cause, late.place)} +{fixed(excess)} ms")
+    return line
+
+
+def _differences(scene: Scene, rank: int) -> Iterator[str]:
+    """Figures of the rank's process, GPU and host that differ from those of the others."""
+    frame = scene.frame
+    own, usual = _of_and_others(frame.ranks.cpu_pct, rank)
+    if _apart(own, usual):
+        yield f"its process uses {fixed(own, 0)}% of a CPU, the others {fixed(usual, 0)}%"
+    own, usual = _of_and_others(frame.ranks.rss_bytes, rank)
+    if _apart(own, usual):
+        yield f"memory {size(own)}, the others {size(usual)}"
+    gpu = next((gpu for gpu in frame.gpus if gpu.rank == rank), None)
+    if gpu is not None:
+        for name, title, unit in (("clock_mhz", "GPU clock", " MHz"), ("temp_c", "GPU", " °C")):
+            values = {one.rank: getattr(one, name) for one in frame.gpus if getattr(one, name) is not None}
+            if rank in values and len(values) > 1:
+                usual = _median(np.array([value for at, value in values.items() if at != rank], float))
+                if _apart(float(values[rank]), usual):
+                    yield f"{title} {values[rank]:,.0f}{unit}, the others {usual:,.0f}"
+        if gpu.throttle:
+            yield f"its GPU is throttled: {scene.clean(gpu.throttle)}"
+    host = next((one for one in frame.hosts if one.name == frame.ranks.host[rank]), None)
+    loads = [one.cpu_pct for one in frame.hosts if one is not host and one.cpu_pct is not None]
+    if host is not None and host.cpu_pct is not None and loads:
+        usual = _median(np.array(loads, float))
+        if _apart(host.cpu_pct, usual):
+            yield f"its host's CPUs are {fixed(host.cpu_pct, 0)}% busy, the others' {fixed(usual, 0)}%"
+
+
+def _of_and_others(values: Column, rank: int) -> tuple[float, float]:
+    return float(values[rank]), _median(np.delete(values, rank))
+
+
+def _apart(own: float, usual: float) -> bool:
+    return known(own) and known(usual) and abs(own - usual) > APART * max(abs(own), abs(usual))
+
+
+def to_try(scene: Scene, rank: int, width: int) -> list[Line]:
+    """What to try, where the rank is flagged."""
+    late, ranks = scene.frame.straggler, scene.frame.ranks
+    if late is None or rank not in scene.stragglers:
+        return []
+    where = ", ".join(
+        name for name in (scene.clean(ranks.host[rank]), scene.clean(ranks.device[rank])) if name
+    )
+    _, action = remedy(late.cause, late.place, late.pattern, f"rank {rank}", where)
+    if late.cause in ("gc", "uneven_work"):
+        action += f" This gives back up to {late.cost_pct:.0f}% of the step."
+    lines = [Line("      ").add(text) for text in wrap(action, width - 6)]
+    lines[0].pieces[0] = ("try   ", "accent")
+    return lines

@@ -1,0 +1,98 @@
+"""A rank that waits for a CPU: scatter while it does so now and then, a cause when it does so lastingly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ddptop.analysis.state import StepFlags
+from ddptop.analysis.steps import formulas
+from ddptop.analysis.steps.windows import OWN_COLUMNS, PART_COLUMNS, STEP_COLUMNS, StepWindow
+from ddptop.analysis.straggler.cost import figures_of
+from ddptop.analysis.straggler.step_flags import StepFlagging
+from ddptop.frames.phrases import straggler_phrase
+
+WORK_MS, TRANSFER_MS = 8.0, 2.0
+
+
+def flags_of(work, waits, *, known: bool = True):
+    """(step, flag, figures) after each evaluation; `work` and `waits` are (steps, ranks) in ms."""
+    steps, ranks = work.shape
+    window, flags = StepWindow(ranks, 100), StepFlags()
+    flagging, groups = StepFlagging(flags), [np.arange(ranks)]
+    own = work + waits
+    wall = np.repeat(own.max(axis=1, keepdims=True) + TRANSFER_MS, ranks, axis=1)
+    excess = formulas.excess(own, own)
+    work_excess = formulas.excess(work, work) if known else excess
+    parts = {"backward": own, "cpu": waits if known else np.full(own.shape, np.nan), "exposed": wall - own}
+    parts["exposed_wait"] = parts["exposed"] - parts["exposed"].min(axis=1, keepdims=True)
+    zeros, seen = np.zeros(own.shape), []
+    for at in range(0, steps - 7, 8):
+        run = slice(at, at + 8)
+        columns = np.stack([wall, *[zeros] * (len(STEP_COLUMNS) - 1)])[:, run]
+        nothing = np.zeros(8)
+        window.add(np.arange(at, at + 8.0), nothing, columns, zeros[run], (nothing, nothing, nothing))
+        own_columns = np.stack([own, excess, work_excess])[:, run]
+        assert len(own_columns) == len(OWN_COLUMNS)
+        window.add_own(own_columns, np.stack([parts.get(name, zeros) for name in PART_COLUMNS])[:, run])
+        flagging.evaluate(window, at + 7, groups)
+        flag = flags.flag
+        slots = np.arange(max(0, at - 92), at + 8)
+        seen.append((at + 8, flag, None if flag is None else figures_of(window, flag, slots)))
+    return seen
+
+
+def busy(steps: int, ranks: int, mean_ms: float, seed: int = 0):
+    """Waits as of a busy machine: many small ones, a few of a time slice, in episodes of one rank."""
+    rng = np.random.default_rng(seed)
+    waits = rng.exponential(mean_ms, (steps, ranks))
+    for begin in range(0, steps, 20):
+        waits[begin : begin + 20, rng.integers(ranks)] *= rng.uniform(1, 6)
+    return waits
+
+
+def work_of(steps: int, ranks: int, seed: int = 0):
+    return WORK_MS + np.random.default_rng(seed).normal(0.0, 0.2, (steps, ranks))
+
+
+def test_waits_that_come_and_go_flag_nobody() -> None:
+    seen = flags_of(work_of(2400, 2), busy(2400, 2, 3.0))
+    assert not [step for step, flag, _ in seen if flag is not None]
+
+
+def test_a_small_delay_is_flagged_at_once_beside_large_waits() -> None:
+    work = work_of(800, 2)
+    work[400:, 1] += 3.0
+    seen = flags_of(work, busy(800, 2, 10.0))
+    first, flag, figures = next(one for one in seen if one[1] is not None)
+    assert 400 < first <= 500
+    assert flag.rank == 1 and flag.place != "cpu"
+    assert figures.cause != "cpu"
+
+
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_a_rank_that_waits_lastingly_is_flagged_with_that_cause_and_cleared(ranks: int) -> None:
+    waits = busy(1200, ranks, 1.0)
+    waits[400:1000, 1] += 60.0
+    seen = flags_of(work_of(1200, ranks), waits)
+    flagged = [(step, flag, figures) for step, flag, figures in seen if flag is not None]
+    first, _, figures = flagged[0]
+    assert {flag.ranks for _, flag, _ in flagged} == {(1,)}
+    assert 400 + 260 <= first <= 400 + 400  # steps of 70 ms: 20 s are 286
+    assert (figures.cause, figures.place, figures.pattern) == ("cpu", "cpu", "persistent")
+    assert "ms longer for a CPU in 100% of steps" in straggler_phrase(figures)
+    assert 1000 < flagged[-1][0] <= 1080
+
+
+def test_a_rank_that_waits_for_ten_seconds_is_not_flagged() -> None:
+    waits = busy(800, 2, 1.0)
+    waits[400:540, 1] += 60.0
+    assert not [step for step, flag, _ in flags_of(work_of(800, 2), waits) if flag is not None]
+
+
+def test_where_waits_are_not_known_own_time_decides() -> None:
+    waits = np.zeros((400, 2))
+    waits[100:, 1] = 20.0
+    seen = flags_of(work_of(400, 2), waits, known=False)
+    _, flag, figures = next(one for one in seen if one[1] is not None)
+    assert flag.rank == 1 and figures.cause == "backward"

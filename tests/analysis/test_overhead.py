@@ -1,0 +1,112 @@
+"""The recorder's cost by shadow blocks: the interval holds the true value, whatever step times do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ddptop.analysis.health.overhead import AROUND, FEWEST, ShadowCost, estimate
+from ddptop.analysis.reducer import Reducer
+from ddptop.frames.snapshot import snapshot
+from ddptop.protocol.messages import Flag, OwnTime, Steps
+from ddptop.training.shadow import LENGTH, PERIOD
+from tests.analysis.conftest import START_NS
+
+STEP_MS = 3.0
+
+
+def simulated(rng: np.random.Generator, blocks: int, cost_ms: float) -> ShadowCost:
+    """A run whose steps drift, are correlated with their neighbours, and are slow now and then."""
+    n = blocks * PERIOD + AROUND + LENGTH
+    noise = 0.15 * rng.standard_normal(n)
+    for at in range(1, n):
+        noise[at] += 0.6 * noise[at - 1]
+    wall = STEP_MS + noise + 0.3 * np.sin(np.arange(n) / 900)
+    wall += np.where(rng.random(n) < 0.05, rng.exponential(8.0, n), 0.0)
+    numbers = np.arange(n)
+    shadow = (numbers >= PERIOD) & (numbers % PERIOD < LENGTH)
+    wall += np.where(shadow, 0.0, cost_ms)
+    cost = ShadowCost()
+    for part in np.array_split(numbers, n // 100):
+        cost.take(part, wall[part], shadow[part, None].repeat(2, axis=1), np.zeros(len(part), bool))
+    return cost
+
+
+@pytest.mark.parametrize("cost_ms", [0.0, 0.05, 0.2, 1.0])
+def test_the_interval_holds_the_true_cost_in_nine_of_ten_runs(cost_ms: float) -> None:
+    rng = np.random.default_rng(18)
+    held = 0
+    for _ in range(100):
+        measured = simulated(rng, 12, cost_ms).measured
+        assert measured is not None and measured.blocks == 12
+        held += measured.low <= 100 * cost_ms / STEP_MS <= measured.high
+    assert held >= 90
+
+
+def test_a_steady_run_gives_its_cost_with_the_share_of_bucket_detail() -> None:
+    n = 8 * PERIOD + AROUND + LENGTH
+    numbers = np.arange(n)
+    shadow = (numbers >= PERIOD) & (numbers % PERIOD < LENGTH)
+    detail = (numbers % 32 == 0) & ~shadow
+    wall = np.where(shadow, 10.0, 10.1) + np.where(detail, 0.64, 0.0)
+    cost = ShadowCost()
+    cost.take(numbers, wall, shadow[:, None], detail)
+    assert cost.measured is not None
+    assert cost.measured.pct == pytest.approx(1.2, abs=0.02)
+    assert cost.measured.blocks == 8
+
+
+def test_blocks_beside_missing_steps_or_of_some_ranks_only_do_not_count() -> None:
+    n = 8 * PERIOD + AROUND + LENGTH
+    numbers = np.arange(n)
+    shadow = ((numbers >= PERIOD) & (numbers % PERIOD < LENGTH))[:, None].repeat(2, axis=1)
+    shadow[: 3 * PERIOD, 1] = False
+    kept = numbers != 4 * PERIOD - 5
+    cost = ShadowCost()
+    cost.take(numbers[kept], np.full(n - 1, 5.0), shadow[kept], np.zeros(n - 1, bool))
+    assert cost.measured is None
+    cost.take(numbers[:0], np.empty(0), shadow[:0], np.zeros(0, bool))
+    assert cost.measured is None
+
+
+def test_fewer_than_six_blocks_have_no_interval() -> None:
+    assert estimate(np.ones(FEWEST - 1)) is None
+    found = estimate(np.array([0.01, 0.02, 0.03, 0.02, 0.01, 0.9]))
+    assert found is not None and found.low == pytest.approx(1.0) and 1.0 < found.pct < 3.0
+    assert found.sentence == "steps take 2% longer with ddptop (95%: 1 to 90%; 6 shadow blocks)"
+
+
+def test_shadow_steps_are_in_no_figure_but_the_step_counter_and_the_history(make_world) -> None:
+    """A straggler stays flagged, and columns add up, in the window after a block."""
+    world, reducer = make_world(2, own=True, delays={(1, "data"): 20_000}), Reducer()
+    for received in (world.run(), *world.introduce()):
+        reducer.feed(received)
+    for received in world.steps(140):
+        message = received.message
+        assert isinstance(message, Steps)
+        if 125 <= message.first_step < 135:
+            row = message.rows[0]
+            bare = row._replace(
+                **dict.fromkeys(("data_us", "forward_us", "backward_us", "optimizer_us", "micro_steps"), 0),
+                **dict.fromkeys(("forward_at_us", "backward_at_us", "optimizer_at_us"), -1),
+                flags=int(Flag.SHADOW),
+                cells=(),
+                own=OwnTime(-1, *[0] * 8),
+            )
+            message = Steps(message.generation, message.first_step, message.base_ns, (bare,))
+        reducer.feed(received._replace(message=message))
+        if received.message.first_step in (130, 136):
+            frame = reducer.frame(START_NS + world.now_us * 1000)
+            assert frame.straggler is not None and frame.straggler.rank == 1
+            assert frame.straggler.cause == "data"
+    frame = reducer.frame(START_NS + world.now_us * 1000)
+    assert frame.group.step == 139 and frame.group.window_steps == 100
+    assert len(frame.history.step) == 140 and not np.isnan(frame.history.step_ms).any()
+    assert np.isnan(frame.history.data_ms).sum() == 10
+    ranks, parts = frame.ranks, ("data", "forward", "backward", "optimizer", "other")
+    total = sum(getattr(ranks, f"{name}_ms") for name in parts)
+    assert total == pytest.approx(ranks.step_ms, abs=0.01)
+    assert ranks.micro_steps.tolist() == [1, 1]
+    assert frame.lost_records == 0
+    shown = snapshot(frame)["overhead"]
+    assert isinstance(shown, dict) and shown["measured"] is None

@@ -1,0 +1,195 @@
+"""`--ddptop-on-alert`: incidents from alerts; a real collector calls a real command and a real URL."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from ddptop.cli.launch_options import UsageError, add_options
+from ddptop.collector.alert_calls import CALL_S, FAILED, SENT, VARIABLE, _call
+from ddptop.collector.incidents import LASTS_NS, OVER_NS, Change, Incidents
+from ddptop.frames.frame import Alert
+from ddptop.protocol.limits import NS
+from ddptop.protocol.messages import Event
+from ddptop.recording.reader import Recording
+from tests.collector.conftest import DEADLINE_S
+
+APPEND = "import sys; open(sys.argv[1], 'ab').write(sys.stdin.buffer.read())"
+
+
+def alert(kind: str = "straggler", rank: int | None = 1) -> Alert:
+    return Alert(kind, "warning", rank, 7, 1.0, "text", {})  # type: ignore[arg-type]
+
+
+def told(changes) -> list[tuple[int, bool, int | None]]:
+    return [(change.number, change.begins, change.alert.rank) for change in changes]
+
+
+def test_an_incident_begins_and_ends_once_however_its_alert_flickers() -> None:
+    incidents = Incidents()
+    assert told(incidents.update([alert()], 0)) == []
+    assert told(incidents.update([alert()], LASTS_NS)) == [(1, True, 1)]
+    for second in range(4, 20, 4):  # gone for less than OVER_NS each time
+        assert told(incidents.update([], second * NS)) == []
+        assert told(incidents.update([alert()], (second + 2) * NS)) == []
+    assert told(incidents.update([], 18 * NS + OVER_NS)) == [(1, False, 1)]
+    assert told(incidents.update([], 60 * NS)) == []
+
+
+def test_an_alert_of_a_moment_is_no_incident_and_another_straggler_is_another_one() -> None:
+    incidents = Incidents()
+    incidents.update([alert(rank=1), alert("stall", 0)], 0)
+    incidents.update([], NS)
+    assert told(incidents.update([alert(rank=2), alert("stall", 0)], LASTS_NS)) == []
+    incidents.update([alert(rank=2), alert("stall", 3)], 2 * LASTS_NS)
+    later = incidents.update([alert(rank=3), alert("stall", 4)], 3 * LASTS_NS)
+    assert later == [], "rank 2's may come back, the stall's rank is not what makes it another one"
+    ends = incidents.update([alert(rank=3), alert("stall", 4)], 2 * LASTS_NS + OVER_NS)
+    assert sorted(told(ends)) == [(1, False, 2), (3, True, 3)]
+
+
+def test_at_the_end_what_is_new_begins_and_only_a_good_end_is_the_end_of_all() -> None:
+    for well in (False, True):
+        incidents = Incidents()
+        changes = told(incidents.end([alert()], 5, well=well))
+        assert changes == [(1, True, 1), (1, False, 1)][: 1 + well]
+
+
+def test_what_an_earlier_collector_has_called_for_is_not_called_for_again() -> None:
+    incidents = Incidents()
+    incidents.recall(Change(4, True, alert()))
+    incidents.recall(Change(3, True, alert("stall", 0)))
+    incidents.recall(Change(3, False, alert("stall", 0)))
+    assert told(incidents.update([alert(), alert("stall", 0)], 0)) == []
+    assert told(incidents.update([alert(), alert("stall", 0)], LASTS_NS)) == [(5, True, 0)]
+    assert told(incidents.update([], LASTS_NS + OVER_NS)) == [(4, False, 1), (5, False, 0)]
+
+
+def test_what_was_over_while_there_was_no_collector_ends() -> None:
+    incidents = Incidents()
+    incidents.recall(Change(4, True, alert()))
+    assert told(incidents.update([], 60 * NS)) == [], "it may be there at the next look"
+    assert told(incidents.update([], 60 * NS + OVER_NS)) == [(4, False, 1)]
+
+
+def events(path: Path, kind: str) -> list[Event]:
+    with Recording.open(path) as recording:
+        return [r.message for r in recording.records() if getattr(r.message, "kind", "") == kind]
+
+
+def calls(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_a_command_gets_each_incident_once_also_from_the_next_collector(stage, monkeypatch, tmp_path):
+    log = tmp_path / "calls"
+    monkeypatch.setenv(VARIABLE, shlex.join([sys.executable, "-c", APPEND, str(log)]))
+    collector = stage.collector()
+    ranks = stage.ranks(steps=100_000)
+    source = stage.source()
+    stage.until(source, lambda frame: frame.group.step is not None and frame.group.step > 20)
+    ranks[1].kill()
+    stage.wait_for(lambda: calls(log))
+    [call] = calls(log)
+    assert call["event"] == "begin" and call["incident"] == 1
+    assert call["run"]["name"] == "name" and call["run"]["world_size"] == 2
+    assert (call["alert"]["kind"], call["alert"]["rank"]) == ("lost_rank", 1)
+    assert "SIGKILL" in call["alert"]["message"]
+    stage.wait_for(lambda: stage.recording.exists() and events(stage.recording, SENT))
+    collector.kill()
+    collector.wait()
+    collector = stage.collector()
+    ranks[0].kill()
+    stage.finish(collector, 1)
+    assert [event.fields["incident"] for event in events(stage.recording, SENT)] == [1], "told again"
+    assert len(calls(log)) == 1
+
+
+def test_a_command_that_fails_is_reported(stage, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "cat >/dev/null; exit 3")
+    collector = stage.collector()
+    stage.ranks(steps=50, end="crash")
+    lines: list[str] = []
+    while not any("exit code 3" in line for line in lines):
+        lines.append(collector.stdout.readline())
+        assert lines[-1], lines
+    assert json.loads(lines[-1])["news"] == "on-alert"
+    stage.finish(collector, 1)
+    assert "exit code 3" in events(stage.recording, FAILED)[0].fields["message"]
+
+
+@pytest.mark.slow
+def test_a_command_that_hangs_holds_nothing_up(stage, monkeypatch, tmp_path):
+    pid_file = tmp_path / "pid"
+    words = f"echo $$ >{shlex.quote(str(pid_file))}.new; mv {pid_file}.new {pid_file}; exec sleep 600"
+    monkeypatch.setenv(VARIABLE, words)
+    collector = stage.collector()
+    stage.ranks(steps=50, end="crash")
+    began_s = time.monotonic()
+    stage.wait_for(pid_file.exists)
+    collector.stdin.write('{"exit_code": 1}\n')
+    collector.stdin.close()
+    alive = os.pidfd_open(int(pid_file.read_text()))
+    try:
+        collector.wait(DEADLINE_S)
+        if time.monotonic() - began_s < CALL_S:  # later it has been killed, on a machine this busy
+            signal.pidfd_send_signal(alive, signal.SIGKILL)
+    finally:
+        os.close(alive)
+
+
+def test_a_url_is_sent_the_same(stage, monkeypatch):
+    got: list[tuple[str, dict[str, object]]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            got.append((self.path, json.loads(body)))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        monkeypatch.setenv(VARIABLE, f"http://127.0.0.1:{server.server_port}/hook?token=secret")
+        collector = stage.collector()
+        stage.ranks(steps=50, end="crash")
+        stage.wait_for(lambda: got)
+        stage.finish(collector, 1)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    path, body = got[0]
+    assert path == "/hook?token=secret"
+    assert body["event"] == "begin" and body["alert"]["kind"] in ("lost_rank", "failed_rank")
+    with Recording.open(stage.recording) as recording:
+        assert "secret" not in repr(list(recording.records())), "a URL may hold a secret"
+
+
+def test_why_a_url_cannot_be_called_does_not_have_it() -> None:
+    why = _call("http://127.0.0.1:1/a b?token=secret", b"{}", 1.0)
+    assert why == "InvalidURL"
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_nothing_to_call_is_a_mistake(text: str) -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    with pytest.raises(UsageError, match="--ddptop-on-alert"):
+        parser.parse_args(["--ddptop-on-alert", text])

@@ -1,0 +1,83 @@
+"""What agents relay, taken in columns and one by one: the same recording, figures, refusals and acks."""
+
+from types import SimpleNamespace
+
+from ddptop.analysis.reducer import Reducer
+from ddptop.collector.intake import Intake
+from ddptop.collector.record import Record
+from ddptop.protocol.codec import encode
+from ddptop.protocol.limits import NS
+from ddptop.protocol.messages import Run
+from ddptop.recording.reader import Recording
+from ddptop.transport.bundle_receiver import BundleReceiver
+from ddptop.transport.bundles import Entry, pack_bundle, unpack_bundle, unpack_reply
+from ddptop.transport.curve import KeyPair
+from ddptop.transport.sockets import new_context
+from tests.benchmarks.bench_intake import Agents, Wire
+
+WORLD = 24
+
+
+class KeptReplies(Wire):
+    def __init__(self):
+        super().__init__()
+        self.acks = []
+
+    def send_multipart(self, frames, *_):
+        self.acks.append((frames[0], unpack_reply(frames[1]).acks))
+
+
+def spoiled(bundle):
+    """Its first STEPS message is cut short."""
+    _, sessions, seqs, *others = unpack_bundle(bundle)
+    ranks, backs, bodies = others
+    entries = [Entry(*one) for one in zip(sessions, ranks, seqs, backs, bodies, strict=True)]
+    at = next(i for i, one in enumerate(entries) if one.seq > 1)
+    entries[at] = entries[at]._replace(body=entries[at].body[:-1])
+    return pack_bundle(1, entries)
+
+
+def received(path):
+    context = new_context()
+    receiver = BundleReceiver(context, "tcp://127.0.0.1:*", KeyPair.new(), epoch=1)
+    receiver.socket.close()
+    context.term()
+    wire = receiver.socket = KeptReplies()
+    record, reducer = Record(path, limit_bytes=1 << 30, resume=False), Reducer()
+    hosts = SimpleNamespace(
+        drain=receiver.drain, receiver=receiver, emptied=True, refused=0, refused_why="", note_end=print
+    )
+    none = SimpleNamespace(
+        drain=lambda now_ns: [], acknowledge=lambda safe: None, forget=lambda session: None,
+        recall=lambda *_: None, refused=0, refused_why="", sessions=(),
+    )  # fmt: skip
+    intake = Intake(none, record, reducer, none, none, none, watched=False, hosts=hosts)
+    intake.report(Run(1, "run", "x", "train.py", (), 10**18, 0, "live", None, False), 0)
+    agents = Agents(WORLD, 1)
+    for at in range(1, 13):
+        now_ns = at * NS // 4
+        bundles = agents.until(now_ns)
+        if at == 6:
+            bundles[1][1] = spoiled(bundles[1][1])
+        wire.arriving.extend(bundles)
+        intake.drain(NS + now_ns)
+        record.flush()
+        intake.acknowledge(NS + now_ns)
+    record.close()
+    with Recording.open(path) as recording:
+        kept = sorted((encode(one.message), *one[:4]) for one in recording.records())
+    return kept, reducer.frame(NS + now_ns), receiver.refused, wire.acks
+
+
+def test_in_columns_as_one_by_one(tmp_path, monkeypatch):
+    found = []
+    for fewest in (1, 10**9):
+        monkeypatch.setattr("ddptop.transport.bundle_receiver.FEWEST_IN_COLUMNS", fewest)
+        found.append(received(tmp_path / f"{fewest}.ddptop"))
+    (kept, frame, refused, acks), alone = found
+    assert kept == alone[0]
+    assert repr(frame) == repr(alone[1])
+    assert (refused, acks) == alone[2:]
+    assert refused == 1
+    assert frame.lost_records > 0  # the steps of the message that was refused
+    assert frame.group.step > 20

@@ -1,0 +1,56 @@
+"""The ranks' connections to other hosts: which of them count, and what is reported of them."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from ddptop.host import connections
+from ddptop.host.connections import PERIOD_NS, Connection, LinkSampler, established
+from ddptop.protocol.codec import decode, encode
+from ddptop.protocol.hosts import MAX_LINKS, HostUsage
+
+
+def test_a_connection_of_this_process_is_read_from_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "is_loopback", lambda address: False)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as one,
+        server.accept()[0],
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, connections._NETLINK_SOCK_DIAG) as link,
+    ):
+        inode = os.fstat(one.fileno()).st_ino
+        found = {each.inode: each for each in connections._dump(link, socket.AF_INET)}
+        assert found[inode][1:3] == ("127.0.0.1", "127.0.0.1")
+        assert inode in connections._sockets_of(os.getpid())
+        assert inode not in {each.inode for each in established()}, "both ends are on this host"
+
+
+def test_links_are_what_the_ranks_have_sent_since_the_reading_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reading(sent: int, resent: int) -> list[Connection]:
+        peers = [Connection(i, "a", f"b{i % 6}", 900, 300 + i % 6, sent, 0, 7) for i in range(12)]
+        return [
+            *peers,
+            Connection(99, "a", "slow", 90, 80, sent, resent, 7),
+            Connection(5, "a", "x", 1, 1, 10**6, 9, 7),
+        ]
+
+    monkeypatch.setattr(
+        connections, "_sockets_of", lambda pid: [*range(5), *range(6, 12), 99] if pid == 4 else []
+    )
+    sampler = LinkSampler()
+    monkeypatch.setattr(connections, "established", lambda: reading(100, 3))
+    assert sampler.sample([], 0) == ()
+    assert sampler.sample([4], 1) is None, "not due yet"
+    assert sampler.sample([4], PERIOD_NS) == (), "a rank's process was found after its connections"
+    monkeypatch.setattr(connections, "established", lambda: reading(1100, 13))
+    links = sampler.sample([4], 2 * PERIOD_NS)
+    assert links is not None
+    assert len(links) == MAX_LINKS
+    assert links[0][:8] == ("a", "slow", 1, 90, 80, 1000, 10, 7)
+    assert [link.peer for link in links[1:]] == ["b5", "b4", "b3"]
+    assert [link.connections for link in links[1:]] == [1, 2, 2]
+    usage = HostUsage(1, None, None, None, None, None, 0, None, 0, links)
+    assert decode(encode(usage)) == usage

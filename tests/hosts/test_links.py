@@ -1,0 +1,40 @@
+"""The network between hosts: connections of the ranks are read from the kernel, and named by both ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddptop.protocol.hosts import HostLink, HostUsage
+from ddptop.recording.reader import Recording
+from tests.hosts.jobs import enough, launched, shows
+from tests.hosts.namespaces import hosts
+from tests.processes import until
+
+
+@pytest.mark.slow
+def test_the_connections_of_the_ranks_are_measured_at_both_ends(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with (
+        hosts(2, tmp_path_factory.mktemp("short")) as (a, b),
+        launched((a, b), "steps=0", "pause_ms=5") as job,
+    ):
+        shows(a, 2)
+
+        def links() -> dict[tuple[str, str], HostLink]:
+            (path,) = (a.folder / "state" / "ddptop").glob("run.ddptop")
+            with Recording.open(Path(path)) as recording:
+                usages = [r.message for r in recording.records() if isinstance(r.message, HostUsage)]
+            return {(link.own, link.peer): link for usage in usages for link in usage.links or ()}
+
+        until(lambda: len(links()) == 2, "a reading at each end")
+        found = links()
+        enough((a, b))
+        assert job.wait() == [0, 0], job.err
+        assert found.keys() == {(a.address, b.address), (b.address, a.address)}
+        for link in found.values():
+            assert link.connections > 0
+            assert link.sent > 10
+            assert 0 < link.least_us <= link.round_trip_us

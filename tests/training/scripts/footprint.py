@@ -1,0 +1,44 @@
+"""Prints what being recorded adds to a rank: threads, connections, also of a forked child, and modules."""
+
+import json
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def threads() -> int:
+    return len([*Path("/proc/self/task").iterdir()])
+
+
+def sockets() -> set[str]:
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the one by which the folder is read
+            found.add(str(link.readlink()))
+    return {name for name in found if name.startswith("socket:")}
+
+
+dist.init_process_group("gloo")
+threads_before, sockets_before = threads(), sockets()
+model = DDP(nn.Linear(2, 2))
+modules_before = set(sys.modules)
+end = time.monotonic() + 60
+while not sockets() - sockets_before and time.monotonic() < end:
+    time.sleep(0.01)
+child = os.fork()
+if child == 0:
+    os._exit(len(sockets() - sockets_before))
+figures = {
+    "threads": threads() - threads_before,
+    "connections": len(sockets() - sockets_before),
+    "connections of a child": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]),
+    "zmq": any(name.partition(".")[0] == "zmq" for name in sys.modules),
+}
+dist.destroy_process_group()  # waits until the publisher has said what there is
+print(json.dumps(figures | {"imports": sorted(set(sys.modules) - modules_before)}))

@@ -1,0 +1,87 @@
+"""How long garbage collections pause the training thread: noted by step, and a signal is not lost in one."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from ddptop.training.gc_pauses import MOST, UNKNOWN, GcPauses, watch_collector
+
+
+@pytest.fixture
+def pauses() -> Iterator[GcPauses]:
+    kept = gc.callbacks[:]
+    gc.callbacks.clear()  # hypothesis has one in Python, in which a signal is dropped
+    pauses = GcPauses()
+    watch_collector(pauses)
+    yield pauses
+    gc.callbacks[:] = kept
+
+
+def step(pauses: GcPauses, *, collections: int = 0) -> int:
+    for _ in range(collections):
+        gc.collect()
+    pauses.step_ends()
+    return pauses.take()
+
+
+def test_the_pauses_of_a_step_are_those_of_its_collections(pauses: GcPauses) -> None:
+    gc.disable()
+    try:
+        assert step(pauses, collections=1) == UNKNOWN  # its begin is not known
+        assert step(pauses) == 0
+        one = step(pauses, collections=1)
+        assert 0 < one < step(pauses, collections=20)
+        assert step(pauses) == 0
+    finally:
+        gc.enable()
+
+
+def test_what_comes_after_the_step_has_ended_belongs_to_the_next_one(pauses: GcPauses) -> None:
+    gc.disable()
+    try:
+        step(pauses)
+        pauses.step_ends()
+        gc.collect()
+        assert pauses.take() == 0
+        assert step(pauses) > 0
+    finally:
+        gc.enable()
+
+
+def test_collections_of_another_thread_do_not_count(pauses: GcPauses) -> None:
+    gc.disable()
+    try:
+        step(pauses)
+        thread = threading.Thread(target=gc.collect)
+        thread.start()
+        thread.join()
+        assert step(pauses) == 0
+    finally:
+        gc.enable()
+
+
+def test_more_collections_than_are_kept_make_a_step_unknown(pauses: GcPauses) -> None:
+    step(pauses)
+    for _ in range(MOST):
+        gc.collect(0)
+    assert step(pauses) == UNKNOWN
+    assert step(pauses) >= 0
+
+
+def test_a_signal_during_a_collection_still_interrupts_training(pauses: GcPauses) -> None:
+    heap = [[] for _ in range(300_000)]
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.002)
+            for _ in range(500):
+                gc.collect()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert heap

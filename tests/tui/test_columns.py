@@ -1,0 +1,57 @@
+"""What each figure means, and which columns are shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddptop.frames.hosts import host_index
+from ddptop.render.host_table import FIGURES
+from ddptop.render.metrics import FIELDS, HEAT_FIELDS, HOST_FIELDS, explain
+from ddptop.render.rank_table import rank_columns
+from ddptop.tui.scene import Place, Scene
+from ddptop.tui.views.heat_state import NOW_FIGURES
+from tests.tui.drive import Sketch
+from tests.tui.fake import FakeSource, straggler
+from tests.tui.fake_hosts import slow_rank
+from tests.tui.fake_views import WantedSource
+from tests.tui.screens import check
+
+SIZES = {"80x24": (80, 24), "30x6": (30, 6)}
+
+
+def test_every_figure_has_a_formula_and_a_source() -> None:
+    ranks = {column.title for column in rank_columns(Scene(straggler(), Place()))} - {"rank", "state"}
+    for titles, fields in ((ranks, FIELDS), (FIGURES, HOST_FIELDS), (NOW_FIGURES, HEAT_FIELDS)):
+        for title in titles:
+            meaning = explain(title, fields)
+            assert meaning is not None and meaning.formula and meaning.source, title
+    excess = explain("excess")
+    assert excess is not None and excess.formula.startswith("own time of the rank − median of the own times")
+    assert (excess.unit, excess.name) == ("ms", "excess_ms")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_figures_of_the_ranks(size: str) -> None:
+    sketch = Sketch(FakeSource(straggler()), SIZES[size])
+    check(f"columns-{size}", sketch.press("f1"))
+
+
+def test_a_column_is_shown_always_never_or_where_it_fits() -> None:
+    sketch = Sketch(FakeSource(straggler()), (80, 24))
+    assert "own" not in sketch.place.sortable and "loss" in sketch.place.sortable
+    sketch.press("f2", "down", "enter", "up", "up", "up", "enter", "enter", "f2")
+    assert sketch.place.columns == {"own": True, "loss": False}
+    assert "own" in sketch.place.sortable and "loss" not in sketch.place.sortable
+    sketch.press("f2", "down", "enter", "enter", "escape")
+    assert sketch.place.columns == {"loss": False} and sketch.place.view == "overview"
+
+
+def test_the_heat_map_and_the_hosts_have_their_own_figures() -> None:
+    sketch = Sketch(WantedSource(straggler()), (80, 24))
+    assert "▸  excess" in sketch.press("4", "f1")
+    assert "own time ms" in sketch.press("down", "enter")
+    frame = slow_rank(3, 4)
+    assert len(host_index(frame.ranks.host).names) == 3
+    sketch = Sketch(FakeSource(frame), (80, 24))
+    assert "excess of its worst rank" in sketch.press("8", "f1")
+    assert "excess" not in sketch.press("enter", "enter", "escape").splitlines()[2]

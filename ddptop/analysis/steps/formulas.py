@@ -108,7 +108,19 @@ def median_of_others(values: Column) -> Column:
     """
     if values.shape[-1] == 2:  # the other one
         return np.where(np.isnan(values), np.nan, values[..., ::-1]).astype(values.dtype)
-    ordered = np.sort(values, axis=-1)
+    ordered = np.sort(values, axis=-1)  # sorts NaN to the end
+    top = values.shape[-1] - 1
+    if top < 1 or np.isnan(ordered[..., -1]).any():
+        return _median_of_known_others(values, ordered)
+    low, high = (ordered[..., place : place + 1] for place in ((top - 1) // 2, top // 2))
+    after_low, after_high = (ordered[..., place + 1 : place + 2] for place in ((top - 1) // 2, top // 2))
+    return np.asarray(
+        (np.where(values <= low, after_low, low) + np.where(values <= high, after_high, high)) / 2
+    )
+
+
+def _median_of_known_others(values: Column, ordered: Column) -> Column:
+    """`median_of_others` where some elements are NaN, whose number may differ. `ordered`: sorted."""
     others = np.maximum((~np.isnan(values)).sum(axis=-1, keepdims=True) - 1, 0)
     top = values.shape[-1] - 1
 

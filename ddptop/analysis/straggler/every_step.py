@@ -126,11 +126,16 @@ def candidates(newest: Column, wall: Column) -> Indices:
     """Ranks whose excess is positive in most of the NEWEST steps, at most CANDIDATES of them."""
     if newest.shape[1] < NEWEST:
         return np.arange(0)
-    least = LOW_SHARE * max(FLAG_MS, FLAG_SHARE * float(median(wall)))
-    often = np.flatnonzero((newest > least).sum(axis=1) >= (1 - LOW - 0.1) * NEWEST)
+    often = np.flatnonzero(late_often(newest, wall))
     if len(often) <= CANDIDATES:
         return often
     return np.asarray(often[np.argsort(-median(newest[often]), kind="stable")[:CANDIDATES]])
+
+
+def late_often(newest: Column, wall: Column) -> Mask:
+    """Whether the excess is positive in most of the NEWEST steps, the last axis of `newest`."""
+    least = LOW_SHARE * max(FLAG_MS, FLAG_SHARE * float(median(wall)))
+    return np.asarray((newest > least).sum(axis=-1) >= (1 - LOW - 0.1) * NEWEST)
 
 
 def lasting(over: Column, wall: Column) -> float | None:

@@ -177,10 +177,19 @@ def _persistent_in(group: _Group, steps: StepWindow, slot: int) -> StepFlag | No
     """The ranks that are late in most steps, in own time as a whole or in one place."""
     slots = np.arange(max(group.first, slot + 1 - OWN_STEPS), slot + 1)
     whole = _late_in(group, steps, slots, None)
-    places = STEADY if len(group.members) <= every_step.PLACE_RANKS else ()
+    places = _late_places(group, steps, slots[-every_step.NEWEST :])
     found = [flag for place in places if (flag := _late_in(group, steps, slots, place)) is not None]
     found = [flag for flag in found if whole is None or flag.rank in whole.ranks]
     return max(found, key=lambda flag: flag.level_ms, default=whole)
+
+
+def _late_places(group: _Group, steps: StepWindow, newest: Indices) -> list[OwnPlace]:
+    """The places in which `_late_in` has candidates: mostly none, so that all are ruled out at once."""
+    if len(group.members) > every_step.PLACE_RANKS or len(newest) < every_step.NEWEST:
+        return []
+    own = np.stack([steps.place(place, newest)[group.members] for place in STEADY])
+    often = every_step.late_often(formulas.lateness(own.swapaxes(1, 2)).swapaxes(1, 2), steps.wall(newest))
+    return [STEADY[at] for at in np.flatnonzero(often.any(axis=1)).tolist()]
 
 
 def _late_in(group: _Group, steps: StepWindow, slots: Indices, place: OwnPlace | None) -> StepFlag | None:

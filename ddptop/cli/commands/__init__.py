@@ -11,6 +11,7 @@ from ddptop.cli.commands.env import Env
 from ddptop.cli.commands.export import Export
 from ddptop.cli.commands.key import Key
 from ddptop.cli.commands.look import Look
+from ddptop.cli.commands.mcp import Mcp
 from ddptop.cli.commands.merge import Merge
 from ddptop.cli.commands.metrics import Metrics
 from ddptop.cli.commands.recordings import Ls, Prune, Rm
@@ -22,7 +23,7 @@ __all__ = ["COMMANDS", "LOOK", "Command"]
 
 _OTHERS = (
     *(Ls(), Replay(), Report(), Check(), Export(), Demo(), Rm(), Prune()),
-    *(Merge(), Metrics(), Env(), Relay(), Key(), Config()),
+    *(Merge(), Metrics(), Mcp(), Env(), Relay(), Key(), Config()),
 )
 
 COMMANDS: tuple[Command, ...] = (*_OTHERS, Completion(_OTHERS))

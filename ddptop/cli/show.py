@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ddptop.cli.errors import CliError, Exit, note
+from ddptop.cli.web import in_browser
 from ddptop.protocol.vocabulary import ENDED
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def choose_mode(options: argparse.Namespace, *, live: bool) -> Mode:
         return Mode.ONCE
     if options.watch:
         return Mode.WATCH
-    if has_terminal() and os.environ.get("TERM", "") not in BLIND_TERMINALS:
+    if in_browser() or (has_terminal() and os.environ.get("TERM", "") not in BLIND_TERMINALS):
         return Mode.SCREEN
     return Mode.WATCH if live else Mode.ONCE
 

@@ -11,7 +11,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VALUE_OPTIONS = frozenset(
-    {"--rate", "--theme", "--view", "--sort", "--save-to", "--wait", "--connect", "--remote-command", "--key"}
+    {
+        "--rate",
+        "--theme",
+        "--view",
+        "--sort",
+        "--save-to",
+        "--wait",
+        "--connect",
+        "--remote-command",
+        "--key",
+        "--port",
+    }
 )
 """Shared options that take a value as the next word; they may stand before the subcommand."""
 

@@ -30,6 +30,7 @@ class Look(Command):
         "ddptop",
         "ddptop train-k7qf --view timeline",
         "ddptop --connect me@gpu01/train-k7qf",
+        "ddptop --web",
         "ddptop --json | jq .group.step_ms",
     )
 
@@ -62,25 +63,42 @@ class Look(Command):
         elsewhere.add_argument(
             "--key", metavar="FILE", help="for --connect HOST:PORT over TCP: a key of ddptop key new"
         )
+        browser = parser.add_argument_group("in a browser")
+        browser.add_argument(
+            "--web", action="store_true", help="serve the screen on localhost, print its URL"
+        )
+        browser.add_argument(
+            "--port",
+            type=_port,
+            metavar="PORT",
+            help="for --web, such as behind ssh -L (default: any free one)",
+        )
         add_screen_options(parser)
         width = max(len(command.name) for command in self.others)
         listed = "\n".join(f"  {command.name:<{width}}  {command.summary}" for command in self.others)
         parser.epilog = f"commands (each has --help):\n{listed}\n\n{parser.epilog}"
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """The options; `command`: of `--connect -- COMMAND`, None without."""
+        """The options; `command`: of `--connect -- COMMAND`, None without; `words`: all of them."""
         from ddptop.cli.connect import split_command
 
-        words, command = split_command(words)
-        options = super().parse(words)
-        options.command = command
+        before_command, command = split_command(words)
+        options = super().parse(before_command)
+        options.command, options.words = command, words
         return options
 
     def run(self, options: argparse.Namespace) -> int:
         """Find the run and show it; without a live one, the end of the newest recording."""
         from ddptop.cli.find import Recorded, find, newest_recording, wait_for_live, with_collector
         from ddptop.cli.show import Mode, choose_mode
+        from ddptop.cli.web import in_browser, serve
 
+        if options.port is not None and not options.web:
+            raise CliError("--port goes with --web", Exit.USAGE)
+        if options.web and (options.once or options.json or options.watch):
+            raise CliError("--web opens a screen: leave --once, --json and --watch out", Exit.USAGE)
+        if options.web and not in_browser():
+            return serve(options.words, options.port or 0)
         mode = choose_mode(options, live=True)  # contradicting options are refused before anything else
         if options.connect is not None or options.command is not None:
             from ddptop.cli.connect import show_remote
@@ -104,6 +122,12 @@ def _show_end(recording: Path, options: argparse.Namespace) -> int:
     from ddptop.cli.commands.replay import show_recording
 
     return show_recording(recording, options, at_end=True)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
+    return int(text)
 
 
 def _seconds(text: str) -> float:

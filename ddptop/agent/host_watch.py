@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 PERIOD_NS = NS
 
 USAGE_KEPT_NS = 5 * NS
-"""Pause between two readings of the ranks' processes that are recorded."""
+"""Pause between two readings of the ranks' processes that are recorded, unless a CPU quota throttles them."""
 
 
 class RanksOfHost(Protocol):
@@ -134,7 +134,8 @@ class HostWatch:
         keep = now_ns >= self._keep_usage_ns
         self._report_gpus(now_ns, keep)
         for process, usage in self._usage.sample(self._processes.living(), now_ns):
-            self._ranks.report(usage, now_ns, about=process, keep=keep)
+            throttled = bool(usage.throttled_pct)  # the verdict rests on each of these readings
+            self._ranks.report(usage, now_ns, about=process, keep=keep or throttled)
             self._keep_usage_ns = now_ns + USAGE_KEPT_NS if keep else self._keep_usage_ns
         return True
 

@@ -245,6 +245,8 @@ class Reducer:
         if isinstance(message, Usage):  # from the agent, about the process: no sign of the rank itself
             if current:
                 _on_usage(message, rank_state, t_ns)
+                now_s = state.unix_s(t_ns) - state.started_s
+                state.figures.flags.note_throttled(session.rank, message.throttled_pct, now_s)
             return
         if isinstance(message, Gpu):  # likewise
             rank_state.gpu = message if current else rank_state.gpu

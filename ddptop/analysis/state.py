@@ -92,6 +92,11 @@ MOVES_WITHIN = 512
 """The straggler is rotating when the flag changed MOVES times within this many steps."""
 
 
+USED_UP_PCT = 20.0
+"""Least share of the periods of a CPU quota, in a second, in which it must be used up: two of ten.
+With one of ten a busy machine's other processes delayed the rank far more than its quota did."""
+
+
 class StepFlags:
     """What is flagged from every step's own times."""
 
@@ -111,6 +116,14 @@ class StepFlags:
         """The ranks that are compared with each other."""
         self.moves: deque[int] = deque(maxlen=MOVES)
         """Slots at which the flag of a persistent straggler went from one rank to another."""
+        self.throttled: dict[int, deque[float]] = {}
+        """By rank, the newest readings of its process in which its CPU quota was used up: seconds since the
+        run started."""
+
+    def note_throttled(self, rank: int, throttled_pct: float | None, time_s: float) -> None:
+        """A reading of a rank's process."""
+        if throttled_pct is not None and throttled_pct >= USED_UP_PCT:
+            self.throttled.setdefault(rank, deque(maxlen=CHANGES)).append(time_s)
 
     @property
     def members(self) -> Indices:

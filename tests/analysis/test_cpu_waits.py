@@ -9,6 +9,7 @@ from ddptop.analysis.state import StepFlags
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import OWN_COLUMNS, PART_COLUMNS, STEP_COLUMNS, StepWindow
 from ddptop.analysis.straggler.cost import figures_of
+from ddptop.analysis.straggler.cpu_waits import throttled, waits_by_quota
 from ddptop.analysis.straggler.step_flags import StepFlagging
 from ddptop.frames.phrases import straggler_phrase
 
@@ -96,3 +97,83 @@ def test_where_waits_are_not_known_own_time_decides() -> None:
     seen = flags_of(work_of(400, 2), waits, known=False)
     _, flag, figures = next(one for one in seen if one[1] is not None)
     assert flag.rank == 1 and figures.cause == "backward"
+
+
+def quota(steps: int, begin: int, end: int, seed: int = 0):
+    """(n,) ms longer: of steps of 10 ms one in six waits for the rest of the period of a quota."""
+    over = np.random.default_rng(seed).normal(0.0, 1.0, steps)
+    over[begin:end:6] += 40.0
+    return over, np.full(steps, 10.0)
+
+
+def test_a_rank_whose_quota_is_used_up_waits_now_and_then() -> None:
+    over, wall = quota(200, 40, 200)
+    pattern, first, level_ms = waits_by_quota(over, wall, 30, 190)
+    assert (pattern, first) == ("intermittent", 40)
+    assert 38 < level_ms < 42
+
+
+def test_long_steps_all_wait_for_the_quota() -> None:
+    over, wall = quota(100, 0, 0)
+    pattern, first, level_ms = waits_by_quota(over + 300.0, wall + 500.0, 10, 100)
+    assert (pattern, first) == ("persistent", 10)
+    assert level_ms > 290
+
+
+@pytest.mark.parametrize(("held", "flagged"), [(False, False), (True, True)])
+def test_a_flagged_rank_needs_half_of_the_waits_to_stay_flagged(held: bool, flagged: bool) -> None:
+    over, wall = quota(200, 40, 200)
+    over[160:] = 0.0
+    over[180] = 22.0  # 5 % of the newest 40 steps
+    assert (waits_by_quota(over, wall, 30, 190, held=held) is not None) == flagged
+
+
+def test_waits_that_have_ended_or_cost_little_flag_nobody() -> None:
+    over, wall = quota(200, 40, 150)
+    assert waits_by_quota(over, wall, 30, 190) is None
+    over, wall = quota(200, 40, 200)
+    assert waits_by_quota(over / 10, wall, 30, 190) is None
+
+
+def throttled_runs(readings, ranks: int = 2):
+    """Whether a rank is flagged: steps of 10 ms, rank 1 waits as by a quota from step 300 on."""
+    window = StepWindow(ranks, 100)
+    waits = np.zeros((600, ranks))
+    waits[300::6, 1] = 40.0
+    zeros, ends = np.zeros(waits.shape), np.arange(600) * 0.025
+    wall = np.stack([waits + 10.0, *[zeros] * (len(STEP_COLUMNS) - 1)])
+    parts = np.stack([waits if name == "cpu" else zeros for name in PART_COLUMNS])
+    own = np.stack([waits + 8.0, *[zeros] * (len(OWN_COLUMNS) - 1)])
+    for at in range(0, 600, 100):
+        run = slice(at, at + 100)
+        nothing = np.zeros(100)
+        window.add(
+            np.arange(at, at + 100.0), ends[run], wall[:, run], zeros[run], (nothing, nothing, nothing)
+        )
+        window.add_own(own[:, run], parts[:, run])
+    return throttled(window, 599, np.arange(ranks), readings, None)
+
+
+ENDS_S = 599 * 0.025
+
+
+def test_readings_of_the_quota_flag_the_rank_that_waits() -> None:
+    flag = throttled_runs({1: [ENDS_S - 3.0, ENDS_S - 2.0, ENDS_S - 1.0]})
+    assert flag is not None
+    assert (flag.rank, flag.pattern, flag.place) == (1, "intermittent", "cpu")
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [
+        {},
+        {1: [ENDS_S - 1.0]},
+        {1: [ENDS_S - 3.0, ENDS_S - 2.0]},
+        {1: [ENDS_S - 1.0, ENDS_S + 0.1]},
+        {0: [ENDS_S - 2.0, ENDS_S - 1.0]},
+        {0: [ENDS_S - 2.0, ENDS_S - 1.0], 1: [ENDS_S - 2.0, ENDS_S - 1.0]},
+    ],
+    ids=["none", "one", "ended", "after the step", "another rank", "shared by all"],
+)
+def test_other_readings_flag_nobody(readings) -> None:
+    assert throttled_runs(readings) is None

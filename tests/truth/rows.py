@@ -67,7 +67,7 @@ ROWS: tuple[Row, ...] = (
     Row("intermittent", place="data", ms=100, one_in=20, cause="data"),
     Row("rotating", place="data", ms=20, rotating=True, cause="data"),
     Row("rotating-3-ranks", place="data", ms=20, rotating=True, cause="data", world=3),
-    Row("quota", kind="quota"),
+    Row("quota", kind="quota", place="cpu", cause="cpu"),
     Row("hog", kind="hog", place="cpu", cause="cpu"),
     Row("garbage", kind="gc", place="before_forward", one_in=5, cause="gc"),
     Row("garbage-each-step", kind="gc", place="forward", cause="gc"),

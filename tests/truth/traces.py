@@ -1,6 +1,8 @@
 """Recorded traces: what the ranks reported of each step without bucket detail, and the script's stamps.
 
 A file holds a line of JSON and an array of int32, (columns, steps, ranks), byte by byte, under LZMA.
+`throttled` in the line has the readings in which a rank's CPU quota was used up: rank, ms since the run's
+first step began, percent of periods.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ddptop.protocol.limits import VERSION
+from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import LEAST_OWN, Hello, Message, OwnTime, Received, Run, StepRow, Steps
 from ddptop.recording.reader import Recording
 from tests.truth.judge import Stamps
@@ -35,18 +38,23 @@ def write(path: Path, row: Row, folder: Path, windows: int = 5) -> None:
     table = np.zeros((len(COLUMNS) + 1, steps, ranks), "<i4")
     table[-1] = np.round(1000 * stamps.late[:steps])
     missing = np.ones((steps, ranks), bool)
+    begin_ns, throttled = 0, []
     with Recording.open(folder / "run.ddptop") as recording:
         for received in recording.records():
             message = received.message
+            if isinstance(message, Usage) and message.throttled_pct:
+                pct = round(message.throttled_pct)
+                throttled.append((received.rank, (received.t_ns - begin_ns) // 10**6, pct))
             if not isinstance(message, Steps):
                 continue
+            begin_ns = begin_ns or message.base_ns + 1000 * message.rows[0].begin_us
             for step, one in enumerate(message.rows, message.first_step):
                 if step < steps and one.own is not None:
                     table[:-1, step, received.rank] = [*(getattr(one, name) for name in KEPT), *one.own]
                     missing[step, received.rank] = False
     if missing.any():
         raise ValueError(f"{path.name}: {missing.sum()} steps have no own times")
-    stamps.header["row"] = row.name
+    stamps.header |= {"row": row.name, "throttled": throttled}
     path.parent.mkdir(parents=True, exist_ok=True)
     planes = table.view(np.uint8).reshape(*table.shape, 4).transpose(3, 0, 2, 1)
     head = json.dumps(stamps.header | {"steps": steps, "ranks": ranks, "columns": len(COLUMNS)}).encode()
@@ -65,10 +73,12 @@ def read(path: Path) -> tuple[Row, Stamps, Iterator[Received]]:
     row = BY_NAME[header["row"]]
     if row.cause == "gc" and columns <= COLUMNS.index("gc"):  # an earlier version knows only the phase
         row = replace(row, cause=cause_of(row.place))
-    return row, stamps, _messages(table[:-1], ranks)
+    if row.kind == "quota" and "throttled" not in header:  # likewise
+        row = replace(row, cause=None)
+    return row, stamps, _messages(table[:-1], ranks, header.get("throttled", []))
 
 
-def _messages(table: Any, ranks: int) -> Iterator[Received]:
+def _messages(table: Any, ranks: int, throttled: list[list[int]]) -> Iterator[Received]:
     run = Run(VERSION, "run", "trace", "script.py", (), 10**18, 0, "live", None, False)
     yield Received(0, -1, 0, 0, run)
     for rank in range(ranks):
@@ -91,13 +101,21 @@ def _messages(table: Any, ranks: int) -> Iterator[Received]:
         )
         yield Received(0, rank, rank + 1, 0, hello)
     begins = np.cumsum(table[0], axis=0, dtype=np.int64) - table[0]
+    readings = [Received(ms * 10**6, rank, rank + 1, 0, _usage(ms, pct)) for rank, ms, pct in throttled]
     for first in range(0, table.shape[1], BATCH):
+        due = [one for one in readings if one.t_ns <= 1000 * int(begins[first, 0])]
+        yield from due
+        del readings[: len(due)]
         for rank in range(ranks):
             part, base = table[:, first : first + BATCH, rank].T.tolist(), int(begins[first, rank])
             rows = tuple(_row(int(begins[first + i, rank]) - base, values) for i, values in enumerate(part))
             message: Message = Steps(0, first, 1000 * base, rows)
             end_ns = 1000 * (base + rows[-1].begin_us + rows[-1].wall_us)
             yield Received(end_ns + rank, rank, rank + 1, first // BATCH + 1, message)
+
+
+def _usage(ms: int, throttled_pct: int) -> Usage:
+    return Usage(ms * 10**6, 10**9, 100.0, float(throttled_pct))
 
 
 def _row(begin_us: int, values: list[int]) -> StepRow:

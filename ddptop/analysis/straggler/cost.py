@@ -294,7 +294,7 @@ def figures_of(steps: StepWindow, flag: StepFlag, slots: Indices) -> Straggler:
         place, places["cpu"] = "cpu", steps.place("cpu", slots)
     persistent = flag.pattern == "persistent"
     if place is not None:  # ranks that wait save time elsewhere, for the cores are free: no part of the delay
-        lateness = over(places[place], flag.rank) if persistent else each[place]
+        lateness = over(places[place], flag.rank if persistent else None)
     elif persistent:
         lateness = excess[members == flag.rank][0]
         if len(rows) > 1:

@@ -1,7 +1,8 @@
-"""Flags the rank that waits for a CPU longer than the others, lastingly: a busy loop on its core, a quota.
+"""Flags the rank that waits for a CPU longer than the others: a busy loop on its core, a CPU quota.
 
 On a busy machine every rank waits now and then, one of them for seconds while others do not. That is scatter,
-and no rank's fault: so this takes far longer than the rules of `every_step`.
+and no rank's fault: so `CpuWaits` takes far longer than the rules of `every_step`. That a quota is used up
+the kernel counts: `throttled` is as fast as they are.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ import numpy as np
 
 from ddptop.analysis.state import StepFlag, place_excess
 from ddptop.analysis.steps import formulas
+from ddptop.analysis.steps.windows import OWN_STEPS
 from ddptop.analysis.straggler import every_step
 from ddptop.frames.columns import median
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from ddptop.analysis.steps.windows import StepWindow
     from ddptop.frames.columns import Column, Indices
+    from ddptop.protocol.vocabulary import Pattern
 
 BLOCK_STEPS = 32
 """Steps of a block."""
@@ -83,3 +88,82 @@ class CpuWaits:
         since = slot + 1 - sum(steps for _, _, steps in blocks)
         rank = int(self._members[row])
         return StepFlag((rank,), "persistent", max(0, since), level_ms, self._members, "cpu")
+
+
+READINGS, APART_S, FRESH_S = 2, 2.5, 1.5
+"""Least readings of a rank's process in which its quota was used up, and the longest time between two of
+them: there is one a second, and a checkpoint may take that. To the step that flags a rank it is FRESH_S, or
+one could be flagged again when the quota is no more."""
+
+WORTHWHILE, STILL = 0.06, 40
+"""Least part of the time that its late steps wait longer, and the newest steps in which they do so still: a
+quota of 30 % of a core takes 0.1 to 0.3, one wait of 25 ms among 40 healthy steps of 13 ms 0.05."""
+
+OTHERS = 64
+"""Most other ranks that it is compared with."""
+
+
+def throttled(
+    steps: StepWindow, slot: int, members: Indices, readings: Mapping[int, Iterable[float]], held: int | None
+) -> StepFlag | None:
+    """The rank whose CPU quota is used up and that waits for a CPU longer than the others.
+
+    `readings`: of ranks, when their quota was seen to be used up, in seconds since the run started. Those
+    after the end of the step do not count: they may have come before its evaluation or not. With more than
+    half of the ranks throttled no rank is flagged: they share the quota. `held`: the rank flagged so far.
+    """
+    window = np.arange(max(0, slot + 1 - OWN_STEPS), slot + 1)
+    ends = steps.group.of("end", window)
+    used_up = {rank: _used_up(times, float(ends[-1]), held=rank == held) for rank, times in readings.items()}
+    rows = [row for row, rank in enumerate(members.tolist()) if used_up.get(rank) is not None]
+    if not rows or 2 * len(rows) > len(members):
+        return None
+    others = np.delete(members, rows)
+    others = others[np.linspace(0, len(others) - 1, min(len(others), OTHERS)).astype(np.int64)]
+    found = []
+    for rank in members[rows[: every_step.CANDIDATES]].tolist():
+        over = place_excess(steps, "cpu", window, np.array([rank, *others]))[0]
+        begin, end = np.searchsorted(ends, used_up[rank] or ()).tolist()
+        late = waits_by_quota(over, steps.wall(window), begin, end, held=rank == held)
+        if late is not None:
+            pattern, first, level_ms = late
+            found.append(StepFlag((rank,), pattern, int(window[first]), level_ms, members, "cpu"))
+    return max(found, key=lambda flag: flag.level_ms, default=None)
+
+
+def _used_up(readings: Iterable[float], now_s: float, *, held: bool) -> tuple[float, float] | None:
+    """From when to when a quota was used up without an end, where that was seen often enough and still is."""
+    times = [time_s for time_s in readings if time_s <= now_s]
+    chain, later_s, longest_s = 0, now_s, APART_S if held else FRESH_S
+    for time_s in reversed(times):
+        if later_s - time_s > longest_s:
+            break
+        chain, later_s, longest_s = chain + 1, time_s, APART_S
+    return (later_s - 1.0, times[-1]) if chain >= READINGS else None  # a reading is of the second before it
+
+
+def waits_by_quota(
+    over: Column, wall: Column, begin: int, end: int, *, held: bool = False
+) -> tuple[Pattern, int, float] | None:
+    """How a throttled rank waits for its CPU, since which step, and by how much longer in its late steps.
+
+    `over`: (n,) ms that it waits longer than the others; `begin`, `end`: the steps for which readings show
+    that its quota was used up; later ones need not be like them. A period of a quota is 100 ms: of short
+    steps one in several is late, by the rest of the period, of long ones each.
+    None: it costs less than WORTHWHILE of the time, since then or in the newest STILL steps; half of that
+    in these is enough where the rank is flagged already (`held`).
+    """
+    over = np.nan_to_num(over)
+    step, level_ms = float(median(wall)), float(median(over[begin:end]))
+    pattern: Pattern = "persistent"
+    if level_ms < max(every_step.FLAG_MS, EACH_SHARE * step):
+        large = over > max(every_step.LARGE_MS, every_step.LARGE_SHARE * step)
+        pattern, level_ms = "intermittent", float(median(over[begin:end][large[begin:end]]))
+    late = begin + np.flatnonzero(over[begin:] > every_step.HALF * level_ms)
+    if end - begin < every_step.NEWEST or len(late) < every_step.FEWEST:
+        return None
+    newest = max(late[0], len(over) - STILL)
+    for first, share in ((late[0], WORTHWHILE), (newest, WORTHWHILE / 2 if held else WORTHWHILE)):
+        if over[late[late >= first]].sum() < share * wall[first:].sum():
+            return None
+    return pattern, int(late[0]), level_ms

@@ -178,6 +178,10 @@ LARGE_MS, LARGE_SHARE, LARGE_NOISE = 1.0, 0.5, 3.0
 """A large excess is more than this: in ms, as a share of the median step, and as a multiple of the 95th
 percentile of another rank's excess."""
 
+LARGE_PAUSE_SHARE = 0.1
+"""Of pauses for garbage collection: they are stamped, and 0 in all other steps, so that nothing is large by
+chance. A tenth of the step in one step in three is worth flagging."""
+
 OUTSTANDING = 6.0
 """The median large excess must be this multiple of the 95th percentile of every other rank's: on two busy
 cores one of two healthy ranks had most of the large ones for some 200 steps once in 3,000 steps, of up to 4.6
@@ -216,9 +220,12 @@ RIVALS = 64
 """Ranks with which the one of most large excesses is compared: those that have most of them."""
 
 
-def intermittent(excess: Column, wall: Column, *, held: bool = False) -> Late | None:
+def intermittent(
+    excess: Column, wall: Column, *, held: bool = False, large_share: float = LARGE_SHARE
+) -> Late | None:
     """The rank that has the large excesses to itself, spread over the steps since the first of them.
 
+    `large_share`: of the step, from which on an excess is large.
     `held`: a rank is flagged for this already, and two thirds of what flagging takes are enough.
     """
     fewest, times, outstanding_by = FEWEST, TIMES, OUTSTANDING
@@ -226,7 +233,7 @@ def intermittent(excess: Column, wall: Column, *, held: bool = False) -> Late | 
         fewest, times, outstanding_by = 2 * FEWEST // 3, 2 * TIMES // 3, OUTSTANDING * 2 / 3
     if len(wall) < LEAST_STEPS or len(excess) < 2:
         return None
-    least, worth = max(LARGE_MS, LARGE_SHARE * float(median(wall))), WORTH * float(np.nansum(wall))
+    least, worth = max(LARGE_MS, large_share * float(median(wall))), WORTH * float(np.nansum(wall))
     time_ms = np.where(excess > least, excess, 0.0).sum(axis=1)
     rank = int(time_ms.argmax())
     if time_ms[rank] < worth:
@@ -240,7 +247,8 @@ def intermittent(excess: Column, wall: Column, *, held: bool = False) -> Late | 
     least = HALF * float(np.median(large))
     late = excess[rank] > least
     mine = occurrences(late)
-    for again in mine[1:][np.diff(mine) > FRESH].tolist():  # the pattern was over: before it was another one
+    gaps = np.diff(mine)
+    for again in mine[1:][gaps > FRESH].tolist():  # the pattern was over: before it was another one
         late[:again] = False
         mine = mine[mine >= again]
     if len(mine) < fewest or len(wall) - mine[-1] > FRESH or not (held or _spread(mine, len(wall))):

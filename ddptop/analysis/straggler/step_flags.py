@@ -12,7 +12,7 @@ from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.windows import OWN_STEPS
 from ddptop.analysis.straggler import every_step, uneven_work
 from ddptop.analysis.straggler.causes import STEADY
-from ddptop.analysis.straggler.cpu_waits import CpuWaits
+from ddptop.analysis.straggler.cpu_waits import CpuWaits, throttled
 from ddptop.frames.columns import median
 
 if TYPE_CHECKING:
@@ -75,6 +75,9 @@ class StepFlagging:
         """Of the newest steps, whether a rank's last gradient is unknown."""
         self._patterns_from = 0
         """Patterns are searched from this slot on: the steps of a delay that has ended are none."""
+        self._persistent_from = 0
+        """Likewise those that are persistent, once a delay in one place has ended: scatter elsewhere, which
+        alone flags nobody, would keep a rank flagged as long as these steps are kept."""
         self._last: StepFlag | None = None
 
     def evaluate(self, steps: StepWindow, slot: int, groups: Sequence[Indices]) -> bool:
@@ -102,7 +105,7 @@ class StepFlagging:
 
     def _next(self, steps: StepWindow, slot: int) -> StepFlag | None:
         """The flag after this evaluation."""
-        found = [flag for group in self._groups if (flag := _persistent_in(group, steps, slot)) is not None]
+        found = self._persistent(steps, slot)
         best = max(found, key=lambda flag: flag.level_ms, default=None)
         held = self._flags.flag
         if held is not None and held.pattern == "persistent":
@@ -110,20 +113,34 @@ class StepFlagging:
             if every_step.still_late(held.excess(steps, slots), steps.wall(slots), held.level_ms):
                 again = next((flag for flag in found if flag.rank in held.ranks), None)
                 if best is None or best.rank in held.ranks or best.level_ms < SWITCH * held.level_ms:
-                    return held if again is None else again.led_by(held.rank)
+                    if again is None or (again.place is None and held.place is not None):
+                        return held
+                    return again.led_by(held.rank)
                 return best
             self._patterns_from = slot + 1
+            if held.place is not None:
+                self._persistent_from = slot + 1 - every_step.OVER_STEPS
+                best = max(self._persistent(steps, slot), key=lambda flag: flag.level_ms, default=None)
             for group in self._groups:
                 group.cpu_waits = CpuWaits(group.members)
         if best is not None:
             return best
         for group in self._groups:
-            if (flag := group.cpu_waits.flag(steps, slot)) is not None:
+            readings = self._flags.throttled
+            by_quota = held.rank if held is not None and held.place == "cpu" else None
+            flag = throttled(steps, slot, group.members, readings, by_quota) if readings else None
+            flag = flag or group.cpu_waits.flag(steps, slot)
+            if flag is not None:
                 return flag
             flag = self._pattern_in(group, steps, slot)
             if flag is not None:
                 return flag if held is None else flag.led_by(held.rank)
         return None
+
+    def _persistent(self, steps: StepWindow, slot: int) -> list[StepFlag]:
+        """Of each process group the ranks that are late in most steps."""
+        found = (_persistent_in(group, steps, slot, self._persistent_from) for group in self._groups)
+        return [flag for flag in found if flag is not None]
 
     def _pattern_in(self, group: _Group, steps: StepWindow, slot: int) -> StepFlag | None:
         """An intermittent or rotating straggler of a process group."""
@@ -141,22 +158,38 @@ class StepFlagging:
             if late is not None:
                 return _flag(late, "intermittent", group, rows, slots)
             for place in STEADY if len(group.members) <= every_step.PLACE_RANKS else ():
-                over = place_excess(steps, place, slots, members)
-                late = every_step.intermittent(over, wall, held=held)
-                if late is not None:
-                    hits = over[late.ranks[0]] > every_step.HALF * late.excess_ms
-                    if median(excess[late.ranks[0], hits]) >= every_step.AGREES * late.excess_ms:
-                        return _flag(late, "intermittent", group, rows, slots, place)
+                if (found := _now_and_then_in(place, group, rows, steps, slots, held)) is not None:
+                    return found
+        if len(group.members) <= every_step.PLACE_RANKS:
+            paused_ms = np.nan_to_num(steps.place("gc", slots)[group.members]).sum(axis=1)
+            if float(paused_ms.max()) >= every_step.WORTH * float(wall.sum()):
+                rows = np.argsort(-paused_ms, kind="stable")[: every_step.RIVALS + 1]
+                if (found := _now_and_then_in("gc", group, rows, steps, slots, held)) is not None:
+                    return found
         turns = (np.array(group.late), np.array(group.gain))
         late = every_step.rotating(*turns, wall, len(group.members), held=held)
         late = late or _uneven(group, steps, slots, held)
         if late is None:
             return None
         found = _flag(late, "rotating", group, np.arange(len(group.members)), slots)
-        if flag is not None and flag.rank in found.ranks:  # the one flagged so far comes first
-            ranks = tuple(sorted(found.ranks, key=lambda rank: rank != flag.rank))
-            found = found._replace(ranks=ranks)
-        return found
+        return found if flag is None else found.led_by(flag.rank)
+
+
+def _now_and_then_in(
+    place: OwnPlace, group: _Group, rows: Indices, steps: StepWindow, slots: Indices, held: bool
+) -> StepFlag | None:
+    """The intermittent straggler in one place, among some members."""
+    members, wall = group.members[rows], steps.wall(slots)
+    over = place_excess(steps, place, slots, members)
+    share = every_step.LARGE_SHARE if place != "gc" else every_step.LARGE_PAUSE_SHARE
+    late = every_step.intermittent(over, wall, held=held, large_share=share)
+    if late is None:
+        return None
+    hits = over[late.ranks[0]] > every_step.HALF * late.excess_ms
+    excess = steps.work_excess(slots[hits], members[list(late.ranks)])
+    if not median(excess[0]) >= every_step.AGREES * late.excess_ms:
+        return None
+    return _flag(late, "intermittent", group, rows, slots, place)
 
 
 def _uneven(group: _Group, steps: StepWindow, slots: Indices, held: bool) -> every_step.Late | None:
@@ -173,9 +206,9 @@ def _uneven(group: _Group, steps: StepWindow, slots: Indices, held: bool) -> eve
     return every_step.Late(order, len(slots) - len(newest), float(median(gain)))
 
 
-def _persistent_in(group: _Group, steps: StepWindow, slot: int) -> StepFlag | None:
-    """The ranks that are late in most steps, in own time as a whole or in one place."""
-    slots = np.arange(max(group.first, slot + 1 - OWN_STEPS), slot + 1)
+def _persistent_in(group: _Group, steps: StepWindow, slot: int, begin: int) -> StepFlag | None:
+    """The ranks that are late in most steps from `begin` on, in own time as a whole or in one place."""
+    slots = np.arange(max(group.first, begin, slot + 1 - OWN_STEPS), slot + 1)
     whole = _late_in(group, steps, slots, None)
     places = _late_places(group, steps, slots[-every_step.NEWEST :])
     found = [flag for place in places if (flag := _late_in(group, steps, slots, place)) is not None]

@@ -173,6 +173,11 @@ class RankState:
             if name in self.logged or len(self.logged) < MAX_LOGGED:
                 self.logged[name] = float(value) if isinstance(value, (int, float)) else math.nan
 
+    def note_usage(self, usage: Usage, t_ns: int) -> None:
+        """A reading of its process."""
+        self.rss_bytes, self.cpu_pct, self.seen_ns = usage.rss_bytes, usage.cpu_pct, t_ns
+        self.usage = usage
+
     def begin(self, hello: Hello, session: int, t_ns: int) -> None:
         """A new process takes the rank over."""
         self.__init__(records=self.records, lost_records=self.lost_records)  # type: ignore[misc]

@@ -202,7 +202,7 @@ class Reducer:
         elif isinstance(message, Usage) and 0 <= received.rank < len(state.ranks):
             rank_state = state.ranks[received.rank]
             if rank_state is not ABSENT:
-                _on_usage(message, rank_state, t_ns)
+                rank_state.note_usage(message, t_ns)
 
     def _on_host(self, message: Host | HostUsage | About, session: int, t_ns: int) -> None:
         """A message of a host's agent; session 0: of the collector about its own host."""
@@ -244,7 +244,7 @@ class Reducer:
             return
         if isinstance(message, Usage):  # from the agent, about the process: no sign of the rank itself
             if current:
-                _on_usage(message, rank_state, t_ns)
+                rank_state.note_usage(message, t_ns)
                 now_s = state.unix_s(t_ns) - state.started_s
                 state.figures.flags.note_throttled(session.rank, message.throttled_pct, now_s)
             return
@@ -395,8 +395,3 @@ class Reducer:
         if evidence.phase == Phase.EVALUATE:
             self.state.excused_ns = t_ns
         note_left_early(self.state, t_ns)
-
-
-def _on_usage(usage: Usage, rank_state: RankState, t_ns: int) -> None:
-    rank_state.rss_bytes, rank_state.cpu_pct, rank_state.seen_ns = usage.rss_bytes, usage.cpu_pct, t_ns
-    rank_state.usage = usage

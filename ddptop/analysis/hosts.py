@@ -53,6 +53,9 @@ class Hosts:
         """The host of the collector; None: not known."""
         self.states: tuple[tuple[int, int], dict[str, HostState]] | None = None
         """What `health/hosts.py` computed last: messages taken and time, and the states of all hosts."""
+        self.bad_links: dict[tuple[str, str], tuple[str, float]] = {}
+        """By host and address of the other end: a link that loses segments or is slow, in words, and since
+        when (unix time, s)."""
         self._of_agent: dict[int, str] = {}
         """By session of the agent."""
 

@@ -90,7 +90,18 @@ def verdict(frame: Frame) -> Verdict:
         return Verdict("straggler", "warning", _straggler(frame, frame.straggler), step_line(frame))
     if "loss_spread" in alerts:
         return Verdict("loss_spread", "warning", alerts["loss_spread"].message, step_line(frame))
+    if "network" in alerts and (transfer_pct := _exposed_transfer_pct(frame)) >= UNEVEN_PCT:
+        sentence = f"{alerts['network'].message} · transfer {transfer_pct:.0f}% of the step"
+        return Verdict("network", "warning", sentence, step_line(frame))
     return _no_straggler(frame)
+
+
+def _exposed_transfer_pct(frame: Frame) -> float:
+    """Share of the median step that exposed transfer takes; 0 also where that is unknown."""
+    group = frame.group
+    if not group.step_ms_p50 or group.no_straggler_ms is None or group.both_ms is None:
+        return 0.0
+    return 100 * max(0.0, group.no_straggler_ms - group.both_ms) / group.step_ms_p50
 
 
 def _straggler(frame: Frame, late: Straggler) -> str:

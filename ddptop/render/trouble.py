@@ -21,6 +21,7 @@ _KINDS = {
     "loss_spread": "losses far apart",
     "replica_drift": "replicas differ",
     "straggler": "straggler",
+    "network": "network slow or lossy",
     "lost_records": "records lost",
     "recording": "recording incomplete",
     "refused_messages": "messages refused",
@@ -36,7 +37,9 @@ PAGE_KINDS = frozenset(("stall", "stalled", "mismatch", "lost_rank", "failed_ran
 """Kinds of alerts and logged events that the stall page shows more about."""
 
 
-HOST_KINDS = frozenset(("unreachable_host", "host_unreachable", "host_lost", "host_back", "host_thinned"))
+HOST_KINDS = frozenset(
+    ("unreachable_host", "host_unreachable", "host_lost", "host_back", "host_thinned", "network")
+)
 """Kinds that the view of hosts shows more about."""
 
 

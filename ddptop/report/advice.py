@@ -233,7 +233,8 @@ OVER_BUDGET = 1.5
 
 def advice(report: Report) -> tuple[Suggestion, ...]:
     """Suggestions: wrong numbers first, then stalls, then by gain, then those that save no time."""
-    suggestions = [*_health(report), *_stalls(report), *_slow(report), *communication(report)]
+    suggestions = [*_health(report), *_stalls(report), *_slow(report), *_network(report)]
+    suggestions += communication(report)
     return tuple(sorted([*suggestions, *_recorder(report)], key=_order))
 
 
@@ -299,6 +300,20 @@ def _health(report: Report) -> Iterator[Suggestion]:
                 alert.message + and_more(count),
                 None,
                 {"rank": alert.rank, "step": alert.step},
+            )
+
+
+def _network(report: Report) -> Iterator[Suggestion]:
+    for alert, count in by_kind(report.troubles):
+        if alert.kind == "network":
+            yield Suggestion(
+                "network",
+                "Check the network between these two hosts: cables, errors and drops of the interfaces "
+                "(ethtool -S, ip -s link), other traffic, the interface in GLOO_SOCKET_IFNAME or "
+                "NCCL_SOCKET_IFNAME. No rank is slow by itself.",
+                alert.message + and_more(count),
+                report.communication.exposed_transfer_pct,
+                {"transfer_pct": report.communication.exposed_transfer_pct},
             )
 
 

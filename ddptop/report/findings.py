@@ -85,7 +85,7 @@ HEALTH: tuple[Health, ...] = ("nan", "replica_drift", "loss_spread", "mismatch")
 
 def findings(report: Report) -> tuple[Finding, ...]:
     """All findings, the worst first; at least one."""
-    result = [*_end_of_run(report), *_stalls(report), *_hosts(report), *_health(report)]
+    result = [*_end_of_run(report), *_stalls(report), *_hosts(report), *_health(report), *_network(report)]
     result += _stragglers(report)
     if not report.stragglers:
         result.append(_no_straggler(report))
@@ -159,6 +159,12 @@ def _health(report: Report) -> list[Finding]:
             sign: Sign = "critical" if alert.severity == "critical" else "warning"
             result.append(Finding(kind, sign, alert_phrase(alert) + and_more(count)))
     return result
+
+
+def _network(report: Report) -> list[Finding]:
+    """Links between hosts that were slow or lost segments: the first, with its two ends."""
+    found = [(alert, count) for alert, count in by_kind(report.troubles) if alert.kind == "network"]
+    return [Finding("network", "warning", alert.message + and_more(count)) for alert, count in found]
 
 
 def _stragglers(report: Report) -> list[Finding]:

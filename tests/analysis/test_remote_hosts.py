@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from ddptop.analysis.health.links import explain
 from ddptop.analysis.reducer import Reducer
+from ddptop.frames.frame import Straggler
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
 from ddptop.protocol.hosts import HostLink
@@ -360,6 +363,18 @@ def test_a_link_that_loses_segments_or_is_slow_is_named_with_its_two_ends(make_w
     for _ in range(3):
         read()
     assert job.log("network") == ([words] if words else [])
-    worst = job.frame.hosts[1]
-    assert (worst.link_peer, worst.link_lost_pct) == ("node2", changes.get("resent", 0) / 10)
-    assert job.frame.straggler is None
+    assert [alert.message for alert in job.frame.alerts if alert.kind == "network"] == job.log("network")
+    job.train(100)
+    found = job.frame
+    slow, quick = (
+        replace(found, group=replace(found.group, step_ms_p50=50.0, no_straggler_ms=49.0, both_ms=both_ms))
+        for both_ms in (34.0, 47.5)
+    )
+    assert verdict(quick).kind == "even", "such a link costs nothing here"
+    assert (verdict(slow).kind == "network") == (words is not None)
+    assert not words or verdict(slow).line() == f"▲ {words} · transfer 30% of the step"
+    known, host_of = job.reducer.state.hosts, [job.world.host(rank) for rank in range(6)]
+    late = Straggler(4, None, 20.0, 0.5, 10.0, 30.0, 95.0, None, {}, basis="arrivals")
+    excused = {rank for rank in range(6) if explain(known, replace(late, rank=rank), host_of)}
+    assert excused == ({rank for rank in range(6) if host_of[rank] != "node0"} if words else set())
+    assert not explain(known, replace(late, basis="every_step"), host_of), "own times hold no network"

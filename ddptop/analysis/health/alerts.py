@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import isfinite, isnan
 from typing import TYPE_CHECKING
 
+from ddptop.analysis.health import links
 from ddptop.analysis.health.exits import (
     describe_exit,
     ended_badly,
@@ -65,6 +66,7 @@ def alerts(
         state.replicas.alert(),
         _late(state, straggler),
         state.loss_spread.alert(),
+        links.alert(state.hosts) if state.ended_ns is None else None,
         _lost_records(state),
         _recording(state),
         _refused(state),

@@ -180,7 +180,7 @@ class HostLog:
             if now[name] != before:
                 self._log(state, name, before, now[name], silent.get(name, ()), now_ns)
             self._log_thinned(state, name, now_ns)
-        for text in self._links.check(state.hosts):
+        for text in self._links.check(state.hosts, state.unix_s(now_ns)):
             state.log.add(state.unix_s(now_ns), "network", text, severity="warning")
 
     @staticmethod

@@ -1,6 +1,7 @@
-"""The network between hosts: the worst link of each, and the log of links that lose segments or are slow.
+"""The network between hosts: the worst link of each; links that lose segments or are slow, alert and log.
 
-Ranks are not blamed for their host's network: a rank's verdict rests on its own times.
+Ranks are not blamed for their host's network: a rank's verdict rests on its own times. Where only the
+arrivals of buckets are known, a late rank at an end of such a link is not flagged.
 """
 
 from __future__ import annotations
@@ -9,9 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.frame import Alert
+from ddptop.frames.phrases import blamed
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ddptop.analysis.hosts import Hosts
+    from ddptop.frames.frame import Straggler
     from ddptop.protocol.hosts import HostLink
+    from ddptop.protocol.messages import Scalar
 
 LOST_PCT = 1.0
 """Share of lost segments that is reported: at 0.1 % TCP still fills a link of a data centre."""
@@ -48,8 +56,30 @@ def lost_pct(link: HostLink) -> float:
     return 100 * link.resent / link.sent if link.sent else 0.0
 
 
+def alert(hosts: Hosts) -> Alert | None:
+    """The alert of the links that lose segments or are slow, with the two ends of the one known longest."""
+    if not hosts.bad_links:
+        return None
+    (host, peer), (text, since_s) = next(iter(hosts.bad_links.items()))
+    n_links = len(hosts.bad_links)
+    more = f", and {n_links - 1} more link{'s' * (n_links > 2)}" if n_links > 1 else ""
+    names = names_of_addresses(hosts)
+    evidence: dict[str, Scalar] = {"host": host, "peer": names.get(peer, peer), "links": n_links}
+    return Alert("network", "warning", None, None, since_s, text + more, evidence)
+
+
+def explain(hosts: Hosts, straggler: Straggler | None, host_of: Sequence[str]) -> bool:
+    """Whether a late rank is late for its network: only arrivals are known, and every rank that is late is at
+    an end of a link that loses segments or is slow. `host_of`: the host of every rank."""
+    if straggler is None or straggler.basis == "every_step":
+        return False
+    names = names_of_addresses(hosts)
+    ends = {end for host, peer in hosts.bad_links for end in (host, names.get(peer, peer))}
+    return all(rank < len(host_of) and host_of[rank] in ends for rank in blamed(straggler))
+
+
 class LinkLog:
-    """Logs each link once when it becomes bad, with its two ends."""
+    """Notes each link while it is bad, and logs it once when it becomes so, with its two ends."""
 
     def __init__(self) -> None:
         self._read: dict[str, int] = {}
@@ -57,8 +87,8 @@ class LinkLog:
         self._bad: dict[tuple[str, str], int] = {}
         """By host and address of the other end: readings in a row in which it was bad."""
 
-    def check(self, hosts: Hosts) -> list[str]:
-        """Take the readings that are new; returns what is to be logged."""
+    def check(self, hosts: Hosts, unix_s: float) -> list[str]:
+        """Take the readings that are new, at this time; returns what is to be logged."""
         texts = []
         usual_us: float | None = None
         for name, known in hosts.known.items():
@@ -69,11 +99,15 @@ class LinkLog:
             bad = {(name, link.peer): text for link in known.links if (text := _trouble(link, usual_us))}
             for key in [key for key in self._bad if key[0] == name and key not in bad]:
                 del self._bad[key]
+                hosts.bad_links.pop(key, None)
             for key, text in bad.items():
                 self._bad[key] = self._bad.get(key, 0) + 1
-                if self._bad[key] == READINGS:
+                if self._bad[key] >= READINGS:
                     peer = names_of_addresses(hosts).get(key[1], key[1])
-                    texts.append(f"network from host {name} to host {peer}: {text}")
+                    words = f"network from host {name} to host {peer}: {text}"
+                    texts += [words] if key not in hosts.bad_links else []
+                    since_s = hosts.bad_links.get(key, ("", unix_s))[1]
+                    hosts.bad_links[key] = words, since_s
         return texts
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.health.alerts import alerts
+from ddptop.analysis.health.links import explain
 from ddptop.analysis.ranks import group_state
 from ddptop.analysis.stall.current import current_stall, rank_states, stall_diagnosis
 from ddptop.analysis.stall.rank_position import deaths
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.steps.windows import StepWindow
     from ddptop.analysis.straggler.cost import FrameSteps
     from ddptop.frames.columns import Column
-    from ddptop.frames.frame import Alert
+    from ddptop.frames.frame import Alert, Straggler
     from ddptop.protocol.messages import Scalar
     from ddptop.protocol.vocabulary import FrameSource, RankStatus, RunOutcome
 
@@ -58,7 +59,7 @@ def build(
     """The frame at `now_ns`. Arguments as in `Reducer.frame`."""
     figures = state.figures
     shown = select_steps(figures, state.history.end)
-    detail, straggler = shown.detail, shown.straggler
+    detail, straggler = shown.detail, _flagged(state, shown)
     outcome: RunOutcome = state.run.state if state.run is not None else "live"
     states = rank_states(state, now_ns)
     diagnosis = stall_diagnosis(state, states, now_ns)
@@ -95,8 +96,14 @@ def build(
 def active_alerts(state: RunState, now_ns: int) -> tuple[Alert, ...]:
     """The alerts of the frame at `now_ns`, without the rest of it."""
     states = rank_states(state, now_ns)
-    straggler = select_steps(state.figures, state.history.end).straggler
+    straggler = _flagged(state, select_steps(state.figures, state.history.end))
     return alerts(state, states, straggler, stall_diagnosis(state, states, now_ns), now_ns)
+
+
+def _flagged(state: RunState, shown: FrameSteps) -> Straggler | None:
+    """The straggler; None also where a link between hosts explains why it is late."""
+    late = shown.straggler
+    return None if explain(state.hosts, late, state.host_names) else late
 
 
 def _run(state: RunState, now_ns: int, shown: RankStatus, recording: str | None) -> RunInfo:

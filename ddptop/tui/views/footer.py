@@ -121,6 +121,7 @@ _MARKS: dict[str, tuple[str, Role]] = {
     "nan": ("▲", "warn"),
     "replica_drift": ("▲", "warn"),
     "loss_spread": ("▲", "warn"),
+    "network": ("▲", "warn"),
     "process": ("◌", "warn"),
     "host_lost": ("✖", "bad"),
     "host_unreachable": ("◇", "warn"),

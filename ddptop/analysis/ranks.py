@@ -144,6 +144,8 @@ class RankState:
     exit_code: int | None = None
     signal: str | None = None
     """How its process ended and when that became known; a signal by its name, `SIGKILL`."""
+    out_of_memory: bool = False
+    """The kernel killed it for want of memory, by its cgroup's count."""
     left_early: bool = False
     """It exited in good order while other ranks still needed it (`health/exits.py`)."""
     stopped: bool = False

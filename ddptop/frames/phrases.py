@@ -121,6 +121,19 @@ def cpu_reason(usage: Usage | None) -> str:
     return f"{usage.runnable} runnable threads, it may use {usage.cores} core{'s' * (usage.cores > 1)}"
 
 
+MAJOR_FAULTS_S = 50.0
+"""Least major faults a second that slow a rank: some 5 ms of reading in each second from an SSD."""
+
+
+def disk_reason(usage: Usage | None, others: Sequence[Usage | None]) -> str:
+    """`reads pages back from disk: 300 major faults/s`, where it has four times those of any other rank."""
+    faults_s = 0.0 if usage is None else usage.major_faults_s or 0.0
+    most = max((one.major_faults_s or 0.0 for one in others if one is not None), default=0.0)
+    if faults_s < max(MAJOR_FAULTS_S, 4 * most):
+        return ""
+    return f"reads pages back from disk: {faults_s:,.0f} major faults/s"
+
+
 def blamed_ranks(cause: str | None, pattern: str | None, ranks: tuple[int, ...]) -> tuple[int, ...]:
     """Of flagged ranks those that are slow: none where ranks take turns because their batches differ."""
     return () if cause == "uneven_work" and pattern == "rotating" else ranks
@@ -159,6 +172,7 @@ def straggler_phrase(s: Straggler, where: str = "") -> str:
         more = "more" if s.elements_ratio is None else f"{s.elements_ratio:.1f}x the"
         sentence, cause = f"{who} {has} {more} elements, {size} {often}", "uneven work"
     parts = [sentence, *([cause] if cause else [])]
+    parts += [s.waits_for] if s.waits_for and s.cause != "cpu" else []
     parts += [f"its GPU is throttled: {s.throttle}"] if s.throttle else []
     parts.append(f"costs {s.cost_pct:.0f}%" + (" on average" if s.pattern == "intermittent" else ""))
     parts += ["bucket arrivals disagree"] if s.disagrees else []
@@ -209,6 +223,9 @@ SIGNALS = {
 }
 """A signal as a phrase, and its usual cause."""
 
+OUT_OF_MEMORY = "out of memory: the kernel killed it"
+"""The reason of a process whose cgroup's count of such kills grew as it was killed."""
+
 SENT_TO_ALL = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
 """torchrun ends the others with SIGTERM after the first failure; a terminal signals all ranks at once."""
 
@@ -228,6 +245,7 @@ def exit_phrase(
     """
     if signal is not None and ended_by_signal(signal, reason):
         phrase, usual_cause = SIGNALS.get(signal, (f"was ended by {signal}", ""))
+        usual_cause = f" ({reason})" if reason == OUT_OF_MEMORY else usual_cause
         return f"{phrase}{at}{usual_cause or detail}"
     if reason:
         return f"failed: {reason}{detail}"

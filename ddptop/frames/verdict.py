@@ -90,9 +90,12 @@ def verdict(frame: Frame) -> Verdict:
         return Verdict("straggler", "warning", _straggler(frame, frame.straggler), step_line(frame))
     if "loss_spread" in alerts:
         return Verdict("loss_spread", "warning", alerts["loss_spread"].message, step_line(frame))
-    if "network" in alerts and (transfer_pct := _exposed_transfer_pct(frame)) >= UNEVEN_PCT:
-        sentence = f"{alerts['network'].message} · transfer {transfer_pct:.0f}% of the step"
-        return Verdict("network", "warning", sentence, step_line(frame))
+    if "network" in alerts:
+        transfer_pct = _exposed_transfer_pct(frame)
+        # What is lost delays few steps by much, which a median does not show; a round trip delays each.
+        if transfer_pct >= UNEVEN_PCT or alerts["network"].evidence.get("lost"):
+            sentence = f"{alerts['network'].message} · transfer {transfer_pct:.0f}% of the step"
+            return Verdict("network", "warning", sentence, step_line(frame))
     return _no_straggler(frame)
 
 

@@ -30,6 +30,8 @@ class ProcessStatus(NamedTuple):
     """Its pid; 0 where it is outside this pid namespace."""
     cpu_ticks: int = 0
     """CPU time of all its threads, in ticks of SC_CLK_TCK."""
+    major_faults: int = 0
+    """Pages that had to be read from disk, of all its threads."""
 
 
 def boot_id() -> str:
@@ -64,15 +66,16 @@ def process_start(pid: int) -> int | None:
 def process_status(pid: int) -> ProcessStatus | None:
     """State of a process, a zombie's included; None if there is none, or no /proc.
 
-    Fields 3, 4, 14, 15, 22 and 52 of /proc/PID/stat, proc(5).
+    Fields 3, 4, 12, 14, 15, 22 and 52 of /proc/PID/stat, proc(5).
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:  # also ProcessLookupError, where it ends while it is read
         return None
     fields = stat[stat.rindex(b")") + 2 :].split()  # the command in parentheses may hold anything
-    cpu_ticks = int(fields[11]) + int(fields[12])
-    return ProcessStatus(fields[0].decode(), int(fields[19]), int(fields[49]), int(fields[1]), cpu_ticks)
+    cpu_ticks, exit_status = int(fields[11]) + int(fields[12]), int(fields[49])
+    started, parent, major_faults = int(fields[19]), int(fields[1]), int(fields[9])
+    return ProcessStatus(fields[0].decode(), started, exit_status, parent, cpu_ticks, major_faults)
 
 
 MAX_ANCESTORS = 64

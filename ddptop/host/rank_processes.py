@@ -7,12 +7,15 @@ import resource
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from signal import SIGKILL
 
 import psutil
 
+from ddptop.host.cgroups import CpuQuota, OutOfMemoryKills
 from ddptop.host.exits import RankExit, RankProcess, exit_code_of
 from ddptop.host.processes import process_start, process_status, start_after
 from ddptop.host.step_counters import open_step_counter, read_step_counter
+from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Usage
 
 GRACE_NS = 150_000_000
@@ -88,6 +91,7 @@ class ProcessWatch:
         """Exit codes, by pid, of processes that are not watched."""
         self._descriptors = 0
         """Pidfds that are open."""
+        self._kills = OutOfMemoryKills()
 
     def __len__(self) -> int:
         """Processes from which messages may still come: neither a BYE nor their exit was seen."""
@@ -111,6 +115,8 @@ class ProcessWatch:
             watched.exited_ns, watched.exit_code = now_ns, self._codes.pop(process.pid, None)
         elif descriptor is not None:
             self._register(descriptor)
+        if start is not None:
+            self._kills.add(process.pid, now_ns)
         self._watched[process.session] = watched
 
     def note_message(self, session: int, now_ns: int, *, trains: bool = False) -> None:
@@ -135,6 +141,7 @@ class ProcessWatch:
         watched = self._watched.pop(session, None)
         if watched is not None:
             self._close(watched)
+            self._kills.forget(watched.process.pid)
             if watched.counter is not None:
                 os.close(watched.counter)
 
@@ -161,6 +168,7 @@ class ProcessWatch:
     def check(self, now_ns: int) -> list[tuple[RankProcess, bool]]:
         """Check the processes, once a second. Returns those newly stopped (True) or continued (False)."""
         changed = []
+        self._kills.check(now_ns)
         for watched in self._watched.values():
             if watched.exited_ns is not None:
                 continue
@@ -190,7 +198,8 @@ class ProcessWatch:
             if due_ns is None or now_ns < due_ns:
                 continue
             assert watched.exited_ns is not None
-            exits.append(watched.to_exit(watched.exited_ns))
+            killed = watched.exit_code == -SIGKILL and self._kills.killed(watched.process.pid, now_ns)
+            exits.append(watched.to_exit(watched.exited_ns)._replace(out_of_memory=killed))
             watched.reported = True
             if watched.exit_code is not None:
                 self.forget(session)
@@ -249,9 +258,6 @@ def _open_pidfd(pid: int) -> int | None:
         return None
 
 
-CGROUPS = Path("/sys/fs/cgroup")
-
-
 def runnable_threads() -> int | None:
     """Threads of this host that run or wait for a CPU, without the one that asks; None: not known."""
     try:
@@ -260,57 +266,20 @@ def runnable_threads() -> int | None:
         return None
 
 
-class CpuQuota:
-    """The CPU quota of the cgroup that a process is in, version 1 or 2."""
-
-    def __init__(self, pid: int) -> None:
-        self._path = _statistics(pid)
-        self._before: tuple[int, int] | None = None
-
-    def throttled_pct(self) -> float | None:
-        """Share of the periods since the last call in which it was used up; None: not known."""
-        before, self._before = self._before, self._counts()
-        if before is None or self._before is None or self._before[0] <= before[0]:
-            return None
-        return 100.0 * max(0, self._before[1] - before[1]) / (self._before[0] - before[0])
-
-    def _counts(self) -> tuple[int, int] | None:
-        """Periods so far, and those in which it was throttled."""
-        if self._path is None:
-            return None
-        try:
-            found = dict(line.split() for line in self._path.read_text().splitlines())
-            return int(found["nr_periods"]), int(found["nr_throttled"])
-        except (OSError, ValueError, KeyError):
-            return None
-
-
-def _statistics(pid: int) -> Path | None:
-    """The file with the statistics of the cgroup's CPU controller; None: there is none."""
-    try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        root = CGROUPS / "cpu" if "cpu" in controllers.split(",") else CGROUPS
-        file = root / path.lstrip("/") / "cpu.stat"
-        if ("cpu" in controllers.split(",") or not controllers) and file.exists():
-            return file
-    return None
-
-
 class UsageSampler:
     """Reads the processes it is given. CPU is that since the reading before, so the first gives none."""
 
     def __init__(self) -> None:
         self._processes: dict[int, psutil.Process] = {}
         self._quotas: dict[int, CpuQuota] = {}
+        self._faults: dict[int, tuple[int, int]] = {}
+        """By session: time of the reading before, and major faults until then."""
 
     def sample(self, living: Iterable[RankProcess], now_ns: int) -> list[tuple[RankProcess, Usage]]:
         """One reading of each process that can be read."""
         before, self._processes = self._processes, {}
         quotas, self._quotas = self._quotas, {}
+        faults, self._faults = self._faults, {}
         readings, runnable = [], runnable_threads()
         for rank in living:
             known = before.get(rank.session)
@@ -324,7 +293,14 @@ class UsageSampler:
             self._processes[rank.session] = process
             quota = self._quotas[rank.session] = quotas.get(rank.session) or CpuQuota(rank.pid)
             throttled_pct = quota.throttled_pct()
+            major_faults_s = None
+            if (status := process_status(rank.pid)) is not None:
+                then_ns, count = faults.get(rank.session, (now_ns, 0))
+                self._faults[rank.session] = now_ns, status.major_faults
+                if now_ns > then_ns:
+                    major_faults_s = max(0, status.major_faults - count) * NS / (now_ns - then_ns)
             if known is not None:
-                usage = Usage(now_ns, int(rss_bytes), float(cpu_pct), throttled_pct, runnable, cores)
+                cpu = (float(cpu_pct), throttled_pct, runnable, cores)
+                usage = Usage(now_ns, int(rss_bytes), *cpu, major_faults_s)
                 readings.append((rank, usage))
         return readings

@@ -206,7 +206,9 @@ CHECKS: dict[type[Message], tuple[Check, ...]] = {
     Run: (_version, text, text, text, texts, ns, ns, _state, optional(_exit_code), flag),
     Credit: (_identifier, count, _rank_or_group, text),
     State: (_identifier, count, _frame),
-    Usage: (ns, _bytes, _quantity, optional(_quantity), optional(count), optional(count)),
+    Usage: (
+        ns, _bytes, _quantity, optional(_quantity), optional(count), optional(count), optional(_quantity),
+    ),
     Ask: (_identifier,),
     Evidence: (ns, _identifier, count, _phase, _count_or_none, text, _groups, _stacks, _operations),
     Replica: (count, _number, count, count, _checksums),
@@ -227,7 +229,7 @@ CHECKS: dict[type[Message], tuple[Check, ...]] = {
 }  # fmt: skip
 """STEPS, which must be fast, is checked by the codec itself."""
 
-ADDED: dict[type[Message], int] = {Clock: 2, Usage: 3, HostUsage: 1}
+ADDED: dict[type[Message], int] = {Clock: 2, Usage: 4, HostUsage: 1}
 """Fields at the end that earlier versions did not send: they have defaults."""
 
 CODES: dict[type[Message], Type] = {kind: Type[kind.__name__.upper()] for kind in CHECKS}

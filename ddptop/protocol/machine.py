@@ -20,6 +20,9 @@ class Usage:
     """Threads of the host that run or wait for a CPU; None: not known. Likewise below."""
     cores: int | None = None
     """Processors that the process may use."""
+    major_faults_s: float | None = None
+    """Pages that it had to wait for, read from disk (swap, files in memory), per second since the reading
+    before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,15 @@ def test_a_killed_rank_is_named_with_signal_and_step(stage) -> None:
     )
 
 
+def test_a_rank_that_the_kernel_killed_for_want_of_memory_is_named_as_such(stage) -> None:
+    stage.tell("lost_rank", 2, pid=4002, exit_code=None, signal="SIGKILL", out_of_memory=True)
+    words = "rank 2 was killed by SIGKILL at step 40 (out of memory: the kernel killed it)"
+    found = stage.frame()
+    assert verdict(found).line() == f"■ LOST · {words}"
+    assert stage.said("lost_rank") == [words]
+    assert (found.deaths[0].reason, found.alerts[0].rank) == ("out of memory: the kernel killed it", 2)
+
+
 def test_an_exception_is_named_with_its_place(stage) -> None:
     inner = StackFrame("/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 700, "next", "")
     raises(stage, 1, "ValueError: bad batch", inner, load())

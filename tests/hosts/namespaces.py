@@ -125,6 +125,17 @@ class Host:
         rule = ["rule", "add", "ipproto", "tcp", "sport", str(port), "blackhole"]
         _ip(self.first_pid, *rule)
 
+    def lose(self, percent: int) -> None:
+        """Of the packets that arrive here so many are lost, at random. Skips the test without nftables."""
+        for words in (
+            "add table inet loss",
+            "add chain inet loss input { type filter hook input priority 0; }",
+            f"add rule inet loss input iifname eth0 numgen random mod 100 < {percent} drop",
+        ):
+            command = ["nsenter", "--target", str(self.first_pid), "--net", "nft", words]
+            if shutil.which("nft") is None or subprocess.run(command, capture_output=True).returncode:
+                pytest.skip("needs nft, and a kernel with nftables")
+
     def kill(self) -> None:
         """Power off: all processes are killed, the network is gone."""
         os.kill(self.first_pid, signal.SIGKILL)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ddptop.protocol.hosts import HostLink, HostUsage
 from ddptop.recording.reader import Recording
-from tests.hosts.jobs import enough, launched, shows
+from tests.hosts.jobs import enough, launched, shows, snapshot
 from tests.hosts.namespaces import hosts
 from tests.processes import until
 
@@ -38,3 +39,28 @@ def test_the_connections_of_the_ranks_are_measured_at_both_ends(
             assert link.connections > 0
             assert link.sent > 10
             assert 0 < link.least_us <= link.round_trip_us
+
+
+@pytest.mark.slow
+def test_a_link_that_loses_segments_is_the_verdict_and_no_rank_is_flagged(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with (
+        hosts(2, tmp_path_factory.mktemp("lossy")) as (a, b),
+        launched((a, b), "steps=0", "pause_ms=5") as job,
+    ):
+        shows(a, 2)
+        a.lose(10)
+
+        def named() -> dict[str, Any] | None:
+            picture = snapshot(a, "run")
+            return picture if picture is not None and picture["verdict"]["kind"] == "network" else None
+
+        found = until(named, "the verdict names the network", 90.0)
+        assert isinstance(found, dict)
+        words = found["verdict"]["sentence"]
+        assert f"network from host {b.name} to host {a.name}: " in words and "segments lost" in words
+        assert found["straggler"] is None
+        assert [alert["rank"] for alert in found["alerts"] if alert["kind"] == "network"] == [None]
+        enough((a, b))
+        assert job.wait() == [0, 0], job.err

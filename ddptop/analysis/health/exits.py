@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ddptop.frames.calls import collective_called, in_collective, pending_operation, place, user_call
-from ddptop.frames.phrases import SENT_TO_ALL, ended_by_signal, exit_phrase
+from ddptop.frames.phrases import OUT_OF_MEMORY, SENT_TO_ALL, ended_by_signal, exit_phrase
 from ddptop.protocol.limits import NS
 from ddptop.protocol.messages import FINISHED, WELL
 
@@ -46,6 +46,8 @@ MAX_REASON = 120
 
 def reason(rank_state: RankState) -> str:
     """The exception: `ValueError: no such file`; empty if unknown."""
+    if rank_state.out_of_memory:
+        return OUT_OF_MEMORY
     text = rank_state.exit_evidence.reason if rank_state.exit_evidence is not None else ""
     if not text and rank_state.bye is not None and rank_state.bye.reason not in WELL:
         text = rank_state.bye.reason

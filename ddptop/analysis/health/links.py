@@ -64,7 +64,12 @@ def alert(hosts: Hosts) -> Alert | None:
     n_links = len(hosts.bad_links)
     more = f", and {n_links - 1} more link{'s' * (n_links > 2)}" if n_links > 1 else ""
     names = names_of_addresses(hosts)
-    evidence: dict[str, Scalar] = {"host": host, "peer": names.get(peer, peer), "links": n_links}
+    evidence: dict[str, Scalar] = {
+        "host": host,
+        "peer": names.get(peer, peer),
+        "links": n_links,
+        "lost": "lost" in text,
+    }
     return Alert("network", "warning", None, None, since_s, text + more, evidence)
 
 

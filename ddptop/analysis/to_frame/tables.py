@@ -18,7 +18,7 @@ from ddptop.frames.columns import fold, folds
 from ddptop.frames.detail import Heat
 from ddptop.frames.frame import BucketFigures, GpuFacts, LoggedScalar, Ranks
 from ddptop.frames.history import RankSteps
-from ddptop.frames.phrases import cpu_reason
+from ddptop.frames.phrases import blamed, cpu_reason, disk_reason
 from ddptop.protocol.machine import GpuReading
 
 if TYPE_CHECKING:
@@ -171,11 +171,14 @@ def gpu_facts(ranks: Sequence[RankState]) -> tuple[GpuFacts, ...]:
 
 
 def with_reasons(straggler: Straggler | None, ranks: Sequence[RankState]) -> Straggler | None:
-    """The straggler with the reasons why its GPU is throttled or it waits for a CPU, where they are known."""
+    """The straggler with the reasons, as far as known: why its GPU is throttled, why it waits."""
     if straggler is None or straggler.rank >= len(ranks):
         return straggler
     if straggler.cause == "cpu":
         straggler = replace(straggler, waits_for=cpu_reason(ranks[straggler.rank].usage))
+    elif late := blamed(straggler):
+        others = [one.usage for rank, one in enumerate(ranks) if rank not in late]
+        straggler = replace(straggler, waits_for=disk_reason(ranks[straggler.rank].usage, others))
     gpu = ranks[straggler.rank].gpu
     return replace(straggler, throttle=gpu.throttle) if gpu is not None and gpu.throttle else straggler
 

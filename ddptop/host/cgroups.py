@@ -1,0 +1,102 @@
+"""What the cgroup of a process tells: how often its CPU quota was used up, and kills for want of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+class CpuQuota:
+    """The CPU quota of the cgroup that a process is in, version 1 or 2."""
+
+    def __init__(self, pid: int) -> None:
+        self._path = _cgroup_file(pid, "cpu", ("cpu.stat",))
+        self._before: tuple[int, int] | None = None
+
+    def throttled_pct(self) -> float | None:
+        """Share of the periods since the last call in which it was used up; None: not known."""
+        before, self._before = self._before, self._counts()
+        if before is None or self._before is None or self._before[0] <= before[0]:
+            return None
+        return 100.0 * max(0, self._before[1] - before[1]) / (self._before[0] - before[0])
+
+    def _counts(self) -> tuple[int, int] | None:
+        """Periods so far, and those in which it was throttled."""
+        if self._path is None:
+            return None
+        try:
+            found = dict(line.split() for line in self._path.read_text().splitlines())
+            return int(found["nr_periods"]), int(found["nr_throttled"])
+        except (OSError, ValueError, KeyError):
+            return None
+
+
+def _cgroup_file(pid: int, controller: str, names: Sequence[str]) -> Path | None:
+    """The first of these files that the cgroup of a process has for this controller; None: there is none."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        own = controller in controllers.split(",")
+        root = CGROUPS / controller if own else CGROUPS
+        files = [root / path.lstrip("/") / name for name in names] if own or not controllers else []
+        if (file := next((file for file in files if file.exists()), None)) is not None:
+            return file
+    return None
+
+
+KILLED_NS = 10_000_000_000
+"""Between the kernel's kill for want of memory and the exit: the process's memory is freed first."""
+
+
+class OutOfMemoryKills:
+    """The kernel's kills for want of memory, in the cgroups of processes; of this host where there is none.
+
+    `oom_kill` in memory.events, memory.oom_control (version 1) or /proc/vmstat, cgroup-v2(7).
+    """
+
+    def __init__(self) -> None:
+        self._file_of: dict[int, Path] = {}
+        """By pid."""
+        self._seen: dict[Path, tuple[int, int | None]] = {}
+        """By file: the count, and when it was last found to have grown; None: never."""
+
+    def add(self, pid: int, now_ns: int) -> None:
+        """Watch the cgroup of this process, which runs."""
+        file = _cgroup_file(pid, "memory", ("memory.events", "memory.oom_control")) or Path("/proc/vmstat")
+        self._file_of[pid] = file
+        if file not in self._seen:
+            self._read(file, now_ns)
+
+    def forget(self, pid: int) -> None:
+        """Its exit was reported."""
+        file = self._file_of.pop(pid, None)
+        if file is not None and file not in self._file_of.values():
+            self._seen.pop(file, None)
+
+    def check(self, now_ns: int) -> None:
+        """Read the counts of all cgroups, once a second."""
+        for file in list(self._seen):
+            self._read(file, now_ns)
+
+    def killed(self, pid: int, now_ns: int) -> bool:
+        """Whether the kernel has just killed a process of its cgroup for want of memory."""
+        file = self._file_of.get(pid)
+        if file is None:
+            return False
+        self._read(file, now_ns)
+        _, grown_ns = self._seen.get(file, (0, None))
+        return grown_ns is not None and now_ns - grown_ns < KILLED_NS
+
+    def _read(self, file: Path, now_ns: int) -> None:
+        try:
+            words = file.read_text().split()
+            count = int(words[words.index("oom_kill") + 1])
+        except (OSError, ValueError, IndexError):
+            return
+        before, grown_ns = self._seen.get(file, (count, None))
+        self._seen[file] = count, now_ns if count > before else grown_ns

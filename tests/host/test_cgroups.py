@@ -1,0 +1,109 @@
+"""What a process waits for: a CPU (its cgroup's quota, other threads), a disk; kills for want of memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ddptop.frames.phrases import cpu_reason, disk_reason, exit_phrase
+from ddptop.host import cgroups
+from ddptop.host.cgroups import KILLED_NS, CpuQuota, OutOfMemoryKills
+from ddptop.host.exits import RankProcess
+from ddptop.host.rank_processes import ProcessWatch
+from ddptop.protocol.machine import Usage
+from tests.processes import until
+
+
+def test_the_share_of_throttled_periods_is_that_since_the_last_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statistics = tmp_path / "cpu.stat"
+    monkeypatch.setattr(cgroups, "_cgroup_file", lambda *_: statistics)
+    quota, shares = CpuQuota(1), []
+    for periods, throttled in ((10, 2), (20, 6), (20, 6)):
+        statistics.write_text(f"nr_periods {periods}\nnr_throttled {throttled}\nthrottled_usec 5\n")
+        shares.append(quota.throttled_pct())
+    statistics.unlink()
+    assert [*shares, quota.throttled_pct()] == [None, 40.0, None, None]
+
+
+def test_the_reason_is_the_quota_where_it_is_used_up_else_the_threads() -> None:
+    assert cpu_reason(Usage(0, 1, 30.0, 40.0, 5, 2)) == "CPU quota: throttled in 40% of periods"
+    assert cpu_reason(Usage(0, 1, 30.0, 0.0, 5, 1)) == "5 runnable threads, it may use 1 core"
+    assert cpu_reason(Usage(0, 1, 30.0)) == cpu_reason(None) == ""
+
+
+def test_pages_from_disk_are_the_reason_of_the_rank_that_reads_many_more_than_the_others() -> None:
+    def reads(*faults_s: float | None) -> str:
+        late, *others = (Usage(0, 1, 30.0, major_faults_s=each) for each in faults_s)
+        return disk_reason(late, [*others, None])
+
+    assert reads(300.4, 70.0, None) == "reads pages back from disk: 300 major faults/s"
+    assert reads(300.0, 80.0) == reads(49.0, 0.0) == reads(None, 0.0) == disk_reason(None, []) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("memory.events", "low 0\nhigh 9\nmax 4\noom 2\noom_kill {}\noom_group_kill 0\n"),
+        ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"),
+    ],
+)
+def test_a_kill_for_want_of_memory_is_one_where_the_count_of_its_cgroup_has_just_grown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str
+) -> None:
+    file, kills = tmp_path / name, OutOfMemoryKills()
+    monkeypatch.setattr(cgroups, "_cgroup_file", lambda *_: file)
+    file.write_text(text.format(3))
+    kills.add(7, 0)
+    assert not kills.killed(7, 1), "those before it was watched count for nothing"
+    file.write_text(text.format(4))
+    kills.check(2)
+    assert kills.killed(7, KILLED_NS) and not kills.killed(8, KILLED_NS)
+    assert not kills.killed(7, KILLED_NS + 2), "somebody else has killed it"
+    file.unlink()
+    kills.check(KILLED_NS + 3)
+    kills.forget(7)
+    assert not kills.killed(7, KILLED_NS + 3)
+
+
+def test_the_kernels_own_kill_is_said_as_such() -> None:
+    words = exit_phrase("SIGKILL", None, "out of memory: the kernel killed it", at=" at step 40")
+    assert words == "was killed by SIGKILL at step 40 (out of memory: the kernel killed it)"
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Path]:
+    """A cgroup whose processes may have 64 MiB; skips where this machine lets us make none."""
+    root = Path("/sys/fs/cgroup")
+    version_1 = (root / "memory").exists()
+    folder = (root / "memory" if version_1 else root) / f"ddptop-test-{time.monotonic_ns()}"
+    try:
+        folder.mkdir()
+        (folder / ("memory.limit_in_bytes" if version_1 else "memory.max")).write_text(str(64 << 20))
+        with suppress(OSError):
+            (folder / ("memory.memsw.limit_in_bytes" if version_1 else "memory.swap.max")).write_text("0")
+    except OSError as error:
+        with suppress(OSError):
+            folder.rmdir()
+        pytest.skip(f"needs a cgroup with a limit of memory: {error}")
+    yield folder
+    folder.rmdir()
+
+
+def test_a_process_that_the_kernel_kills_for_want_of_memory(small_cgroup: Path) -> None:
+    watch = ProcessWatch(lambda _: None, lambda _: None)
+    program = "input()\nkept = []\nwhile True: kept.append(bytearray(b'x') * (1 << 22))"
+    with subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE) as process:
+        (small_cgroup / "cgroup.procs").write_text(str(process.pid))
+        watch.add(RankProcess(1, 0, process.pid), time.time() + 1, time.monotonic_ns())
+        process.communicate(b"\n", timeout=60)
+    watch.note_exit_code(process.pid, process.returncode, time.monotonic_ns())
+    (found,) = until(lambda: watch.take_exits(time.monotonic_ns()), "its exit is reported")
+    assert found.event("lost_rank").fields["out_of_memory"] is True

@@ -282,8 +282,7 @@ def _note_exit(event: Event, rank_state: RankState, t_ns: int) -> None:
     if isinstance(code, int):
         rank_state.exit_code = code
     if isinstance(signal, str) and signal:
-        rank_state.signal = signal
-        rank_state.out_of_memory = event.fields.get("out_of_memory") is True
+        rank_state.signal, rank_state.out_of_memory = signal, event.fields.get("out_of_memory") is True
 
 
 def _on_process(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:

@@ -21,6 +21,7 @@ from ddptop.host.processes import process_start, start_after
 from ddptop.host.rank_processes import UsageSampler
 from ddptop.host.rank_starts import RankStarts
 from ddptop.host.step_counters import read_step_count, remove_step_count, unread_counts
+from ddptop.host.worker_calls import WorkerCalls
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Gpu
 from ddptop.protocol.messages import Event, Scalar
@@ -84,6 +85,7 @@ class HostWatch:
         self._gpus = gpus
         self._usage = UsageSampler()
         self._starts = RankStarts(directory, run_id)
+        self._calls = WorkerCalls()
         self._due_ns = 0
         self._keep_usage_ns = 0
 
@@ -130,6 +132,7 @@ class HostWatch:
         self.take_unread(now_ns)
         self._report_late(now_ns)
         self._report_stopped(now_ns)
+        self._report_calls(now_ns)
         self._report_asked(now_ns)
         keep = now_ns >= self._keep_usage_ns
         self._report_gpus(now_ns, keep)
@@ -186,12 +189,20 @@ class HostWatch:
             if view is None:
                 continue
             fields: dict[str, Scalar] = {"session": process.session}
-            for prefix, one in [
-                ("", view),
-                *((f"worker{i}_", w) for i, w in enumerate(workers_of(process.pid))),
-            ]:
+            workers = workers_of(process.pid)
+            # Those that sleep as an idle one does come last.
+            ordered = sorted(workers, key=lambda worker: "poll" in worker.waits_in)
+            self._calls.request(process, (worker.pid for worker in ordered), now_ns)
+            for prefix, one in [("", view), *((f"worker{i}_", w) for i, w in enumerate(workers))]:
                 fields |= {f"{prefix}{name}": value for name, value in one._asdict().items()}
             self._ranks.report(Event("kernel", now_ns, process.rank, -1, fields), now_ns, about=process)
+
+    def _report_calls(self, now_ns: int) -> None:
+        """Where in their code workers are that have been read."""
+        for process, pid, call in self._calls.take(now_ns):
+            fields: dict[str, Scalar] = {"session": process.session, "pid": pid, "call": call}
+            event = Event("worker_call", now_ns, process.rank, -1, fields)
+            self._ranks.report(event, now_ns, about=process)
 
     def _report_gpus(self, now_ns: int, keep: bool) -> None:
         """The newest NVML readings of the GPUs that the ranks of this host use."""

@@ -16,7 +16,7 @@ from ddptop.analysis.health.exits import (
     update_left_early,
 )
 from ddptop.analysis.ranks import ABSENT, NotInitialized, RankState, Session
-from ddptop.analysis.stall.rank_position import device_report, kernel_report
+from ddptop.analysis.stall.rank_position import device_report, kernel_report, note_kernel
 from ddptop.analysis.state import Figures
 from ddptop.analysis.steps.pairing import Pairing
 from ddptop.protocol.hosts import HOST_END
@@ -340,7 +340,7 @@ def _on_not_initialized(state: RunState, event: Event, t_ns: int) -> None:
 
 
 def _on_kernel(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
-    rank_state.kernel = kernel_report(event, t_ns)
+    note_kernel(rank_state, event, t_ns)
 
 
 def _on_unsent(state: RunState, event: Event, rank_state: RankState, t_ns: int) -> None:
@@ -376,7 +376,7 @@ _OF_RANKS = {
     "counts": _on_counts,
     "unsent": _on_unsent,
     "device": _on_device,
-    "kernel": _on_kernel,
+    **dict.fromkeys(("kernel", "worker_call"), _on_kernel),
     "lost_rank": _on_lost,
     "exit": _on_exited,
     "process": _on_process,

@@ -157,6 +157,9 @@ class RankState:
     """The state of its GPU when it last answered."""
     kernel: KernelReport | None = None
     """What the kernel showed of its process when it was last asked."""
+    worker_calls: dict[int, tuple[int, str]] = field(default_factory=dict)
+    """Of its DataLoader workers by pid: where in their code they were, `data.py:41 decode`, and when that was
+    received."""
     exit_evidence: Evidence | None = None
     """Evidence at its exit, sent by itself or read from its crash file."""
     joined: bool = False

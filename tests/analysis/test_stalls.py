@@ -552,6 +552,9 @@ def test_a_rank_that_waits_for_its_dataloader_names_the_worker_that_does_not_pol
     stall = stage.frame().stall
     worker = "it waits for DataLoader worker pid 7002, which sleeps in nfs_wait_bit_killable"
     assert stall.detail[-1] == worker
+    stage.tell("worker_call", 1, pid=7002, call="data.py:41 decode")
+    place = "pid 7002 in data.py:41 decode, which"
+    assert stage.frame().stall.detail[-1] == worker.replace("pid 7002, which", place)
     assert [trace.thread for trace in stall.positions[0].traces] == [
         "MainThread", "worker process 7001", "worker process 7002",
     ]  # fmt: skip

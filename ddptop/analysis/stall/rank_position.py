@@ -43,6 +43,10 @@ def device_report(event: Event, t_ns: int) -> DeviceReport:
     return DeviceReport(t_ns, *known, bucket if isinstance(bucket, int) else -1, error)
 
 
+MAX_WORKER_CALLS = 256
+"""Workers of a rank whose calls are kept: made-up events must not fill the memory."""
+
+
 def kernel_report(event: Event, t_ns: int) -> KernelReport:
     """What the kernel shows of a process, from an Event("kernel"); malformed fields are left empty."""
     fields = event.fields
@@ -55,6 +59,16 @@ def kernel_report(event: Event, t_ns: int) -> KernelReport:
 
     prefixes = [f"worker{i}_" for i in range(MAX_POSITIONS) if f"worker{i}_pid" in fields]
     return report("", tuple(report(prefix) for prefix in prefixes))
+
+
+def note_kernel(rank_state: RankState, event: Event, t_ns: int) -> None:
+    """Take an Event("kernel"), or an Event("worker_call"): where in its code a DataLoader worker is."""
+    if event.kind == "kernel":
+        rank_state.kernel = kernel_report(event, t_ns)
+        return
+    pid, call = event.fields.get("pid"), event.fields.get("call")
+    if isinstance(pid, int) and isinstance(call, str) and len(rank_state.worker_calls) < MAX_WORKER_CALLS:
+        rank_state.worker_calls[pid] = t_ns, call
 
 
 def kernel_since(rank_state: RankState, since_ns: int) -> KernelReport | None:
@@ -97,6 +111,9 @@ def waits_for_worker(rank_state: RankState, since_ns: int) -> str:
     busy = [one for one in kernel.workers if "poll" not in one.waits_in] or [*kernel.workers]
     alike = [one for one in busy if one.words() == busy[0].words()]
     pids = " ".join(str(one.pid) for one in alike)
+    known = (rank_state.worker_calls.get(one.pid, (0, "")) for one in alike)
+    places = sorted({call for t_ns, call in known if t_ns > since_ns})
+    pids += f" in {' and '.join(places)}" if places else ""
     single = len(alike) == 1
     words = busy[0].words() if single else busy[0].words().replace("sleeps", "sleep", 1)
     return f"it waits for DataLoader worker{'' if single else 's'} pid {pids}, which {words}"

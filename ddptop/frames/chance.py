@@ -73,7 +73,7 @@ def difference(first: Column, second: Column, *, confidence: float = CONFIDENCE)
         return Difference(one, two - one, two - one, two - one)
     # Welch and Satterthwaite: degrees of freedom of a difference.
     degrees = both**4 / (error**4 / free + error_two**4 / free_two)
-    apart = _student(0.5 + confidence / 2, degrees) * both
+    apart = student_quantile(0.5 + confidence / 2, degrees) * both
     return Difference(one, two - one, two - one - apart, two - one + apart)
 
 
@@ -83,7 +83,7 @@ def interval(values: Column, *, confidence: float = CONFIDENCE) -> Difference | 
     if len(known) < LEAST_STEPS:
         return None
     middle, error, free = _median(known.tobytes())
-    apart = _student(0.5 + confidence / 2, free) * error
+    apart = student_quantile(0.5 + confidence / 2, free) * error
     return Difference(0.0, middle, middle - apart, middle + apart)
 
 
@@ -135,7 +135,7 @@ def block_length(values: Column) -> int:
     return min(least, max(1, n // 4))
 
 
-def _student(share: float, degrees: float) -> float:
+def student_quantile(share: float, degrees: float) -> float:
     """Quantile of Student's t, by Cornish and Fisher's expansion: within 1 % from 4 degrees of freedom on.
 
     Abramowitz & Stegun 26.7.5.

@@ -37,20 +37,20 @@ def _median_of(ordered: Column) -> Column:
 
 
 BLOCK, REPLICATES = 8, 200
-"""Steps of a block of the bootstrap, and replicates. Neighbouring steps are alike, because a busy machine
-stays busy for some steps: so blocks are drawn. The usual length, n ** (1/3), is 5 for 100 steps."""
+"""Least steps of a block of the bootstrap, and replicates. Neighbouring steps are alike, for a busy machine
+stays busy for some steps: so blocks are drawn."""
 
 
-def resampled_medians(values: Column) -> Column:
-    """(REPLICATES,) medians of a time series, resampled in blocks (Kuensch's bootstrap)."""
-    return median(values[_resampled(len(values))])
+def resampled_medians(values: Column, length: int) -> Column:
+    """(REPLICATES,) medians of a time series, resampled in blocks of `length` (Kuensch's bootstrap)."""
+    return median(values[_resampled(len(values), length)])
 
 
 @lru_cache(maxsize=8)
-def _resampled(n: int) -> Indices:
+def _resampled(n: int, length: int) -> Indices:
     """(REPLICATES, n) indices drawn in blocks, always the same: a replay shows the same."""
-    begins = np.random.default_rng(0).integers(0, n, (REPLICATES, -(-n // BLOCK)))
-    at = (begins[:, :, None] + np.arange(BLOCK)) % n
+    begins = np.random.default_rng(0).integers(0, n, (REPLICATES, -(-n // length)))
+    at = (begins[:, :, None] + np.arange(length)) % n
     return np.asarray(at.reshape(REPLICATES, -1)[:, :n])
 
 

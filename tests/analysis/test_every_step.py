@@ -304,3 +304,38 @@ def test_verdicts_do_not_depend_on_how_often_frames_are_made(make_world) -> None
         once.feed(received)
     now = 5_000 * 10**9 + world.now_us * 1000
     assert snapshot(often.frame(now)) == snapshot(once.frame(now))
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.8])
+def test_intervals_of_a_median_hold_what_they_claim(alike: float) -> None:
+    rng, held = np.random.default_rng(1), 0
+    for _ in range(100):
+        noise = rng.normal(size=140)
+        for at in range(1, 140):
+            noise[at] = alike * noise[at - 1] + np.sqrt(1 - alike**2) * noise[at]
+        low, high = formulas.interval_of_median(10.0 + noise[40:])
+        held += low <= 10.0 <= high
+    assert held >= 90  # of 95; with blocks of 8 steps, 80 where neighbours are alike
+
+
+def test_an_interval_is_wider_by_what_the_steps_do_not_show() -> None:
+    values = np.random.default_rng(0).normal(10.0, 1.0, 100)
+    low, high = formulas.interval_of_median(values)
+    wide = formulas.interval_of_median(values, 2.0)
+    assert wide[1] - wide[0] == pytest.approx(2 * (high - low))
+
+
+def gc_excess(ms: float):
+    """Pauses of one of two ranks in one step in five, of steps of 20 ms."""
+    excess = np.zeros((2, 200))
+    excess[1, 40::5] = ms
+    return excess, np.full(200, 20.0)
+
+
+def test_stamped_pauses_are_large_from_a_tenth_of_the_step() -> None:
+    excess, wall = gc_excess(4.0)
+    assert every_step.intermittent(excess, wall) is None
+    late = every_step.intermittent(excess, wall, large_share=every_step.LARGE_PAUSE_SHARE)
+    assert late is not None and late.ranks == (1,)
+    excess, wall = gc_excess(1.5)
+    assert every_step.intermittent(excess, wall, large_share=every_step.LARGE_PAUSE_SHARE) is None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.frames.chance import block_length, student_quantile
 from ddptop.frames.columns import resampled_medians
 
 if TYPE_CHECKING:
@@ -273,7 +274,15 @@ def by_chance(count: int, steps: int, ranks: int) -> float:
     return ranks * sum(comb(steps, k) * p**k * (1 - p) ** (steps - k) for k in range(count, steps + 1))
 
 
-def interval_of_median(values: Column) -> tuple[float, float]:
-    """Interval of 95 % of the median of a time series, by block bootstrap (Kuensch)."""
-    low, high = np.quantile(resampled_medians(values), (0.025, 0.975))
-    return float(low), float(high)
+def interval_of_median(values: Column, wider: float = 1.0) -> tuple[float, float]:
+    """Interval of 95 % of the median of a time series, by block bootstrap: blocks as long as its own
+    autocorrelation needs, and as few of them as there are in Student's t (`frames/chance.py`).
+
+    `wider`: factor on its half, for what the series does not show of its error.
+    """
+    middle = float(np.median(values))
+    length = block_length(np.sign(values - middle))
+    error = float(resampled_medians(values, length).std())
+    error /= np.sqrt(1 - length / len(values))  # the blocks vary around their own median
+    apart = wider * error * student_quantile(0.975, max(1.0, len(values) / length - 1))
+    return middle - apart, middle + apart

@@ -380,11 +380,14 @@ def what_if(
         slowest, gain = slowest_and_gain(slots)
     else:  # then each step's are its own
         slowest, gain = before.of(slots, members, slowest_and_gain)
+    # Late ranks draw from the times of the others: those are fewer steps than all ranks' own.
+    late = max(1, len(ranks)) if ranks or rotating else 0
+    drawn = float(np.sqrt(len(members) / max(1, len(members) - late)))
     found: list[float | None] = []
     intervals: list[float | None] = []
-    for values in (wall - gain, slowest, slowest - gain):
+    for values, wider in ((wall - gain, drawn), (slowest, 1.0), (slowest - gain, drawn)):
         values = values[~np.isnan(values)]
         enough = len(values) >= BLOCK and several
         found.append(float(np.median(values)) if enough else None)
-        intervals += formulas.interval_of_median(values) if enough else (None, None)
+        intervals += formulas.interval_of_median(values, wider) if enough else (None, None)
     return WhatIf(*found, *intervals)

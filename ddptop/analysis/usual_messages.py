@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.ranks import STALE_S
-from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.limits import NS
-from ddptop.protocol.machine import Gpu, Memory, Usage
-from ddptop.protocol.messages import Clock, Flag, Logged, Phase, Progress
+from ddptop.protocol.machine import Memory
+from ddptop.protocol.messages import Flag, Logged, Phase, Progress
 from ddptop.protocol.step_columns import BEGIN, FLAGS, MICRO_STEPS, WALL
 
 if TYPE_CHECKING:
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
     from ddptop.protocol.messages import Received
 
     Integers = NDArray[np.int64]
-
-QUIET = frozenset({Progress, Clock, HostUsage, Usage, Gpu, Memory, Logged})
-"""Messages, besides STEPS, that may be taken before the steps of ranks that arrived earlier."""
 
 FEED_FAILURES = (ArithmeticError, LookupError, TypeError, ValueError)
 """What a message that passed every check could still set off in the arithmetic: it costs that message."""
@@ -85,7 +81,7 @@ class UsualMessages:
         take: Callable[[Received], None],
         on_complete: Callable[[CompleteStep, int], None],
     ) -> None:
-        """`take`: takes a message of QUIET; `on_complete`: takes a step and when it was complete."""
+        """`take`: takes one of READINGS; `on_complete`: takes a step and when it was complete."""
         self._state = state
         self._take = take
         self._on_complete = on_complete
@@ -105,8 +101,7 @@ class UsualMessages:
         called while one of FEED_FAILURES is handled.
         """
         state = self._state
-        unusual = (p for p, other in run.others_within(begin, stop) if type(other.message) not in QUIET)
-        stop = next(unusual, stop)
+        stop = next((place for place, _ in run.unusual_within(begin, stop)), stop)
         if stop == begin:
             return begin
         known = self._known = self._known or _Known(state)
@@ -225,7 +220,8 @@ class UsualMessages:
                     on_failure()
 
         for place, received in run.others_within(begin, stop):
-            complete(place)
+            if ends:
+                complete(place)
             message = received.message
             if type(message) is not Progress:
                 if known is not None and type(message) in (Memory, Logged):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from ddptop.agent.admission import Admission
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.usual_messages import QUIET
 from ddptop.collector.new_history import NewHistory
 from ddptop.collector.record import Record
 from ddptop.collector.remote_hosts import RemoteHosts
@@ -25,6 +24,7 @@ from ddptop.protocol.codec import decode, encode
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import HOST_END, About
 from ddptop.protocol.limits import MAX_TEXT, NS
+from ddptop.protocol.message_run import READINGS
 from ddptop.protocol.messages import (
     LEFT,
     WELL,
@@ -47,7 +47,7 @@ REPORT_REFUSED_NS = 10 * NS
 """Least time between two reports of refused messages: a process that sends them in a loop must not fill the
 recording."""
 
-TOGETHER = QUIET | {Steps}
+TOGETHER = READINGS | {Steps}
 """Messages that came through agents which only the recording and the reducer need."""
 
 

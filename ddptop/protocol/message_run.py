@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddptop.protocol.messages import Received, Steps
+from ddptop.protocol.hosts import HostUsage
+from ddptop.protocol.machine import Gpu, Memory, Usage
+from ddptop.protocol.messages import Clock, Logged, Progress, Received, Steps
 from ddptop.protocol.step_columns import StepColumns, StepRows
 
 if TYPE_CHECKING:
@@ -16,6 +19,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int64]
+
+
+READINGS = frozenset({Progress, Clock, HostUsage, Usage, Gpu, Memory, Logged})
+"""Messages, besides STEPS, that may be taken before the steps of ranks that arrived earlier."""
 
 
 class StepMessages(NamedTuple):
@@ -67,6 +74,7 @@ class MessageRun:
         self.others = others
         """(place, message) of all others, ascending."""
         self._other_places = [place for place, _ in others]
+        self._unusual: list[tuple[int, Received]] | None = None
 
     def __len__(self) -> int:
         return len(self.heads[0])
@@ -87,6 +95,13 @@ class MessageRun:
         """(place, message) of those that are not in `steps`, from place `begin` to before `stop`."""
         first = bisect_left(self._other_places, begin)
         return self.others[first : bisect_left(self._other_places, stop)]
+
+    def unusual_within(self, begin: int, stop: int) -> Sequence[tuple[int, Received]]:
+        """Those of `others_within` that are no READINGS."""
+        if self._unusual is None:
+            self._unusual = [item for item in self.others if type(item[1].message) not in READINGS]
+        first = bisect_left(self._unusual, begin, key=itemgetter(0))
+        return self._unusual[first : bisect_left(self._unusual, stop, key=itemgetter(0))]
 
     def steps_within(self, begin: int, stop: int) -> tuple[int, int]:
         """Of the messages in `steps` the first from place `begin` on, and the first from `stop` on."""
@@ -152,6 +167,6 @@ class EncodedRun(MessageRun):
     def replace(self, number: int, received: Received, body: bytes) -> None:
         """Put another message, which is no STEPS, in place of `others[number]`."""
         place, _ = self.others[number]
-        self.others[number] = (place, received)
+        self.others[number], self._unusual = (place, received), None
         self.heads[:, place] = received[:4]
         self.bodies[place] = body

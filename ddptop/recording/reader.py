@@ -268,7 +268,7 @@ class Recording:
 
     def lasting_with(self, type_: Type) -> Iterator[Received]:
         """As `lasting`, of blocks in which a message may be of this type; others are only decompressed."""
-        for index in self._lasting_blocks(0):
+        for index in self._lasting_blocks(0, clocks=False):
             if self._reader.may_hold(self._blocks[index], type_):
                 yield from self._reader.lasting(self._blocks[index])
 

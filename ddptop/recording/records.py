@@ -55,7 +55,6 @@ PASSING = (Steps, Progress, Usage, Replica, Gpu, Memory, Logged, HostUsage)
 """Messages that matter for a moment only; all others hold from then on (`lasting`)."""
 PASSING_TYPES = frozenset(int(Type[kind.__name__.upper()]) for kind in PASSING)
 
-
 COPY_WITHIN = 16
 """A COPY is written behind the block after the one that it is of: so many frames later at most."""
 
@@ -204,8 +203,7 @@ def _unpacked(raw: bytes) -> tuple[list[tuple[Any, ...]], RecordingError | None]
     unpacker.feed(raw)
     records: list[tuple[Any, ...]] = []
     try:
-        for record in unpacker:
-            records.append(record)
+        records.extend(unpacker)
     except (ValueError, msgpack.UnpackException) as error:
         return records, RecordingError(f"a block holds something else than records: {error}")
     return records, None
@@ -214,7 +212,7 @@ def _unpacked(raw: bytes) -> tuple[list[tuple[Any, ...]], RecordingError | None]
 def decoded(records: Sequence[tuple[int, tuple[Any, ...]]]) -> Iterator[Received]:
     """The messages in these (type, record), without those of unknown type or with invalid fields.
 
-    Most are of two types: all of such a type in a block are decoded together.
+    Those of the usual types are decoded together; of equal LAYOUT and MEMBERSHIP only the first one is.
     """
     decoded: dict[int, Iterator[Message]] = {}
     present = {kind for kind, _ in records}
@@ -223,12 +221,17 @@ def decoded(records: Sequence[tuple[int, tuple[Any, ...]]]) -> Iterator[Received
             continue
         with suppress(ProtocolError):  # one of them is invalid: each is decoded alone
             decoded[kind] = iter(decode_all([record[-1] for its, record in records if its == kind]))
+    same: dict[bytes, Message] = {}
     for kind, (t_ns, rank, session, seq, body) in records:
-        try:
-            message = next(decoded[kind]) if kind in decoded else decode(body)
-        except ProtocolError:
-            continue
-        yield Received(t_ns, rank, session, seq, message)
+        message = next(decoded[kind]) if kind in decoded else same.get(body)
+        if message is None:
+            try:
+                message = decode(body)
+            except ProtocolError:
+                continue
+            if isinstance(message, (Layout, Membership)):
+                same[body] = message
+        yield tuple.__new__(Received, (t_ns, rank, session, seq, message))
 
 
 _DECODED_TOGETHER: tuple[tuple[int, Callable[[Sequence[bytes]], Sequence[Message]]], ...] = (

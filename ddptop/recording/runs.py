@@ -119,7 +119,7 @@ def _heads(records: Sequence[Record]) -> Integers | None:
     if set(map(type, bodies)) != {bytes} or any(set(map(type, column)) != {int} for column in head):
         return None
     try:
-        heads = np.array(head, np.int64)
+        heads = np.stack([np.fromiter(column, np.int64, len(records)) for column in head])
     except OverflowError:
         return None
     low, high = np.array(RECORD_LIMITS).T
@@ -128,8 +128,10 @@ def _heads(records: Sequence[Record]) -> Integers | None:
 
 def _kinds(records: Sequence[Record]) -> NDArray[np.uint8]:
     """(n,) as `records.body_type`."""
-    begins = b"".join([record[-1][:2].ljust(2, b"\0") for record in records])
-    first, second = np.frombuffer(begins, np.uint8).reshape(-1, 2).T
+    begins = [record[-1][:2] for record in records]
+    if min(map(len, begins)) < 2:
+        begins = [begin.ljust(2, b"\0") for begin in begins]
+    first, second = np.frombuffer(b"".join(begins), np.uint8).reshape(-1, 2).T
     return np.where(first & 0xF0 == 0x90, second, 0).astype(np.uint8)
 
 

@@ -132,7 +132,7 @@ class RunSampler:
             complete, sampled = self.reducer.state.complete_step, self._sampled_step
             stop = at
             if not self._in_gap and sampled is not None and complete is not None and complete >= sampled:
-                others = run.others_within(at, len(run))
+                others = run.unusual_within(at, len(run))
                 noted = (place for place, one in others if isinstance(one.message, (Hello, Run, Evidence)))
                 stop = next(noted, len(run))
             if stop == at:

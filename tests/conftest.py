@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,10 @@ import pytest
 os.environ["DDPTOP"] = "0"
 """A test that sets up a process group in its own process is no training to be recorded in somebody's home.
 Commands that tests start have an environment of their own (`tests.processes`)."""
+
+
+sys.dont_write_bytecode = False
+"""Rewriting the asserts of all test files takes six seconds: the next run and the other workers read them."""
 
 
 SHORT = ("architecture", "analysis", "truth", "sources", "protocol", "recording", "host", "render", "tui")

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from ddptop.host.runs import read_run_file
+from ddptop.sources.live import LiveSource
 from tests import warm
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
@@ -138,6 +140,27 @@ def processes_of(env: dict[str, str]) -> list[psutil.Process]:
             if process.environ().get("XDG_RUNTIME_DIR") == place:
                 found.append(process)
     return found
+
+
+def live_step(env: dict[str, str]) -> int | None:
+    """The newest complete step of the one run that is live in this environment, for a viewer in this process.
+
+    Waiting with a `ddptop --json` for each look would take most of a test's CPU time.
+    """
+    for run_file in Path(env["XDG_RUNTIME_DIR"], "ddptop").glob("*/run.json"):
+        run_ = read_run_file(run_file.parent)
+        if run_ is None:
+            continue
+        source = LiveSource(run_)
+        source.start()
+        try:
+            end = time.monotonic() + 2
+            while (frame := source.latest()) is None and time.monotonic() < end:
+                time.sleep(0.01)
+            return None if frame is None else frame.group.step
+        finally:
+            source.close()
+    return None
 
 
 def has_nccl() -> bool:

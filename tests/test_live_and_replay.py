@@ -14,10 +14,20 @@ from typing import Any
 
 import pytest
 
-from tests.processes import DDPTOP, DDPTOP_RUN, DEADLINE_S, collector_below, environment, run, started, until
+from tests.processes import (
+    DDPTOP,
+    DDPTOP_RUN,
+    DEADLINE_S,
+    collector_below,
+    environment,
+    live_step,
+    run,
+    started,
+    until,
+)
 
 SCRIPT = Path(__file__).parent / "training" / "scripts" / "paced.py"
-STEPS = 500
+STEPS = 360
 
 
 @dataclass
@@ -42,10 +52,13 @@ class Watched:
 def watch(home: Path, *, kill_collector: bool) -> Watched:
     env = environment(home)
     words = ["--ddptop-name", "both", "--standalone", "--nproc-per-node", "2", str(SCRIPT), str(STEPS)]
-    words += [str(home), "200"]
+    words += [str(home), "270"]
     snapshots: list[dict[str, Any]] = []
 
-    def at_least(step: int) -> bool:
+    def look(step: int) -> bool:
+        """At a step from this one on."""
+        if (live_step(env) or 0) < step:
+            return False
         done = run([*DDPTOP, "both", "--json"], env, home)
         if done.returncode or json.loads(done.stdout)["source"] != "live":
             return False
@@ -53,10 +66,12 @@ def watch(home: Path, *, kill_collector: bool) -> Watched:
         return (snapshots[-1]["group"]["step"] or 0) >= step
 
     with started([*DDPTOP_RUN, *words], env, home) as process:
-        until(lambda: at_least(120), "120 steps")
+        until(lambda: look(60), "60 steps")
+        until(lambda: look(120), "120 steps")
         if kill_collector:
             os.kill(collector_below(process.pid), signal.SIGKILL)
-        until(lambda: at_least(250), "250 steps")
+        until(lambda: look(200), "200 steps")
+        until(lambda: look(260), "260 steps")
         (home / "go").touch()
         out, err = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 0, err

@@ -26,7 +26,7 @@ from tests.tmux import Terminal, terminals
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
 
 SCRIPT = Path(__file__).parent / "training" / "scripts" / "paced.py"
-STEPS = 900
+STEPS = 400
 LAUNCH = f"{sys.executable} -m ddptop.cli.launch --standalone --nproc-per-node 2"
 LOOK = f"{sys.executable} -m ddptop.cli.main"
 Make = Callable[[int, int], Terminal]

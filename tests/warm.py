@@ -38,6 +38,9 @@ MODULES = ("torch.distributed.run", "ddptop.cli.launch", "ddptop.cli.demo", "ddp
 OURS = ("ddptop.collector", "ddptop.agent", "ddptop.cli.main")
 """Those whose own modules take long to import: their forks begin with these, all other forks without."""
 
+IN_HASTE = str(Path(__file__).with_name("in_haste.py"))
+"""A program that runs one of these."""
+
 THEIR_MODULES = ("ddptop.collector.service", "ddptop.agent.service", "ddptop.cli.show", "ddptop.cli.main")
 
 OPTIONS = ("-u", "-B")
@@ -433,6 +436,8 @@ def _run(words: list[str]) -> NoReturn:
         sys.argv = ["-m", *words[2:]]
         folders.insert(0, str(Path.cwd()))
         sys.exit(_exec(lambda: runpy._run_module_as_main(words[1])))  # type: ignore[attr-defined]
+    if words[0] == IN_HASTE:
+        sys.modules |= _of_ours
     sys.argv = list(words)
     path = Path(words[0]).absolute()
     folders.insert(0, str(path.resolve().parent))

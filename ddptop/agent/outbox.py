@@ -78,7 +78,7 @@ class Outbox:
         notify: Callable[[str, str], None],
         *,
         limit_bytes: int = LIMIT_BYTES,
-        outage_ns: int = OUTAGE_NS,
+        outage_ns: int | None = None,
         overflow_bytes: int = OVERFLOW_BYTES,
         refill_bytes: int = REFILL_BYTES,
     ) -> None:
@@ -91,7 +91,7 @@ class Outbox:
         """Of the next local recording; None: there is none."""
         self._notify = notify
         self._limit_bytes = limit_bytes
-        self._outage_ns = outage_ns
+        self._outage_ns = OUTAGE_NS if outage_ns is None else outage_ns
         self._overflow_bytes = overflow_bytes
         self._refill_bytes = refill_bytes
         self._local: LocalRecording | None = None

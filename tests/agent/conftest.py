@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -54,10 +54,11 @@ class OneHost:
         self.processes.append(process)
         return process
 
-    def agent(self, *more: str, ready: bool = True) -> subprocess.Popen[str]:
-        """Start it, and wait until it is ready."""
+    def agent(self, *more: str, ready: bool = True, haste: Sequence[str] = ()) -> subprocess.Popen[str]:
+        """Start it, and wait until it is ready. `haste`: with shorter times (see in_haste.py)."""
         words = ["--run-dir", self.directory, "--run-id", RUN_ID, "--name", "name", "--script", "train.py"]
-        process = self.spawn("-m", "ddptop.agent", *words, "--record", "unused", *more)
+        module = (warm.IN_HASTE, *haste, "ddptop.agent") if haste else ("-m", "ddptop.agent")
+        process = self.spawn(*module, *words, "--record", "unused", *more)
         if ready:
             assert process.stdout is not None
             assert json.loads(process.stdout.readline()) == {"ready": True}

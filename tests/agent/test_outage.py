@@ -15,6 +15,9 @@ from ddptop.protocol.messages import Hello, Steps
 from ddptop.recording.reader import Recording
 from tests.agent.conftest import wait_for
 
+SOON = ("ddptop.agent.outbox.OUTAGE_NS=0.5", "ddptop.transport.bundle_sender.RESEND_NS=0.5")
+"""For `host.agent`: it does without the collector sooner."""
+
 
 def recorded_steps(path):
     """By rank: the steps in a recording."""
@@ -30,7 +33,7 @@ def recorded_steps(path):
 
 
 def test_without_a_collector_the_agent_records_and_delivers_later(host):
-    agent = host.agent()
+    agent = host.agent(haste=SOON)
     host.ended([host.rank(rank, steps=100) for rank in (0, 1)])
     assert agent.stdout is not None
     notice = json.loads(agent.stdout.readline())
@@ -48,7 +51,7 @@ def test_without_a_collector_the_agent_records_and_delivers_later(host):
 
 
 def test_a_run_that_ends_without_its_collector_leaves_a_recording_and_names_it(host):
-    agent = host.agent()
+    agent = host.agent(haste=SOON)
     host.ended([host.rank(rank, steps=50) for rank in (0, 1)])
     assert agent.stdin is not None and agent.stdout is not None
     agent.stdin.write(json.dumps({"exit_code": 0}) + "\n")
@@ -116,7 +119,9 @@ def test_a_rank_that_died_while_there_was_no_agent_is_reported_by_the_next(host)
     agent.wait()
     os.kill(ranks[1].pid, signal.SIGKILL)
     ranks[1].wait()
-    agent = host.agent()
+    agent = host.agent(
+        haste=["ddptop.host.rank_processes.SILENCE_NS=0.5", "ddptop.agent.service.LAST_MESSAGES_NS=0.5"]
+    )
     wait_for(lambda: host.collector.events("lost_rank"))
     assert [event.rank for event in host.collector.events("lost_rank")] == [1]
     host.finish(agent, 1)

@@ -33,7 +33,11 @@ class Box:
     def __init__(self, context, path, session=7, limit_bytes=1 << 30):
         host = describe_host("here", "run", session, lambda: (time.monotonic_ns(), time.time_ns()))
         self.sender = BundleSender(
-            context, host, memory_bytes=4 * BOUND, leave=lambda messages: self.outbox.note_dropped(messages)
+            context,
+            host,
+            memory_bytes=4 * BOUND,
+            leave=lambda messages: self.outbox.note_dropped(messages),
+            interval_ns=10**7,  # so little fits into memory that it goes often
         )
         self.notices: list[str] = []
         self.outbox = Outbox(

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -56,10 +56,13 @@ class Stage:
         self.processes.append(process)
         return process
 
-    def collector(self, *more: str, record: object = None, ready: bool = True) -> subprocess.Popen[str]:
-        """Start it, and wait until it is ready."""
+    def collector(
+        self, *more: str, record: object = None, ready: bool = True, haste: Sequence[str] = ()
+    ) -> subprocess.Popen[str]:
+        """Start it, and wait until it is ready. `haste`: with shorter times (see in_haste.py)."""
         words = ["--run-dir", self.directory, "--run-id", RUN_ID, "--name", "name", "--script", "train.py"]
-        process = self.spawn("-m", "ddptop.collector", *words, "--record", record or self.recording, *more)
+        module = (warm.IN_HASTE, *haste, "ddptop.collector") if haste else ("-m", "ddptop.collector")
+        process = self.spawn(*module, *words, "--record", record or self.recording, *more)
         if ready:
             assert process.stdout is not None
             assert json.loads(process.stdout.readline()) == {"ready": True}

@@ -24,6 +24,9 @@ from ddptop.protocol.messages import Event
 from ddptop.recording.reader import Recording
 from tests.collector.conftest import DEADLINE_S
 
+SOON = ("ddptop.host.rank_processes.SILENCE_NS=0.5",)
+"""For `stage.collector`: of a process whose end nobody can tell, the silence is taken for its end sooner."""
+
 APPEND = "import sys; open(sys.argv[1], 'ab').write(sys.stdin.buffer.read())"
 
 
@@ -117,7 +120,7 @@ def test_a_command_gets_each_incident_once_also_from_the_next_collector(stage, m
 
 def test_a_command_that_fails_is_reported(stage, monkeypatch):
     monkeypatch.setenv(VARIABLE, "cat >/dev/null; exit 3")
-    collector = stage.collector()
+    collector = stage.collector(haste=SOON)
     stage.ranks(steps=50, end="crash")
     lines: list[str] = []
     while not any("exit code 3" in line for line in lines):
@@ -167,7 +170,7 @@ def test_a_url_is_sent_the_same(stage, monkeypatch):
     try:
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         monkeypatch.setenv(VARIABLE, f"http://127.0.0.1:{server.server_port}/hook?token=secret")
-        collector = stage.collector()
+        collector = stage.collector(haste=SOON)
         stage.ranks(steps=50, end="crash")
         stage.wait_for(lambda: got)
         stage.finish(collector, 1)

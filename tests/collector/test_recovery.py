@@ -57,7 +57,7 @@ def events(recording):
 
 def test_a_recording_holds_the_run(stage):
     collector = stage.collector()
-    stage.ended(stage.ranks(steps=900))
+    stage.ended(stage.ranks(steps=900, rate=600))
     summary = stage.finish(collector)
     assert summary == {
         "steps": 899,
@@ -85,7 +85,7 @@ def test_a_recording_holds_the_run(stage):
 def test_a_killed_collector_resumes_its_recording(stage):
     collector = stage.collector()
     source = stage.source()
-    ranks = stage.ranks(steps=1500)
+    ranks = stage.ranks(steps=1500, rate=600)
     for past in (200, 700):
         stage.wait_for(lambda past=past: recorded_past(stage, past))
         collector.kill()
@@ -183,7 +183,7 @@ def test_a_run_whose_launcher_was_killed_is_recorded_until_its_ranks_end(stage):
 def test_without_a_recording_a_new_collector_goes_on_as_well(stage):
     collector = stage.collector(record="off")
     source = stage.source()
-    ranks = stage.ranks(steps=1500)
+    ranks = stage.ranks(steps=1500, rate=600)
     stage.until(source, lambda frame: (frame.group.step or 0) > 100)
     collector.kill()
     collector.wait()

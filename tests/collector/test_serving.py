@@ -45,7 +45,7 @@ def test_a_late_viewer_gets_the_history_without_a_hole(stage):
 
 def test_a_long_history_comes_in_pieces_that_fit(stage):
     collector = stage.collector(record="off")
-    stage.ended([stage.rank(0, 1, steps=30_000, rate=10_000, buckets=0)])
+    stage.ended([stage.rank(0, 1, steps=30_000, rate=30_000, buckets=0)])
     source = stage.source()
     first = stage.until(source, lambda frame: True)
     np.testing.assert_array_equal(first.history.step, np.arange(30_000))

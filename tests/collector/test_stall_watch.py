@@ -188,14 +188,14 @@ def test_ranks_that_stand_still_are_asked_once_also_when_the_collector_restarts(
 
 def test_a_collector_that_was_stopped_takes_nobody_for_stalled(stage):
     collector = stage.collector("--stall", "2")
-    ranks = stage.ranks(4, steps=800, rate=100)
+    ranks = stage.ranks(4, steps=900, rate=150)
     stage.wait_for(lambda: recorded(stage, Steps))
     os.kill(collector.pid, signal.SIGSTOP)
     time.sleep(4)  # what is tested: longer than a stall, and more messages than the sockets hold
     os.kill(collector.pid, signal.SIGCONT)
     stage.ended(ranks)
     summary = stage.finish(collector)
-    assert (summary["steps"], summary["lost"]) == (799, 0)
+    assert (summary["steps"], summary["lost"]) == (899, 0)
     with Recording.open(stage.recording) as recording:
         report = read(recording)
         frame = frame_at(stage.recording, None)

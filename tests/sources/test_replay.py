@@ -240,7 +240,15 @@ def test_a_large_recording_is_stood_in_by_its_tail(path: Path) -> None:
             assert shown == live
 
 
-@pytest.mark.parametrize(("every", "own"), [(1, False), (4, False), (4, True), (32, True)])
+@pytest.mark.parametrize(
+    ("every", "own"),
+    [
+        (1, False),
+        pytest.param(4, False, marks=pytest.mark.slow),
+        (4, True),
+        pytest.param(32, True, marks=pytest.mark.slow),
+    ],
+)
 def test_a_jump_shows_what_playing_shows(path: Path, every: int, own: bool) -> None:
     """Also while a rank has just become slow or recovered: ranks are judged at the same steps."""
     world = World(4, detail_every=every, own=own)

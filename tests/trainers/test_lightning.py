@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 
 import pytest
 
 from tests.trainers.pairs import SCRIPTS, Pair, assert_same_weights, assert_seen, by_itself, by_torchrun
 
-pytest.importorskip("lightning", reason="pip install 'ddptop[trainers]'")
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("lightning") is None, reason="pip install 'ddptop[trainers]'"),
+]
 STEPS = 20
 
 

@@ -65,6 +65,8 @@ class LaunchOptions:
     """Command or URL that the collector calls at alerts. It may hold a secret."""
     metrics: str | None = None
     """Where the collector's host exports the run's figures. A URL may hold a secret."""
+    to: str | None = None
+    """The logger that the collector's host writes the run's figures with."""
 
     @property
     def may_span_hosts(self) -> bool:
@@ -93,6 +95,7 @@ class LaunchOptions:
             port=parsed.ddptop_port,
             on_alert=parsed.ddptop_on_alert,
             metrics=parsed.ddptop_metrics,
+            to=parsed.ddptop_to,
         )
 
     def as_environment(self, name: str) -> dict[str, str]:
@@ -116,7 +119,7 @@ class LaunchOptions:
     @property
     def for_collector(self) -> dict[str, str]:
         """Variables for the collector, of what must not be on its command line."""
-        named = {"DDPTOP_ON_ALERT": self.on_alert, "DDPTOP_METRICS": self.metrics}
+        named = {"DDPTOP_ON_ALERT": self.on_alert, "DDPTOP_METRICS": self.metrics, "DDPTOP_TO": self.to}
         return {name: value for name, value in named.items() if value is not None}
 
 
@@ -153,6 +156,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="prometheus:[HOST:]PORT|otlp:URL",
         help="export the run's figures while it lives",
     )
+    add("to", None, _logger, metavar="tensorboard:DIR|wandb|mlflow", help="write the run's figures there")
     group.add_argument(
         EXEC,
         nargs=argparse.REMAINDER,
@@ -276,6 +280,15 @@ def metrics_target(text: str) -> str:
         _port(where.rpartition(":")[2])
     elif kind != "otlp" or urlsplit(where).scheme not in ("http", "https") or not urlsplit(where).hostname:
         raise ValueError(f"{text!r} is neither prometheus:[HOST:]PORT nor otlp:URL")
+    return text
+
+
+def _logger(text: str) -> str:
+    kind, _, folder = text.partition(":")
+    if kind == "tensorboard" and folder:
+        return f"tensorboard:{Path(folder).absolute()}"
+    if text not in ("wandb", "mlflow"):
+        raise ValueError(f"{text!r} is none of tensorboard:DIR, wandb and mlflow")
     return text
 
 

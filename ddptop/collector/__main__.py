@@ -7,6 +7,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 
 from ddptop.agent.launcher import parse, send
 
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None, notify: Callable[[Mapping[str, objec
 
     import zmq
 
-    from ddptop.collector.metrics_process import VARIABLE, MetricsProcess
+    from ddptop.collector.metrics_process import LOGGER_VARIABLE, VARIABLE, MetricsProcess
     from ddptop.collector.service import Collector
     from ddptop.host.folders import RunDirectoryError
 
@@ -43,7 +44,10 @@ def main(argv: Sequence[str] | None = None, notify: Callable[[Mapping[str, objec
         return 1
     with collector:
         notify({"ready": True})
-        with MetricsProcess(os.environ.get(VARIABLE, ""), arguments.run_id, notify):
+        with ExitStack() as exports:
+            for name in (VARIABLE, LOGGER_VARIABLE):
+                target = os.environ.get(name, "")
+                exports.enter_context(MetricsProcess(target, arguments.run_id, notify))
             summary = collector.run()
     if summary is None:
         return AGAIN

@@ -1,4 +1,5 @@
-"""Exports the run's figures while it lives (`--ddptop-metrics`): `ddptop metrics` as a process of its own.
+"""Exports the run's figures while it lives (`--ddptop-metrics`, `--ddptop-to`): `ddptop metrics` as a process
+of its own for each.
 
 It is a viewer like any other, so that a scrape that hangs or an endpoint that does not answer never holds up
 the collector. It ends with the collector, whose pipe is its standard input; the next one starts its own.
@@ -17,6 +18,9 @@ from ddptop.host import processes
 VARIABLE = "DDPTOP_METRICS"
 """`prometheus:[HOST:]PORT` or `otlp:URL`, in the environment of the collector: a URL may hold a secret."""
 
+LOGGER_VARIABLE = "DDPTOP_TO"
+"""`tensorboard:DIR`, `wandb` or `mlflow`, likewise."""
+
 MOST_LINES = 10
 """Lines of it that are passed on."""
 
@@ -27,6 +31,7 @@ class MetricsProcess:
     def __init__(self, target: str, run_id: str, notify: Callable[[Mapping[str, object]], None]) -> None:
         """`target`: empty for none. `notify` sends a line to the launcher, also from another thread."""
         self._process: subprocess.Popen[str] | None = None
+        kind = target.partition(":")[0]
         if not target:
             return
         variables = processes.environment() | {VARIABLE: target}
@@ -42,9 +47,9 @@ class MetricsProcess:
                 errors="replace",
             )
         except OSError as error:
-            notify({"news": "metrics", "text": f"no metrics: {error}"})
+            notify({"news": f"metrics {kind}", "text": f"no metrics: {error}"})
             return
-        arguments = (self._process, notify)
+        arguments = (self._process, kind, notify)
         threading.Thread(target=_pass_on, args=arguments, name="ddptop-metrics", daemon=True).start()
 
     def __enter__(self) -> MetricsProcess:
@@ -57,12 +62,14 @@ class MetricsProcess:
                 self._process.stdin.close()
 
 
-def _pass_on(process: subprocess.Popen[str], notify: Callable[[Mapping[str, object]], None]) -> None:
+def _pass_on(
+    process: subprocess.Popen[str], kind: str, notify: Callable[[Mapping[str, object]], None]
+) -> None:
     """Notify the launcher of what it prints: where it listens, or why it cannot; until its exit."""
     assert process.stderr is not None
     with suppress(OSError, ValueError):
         for number, line in enumerate(process.stderr):
             if number < MOST_LINES and line.strip():
                 text = line.strip().removeprefix("ddptop: ")
-                notify({"news": f"metrics {number}", "text": text})
+                notify({"news": f"metrics {kind} {number}", "text": text})
     process.wait()

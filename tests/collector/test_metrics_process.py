@@ -12,10 +12,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from ddptop.cli.launch_options import UsageError, add_options
-from ddptop.collector.metrics_process import VARIABLE
+from ddptop.collector.metrics_process import LOGGER_VARIABLE, VARIABLE
 from ddptop.host import folders
 from ddptop.host.runs import create_run_directory
 from tests.collector.conftest import RUN_ID, Stage
+from tests.export.test_loggers import scalars
 
 STEPS = 200
 
@@ -84,6 +85,7 @@ def test_figures_go_to_an_otlp_receiver(stage, monkeypatch):
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
     steps: list[float] = []
+    up: list[float] = []
 
     class Receiver(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -92,6 +94,8 @@ def test_figures_go_to_an_otlp_receiver(stage, monkeypatch):
             for metric in request.resource_metrics[0].scope_metrics[0].metrics:
                 if metric.name == "ddptop.step":
                     steps.append(metric.gauge.data_points[0].as_double)
+                elif metric.name == "ddptop.up":
+                    up.append(metric.gauge.data_points[0].as_double)
             self.send_response(200)
             self.end_headers()
 
@@ -108,9 +112,48 @@ def test_figures_go_to_an_otlp_receiver(stage, monkeypatch):
     for rank in ranks:
         rank.kill()
     stage.finish(collector, 1)
+    stage.wait_for(lambda: up[-1] == 0)  # the last frame too, although the collector has ended
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.mark.slow
+def test_a_logger_has_the_steps_of_a_live_run(stage, monkeypatch, tmp_path):
+    pytest.importorskip("tensorboardX")
+    monkeypatch.setenv(LOGGER_VARIABLE, f"tensorboard:{tmp_path / 'board'}")
+    collector = stage.collector()
+    ranks = stage.ranks(steps=STEPS, end="hang")
+
+    def has_last_step() -> bool:
+        return STEPS - 1 in {step for file in tmp_path.glob("board/*/*") for _, step, _ in scalars(file)}
+
+    stage.wait_for(has_last_step)
+    for rank in ranks:
+        rank.kill()
+    stage.finish(collector, 1)
+
+
+@pytest.mark.slow
+def test_a_logger_that_fails_is_a_line(stage, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(LOGGER_VARIABLE, f"tensorboard:{tmp_path / 'file'}")
+    collector = stage.collector()
+    ranks = stage.ranks(steps=STEPS, end="hang")
+    assert said(collector, "tensorboard").endswith("; --ddptop-to is switched off")
+    for rank in ranks:
+        rank.kill()
+    stage.finish(collector, 1)
+
+
+def test_a_logger_of_no_known_kind_is_a_mistake(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    for text in ("tensorboard", "tensorboard:", "wandb:x", "csv"):
+        with pytest.raises(UsageError, match="--ddptop-to"):
+            parser.parse_args(["--ddptop-to", text])
+    assert parser.parse_args(["--ddptop-to", "tensorboard:runs"]).ddptop_to == f"tensorboard:{tmp_path}/runs"
 
 
 @pytest.mark.parametrize(

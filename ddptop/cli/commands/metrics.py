@@ -29,6 +29,10 @@ ADDRESS, PORT = "127.0.0.1", 9472
 WRITE_S = 1.0
 """Time between two versions of the file, and two exports to a URL."""
 
+LAST_S = 15.0
+"""Time for the last frame once the collector has ended. A port is given back at once: the next collector has
+it served again."""
+
 
 class Metrics(Command):
     """Serves or writes the figures of a run while it lives."""
@@ -64,9 +68,11 @@ class Metrics(Command):
         from ddptop.sources.live import LiveSource
 
         if options.while_stdin:
-            _end_with_stdin()
-            kind, _, where = metrics_target(os.environ[VARIABLE]).partition(":")
-            options.listen, options.otlp = (None, where) if kind == "otlp" else (_address(where), None)
+            kind, _, where = os.environ[VARIABLE].partition(":")
+            serving = kind == "prometheus"
+            _end_with_stdin(0.0 if serving else LAST_S)
+            options.listen = _address(where) if serving else None
+            options.otlp = where if kind == "otlp" else None
         run = _live(options.run)
         source = LiveSource(run)
         with ExitStack() as stack:
@@ -77,6 +83,8 @@ class Metrics(Command):
                 take = _exporter(options.otlp, stack)
                 # The rest of the URL may hold a secret.
                 note(f"metrics of {run.name} go to {urlsplit(options.otlp).hostname}")
+            elif options.listen is None:
+                take = _logger(os.environ[VARIABLE], stack)
             stack.enter_context(started(source))
             if take is None:
                 serve = _prometheus().serve
@@ -146,12 +154,31 @@ def _exporter(url: str, stack: ExitStack) -> Callable[[Frame], None]:
     return send
 
 
-def _end_with_stdin() -> None:
-    """End this process, whatever it does, once its standard input is closed: the collector has ended."""
+def _logger(target: str, stack: ExitStack) -> Callable[[Frame], None]:
+    """Writes a frame with a logger; one that fails or hangs ends this process with a line."""
+    from ddptop.export.loggers import Logger, LoggerError
+
+    logger = Logger(target)
+
+    def checked(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except LoggerError as error:
+            note(f"{error}; --ddptop-to is switched off")
+            os._exit(Exit.FAILED)  # a thread may hang in it
+
+    stack.callback(checked, logger.close)
+    return lambda frame: checked(lambda: logger.take(frame))
+
+
+def _end_with_stdin(after_s: float) -> None:
+    """End this process, whatever it does, so long after its standard input is closed: the collector has
+    ended."""
 
     def wait() -> None:
         while os.read(sys.stdin.fileno(), 1024):
             pass
+        time.sleep(after_s)
         os._exit(Exit.DONE)
 
     threading.Thread(target=wait, name="stdin", daemon=True).start()

@@ -1,0 +1,137 @@
+"""A live run's figures for the loggers that people use: TensorBoard (tensorboardX), W&B and MLflow.
+
+Each is written by a process of its own, never by a rank (`ddptop/collector/metrics_process.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NoAnswer
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ddptop.frames.frame import Frame, RunInfo
+
+    Write: TypeAlias = Callable[[Mapping[str, float], int], None]
+    """Writes the figures of a step."""
+    Opened: TypeAlias = tuple[Write, Callable[[], object]]
+    """A logger: how it writes, and how it is closed."""
+
+PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb", "mlflow": "mlflow"}
+"""By the name of the logger, the package that it needs."""
+
+GROUP = (
+    *("loss_mean", "steps_per_s", "step_ms_p50", "step_ms_p95"),
+    *("collective_ms", "wait_ms", "transfer_ms", "exposed_comm_ms", "overlap_pct", "busbw_gbps"),
+)
+"""Figures of the group that are written, as in the snapshot."""
+
+TIMEOUT_S = 60.0
+"""Longest time of one write. Opening takes W&B some seconds over a slow line."""
+
+NOT_IN_NAMES = re.compile(r"[^\w./ -]")
+"""MLflow refuses these characters."""
+
+
+class LoggerError(Exception):
+    """The logger has failed, or has not answered; the text is for a person."""
+
+
+def figures(frame: Frame) -> dict[str, float]:
+    """What is written of a frame, by name: the known figures of the group and the logged values' means."""
+    values = {f"ddptop/{name}": getattr(frame.group, name) for name in GROUP}
+    values |= {f"logged/{NOT_IN_NAMES.sub('_', one.name)}": one.mean for one in frame.logged}
+    return {name: float(one) for name, one in values.items() if one is not None and math.isfinite(one)}
+
+
+class Logger:
+    """Writes frames with one logger; what hangs in it holds up a thread and nothing else."""
+
+    def __init__(self, target: str, timeout_s: float = TIMEOUT_S) -> None:
+        """`target`: `tensorboard:DIR`, `wandb` or `mlflow`."""
+        self.kind, _, self._folder = target.partition(":")
+        self._timeout_s = timeout_s
+        self._thread = ThreadPoolExecutor(1, "ddptop-logger")
+        self._opened: Opened | None = None
+        self._newest = (0, -1)
+        """Incarnation and step that were written last."""
+
+    def take(self, frame: Frame) -> None:
+        """Write the figures if the run has made a step since the last ones.
+
+        Raises LoggerError where that fails or takes longer than the timeout."""
+        step, values = frame.group.step, figures(frame)
+        if step is None or (frame.group.incarnation, step) <= self._newest or not values:
+            return
+        self._newest = (frame.group.incarnation, step)
+        self._call(lambda: self._write(frame.run, values, step))
+
+    def close(self) -> None:
+        """Have what was written reach its place. Raises LoggerError."""
+        if self._opened is not None:
+            self._call(self._opened[1])
+
+    def _call(self, call: Callable[[], object]) -> None:
+        try:
+            self._thread.submit(call).result(self._timeout_s)
+        except NoAnswer:
+            raise LoggerError(f"{self.kind} has not answered for {self._timeout_s:g} s") from None
+        except ModuleNotFoundError as error:
+            package = PACKAGES[self.kind]
+            raise LoggerError(f"{self.kind} needs {error.name or package}: pip install {package}") from None
+        except Exception as error:  # noqa: BLE001 - whatever a logger raises
+            text = str(error).partition("\n")[0]
+            raise LoggerError(f"{self.kind}: {type(error).__name__}: {text}") from None
+
+    def _write(self, run: RunInfo, values: Mapping[str, float], step: int) -> None:
+        if self._opened is None:
+            opening = {"tensorboard": self._tensorboard, "wandb": _wandb, "mlflow": _mlflow}
+            self._opened = opening[self.kind](run)
+        self._opened[0](values, step)
+
+    def _tensorboard(self, run: RunInfo) -> Opened:
+        from tensorboardX import SummaryWriter
+
+        writer = SummaryWriter(str(Path(self._folder) / run.name), flush_secs=1)
+
+        def write(values: Mapping[str, float], step: int) -> None:
+            for name, value in values.items():
+                writer.add_scalar(name, value, step)
+
+        return write, writer.close
+
+
+def _wandb(run: RunInfo) -> Opened:
+    """A run of its own, in the project of the user's variables (WANDB_PROJECT, WANDB_MODE and so on)."""
+    import wandb
+
+    project = os.environ.get("WANDB_PROJECT", "ddptop")
+    opened = wandb.init(
+        project=project, name=run.name, job_type="ddptop", settings={"console": "off", "silent": True}
+    )
+    return lambda values, step: opened.log(dict(values), step=step), opened.finish
+
+
+def _mlflow(run: RunInfo) -> Opened:
+    """The user's run where MLFLOW_RUN_ID names it, or else one of its own."""
+    import mlflow
+
+    client = mlflow.MlflowClient()
+    given = run_id = os.environ.get("MLFLOW_RUN_ID")
+    if run_id is None:
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "ddptop")
+        known = client.get_experiment_by_name(name)
+        experiment = client.create_experiment(name) if known is None else known.experiment_id
+        run_id = client.create_run(experiment, run_name=run.name).info.run_id
+
+    def write(values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            client.log_metric(run_id, name, value, step=step)
+
+    return write, lambda: given or client.set_terminated(run_id)

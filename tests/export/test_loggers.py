@@ -1,0 +1,86 @@
+"""`--ddptop-to`: what a logger is given, and that one which fails or hangs is given up."""
+
+from __future__ import annotations
+
+import struct
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ddptop.export import loggers
+from ddptop.export.loggers import Logger, LoggerError, figures
+from ddptop.frames.frame import Frame, LoggedScalar
+from ddptop.recording.reader import Recording
+from ddptop.sources.replay import frame_of
+from tests.cli.recordings import write_recording
+
+
+@pytest.fixture(scope="module")
+def frame(tmp_path_factory: pytest.TempPathFactory) -> Frame:
+    path = tmp_path_factory.mktemp("loggers") / "train-k7qf.ddptop"
+    write_recording(path)
+    with Recording.open(path) as recording:
+        found = frame_of(recording, None)
+    known = LoggedScalar("acc top:1", 2, 0.5, 0.4, 0.6, 0, 1, None)
+    unknown = LoggedScalar("nan", 2, None, None, None, None, None, None)
+    return replace(found, logged=(known, unknown))
+
+
+def scalars(file: Path) -> Iterator[tuple[str, int, float]]:
+    """Tag, step and value of every scalar of a TensorBoard file: records of a length, its CRC, data, CRC."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    data, at = file.read_bytes(), 0
+    while at + 12 < len(data):
+        (size,) = struct.unpack_from("<Q", data, at)
+        if at + 16 + size > len(data):  # it is being written
+            return
+        event = Event.FromString(data[at + 12 : at + 12 + size])
+        yield from ((one.tag, event.step, one.simple_value) for one in event.summary.value)
+        at += 16 + size
+
+
+def test_unknown_figures_are_left_out(frame: Frame) -> None:
+    found = figures(frame)
+    assert found["ddptop/step_ms_p50"] == frame.group.step_ms_p50
+    assert found["logged/acc top_1"] == 0.5
+    assert "logged/nan" not in found and None not in found.values()
+
+
+def test_tensorboard_has_each_step_once(frame: Frame, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    logger = Logger(f"tensorboard:{tmp_path}")
+    logger.take(frame)
+    logger.take(frame)
+    logger.close()
+    (file,) = (tmp_path / "train-k7qf").iterdir()
+    found = [*scalars(file)]
+    assert len(found) == len(figures(frame))
+    assert {step for _, step, _ in found} == {frame.group.step}
+
+
+def test_a_logger_that_hangs_is_given_up(frame: Frame, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(loggers, "_wandb", lambda run: ended.wait())
+    try:
+        with pytest.raises(LoggerError, match=r"wandb has not answered for 0\.05 s"):
+            Logger("wandb", timeout_s=0.05).take(frame)
+    finally:
+        ended.set()
+
+
+def test_a_missing_package_is_named(frame: Frame, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(LoggerError, match="pip install mlflow"):
+        Logger("mlflow").take(frame)
+
+
+def test_a_logger_that_fails_is_named(frame: Frame, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LoggerError, match="tensorboard: NotADirectoryError"):
+        Logger(f"tensorboard:{tmp_path / 'file'}").take(frame)

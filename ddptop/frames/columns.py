@@ -133,7 +133,7 @@ class Ring:
         column = self._data[self._index[name]]
         if ranks is not None:
             return np.asarray(column[ranks[:, None], slots % self._size])
-        if not len(slots) or slots[-1] - slots[0] != len(slots) - 1:
+        if not 0 < len(slots) <= self._size or slots[-1] - slots[0] != len(slots) - 1:
             return np.asarray(column[..., slots % self._size])
         begin = int(slots[0]) % self._size  # without a gap: copied in one or two pieces, ten times as fast
         end = begin + len(slots)

@@ -177,3 +177,7 @@ def test_readings_of_the_quota_flag_the_rank_that_waits() -> None:
 )
 def test_other_readings_flag_nobody(readings) -> None:
     assert throttled_runs(readings) is None
+
+
+def test_in_a_large_group_fewer_steps_are_kept_than_the_rules_read() -> None:
+    assert throttled_runs({1: [ENDS_S - 2.0, ENDS_S - 1.0]}, ranks=1200) is not None

@@ -3,7 +3,7 @@
 Counted is CPU time of the threads that run our code, never elapsed time: on a busy machine an interval of
 20 us lasts 10 ms when the operating system runs another process in it, and a controller that counts those
 stops recording exactly when the cause of a slow training is to be shown. On the training threads CPU time is
-measured in three steps of every eight (`ddptop.training.recorder`), for the publisher always. What no clock
+measured in three steps of every 32 (`ddptop.training.step_record`), for the publisher always. What no clock
 of ours can see is added as constants below. Every figure is a median over few and recent measurements: one
 outlier changes nothing, and a change of load takes effect within `KEPT` of them.
 """

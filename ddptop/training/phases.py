@@ -82,15 +82,13 @@ def _wrap(function: Function, make: Callable[[Patched], Patched]) -> None:
 
 def _pre_forward(recorder: Recorder, original: Patched) -> Patched:
     """What `DDP.forward` calls first. A forward without gradients (evaluation) is no training step."""
-    grad_enabled = torch.is_grad_enabled
+    grad_enabled, on = torch.is_grad_enabled, recorder.on
 
     def _pre_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
         paused = pause()  # between two steps the recorder reads torch's logger, and checks parameters
         try:
             if grad_enabled():
-                recorder.forward_begins(self.require_backward_grad_sync)
-                if not recorder.aside:
-                    recorder.elements.add(inputs, kwargs)
+                on.forward_begins(self.require_backward_grad_sync, inputs, kwargs)
             else:
                 recorder.asides += 1
         except Exception as error:  # noqa: BLE001 - the training boundary
@@ -108,7 +106,7 @@ def _pre_forward(recorder: Recorder, original: Patched) -> Patched:
 
 def _post_forward(recorder: Recorder, original: Patched) -> Patched:
     """What `DDP.forward` calls last; not reached where the user's module raises."""
-    grad_enabled = torch.is_grad_enabled
+    grad_enabled, on = torch.is_grad_enabled, recorder.on
 
     def _post_forward(self: Any, output: Any) -> Any:
         try:
@@ -118,7 +116,7 @@ def _post_forward(recorder: Recorder, original: Patched) -> Patched:
             raise
         if grad_enabled() and not recorder.aside:
             paused = pause()
-            recorder.forward_ends()
+            on.forward_ends()
             resume(paused)
         return result
 
@@ -128,9 +126,9 @@ def _post_forward(recorder: Recorder, original: Patched) -> Patched:
 def _backward(
     recorder: Recorder, scaled: _ScaledLoss, last_gradients: LastGradients, original: Patched
 ) -> Patched:
-    def begins(tensors: Any) -> None:
-        cpu = recorder.cost_clock
-        began = cpu()
+    on = recorder.on
+
+    def read_loss(tensors: Any) -> Any:
         loss = None
         paused = pause()
         try:
@@ -144,47 +142,50 @@ def _backward(
             guard.caught(error)
         finally:
             resume(paused)
-        recorder.backward_begins(loss)
-        recorder.add_cost(cpu() - began)
+        return loss
+
+    recorder.read_loss = read_loss
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         recording = not recorder.aside
         if recording:
-            begins(tensors)
+            on.backward_begins(tensors)
         else:
             scaled.forget()
         try:
             result = original(tensors, *args, **kwargs)
         except BaseException as error:
             if recording:
-                recorder.backward_ends()
+                on.backward_ends()
             hide_frame(error)
             raise
         if recording:
-            recorder.backward_ends()
+            on.backward_ends()
         return result
 
     return backward
 
 
 def _data(recorder: Recorder, thread: int, original: Patched) -> Patched:
+    on = recorder.on
+
     def _next_data(self: Any) -> Any:
         if get_ident() != thread:  # a thread that fetches ahead does not block training
             return original(self)
         recording = not recorder.aside
         if recording:
-            recorder.data_begins()
+            on.data_begins()
         else:
             recorder.asides += 1
         try:
             batch = original(self)
         except BaseException as error:
             if recording:
-                recorder.data_ends()
+                on.data_ends()
             hide_frame(error)
             raise
         if recording:
-            recorder.data_ends()
+            on.data_ends()
         return batch
 
     return _next_data
@@ -226,16 +227,18 @@ def _shadow_step(recorder: Recorder, original: Patched) -> Patched:
 
 
 def _hook_optimizers(recorder: Recorder) -> None:
+    on = recorder.on
+
     def before(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if not recorder.aside:
-            recorder.optimizer_begins(id(optimizer))
+            on.optimizer_begins(id(optimizer))
 
     def after(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         try:
             if recorder.aside:
                 recorder.aside_step_ends()
             else:
-                recorder.optimizer_ends(id(optimizer))
+                on.optimizer_ends(id(optimizer))
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
 

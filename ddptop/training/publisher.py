@@ -41,6 +41,7 @@ from ddptop.training.packing import Identity, LayoutTracker, pack
 from ddptop.training.recorder import Recorder
 from ddptop.training.replica import SHARE, ReplicaCheck
 from ddptop.training.step_record import StepRecord
+from ddptop.training.step_times import StepTimes
 from ddptop.training.torch_compat.process_groups import stop_reading
 from ddptop.transport.sender import AckedSender
 
@@ -152,6 +153,7 @@ class Publisher(threading.Thread):
         self._folder = Path(os.environ["DDPTOP_RUN_DIR"])  # the variable may be gone at the end (`leave_run`)
         self._budget = budget
         self._sequence = sequence
+        self._steps = StepTimes(session.recorder.gc_pauses)
         self._layout = LayoutTracker(session.parameters)
         self._bounds = TimerBounds(session.recorder.handover_ns, session.device_bound_ns)
         self._evaluation = EvaluationWatch(session.recorder)
@@ -307,8 +309,7 @@ class Publisher(threading.Thread):
 
     def _take(self, *, all_of_them: bool = False) -> list[StepRecord]:
         """Finished steps; on a GPU those that the GPU has finished too, or all of them."""
-        queue = self._recorder.records
-        taken = [StepRecord._make(queue.popleft()) for _ in range(len(queue))]
+        taken = self._steps.take(self._recorder.records)
         device = self._session.device
         if device is None:
             return taken

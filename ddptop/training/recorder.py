@@ -22,10 +22,84 @@ from ddptop.training import step_record
 from ddptop.training.cpu_wait import CpuWait
 from ddptop.training.gc_pauses import GcPauses
 from ddptop.training.shadow import ShadowBlocks
-from ddptop.training.step_record import MAX_CALLS, BackwardSteps, BucketCall, Elements, Losses, Waits, clocked
+from ddptop.training.step_record import (
+    EVENT,
+    EVENT_BITS,
+    MAX_CALLS,
+    PHASES,
+    STAMP_ASIDE_END,
+    STAMP_BACKWARD,
+    STAMP_BACKWARD_END,
+    STAMP_DATA,
+    STAMP_DATA_END,
+    STAMP_FORWARD,
+    STAMP_FORWARD_END,
+    STAMP_JOINED,
+    STAMP_JOINED_END,
+    STAMP_LAST_GRADIENT,
+    STAMP_OPTIMIZER,
+    STAMP_OPTIMIZER_END,
+    STAMP_SPOILT,
+    STAMP_STEP_END,
+    STAMP_SYNCHRONISED_END,
+    STAMP_WAIT,
+    STAMP_WAITING_END,
+    BackwardSteps,
+    BucketCall,
+    Elements,
+    Entry,
+    Losses,
+    clocked,
+)
 
 now = time.monotonic_ns
 cpu_now = time.thread_time_ns
+
+DETAIL = int(Flag.DETAIL)
+
+MANY_STAMPS = 512
+"""Of one step: more are handed over before its end. A plain step has ten."""
+
+EVALUATING = 63
+"""So many batches and one more without a training forward are handed over together: a power of two less 1."""
+
+
+class Calls:
+    """The recorder's methods as the wrappers call them: `recorder.on.data_begins()` and so on. In steps whose
+    cost is measured each is called with its CPU time taken, in others nothing is added to the call."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.use(timed=False)
+
+    def use(self, *, timed: bool) -> None:
+        """Of the step that begins."""
+        self.timed = timed
+        make: Callable[[Any], Any] = self._timing if timed else _plain
+        recorder = self._recorder
+        self.data_begins = make(recorder.data_begins)
+        self.data_ends = make(recorder.data_ends)
+        self.forward_begins = make(recorder.forward_begins)
+        self.forward_ends = make(recorder.forward_ends)
+        self.backward_begins = make(recorder.backward_begins)
+        self.backward_ends = make(recorder.backward_ends)
+        self.optimizer_begins = make(recorder.optimizer_begins)
+        self.optimizer_ends = make(recorder.optimizer_ends)
+
+    def _timing(self, method: Callable[..., None]) -> Callable[..., None]:
+        recorder = self._recorder
+
+        def timing(*arguments: Any) -> None:
+            began = cpu_now()
+            method(*arguments)
+            if self.timed:  # closing a step, it may have ended that
+                recorder.add_cost(cpu_now() - began)
+
+        return timing
+
+
+def _plain(method: Any) -> Any:
+    return method
 
 
 class Recorder:
@@ -33,18 +107,18 @@ class Recorder:
 
     def __init__(self, *, optimizer_exists: Callable[[], bool] = lambda: True) -> None:
         """`optimizer_exists`: whether any torch optimizer has been built; called only until one steps."""
-        self.records: deque[tuple[Any, ...]] = deque(maxlen=step_record.QUEUE_STEPS)
-        """Fields of StepRecord, in its order."""
+        self.records: deque[Entry] = deque(maxlen=step_record.QUEUE_STEPS)
         self.step = 0
         self.counter: MutableSequence[int] | memoryview = [0]
         """Its first element is `step`, where the collector can read it after this process is gone."""
-        self.phase = Phase.OTHER
         self.detail_every = 1
         """Bucket detail where step % detail_every == 0; a power of two, written by the publisher."""
         self.detail = self.wants_loss = True
         self.cost_clock: Callable[[], int] = cpu_now
         """CPU time of the calling thread in ns; in steps without measurement `int`, the cheapest function
         that always gives 0. To be read twice from one variable: the next step may have another."""
+        self.read_loss: Callable[[Any], Any] = lambda loss: loss
+        """The loss that `backward()` is given: a float, a value that a device has yet to write, or None."""
         self.loss_every = 1
         """The loss is read where step % loss_every == 0; likewise."""
         self.calls: list[BucketCall] = []
@@ -69,121 +143,101 @@ class Recorder:
         """How long after their ready timestamps the last buckets were given to the process group, in ns."""
         self._backward_steps = BackwardSteps(optimizer_exists)
         self.losses = Losses()
-        self._waits = Waits()
         self.cpu_wait = CpuWait()
         self.gc_pauses = GcPauses()
         self.elements = Elements()
+        self.stamps: list[int] = []
+        """Of the running step: moments of CLOCK_MONOTONIC in ns, each with its event in the lowest bits."""
+        self._put = self.stamps.append
+        self._entries = 0
+        self.on = Calls(self)
         self._begin_first()
 
     def _begin_first(self) -> None:
         self.aside = False  # in a shadow block: phases call only `forward_begins` and `aside_step_ends`
         self.shadow = ShadowBlocks.from_environment()
-        self._begin = self._step_end = self._data_at = -1
-        self._stepped = self._synchronised = self.synchronises = self._after_backward = False
-        self._data = self._data_done = self._data_last = self._data_gap = self._optimizer_gap = 0
-        self._ended = 0  # when the last phase ended, later by what was waited since
-        self.stamp_due = self._stepped_in_backward = False
-        self._stamp = step_record.UNSTAMPED
-        for of_step in (self._waits, self.cpu_wait, self.gc_pauses, self.elements):
+        self._stepped = self._synchronised = self.synchronises = False
+        self.stamp_due = self._spoilt = self._stepped_in_backward = False
+        for of_step in (self.cpu_wait, self.elements):
             of_step.forget()
         self._optimizer_running: int | None = None
+        self._in_optimizer = False
         self._backward_depth = self._optimizer_depth = 0
-        self._forward_began = self._optimizer_began = self._optimizer_inner = 0
-        self.cost_clock = cpu_now
-        self._clear()
+        self._cost = 0
+        self._phase_before = Phase.OTHER
+        self.stamps.clear()
 
-    def _clear(self) -> None:
-        self._forward = self._backward = self._optimizer = self._cost = self._micro_steps = 0
-        self._exposed = self._before_forward = self._before_backward = self._before_optimizer = 0
-        self._forward_at = self._backward_at = self._optimizer_at = self._backward_end = -1
+    @property
+    def phase(self) -> Phase:
+        """What the training thread is doing; for any thread."""
+        for stamp in reversed(self.stamps):
+            phase = PHASES.get(stamp & EVENT, Phase.OTHER)
+            if phase is not None:
+                return phase
+        return self._phase_before
 
     def data_begins(self) -> None:
         """The training thread asks its loader for a batch."""
-        self.phase = Phase.DATA
         self.asides += 1
         self._optimizer_running = None  # an optimizer step that raised ends here at the latest
-        self._data_at = at = now()
-        if self._begin < 0:
-            self._waits.forget()  # of the time before the first step
-        elif self._after_backward:
-            self._after_backward = False
-            self._data_gap = at - self._ended
+        self._put(now() << EVENT_BITS | STAMP_DATA)
 
     def data_ends(self) -> None:
         """The batch is there, or the loader has ended."""
-        cpu = self.cost_clock
-        began = cpu()
-        self._ended = at = now()
-        self._data_last = at - self._data_at
-        self._data += self._data_last
-        self.phase = Phase.OTHER
-        self._cost += cpu() - began
+        self._put(now() << EVENT_BITS | STAMP_DATA_END)
+        if not self.asides & EVALUATING:  # an evaluation may last for any number of batches
+            self._flush()
 
-    def forward_begins(self, synchronises: bool) -> None:
-        """A DDP forward that records gradients; `synchronises`: its backward will all-reduce."""
+    def forward_begins(self, synchronises: bool, inputs: tuple[Any, ...] = (), named: Any = None) -> None:
+        """A DDP forward that records gradients, with these arguments; `synchronises`: its backward will
+        all-reduce."""
         if self._stepped or (self._synchronised and self._backward_steps.ended()):
             self._close(0, check=True)
+        elif len(self.stamps) > MANY_STAMPS:
+            self._flush()
         self.asides = 0
         if self.aside:
             return
-        cpu = self.cost_clock
-        spent = cpu()
-        if self._begin < 0:
-            self._open_first(now())
         self.synchronises = synchronises
-        self.phase = Phase.FORWARD
         if self.marks is not None:
             self.marks(step_record.FORWARD)
-        self._cost += cpu() - spent
-        self._forward_began = began = now()
-        if self._forward_at < 0:
-            self._forward_at = began
-        if self._optimizer_running is None:
-            self._before_forward += began - self._ended
-            self._before_optimizer += self._data_gap  # of a micro-step before this one
-        self._data_gap = 0
+        self.elements.add(inputs, named)
+        self._put(now() << EVENT_BITS | STAMP_FORWARD)
 
     def forward_ends(self) -> None:
         """The forward has returned or raised."""
-        at = now()
-        cpu = self.cost_clock
-        began = cpu()
+        self._put(now() << EVENT_BITS | STAMP_FORWARD_END)
         if self.marks is not None:
             self.marks(step_record.FORWARD_END)
-        self._forward += at - self._forward_began
-        self._ended = at
-        self._after_backward = False
-        self.phase = Phase.OTHER
-        self._cost += cpu() - began
 
-    def backward_begins(self, loss: Any) -> None:
+    def backward_begins(self, tensors: Any) -> None:
         """`backward()` is called; nested calls (checkpointing) belong to the outermost."""
+        loss = self.read_loss(tensors)
         self._backward_depth += 1
         if self._backward_depth > 1:
             self.stamp_due = False  # all-reduces may be waited for at the end of either
             return
         self.passes += 1
-        self.stamp_due, self._stamp = True, step_record.UNSTAMPED
+        self.stamp_due = True
+        self._spoilt = self._in_optimizer = False
         if loss is not None:
             self.losses.add(loss)
-        self.phase = Phase.BACKWARD
         if self.marks is not None:
             self.marks(step_record.BACKWARD)
-        self._backward_at = at = now()
-        if self._optimizer_running is None:
-            self._before_backward += at - self._ended
+        self._put(now() << EVENT_BITS | STAMP_BACKWARD)
 
     def last_gradient(self) -> None:
         """The autograd engine has computed all gradients of a backward, and waits for no all-reduce yet."""
-        if self._stamp != step_record.SPOILT:
+        if not self._spoilt:
             if self.marks is not None and (self.synchronises or self.several_models):
                 self.marks(step_record.LAST_GRADIENT)
-            self._stamp = now()
+            self._put(now() << EVENT_BITS | STAMP_LAST_GRADIENT)
             self.cpu_wait.last_gradient()
 
     def spoil_stamp(self) -> None:
         """Leave it unknown where in this backward the last gradient is."""
-        self._stamp = step_record.SPOILT
+        self._spoilt = True
+        self._put(STAMP_SPOILT)
 
     def backward_ends(self) -> None:
         """`backward()` has returned or raised."""
@@ -191,31 +245,22 @@ class Recorder:
         if self._backward_depth > 0:
             self.stamp_due = self._backward_depth == 1
             return
-        at = now()
-        cpu = self.cost_clock
-        began = cpu()
+        at = now() << EVENT_BITS
         if self.marks is not None:
             self.marks(step_record.BACKWARD_END)
-        self._backward += at - self._backward_at
-        self._backward_end = self._ended = at
-        self._after_backward = True
         if self.synchronises or self.several_models:
-            known = self._stamp > 0 and not self.stamp_due
-            self._exposed += at - self._stamp if known else step_record.UNKNOWN_NS
+            if self.stamp_due:
+                self._put(STAMP_SPOILT)
+            self._put(at | (STAMP_SYNCHRONISED_END if self.synchronises else STAMP_WAITING_END))
             self.cpu_wait.backward_ends()
+            self._synchronised |= self.synchronises
+        else:
+            self._put(at | STAMP_BACKWARD_END)
         self.stamp_due = False
-        self._micro_steps += 1
-        self.phase = Phase.OTHER
-        if self.synchronises:
-            self._synchronised = True
-            if not self._stepped:
-                self._step_end, self._data_done = at, self._data
-                self._waits.step_ends()
-                self.gc_pauses.step_ends()
         if self._stepped_in_backward:
             self._stepped_in_backward = False
-            self._step_ends(at)
-        self._cost += cpu() - began
+            self._put(at | STAMP_STEP_END)
+            self._step_ends()
 
     def optimizer_begins(self, optimizer: int) -> None:
         """`step()` of the optimizer with this `id()`; one that runs inside another belongs to the outer."""
@@ -223,22 +268,15 @@ class Recorder:
             return
         # One is running: this is inside it (or its `super().step()`), unless that one raised and training
         # went on without it.
-        if self._optimizer_running is not None and self._backward_at < self._optimizer_began:
+        if self._optimizer_running is not None and self._in_optimizer:
             self._optimizer_depth += self._optimizer_running == optimizer
             return
-        cpu = self.cost_clock
-        spent = cpu()
         self._optimizer_depth = 0
         self._optimizer_running = optimizer
-        self._optimizer_inner = self._forward + self._backward
-        self.phase = Phase.OPTIMIZER
+        self._in_optimizer = True
         if self.marks is not None:
             self.marks(step_record.OPTIMIZER)
-        self._cost += cpu() - spent
-        self._optimizer_began = began = now()
-        self._optimizer_gap = began - self._ended + self._data_gap if self._ended else 0
-        if self._optimizer_at < 0:
-            self._optimizer_at = began
+        self._put(now() << EVENT_BITS | STAMP_OPTIMIZER)
 
     def optimizer_ends(self, optimizer: int) -> None:
         """`step()` has returned."""
@@ -250,28 +288,18 @@ class Recorder:
         if self._optimizer_depth:
             self._optimizer_depth -= 1
             return
-        at = now()
-        cpu = self.cost_clock
-        began = cpu()
+        self._put(now() << EVENT_BITS | STAMP_OPTIMIZER_END)
         if self.marks is not None:
             self.marks(step_record.OPTIMIZER_END)
         self._optimizer_running = None
-        # A closure (LBFGS) runs forward and backward inside the optimizer: they keep their own names.
-        inner = self._forward + self._backward - self._optimizer_inner
-        self._optimizer += at - self._optimizer_began - inner
-        self._before_optimizer += self._optimizer_gap
-        self._data_gap = 0
-        self._ended = at
-        self._after_backward = False
-        self.phase = Phase.OTHER
-        self._step_ends(at)
-        self._cost += cpu() - began
+        self._step_ends()
 
     def aside_step_ends(self) -> None:
         """`step()` of an optimizer has returned in a step in which the recorder stands aside."""
         if self.marks is not None:
             self.marks(step_record.OPTIMIZER_END)
-        self._stepped, self._step_end = True, now()
+        self._stepped = True
+        self._put(now() << EVENT_BITS | STAMP_ASIDE_END)
 
     def note(self, key: Hashable, ready: Any, launched: int = 0) -> BucketCall | None:
         """A bucket was ready for its all-reduce, launched by `launched`, if known; None: the step is full."""
@@ -291,18 +319,11 @@ class Recorder:
 
     def wait_ends(self, began: int) -> None:
         """It has ended, on the training thread or, in backward, on the engine's."""
-        ns = now() - began
+        self._put((now() - began) << EVENT_BITS | STAMP_WAIT)
         if self.marks is not None:
             self.marks(step_record.WAIT_END)
-        phase = self.phase
-        if phase is Phase.OTHER:
-            if self._optimizer_running is not None:  # between two phases of its closure
-                phase = Phase.OPTIMIZER
-            elif self._ended:
-                self._ended += ns
-        elif phase is Phase.BACKWARD and self._stamp > 0:
-            return  # a part of the exposed communication
-        self._waits.add(phase, ns)
+        if len(self.stamps) > MANY_STAMPS:
+            self._flush()
 
     def add_cost(self, ns: int) -> None:
         """CPU time, by `cost_clock`, that our own code took on a thread that training waits for."""
@@ -312,10 +333,8 @@ class Recorder:
         """A rank that has run out of inputs has shadowed one step of the others under `join()`."""
         if self._stepped:
             self._close(0)
-        if self._begin < 0:
-            self._begin = began
-        self._step_end = self._ended = now()
-        self._exposed = step_record.UNKNOWN_NS
+        self._put(began << EVENT_BITS | STAMP_JOINED)
+        self._put(now() << EVENT_BITS | STAMP_JOINED_END)
         self._close(Flag.JOINED)
 
     def finish(self) -> None:
@@ -331,63 +350,51 @@ class Recorder:
 
     def drop(self) -> None:
         """Drop what is recorded: in a forked child, which is not the rank, and at exit."""
+        self.stamps.clear()
+        self._entries = 0
         self.records, self.calls = deque(maxlen=step_record.QUEUE_STEPS), []
         self.losses.take()
 
-    def _open_first(self, at: int) -> None:
-        """The first step begins with the fetch of its batch, where there was one."""
-        if self._data_at < 0:
-            self._data_at = self._ended = at
-            self._waits.forget()
-        self._begin = self._data_at
-        self._data = self._data_last
-        self._before_backward = self._before_optimizer = self._exposed = 0
-
-    def _step_ends(self, at: int) -> None:
+    def _step_ends(self) -> None:
         self._stepped = self._backward_steps.optimizer_seen = True
-        self._step_end, self._data_done = at, self._data
-        self._waits.step_ends()
         self.cpu_wait.step_ends()
-        self.gc_pauses.step_ends()
+
+    def _flush(self, closed: tuple[Any, ...] | None = None) -> None:
+        """Hand the stamps over; the step goes on, unless it is `closed`."""
+        self._phase_before = Phase.OTHER if closed else self.phase
+        self.records.append((self._entries, tuple(self.stamps), closed))
+        self._entries += 1
+        self.stamps.clear()
 
     def _close(self, flags: int, *, check: bool = False) -> None:
         """`check`: training goes on, so that the replicas should be equal now."""
-        check = check and self._synchronised and self.step % self.check_every == 0
+        step = self.step
+        check = check and self._synchronised and step % self.check_every == 0
         # Closing a step is part of the one that begins, whose clock is used from here on.
-        self.cost_clock = cpu = cpu_now if clocked(self.step + 1) else int
-        began = cpu()
+        self.cost_clock = cpu = cpu_now if clocked(step + 1) else int
+        began = 0 if self.on.timed else cpu()
         if self.detail:
-            flags |= Flag.DETAIL
+            flags |= DETAIL
         loss, of_loss = self.losses.take()
-        flags |= of_loss | self.shadow.flag
-        self.records.append(
-            (  # in the order of StepRecord, which the publisher makes of it: naming fields costs 2 us here
-                self.step, self._begin, self._step_end,
-                self._data_done, self._forward, self._backward, self._optimizer,
-                self._forward_at, self._backward_at, self._optimizer_at, self._backward_end,
-                self._micro_steps, flags, self._cost, loss, self.calls,
-                self.marks.take() if self.marks is not None else (),
-                self._exposed, self._before_forward, self._before_backward, self._before_optimizer,
-                self._waits.take(), self.cpu_wait.take(), self.gc_pauses.take(), self.elements.take(),
+        marks = self.marks.take() if self.marks is not None else ()
+        self._flush(
+            (  # in the order of `Closed`, which the publisher makes of it: naming fields costs 2 us here
+                step, flags | of_loss | self.shadow.flag, self._cost, loss, self.calls, marks,
+                self.cpu_wait.take(), self.elements.take(), self.gc_pauses.step_closes(),
             )
         )  # fmt: skip
-        self.calls = []
-        self._begin = self._step_end
-        self._data -= self._data_done
-        self._data_done = self._data_gap = 0
+        self._cost = 0
+        if self.calls:
+            self.calls = []
         self._stepped = self._synchronised = False
-        self._clear()
-        if self._optimizer_running is not None:  # closed in the closure of the next step's optimizer
-            self._optimizer_inner, self._optimizer_at = 0, self._optimizer_began
-        self.step += 1
-        self.counter[0] = self.step
+        self.step = self.counter[0] = step = step + 1
         self.passes += 1
-        if self.step == self.shadow.next:
+        if step == self.shadow.next:
             seen, running = self._backward_steps.optimizer_seen, self._optimizer_running is not None
-            self.aside = self.shadow.begins(self.step, seen and not running and not self._backward_depth)
+            self.aside = self.shadow.begins(step, seen and not running and not self._backward_depth)
         # After a NaN every loss is read: when it began and whether it ends matters more than what that costs.
-        self.wants_loss = self.step % self.loss_every == 0 or (type(loss) is float and loss - loss != 0.0)
-        detail = self.step % self.detail_every == 0 and not self.shadow.flag
+        self.wants_loss = step % self.loss_every == 0 or (type(loss) is float and loss - loss != 0.0)
+        detail = step % self.detail_every == 0 and not self.shadow.flag
         if detail != self.detail:
             self.detail = detail
             for switch in self.on_detail:
@@ -395,6 +402,9 @@ class Recorder:
         if self.once is not None:
             once, self.once = self.once, None
             once()
-        self._cost += cpu() - began
+        if began:
+            self._cost += cpu() - began
+        if self.on.timed is (cpu is int):
+            self.on.use(timed=cpu is not int)
         if check and self.check is not None:
-            self.check(self.step - 1)
+            self.check(step - 1)

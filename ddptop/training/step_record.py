@@ -2,10 +2,9 @@
 
 The recorder's own cost is CPU time of the thread that runs it (CLOCK_THREAD_CPUTIME_ID): time in which the
 operating system ran another process, or a thread waited for the GIL, is never counted. Reading that clock is
-a system call of 0.4 us (measured; CLOCK_MONOTONIC takes 0.07 us), and a plain step would read it 14 times. So
-it is read in three steps of every eight only (`clocked`), and the cost of a step is the median over those. A
-measured interval includes one of the two readings around it; over all steps that is more than the readings
-cost, so that the figure is 1 to 2 us too high rather than too low.
+a system call of 0.4 to 1.2 us (measured; CLOCK_MONOTONIC takes 0.05 us), and a plain step would read it 16
+times. So it is read in three steps of every 32 only (`clocked`), and the cost of a step is the median over
+those.
 """
 
 from __future__ import annotations
@@ -16,17 +15,47 @@ from typing import Any, NamedTuple, TypeAlias
 from torch import Tensor
 
 from ddptop.protocol.limits import MAX_CELLS
-from ddptop.protocol.messages import Flag
+from ddptop.protocol.messages import Flag, Phase
 
-CLOCKED = 8
+CLOCKED = 32
 """Own CPU time is measured in steps 0, 1 and 3 of so many: one with bucket detail wherever detail is taken at
-least so often, the one after it, where the recorder is taken out again, and a plain one."""
+least so often, the one after it, where the recorder is taken out again, and a plain one where detail is taken
+in every 4th step or more rarely."""
 
 
 def clocked(step: int) -> bool:
     """Whether our own CPU time is measured in this step."""
     return step % CLOCKED in (0, 1, 3)
 
+
+EVENT_BITS = 5
+"""Lowest bits of a stamp, which are its event; the others are a moment of CLOCK_MONOTONIC in ns."""
+
+EVENT = (1 << EVENT_BITS) - 1
+
+Entry: TypeAlias = tuple[int, tuple[int, ...], "tuple[Any, ...] | None"]
+"""What the publisher takes: a running number, stamps in their order, and the fields of `Closed` where the
+step ends with them."""
+
+(
+    STAMP_DATA, STAMP_DATA_END, STAMP_FORWARD, STAMP_FORWARD_END,
+    STAMP_BACKWARD, STAMP_LAST_GRADIENT, STAMP_SPOILT,
+    STAMP_BACKWARD_END, STAMP_WAITING_END, STAMP_SYNCHRONISED_END,
+    STAMP_OPTIMIZER, STAMP_OPTIMIZER_END, STAMP_STEP_END, STAMP_ASIDE_END,
+    STAMP_WAIT, STAMP_JOINED, STAMP_JOINED_END,
+) = range(17)  # fmt: skip
+"""The events of stamps, as `StepTimes` (`step_times.py`) takes them. WAIT has how long it was, in ns."""
+
+PHASES = {
+    STAMP_DATA: Phase.DATA,
+    STAMP_FORWARD: Phase.FORWARD,
+    STAMP_BACKWARD: Phase.BACKWARD,
+    STAMP_OPTIMIZER: Phase.OPTIMIZER,
+    STAMP_LAST_GRADIENT: None,
+    STAMP_SPOILT: None,
+    STAMP_WAIT: None,
+}
+"""The phase after an event, OTHER where it is not here; None: as before it."""
 
 FORWARD, FORWARD_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END = range(6)
 LAST_GRADIENT, WAIT, WAIT_END = range(6, 9)

@@ -18,7 +18,7 @@ from ddptop.training.budget import (
     Budget,
     median,
 )
-from ddptop.training.step_record import StepRecord, clocked
+from ddptop.training.step_record import CLOCKED, StepRecord, clocked
 
 MS = 1_000_000
 
@@ -111,7 +111,7 @@ def test_a_change_of_load_is_forgotten_within_seven_measurements() -> None:
     begin = len(training.seen)
     training.run(400, wall=10 * MS, plain=20_000, detail=60_000)
     assert training.budget.every == 1
-    assert training.seen.index(4, begin) - begin <= KEPT * 8 // 25 + 1, "batches are of 25 steps"
+    assert training.seen.index(4, begin) - begin <= KEPT * CLOCKED // 25 + 1, "batches are of 25 steps"
 
 
 @pytest.mark.parametrize(("extra", "rarest"), [(600_000, RAREST), (1_400_000, 64), (10_000_000, 512)])

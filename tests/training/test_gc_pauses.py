@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -27,8 +28,7 @@ def pauses() -> Iterator[GcPauses]:
 def step(pauses: GcPauses, *, collections: int = 0) -> int:
     for _ in range(collections):
         gc.collect()
-    pauses.step_ends()
-    return pauses.take()
+    return pauses.take(time.monotonic_ns(), pauses.step_closes())
 
 
 def test_the_pauses_of_a_step_are_those_of_its_collections(pauses: GcPauses) -> None:
@@ -48,9 +48,9 @@ def test_what_comes_after_the_step_has_ended_belongs_to_the_next_one(pauses: GcP
     gc.disable()
     try:
         step(pauses)
-        pauses.step_ends()
+        end = time.monotonic_ns()
         gc.collect()
-        assert pauses.take() == 0
+        assert pauses.take(end, pauses.step_closes()) == 0
         assert step(pauses) > 0
     finally:
         gc.enable()

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from ddptop.training import phases
 from ddptop.training.phases import LastGradients
 from ddptop.training.recorder import Recorder
+from tests.training.test_recorder import records_of
 
 
 @pytest.fixture
@@ -64,6 +65,13 @@ class Watched:
         self.recorder.backward_ends()
         return list(self.calls)
 
+    def exposed(self) -> int:
+        """End the step: its exposed communication."""
+        self.recorder.optimizer_begins(1)
+        self.recorder.optimizer_ends(1)
+        self.recorder.finish()
+        return records_of(self.recorder)[-1].exposed
+
 
 def layers() -> nn.Sequential:
     torch.manual_seed(0)
@@ -74,11 +82,10 @@ def layers() -> nn.Sequential:
 def test_each_backward_is_stamped_once_and_the_first_is_left_out() -> None:
     watched = Watched(layers())
     assert watched.step()[0] == "spoil_stamp"
-    assert watched.recorder._exposed < 0
-    watched.recorder._exposed = 0
+    assert watched.exposed() < 0
     assert watched.step() == ["last_gradient"]
     assert watched.step() == ["last_gradient"]
-    assert watched.recorder._exposed > 0
+    assert watched.exposed() > 0
 
 
 @pytest.mark.usefixtures("group")

@@ -16,7 +16,8 @@ from ddptop.training import guard as guard_module
 from ddptop.training import phases
 from ddptop.training.guard import Guard
 from ddptop.training.recorder import Recorder
-from ddptop.training.step_record import StepRecord
+from ddptop.training.step_record import EVENT, STAMP_WAIT
+from tests.training.test_recorder import records_of
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +87,7 @@ def test_a_loss_that_cannot_be_read_is_counted_and_the_steps_go_on(fresh_guard: 
     backward = wrapped_backward(recorder, lambda *a, **k: called.append(a), SimpleNamespace(loss_of=refuse))
     loop(recorder, backward, 4)
     recorder.finish()
-    records = [StepRecord._make(fields) for fields in recorder.records]
+    records = records_of(recorder)
     assert [(record.step, record.loss) for record in records] == [(n, None) for n in range(4)]
     assert len(called) == 4
     assert fresh_guard.count == 4
@@ -164,7 +165,7 @@ def test_a_forward_is_timed_also_after_one_that_raised_and_around_one_without_gr
         recorder.optimizer_begins(1)
         recorder.optimizer_ends(1)
     recorder.finish()
-    records = [StepRecord._make(fields) for fields in recorder.records]
+    records = records_of(recorder)
     assert [record.step for record in records] == [0, 1]
     assert all(0 < record.forward < record.end - record.begin for record in records)
     assert seen == [Phase.FORWARD] * 5
@@ -189,14 +190,14 @@ class Waiting:
 
     def __init__(self, original: Callable[..., Any]) -> None:
         self.recorder = Recorder()
-        self.recorder.phase = Phase.FORWARD
+        self.recorder.forward_begins(True)
         self.watch = phases.LastGradients(self.recorder)
         self.wait = phases._wait(self.recorder, self.watch, threading.get_ident(), original)
 
     def noted(self) -> list[int]:
         """The phases of the waits so far."""
-        self.recorder._waits.step_ends()
-        return [phase for phase, _ in self.recorder._waits.take()]
+        phase, stamps = int(self.recorder.phase), self.recorder.stamps
+        return [phase for stamp in stamps if stamp & EVENT == STAMP_WAIT]
 
 
 def test_a_wait_is_noted_and_its_result_and_arguments_are_torchs() -> None:

@@ -10,7 +10,7 @@ from ddptop.training.packing import LayoutTracker, pack
 from ddptop.training.recorder import Recorder
 from ddptop.training.shadow import LENGTH, NEVER, PERIOD, ShadowBlocks
 from ddptop.training.step_record import StepRecord
-from tests.training.test_recorder import Clock
+from tests.training.test_recorder import Clock, records_of
 
 
 def test_at_most_two_percent_of_the_steps_and_none_before_warm_up() -> None:
@@ -55,7 +55,7 @@ def train(clock: Clock, steps: int) -> list[StepRecord]:
         else:
             recorder.optimizer_ends(1)
     recorder.finish()
-    return [StepRecord._make(fields) for fields in recorder.records]
+    return records_of(recorder)
 
 
 def test_steps_of_a_block_have_begin_and_end_and_the_others_all(monkeypatch: pytest.MonkeyPatch) -> None:

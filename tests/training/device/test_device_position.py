@@ -22,9 +22,9 @@ from ddptop.training.device.timing import (
     device_position,
 )
 from ddptop.training.recorder import Recorder
-from ddptop.training.step_record import StepRecord
 from tests.training.device.fake import FakeDevice, FakeEvent
 from tests.training.device.test_timers import MS, FakeSlots
+from tests.training.test_recorder import records_of
 
 NEVER = 10**15
 
@@ -156,7 +156,7 @@ def test_the_position_is_of_the_oldest_step_that_the_device_has_not_done() -> No
         recorder.optimizer_ends(1)
     timing.resolver.take([])
     assert timing.position_event(recorder, 3).step == 2, "the step that the host is in, nothing is held"
-    timing.resolver.take([StepRecord._make(fields) for fields in recorder.records])
+    timing.resolver.take(records_of(recorder))
     told = timing.position_event(recorder, 3)
     assert (told.kind, told.rank, told.step) == ("device", 3, 0)
     assert told.fields == {"state": COMPUTE, "phase": "forward", "bucket": -1}

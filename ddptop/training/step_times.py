@@ -1,0 +1,249 @@
+"""Steps from stamps: the arithmetic of a step, done by the publisher for many steps at once.
+
+The training thread leaves stamps, integers of a moment and an event (`step_record.py`), in the order in
+which they happened, and closes a step with an `Entry`. Here they become `StepRecord`s.
+
+Gradient accumulation, and steps that a scaler skips, are one step with several micro-steps: each phase is the
+sum over them. A backward that waits for all-reduces is divided at its last gradient: what comes before is the
+rank's own work, what comes after is exposed communication. Where one backward of a step has no such stamp,
+that of the whole step is unknown. Time outside the phases is kept by what begins next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+from ddptop.protocol.messages import Flag, Phase
+from ddptop.training.gc_pauses import GcPauses
+from ddptop.training.step_record import (
+    EVENT,
+    EVENT_BITS,
+    SPOILT,
+    UNKNOWN_NS,
+    UNSTAMPED,
+    BucketCall,
+    Entry,
+    StepRecord,
+    Waits,
+)
+
+
+class Closed(NamedTuple):
+    """What is known of a step besides its stamps, when the training thread closes it."""
+
+    step: int
+    flags: int
+    cost: int
+    loss: Any
+    calls: list[BucketCall]
+    marks: Any
+    cpu_wait: int
+    elements: int
+    thread: int
+    """`get_ident()` of the training thread."""
+
+
+class StepTimes:
+    """Makes records of what the training thread of one process has stamped, in its order; on one thread."""
+
+    def __init__(self, gc_pauses: GcPauses) -> None:
+        self._gc_pauses = gc_pauses
+        self._next = -1
+        self._events = (
+            self._data, self._data_end, self._forward, self._forward_end,
+            self._backward, self._last_gradient, self._spoil,
+            self._backward_end, self._waiting_end, self._synchronised_end,
+            self._optimizer, self._optimizer_end, self._step_end_at, self._aside_end,
+            self._wait, self._joined, self._joined_end,
+        )  # fmt: skip
+        """In the order of `step_record.DATA` and those that follow."""
+        self._begin_first()
+
+    def _begin_first(self) -> None:
+        self._known = True
+        """Whether all stamps of the running step are there."""
+        self._phase = Phase.OTHER
+        self._begin = self._step_end = self._data_at = -1
+        self._stepped = self._after_backward = self._optimizing = False
+        self._data_ns = self._data_done = self._data_last = self._data_gap = self._optimizer_gap = 0
+        self._ended = 0  # when the last phase ended, later by what was waited since
+        self._stamp = UNSTAMPED
+        self._forward_began = self._optimizer_began = self._optimizer_inner = 0
+        self._waits = Waits()
+        self._gc_pauses.forget()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._forward_ns = self._backward_ns = self._optimizer_ns = self._micro_steps = 0
+        self._exposed = self._before_forward = self._before_backward = self._before_optimizer = 0
+        self._forward_at = self._backward_at = self._optimizer_at = self._backward_ended = -1
+
+    def take(self, queue: deque[Entry]) -> list[StepRecord]:
+        """The steps of these entries, which are removed. Where entries were dropped, the first step after
+        them is left out."""
+        events, records = self._events, []
+        for _ in range(len(queue)):
+            number, stamps, closed = queue.popleft()
+            if number != self._next >= 0:
+                self._begin_first()
+                self._known = False
+            self._next = number + 1
+            for stamp in stamps:
+                events[stamp & EVENT](stamp >> EVENT_BITS)
+            if closed is not None:
+                record = self._close(Closed._make(closed))
+                if self._known:
+                    records.append(record)
+                self._known = True
+        return records
+
+    def _data(self, at: int) -> None:
+        self._phase = Phase.DATA
+        self._optimizing = False  # an optimizer step that raised ends here at the latest
+        self._data_at = at
+        if self._begin < 0:
+            self._waits.forget()  # of the time before the first step
+        elif self._after_backward:
+            self._after_backward = False
+            self._data_gap = at - self._ended
+
+    def _data_end(self, at: int) -> None:
+        self._ended = at
+        self._data_last = at - self._data_at
+        self._data_ns += self._data_last
+        self._phase = Phase.OTHER
+
+    def _forward(self, at: int) -> None:
+        if self._begin < 0:
+            self._open_first(at)
+        self._phase = Phase.FORWARD
+        self._forward_began = at
+        if self._forward_at < 0:
+            self._forward_at = at
+        if not self._optimizing:
+            self._before_forward += at - self._ended
+            self._before_optimizer += self._data_gap  # of a micro-step before this one
+        self._data_gap = 0
+
+    def _open_first(self, at: int) -> None:
+        """The first step begins with the fetch of its batch, where there was one."""
+        if self._data_at < 0:
+            self._data_at = self._ended = at
+            self._waits.forget()
+        self._begin = self._data_at
+        self._data_ns = self._data_last
+        self._before_backward = self._before_optimizer = self._exposed = 0
+
+    def _forward_end(self, at: int) -> None:
+        self._forward_ns += at - self._forward_began
+        self._ended = at
+        self._after_backward = False
+        self._phase = Phase.OTHER
+
+    def _backward(self, at: int) -> None:
+        self._stamp = UNSTAMPED
+        self._phase = Phase.BACKWARD
+        self._backward_at = at
+        if not self._optimizing:
+            self._before_backward += at - self._ended
+
+    def _last_gradient(self, at: int) -> None:
+        if self._stamp != SPOILT:
+            self._stamp = at
+
+    def _spoil(self, _at: int) -> None:
+        self._stamp = SPOILT
+
+    def _backward_end(self, at: int) -> None:
+        """It waited for no all-reduce."""
+        self._backward_ns += at - self._backward_at
+        self._backward_ended = self._ended = at
+        self._after_backward = True
+        self._micro_steps += 1
+        self._phase = Phase.OTHER
+
+    def _waiting_end(self, at: int) -> None:
+        """It may have waited for all-reduces of another model."""
+        self._backward_end(at)
+        self._exposed += at - self._stamp if self._stamp > 0 else UNKNOWN_NS
+
+    def _synchronised_end(self, at: int) -> None:
+        self._waiting_end(at)
+        if not self._stepped:
+            self._date_end(at)
+
+    def _optimizer(self, at: int) -> None:
+        self._optimizing = True
+        self._optimizer_inner = self._forward_ns + self._backward_ns
+        self._phase = Phase.OPTIMIZER
+        self._optimizer_began = at
+        self._optimizer_gap = at - self._ended + self._data_gap if self._ended else 0
+        if self._optimizer_at < 0:
+            self._optimizer_at = at
+
+    def _optimizer_end(self, at: int) -> None:
+        self._optimizing = False
+        # A closure (LBFGS) runs forward and backward inside the optimizer: they keep their own names.
+        inner = self._forward_ns + self._backward_ns - self._optimizer_inner
+        self._optimizer_ns += at - self._optimizer_began - inner
+        self._before_optimizer += self._optimizer_gap
+        self._data_gap = 0
+        self._ended = at
+        self._after_backward = False
+        self._phase = Phase.OTHER
+        self._step_end_at(at)
+
+    def _step_end_at(self, at: int) -> None:
+        """The step ends here, unless another optimizer steps."""
+        self._stepped = True
+        self._date_end(at)
+
+    def _date_end(self, at: int) -> None:
+        self._step_end, self._data_done = at, self._data_ns
+        self._waits.step_ends()
+
+    def _aside_end(self, at: int) -> None:
+        """An optimizer has stepped while the recorder stood aside."""
+        self._stepped, self._step_end = True, at
+
+    def _wait(self, ns: int) -> None:
+        """The thread has waited so long in a collective of the script's own."""
+        phase = self._phase
+        if phase is Phase.OTHER:
+            if self._optimizing:  # between two phases of its closure
+                phase = Phase.OPTIMIZER
+            elif self._ended:
+                self._ended += ns
+        elif phase is Phase.BACKWARD and self._stamp > 0:
+            return  # a part of the exposed communication
+        self._waits.add(phase, ns)
+
+    def _joined(self, at: int) -> None:
+        if self._begin < 0:
+            self._begin = at
+
+    def _joined_end(self, at: int) -> None:
+        self._step_end = self._ended = at
+        self._exposed = UNKNOWN_NS
+
+    def _close(self, closed: Closed) -> StepRecord:
+        paused = self._gc_pauses.take(self._step_end, closed.thread)
+        record = StepRecord(
+            closed.step, self._begin, self._step_end,
+            self._data_done, self._forward_ns, self._backward_ns, self._optimizer_ns,
+            self._forward_at, self._backward_at, self._optimizer_at, self._backward_ended,
+            self._micro_steps, closed.flags, closed.cost, closed.loss, closed.calls, closed.marks,
+            self._exposed, self._before_forward, self._before_backward, self._before_optimizer,
+            self._waits.take(), closed.cpu_wait, paused, closed.elements,
+        )  # fmt: skip
+        self._begin = self._step_end
+        self._data_ns -= self._data_done
+        self._data_done = self._data_gap = 0
+        self._stepped = False
+        self._clear()
+        if self._optimizing:  # closed in the closure of the next step's optimizer
+            self._optimizer_inner, self._optimizer_at = 0, self._optimizer_began
+        if closed.flags & Flag.SHADOW:
+            self._gc_pauses.forget()
+        return record

@@ -3,7 +3,7 @@
 Counted is CPU time of the threads that run our code, never elapsed time: on a busy machine an interval of
 20 us lasts 10 ms when the operating system runs another process in it, and a controller that counts those
 stops recording exactly when the cause of a slow training is to be shown. On the training threads CPU time is
-measured in three steps of every 32 (`ddptop.training.step_record`), for the publisher always. What no clock
+measured in three steps of every 32 (`ddptop.training.own_cost`), for the publisher always. What no clock
 of ours can see is added as constants below. Every figure is a median over few and recent measurements: one
 outlier changes nothing, and a change of load takes effect within `KEPT` of them.
 """
@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from ddptop.protocol.messages import Flag
-from ddptop.training.step_record import StepRecord, clocked
+from ddptop.training.own_cost import clocked
+from ddptop.training.step_record import StepRecord
 
 RAREST = 32
 """Bucket detail is taken at least so often, unless the cost measured at this very rate is over the budget."""
@@ -39,7 +40,7 @@ ROOM_LEFT = 0.75
 """Detail is taken twice as often only where that fills at most so much of the room that there is for it,
 or the interval would swing from batch to batch."""
 
-LEAST_SHARE = 1 / 4
+LEAST_SHARE = 1 / 2
 """Of the budget, which detail may take even where the budget is exceeded without it (steps of a few ms):
 without it the cost would hardly be lower, and a slow rank could not be flagged."""
 
@@ -51,6 +52,10 @@ MAX_LOSS_EVERY = 8
 
 LOSS_NS = 12_000
 """Reading the loss in a training loop of 3 ms steps, where its code is cold: measured 11 to 13 us."""
+
+UNSEEN = 1.35
+"""What our wrappers take in a step over what the clocks inside them see, which is less the colder the caches:
+71 to 88 us of 99 to 121 (measured in steps of 4 ms, `tests/benchmarks/bench_calls.py`)."""
 
 WRAPPER_NS = 2_000
 """Calling into and out of our eight wrappers in one step, which no clock inside them can see: a Python
@@ -129,7 +134,7 @@ class Budget:
             detail = bool(record.flags & Flag.DETAIL)
             if clocked(record.step) and not record.flags & Flag.SHADOW:
                 kept = self._detail if detail else self._after if self._after_detail else self._plain
-                kept.append(record.cost + WRAPPER_NS + CALL_NS * len(record.calls))
+                kept.append(record.cost * UNSEEN + WRAPPER_NS + CALL_NS * len(record.calls))
                 self._measured_here += detail
             self._after_detail = detail
         self._steps += len(records)

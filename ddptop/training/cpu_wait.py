@@ -3,7 +3,8 @@
 It is the second number in /proc/self/task/TID/schedstat, in ns. Waiting for a cgroup's quota is part of it.
 To read and to convert it takes 18 us in a training loop, where the code of it is cold (measured). So it is
 read only in steps in which the thread was off its CPU outside exposed communication, and in those that
-follow: elapsed time less CPU time, which takes 1 us, is at least the run delay.
+follow, and there only where it has been off its CPU since the last reading: elapsed time less CPU time, which
+takes 1 us, is at least the run delay.
 """
 
 from __future__ import annotations
@@ -48,13 +49,15 @@ class CpuWait:
         self._read_steps = 0
         """In so many steps the run delay is still to be read; in others the following are unknown."""
         self._begin = self._end = self._stamp = self._newest = UNKNOWN
+        self._last = self._off_last = UNKNOWN
+        """Of the last reading at a border: run delay, and time off the CPU."""
         self._exposed = 0
 
     def last_gradient(self) -> None:
         """Exposed communication begins; on any thread."""
         self._off_stamp = self._off_cpu()
         if self._read_steps:
-            self._stamp = self._read()
+            self._stamp = self._read_at(self._off_stamp)
 
     def backward_ends(self) -> None:
         """Exposed communication ends, and with it the step, unless this or `step_ends` is called again."""
@@ -68,7 +71,7 @@ class CpuWait:
             self._open()
         self._off_end = self._off_cpu()
         if self._read_steps:
-            self._end = self._read()
+            self._end = self._read_at(self._off_end)
         if self._descriptor >= 0 and (self._off_end < 0 or (self._read_steps and self._end < 0)):
             self._open()  # that thread has ended and this one has got its number, or the file is another
             self._off_end, self._end, self._newest = self._off_cpu(), self._read(), UNKNOWN
@@ -114,6 +117,12 @@ class CpuWait:
             return _elapsed_ns() - _clock_ns(self._cpu_clock)
         except OSError:  # the thread has ended
             return UNKNOWN
+
+    def _read_at(self, off_cpu: int) -> int:
+        """Run delay so far, of a thread that was off its CPU for so long: read where that has grown."""
+        if self._last < 0 or off_cpu - self._off_last >= LEAST_NS:
+            self._last, self._off_last = self._read(), off_cpu
+        return self._last
 
     def _read(self) -> int:
         """Run delay so far in ns."""

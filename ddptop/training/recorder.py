@@ -5,6 +5,10 @@ so that its data, forward, backward and optimizer times are in it in causal orde
 was the last one is known only when the next DDP forward begins: there the record is closed, dated back.
 Where no torch optimizer ever steps, a synchronised backward ends the step.
 
+Here are only stamps and what must be known at once: when a step is closed, and what is left out because it
+runs inside something else. The arithmetic is the publisher's (`step_times.py`: accumulation, how backward is
+divided). What this costs on the training thread is in `own_cost.py`.
+
 All times are CLOCK_MONOTONIC in nanoseconds. Everything here runs on the training thread, except that
 bucket all-reduces may be noted by an autograd thread and their ends by a gloo thread (list operations
 that the interpreter makes atomic); the publisher thread only pops finished records and reads counters.
@@ -21,6 +25,7 @@ from ddptop.protocol.messages import Flag, Phase
 from ddptop.training import step_record
 from ddptop.training.cpu_wait import CpuWait
 from ddptop.training.gc_pauses import GcPauses
+from ddptop.training.own_cost import Calls, clocked, cpu_now
 from ddptop.training.shadow import ShadowBlocks
 from ddptop.training.step_record import (
     EVENT,
@@ -49,11 +54,9 @@ from ddptop.training.step_record import (
     Elements,
     Entry,
     Losses,
-    clocked,
 )
 
 now = time.monotonic_ns
-cpu_now = time.thread_time_ns
 
 DETAIL = int(Flag.DETAIL)
 
@@ -62,44 +65,6 @@ MANY_STAMPS = 512
 
 EVALUATING = 63
 """So many batches and one more without a training forward are handed over together: a power of two less 1."""
-
-
-class Calls:
-    """The recorder's methods as the wrappers call them: `recorder.on.data_begins()` and so on. In steps whose
-    cost is measured each is called with its CPU time taken, in others nothing is added to the call."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self.use(timed=False)
-
-    def use(self, *, timed: bool) -> None:
-        """Of the step that begins."""
-        self.timed = timed
-        make: Callable[[Any], Any] = self._timing if timed else _plain
-        recorder = self._recorder
-        self.data_begins = make(recorder.data_begins)
-        self.data_ends = make(recorder.data_ends)
-        self.forward_begins = make(recorder.forward_begins)
-        self.forward_ends = make(recorder.forward_ends)
-        self.backward_begins = make(recorder.backward_begins)
-        self.backward_ends = make(recorder.backward_ends)
-        self.optimizer_begins = make(recorder.optimizer_begins)
-        self.optimizer_ends = make(recorder.optimizer_ends)
-
-    def _timing(self, method: Callable[..., None]) -> Callable[..., None]:
-        recorder = self._recorder
-
-        def timing(*arguments: Any) -> None:
-            began = cpu_now()
-            method(*arguments)
-            if self.timed:  # closing a step, it may have ended that
-                recorder.add_cost(cpu_now() - began)
-
-        return timing
-
-
-def _plain(method: Any) -> Any:
-    return method
 
 
 class Recorder:

@@ -19,7 +19,8 @@ import torch
 from ddptop.protocol.limits import MAX_CHECKSUMS
 from ddptop.protocol.messages import Replica
 from ddptop.training.guard import guard
-from ddptop.training.recorder import Recorder, cpu_now
+from ddptop.training.own_cost import cpu_now
+from ddptop.training.recorder import Recorder
 from ddptop.training.torch_compat.dynamo import no_torch_function
 
 PIECE_BYTES = 128 * 1024

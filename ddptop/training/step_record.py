@@ -1,11 +1,4 @@
-"""What the training thread leaves to the publisher of each step, and what it collects for that.
-
-The recorder's own cost is CPU time of the thread that runs it (CLOCK_THREAD_CPUTIME_ID): time in which the
-operating system ran another process, or a thread waited for the GIL, is never counted. Reading that clock is
-a system call of 0.4 to 1.2 us (measured; CLOCK_MONOTONIC takes 0.05 us), and a plain step would read it 16
-times. So it is read in three steps of every 32 only (`clocked`), and the cost of a step is the median over
-those.
-"""
+"""What the training thread leaves to the publisher of each step, and what it collects for that."""
 
 from __future__ import annotations
 
@@ -16,17 +9,6 @@ from torch import Tensor
 
 from ddptop.protocol.limits import MAX_CELLS
 from ddptop.protocol.messages import Flag, Phase
-
-CLOCKED = 32
-"""Own CPU time is measured in steps 0, 1 and 3 of so many: one with bucket detail wherever detail is taken at
-least so often, the one after it, where the recorder is taken out again, and a plain one where detail is taken
-in every 4th step or more rarely."""
-
-
-def clocked(step: int) -> bool:
-    """Whether our own CPU time is measured in this step."""
-    return step % CLOCKED in (0, 1, 3)
-
 
 EVENT_BITS = 5
 """Lowest bits of a stamp, which are its event; the others are a moment of CLOCK_MONOTONIC in ns."""

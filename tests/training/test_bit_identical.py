@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from ddptop.training.shadow import LENGTH, PERIOD
 from tests.processes import DDPTOP_RUN, TORCHRUN, environment, free_port, run, run_plain
+from tests.training.scripts.variants import SHADOW_STEPS
 
 SCRIPTS = Path(__file__).parent / "scripts"
 VARIANTS = (
@@ -41,10 +43,11 @@ class Trained:
         self.home = home
 
     @functools.cache  # noqa: B019 - lives as long as the test session
-    def variants(self, launcher: str, world: int) -> Path:
-        folder = self.home / f"{launcher}-{world}"
+    def variants(self, launcher: str, world: int, *names: str) -> Path:
+        folder = self.home / "-".join((launcher, str(world), *names))
         folder.mkdir()
         options = ["--standalone", "--nproc-per-node", str(world), str(SCRIPTS / "variants.py"), str(folder)]
+        options += names
         # Full detail: the recorder is in the way in every step of every variant.
         words = (
             [*TORCHRUN, *options]
@@ -88,6 +91,13 @@ def test_weights_are_those_of_torchrun(trained: Trained, variant: str, world: in
     assert_same_weights(
         trained.variants("torchrun", world), trained.variants("ddptop-run", world), variant, world
     )
+
+
+@pytest.mark.slow
+def test_weights_are_the_same_after_a_shadow_block(trained: Trained) -> None:
+    assert PERIOD + LENGTH < SHADOW_STEPS
+    plain, watched = (trained.variants(launcher, 2, "shadow") for launcher in ("torchrun", "ddptop-run"))
+    assert_same_weights(plain, watched, "shadow", 2)
 
 
 @pytest.mark.parametrize("world", [2, 3])

@@ -14,16 +14,20 @@ from ddptop.training.budget import (
     LEAST_SHARE,
     MAX_LOSS_EVERY,
     RAREST,
+    UNSEEN,
     WRAPPER_NS,
     Budget,
     median,
 )
-from ddptop.training.step_record import CLOCKED, StepRecord, clocked
+from ddptop.training.own_cost import CLOCKED, clocked
+from ddptop.training.step_record import StepRecord
 
 MS = 1_000_000
 
 
-def record(step: int, *, wall: int, cost: int, detail: bool) -> StepRecord:
+def record(step: int, *, wall: int, cost: float, detail: bool) -> StepRecord:
+    """`cost`: with what no clock sees."""
+    cost = round(cost / UNSEEN)
     begin = step * wall
     flags = int(Flag.DETAIL) if detail else 0
     return StepRecord(step, begin, begin + wall, 0, 0, 0, 0, -1, -1, -1, -1, 1, flags, cost, None, [])
@@ -131,9 +135,16 @@ def test_detail_is_rarer_than_every_32nd_step_only_where_it_is_too_dear_there(
 def test_where_the_phases_alone_exceed_the_budget_a_little_detail_is_kept() -> None:
     budget = trained(20_000, wall=MS, plain=20_000, detail=60_000)
     assert budget.tight
-    assert budget.every == 16  # 40 us / 16 = 2.5 us, a quarter of 10 us
+    assert budget.every == 8  # 40 us / 8 = 5 us, half of 10 us
     assert 40_000 / budget.every <= LEAST_SHARE * 10_000
     assert budget.cost_pct > 2.0, "and the cost is reported as it is"
+
+
+def test_at_10_ms_detail_is_taken_in_every_8th_step_also_where_the_phases_fill_the_budget() -> None:
+    """As measured beside busy loops: 100 us a step, and 25 to 40 a bucket."""
+    training = Training(Budget(1.0))
+    training.run(4_000, wall=10 * MS, plain=100_000, detail=490_000)
+    assert max(training.seen) == 8
 
 
 def test_a_tight_budget_reads_the_loss_less_often_and_a_roomy_one_always() -> None:
@@ -158,7 +169,7 @@ def test_the_interval_in_use_is_the_largest_of_the_group_and_so_is_the_cost() ->
     training.budget.announced = 8
     training.run(1_000, wall=10 * MS, plain=20_000, detail=100_000, publisher=0)
     assert (training.budget.every, training.budget.detail_every) == (2, 8)
-    assert training.budget.cost_us == pytest.approx(20 + 2 + 80 / 8)
+    assert training.budget.cost_us == pytest.approx(20 + 2 + 80 / 8, rel=1e-4)
 
 
 def test_a_pause_between_two_steps_makes_no_room_for_more_detail() -> None:
@@ -166,7 +177,7 @@ def test_a_pause_between_two_steps_makes_no_room_for_more_detail() -> None:
     batch = [record(step, wall=3 * MS, cost=8_000, detail=False) for step in range(20)]
     batch[7] = batch[7]._replace(end=batch[7].end + 10**10)
     budget.account(batch, publisher_ns=0)
-    assert budget.cost_pct == pytest.approx(100 * (8_000 + WRAPPER_NS) / (3 * MS))
+    assert budget.cost_pct == pytest.approx(100 * (8_000 + WRAPPER_NS) / (3 * MS), rel=1e-4)
 
 
 def test_what_the_publisher_takes_between_two_long_steps_is_counted() -> None:
@@ -220,9 +231,9 @@ def test_on_a_loaded_machine_detail_goes_on() -> None:
         detailed = at % budget.detail_every == 0
         kind = costs["cpu", detailed]
         wall = 1_000 * int(row[0])
-        made = record(at, wall=wall, cost=1_000 * kind[at // 8 % len(kind)], detail=detailed)
+        made = record(at, wall=wall, cost=1_000 * kind[at // 8 % len(kind)] * UNSEEN, detail=detailed)
         batch.append(made._replace(begin=now, end=now + wall, calls=[[None, 0, 0]] * (4 * detailed)))
         at, now = at + 1, now + wall
     assert max(seen) <= 16, "steps of 10 to 13 ms at a load of 15; the controller before went to 4096"
     assert sorted(seen)[len(seen) // 2] <= 8
-    assert budget.cost_pct <= budget.budget_pct
+    assert budget.cost_pct <= budget.budget_pct * (1 + LEAST_SHARE)

@@ -81,6 +81,22 @@ def test_the_run_delay_is_read_only_where_the_thread_was_off_its_cpu_outside_exp
         assert waits.take() == expected
 
 
+def test_it_is_read_where_the_thread_was_off_its_cpu_since_the_last_reading() -> None:
+    less, more = LEAST_NS - 1, LEAST_NS
+    waits = OffCpu([0, less, more, more + less, 3 * more], 100, 170, 400)
+    waits._read_steps = READ_STEPS
+    waits.step_ends()
+    waits.take()
+    waits.last_gradient()
+    waits.backward_ends()
+    assert len(waits.readings) == 1, "not at the last gradient"
+    waits.step_ends()
+    waits.take()
+    assert len(waits.readings) == 1
+    waits.step_ends()
+    assert waits.take() == 400 - 170
+
+
 @counted
 def test_it_is_that_of_the_thread_whose_step_ends() -> None:
     waits, taken = CpuWait(), []
@@ -106,7 +122,7 @@ def test_a_file_of_the_script_is_not_closed_and_no_step_is_known_from_it(tmp_pat
     waits = CpuWait()
     waits.step_ends()
     waits.take()
-    waits._read_steps = READ_STEPS
+    waits._read_steps, waits._last = READ_STEPS, UNKNOWN
     theirs = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT)
     os.write(theirs, b"1 2 3")
     os.dup2(theirs, waits._descriptor)

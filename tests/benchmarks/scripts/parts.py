@@ -81,7 +81,9 @@ class Parts:
         recorder, budget = self._recorder, self._budget
         recorder.finish()
         recorder._begin_first()
+        recorder._entries += 1  # the publisher begins anew, too
         recorder.cost_clock = int  # without a record per step nothing else would set it
+        recorder.on.use(timed=False)
         recorder.check = self._check if "replica check" in has else None
         budget.loss_every = recorder.loss_every = 1 if "loss" in has else NEVER
         recorder.wants_loss = "loss" in has

@@ -16,6 +16,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.checkpoint import checkpoint
 
 STEPS = 6
+SHADOW_STEPS = 525
+"""Past the first block of steps in which the recorder stands aside."""
 
 
 class Net(nn.Module):
@@ -112,6 +114,10 @@ VARIANTS = {
 }
 
 
+APART = {"shadow": lambda: trained(build(), steps=SHADOW_STEPS)}
+"""Trained only where it is named."""
+
+
 def builtin() -> DDP:
     model = build()
     model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
@@ -206,7 +212,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     for name in sys.argv[2:] or VARIANTS:
-        model = VARIANTS[name]()
+        model = (VARIANTS | APART)[name]()
         torch.save(model.module.state_dict(), folder / f"{name}-{dist.get_rank()}.pt")
     dist.destroy_process_group()
 

@@ -79,8 +79,8 @@ def main() -> None:
     walls = []
     for step in range(STEPS):
         spent.clear()
-        measured = recorder.cost_clock is not int
         wall, _ = training.steps(1)
+        measured = recorder.cost_clock is not int  # until the next forward closes the step
         if step > WARM_UP_STEPS:
             walls.append(wall * 1e9)
             rows[measured].append(dict(spent))

@@ -13,7 +13,9 @@ Commands that tests start have an environment of their own (`tests.processes`)."
 
 
 sys.dont_write_bytecode = False
-"""Rewriting the asserts of all test files takes six seconds: the next run and the other workers read them."""
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+"""Rewriting the asserts of all test files takes six seconds: the next run and the other workers read them.
+Commands that tests start would compile the whole package each time."""
 
 
 SHORT = ("architecture", "analysis", "truth", "sources", "protocol", "recording", "host", "render", "tui")

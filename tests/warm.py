@@ -44,7 +44,10 @@ IN_HASTE = str(Path(__file__).with_name("in_haste.py"))
 THEIR_MODULES = ("ddptop.collector.service", "ddptop.agent.service", "ddptop.cli.show", "ddptop.cli.main")
 
 OPTIONS = ("-u", "-B")
-HANDLED = ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED", "PYTHONWARNINGS", "PYTHONIOENCODING")
+HANDLED = (
+    *("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED", "PYTHONWARNINGS", "PYTHONIOENCODING"),
+    "PYTHONDONTWRITEBYTECODE",
+)
 SET_BY_LAUNCHERS = ("TORCHELASTIC_", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_FR_BUFFER_SIZE")
 AT_START = ("PYTHON", "TORCH", "LC_", "LANG", "LD_", "MALLOC_", "KMP_", "MKL_", "CUDA_")
 """Variables that Python or torch read only once, when they are loaded."""
@@ -292,6 +295,7 @@ def _become(args: list[str], env: dict[str, str], cwd: str, fds: dict[int, int],
     _open_streams(unbuffered="-u" in args[: len(args) - len(words)] or bool(env.get("PYTHONUNBUFFERED")))
     _draw_anew()
     sys.orig_argv = args
+    sys.dont_write_bytecode = bool(env.get("PYTHONDONTWRITEBYTECODE"))
     if "RANK" not in env:
         _keep_a_template(env)
     _as_site_does(env)

@@ -75,6 +75,9 @@ def application(server: Any, token: str, policy: str) -> web.Application:
     async def forbidden(_: web.Request) -> web.Response:
         return web.Response(status=403, text="403: the address of ddptop --web has a token\n")
 
+    async def slash(request: web.Request) -> web.Response:
+        raise web.HTTPFound(f"{request.path}/")
+
     async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
         response.headers["Content-Security-Policy"] = policy
         response.headers["Referrer-Policy"] = "no-referrer"
@@ -88,6 +91,7 @@ def application(server: Any, token: str, policy: str) -> web.Application:
     screen.router.add_get("/download/{key}", server.handle_download, name="download")
     screen.router.add_static("/static", server.statics_path, name="static")
     app = web.Application()
+    app.router.add_get(f"/{token}", slash)
     app.add_subapp(f"/{token}", screen)
     app.router.add_route("*", "/{path:.*}", forbidden)
     app.on_response_prepare.append(add_headers)

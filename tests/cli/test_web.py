@@ -62,7 +62,7 @@ def test_the_screen_is_drawn_for_the_token_alone(
         async with TestClient(TestServer(app)) as client:
             for path in ("/", "/ws", "/wrong/", "/wrong/ws", "/static/js/textual.js"):
                 assert (await client.get(path)).status == 403
-            page = await client.get(f"/{TOKEN}/")
+            page = await client.get(f"/{TOKEN}")
             assert page.status == 200 and f"ws://here/{TOKEN}/ws" in await page.text()
             assert "default-src 'self'" in page.headers["Content-Security-Policy"]
             assert (await client.get(f"/{TOKEN}/static/js/textual.js")).status == 200

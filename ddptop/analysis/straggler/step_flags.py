@@ -39,6 +39,8 @@ class _Group:
         self.first = slot
         self.large_ms: Column = np.zeros(len(members))
         """By member, the sum of its large excesses over SUM_STEPS steps."""
+        self.paused_ms: deque[Column] = deque(maxlen=SUM_STEPS // every_step.EVERY)
+        """Of the newest evaluations, by member, the pauses for garbage collection in their new steps."""
         self.late: deque[int] = deque(maxlen=every_step.ROTATING_STEPS)
         """Of the newest steps the member with the largest excess, and by how much that stands out."""
         self.gain: deque[float] = deque(maxlen=every_step.ROTATING_STEPS)
@@ -49,6 +51,8 @@ class _Group:
         excess = steps.work_excess(fresh, self.members)
         self.cpu_waits.take(steps, fresh)
         self.large_ms += _large_ms(excess, steps.wall(fresh))
+        if len(self.members) <= every_step.PLACE_RANKS:
+            self.paused_ms.append(np.nan_to_num(steps.place("gc", fresh)[self.members]).sum(axis=1))
         gone = fresh - SUM_STEPS
         gone = gone[gone >= self.first]
         if len(gone):
@@ -160,12 +164,11 @@ class StepFlagging:
             for place in STEADY if len(group.members) <= every_step.PLACE_RANKS else ():
                 if (found := _now_and_then_in(place, group, rows, steps, slots, held)) is not None:
                     return found
-        if len(group.members) <= every_step.PLACE_RANKS:
-            paused_ms = np.nan_to_num(steps.place("gc", slots)[group.members]).sum(axis=1)
-            if float(paused_ms.max()) >= every_step.WORTH * float(wall.sum()):
-                rows = np.argsort(-paused_ms, kind="stable")[: every_step.RIVALS + 1]
-                if (found := _now_and_then_in("gc", group, rows, steps, slots, held)) is not None:
-                    return found
+        paused_ms = np.sum(group.paused_ms, axis=0)
+        if float(np.max(paused_ms)) >= every_step.WORTH * float(wall.sum()):
+            rows = np.argsort(-paused_ms, kind="stable")[: every_step.RIVALS + 1]
+            if (found := _now_and_then_in("gc", group, rows, steps, slots, held)) is not None:
+                return found
         turns = (np.array(group.late), np.array(group.gain))
         late = every_step.rotating(*turns, wall, len(group.members), held=held)
         late = late or _uneven(group, steps, slots, held)

@@ -179,6 +179,21 @@ def straggler_phrase(s: Straggler, where: str = "") -> str:
     return " · ".join(parts)
 
 
+def straggler_brief(s: Straggler, width: int) -> str:
+    """`rank 1 +20.3 ms · data · 43%`: as many of who and size, cause and cost as `width` cells hold."""
+    many = len(s.ranks) > 1
+    who = f"ranks {first_ranks(s.ranks)}" if many else f"rank {s.rank}"
+    if s.pattern == "rotating" or not blamed(s):
+        who = "ranks in turn"
+    size = f"{who} +{s.lateness_ms:,.1f} ms"
+    cause = [s.cause.replace("_", " ")] if s.cause else []
+    for parts in ([*cause, f"{s.cost_pct:.0f}%"], cause):
+        text = " · ".join([size, *parts])
+        if len(text) <= width:
+            return text
+    return size
+
+
 def suspect_phrase(s: Suspect, where: str = "") -> str:
     """`rank 1 slowest in 12 of 12 steps, 20.3 ±0.1 ms longer`: in too few steps to flag it."""
     size = f"{s.lateness_ms:,.1f} ±{s.bound_ms:.1f} ms"

@@ -54,7 +54,7 @@ def _offset(host: HostFigures) -> float | None:
 
 FIGURES: dict[str, Figure] = {
     "ranks": Figure(7, 95, lambda h: h.running - h.ranks, str, falling=False),
-    "worst": Figure(5, 92, lambda h: h.worst_rank, count, falling=False),
+    "worst": Figure(5, 92, lambda h: h.worst_rank, str, falling=False),
     "excess": Figure(7, 93, lambda h: h.excess_ms, fixed),
     "ms/step": Figure(8, 60, lambda h: h.step_ms, fixed),
     "rtt ms": Figure(6, 82, lambda h: h.round_trip_ms, lambda v: fixed(v, 2)),

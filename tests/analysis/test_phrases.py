@@ -14,6 +14,7 @@ from ddptop.frames.phrases import (
     skew_phrase,
     step_phrase,
     steps_phrase,
+    straggler_brief,
     straggler_phrase,
     suspect_phrase,
     what_if_phrase,
@@ -89,6 +90,17 @@ def test_a_throttled_gpu_and_arrivals_that_disagree_are_named() -> None:
     assert straggler_phrase(replace(SLOW, throttle="thermal", disagrees=True)).endswith(
         " · data loading · its GPU is throttled: thermal · costs 43% · bucket arrivals disagree"
     )
+
+
+def test_in_few_cells_who_comes_before_why_and_that_before_what_it_costs() -> None:
+    widths = (40, 28, 27, 22, 21, 5)
+    whole, cause, size = "rank 1 +20.3 ms · data · 43%", "rank 1 +20.3 ms · data", "rank 1 +20.3 ms"
+    assert [straggler_brief(SLOW, width) for width in widths] == [whole, whole, cause, cause, size, size]
+    assert straggler_brief(replace(SLOW, ranks=(1, 3)), 40) == "ranks 1 3 +20.3 ms · data · 43%"
+    assert straggler_brief(replace(SLOW, pattern="rotating"), 40).startswith("ranks in turn +20.3 ms")
+    uneven = replace(SLOW, pattern="rotating", cause="uneven_work")
+    assert straggler_brief(uneven, 50) == "ranks in turn +20.3 ms · uneven work · 43%"
+    assert straggler_brief(replace(SLOW, cause=None), 40) == "rank 1 +20.3 ms · 43%"
 
 
 def test_a_suspect() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from ddptop.render.text import cells
 from tests.tui.drive import Sketch, screen, sketch
-from tests.tui.fake import CASES, FakeSource, nobody, out_of_reach, replay, straggler
+from tests.tui.fake import CASES, FakeSource, live, nobody, out_of_reach, replay, straggler
 from tests.tui.fake_views import WantedSource
 from tests.tui.screens import check
 from tests.tui.troubles import died, drifting, hostile, mismatch, missing, stalled_in_replay
@@ -36,6 +36,13 @@ VIEWS = {
 @pytest.mark.parametrize("case", [case for case in CASES if case not in ("straggler", "replay")])
 def test_overview(case: str, size: str) -> None:
     check(f"overview-{case}-{size}", sketch(FakeSource(CASES[case]()), SIZES[size]))
+
+
+def test_on_a_low_page_all_ranks_come_before_a_chart() -> None:
+    lines = sketch(FakeSource(live(8)), (67, 19)).splitlines()
+    assert sum("● live" in line for line in lines) == 8
+    assert not any(line.startswith("loss") for line in lines)
+    assert any(line.startswith("loss") for line in sketch(FakeSource(live(8)), (80, 24)).splitlines())
 
 
 @pytest.mark.parametrize("size", SIZES)

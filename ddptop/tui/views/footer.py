@@ -45,13 +45,16 @@ def key_line(scene: Scene | None, width: int) -> Line:
     offered = [key for key in KEYS if key.short and (grouped or not key.hosts)]
     special = [_part(key) for key in offered if _special(key, view, played)]
     explained = scene is not None and bool(scene.stragglers) and view != "rank"
-    common = [_part(key) for key in _common(view) if explained or key.short != "why"]
+    # On the overview it is the first of all: it answers what the verdict leaves open.
+    why = [_part(_key("w"))] if explained and view == "overview" else []
+    common = [_part(key) for key in _common(view) if key.short != "why" or (explained and not why)]
     if _width(views, 1) + _width(special, 2) + (2 if special else 0) > room:
         first = views[:1] if view not in VIEWS else []
         last = len(VIEWS) if _is_offered(scene, KEYS[len(VIEWS) - 1]) else len(VIEWS) - 1
         views = [*first, Line(f"1-{last}", "accent").add(" views", "dim")]
-    wide = _width([*views, *special, *common], 2) <= room
-    line = gather([gather(views, room, 2 if wide else 1), *special, *common], room)
+    parts = [*why, *special, *common]
+    wide = _width([*views, *parts], 2) <= room
+    line = gather([gather(views, room, 2 if wide else 1), *parts], room)
     return gather([line, tail], width)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddptop.frames.verdict import SIGNS, shortened, verdict
+from ddptop.frames.phrases import straggler_brief
+from ddptop.frames.verdict import SIGNS, Verdict, shortened, verdict
 from ddptop.render.line import Line, Role, rule
 from ddptop.render.numbers import counted
 from ddptop.render.phases import legend
@@ -41,7 +42,7 @@ def verdict_lines(scene: Scene, width: int, most: int) -> list[Line]:
     shown = verdict(scene.frame)
     red = shown.kind in _RED
     role: Role = "bad" if red else _ROLES[shown.sign]
-    sentence = _wrapped(scene, shown.sentence, width) if most > 1 else [scene.clean(shown.sentence)]
+    sentence = _wrapped(scene, shown.sentence, width) if most > 1 else [_in_one_line(scene, shown, width)]
     own: Role = "bad" if red else "dim" if shown.kind == "uneven" else "strong"
     lines = [Line("  ").add(text, own) for text in sentence]
     if shown.kind in _QUIET and sentence and " · " in sentence[0]:
@@ -58,6 +59,14 @@ def verdict_lines(scene: Scene, width: int, most: int) -> list[Line]:
             line.target = TO_STALL
         return lines if most == 1 else _with_way(lines, width, most)
     return lines
+
+
+def _in_one_line(scene: Scene, shown: Verdict, width: int) -> str:
+    """The sentence; of a straggler, where it is too long, in fewer words."""
+    late = scene.frame.straggler
+    if late is not None and shown.kind == "straggler" and cells(shown.sentence) > width - INDENT:
+        return straggler_brief(late, width - INDENT)
+    return scene.clean(shown.sentence)
 
 
 def _detail(scene: Scene, detail: str, width: int, most: int) -> list[str]:
@@ -95,6 +104,9 @@ TALL = 20
 LEAST_CHART = 5
 """Lines of a chart, its rule and an event, above which a chart is worth more than empty lines."""
 
+LOW = 17
+"""Lines for all but the verdict, below which all ranks are worth more than a chart."""
+
 ONE_LINE_VERDICT = 8
 """Lines below which the rows need the room more than the verdict's second line."""
 
@@ -122,7 +134,8 @@ def heights(height: int, ranks: int, verdict: int, happened: int) -> Heights:
         return Heights(verdict, 0, table, 0, 0, 0)
     free = height - verdict - 1
     rows = max(1, ranks)
-    if free < 14:
+    hides_ranks = rows + 3 <= free < rows + 4 + LEAST_CHART  # as a chart would on a low page
+    if free < 14 or (free < LOW and hides_ranks):
         table = min(rows + 1, free - 2)
         left = free - table - 1
         if left > max(happened, LEAST_CHART):

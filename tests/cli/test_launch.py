@@ -447,7 +447,7 @@ def test_a_recording_that_cannot_be_written_is_told_and_training_goes_on(home: P
     assert "/proc/nowhere" in own_lines(done.stderr)[-1]
 
 
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("sign", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 def test_training_does_not_notice_what_happens_to_the_collector(home: Path, sign: signal.Signals) -> None:
     env = environment(home) | {"GATE": str(home / "go")}
     with started([*DDPTOP_RUN, *TWO, "train.py", "0", "200", "0.02"], env, home) as process:
@@ -472,6 +472,7 @@ def test_training_does_not_notice_what_happens_to_the_collector(home: Path, sign
         assert re.search(r"\d records lost$", own_lines(err)[-1]), err
 
 
+@pytest.mark.slow
 def test_a_job_that_is_suspended_goes_on_and_no_rank_is_taken_for_stalled_or_lost(home: Path) -> None:
     env = environment(home) | {"GATE": str(home / "go")}
     words = ["--ddptop-stall", "5", "--ddptop-record", str(home / "run.ddptop"), *TWO]

@@ -11,6 +11,7 @@ from collections import Counter
 from itertools import pairwise
 
 import numpy as np
+import pytest
 
 from ddptop.collector.__main__ import AGAIN
 from ddptop.collector.record import PROGRESS_EVERY_NS
@@ -160,6 +161,7 @@ def test_a_rank_that_died_while_there_was_no_collector_is_lost(stage):
     assert events(Recording.open(stage.recording)).count("lost_rank") == 2
 
 
+@pytest.mark.slow
 def test_a_run_whose_launcher_was_killed_is_recorded_until_its_ranks_end(stage):
     collector = stage.collector()
     ranks = stage.ranks(steps=900)

@@ -160,6 +160,7 @@ def recorded(stage, kind):
         return []
 
 
+@pytest.mark.slow
 def test_ranks_that_stand_still_are_asked_once_also_when_the_collector_restarts(stage):
     # Four times as long before the first step: a rank that is slow to start must not be a stall of its own.
     collector = stage.collector("--stall", "2")

@@ -7,6 +7,8 @@ import stat
 import sys
 from pathlib import Path
 
+import pytest
+
 from ddptop.host.runs import flight_folder
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.messages import Bye, Hello, Membership, Phase, Progress, Replica
@@ -95,6 +97,7 @@ def test_a_rank_that_fails_says_why_and_the_one_that_waited_says_what_for(ear: E
     assert not list(ear.directory.glob("crash-*")), "an empty crash file is removed"
 
 
+@pytest.mark.slow
 def test_children_of_mp_spawn_say_how_they_end(ear: Ear) -> None:
     done = run([sys.executable, SCRIPTS / "spawned_ends.py", str(free_port())], ear.environment(), ear.home)
     assert done.stdout == "[0, 1, 3]\n", done.stderr

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from tests import warm
 from tests.hosts.namespaces import Host, hosts
 from tests.processes import DEADLINE_S, environment, free_port
@@ -52,6 +54,7 @@ def rows(each: int, first: str) -> str:
     return repr([(rank, rank % each, each, world, "cpu", 9 + 1 + rank, first) for rank in range(world)])
 
 
+@pytest.mark.slow
 def test_tasks_on_two_nodes_with_names(tmp_path: Path) -> None:
     """Hosts of their own: the port, made of the job's number, is free there."""
     with hosts(2, tmp_path) as nodes:

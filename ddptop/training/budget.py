@@ -144,9 +144,8 @@ class Budget:
             self._published_ns = 0
         step = self.step_ns
         after = median(self._after) if self._after else WRAPPER_NS
-        plain = (
-            median(self._plain) if self._plain else after
-        )  # with detail in every second step there is none
+        # With detail in every second step there is no plain one: until it is rarer, all counts as detail's.
+        plain = median(self._plain) if self._plain else WRAPPER_NS
         extra = max(0.0, median(self._detail) - plain) + max(0.0, after - plain)
         base = plain + median(self._publishing) * step + checks_ns
         own = base + extra / self.detail_every

@@ -71,6 +71,17 @@ def trained(steps: int = 2_000, **costs: int) -> Budget:
     return training.budget
 
 
+def test_a_dear_step_after_one_with_detail_is_counted_as_details() -> None:
+    training = Training(Budget(1.0))
+
+    def plain(step: int) -> int:
+        return 700_000 if (step - 1) % training.budget.detail_every == 0 else 50_000
+
+    training.run(3_000, wall=50 * MS, plain=plain, detail=600_000)
+    assert set(training.seen[-100:]) <= {4, 8}
+    assert training.budget.cost_pct < 1.0
+
+
 def test_cheap_detail_is_taken_in_every_step() -> None:
     assert trained(wall=50 * MS, plain=5_000, detail=100_000).every == 1
 

@@ -1,4 +1,4 @@
-"""What the cgroup of a process tells: how often its CPU quota was used up, and kills for want of memory."""
+"""From the cgroup of a process: how often its CPU quota was used up, and out-of-memory kills."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ KILLED_NS = 10_000_000_000
 
 
 class OutOfMemoryKills:
-    """The kernel's kills for want of memory, in the cgroups of processes; of this host where there is none.
+    """The kernel's out-of-memory kills, in the cgroups of processes; of this host where there is none.
 
     `oom_kill` in memory.events, memory.oom_control (version 1) or /proc/vmstat, cgroup-v2(7).
     """
@@ -84,7 +84,7 @@ class OutOfMemoryKills:
             self._read(file, now_ns)
 
     def killed(self, pid: int, now_ns: int) -> bool:
-        """Whether the kernel has just killed a process of its cgroup for want of memory."""
+        """Whether the kernel has just killed a process of its cgroup because memory ran out."""
         file = self._file_of.get(pid)
         if file is None:
             return False

@@ -81,7 +81,7 @@ class StepFlagging:
         """Patterns are searched from this slot on: the steps of a delay that has ended are none."""
         self._persistent_from = 0
         """Likewise those that are persistent, once a delay in one place has ended: scatter elsewhere, which
-        alone flags nobody, would keep a rank flagged as long as these steps are kept."""
+        alone flags no rank, would keep a rank flagged as long as these steps are kept."""
         self._last: StepFlag | None = None
 
     def evaluate(self, steps: StepWindow, slot: int, groups: Sequence[Indices]) -> bool:

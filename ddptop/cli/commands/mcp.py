@@ -73,7 +73,7 @@ class Mcp(Command):
 
 
 def _failing_with(failure: type[Exception], tool: Callable[..., str]) -> Callable[..., str]:
-    """The tool, which fails with the SDK's exception: of others an agent is not told the reason."""
+    """The tool, whose failures are the SDK's exception: only the reason of that one reaches the agent."""
 
     @wraps(tool)
     def call(*arguments: Any, **named: Any) -> str:

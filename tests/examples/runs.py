@@ -40,6 +40,8 @@ class Example:
     """It starts its ranks itself."""
     drawn: bool = False
     """Its picture is looked at, too."""
+    joined: tuple[int, ...] = ()
+    """Ranks out of inputs when its ranks are held."""
 
     @property
     def name(self) -> str:

@@ -22,7 +22,9 @@ EACH = [
     Example("images.py", ("--samples", "640", "--epochs", "3"), steps=15, hold=8, drawn=True),
     Example("collectives.py", ("--steps", "40"), steps=40, hold=20),
     # Held in a step that rank 1 alone comes to by itself: rank 0 has joined by then.
-    Example("uneven_join.py", ("--epochs", "2", "--batches", "20"), steps=60, hold=25, drawn=True),
+    Example(
+        "uneven_join.py", ("--epochs", "2", "--batches", "20"), steps=60, hold=25, drawn=True, joined=(0,)
+    ),
     Example("accumulation.py", ("--epochs", "1"), steps=64, hold=30, drawn=True),
     Example("comm_hooks.py", ("--steps", "10", "--hooks", "fp16", "powersgd", "bf16"), steps=60, hold=25),
     Example("trouble.py", ("straggler", "--steps", "50"), steps=50, hold=30),
@@ -59,12 +61,13 @@ OWN_RUNTIME = [example.name for example in EACH if example.name != "plain_ddp"]
 
 
 def enough(snapshot: Snapshot, example: Example) -> bool:
-    """All ranks with steps and loss, and buckets with times."""
+    """All ranks with steps and loss, the joined ones as such, and buckets with times."""
     ranks, group = snapshot["ranks"], snapshot["group"]
     return (
         [rank["rank"] for rank in ranks] == list(range(example.ranks))
         and all(rank["step"] and rank["loss"] is not None for rank in ranks)
         and all(rank["records"] and not rank["lost_records"] for rank in ranks)
+        and all(ranks[rank]["joined"] for rank in example.joined)
         and bool(group["step"] and group["step_ms"]["p50"] and group["loss"]["mean"])
         and any(
             bucket["collective_ms"] and bucket["transfer_ms"] is not None for bucket in snapshot["buckets"]

@@ -30,14 +30,17 @@ def test_the_connections_of_the_ranks_are_measured_at_both_ends(
                 usages = [r.message for r in recording.records() if isinstance(r.message, HostUsage)]
             return {(link.own, link.peer): link for usage in usages for link in usage.links or ()}
 
-        until(lambda: len(links()) == 2, "a reading at each end")
-        found = links()
+        def busy_at_each_end() -> dict[tuple[str, str], HostLink] | None:
+            found = links()
+            return found if len(found) == 2 and all(link.sent > 10 for link in found.values()) else None
+
+        found = until(busy_at_each_end, "a reading with traffic at each end")
+        assert isinstance(found, dict)
         enough((a, b))
         assert job.wait() == [0, 0], job.err
         assert found.keys() == {(a.address, b.address), (b.address, a.address)}
         for link in found.values():
             assert link.connections > 0
-            assert link.sent > 10
             assert 0 < link.least_us <= link.round_trip_us
 
 

@@ -20,7 +20,7 @@ from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP_RUN, environment, run
 
 SCRIPT = Path(__file__).parent / "scripts" / "logged.py"
-STEPS = 110
+STEPS = 60
 
 
 def test_communication_and_overlap_agree_with_ddps_own_logger(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """One rank of four sleeps 20 ms, in every place where it can: who it is, where, and what it does to the
 others.
 
-One run, in which the delay moves on through the phases, with stretches of equal ranks around. The script
+One run, in which the delay moves on through the phases, with stretches of equal ranks around: in backward and
+in data with the quick tests, in all of them with the slow ones. The script
 knows how long it slept and when its ranks had their gradients, by its own clock; figures are compared with
 that, so that a busy machine, on which a sleep takes longer and ranks compute in turn, fails nothing.
 """
@@ -9,7 +10,6 @@ that, so that a busy machine, on which a sleep takes longer and ranks compute in
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,12 @@ from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP_RUN, environment, run
 
 SCRIPT = Path(__file__).parent / "scripts" / "moving_delay.py"
-PLACES = ("backward", "data", "forward", "optimizer", "other")
+QUICK = ("backward", "data")
+EVERYWHERE = (*QUICK, "forward", "optimizer", "other")
 EQUAL, SLOW = 110, 100
 """Steps of a stretch. A name is gone when the last hundred steps, of which figures are made, are without."""
 
 NOWHERE = ("nowhere", EQUAL)
-PLAN = [NOWHERE, ("backward", SLOW), NOWHERE, *((place, SLOW) for place in PLACES[1:]), NOWHERE]
 LATE_MS = 0.3
 """Ranks less late than this are equal."""
 
@@ -38,6 +38,8 @@ WITHIN = 0.05
 class Stretch:
     """What the script told of a stretch of steps, and the snapshot at its end."""
 
+    place: str
+    """Where rank 1 slept, or `nowhere`."""
     slept_ms: float
     late_ms: float
     ranks_wait_ms: list[float]
@@ -50,8 +52,12 @@ class Stretch:
         return self.shown["buckets"][0]["transfer_ms"]
 
 
-@pytest.fixture(scope="module")
-def stretches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Stretch]]:
+@pytest.fixture(
+    scope="module",
+    params=[QUICK, pytest.param(EVERYWHERE, marks=pytest.mark.slow)],
+    ids=["quick", "everywhere"],
+)
+def stretches(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Stretch]:
     home = tmp_path_factory.mktemp("slow")
     recording = home / "slow.ddptop"
     # Full detail: a sampled bucket in every fourth step is enough to name a rank, but not in 100 steps.
@@ -64,63 +70,68 @@ def stretches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Stretch
         "--nproc-per-node",
         "4",
     ]
-    words = [f"{place}:{steps}" for place, steps in PLAN]
+    first, *others = request.param
+    plan = [NOWHERE, (first, SLOW), NOWHERE, *((place, SLOW) for place in others), NOWHERE]
+    words = [f"{place}:{steps}" for place, steps in plan]
     done = run([*DDPTOP_RUN, *options, SCRIPT, *words], environment(home), home)
     assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines()]
-    ends = [sum(steps for _, steps in PLAN[: number + 1]) - 1 for number in range(len(PLAN))]
-    yield [
-        Stretch(**one, shown=snapshot(frame_at(recording, end))) for one, end in zip(told, ends, strict=True)
+    ends = [sum(steps for _, steps in plan[: number + 1]) - 1 for number in range(len(plan))]
+    return [
+        Stretch(place=place, **one, shown=snapshot(frame_at(recording, end)))
+        for (place, _), one, end in zip(plan, told, ends, strict=True)
     ]
 
 
-@pytest.fixture(params=PLACES)
-def slow(request: pytest.FixtureRequest, stretches: list[Stretch]) -> tuple[str, Stretch]:
-    return request.param, stretches[PLAN.index((request.param, SLOW))]
+@pytest.fixture
+def slow(stretches: list[Stretch]) -> list[Stretch]:
+    """Those in which rank 1 slept."""
+    return [stretch for stretch in stretches if stretch.place != "nowhere"]
 
 
-def test_the_slow_rank_is_named_within_a_hundred_steps_with_the_phase(slow: tuple[str, Stretch]) -> None:
-    place, stretch = slow
-    straggler = stretch.shown["straggler"]
-    assert straggler is not None, stretch.shown["ranks"]
-    assert (straggler["rank"], straggler["cause"]) == (1, place)
-    assert straggler["parts_ms"][place] == pytest.approx(stretch.slept_ms, rel=WITHIN)
-    assert straggler["last_pct"] > 90
+def test_the_slow_rank_is_named_within_a_hundred_steps_with_the_phase(slow: list[Stretch]) -> None:
+    for stretch in slow:
+        straggler = stretch.shown["straggler"]
+        assert straggler is not None, stretch.shown["ranks"]
+        assert (straggler["rank"], straggler["cause"]) == (1, stretch.place)
+        assert straggler["parts_ms"][stretch.place] == pytest.approx(stretch.slept_ms, rel=WITHIN)
+        assert straggler["last_pct"] > 90
 
 
-def test_its_lateness_is_what_the_script_itself_saw(slow: tuple[str, Stretch]) -> None:
-    place, stretch = slow
-    straggler, arrives_late_ms = stretch.shown["straggler"], stretch.shown["ranks"][1]["lateness_ms"]
-    print(place, straggler["lateness_ms"], "slept", stretch.slept_ms)
-    print(place, arrives_late_ms, "seen", stretch.late_ms)
-    assert straggler["basis"] == "every_step"
-    assert straggler["lateness_ms"] == pytest.approx(stretch.slept_ms, rel=WITHIN)
-    assert arrives_late_ms == pytest.approx(stretch.late_ms, rel=WITHIN)
+def test_its_lateness_is_what_the_script_itself_saw(slow: list[Stretch]) -> None:
+    for stretch in slow:
+        straggler, arrives_late_ms = stretch.shown["straggler"], stretch.shown["ranks"][1]["lateness_ms"]
+        print(stretch.place, straggler["lateness_ms"], "slept", stretch.slept_ms)
+        print(stretch.place, arrives_late_ms, "seen", stretch.late_ms)
+        assert straggler["basis"] == "every_step"
+        assert straggler["lateness_ms"] == pytest.approx(stretch.slept_ms, rel=WITHIN)
+        assert arrives_late_ms == pytest.approx(stretch.late_ms, rel=WITHIN)
 
 
-def test_each_rank_waits_as_long_as_the_script_itself_saw(slow: tuple[str, Stretch]) -> None:
-    _, stretch = slow
-    waits = [rank["wait_ms"] for rank in stretch.shown["ranks"]]
-    assert waits == pytest.approx(stretch.ranks_wait_ms, rel=WITHIN, abs=LATE_MS)
-    own = waits.pop(1)
-    assert own < min(waits)
+def test_each_rank_waits_as_long_as_the_script_itself_saw(slow: list[Stretch]) -> None:
+    for stretch in slow:
+        waits = [rank["wait_ms"] for rank in stretch.shown["ranks"]]
+        assert waits == pytest.approx(stretch.ranks_wait_ms, rel=WITHIN, abs=LATE_MS), stretch.place
+        own = waits.pop(1)
+        assert own < min(waits)
 
 
-def test_the_transfer_is_what_it_is_between_equal_ranks(
-    slow: tuple[str, Stretch], stretches: list[Stretch]
-) -> None:
-    place, stretch = slow
-    here = PLAN.index((place, SLOW))
-    before = max(number for number in range(here) if PLAN[number] == NOWHERE)
-    after = min(number for number in range(here, len(PLAN)) if PLAN[number] == NOWHERE)
-    equal = [stretches[before].transfer(), stretches[after].transfer()]
-    # Four ranks on two cores move bytes in 2 to 8 ms, as their threads get their turns.
-    assert stretch.transfer() < max(equal) + 2 * WITHIN * stretch.slept_ms
+def test_the_transfer_is_what_it_is_between_equal_ranks(stretches: list[Stretch]) -> None:
+    equal = [number for number, stretch in enumerate(stretches) if stretch.place == "nowhere"]
+    for number, stretch in enumerate(stretches):
+        if stretch.place == "nowhere":
+            continue
+        before = max(other for other in equal if other < number)
+        after = min(other for other in equal if other > number)
+        around = max(stretches[before].transfer(), stretches[after].transfer())
+        # Four ranks on two cores move bytes in 2 to 8 ms, as their threads get their turns.
+        assert stretch.transfer() < around + 2 * WITHIN * stretch.slept_ms, stretch.place
 
 
 def test_of_ranks_that_the_script_saw_equal_nobody_is_named(stretches: list[Stretch]) -> None:
-    equal = [stretch for (place, _), stretch in zip(PLAN, stretches, strict=True) if place == "nowhere"]
-    for stretch in equal:
+    for stretch in stretches:
+        if stretch.place != "nowhere":
+            continue
         named = stretch.shown["straggler"]
         seen = stretch.ranks_late_ms
         print("named", named, "seen", seen)

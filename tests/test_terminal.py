@@ -26,7 +26,7 @@ from tests.tmux import Terminal, terminals
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
 
 SCRIPT = Path(__file__).parent / "training" / "scripts" / "paced.py"
-STEPS = 400
+STEPS = 200
 LAUNCH = f"{sys.executable} -m ddptop.cli.launch --standalone --nproc-per-node 2"
 LOOK = f"{sys.executable} -m ddptop.cli.main"
 Make = Callable[[int, int], Terminal]
@@ -80,7 +80,7 @@ def watch_it_move(terminal: Terminal, name: str) -> None:
 def test_training_in_one_terminal_and_the_screen_in_another(make: Make, tmp_path: Path) -> None:
     name = f"tmux{os.getpid()}"
     training, screen = make(100, 30), make(80, 24)
-    training.type(f"{LAUNCH} --ddptop-name {name} {SCRIPT} {STEPS} . 150; echo exit code $?")
+    training.type(f"{LAUNCH} --ddptop-name {name} {SCRIPT} {STEPS} . 110; echo exit code $?")
     training.wait_for("step 100")
 
     watch_it_move(screen, name)
@@ -105,11 +105,11 @@ def test_training_in_one_terminal_and_the_screen_in_another(make: Make, tmp_path
 @needs_tmux
 def test_every_size_is_survived_and_a_recording_is_played(make: Make, tmp_path: Path) -> None:
     name = f"size{os.getpid()}"
-    words = ["--ddptop-name", name, "--standalone", "--nproc-per-node", "2", str(SCRIPT), "300"]
+    words = ["--ddptop-name", name, "--standalone", "--nproc-per-node", "2", str(SCRIPT), "160"]
     assert run([*DDPTOP_RUN, *words], environment(tmp_path), tmp_path).returncode == 0
     screen = make(80, 24)
     screen.type(f"{LOOK} {name}")  # the run has ended: its recording, at the end
-    screen.wait_for("step 299")
+    screen.wait_for("step 159")
     for columns, rows in ((160, 50), (50, 24), (30, 6), (20, 5), (80, 24)):
         screen.resize(columns, rows)
         # The last row fits too, though the recording stands still and no new frame comes.
@@ -117,15 +117,15 @@ def test_every_size_is_survived_and_a_recording_is_played(make: Make, tmp_path: 
     screen.press("Home")
     screen.wait_for("no step yet")
     screen.press("g")
-    screen.press("1", "5", "0", "Enter")
-    screen.wait_for("step 150")
+    screen.press("1", "2", "0", "Enter")
+    screen.wait_for("step 120")
     screen.press("]")
-    screen.wait_for("step 151")
+    screen.wait_for("step 121")
     screen.press("?")
     screen.wait_for("help")
     screen.press("Escape")
     screen.press("End")
-    screen.wait_for("step 299")
+    screen.wait_for("step 159")
     through_all_views(screen)
     screen.press(":")
     screen.wait_for("palette")

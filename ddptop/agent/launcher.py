@@ -104,7 +104,7 @@ class Linger:
     def __init__(self) -> None:
         self._left_ns: int | None = None
 
-    def is_over(self, present: bool, now_ns: int, linger_ns: int = LINGER_NS) -> bool:
+    def is_over(self, present: bool, now_ns: int, linger_ns: int) -> bool:
         """Whether no process has been `present` for `linger_ns`."""
         if present:
             self._left_ns = None
@@ -212,7 +212,7 @@ class LauncherPipe:
     def check(self, now_ns: int) -> None:
         """Where the launcher was killed, check whether the run has ended; to be called once a second."""
         if self.killed:
-            self.ended = self._linger.is_over(self._ranks_present(), now_ns)
+            self.ended = self._linger.is_over(self._ranks_present(), now_ns, LINGER_NS)
 
     def close(self) -> None:
         """Standard input stays open."""

@@ -60,9 +60,10 @@ class Incidents:
         else:
             self._seen.pop(key, None)
 
-    def update(self, alerts: Sequence[Alert], now_ns: int, *, lasts_ns: int = LASTS_NS) -> list[Change]:
-        """The changes, given the alerts that are active now."""
+    def update(self, alerts: Sequence[Alert], now_ns: int, *, lasts_ns: int | None = None) -> list[Change]:
+        """The changes, given the alerts that are active now, at their begin after `lasts_ns` or LASTS_NS."""
         changes = []
+        lasts_ns = LASTS_NS if lasts_ns is None else lasts_ns
         for alert in alerts:
             seen = self._seen.setdefault(_key(alert), _Seen(alert, now_ns, now_ns))
             seen.alert, seen.last_ns = alert, now_ns

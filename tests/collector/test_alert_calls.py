@@ -24,8 +24,9 @@ from ddptop.protocol.messages import Event
 from ddptop.recording.reader import Recording
 from tests.collector.conftest import DEADLINE_S
 
-SOON = ("ddptop.host.rank_processes.SILENCE_NS=0.5",)
-"""For `stage.collector`: of a process whose end nobody can tell, the silence is taken for its end sooner."""
+SOON = ("ddptop.host.rank_processes.SILENCE_NS=0.5", "ddptop.collector.incidents.LASTS_NS=0.2")
+"""For `stage.collector`: of a process whose end nobody can tell, the silence is taken for its end sooner, and
+alerts are incidents sooner."""
 
 APPEND = "import sys; open(sys.argv[1], 'ab').write(sys.stdin.buffer.read())"
 
@@ -97,7 +98,7 @@ def calls(path: Path) -> list[dict[str, object]]:
 def test_a_command_gets_each_incident_once_also_from_the_next_collector(stage, monkeypatch, tmp_path):
     log = tmp_path / "calls"
     monkeypatch.setenv(VARIABLE, shlex.join([sys.executable, "-c", APPEND, str(log)]))
-    collector = stage.collector()
+    collector = stage.collector(haste=SOON)
     ranks = stage.ranks(steps=100_000)
     source = stage.source()
     stage.until(source, lambda frame: frame.group.step is not None and frame.group.step > 20)
@@ -111,7 +112,7 @@ def test_a_command_gets_each_incident_once_also_from_the_next_collector(stage, m
     stage.wait_for(lambda: stage.recording.exists() and events(stage.recording, SENT))
     collector.kill()
     collector.wait()
-    collector = stage.collector()
+    collector = stage.collector(haste=SOON)
     ranks[0].kill()
     stage.finish(collector, 1)
     assert [event.fields["incident"] for event in events(stage.recording, SENT)] == [1], "told again"

@@ -58,7 +58,7 @@ def events(recording):
 
 def test_a_recording_holds_the_run(stage):
     collector = stage.collector()
-    stage.ended(stage.ranks(steps=900, rate=600))
+    stage.ended(stage.ranks(steps=900, rate=1200))
     summary = stage.finish(collector)
     assert summary == {
         "steps": 899,
@@ -86,7 +86,7 @@ def test_a_recording_holds_the_run(stage):
 def test_a_killed_collector_resumes_its_recording(stage):
     collector = stage.collector()
     source = stage.source()
-    ranks = stage.ranks(steps=1500, rate=600)
+    ranks = stage.ranks(steps=1500, rate=1000)
     for past in (200, 700):
         stage.wait_for(lambda past=past: recorded_past(stage, past))
         collector.kill()
@@ -109,7 +109,7 @@ def test_a_killed_collector_resumes_its_recording(stage):
 
 def test_a_stopped_collector_loses_nothing(stage):
     collector = stage.collector()
-    ranks = stage.ranks(steps=900, rate=450)
+    ranks = stage.ranks(steps=900, rate=600)
     stage.wait_for(lambda: recorded_past(stage, 100))
     os.kill(collector.pid, signal.SIGSTOP)
     stage.wait_for_resend()
@@ -185,7 +185,7 @@ def test_a_run_whose_launcher_was_killed_is_recorded_until_its_ranks_end(stage):
 def test_without_a_recording_a_new_collector_goes_on_as_well(stage):
     collector = stage.collector(record="off")
     source = stage.source()
-    ranks = stage.ranks(steps=1500, rate=600)
+    ranks = stage.ranks(steps=1500, rate=1000)
     stage.until(source, lambda frame: (frame.group.step or 0) > 100)
     collector.kill()
     collector.wait()
@@ -233,7 +233,7 @@ def test_a_recording_of_another_run_is_not_written_over(stage):
 
 def test_a_run_whose_folder_is_removed_goes_on_in_a_new_one(stage):
     collector = stage.collector()
-    ranks = stage.ranks(steps=900)
+    ranks = stage.ranks(steps=900, rate=600)
     stage.wait_for(lambda: recorded_past(stage, 50))
     shutil.rmtree(stage.directory)
     assert collector.wait(DEADLINE_S) == AGAIN, "the supervisor starts it again"

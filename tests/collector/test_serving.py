@@ -20,7 +20,7 @@ from tests.collector.conftest import DEADLINE_S
 def test_a_run_is_served_from_its_first_step_to_its_last(stage):
     collector = stage.collector(record="off")
     source = stage.source()
-    ranks = stage.ranks(steps=400)
+    ranks = stage.ranks(steps=400, rate=800)
     live = stage.until(source, lambda frame: frame.group.step is not None)
     assert (live.source, live.run.state, live.run.world_size) == ("live", "live", 2)
     stage.wait_for(lambda: read_run_file(stage.directory).world_size == 2)
@@ -113,7 +113,7 @@ def test_a_killed_rank_is_lost_at_once(stage):
 
 def test_hostile_peers_do_not_end_it(stage):
     collector = stage.collector(record="off")
-    ranks = stage.ranks(steps=600)
+    ranks = stage.ranks(steps=600, rate=600)
     context = zmq.Context()
     random.seed(3)
     for endpoint in (ingest_endpoint(stage.directory), view_endpoint(stage.directory)):
@@ -142,7 +142,7 @@ def test_hostile_peers_do_not_end_it(stage):
 
 
 def test_it_ends_when_the_launcher_dies(stage):
-    collector = stage.collector()
+    collector = stage.collector(haste=["ddptop.agent.launcher.LINGER_NS=0.3"])
     source = stage.source()
     stage.until(source, lambda frame: frame.run.state == "waiting")
     out, err = collector.communicate(timeout=DEADLINE_S)  # closes its stdin and says nothing

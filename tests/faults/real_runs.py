@@ -178,7 +178,7 @@ def killed_launcher(seed: int) -> Result:
         recording = home / "run.ddptop"
         ranks = "".join(
             f'{sys.executable} {FAKE_RANK} "$DDPTOP_RUN_DIR" "$DDPTOP_RUN_ID" '
-            f"{rank} {WORLD} {STEPS} 200 3 1000000 8 bye & "
+            f"{rank} {WORLD} {STEPS} 400 3 1000000 8 bye & "
             for rank in range(WORLD)
         )
         words = ["--ddptop-record", recording, "--ddptop-exec", "bash", "-c", f"{ranks} wait"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -17,7 +18,6 @@ from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP_RUN, TORCHRUN, environment, free_port, run, started, until
 
 SCRIPTS = Path(__file__).parent / "scripts"
-LIKE_SRUN = Path(__file__).parents[1] / "trainers" / "scripts" / "like_srun.sh"
 TWO = ["--standalone", "--nproc-per-node", "2"]
 
 
@@ -25,6 +25,20 @@ def runs(home: Path) -> list[RunFile]:
     """As `ddptop ls` would find them, in the folder of this test."""
     found = (read_run_file(folder) for folder in (home / "r" / "ddptop").glob("*"))
     return [run for run in found if run is not None and psutil.pid_exists(run.pid)]
+
+
+def of_srun(task: int, tasks: int) -> dict[str, str]:
+    """The variables that Slurm's srun gives to a task on one node."""
+    variables = {
+        "NTASKS": tasks,
+        "TASKS_PER_NODE": tasks,
+        "NODEID": 0,
+        "JOB_ID": os.getpid(),
+        "JOB_NODELIST": "localhost",
+        "PROCID": task,
+        "LOCALID": task,
+    }
+    return {f"SLURM_{name}": str(value) for name, value in variables.items()}
 
 
 def trains(run: RunFile, ranks: int = 2) -> bool:
@@ -39,8 +53,8 @@ def trains(run: RunFile, ranks: int = 2) -> bool:
 
 
 def test_the_first_rank_starts_the_collector_and_it_ends_with_the_training(tmp_path: Path) -> None:
-    env = environment(tmp_path)
-    with started([*TORCHRUN, *TWO, SCRIPTS / "explicit.py"], env, tmp_path) as training:
+    command = [*TORCHRUN, *TWO, SCRIPTS / "explicit.py", "0.5"]
+    with started(command, environment(tmp_path), tmp_path) as training:
         (first,) = until(lambda: runs(tmp_path), "a run")  # type: ignore[misc]
         until(lambda: trains(first), "both ranks on record")
         collector = psutil.Process(first.pid)
@@ -86,15 +100,10 @@ def test_switched_off_it_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_launchers_started_once_per_rank_share_one_collector(tmp_path: Path) -> None:
-    script = [
-        *DDPTOP_RUN,
-        "--ddptop-name",
-        "shared",
-        "--ddptop-exec",
-        sys.executable,
-        str(SCRIPTS / "explicit.py"),
-    ]
-    with started(["bash", LIKE_SRUN, "2", str(os.getpid()), *script], environment(tmp_path), tmp_path) as job:
+    command = [*DDPTOP_RUN, "--ddptop-name", "shared", "--ddptop-exec", sys.executable]
+    tasks = [(of_srun(task, 2), [*command, str(SCRIPTS / "explicit.py")]) for task in range(2)]
+    words = [sys.executable, SCRIPTS / "in_parallel.py", json.dumps(tasks)]
+    with started(words, environment(tmp_path), tmp_path) as job:
         (only,) = until(lambda: runs(tmp_path), "a run")  # type: ignore[misc]
         until(lambda: trains(only), "both ranks on record")
         assert [run.pid for run in runs(tmp_path)] == [only.pid]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -13,20 +14,18 @@ from ddptop.recording.reader import Recording, RecordingError
 from ddptop.sources.replay import frame_at
 from tests.processes import DDPTOP_RUN, environment, free_port, run, started, until
 
-SCRIPT = Path(__file__).parent / "scripts" / "left.py"
+SCRIPTS = Path(__file__).parent / "scripts"
 STEPS = 5
 Kind = TypeVar("Kind", bound=Message)
 
 
 def launched(recording: Path, *how: str) -> list[str]:
     """A launcher that is none of ours, which starts a rank for each word and does not mind how they end."""
-    place = f"MASTER_ADDR=127.0.0.1 MASTER_PORT={free_port()} WORLD_SIZE={len(how)}"
-    ranks = [
-        f"RANK={rank} LOCAL_RANK={rank} {sys.executable} {SCRIPT} {' '.join(how)} &"
-        for rank in range(len(how))
-    ]
-    line = f"export {place}; {' '.join(ranks)} wait"
-    return [*DDPTOP_RUN, "--ddptop-record", str(recording), "--ddptop-exec", "bash", "-c", line]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(len(how))}
+    command = [sys.executable, str(SCRIPTS / "left.py"), *how]
+    ranks = [(place | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, command) for rank in range(len(how))]
+    launcher = [sys.executable, str(SCRIPTS / "in_parallel.py"), json.dumps(ranks), "ignore"]
+    return [*DDPTOP_RUN, "--ddptop-record", str(recording), "--ddptop-exec", *launcher]
 
 
 def test_no_step_is_missing_and_nobody_is_dead(tmp_path: Path) -> None:

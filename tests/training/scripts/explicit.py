@@ -1,6 +1,10 @@
-"""A script on ddptop's own runtime: trains until the file `enough` is there, then tells its steps."""
+"""A script on ddptop's own runtime: trains until the file `enough` is there, then tells its steps.
+
+explicit.py [CHECK_S]: seconds without an ack after which its ranks check whether the collector has exited.
+"""
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -8,10 +12,13 @@ import torch
 from torch import nn
 
 import ddptop
+from ddptop.training import join_run
 
 
 def main() -> None:
     torch.set_num_threads(1)
+    if sys.argv[1:]:
+        join_run.CHECK_S = float(sys.argv[1])
     before = ours()
     with ddptop.setup() as group:
         model = group.wrap(nn.Linear(8, 8))

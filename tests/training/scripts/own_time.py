@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ddptop.training.attach import current_session
 
-STEPS = 8
+STEPS = 6
 LATE_S = 0.04
 
 
@@ -112,7 +112,7 @@ def two_backwards() -> None:
 def joined() -> None:
     model = build()
     with Join([model]):
-        train(model, steps=STEPS if dist.get_rank() else STEPS // 2)
+        train(model, steps=STEPS if dist.get_rank() else STEPS - 2)
 
 
 def lbfgs() -> None:
@@ -186,7 +186,7 @@ def unsynchronised() -> None:
 WAYS: dict[str, Callable[[], None]] = {
     "default": lambda: train(build()),
     "bucket_view": lambda: train(build(gradient_as_bucket_view=True)),
-    "no_sync": lambda: train(build(), accumulate=3),
+    "no_sync": lambda: train(build(), accumulate=2),
     "static_graph": lambda: train(build(static_graph=True)),
     "find_unused": lambda: train(build(find_unused_parameters=True)),
     "first_unused": lambda: train(build("first_unused", find_unused_parameters=True)),

@@ -42,19 +42,14 @@ def begin_session(state: RunState, hello: Hello, t_ns: int) -> None:
     rank_state = state.ranks[hello.rank]
     restarted = rank_state.hello is not None or hello.incarnation > 0
     _remember(state, hello)
+    joined = None if rank_state.hello is not None else hello.host
     rank_state.begin(hello, hello.session, t_ns)
     state.finished.discard(hello.rank)
     state.not_initialized.pop(hello.rank, None)
-    state.presence_changed()
+    state.presence_changed(joined)
     state.sampling_changed()
-    text = (
-        "joined"
-        if not restarted
-        else f"elastic restart {hello.incarnation}"
-        if hello.incarnation
-        else "restarted"
-    )
-    kind = "restart" if restarted else "joined"
+    again = f"elastic restart {hello.incarnation}" if hello.incarnation else "restarted"
+    kind, text = ("restart", again) if restarted else ("joined", "joined")
     state.log.add_rank(state.unix_s(t_ns), kind, text, hello.rank, len(state.ranks))
 
 
@@ -140,6 +135,7 @@ def _regroup(state: RunState, hello: Hello) -> None:
             if rank_state is not ABSENT and (trained or not _began_with(rank_state, hello)):
                 rank_state.forget_process()
     _begin_group(state)
+    state.presence_changed()
 
 
 def _begin_group(state: RunState) -> None:

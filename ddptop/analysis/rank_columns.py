@@ -137,6 +137,10 @@ class ReportColumns:
         if presence or taken != self._taken:
             self._kept, self._taken = {}, taken
 
+    def keep(self, columns: dict[str, NDArray[np.int64]]) -> None:
+        """What `integers` is to give, until the next message."""
+        self._kept |= columns
+
     def integers(self, name: str) -> NDArray[np.int64]:
         """A field of `RankState` that is an integer."""
         if name not in self._kept:

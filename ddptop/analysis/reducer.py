@@ -79,16 +79,28 @@ class Reducer:
         tail: bool = False,
     ) -> None:
         """The options of `RunState`."""
-        self.state = RunState(window=window, history_points=history_points, stall_s=stall_s, tail=tail)
-        self.evaluation = StepEvaluation(self.state)
-        self.state.settle = self.evaluation.settle
-        self._usual = UsualMessages(self.state, self._take, self._on_complete)
+        self._state = RunState(window=window, history_points=history_points, stall_s=stall_s, tail=tail)
+        self.evaluation = StepEvaluation(self._state)
+        self._state.settle = self.evaluation.settle
+        self._usual = UsualMessages(self._state, self._take, self._on_complete)
         self._stall_log = StallLog()
         self._host_log = HostLog()
 
+    @property
+    def state(self) -> RunState:
+        """The run as of the messages that were taken so far."""
+        self._usual.write()
+        return self._state
+
+    @property
+    def complete_step(self) -> int | None:
+        """As in `state`, at less cost while messages are taken."""
+        return self._state.complete_step
+
     def stalled_since(self, now_ns: int) -> int | None:
         """When the stalled step began, on the collector's clock; None while there is no stall."""
-        return stalled_since(self.state, now_ns)
+        self._usual.prepare_check(now_ns, self._stall_log.stalled)
+        return stalled_since(self._state, now_ns)
 
     def frame(
         self,
@@ -115,17 +127,17 @@ class Reducer:
         """The alerts of the frame at `now_ns`, without the rest of it."""
         self.state.settle()
         with np.errstate(over="ignore", invalid="ignore"):
-            return active_alerts(self.state, now_ns)
+            return active_alerts(self._state, now_ns)
 
     def end_recall(self) -> None:
         """What was fed so far came from a recording; from here on messages come as ranks send them."""
-        self.state.tail = False
-        self.state.kept_every, self.state.interruptions.unkept_ns = 1, 0
+        self._state.tail = False
+        self._state.kept_every, self._state.interruptions.unkept_ns = 1, 0
 
     def feed(self, received: Received) -> None:
         """Take one message in the order of its session. What does not fit is ignored, never raised."""
-        state, t_ns = self.state, received.t_ns
         self._usual.forget()
+        state, t_ns = self._state, received.t_ns
         self._take(received)
         state.taken += 1
         if t_ns > state.newest_ns:
@@ -135,9 +147,10 @@ class Reducer:
     def _check(self, t_ns: int) -> None:
         """Check for stalls and silent hosts where that is due."""
         # The time between two messages of a tail is no stall: messages are skipped.
-        if t_ns >= self._stall_log.next_ns and not self.state.tail:
-            self._stall_log.check(self.state, t_ns)
-            self._host_log.check(self.state, t_ns)
+        if t_ns >= self._stall_log.next_ns and not self._state.tail:
+            self._usual.prepare_check(t_ns, self._stall_log.stalled)
+            self._stall_log.check(self._state, t_ns)
+            self._host_log.check(self._state, t_ns)
 
     def feed_run(
         self,
@@ -148,14 +161,16 @@ class Reducer:
         stop: int | None = None,
         stop_ns: int = MAX_NS,
         stop_step: int = MAX_STEP,
+        more: bool = False,
     ) -> int:
         """`feed` the messages of a run from place `begin` on, to before `stop`, or up to the first that
         arrived at `stop_ns` or later, or that makes step `stop_step` or a later one complete.
 
         Returns the place after the last one taken. `on_failure` is called while an exception is handled that
-        `feed` would have raised: one of FEED_FAILURES, which costs one message.
+        `feed` would have raised: one of FEED_FAILURES, which costs one message. `more`: what was read from
+        `state` before need not be up to date afterwards.
         """
-        state, t_ns = self.state, run.heads[0]
+        state, t_ns = self._state, run.heads[0]
         alone, stop = 0, len(run) if stop is None else stop
         while begin < stop:
             taken = begin
@@ -180,10 +195,12 @@ class Reducer:
             complete = state.complete_step
             if t_ns[begin - 1] >= stop_ns or (complete is not None and complete >= stop_step):
                 break
+        if not more:
+            self._usual.write()
         return begin
 
     def _take(self, received: Received) -> None:
-        message, t_ns, state = received.message, received.t_ns, self.state
+        message, t_ns, state = received.message, received.t_ns, self._state
         session = state.sessions.get(received.session)
         if session is not None and session.rank < len(state.ranks):
             self._on_session(message, session, received.session, t_ns)
@@ -206,7 +223,7 @@ class Reducer:
 
     def _on_host(self, message: Host | HostUsage | About, session: int, t_ns: int) -> None:
         """A message of a host's agent; session 0: of the collector about its own host."""
-        state = self.state
+        state = self._state
         if isinstance(message, Host):
             state.hosts.take(message, session, t_ns)
             state.clocks.set_own_host(find_own_host(state))
@@ -222,7 +239,7 @@ class Reducer:
             self._take(about)
 
     def _on_run(self, run: Run, t_ns: int) -> None:
-        state = self.state
+        state = self._state
         first, state.run = state.run is None, run
         if first:
             state.clock = (run.unix_ns, run.monotonic_ns)
@@ -234,7 +251,7 @@ class Reducer:
 
     def _on_session(self, message: Message, session: Session, number: int, t_ns: int) -> None:
         """A message of a process that has sent HELLO."""
-        state = self.state
+        state = self._state
         rank_state = state.ranks[session.rank]
         current = rank_state.session == number
         if isinstance(message, Steps):
@@ -254,7 +271,7 @@ class Reducer:
         if current and t_ns > rank_state.heard_ns:
             rank_state.heard_ns = t_ns
         if isinstance(message, Layout):
-            self._on_layout(message, session, t_ns)
+            state.take_layout(message, session, t_ns)
         elif isinstance(message, Event):
             on_event(state, message, t_ns)
         elif current and isinstance(message, Membership):
@@ -267,15 +284,13 @@ class Reducer:
             self._on_state(message, session.rank, rank_state, t_ns)
         elif isinstance(message, Bye) and message.reason not in WELL:
             # Its successor's HELLO has overtaken it: the rank is live, but the failure is still to be known.
-            text, world = exit_phrase(None, None, message.reason), len(state.ranks)
-            state.log.add_rank(
-                state.unix_s(t_ns), "failed_rank", text, session.rank, world, severity="critical"
-            )
+            text, at_s, world = exit_phrase(None, None, message.reason), state.unix_s(t_ns), len(state.ranks)
+            state.log.add_rank(at_s, "failed_rank", text, session.rank, world, severity="critical")
 
     def _on_steps(
         self, steps: Steps, session: Session, rank_state: RankState, current: bool, t_ns: int
     ) -> None:
-        state = self.state
+        state = self._state
         first, count = steps.first_step, len(steps.rows)
         missing = first - session.next_step
         known = min(-missing, count) if missing < 0 else 0
@@ -295,12 +310,7 @@ class Reducer:
         rows = steps.rows
         if isinstance(rows, StepRows):
             at, columns = rows.first, rows.columns
-            ends, flags, micro = columns.ends
-            end_us, last_flags, micro_steps = (
-                ends[at + count - 1],
-                flags[at + count - 1],
-                micro[at + count - 1],
-            )
+            end_us, last_flags, micro_steps = (column[at + count - 1] for column in columns.ends)
         else:
             last = rows[-1]
             end_us, last_flags, micro_steps = last.begin_us + last.wall_us, last.flags, last.micro_steps
@@ -332,23 +342,12 @@ class Reducer:
                 check_loss(state, loss, rank, step, t_ns)
 
     def _on_complete(self, done: CompleteStep, t_ns: int) -> None:
-        self.state.complete_step = done.step
+        self._state.complete_step = done.step
         self.evaluation.take(done)
-        self.state.loss_spread.take(done, self.state.unix_s(t_ns))
-
-    def _on_layout(self, layout: Layout, session: Session, t_ns: int) -> None:
-        state = self.state
-        before = session.layouts.get(session.generation)
-        number = session.layouts[layout.generation] = state.layouts.number(layout.buckets)
-        while len(session.layouts) > state.layouts.KEPT:
-            del session.layouts[next(iter(session.layouts))]
-        session.generation = layout.generation
-        if before is not None and before != number:
-            text = f"rebuilt gradient buckets, generation {layout.generation}"
-            state.log.add_rank(state.unix_s(t_ns), "rebuild", text, session.rank, len(state.ranks))
+        self._state.loss_spread.take(done, self._state.unix_s(t_ns))
 
     def _on_state(self, message: object, rank: int, rank_state: RankState, t_ns: int) -> None:
-        state = self.state
+        state = self._state
         if isinstance(message, Progress):
             delay_ns = self._usual.beat(rank_state, message, t_ns)
             rank_state.delay_ns = rank_state.delay_ns if delay_ns is None else delay_ns
@@ -366,7 +365,7 @@ class Reducer:
             self._on_bye(message, rank, rank_state, t_ns)
 
     def _on_bye(self, bye: Bye, rank: int, rank_state: RankState, t_ns: int) -> None:
-        state = self.state
+        state = self._state
         known = rank_state.finished  # it has left its group before
         rank_state.bye, rank_state.ended_ns = bye, t_ns
         state.presence_changed()
@@ -384,14 +383,14 @@ class Reducer:
         note_left_early(state, t_ns)
 
     def _on_evidence(self, evidence: Evidence, rank_state: RankState, t_ns: int) -> None:
-        self.state.has_evidence = True
+        self._state.has_evidence = True
         if evidence.number == 0:
             rank_state.exit_evidence = evidence
             return
         rank_state.evidence, rank_state.evidence_ns = evidence, t_ns
-        rank_state.read_clock(evidence.t_ns, t_ns, self.state.interruptions)
+        rank_state.read_clock(evidence.t_ns, t_ns, self._state.interruptions)
         if compiling(evidence.stacks):
-            self.state.compiling_ns = t_ns
+            self._state.compiling_ns = t_ns
         if evidence.phase == Phase.EVALUATE:
-            self.state.excused_ns = t_ns
-        note_left_early(self.state, t_ns)
+            self._state.excused_ns = t_ns
+        note_left_early(self._state, t_ns)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.ranks import NotInitialized, RankState, Session
     from ddptop.analysis.steps.windows import DetailWindow
     from ddptop.frames.columns import Column, Indices, Mask
-    from ddptop.protocol.messages import Event, Run, Scalar
+    from ddptop.protocol.messages import Event, Layout, Run, Scalar
     from ddptop.protocol.vocabulary import OwnPlace, Pattern
 
 
@@ -277,6 +277,7 @@ class RunState:
         self._present: frozenset[int] | None = None
         self._hellos: HelloColumns | None = None
         self._hellos_known = False
+        self._hosts_of_ranks: set[str] | None = None
         self._reports: ReportColumns | None = None
         self._reports_know_presence = False
         self._detail_every: int | None = 1
@@ -301,9 +302,9 @@ class RunState:
 
     def hosts_of_ranks(self) -> Iterable[str]:
         """The hosts that HELLOs name. As cheap while many ranks join, one after the other."""
-        if self._hellos is not None and self._hellos_known:
-            return self._hellos.of_hosts
-        return {rank_state.host for rank_state in self.ranks if rank_state.hello is not None}
+        if self._hosts_of_ranks is None:
+            self._hosts_of_ranks = {one.host for one in self.ranks if one.hello is not None}
+        return self._hosts_of_ranks
 
     @property
     def reports(self) -> ReportColumns:
@@ -322,8 +323,26 @@ class RunState:
             self._present = frozenset(there)
         return self._present
 
-    def presence_changed(self) -> None:
-        """A rank has joined, exited, or run out of inputs: `present`, `hellos` and `reports` change."""
+    def take_layout(self, layout: Layout, session: Session, t_ns: int) -> None:
+        """A process reports its gradient buckets."""
+        before = session.layouts.get(session.generation)
+        number = session.layouts[layout.generation] = self.layouts.number(layout.buckets)
+        while len(session.layouts) > self.layouts.KEPT:
+            del session.layouts[next(iter(session.layouts))]
+        session.generation = layout.generation
+        if before is not None and before != number:
+            text = f"rebuilt gradient buckets, generation {layout.generation}"
+            self.log.add_rank(self.unix_s(t_ns), "rebuild", text, session.rank, len(self.ranks))
+
+    def presence_changed(self, joined: str | None = None) -> None:
+        """A rank has joined, exited, or run out of inputs: `present`, `hellos` and `reports` change.
+
+        `joined`: the host of a rank that has sent its first HELLO; None: the change is another one.
+        """
+        if joined is None:
+            self._hosts_of_ranks = None
+        elif self._hosts_of_ranks is not None:
+            self._hosts_of_ranks.add(joined)
         self._present = None
         self._hellos_known = self._reports_know_presence = False
 

@@ -6,16 +6,18 @@ follow each other in one rank (its clock, its step) the messages of each rank ar
 
 from __future__ import annotations
 
-from functools import partial
-from operator import attrgetter
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddptop.analysis.known_sessions import NO_DELAY, Beats, KnownSessions, clocks_of
 from ddptop.analysis.ranks import STALE_S
+from ddptop.analysis.state import USED_UP_PCT
+from ddptop.protocol.checks import NAMES
 from ddptop.protocol.limits import NS
-from ddptop.protocol.machine import Memory
-from ddptop.protocol.messages import Flag, Logged, Phase, Progress
+from ddptop.protocol.machine import Gpu, Memory, Usage
+from ddptop.protocol.messages import Clock, Flag, Logged, Phase, Progress, Received
 from ddptop.protocol.step_columns import BEGIN, FLAGS, MICRO_STEPS, WALL
 
 if TYPE_CHECKING:
@@ -23,53 +25,21 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ddptop.analysis.ranks import RankState, Session
+    from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.complete_steps import CompleteStep
-    from ddptop.protocol.message_run import MessageRun
-    from ddptop.protocol.messages import Received
+    from ddptop.protocol.message_run import MessageRun, Readings
 
     Integers = NDArray[np.int64]
 
 FEED_FAILURES = (ArithmeticError, LookupError, TypeError, ValueError)
 """What a message that passed every check could still set off in the arithmetic: it costs that message."""
 
-_CLOCK_FIELDS = ("own_ns", "delay_ns", "stood_ns", "step", "moved_ns", "heard_ns")
-_CLOCK = attrgetter(*_CLOCK_FIELDS)
 _JOINED = int(Flag.JOINED)
-_NO_DELAY = -(2**62)
-
-
-class _Known:
-    """All sessions, and what is known of their ranks, as columns; true until a message is taken alone."""
-
-    def __init__(self, state: RunState) -> None:
-        self.numbers = np.array(sorted(state.sessions), np.int64)
-        """(sessions,) ascending; likewise below."""
-        self.sessions = [state.sessions[number] for number in self.numbers.tolist()]
-        self.rank = np.array([session.rank for session in self.sessions], np.int64)
-        self.next_step = np.array([session.next_step for session in self.sessions], np.int64)
-        present = map(partial(_is_present, state.ranks), self.sessions, self.numbers.tolist())
-        self.present = np.fromiter(present, bool, len(self.sessions))
-        """Whether it is its rank's process, and messages of it may be usual."""
-        self.clocks: Integers | None = None
-        """(fields of _CLOCK, ranks); None: to be read again."""
-        self._layouts: dict[int, Integers] = {}
-
-    def layouts(self, generation: int) -> Integers:
-        """(sessions,) number of the layout of a generation; -1: not reported."""
-        found = self._layouts.get(generation)
-        if found is None:
-            each = [session.layouts.get(generation, -1) for session in self.sessions]
-            found = self._layouts[generation] = np.array(each, np.int64)
-        return found
-
-
-def _is_present(ranks: Sequence[RankState], session: Session, number: int) -> bool:
-    if session.rank >= len(ranks):
-        return False
-    one = ranks[session.rank]
-    return one.session == number and one.bad_loss_step is None and not one.joined and one.bye is None
+_OWN_NS, _STEP, _PHASE, _DETAIL_EVERY = map(NAMES[Progress].index, ("t_ns", "step", "phase", "detail_every"))
+_THROTTLED = NAMES[Usage].index("throttled_pct")
+OF_A_RANK = (Memory, Logged, Usage, Gpu)
+"""Readings besides heartbeats that change a rank."""
 
 
 class UsualMessages:
@@ -85,11 +55,32 @@ class UsualMessages:
         self._state = state
         self._take = take
         self._on_complete = on_complete
-        self._known: _Known | None = None
+        self._known: KnownSessions | None = None
 
     def forget(self) -> None:
-        """A message was taken alone: anything may have changed."""
+        """A message is taken alone: anything may change."""
+        self.write()
         self._known = None
+
+    def write(self) -> None:
+        """Put what was taken into the sessions and ranks: they are about to be read."""
+        if self._known is not None:
+            self._known.write(self._state.ranks)
+
+    def prepare_check(self, now_ns: int, stalled: bool) -> None:
+        """The state is about to be checked for stalls and silent hosts. Where all ranks report and make
+        progress, as at the last check (not `stalled`), the columns of the ranks are enough."""
+        if stalled or not self._shows_progress(now_ns):
+            self.write()
+
+    def _shows_progress(self, now_ns: int) -> bool:
+        known, state = self._known, self._state
+        columns = None if known is None else known.latest(state.ranks)
+        if columns is None or not state.ranks or state.not_initialized or not state.reports.running.all():
+            return False
+        late_ns = now_ns - np.array([columns["moved_ns"].min(), columns["heard_ns"].min()])
+        state.reports.keep(columns)
+        return bool((late_ns < (state.stall_s * NS, STALE_S * NS)).all())
 
     def take(
         self, run: MessageRun, begin: int, stop: int, stop_step: int, on_failure: Callable[[], None]
@@ -104,7 +95,7 @@ class UsualMessages:
         stop = next((place for place, _ in run.unusual_within(begin, stop)), stop)
         if stop == begin:
             return begin
-        known = self._known = self._known or _Known(state)
+        known = self._known = self._known or KnownSessions(state)
         low, high = run.steps_within(begin, stop)
         completed: list[tuple[int, CompleteStep]] = []
         steps = run.steps
@@ -122,39 +113,22 @@ class UsualMessages:
             if completed and completed[-1][1].step >= stop_step:
                 stop = int(run.places[high - 1]) + 1
             which, rank = which[:taken], rank[:taken]
-        beats = self._take_in_order(run, begin, stop, low, completed, on_failure)
+        beats = self._take_in_order(run, begin, stop, low, completed, known, on_failure)
         if steps is None or low >= high:
-            self._read_clocks(beats, np.zeros((6, 0), np.int64), known)
+            self._read_clocks(beats, known)
             return stop
         part, columns = slice(low, high), steps.columns
         first, count = steps.first_step[part], steps.counts[part]
         last = steps.begin[part] + count - 1
         ended_ns = steps.base_ns[part] + 1000 * (columns.integers[BEGIN, last] + columns.integers[WALL, last])
         places = run.places[part]
-        unset = np.full(len(rank), _NO_DELAY)
-        self._read_clocks(
-            beats, np.stack([rank, places, run.heads[0, places], ended_ns, first + count, unset]), known
-        )
-        seen, at = np.unique(which, return_index=True)
-        rows = np.bincount(which, count)[seen].astype(np.int64)
-        rows += first[at] - known.next_step[seen]  # before the tail
-        newest = np.zeros(len(known.sessions), np.int64)
-        newest[which] = np.arange(len(which))  # of each the last one stays
-        newest = newest[seen]
-        known.next_step[seen] = (first + count)[newest]
-        micro = columns.integers[MICRO_STEPS, last[newest]]
-        ranks = state.ranks
-        for n, added, following, micro_steps in zip(
-            seen.tolist(), rows.tolist(), known.next_step[seen].tolist(), micro.tolist(), strict=True
-        ):
-            session = known.sessions[n]
-            session.begun, session.next_step = True, following
-            one = ranks[session.rank]
-            one.records += added
-            one.micro_steps = micro_steps or one.micro_steps  # 0: not known
+        unset = np.full(len(rank), NO_DELAY)
+        beats.append(np.stack([rank, places, run.heads[0, places], ended_ns, first + count, unset]))
+        self._read_clocks(beats, known)
+        known.take_rows(which, first, count, columns.integers[MICRO_STEPS, last])
         return stop
 
-    def _usual(self, run: MessageRun, low: int, high: int, known: _Known) -> tuple[Integers, int]:
+    def _usual(self, run: MessageRun, low: int, high: int, known: KnownSessions) -> tuple[Integers, int]:
         """Of the STEPS messages low..high: of which known session each is, and how many are usual before the
         first that is not."""
         steps = run.steps
@@ -171,8 +145,7 @@ class UsualMessages:
         seen = which[order[begins]]
         following = known.next_step[seen]
         if self._state.tail:  # the rows before a session's first one count as received
-            fresh = ~np.array([known.sessions[n].begun for n in seen.tolist()], bool)
-            following = np.where(fresh, np.maximum(following, first[order[begins]]), following)
+            following = np.where(known.begun[seen], following, np.maximum(following, first[order[begins]]))
         before[begins] = following
         expected = np.empty_like(before)
         expected[order] = before
@@ -187,7 +160,7 @@ class UsualMessages:
         return which, len(usual) if usual.all() else int(usual.argmin())
 
     @staticmethod
-    def _layouts(generation: Integers, known: _Known, which: Integers) -> Integers:
+    def _layouts(generation: Integers, known: KnownSessions, which: Integers) -> Integers:
         """Number of the layout of each message; -1: not reported."""
         found = np.full(len(which), -1)
         for number in np.unique(generation).tolist():
@@ -202,14 +175,17 @@ class UsualMessages:
         stop: int,
         low: int,
         completed: list[tuple[int, CompleteStep]],
+        known: KnownSessions,
         on_failure: Callable[[], None],
-    ) -> list[tuple[int, int, int, int, int, int]]:
+    ) -> list[Integers]:
         """Take the messages that are no STEPS, and between them the complete steps, in order.
 
         Returns the readings of clocks in the heartbeats, as `_read_clocks` takes them."""
-        state, t_ns, known = self._state, run.heads[0], self._known
+        state, t_ns = self._state, run.heads[0]
         ends = [(int(run.places[low + at]), step) for at, step in reversed(completed)]
-        beats = []
+        beats: list[tuple[int, int, int, int, int, int]] = []
+        clocks: list[tuple[int, Clock]] = []
+        others, columns = self._divided(run, begin, stop, known)
 
         def complete(before: int) -> None:
             while ends and ends[-1][0] < before:
@@ -219,28 +195,105 @@ class UsualMessages:
                 except FEED_FAILURES:
                     on_failure()
 
-        for place, received in run.others_within(begin, stop):
+        for place, received in others:
             if ends:
                 complete(place)
             message = received.message
             if type(message) is not Progress:
-                if known is not None and type(message) in (Memory, Logged):
-                    known.clocks = None  # they are signs of the rank itself
+                if type(message) is Clock:
+                    clocks.append((place, message))
+                elif type(message) in OF_A_RANK:
+                    self.write()
+                    known.clocks = known.seen_ns = None  # some are signs of the rank itself
                 try:
                     self._take(received)
                 except FEED_FAILURES:
                     on_failure()
                 continue
+            self.write()
+            known.beats = None
             session = state.sessions.get(received.session)
             if session is None or session.rank >= len(state.ranks):
                 continue
             one = state.ranks[session.rank]
             if one.session == received.session:
                 delay_ns = self.beat(one, message, received.t_ns)
-                of_host = _NO_DELAY if delay_ns is None else delay_ns
+                of_host = NO_DELAY if delay_ns is None else delay_ns
                 beats.append((session.rank, place, received.t_ns, message.t_ns, message.step, of_host))
         complete(stop)
-        return beats
+        return [np.array(beats, np.int64).reshape(-1, 6).T, *self._take_columns(run, columns, clocks, known)]
+
+    def _divided(
+        self, run: MessageRun, begin: int, stop: int, known: KnownSessions
+    ) -> tuple[Sequence[tuple[int, Received]], list[tuple[Readings, Integers]]]:
+        """The messages that are taken one by one, and readings with the session of each, of which only the
+        newest one of each rank counts."""
+        others = run.others_within(begin, stop)
+        columns: list[tuple[Readings, Integers]] = []
+        for readings in run.readings:
+            part = readings.within(begin, stop)
+            if not len(part.places):
+                continue
+            which = self._sessions_of(part, run, known)
+            if which is not None:
+                columns.append((part, which))
+                continue
+            heads = run.heads[:, part.places].T.tolist()
+            received = [
+                Received._make((*head, one)) for head, one in zip(heads, part.messages(), strict=True)
+            ]
+            more = zip(part.places.tolist(), received, strict=True)
+            others = sorted([*others, *more], key=itemgetter(0))
+        return others, columns
+
+    def _sessions_of(self, readings: Readings, run: MessageRun, known: KnownSessions) -> Integers | None:
+        """Of which known session each reading is; None: some of them have another effect than the newest."""
+        if not len(known.numbers) or int(known.rank.max()) >= len(self._state.ranks):
+            return None
+        numbers = run.heads[2, readings.places]
+        which: Integers = np.minimum(np.searchsorted(known.numbers, numbers), len(known.numbers) - 1)
+        if (known.numbers[which] != numbers).any():
+            return None
+        if readings.kind is Usage:
+            throttled = readings.values[_THROTTLED].tolist()
+            return None if any(one is not None and one >= USED_UP_PCT for one in throttled) else which
+        if readings.kind is Progress:
+            known.beats = known.beats or Beats(self._state, known)
+            every, phase = (readings.values[at] for at in (_DETAIL_EVERY, _PHASE))
+            unusual = (every != known.beats.detail_every[which]) | (phase == Phase.EVALUATE)
+            unusual |= known.beats.declared[which]
+            return None if (unusual & known.current[which]).any() else which
+        return which
+
+    def _take_columns(
+        self,
+        run: MessageRun,
+        columns: Sequence[tuple[Readings, Integers]],
+        clocks: Sequence[tuple[int, Clock]],
+        known: KnownSessions,
+    ) -> list[Integers]:
+        """Take readings; `clocks`: places of the CLOCKs among them. Returns the readings of clocks in the
+        heartbeats."""
+        offsets = known.beats.take(clocks) if known.beats is not None else None
+        found = []
+        for all_readings, which in columns:
+            current = known.current[which]
+            readings = all_readings if current.all() else all_readings.at(np.flatnonzero(current))
+            which, places = which[current], readings.places
+            if not len(places):
+                continue
+            t_ns = run.heads[0, places]
+            known.take_newest(readings, which, t_ns)
+            if readings.kind is Progress and known.beats is not None and offsets is not None:
+                own_ns = readings.values[_OWN_NS]
+                delays = known.beats.delays(which, places, own_ns, offsets)
+                step = readings.values[_STEP]
+                found.append(np.stack([known.rank[which], places, t_ns, own_ns, step, delays]))
+            elif readings.kind is Memory:  # a sign of the rank itself
+                moved = clocks_of(self._state.ranks) if known.clocks is None else known.clocks
+                np.maximum.at(moved[-1], known.rank[which], t_ns)
+                known.take_clocks(moved, known.rank[which])
+        return found
 
     def beat(self, one: RankState, message: Progress, t_ns: int) -> int | None:
         """Take a heartbeat of a rank without its clock.
@@ -257,20 +310,17 @@ class UsualMessages:
         here_ns = state.clocks.to_collector(one.host, message.t_ns)
         return None if here_ns is None else here_ns - message.t_ns
 
-    def _read_clocks(
-        self, beats: list[tuple[int, int, int, int, int, int]], readings: Integers, known: _Known
-    ) -> None:
-        """`RankState.read_clock` and `moved_to` of many readings, (6, n): rank, place, when it arrived, the
-        rank's own clock, its step, and the delay that its host's clock gives."""
-        if beats:
-            readings = np.concatenate([readings, np.array(beats, np.int64).T], axis=1)
+    def _read_clocks(self, parts: list[Integers], known: KnownSessions) -> None:
+        """`RankState.read_clock` and `moved_to` of many readings, (6, n) each part: rank, place, when it
+        arrived, the rank's own clock, its step, and the delay that its host's clock gives."""
+        readings = np.concatenate(parts, axis=1)
         if not readings.shape[1]:
             return
         readings = readings[:, np.lexsort((readings[1], readings[0]))]
         numbers, begins = np.unique(readings[0], return_index=True)
         state = self._state
         if known.clocks is None:
-            known.clocks = _clocks(state.ranks)
+            known.clocks = clocks_of(state.ranks)
         now = known.clocks[:, numbers]
         own, delay, stood, step, moved, arrived = now
         np.maximum(arrived, np.maximum.reduceat(readings[2], begins), out=arrived)
@@ -280,7 +330,7 @@ class UsualMessages:
         for at in range(most):
             r = order[: left[at]]
             _, _, t_ns, own_ns, in_step, of_host = readings[:, begins[r] + at]
-            d = np.minimum(np.where(of_host == _NO_DELAY, delay[r], of_host), t_ns - own_ns)
+            d = np.minimum(np.where(of_host == NO_DELAY, delay[r], of_host), t_ns - own_ns)
             passed = own_ns - own[r]
             later = passed > 0
             for i in np.flatnonzero(passed > STALE_S * NS).tolist():
@@ -293,11 +343,4 @@ class UsualMessages:
             moved[r] = np.where(moves, own_ns + d, moved[r])
             delay[r] = d
         known.clocks[:, numbers] = now
-        for rank, values in zip(numbers.tolist(), now.T.tolist(), strict=True):
-            one = state.ranks[rank]
-            one.own_ns, one.delay_ns, one.stood_ns, one.step, one.moved_ns, one.heard_ns = values
-
-
-def _clocks(ranks: Sequence[RankState]) -> Integers:
-    """(fields of _CLOCK, ranks)"""
-    return np.asarray(np.array([*map(_CLOCK, ranks)], np.int64).reshape(-1, len(_CLOCK_FIELDS)).T)
+        known.take_clocks(known.clocks, numbers)

@@ -177,6 +177,12 @@ def decode_alike(kind: type[Message], bodies: Sequence[bytes]) -> list[Message]:
 
     Raises ProtocolError where not all of them are right.
     """
+    columns = columns_alike(kind, bodies)
+    return [kind(*values) for values in zip(*columns, strict=True)]
+
+
+def columns_alike(kind: type[Message], bodies: Sequence[bytes]) -> list[Sequence[Any]]:
+    """The fields of these messages as `decode_alike` has them, a column of each."""
     checks = CHECKS[kind]
     messages = _unpack_all(bodies, 1 + len(checks), 4 * limits.MAX_TEXT)
     if not messages:
@@ -186,21 +192,20 @@ def decode_alike(kind: type[Message], bodies: Sequence[bytes]) -> list[Message]:
     kinds, *columns = zip(*messages, strict=True)
     if set(kinds) != {int(CODES[kind])}:
         raise ProtocolError(f"no {kind.__name__}")
-    checked = [_checked(column, check) for column, check in zip(columns, checks, strict=True)]
-    return [kind(*values) for values in zip(*checked, strict=True)]
+    return [_checked(column, check) for column, check in zip(columns, checks, strict=True)]
 
 
-def _checked(column: Sequence[Any], check: Check) -> Iterable[Any]:
+def _checked(column: Sequence[Any], check: Check) -> Sequence[Any]:
     """The values of a column as the check returns each."""
     types = set(map(type, column))
     if types <= {str, type(None)}:  # a few texts, each of them often
         known = {value: check(value) for value in set(column)}
-        return map(known.__getitem__, column)
+        return [*map(known.__getitem__, column)]
     if len(types) > 1 or not types <= {int, float} or not (types == {int} or all(map(isfinite, column))):
-        return map(check, column)
+        return [*map(check, column)]
     low = check(min(column))  # a value between two that are right is right
     check(max(column))
-    return map(type(low), column) if type(low) is not type(column[0]) else column
+    return [*map(type(low), column)] if type(low) is not type(column[0]) else column
 
 
 def _unpack_all(bodies: Sequence[bytes], most: int, most_text: int = 0) -> list[Any]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import starmap
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
-from ddptop.protocol.messages import Clock, Logged, Progress, Received, Steps
+from ddptop.protocol.messages import Clock, Logged, Message, Progress, Received, Steps
 from ddptop.protocol.step_columns import StepColumns, StepRows
 
 if TYPE_CHECKING:
@@ -23,6 +24,33 @@ if TYPE_CHECKING:
 
 READINGS = frozenset({Progress, Clock, HostUsage, Usage, Gpu, Memory, Logged})
 """Messages, besides STEPS, that may be taken before the steps of ranks that arrived earlier."""
+
+
+COLUMNS = (Progress, Memory, Usage, Gpu)
+"""Readings of which only the newest one of each rank counts: a run may hold them as columns."""
+
+
+class Readings(NamedTuple):
+    """n messages of one kind, one of COLUMNS."""
+
+    kind: type[Message]
+    places: Integers
+    """(n,) ascending."""
+    values: tuple[NDArray[Any], ...]
+    """(n,) each, the fields in their order: integers, floats, or objects where some are None or text."""
+
+    def within(self, begin: int, stop: int) -> Readings:
+        """Those from place `begin` to before `stop`."""
+        part = slice(*np.searchsorted(self.places, (begin, stop)).tolist())
+        return self.at(part)
+
+    def at(self, part: slice | Integers) -> Readings:
+        """Some of them."""
+        return Readings(self.kind, self.places[part], tuple(column[part] for column in self.values))
+
+    def messages(self) -> Iterator[Message]:
+        """All of them as objects."""
+        return starmap(self.kind, zip(*(column.tolist() for column in self.values), strict=True))
 
 
 class StepMessages(NamedTuple):
@@ -65,6 +93,7 @@ class MessageRun:
         places: Integers,
         steps: StepMessages | None,
         others: Sequence[tuple[int, Received]],
+        readings: Sequence[Readings] = (),
     ) -> None:
         self.heads = heads
         """(4, size): t_ns, rank, session and seq of every message, as in `Received`."""
@@ -72,7 +101,9 @@ class MessageRun:
         """(n,) of the messages in `steps`, ascending."""
         self.steps = steps
         self.others = others
-        """(place, message) of all others, ascending."""
+        """(place, message) of all others but `readings`, ascending."""
+        self.readings = readings
+        """At most one of each kind."""
         self._other_places = [place for place, _ in others]
         self._unusual: list[tuple[int, Received]] | None = None
 
@@ -92,7 +123,7 @@ class MessageRun:
         return cls(heads, np.array(at, np.int64), steps, others)
 
     def others_within(self, begin: int, stop: int) -> Sequence[tuple[int, Received]]:
-        """(place, message) of those that are not in `steps`, from place `begin` to before `stop`."""
+        """(place, message) of those in `others`, from place `begin` to before `stop`."""
         first = bisect_left(self._other_places, begin)
         return self.others[first : bisect_left(self._other_places, stop)]
 
@@ -113,8 +144,11 @@ class MessageRun:
         at = bisect_left(self._other_places, place)
         if at < len(self.others) and self._other_places[at] == place:
             return self.others[at][1]
-        assert self.steps is not None
         t_ns, rank, session, seq = self.heads[:, place].tolist()
+        for one in self.readings:
+            for message in one.within(place, place + 1).messages():
+                return Received(t_ns, rank, session, seq, message)
+        assert self.steps is not None
         message = self.steps.steps(int(np.searchsorted(self.places, place)))
         return Received(t_ns, rank, session, seq, message)
 

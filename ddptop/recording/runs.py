@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ddptop.protocol.checks import CODES, ProtocolError
+from ddptop.protocol.codec import columns_alike
 from ddptop.protocol.encoded_steps import step_messages
-from ddptop.protocol.message_run import MessageRun
+from ddptop.protocol.message_run import COLUMNS, MessageRun, Readings
 from ddptop.protocol.messages import Type
 from ddptop.recording.records import RECORD_LIMITS, BlockReader, Selector, decoded
 
@@ -141,11 +144,32 @@ def _run_of(records: Sequence[Record], heads: Integers, kinds: NDArray[np.uint8]
         return
     at = np.flatnonzero(kinds == Type.STEPS)
     steps = step_messages([records[place][-1] for place in at.tolist()])
-    others = range(len(records)) if steps is None else np.flatnonzero(kinds != Type.STEPS).tolist()
+    rest = np.full(len(records), True) if steps is None else kinds != Type.STEPS
+    readings = [*_readings(records, kinds)]
+    for one in readings:
+        rest[one.places] = False
+    others = np.flatnonzero(rest).tolist()
     pairs = [(kind, records[place]) for kind, place in zip(kinds[others].tolist(), others, strict=True)]
     messages = [*decoded(pairs)]
     if len(messages) < len(pairs):
         yield from _run_of_messages([*decoded([*zip(kinds.tolist(), records, strict=True)])])
         return
     placed = [*zip(others, messages, strict=True)]
-    yield MessageRun(heads, at if steps is not None else np.arange(0), steps, placed)
+    yield MessageRun(heads, at if steps is not None else np.arange(0), steps, placed, readings)
+
+
+def _readings(records: Sequence[Record], kinds: NDArray[np.uint8]) -> Iterator[Readings]:
+    """Those of COLUMNS that are all valid."""
+    for kind in COLUMNS:
+        places = np.flatnonzero(kinds == CODES[kind])
+        if not len(places):
+            continue
+        with suppress(ProtocolError, OverflowError):
+            columns = columns_alike(kind, [records[place][-1] for place in places.tolist()])
+            yield Readings(kind, places, tuple(map(_column, columns)))
+
+
+def _column(values: Sequence[Any]) -> NDArray[Any]:
+    types = set(map(type, values))
+    plain = {int: np.int64, float: np.float64}.get(types.pop()) if len(types) == 1 else None
+    return np.array(values, plain or object)

@@ -1,4 +1,4 @@
-"""The breakdown of a rank's step, as a stacked bar; all ranks on one scale."""
+"""Where a rank's step went, as a stacked bar; all ranks on one scale."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class RunSampler:
         """Take the messages of a run; `on_failure` as in `Reducer.feed_run`."""
         at = 0
         while at < len(run):
-            complete, sampled = self.reducer.state.complete_step, self._sampled_step
+            complete, sampled = self.reducer.complete_step, self._sampled_step
             stop = at
             if not self._in_gap and sampled is not None and complete is not None and complete >= sampled:
                 others = run.unusual_within(at, len(run))
@@ -151,6 +151,7 @@ class RunSampler:
                 stop=stop,
                 stop_ns=self.incidents.next_check_ns,
                 stop_step=sampled + self._every,
+                more=True,
             )
             self.last_ns = max(self.last_ns, int(run.heads[0, begin:at].max()))
             self._after_steps()
@@ -201,7 +202,7 @@ class RunSampler:
         return known and ranks[hello.rank].session != hello.session
 
     def _after_steps(self) -> None:
-        complete = self.reducer.state.complete_step
+        complete = self.reducer.complete_step
         if complete is None:
             return
         if self._sampled_step is None or complete < self._sampled_step:
@@ -214,7 +215,7 @@ class Incidents:
     """Stalls, deaths and alerts of a run, noted while its messages are fed to the analysis."""
 
     def __init__(self, reducer: Reducer) -> None:
-        self._reducer = reducer
+        self._reducer, self._log = reducer, reducer.state.log
         self.stalls: list[StallPeriod] = []
         self._deaths: dict[tuple[int, int | None], Death] = {}
         self._troubles: dict[tuple[str, int | None, int | None], Alert] = {}
@@ -328,7 +329,7 @@ class Incidents:
 
     def _read_log(self) -> None:
         self._since_log_read = 0
-        newer = self._reducer.state.log.all()
+        newer = self._log.all()
         if len(newer) >= LOG_FULL:
             self._older += [entry for entry in self._newer if entry.unix_s < newer[0].unix_s]
         self._newer = newer

@@ -303,7 +303,7 @@ class Player:
             self._feed(received)
 
     def _feed_run(self, run: MessageRun) -> None:
-        self.reducer.feed_run(run, 0, self._refuse)
+        self.reducer.feed_run(run, 0, self._refuse, more=True)
 
     def _refuse(self) -> None:
         self.refused += 1

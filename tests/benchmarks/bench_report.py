@@ -1,14 +1,20 @@
 """What reading many ranks costs: `python -m tests.benchmarks.bench_report [RANKS [STEPS]]`.
 
 The simulation's ranks (4,096 and 148 steps unless told) report in a time of their own to a recording, without
-collector and sockets. Printed are CPU and wall time of each command's reading, frames built and blocks read.
+collector and sockets. It holds what a collector keeps of hosts with 8 ranks and a GPU each: of each rank
+STEPS every 0.25 s, a heartbeat a second, its allocator's memory every 2 s, its process and GPU every 5 s; of
+each agent, in a session of its own, clock and usage of the host every second. Printed are the messages of
+each kind, CPU (with that of processes that were started) and wall time of each command's reading, frames
+built and blocks read.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +25,10 @@ import msgpack
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.protocol.codec import decode, encode
-from ddptop.protocol.messages import Received
+from ddptop.protocol.hosts import Host, HostUsage
+from ddptop.protocol.limits import REPORT_S
+from ddptop.protocol.machine import Gpu, Memory, Usage
+from ddptop.protocol.messages import Clock, Message, Progress, Received
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockReader
 from ddptop.recording.writer import Writer
@@ -28,14 +37,59 @@ from ddptop.sources.replay import frame_of
 from ddptop.sources.simulation import ranks
 from ddptop.sources.simulation import ranks as node
 from ddptop.sources.simulation.__main__ import usual_rate
+from ddptop.sources.simulation.hosts import RANKS_PER_NODE
 from ddptop.sources.simulation.story import Story
 from tests.recording.made_up import NS, START_NS, START_UNIX_NS, run_message
 
 TICK_NS = NS // 50
 
+PERIODS_NS: dict[type[Message], int] = {Progress: NS, Memory: 2 * NS, Gpu: 5 * NS, Usage: 5 * NS}
+"""Between two messages of a rank that are recorded."""
 
-def make(path: Path, world: int, steps: int) -> None:
-    """Record the simulation of so many ranks."""
+
+class Kept:
+    """Writes what a collector would of the messages that the simulation sends."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._due_ns: dict[tuple[type[Message], int], int] = {}
+        self.counts: Counter[str] = Counter()
+
+    def take(self, received: Received, body: bytes) -> None:
+        """A message of a rank. What it sends of its host is as of an agent."""
+        message, rank = received.message, received.rank
+        if isinstance(message, (Host, Clock, HostUsage)):
+            self._add(received._replace(rank=-1, session=2**61 + rank // RANKS_PER_NODE, seq=0), body)
+        elif not isinstance(message, Progress) or self._is_due(Progress, received):
+            self._add(received, body)
+        if isinstance(message, Progress):
+            for reading in _readings(received.t_ns, rank):
+                if self._is_due(type(reading), received):
+                    self._add(received._replace(seq=0, message=reading), encode(reading))
+
+    def _is_due(self, kind: type[Message], received: Received) -> bool:
+        key = kind, received.session
+        if received.t_ns < self._due_ns.get(key, 0):
+            return False
+        self._due_ns[key] = received.t_ns + PERIODS_NS[kind] - TICK_NS  # moments are spread over a tick
+        return True
+
+    def _add(self, received: Received, body: bytes) -> None:
+        self.counts[type(received.message).__name__] += 1
+        self._writer.add(received, body)
+
+
+def _readings(t_ns: int, rank: int) -> tuple[Message, ...]:
+    power_w = 400.0 + rank % 90
+    return (
+        Memory(t_ns, 60 << 30, 66 << 30, 65 << 30, 0),
+        Usage(t_ns, 9 << 30, 101.5, None, 30 + rank % 7, 96, 0.0),
+        Gpu(97.0, 70 << 30, 80 << 30, 60.5, power_w, 1_755, 1_980, "", 10**9, 10**9, None, None, t_ns),
+    )
+
+
+def make(path: Path, world: int, steps: int) -> Counter[str]:
+    """Record the simulation of so many ranks; returns how many messages of each kind."""
     now = SimpleNamespace(ns=START_NS)
     clock = SimpleNamespace(
         monotonic_ns=lambda: now.ns,
@@ -48,16 +102,18 @@ def make(path: Path, world: int, steps: int) -> None:
         send_multipart=lambda parts, flags: sent.append(parts), close=lambda linger: None
     )
     writer = Writer(path, limit_bytes=8 << 30)
+    kept = Kept(writer)
 
     def put_sent() -> None:
         for head, body in sent:
             session, rank, number, _ = msgpack.unpackb(head)
-            writer.add(Received(now.ns, rank, session, number, decode(body)), body)
+            kept.take(Received(now.ns, rank, session, number, decode(body)), body)
         sent.clear()
 
     writer.add(Received(START_NS, -1, 0, 0, run_message()), encode(run_message()))
     with (
         mock.patch.object(ranks, "time", clock),
+        mock.patch.object(ranks, "REPORT_S", REPORT_S),
         mock.patch.object(node, "connect", lambda *args, **options: socket),
         mock.patch.object(node, "arrived", lambda socket: ()),
     ):
@@ -72,6 +128,7 @@ def make(path: Path, world: int, steps: int) -> None:
     end = run_message("finished", 0)
     writer.add(Received(now.ns, -1, 0, 0, end), encode(end))
     writer.close()
+    return kept.counts
 
 
 def timed(name: str, path: Path, act: Callable[[Recording], object]) -> None:
@@ -90,11 +147,16 @@ def timed(name: str, path: Path, act: Callable[[Recording], object]) -> None:
         mock.patch.object(Reducer, "frame", counted("frames", Reducer.frame)),
         mock.patch.object(BlockReader, "read", counted("blocks", BlockReader.read)),
     ):
-        cpu, wall = time.process_time(), time.perf_counter()
+        cpu, wall = _cpu_s(), time.perf_counter()
         act(recording)
-        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        cpu, wall = _cpu_s() - cpu, time.perf_counter() - wall
     told = "  ".join(f"{count} {what}" for what, count in counts.items())
     print(f"{name:<14} {cpu:6.2f} s CPU {wall:6.2f} s wall  {told}")
+
+
+def _cpu_s() -> float:
+    """Of this process, and of those that it has started and that have ended."""
+    return sum(os.times()[:4])
 
 
 def main() -> None:
@@ -103,8 +165,9 @@ def main() -> None:
     world, steps = [*given, *(4096, 148)[len(given) :]]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "large.ddptop"
-        make(path, world, steps)
+        kinds = make(path, world, steps)
         print(f"{world:,} ranks, {steps:,} steps, {path.stat().st_size / 1e6:.0f} MB")
+        print(", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common()))
         timed("report", path, read)
         timed("replay --once", path, lambda recording: frame_of(recording, None))
 

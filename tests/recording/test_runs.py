@@ -6,11 +6,13 @@ import pytest
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import encode_frame
-from ddptop.protocol.messages import Clock, Layout, Progress, Received, Type
+from ddptop.protocol.hosts import Host, HostUsage
+from ddptop.protocol.machine import Gpu, Memory, Usage
+from ddptop.protocol.messages import Clock, Layout, Phase, Progress, Received, Type
 from ddptop.recording.format import CLOCKS
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockReader
-from tests.recording.made_up import a_run, write
+from tests.recording.made_up import START_NS, a_run, write
 
 DATA = Path(__file__).with_name("data")
 
@@ -66,3 +68,54 @@ def test_equal_layouts_of_ranks_are_one_object(tmp_path):
     layouts = [message for message in messages if isinstance(message, Layout)]
     assert len(layouts) == 4
     assert len({*map(id, layouts)}) == 1
+
+
+def _readings(received, rank, every):
+    """What else arrives with a message: a clock that drifts, usage of the host, readings of the rank, and a
+    heartbeat of a process that is not known; these and evaluation where `every` is not 1."""
+    t_ns = received.t_ns
+    wave = (t_ns // 7_000_003 + 13 * rank) % 97
+    phase = Phase.EVALUATE if every > 1 and wave == 5 else Phase.BACKWARD
+    yield Received(
+        t_ns, -1, 77, 0, Clock(t_ns - 5_000, "node0", 100 * wave - 60_000, 9_000, 7_000_000 * wave, 20_000)
+    )
+    yield Received(t_ns, -1, 77, 0, HostUsage(t_ns, 50.0, wave, 1.5, None, 170_000, 0, None, 0, None))
+    of_rank = (t_ns, rank, 1000 + rank)
+    yield Received(*of_rank, 0, Progress(t_ns - 30_000, wave, phase, 3, wave, every, 40.0, 0.5, 0))
+    yield Received(*of_rank, 0, Memory(t_ns, wave << 20, 1 << 30, 1 << 29, 0))
+    throttled_pct = None if every == 1 else float(wave)
+    yield Received(*of_rank, 0, Usage(t_ns, wave << 20, 99.5, throttled_pct, 3, 96, None))
+    yield Received(*of_rank, 0, Gpu(*(None, wave, 80 << 30, 60.5, None, None, 9, "", 1, None, 2, 3), t_ns))
+    if every > 1:
+        yield Received(t_ns, rank, 9_999, 0, Progress(t_ns, 7, phase, 3, 4, every, 40.0, 0.5, 0))
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["steady", "changing"])
+def test_readings_in_columns_leave_every_rank_as_one_by_one(tmp_path, several):
+    """`changing`: the sampling interval changes, and a quota throttles ranks: these are no usual readings."""
+    path, host = tmp_path / "run.ddptop", Host(1, "run-1", 77, "node0", 5, 1, 1, 64, 1 << 40, "boot")
+    messages = [Received(START_NS, -1, 77, 0, host)]
+    for number, received in enumerate(a_run(400, world=4)):
+        messages.append(received)
+        if number > 10 and number % 3 == 0 and received.rank >= 0:
+            messages += _readings(received, received.rank, 1 + number // 60 if several else 1)
+    write(path, messages)
+    one_by_one, together = Reducer(), Reducer()
+    failures, by_columns = [], 0
+    with Recording.open(path) as recording:
+        for received in recording.records():
+            one_by_one.feed(received)
+        for run in recording.runs():
+            by_columns += sum(len(one.places) for one in run.readings)
+            at = 0
+            while at < len(run):
+                at = together.feed_run(
+                    run, at, lambda: failures.append(1), stop=min(len(run), at + 150), more=True
+                )
+    assert not failures
+    assert by_columns > 100
+    assert together.state.ranks == one_by_one.state.ranks
+    assert together.state.sessions == one_by_one.state.sessions
+    assert together.state.excused_ns == one_by_one.state.excused_ns
+    assert together.state.figures.flags.throttled == one_by_one.state.figures.flags.throttled
+    assert encode_frame(together.frame(recording.end_ns)) == encode_frame(one_by_one.frame(recording.end_ns))

@@ -292,6 +292,11 @@ class StallLog:
         first one the collector itself may have been stopped, so that messages are still unread."""
         self._logged: Diagnosis | None = None
 
+    @property
+    def stalled(self) -> bool:
+        """Whether the run was stalled at the last check."""
+        return self._last_since_ns is not None or self._logged is not None
+
     def check(self, state: RunState, now_ns: int) -> None:
         """Log the begin or the end of a stall. `now_ns`: when the newest message arrived."""
         if now_ns < self.next_ns or not state.ranks:

@@ -1,0 +1,229 @@
+"""The processes that messages are taken of in columns, and what is known of their ranks.
+
+The ranks themselves are written when something reads them: `KnownSessions.write`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from ddptop.protocol.machine import Gpu, Memory, Usage
+from ddptop.protocol.messages import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from ddptop.analysis.ranks import RankState, Session
+    from ddptop.analysis.state import RunState
+    from ddptop.protocol.message_run import Readings
+    from ddptop.protocol.messages import Clock, Message
+
+    Integers = NDArray[np.int64]
+
+CLOCK_FIELDS = ("own_ns", "delay_ns", "stood_ns", "step", "moved_ns", "heard_ns")
+_CLOCK = attrgetter(*CLOCK_FIELDS)
+NO_DELAY = -(2**62)
+_NO_OVERFLOW = 2.0**62
+
+
+class KnownSessions:
+    """All sessions, and what is known of their ranks, as columns; true until a message is taken alone."""
+
+    def __init__(self, state: RunState) -> None:
+        self.numbers = np.array(sorted(state.sessions), np.int64)
+        """(sessions,) ascending; likewise below."""
+        self.sessions = [state.sessions[number] for number in self.numbers.tolist()]
+        self.rank = np.array([session.rank for session in self.sessions], np.int64)
+        self.next_step = np.array([session.next_step for session in self.sessions], np.int64)
+        present = map(partial(_is_present, state.ranks), self.sessions, self.numbers.tolist())
+        self.present = np.fromiter(present, bool, len(self.sessions))
+        """Whether it is its rank's process, and messages of it may be usual."""
+        current = map(partial(_is_current, state.ranks), self.sessions, self.numbers.tolist())
+        self.current = np.fromiter(current, bool, len(self.sessions))
+        """Whether it is its rank's process."""
+        self.begun = np.array([session.begun for session in self.sessions], bool)
+        self.rows = np.zeros(len(self.sessions), np.int64)
+        """Rows since the last `write`."""
+        self.micro_steps = np.zeros(len(self.sessions), np.int64)
+        """0: not known."""
+        self.clocks: Integers | None = None
+        """(fields of _CLOCK, ranks); None: to be read again."""
+        self.beats: Beats | None = None
+        self._newest: dict[type[Message], tuple[list[Readings], Integers, Integers, Integers]] = {}
+        """By kind: readings, and by session in which of them the newest is (-1: none), where, its arrival."""
+        self._layouts: dict[int, Integers] = {}
+        self._changed = False
+        self._moved: NDArray[np.bool_] | None = None
+        """(ranks,) whose `clocks` differ from the rank's."""
+        self.seen_ns: Integers | None = None
+        """(ranks,) `RankState.seen_ns`; None: to be read again."""
+
+    def layouts(self, generation: int) -> Integers:
+        """(sessions,) number of the layout of a generation; -1: not reported."""
+        found = self._layouts.get(generation)
+        if found is None:
+            each = [session.layouts.get(generation, -1) for session in self.sessions]
+            found = self._layouts[generation] = np.array(each, np.int64)
+        return found
+
+    def take_newest(self, readings: Readings, which: Integers, t_ns: Integers) -> None:
+        """Readings of present processes: of which session each is, and when it arrived."""
+        if readings.kind not in self._newest:
+            none = np.full(len(self.sessions), -1)
+            self._newest[readings.kind] = [], none, none.copy(), none.copy()
+        before, part, at, arrived_ns = self._newest[readings.kind]
+        part[which], at[which], arrived_ns[which] = (
+            len(before),
+            np.arange(len(which)),
+            t_ns,
+        )  # the last one stays
+        before.append(readings)
+
+    def take_rows(self, which: Integers, first: Integers, count: Integers, micro_steps: Integers) -> None:
+        """STEPS messages that follow each other in every session: whose, first step, rows, micro steps."""
+        seen, at = np.unique(which, return_index=True)
+        self.rows += np.bincount(which, count, len(self.rows)).astype(np.int64)
+        self.rows[seen] += first[at] - self.next_step[seen]  # before the tail
+        self.next_step[which] = first + count  # of each the last one stays; likewise below
+        newest = np.zeros(len(self.sessions), np.int64)
+        newest[which] = micro_steps
+        self.micro_steps = np.where(newest, newest, self.micro_steps)
+        self.begun[seen] = self._changed = True
+
+    def take_clocks(self, clocks: Integers, ranks: Integers) -> None:
+        """New values of `clocks`, for these ranks."""
+        if self._moved is None:
+            self._moved = np.zeros(clocks.shape[1], bool)
+        self._moved[ranks] = True
+        self.clocks = clocks
+
+    def latest(self, ranks: Sequence[RankState]) -> dict[str, Integers] | None:
+        """(ranks,) when each last moved, was heard and was seen; None where the ranks are to be read."""
+        if self.clocks is None:
+            return None
+        if self.seen_ns is None:
+            self.seen_ns = np.array([one.seen_ns for one in ranks], np.int64)
+        if Usage in self._newest:
+            _, part, _, arrived_ns = self._newest[Usage]
+            read = part >= 0
+            self.seen_ns[self.rank[read]] = arrived_ns[read]
+        moved, heard = (self.clocks[CLOCK_FIELDS.index(name)] for name in ("moved_ns", "heard_ns"))
+        return {"moved_ns": moved, "heard_ns": heard, "seen_ns": self.seen_ns}
+
+    def write(self, ranks: Sequence[RankState]) -> None:
+        """Put what was taken since the last call into the sessions and ranks."""
+        if self._changed:
+            self._changed = False
+            seen = np.flatnonzero(self.rows)
+            columns = (column[seen].tolist() for column in (self.next_step, self.rows, self.micro_steps))
+            for n, following, rows, micro_steps in zip(seen.tolist(), *columns, strict=True):
+                session = self.sessions[n]
+                session.begun, session.next_step = True, following
+                one = ranks[session.rank]
+                one.records += rows
+                one.micro_steps = micro_steps or one.micro_steps
+            self.rows[:] = 0
+        if self._moved is not None and self.clocks is not None:
+            moved = np.flatnonzero(self._moved)
+            for rank, values in zip(moved.tolist(), self.clocks[:, moved].T.tolist(), strict=True):
+                one = ranks[rank]
+                one.own_ns, one.delay_ns, one.stood_ns, one.step, one.moved_ns, one.heard_ns = values
+            self._moved = None
+        for kind, (parts, part, at, arrived_ns) in self._newest.items():
+            for number in np.unique(part[part >= 0]).tolist():
+                of_sessions = np.flatnonzero(part == number)
+                newest, came = parts[number].at(at[of_sessions]), arrived_ns[of_sessions].tolist()
+                of_ranks = self.rank[of_sessions].tolist()
+                for rank, message, t_ns in zip(of_ranks, newest.messages(), came, strict=True):
+                    _NOTE[kind](ranks[rank], message, t_ns)
+        self._newest.clear()
+
+
+def _note_progress(one: RankState, message: Message, _t_ns: int) -> None:
+    one.progress = cast("Progress", message)
+
+
+def _note_memory(one: RankState, message: Message, _t_ns: int) -> None:
+    one.memory = cast("Memory", message)
+
+
+def _note_gpu(one: RankState, message: Message, _t_ns: int) -> None:
+    one.gpu = cast("Gpu", message)
+
+
+def _note_usage(one: RankState, message: Message, t_ns: int) -> None:
+    one.note_usage(cast("Usage", message), t_ns)
+
+
+_NOTE = {Progress: _note_progress, Memory: _note_memory, Gpu: _note_gpu, Usage: _note_usage}
+"""How the newest reading of each of COLUMNS is put into its rank."""
+
+
+class Beats:
+    """What decides how heartbeats are taken: by session, and the clocks of the hosts by the newest CLOCK."""
+
+    def __init__(self, state: RunState, known: KnownSessions) -> None:
+        beats = [state.ranks[session.rank] for session in known.sessions]
+        self.detail_every = np.array([one.progress.detail_every if one.progress else 0 for one in beats])
+        self.declared = np.array([one.declared for one in beats], bool)
+        self._number: dict[str, int] = {}
+        hosts = [self._number.setdefault(one.host, len(self._number)) for one in beats]
+        self._host = np.array(hosts, np.int64)
+        self._own = state.clocks.own_host
+        self._remote = np.array([state.hosts.is_remote(name) for name in self._number], bool)
+        clocks = [(number, -1, state.clocks.of(name)) for name, number in self._number.items()]
+        self._clocks = self._columns([(n, at, clock) for n, at, clock in clocks if clock is not None])
+
+    @staticmethod
+    def _columns(clocks: Sequence[tuple[int, int, Clock]]) -> Integers:
+        """(5, n) host, place, and time, offset and drift of a CLOCK."""
+        each = [(n, at, clock.t_ns, clock.offset_ns, clock.drift_ppb) for n, at, clock in clocks]
+        return np.asarray(np.array(each, np.int64).reshape(-1, 5).T)
+
+    def take(self, clocks: Sequence[tuple[int, Clock]]) -> Integers:
+        """Take CLOCKs and their places; returns these and the newest of each host before, in order."""
+        new = [(self._number.get(one.host, -1), at, one) for at, one in clocks if one.host != self._own]
+        found = np.concatenate([self._clocks, self._columns([one for one in new if one[0] >= 0])], axis=1)
+        found = found[:, np.lexsort((found[1], found[0]))]
+        last = np.flatnonzero(np.diff(found[0], append=-1))
+        self._clocks = found[:, last].copy()
+        self._clocks[1] = -1
+        return found
+
+    def delays(self, which: Integers, places: Integers, own_ns: Integers, clocks: Integers) -> Integers:
+        """What the clock of a remote host gives for each heartbeat; NO_DELAY: it was not compared. `clocks`
+        as `take` returns them."""
+        host, length = self._host[which], int(max(places.max(), clocks[1].max(initial=0))) + 2
+        at = np.searchsorted(clocks[0] * length + clocks[1] + 1, host * length + places + 1, side="right") - 1
+        if not clocks.shape[1]:
+            return np.full(len(which), NO_DELAY)
+        of_host, _, t_ns, offset_ns, drift_ppb = clocks[:, at]
+        passed = own_ns - t_ns
+        if float(np.abs(passed).max()) * float(np.abs(drift_ppb).max()) < _NO_OVERFLOW:
+            moved = (drift_ppb * passed).astype(np.float64)
+        else:
+            moved = np.array([a * b for a, b in zip(drift_ppb.tolist(), passed.tolist(), strict=True)], float)
+        delay = offset_ns + np.rint(moved / 1e9).astype(np.int64)
+        return np.asarray(np.where(self._remote[host] & (at >= 0) & (of_host == host), delay, NO_DELAY))
+
+
+def _is_current(ranks: Sequence[RankState], session: Session, number: int) -> bool:
+    return session.rank < len(ranks) and ranks[session.rank].session == number
+
+
+def _is_present(ranks: Sequence[RankState], session: Session, number: int) -> bool:
+    if session.rank >= len(ranks):
+        return False
+    one = ranks[session.rank]
+    return one.session == number and one.bad_loss_step is None and not one.joined and one.bye is None
+
+
+def clocks_of(ranks: Sequence[RankState]) -> Integers:
+    """(fields of _CLOCK, ranks)"""
+    return np.asarray(np.array([*map(_CLOCK, ranks)], np.int64).reshape(-1, len(CLOCK_FIELDS)).T)

@@ -347,10 +347,8 @@ class Track:
 
     def line(self) -> Line:
         """The row."""
-        line = Line()
-        for role, run in itertools.groupby(self._cells, key=lambda cell: cell[1]):
-            line.add("".join(sign for sign, _ in run), role)
-        return line
+        runs = itertools.groupby(self._cells, key=lambda cell: cell[1])
+        return Line().signs(("".join(sign for sign, _ in run), role) for role, run in runs)
 
 
 def _round_up(least: float) -> float:

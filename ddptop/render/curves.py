@@ -90,13 +90,8 @@ def rows(main: Canvas, behind: Canvas, role: Role, ascii_only: bool, shaded: byt
 
     `shaded`: 1 for each column of cells whose background is in the colour of a warning.
     """
-    lines = []
-    for y in range(main.height):
-        line = Line()
-        for text, piece_role in _runs(main.row(y), behind.row(y), role, ascii_only, shaded):
-            line.add(text, piece_role)
-        lines.append(line)
-    return lines
+    rows = range(main.height)
+    return [Line().signs(_runs(main.row(y), behind.row(y), role, ascii_only, shaded)) for y in rows]
 
 
 @lru_cache(maxsize=512)
@@ -142,9 +137,7 @@ def stacked(parts: Column, scale: Scale, height: int, looks: Sequence[Piece]) ->
     edges = np.minimum(np.rint(np.where(np.isnan(rows).any(axis=0), 0.0, rows)), height)
     lines = []
     for row in reversed(range(height)):
-        line = Line()
-        for at, run in itertools.groupby((edges <= row).sum(axis=0).tolist()):
-            cells = len(list(run))
-            line.add(" " * cells) if at == len(looks) else line.add(looks[at][0] * cells, looks[at][1])
-        lines.append(line)
+        runs = itertools.groupby((edges <= row).sum(axis=0).tolist())
+        shown = ((len(list(run)), *([*looks, (" ", "text")][at])) for at, run in runs)
+        lines.append(Line().signs((sign * cells, role) for cells, sign, role in shown))
     return lines

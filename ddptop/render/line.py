@@ -14,7 +14,7 @@ from rich.cells import set_cell_size
 from ddptop.render.text import cells
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 Role: TypeAlias = Literal[
     "text", "dim", "faint", "strong", "accent", "good", "warn", "bad", "badge", "match", "rule",
@@ -65,6 +65,13 @@ class Line:
         if text:
             self.pieces.append((text, role))
             self.width += len(text) if text.isascii() else cells(text)  # some thousand times a picture
+        return self
+
+    def signs(self, pieces: Iterable[Piece]) -> Line:
+        """Append pieces whose letters are one cell wide each: a chart has thousands of them."""
+        for piece in pieces:
+            self.pieces.append(piece)
+            self.width += len(piece[0])
         return self
 
     def extend(self, other: Line) -> Line:

@@ -49,8 +49,9 @@ def changed_spans(before: Line, after: Line, width: int) -> list[tuple[int, int]
     if before.ground != after.ground or not len(old) == len(new) == width:
         return [(0, width)]
     spans: list[tuple[int, int]] = []
-    for x in range(width):
-        if old[x] != new[x] or (was[x] != now[x] and _look(old[x], was[x]) != _look(new[x], now[x])):
+    pairs = enumerate(zip(old, new, was, now, strict=True))
+    for x in [x for x, (a, b, role, other) in pairs if a != b or role != other]:
+        if old[x] != new[x] or _look(old[x], was[x]) != _look(new[x], now[x]):
             near = spans and x - spans[-1][1] <= NEAR
             spans.append((spans.pop()[0] if near else x, x + 1))
     return spans
@@ -127,9 +128,10 @@ class LinesWidget(Widget):
         code = ""
         for at in changed:
             line = self._lines[at]
+            pieces = [*line.runs(), (" " * (width - line.width), FILL)]
             for begin, end in changed_spans(before[at], line, width):
                 sequences.append(f"{CSI}{at + 1};{begin + 1}H")
-                for text, role in self._pieces(line, begin, end, width):
+                for text, role in self._part(pieces, begin, end, width):
                     if (new := self._code(role, line.ground)) != code:
                         sequences.append(new)
                         code = new
@@ -139,15 +141,17 @@ class LinesWidget(Widget):
             written: Any = Written("".join([*sequences, f"{CSI}0m"]))
             self.app._display(self.screen, written)
 
-    def _pieces(self, line: Line, begin: int, end: int, width: int) -> Iterator[Piece]:
+    def _part(self, pieces: list[Piece], begin: int, end: int, width: int) -> Iterator[Piece]:
         """What is in some cells of a line; all of it where letters are not one cell wide each."""
         at = 0
-        for text, role in [*line.runs(), (" " * (width - line.width), FILL)]:
+        for text, role in pieces:
             if (begin, end) == (0, width):
                 yield self._plain(text), role
             elif part := text[max(0, begin - at) : max(0, end - at)]:
                 yield self._plain(part), role
             at += len(text)
+            if at >= end and end < width:
+                return
 
     def _code(self, role: Role, ground: Ground) -> str:
         """The escape sequence for the look of a role, whatever was in force before."""

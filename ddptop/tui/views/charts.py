@@ -101,7 +101,7 @@ def excess_strip(scene: Scene, size: tuple[int, int], width: int) -> list[Line]:
         line = Line(f"rank {rank}", "dim").pad(STRIP_LABEL - 2).add(*mark(scene, rank)).add("│", "rule")
         for level, run in itertools.groupby(levels):
             glyph, role = shades.sign(level, scene.ascii_only)
-            line.add(glyph * len(list(run)), role)
+            line.signs([(glyph * len(list(run)), role)])
         lines.append(line)
     return lines
 

@@ -104,6 +104,15 @@ class Plot:
         return self.left <= x < self.left + self.width and self.top <= y < self.top + self.height
 
 
+@dataclass(frozen=True, slots=True)
+class DrawnCharts:
+    """The charts of a picture, and what they were drawn for: the next picture may take them over."""
+
+    of: tuple[object, ...]
+    lines: list[Line]
+    plots: tuple[Plot, ...]
+
+
 @dataclass
 class ChartState:
     """The charts: how the loss is drawn, where the crosshair is, and where the charts are."""
@@ -112,10 +121,16 @@ class ChartState:
     """Whether the loss is on a logarithmic axis, where a key has chosen it."""
     at_s: float | None = None
     """Position of the crosshair in seconds since the run began; None: there is none."""
-    plots: tuple[Plot, ...] = ()
+    drawn: DrawnCharts | None = field(default=None, repr=False)
+    """Those of the last picture."""
     """Every chart on the screen."""
     strip: tuple[int, int] = (0, 0)
     """Ranks and columns of the excess strip; zeros: there is no room for it."""
+
+    @property
+    def plots(self) -> tuple[Plot, ...]:
+        """Where every chart is on the screen."""
+        return () if self.drawn is None else self.drawn.plots
 
     def toggle(self) -> None:
         """The crosshair at the newest point, or none."""
@@ -206,7 +221,7 @@ class Layout:
     """The row of the rank table under the cursor, where that is not the one that a key has chosen."""
     sortable: tuple[str, ...] | None = None
     """Columns of the table that fit."""
-    plots: tuple[Plot, ...] | None = None
+    charts: DrawnCharts | None = None
     strip: tuple[int, int] | None = None
     timeline: TimelineState | None = None
     heat: HeatState | None = None
@@ -322,8 +337,7 @@ class Place:
             self.rank, self.on_host = self.table.rank(layout.row), host_of(layout.row) is not None
         if layout.sortable is not None:
             self.sortable = layout.sortable
-        if layout.plots is not None:
-            self.charts.plots = layout.plots
+        self.charts.drawn = layout.charts or self.charts.drawn
         if layout.strip is not None:
             self.charts.strip = layout.strip
         self.timeline = layout.timeline or self.timeline

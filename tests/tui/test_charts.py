@@ -15,7 +15,7 @@ from ddptop.render.line import Piece
 from ddptop.tui.scene import ChartState, Place, Scene
 from ddptop.tui.views.charts import charts, logarithmic
 from tests.tui.drive import Sketch, Stage, on_stage, screen
-from tests.tui.fake import NAN, NOW, FakeSource, column, history, live, straggler, without_own_times
+from tests.tui.fake import NAN, NOW, FakeSource, column, history, live, replay, straggler, without_own_times
 from tests.tui.pages import page, place_at
 from tests.tui.screens import check
 
@@ -50,11 +50,11 @@ def test_the_crosshair_says_where_there_is_no_step() -> None:
     frame, place = with_losses(), Place()
     kept = frame.history
     place.charts.at_s = float(kept.time_s[kept.step == 3999][0]) + 10.0
-    lines = [str(line) for line in charts(Scene(frame, place), 160, 26)[0]]
+    lines = [str(line) for line in charts(Scene(frame, place), 160, 26).lines]
     assert lines[0].count("┊ no step here") == 2
     assert "NaN" not in lines[0], "the reading takes the title's place"
     place.charts.at_s = float(kept.time_s[kept.step == 3500][0])
-    lines = [str(line) for line in charts(Scene(frame, place), 160, 26)[0]]
+    lines = [str(line) for line in charts(Scene(frame, place), 160, 26).lines]
     assert lines[0].count("step 3,5") == 2
 
 
@@ -93,7 +93,7 @@ def test_arrows_on_a_rank_s_page_go_to_the_next_rank_though_a_crosshair_was_left
 
 def test_the_crosshair_stays_on_the_charts() -> None:
     place = Place()
-    _, place.charts.plots = charts(Scene(live(), place), 160, 26)
+    place.charts.drawn = charts(Scene(live(), place), 160, 26)
     state: ChartState = place.charts
     assert not state.move(1)
     state.toggle()
@@ -172,7 +172,7 @@ def test_the_axis_has_times_of_day_events_and_the_episodes_of_a_straggler() -> N
     )
     frame = replace(frame, run=replace(frame.run, started_at=began), events=events, straggler=None)
     frame = replace(frame, history=history(4_000))
-    axis = str(charts(Scene(frame, Place()), 160, 10)[0][-1])
+    axis = str(charts(Scene(frame, Place()), 160, 10).lines[-1])
     assert axis.count("▲") == axis.count("■") == 2, "on both charts"
     assert "▲═" in axis
     assert "═─" in axis
@@ -188,3 +188,23 @@ def test_a_loss_that_spans_decades_is_logarithmic_by_itself_and_a_key_changes_it
     assert " log" in person.text().partition("┄ worst")[0]
     assert " log" not in person.press("l").partition("┄ worst")[0]
     assert not logarithmic(Scene(frame, Place()))
+
+
+def test_charts_are_drawn_once_a_second_while_a_run_goes_on() -> None:
+    frame, place = live(), Place()
+    place.charts.drawn = first = charts(Scene(frame, place), 160, 26)
+    later = replace(frame, unix_s=frame.unix_s + 0.25, history=history(11_000))
+    assert charts(Scene(later, place), 160, 26) is first
+    for changed in (
+        replace(later, unix_s=frame.unix_s + 1.0),
+        replace(later, events=(*frame.events, frame.events[0])),
+        replace(later, run=replace(frame.run, state="stalled")),
+        replace(later, group=replace(frame.group, incarnation=1)),
+    ):
+        assert charts(Scene(changed, place), 160, 26).lines != first.lines
+    place.charts.log_loss = True
+    assert charts(Scene(later, place), 160, 26).lines != first.lines
+    stepped = replace(later, source="replay", playback=replay(playing=False).playback)
+    place.charts.drawn = charts(Scene(stepped, place), 160, 26)
+    other = replace(stepped, unix_s=stepped.unix_s + 0.05)
+    assert charts(Scene(other, place), 160, 26) is not place.charts.drawn, "each step of a recording is drawn"

@@ -15,7 +15,7 @@ from ddptop.render.line import Line, beside, gather, of_severity
 from ddptop.render.numbers import clock, count, fixed, known, loss
 from ddptop.render.phases import SHORT
 from ddptop.render.rank_table import mark
-from ddptop.tui.scene import Plot, Scene
+from ddptop.tui.scene import DrawnCharts, Plot, Scene
 from ddptop.tui.views.curve import STACK, Cross, Curve, Happened, chart, looks
 from ddptop.tui.views.heat_figures import Shades, digits, least_range
 
@@ -41,11 +41,23 @@ NEWEST = 100
 """Points of the median in a title, as of the figures elsewhere."""
 
 
-def charts(scene: Scene, width: int, height: int, top: int = 0) -> tuple[list[Line], tuple[Plot, ...]]:
+def charts(scene: Scene, width: int, height: int, top: int = 0) -> DrawnCharts:
     """As many charts as are legible in the room, the most important first, and where they are.
 
-    `top`: line of the screen on which they begin.
+    `top`: line of the screen on which they begin. While a run goes on they are drawn once a second, in which
+    a curve over minutes moves by a dot at most: they take half of the time of a picture.
     """
+    frame, state = scene.frame, scene.place.charts
+    goes_on = frame.run.state == "live" and (frame.playback is None or frame.playback.playing)
+    moment = int(frame.unix_s) if goes_on else frame.unix_s
+    drawn_for = (frame.run.id, frame.source, frame.group.incarnation, moment, len(frame.events), width,
+                 height, top, scene.ascii_only, state.at_s, state.log_loss)  # fmt: skip
+    if state.drawn is not None and state.drawn.of == drawn_for:
+        return state.drawn
+    return DrawnCharts(drawn_for, *_draw(scene, width, height, top))
+
+
+def _draw(scene: Scene, width: int, height: int, top: int) -> tuple[list[Line], tuple[Plot, ...]]:
     if height < 3:
         return [], ()
     columns = 2 if width >= TWO_ABREAST else 1

@@ -173,12 +173,12 @@ def overview(scene: Scene, width: int, height: int) -> Page:
     strip = strip_size(scene, width, room.chart)
     lines += excess_strip(scene, strip, width) if all(strip) else []
     left = room.chart - (strip[0] + 1 if all(strip) else 0)
-    drawn, plots = charts(scene, width, left, top=1 + len(lines))  # the header is above
-    lines += drawn
+    drawn = charts(scene, width, left, top=1 + len(lines))  # the header is above
+    lines += drawn.lines
     lines += [Line()] * (height - room.events - len(lines))
     lines += event_lines(scene, width, room.events) if room.events else []
     row = rows.cursor if rows.moved else None
-    return Page(lines, Layout(rows.scroll, rows.table, row, rows.sortable, plots, strip))
+    return Page(lines, Layout(rows.scroll, rows.table, row, rows.sortable, drawn, strip))
 
 
 def _alerts(scene: Scene, rows: RankRows, width: int) -> str:

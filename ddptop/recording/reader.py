@@ -15,6 +15,7 @@ from ddptop.protocol.limits import MAX_NS, NS, VERSION
 from ddptop.protocol.message_run import MessageRun
 from ddptop.protocol.messages import Hello, Progress, Received, Run, Type
 from ddptop.recording import index as lookup
+from ddptop.recording.ahead import runs_ahead
 from ddptop.recording.format import CLOCKS, MAGIC, RecordingError, Summary, read_frame
 from ddptop.recording.history import HistoryPiece, HistoryPieces
 from ddptop.recording.index import Blocks, Extent
@@ -274,8 +275,8 @@ class Recording:
 
     def runs(self, first: int = 0, stop: int | None = None) -> Iterator[MessageRun]:
         """All messages of blocks, by their numbers from 0, in order."""
-        entries = (self._blocks[index] for index in range(first, len(self._blocks) if stop is None else stop))
-        yield from runs(self._reader, entries, everything, before_ns=MAX_NS + 1)
+        entries = [self._blocks[index] for index in range(first, len(self._blocks) if stop is None else stop)]
+        yield from runs_ahead(self._reader, entries, everything, before_ns=MAX_NS + 1)
 
     def lasting_runs(self, first: int, stop: int | None = None) -> Iterator[MessageRun]:
         """The lasting messages, with CLOCK, in blocks by their numbers, in order."""
@@ -303,8 +304,8 @@ class Recording:
         earlier = [self._blocks[index] for index in sorted(numbers)]
         yield from runs(self._reader, earlier, is_lasting, before_ns=before_ns, newest_clocks=True)
         for first, end, selects in ((from_beats, from_steps, is_no_steps), (from_steps, stop, everything)):
-            entries = (self._blocks[index] for index in range(first, end))
-            yield from runs(self._reader, entries, selects, before_ns=before_ns)
+            entries = [self._blocks[index] for index in range(first, end)]
+            yield from runs_ahead(self._reader, entries, selects, before_ns=before_ns)
 
     def last_numbers(self, sessions: Iterable[int]) -> dict[int, int]:
         """The number of the last message of each of these sessions, as far as there is one.

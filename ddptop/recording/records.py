@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgpack
 
-from ddptop.protocol.checks import KINDS, NAMES
+from ddptop.protocol.checks import CODES, KINDS, NAMES
 from ddptop.protocol.codec import ProtocolError, decode, decode_alike, decode_steps
 from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.limits import MAX_NS, MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD
@@ -179,7 +179,7 @@ def parse(raw: bytes, selects: Selector) -> Iterator[Received]:
     of ours has made.
     """
     records, damage = _unpacked(raw)
-    whole = records if _are_records(records) else list(_leading(records))
+    whole = records if _are_records(records) else [*takewhile(lambda one: _are_records((one,)), records)]
     kinds = [body_type(record[-1]) for record in whole]
     selected = {kind for kind in set(kinds) if selects(kind)}
     yield from decoded([pair for pair in zip(kinds, whole, strict=True) if pair[0] in selected])
@@ -216,11 +216,11 @@ def decoded(records: Sequence[tuple[int, tuple[Any, ...]]]) -> Iterator[Received
     """
     decoded: dict[int, Iterator[Message]] = {}
     present = {kind for kind, _ in records}
-    for kind, decode_all in _DECODED_TOGETHER:
-        if kind not in present:
-            continue
+    for kind in present & _DECODED_TOGETHER.keys():
         with suppress(ProtocolError):  # one of them is invalid: each is decoded alone
-            decoded[kind] = iter(decode_all([record[-1] for its, record in records if its == kind]))
+            decoded[kind] = iter(
+                _DECODED_TOGETHER[kind]([record[-1] for its, record in records if its == kind])
+            )
     same: dict[bytes, Message] = {}
     for kind, (t_ns, rank, session, seq, body) in records:
         message = next(decoded[kind]) if kind in decoded else same.get(body)
@@ -234,12 +234,10 @@ def decoded(records: Sequence[tuple[int, tuple[Any, ...]]]) -> Iterator[Received
         yield tuple.__new__(Received, (t_ns, rank, session, seq, message))
 
 
-_DECODED_TOGETHER: tuple[tuple[int, Callable[[Sequence[bytes]], Sequence[Message]]], ...] = (
-    (int(Type.STEPS), decode_steps),
-    (int(Type.PROGRESS), partial(decode_alike, Progress)),
-    (int(Type.CLOCK), partial(decode_alike, Clock)),
-    (int(Type.HOSTUSAGE), partial(decode_alike, HostUsage)),
-)
+_DECODED_TOGETHER: dict[int, Callable[[Sequence[bytes]], Sequence[Message]]] = {
+    int(Type.STEPS): decode_steps,
+    **{CODES[kind]: partial(decode_alike, kind) for kind in (Progress, Clock, HostUsage, Memory, Usage, Gpu)},
+}
 
 
 def count_records(raw: bytes) -> int:
@@ -264,11 +262,6 @@ def _are_records(records: Sequence[Any]) -> bool:
     )
 
 
-def _leading(records: Sequence[Any]) -> Iterator[Any]:
-    """Those before the first invalid one."""
-    return takewhile(lambda record: _are_records((record,)), records)
-
-
 LASTING_KEPT = 50_000
 """Lasting messages that stay in memory, some 50 MB at most: 4096 ranks send three each when they join."""
 
@@ -278,7 +271,7 @@ class BlockReader:
 
     def __init__(self, descriptor: int) -> None:
         """The descriptor is the caller's to close."""
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self._unreadable: dict[int, int] = {}
         """By offset of the block: records in it that are lost."""
         self._corrected: set[int] = set()
@@ -286,6 +279,14 @@ class BlockReader:
         self._lasting_kept = 0
         self.offset = 0
         """Where in the file the block begins that was read last."""
+
+    def merge(self, other: BlockReader) -> None:
+        """Take over what another reader of the file has noted of other blocks."""
+        self.offset = other.offset
+        self._unreadable |= other._unreadable
+        self._corrected |= other._corrected
+        self._lasting |= other._lasting
+        self._lasting_kept += other._lasting_kept
 
     @property
     def unreadable(self) -> int:
@@ -305,7 +306,7 @@ class BlockReader:
     def numbers(self, entry: Entry) -> dict[int, int]:
         """The highest number of each session in a block; no message is decoded. Of a damaged block none."""
         try:
-            raw, _ = read_block(self._descriptor, entry)
+            raw, _ = read_block(self.descriptor, entry)
         except (RecordingError, OSError):
             return {}
         records, _ = _unpacked(raw)
@@ -315,7 +316,7 @@ class BlockReader:
         """What is in a block, which need not be records, and its bytes; None where it is damaged."""
         self.offset = entry.offset
         try:
-            raw, whole = read_block(self._descriptor, entry)
+            raw, whole = read_block(self.descriptor, entry)
         except (RecordingError, OSError):
             return None
         records, damage = _unpacked(raw)
@@ -326,7 +327,7 @@ class BlockReader:
         damaged block may hold any."""
         self.offset = entry.offset
         try:
-            raw, whole = read_block(self._descriptor, entry)
+            raw, whole = read_block(self.descriptor, entry)
         except (RecordingError, OSError):
             return True
         kind = KINDS[type_]
@@ -337,7 +338,7 @@ class BlockReader:
         messages: list[Received] = []
         self.offset = entry.offset
         try:
-            records, whole = read_block(self._descriptor, entry)
+            records, whole = read_block(self.descriptor, entry)
             if not whole:
                 self._corrected.add(entry.offset)
             messages.extend(parse(records, selects))
@@ -351,7 +352,7 @@ class BlockReader:
         """Of a block that cannot be read: what was stored of it twice."""
         messages: list[Received] = []
         try:
-            records = read_copy(self._descriptor, entry)
+            records = read_copy(self.descriptor, entry)
             messages.extend(parse(records, selects))
         except (RecordingError, OSError):
             records = b""

@@ -1,0 +1,93 @@
+"""Runs that a second process decodes are those that the first one would have decoded."""
+
+from pathlib import Path
+
+import pytest
+
+from ddptop.frames.codec import encode_frame
+from ddptop.recording import ahead, runs
+from ddptop.recording.reader import Recording
+from ddptop.report.build import read
+from ddptop.sources.replay import frame_of
+from tests.recording.made_up import a_run, write
+
+SMALL = "import ddptop.recording.runs as runs; runs.RUN_RECORDS = 100"
+
+
+@pytest.fixture
+def second(monkeypatch):
+    """Read also a small recording in two processes; returns what was noted of the second ones."""
+    noted = []
+    monkeypatch.setattr(ahead, "LEAST_BYTES", 0)
+    monkeypatch.setattr(ahead, "FIRST_RECORDS", 1)
+    monkeypatch.setattr(runs, "RUN_RECORDS", 100)
+    monkeypatch.setattr(ahead.os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(ahead, "_CODE", ahead._CODE.replace("from ddptop", f"{SMALL}; from ddptop", 1))
+    close = ahead._Decoder.close
+    monkeypatch.setattr(ahead._Decoder, "close", lambda self: noted.append(self.finished) or close(self))
+    return noted
+
+
+def _messages(path):
+    with Recording.open(path) as recording:
+        found = [run.received(at) for run in recording.runs() for at in range(len(run))]
+        return found, [*recording.lasting()], recording.damage
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "run.ddptop"
+    write(path, a_run(600))
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2 : len(damaged) // 2 + 9] = b"\0" * 9
+    path.write_bytes(damaged)
+    return path
+
+
+def test_two_processes_read_the_same_messages_as_one(path, second, monkeypatch):
+    together = _messages(path)
+    assert second == [True]
+    monkeypatch.setattr(ahead, "LEAST_BYTES", 1 << 40)
+    assert together == _messages(path)
+    assert together[2] is not None
+    assert second == [True]
+
+
+def test_the_first_process_decodes_what_is_left_when_the_second_one_dies(path, second, monkeypatch):
+    take, taken = ahead._Decoder.take, []
+
+    def take_one(self):
+        if taken:
+            self._process.kill()
+            self._process.wait()
+            while take(self) is not None:
+                pass
+            return None
+        taken.append(take(self))
+        return taken[-1]
+
+    monkeypatch.setattr(ahead, "MOST_AHEAD", 1)
+    monkeypatch.setattr(ahead._Decoder, "take", take_one)
+    together = _messages(path)
+    assert taken[0] is not None
+    monkeypatch.setattr(ahead, "LEAST_BYTES", 1 << 40)
+    assert together == _messages(path)
+
+
+def test_without_a_second_process_all_is_read(path, second, monkeypatch):
+    expected = _messages(path)
+    monkeypatch.setattr(ahead.sys, "executable", "/nowhere/python")
+    assert _messages(path) == expected
+    assert second == [True]
+
+
+@pytest.mark.parametrize("name", ["straggler", "stall"])
+def test_report_and_replay_are_equal_in_two_processes(name, second, monkeypatch):
+    results = []
+    for least in (0, 1 << 40):
+        monkeypatch.setattr(ahead, "LEAST_BYTES", least)
+        with Recording.open(Path(__file__).parent / "data" / f"{name}.ddptop") as recording:
+            results.append((read(recording), encode_frame(frame_of(recording, None))))
+    assert results[0][1] == results[1][1]
+    assert repr(results[0][0]) == repr(results[1][0])
+    assert second == [True, True]

@@ -134,7 +134,7 @@ def test_every_size_is_survived_and_a_recording_is_played(make: Make, tmp_path: 
     screen.press("r")
     screen.wait_for("1 recording")
     screen.press("Enter")  # the same run, opened anew
-    screen.wait_for("its step")  # the overview
+    screen.wait_for("breakdown")  # the overview
     screen.press(">")
     screen.press("q")
     screen.wait_for("ready>")
@@ -149,7 +149,7 @@ VIEWS = {
     "5": "newest first",
     "6": "overhead ─",
     "7": "nothing is stalled",
-    "1": "where the step went",
+    "1": "breakdown",
 }
 """A text that each view has in a terminal of 160x50."""
 
@@ -163,7 +163,7 @@ def through_all_views(screen: Terminal) -> None:
     screen.press("Enter")
     screen.wait_for("── rank 0 ──")
     screen.press("1")  # not Escape: with a key right after it the terminal reads Alt and that key
-    screen.wait_for("where the step went")
+    screen.wait_for("breakdown")
     screen.press("c")
     screen.wait_for("rank 0 is marked")
     screen.press("Down")

@@ -1,4 +1,4 @@
-"""Where a rank's step went, as a stacked bar; all ranks on one scale."""
+"""The breakdown of a rank's step, as a stacked bar; all ranks on one scale."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ def rank_bars(frame: Frame, width: int, ascii_only: bool) -> list[str]:
         return []
     room = max(MIN_BAR, width - len("rank "))
     return [
-        f"where the step went, {fixed(breakdown.full_ms)} ms from edge to edge",
+        f"breakdown of the step, {fixed(breakdown.full_ms)} ms from edge to edge",
         *(f"{rank:4} {breakdown.bar(rank, room, ascii_only)!s}" for rank in range(total)),
         str(legend(ascii_only, context.stragglers, max(MIN_LEGEND, width))),
     ]

@@ -65,7 +65,7 @@ def legend(names: Iterable[str]) -> str:
 
 
 def rank_bar(times_ms: Sequence[float], full_ms: float, who: str) -> str:
-    """Where a rank's step went: the parts in their order, NaN unknown; the whole width is `full_ms`."""
+    """The breakdown of a rank's step: the parts in their order, NaN unknown; the whole width is `full_ms`."""
     scale, left, boxes, words = WIDTH / full_ms if full_ms > 0 else 0.0, 0.0, "", []
     for part, ms in zip(PARTS, times_ms, strict=True):
         if not ms > 0:

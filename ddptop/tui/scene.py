@@ -123,7 +123,6 @@ class ChartState:
     """Position of the crosshair in seconds since the run began; None: there is none."""
     drawn: DrawnCharts | None = field(default=None, repr=False)
     """Those of the last picture."""
-    """Every chart on the screen."""
     strip: tuple[int, int] = (0, 0)
     """Ranks and columns of the excess strip; zeros: there is no room for it."""
 

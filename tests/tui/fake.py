@@ -26,6 +26,9 @@ from ddptop.sources.live import aged
 NOW = 1_760_013_067.0
 """2025-10-09 12:31:07 UTC."""
 
+ELAPSED_S = 581.0
+"""Since the run began; its first step ended after some four minutes of start-up."""
+
 NAN = float("nan")
 
 
@@ -90,9 +93,9 @@ def live(world: int = 4, **changes: Any) -> Frame:
         buckets=buckets(),
         straggler=None,
         alerts=(),
-        events=(LoggedEvent(NOW - 67, "join", "info", None, None, f"{world} ranks joined"),),
+        events=(LoggedEvent(NOW - 580, "join", "info", None, None, f"{world} ranks joined"),),
         overhead=Overhead(1.0, 0.62, 132.0, 4, 0),
-        history=history(),
+        history=history(end_s=ELAPSED_S),
         focus=None,
         records=12_480 * world,
         lost_records=0,
@@ -112,9 +115,11 @@ def straggler(world: int = 4) -> Frame:
             step_ms_p50=46.8,
             step_ms_p95=47.2,
             no_straggler_ms=26.6,
-            no_exposed_comm_ms=45.1,
-            both_ms=24.9,
+            no_exposed_comm_ms=43.9,
+            both_ms=23.7,
             wait_ms=20.1,
+            exposed_comm_ms=23.2,
+            overlap_pct=8.0,
             no_straggler_low_ms=26.3,
             no_straggler_high_ms=27.0,
         ),
@@ -128,13 +133,13 @@ def straggler(world: int = 4) -> Frame:
             43.2,
             96.0,
             "data",
-            {"data": 20.2},
+            {"data": 20.3},
             place="data",
             basis="every_step",
         ),
         alerts=(Alert("straggler", "warning", 1, 11_902, NOW - 27, message),),
         events=(*frame.events, LoggedEvent(NOW - 27, "straggler", "warning", 1, 11_902, message)),
-        history=history(slow_from=9_000),
+        history=history(slow_from=11_902, end_s=ELAPSED_S),
     )
 
 
@@ -175,12 +180,12 @@ def out_of_reach() -> Frame:
 
 
 def several() -> Frame:
-    """Ranks 1 and 3 are late together, and two models reduce in groups of their own."""
+    """Ranks 1 and 3 are slow together, and two models reduce in groups of their own."""
     frame = straggler()
     late, ranks = frame.straggler, late_ranks(4, (1, 3))
     assert late is not None
     second = tuple(replace(b, model=1, group="expert 0", last_arriver=3) for b in frame.buckets)
-    both = replace(late, ranks=(1, 3), pattern="intermittent", last_pct=48.0)
+    both = replace(late, ranks=(1, 3))
     return replace(frame, ranks=ranks, straggler=both, buckets=frame.buckets + second)
 
 
@@ -297,23 +302,24 @@ def column(*values: float) -> Any:
 def run_info(world: int) -> RunInfo:
     """A run on hosts of two ranks."""
     return RunInfo(
-        "train-k7qf", "4f2a", "live", NOW - 581, 581.0, world, "nccl", 1, "train.py", ("--lr", "0.1"),
-        "2.13.0", None, "/data/train-k7qf.ddptop", {},
+        "train-k7qf", "4f2a", "live", NOW - ELAPSED_S, ELAPSED_S, world, "nccl", 1, "train.py",
+        ("--lr", "0.1"), "2.13.0", None, "/data/train-k7qf.ddptop", {},
     )  # fmt: skip
 
 
 def group() -> Group:
     """An even group."""
     return Group(
-        12_480, 37.6, 26.6, 27.0, 0.4127, 0.4119, 0.4131, 1, 0,
-        5.2, 0.2, 4.9, 3.1, 78.0, 11.42, 26.4, 23.5, 23.3,
+        12_480, 37.6, 26.6, 27.0, 0.4125, 0.4119, 0.4131, 1, 0,
+        5.2, 0.2, 4.9, 3.1, 40.0, 11.42, 26.4, 23.7, 23.5,
     )  # fmt: skip
 
 
 def even_ranks(world: int) -> Ranks:
-    """All alike."""
+    """All alike; data + forward + own backward + wait + transfer + optimizer + other = the step."""
     each = np.arange(world)
     wobble = (each % 5) * 0.05
+    waits = 0.2 - wobble
 
     def flat(value: float) -> Any:
         return np.full(world, value) + wobble
@@ -334,14 +340,14 @@ def even_ranks(world: int) -> Ranks:
         step_ms=np.full(world, 26.6),
         data_ms=flat(1.2),
         forward_ms=flat(7.1),
-        backward_ms=flat(14.0),
+        backward_ms=np.full(world, 14.0),
         optimizer_ms=flat(2.9),
-        other_ms=flat(1.1),
+        other_ms=1.4 - 3 * wobble,
         collective_ms=flat(5.2),
-        wait_ms=flat(0.2),
+        wait_ms=waits,
         transfer_ms=flat(4.9),
-        exposed_comm_ms=flat(3.1),
-        exposed_wait_ms=flat(0.2),
+        exposed_comm_ms=2.9 + waits,
+        exposed_wait_ms=waits,
         lateness_ms=wobble,
         bound_ms=np.full(world, 0.1),
         transfer_bound_ms=np.full(world, 0.2),
@@ -354,39 +360,46 @@ def even_ranks(world: int) -> Ranks:
         cpu_pct=np.full(world, 99.0),
         joined=np.zeros(world),
         micro_steps=np.ones(world),
-        own_ms=np.full(world, 23.5),
+        own_ms=flat(23.5),
         own_data_ms=flat(1.2),
         own_forward_ms=flat(7.1),
         own_backward_ms=flat(10.9),
         own_optimizer_ms=flat(2.9),
         excess_ms=wobble,
-        before_forward_ms=np.full(world, 0.4),
-        before_backward_ms=np.full(world, 0.3),
+        before_forward_ms=np.full(world, 0.3),
+        before_backward_ms=np.full(world, 0.2),
         before_optimizer_ms=np.full(world, 0.2),
-        after_optimizer_ms=np.full(world, 0.2),
+        after_optimizer_ms=0.7 - 3 * wobble,
         waited_ms=np.zeros(world),
         gc_ms=np.zeros(world),
     )
 
 
 def late_ranks(world: int, slow: tuple[int, ...] = (1,)) -> Ranks:
-    """Rank 1 is 20 ms late in its data; the others wait in backward."""
+    """Rank 1 is 20.3 ms late in its data, and the others wait for it in backward."""
     ranks = even_ranks(world)
     late = np.isin(np.arange(world), slow)
+    waits = np.where(late, 0.0, 20.3)
+    data = np.where(late, 21.5, ranks.data_ms)
+    backward = ranks.own_backward_ms + waits + 2.9
+    known = data + ranks.forward_ms + backward + ranks.optimizer_ms
     return replace(
         ranks,
         step_ms=np.full(world, 46.8),
-        data_ms=np.where(late, 21.4, ranks.data_ms),
-        backward_ms=np.where(late, ranks.backward_ms, ranks.backward_ms + 20.1),
-        exposed_comm_ms=np.where(late, ranks.exposed_comm_ms, ranks.exposed_comm_ms + 20.1),
-        exposed_wait_ms=np.where(late, 0.0, 20.3),
-        wait_ms=np.where(late, 0.0, 20.3),
+        data_ms=data,
+        backward_ms=backward,
+        other_ms=46.8 - known,
+        after_optimizer_ms=46.8 - known - 0.7,
+        exposed_comm_ms=waits + 2.9,
+        exposed_wait_ms=waits,
+        wait_ms=waits,
+        collective_ms=waits + ranks.transfer_ms,
         lateness_ms=np.where(late, 20.3, -0.1),
-        last_pct=np.where(late, 96.0, 4.0 / max(1, world - 1)),
-        relative_score=np.where(late, 0.57, 0.99),
-        own_data_ms=np.where(late, 21.4, ranks.own_data_ms),
-        own_ms=np.where(late, 43.7, 23.5),
-        excess_ms=np.where(late, 20.2, -0.1),
+        last_pct=np.where(late, 96.0 / len(slow), 4.0 / max(1, world - len(slow))),
+        relative_score=np.where(late, 0.54, 0.99),
+        own_data_ms=data,
+        own_ms=46.8 - 2.9 - waits,
+        excess_ms=np.where(late, 20.3, 0.0),
     )
 
 
@@ -415,29 +428,32 @@ def buckets() -> tuple[BucketFigures, ...]:
     )
 
 
-def history(points: int = 12_480, slow_from: int | None = None) -> History:
-    """Loss that falls and step times that wobble; from a step on they jump."""
+def history(points: int = 12_480, slow_from: int | None = None, end_s: float | None = None) -> History:
+    """Loss that falls to 0.4125 and step times that wobble around 26.6 ms, 46.8 from a step on.
+
+    `end_s`: when the last step ends; None: the first one begins at 0."""
     step = np.arange(1.0, points + 1)
-    mean = 0.4 + 1.9 * np.exp(-step / 1_500) + 0.01 * np.sin(step / 37)
+    mean = 0.4125 + 1.9 * np.exp(-step / 1_500) + 0.01 * np.sin((points - step) / 37)
     slow = 20.2 * (step >= slow_from) if slow_from is not None else np.zeros(points)
-    step_ms = 26.6 + 0.5 * np.sin(step / 11) + slow
-    detail = step % 4 == 0
+    wobble = 0.4 * np.sin(step / 11)
+    step_ms = 26.6 + wobble + slow
+    ends = np.cumsum(step_ms) / 1e3
     return History(
         start=0,
         step=step,
-        time_s=np.cumsum(step_ms) / 1e3,
+        time_s=ends if end_s is None else ends + (end_s - ends[-1]),
         loss_mean=mean,
-        loss_min=mean - 0.02,
-        loss_max=mean + 0.05,
+        loss_min=mean - 0.0006,
+        loss_max=mean + 0.0006,
         step_ms=step_ms,
-        wait_ms=np.where(detail, 0.2 + slow, NAN),
-        transfer_ms=np.where(detail, 4.9, NAN),
-        busbw_gbps=np.where(detail, 11.4, NAN),
+        wait_ms=0.1 + slow,
+        transfer_ms=np.full(points, 2.9),
+        busbw_gbps=np.where(step % 4 == 0, 11.42, NAN),
         data_ms=np.full(points, 1.2),
         forward_ms=np.full(points, 7.1),
-        own_backward_ms=np.where(detail, 10.9, NAN),
+        own_backward_ms=np.full(points, 10.9),
         optimizer_ms=np.full(points, 2.9),
-        other_ms=np.full(points, 1.1),
+        other_ms=1.5 + wobble,
     )
 
 

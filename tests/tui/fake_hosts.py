@@ -103,7 +103,7 @@ def slow_rank(hosts: int, each: int) -> Frame:
         },
     )
     late = Straggler(
-        *(slow, "persistent", 20.3, 0.1, 20.2, 43.2, 96.0, "data", {"data": 20.2}),
+        *(slow, "persistent", 20.3, 0.1, 20.2, 43.2, 96.0, "data", {"data": 20.3}),
         place="data",
         basis="every_step",
     )

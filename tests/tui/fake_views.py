@@ -44,7 +44,7 @@ def with_wanted(frame: Frame, text: str) -> Frame:
     if isinstance(want, TimelineRequest):
         return replace(frame, timeline=timeline(len(frame.ranks.state), want))
     if isinstance(want, HeatRequest):
-        return replace(frame, heat=heat(len(frame.ranks.state), want))
+        return replace(frame, heat=heat(len(frame.ranks.state), want, 1 if frame.straggler else None))
     return frame
 
 
@@ -121,22 +121,23 @@ def clock_free(world: int = 4) -> Timeline:
     return replace(shown, lanes=lanes)
 
 
-def values(world: int, figure: str, steps: int) -> Any:
-    """(ranks, steps): rank 1 late in its data, one rank slower every tenth step, one not known."""
-    base = {"step": 46.8, "data": 1.2, "excess": -0.1, "wait": 20.2, "loss": 0.41}.get(figure, 3.0)
+def values(world: int, figure: str, steps: int, slow: int | None) -> Any:
+    """(ranks, steps): one rank slow in its data, one rank slower every tenth step, one not known."""
+    base = {"step": 46.8, "data": 1.2, "excess": 0.1, "wait": 20.2, "loss": 0.41}.get(figure, 3.0)
     rank, step = np.arange(world)[:, None], np.arange(steps)[None, :]
     found = base * (1 + 0.004 * ((rank * 7 + step * 3) % 5))
     if figure in ("data", "excess"):
-        found = np.where(rank == 1, 21.4 + 0.2 * (step % 3), found)
+        if slow is not None:
+            found = np.where(rank == slow, base + 20.3 + 0.1 * (step % 3), found)
         found = np.where((rank == world - 2) & (step % 10 == 0), 9.0, found)
     return np.where((rank == world - 1) & (step < steps // 3), NAN, found)
 
 
-def heat(world: int, want: HeatRequest) -> Heat:
+def heat(world: int, want: HeatRequest, slow: int | None = 1) -> Heat:
     """As the reducer makes it."""
     count = min(want.count or world, world - want.first)
     steps = min(want.columns, 100)
-    cells = values(world, want.figure, steps)[want.first : want.first + count]
+    cells = values(world, want.figure, steps, slow)[want.first : want.first + count]
     edges = folds(count, want.rows)
     value, rank = fold(cells, edges)
     return Heat(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from ddptop.frames.verdict import trouble_brief, verdict
 from ddptop.render.text import cells
 from tests.tui.drive import Sketch, screen, sketch
 from tests.tui.fake import CASES, FakeSource, live, nobody, out_of_reach, replay, straggler
@@ -132,6 +135,41 @@ def test_stalls_and_deaths(case: str, size: str) -> None:
 def test_the_overview_says_what_is_wrong_and_which_key_shows_more(case: str) -> None:
     check(f"overview-{case}-80x24", sketch(FakeSource(TROUBLES[case]()), (80, 24)))
     check(f"rank-{case}-80x24", sketch(FakeSource(TROUBLES[case]()), (80, 24), "enter"))
+
+
+BRIEF = {
+    "missing": "■ rank 1 missing · train.py:88",
+    "mismatch": "■ rank 2 is in train.py:61",
+    "died": "■ rank 2 failed: ValueError",
+}
+
+
+@pytest.mark.parametrize("case", BRIEF)
+def test_one_line_says_whom_a_stall_or_an_end_is_due_to(case: str) -> None:
+    assert sketch(FakeSource(TROUBLES[case]()), (30, 6)).splitlines()[1] == BRIEF[case]
+    assert "train.py:88 tokenize" in trouble_brief(verdict(missing()), 40)
+    assert trouble_brief(verdict(missing()), 20) == "rank 1 is missing"
+
+
+@pytest.mark.parametrize("case", ["missing", "died"])
+def test_the_foot_does_not_repeat_the_verdict(case: str) -> None:
+    frame = TROUBLES[case]()
+    assert sketch(FakeSource(frame), (80, 24)).count(frame.events[-1].message[:40]) == 1
+    later = replace(frame, events=(*frame.events, replace(frame.events[-1], message="another one")))
+    assert "another one" in sketch(FakeSource(later), (80, 24))
+    assert frame.events[-1].message in sketch(FakeSource(frame), (160, 50), "5"), "the page of events has all"
+
+
+def test_the_overview_says_what_to_try() -> None:
+    lines = sketch(FakeSource(CASES["several"]()), (80, 24)).splitlines()
+    assert lines[3] == "  try: speed up the data loading of ranks 1 3: num_workers, prefetch_factor"
+    assert "try:" not in sketch(FakeSource(CASES["straggler"]()), (67, 19))
+
+
+def test_charts_have_an_axis_with_eight_ranks_in_80x24() -> None:
+    assert (
+        sum(line.startswith("   └") for line in sketch(FakeSource(straggler(8)), (80, 24)).splitlines()) == 1
+    )
 
 
 @pytest.mark.parametrize("size", TINY)

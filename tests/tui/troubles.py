@@ -104,7 +104,10 @@ def died() -> Frame:
     after = rank_position(0, (), process="ended by SIGTERM", operation="", at_s=None)
     deaths = (
         Death(2, NOW - 12, 12_480, 1, None, "ValueError: shard 7 is empty", first),
-        Death(0, NOW - 11, 12_480, None, "SIGTERM", "", after),
+        *(
+            Death(rank, NOW - 11, 12_480, None, "SIGTERM", "", replace(after, rank=rank))
+            for rank in (0, 1, 3)
+        ),
     )
     message = "rank 2 failed: ValueError: shard 7 is empty (data.py:31 read)"
     return replace(
@@ -112,8 +115,8 @@ def died() -> Frame:
         run=replace(frame.run, state="failed", exit_code=1),
         ranks=replace(
             frame.ranks,
-            state=("failed", "live", "failed", "live"),
-            age_ms=column(11_000, 210, 12_300, 180),
+            state=("failed",) * 4,
+            age_ms=column(11_000, 11_000, 12_300, 11_000),
         ),
         alerts=(Alert("failed_rank", "critical", 2, 12_480, NOW - 12, message),),
         events=(*frame.events, LoggedEvent(NOW - 12, "failed_rank", "critical", 2, 12_480, message)),

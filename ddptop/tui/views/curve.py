@@ -33,10 +33,10 @@ _MARKS: dict[Mark, tuple[str, Role, str]] = {
 }
 
 
-AXIS_FROM = 7
-"""Rows of a chart from which one of them is worth an axis."""
+AXIS_FROM = 5
+"""Lines of a chart, with its title, from which one of them is worth an axis."""
 
-TICKS_APART = 14
+TICKS_APART = 10
 """Cells between two labels of the axis."""
 
 
@@ -123,7 +123,7 @@ def chart(
     across = 1 if ascii_only or curve.stack is not None else 2
     drawn = _Drawn.of(curve, values, width, across)
     axis, gutter = drawn.axis, drawn.gutter
-    below = 1 if height > AXIS_FROM else 0
+    below = 1 if height >= AXIS_FROM else 0
     pictures = drawn.picture(curve, height - 1 - below, across, ascii_only)
     marks = {} if curve.step is None else marked_cells(axis, across, curve.step, curve.x, curve.nan_at)
     if pictures:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddptop.frames.frame import Alert, Frame, LoggedEvent
+from ddptop.frames.verdict import verdict
 from ddptop.render.line import Line, highlight, of_severity, rule
 from ddptop.render.numbers import age, clock, count, counted
 from ddptop.render.text import fit, wrap
@@ -18,13 +19,14 @@ ASIDE = 4
 
 
 def event_lines(scene: Scene, width: int, height: int) -> list[Line]:
-    """The source's status where the header does not show it, then the logged events, newest first.
+    """The source's status where the header does not show it, then the logged events, newest first, without
+    what the verdict says.
 
     A single line holds two events where they fit.
     """
     status = scene.status if scene.status != f"the run has {scene.frame.run.state}" else None
     lines = [Line("! ", "warn").add(scene.clean(status), "text").cut(width)] if status else []
-    events = list(reversed(scene.frame.events))
+    events = [event for event in reversed(scene.frame.events) if not _in_verdict(scene.frame, event)]
     if height == 1 and not lines and events:
         line = event_line(scene, events[0], short=True).cut(width)
         for other in events[1:2]:
@@ -34,6 +36,15 @@ def event_lines(scene: Scene, width: int, height: int) -> list[Line]:
         return [line]
     lines += [event_line(scene, event).cut(width) for event in events[: height - len(lines)]]
     return lines[:height] or [Line("nothing has happened yet", "faint")]
+
+
+def _in_verdict(frame: Frame, event: LoggedEvent) -> bool:
+    """Whether the event is the begin of what the verdict above says, which need not be said twice."""
+    holds = next((held for held in frame.alerts if (held.kind, held.rank) == (event.kind, event.rank)), None)
+    if holds is None or event.unix_s < holds.since_s:
+        return False
+    shown = verdict(frame)
+    return event.kind == shown.kind or event.message in shown.sentence
 
 
 def texts_of(events: Sequence[Alert | LoggedEvent]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddptop.frames.phrases import straggler_brief
-from ddptop.frames.verdict import SIGNS, Verdict, shortened, verdict
+from ddptop.frames.verdict import SIGNS, Verdict, shortened, trouble_brief, verdict
 from ddptop.render.line import Line, Role, rule
 from ddptop.render.numbers import counted
 from ddptop.render.phases import legend
@@ -16,6 +16,7 @@ from ddptop.tui.scene import TO_STALL, Layout, Page, Scene
 from ddptop.tui.views.charts import charts, excess_strip, strip_size
 from ddptop.tui.views.events import event_lines
 from ddptop.tui.views.rank_table import RankRows, rank_rows, rank_table, tally
+from ddptop.tui.views.why import to_try_first
 
 INDENT = 2
 
@@ -62,11 +63,13 @@ def verdict_lines(scene: Scene, width: int, most: int) -> list[Line]:
 
 
 def _in_one_line(scene: Scene, shown: Verdict, width: int) -> str:
-    """The sentence; of a straggler, where it is too long, in fewer words."""
-    late = scene.frame.straggler
-    if late is not None and shown.kind == "straggler" and cells(shown.sentence) > width - INDENT:
-        return straggler_brief(late, width - INDENT)
-    return scene.clean(shown.sentence)
+    """The sentence; where it is too long, of a straggler and of a stall or an end in fewer words."""
+    late, room = scene.frame.straggler, width - INDENT
+    if cells(shown.sentence) <= room:
+        return scene.clean(shown.sentence)
+    if late is not None and shown.kind == "straggler":
+        return straggler_brief(late, room)
+    return trouble_brief(shown, room) if shown.kind in _RED else scene.clean(shown.sentence)
 
 
 def _detail(scene: Scene, detail: str, width: int, most: int) -> list[str]:
@@ -100,6 +103,9 @@ CHARTS_MOST = 26
 
 TALL = 20
 """Lines from which a narrow page has one more for the verdict."""
+
+WIDE = 70
+"""Cells from which a verdict needs fewer lines, and what to try is worth one of them."""
 
 LEAST_CHART = 5
 """Lines of a chart, its rule and an event, above which a chart is worth more than empty lines."""
@@ -153,9 +159,11 @@ def heights(height: int, ranks: int, verdict: int, happened: int) -> Heights:
 def overview(scene: Scene, width: int, height: int) -> Page:
     """The overview of the whole group."""
     trouble = in_trouble(scene.frame)
-    most = 1 if height < ONE_LINE_VERDICT else 4 if width < 70 or trouble else 3
+    most = 1 if height < ONE_LINE_VERDICT else 4 if width < WIDE or trouble else 3
     most += width < 60 and height >= TALL
     lines = verdict_lines(scene, width, most)
+    if height >= TALL and width >= WIDE:
+        lines += to_try_first(scene, width) if verdict(scene.frame).kind == "straggler" else []
     room = heights(height, len(scene.frame.ranks.state), len(lines), len(scene.frame.events))
     rows = rank_rows(scene, width, room.table)
     if rows.table.grouped:  # fewer rows than ranks: charts and events get the lines that are left

@@ -1,4 +1,4 @@
-"""The table of ranks: a row each with a bar of where its step went; of many hosts a row per host.
+"""The table of ranks: a row each with the breakdown of its step as a bar; of many hosts a row per host.
 
 A folded host shows the figures of its worst rank: the first one in the present order.
 """
@@ -130,8 +130,7 @@ def _titles(scene: Scene, rows: RankRows) -> Line:
     line = Line(" " * GUTTER).extend(table.head(rows.columns, 1, sort, _sign(place), Do.SORT_BY))
     if bar:
         scale = f"{fixed(scene.breakdown.full_ms)} ms" if scene.breakdown.full_ms else ""
-        title = "where the step went" if bar >= 32 else "its step"
-        line.add(" ┃", "rule").add(fit(title, bar - cells(scale)), "dim").add(scale, "dim")
+        line.add(" ┃", "rule").add(fit("breakdown", bar - cells(scale)), "dim").add(scale, "dim")
     return line
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from ddptop.frames.phrases import (
     SHORT_PLACES,
     cause_phrase,
+    first_ranks,
     on_hosts,
     straggler_phrase,
     suspect_phrase,
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ddptop.frames.columns import Column
-    from ddptop.frames.frame import Alert
+    from ddptop.frames.frame import Alert, Straggler
     from ddptop.tui.scene import Scene
 
 BEFORE_S, AFTER_S = 60.0, 5.0
@@ -159,15 +161,31 @@ def _apart(own: float, usual: float) -> bool:
 
 def to_try(scene: Scene, rank: int, width: int) -> list[Line]:
     """What to try, where the rank is flagged."""
-    late, ranks = scene.frame.straggler, scene.frame.ranks
+    late = scene.frame.straggler
     if late is None or rank not in scene.stragglers:
         return []
+    lines = [Line("      ").add(text) for text in wrap(_action(scene, late, rank, f"rank {rank}"), width - 6)]
+    lines[0].pieces[0] = ("try   ", "accent")
+    return lines
+
+
+def to_try_first(scene: Scene, width: int) -> list[Line]:
+    """The same about all flagged ranks in one line, up to the last comma, colon or full stop that fits."""
+    late, head = scene.frame.straggler, "  try: "
+    if late is None:
+        return []
+    who = f"ranks {first_ranks(late.ranks)}" if len(late.ranks) > 1 else f"rank {late.rank}"
+    action = _action(scene, late, late.rank, who)
+    ends = [end.start() for end in re.finditer(r"[,:;.](?= |$)", action[: width - len(head) + 1])]
+    return [Line(head, "accent").add(action[0].lower() + action[1 : ends[-1]], "dim")] if ends else []
+
+
+def _action(scene: Scene, late: Straggler, rank: int, who: str) -> str:
+    ranks = scene.frame.ranks
     where = ", ".join(
         name for name in (scene.clean(ranks.host[rank]), scene.clean(ranks.device[rank])) if name
     )
-    _, action = remedy(late.cause, late.place, late.pattern, f"rank {rank}", where)
+    _, action = remedy(late.cause, late.place, late.pattern, who, where)
     if late.cause in ("gc", "uneven_work"):
         action += f" This gives back up to {late.cost_pct:.0f}% of the step."
-    lines = [Line("      ").add(text) for text in wrap(action, width - 6)]
-    lines[0].pieces[0] = ("try   ", "accent")
-    return lines
+    return action

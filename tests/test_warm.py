@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
+import socket
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.processes import environment, run
+from tests.processes import DEADLINE_S, environment, run
+from tests.warm import LARGEST_REQUEST, Template
 
 SCRIPT = """
 import os, signal, sys, warnings
@@ -54,3 +61,36 @@ def test_a_script_sees_no_difference(tmp_path: Path, how: str, code: int) -> Non
 def _own(stderr: str) -> list[str]:
     """Without what Python 3.10 says at its end of the temporary folder that torch has made."""
     return [line for line in stderr.splitlines() if "ResourceWarning" not in line]
+
+
+def test_threads_that_start_processes_at_once_get_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launcher has its ranks and its collector started by two threads."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    env = environment(tmp_path)
+    template = Template(ours, env)
+    send, first_has_sent = socket.send_fds, threading.Event()
+
+    def send_and_pause(*words: Any) -> None:
+        send(*words)
+        if not first_has_sent.is_set():
+            first_has_sent.set()
+            time.sleep(0.05)  # another thread, were it let in, sends and reads this one's answer
+
+    def serve() -> None:
+        for _ in range(2):
+            (_, script), *_ = pickle.loads(its.recv(LARGEST_REQUEST))
+            its.send(script.removesuffix(".py").encode())
+
+    def start(number: int) -> int | None:
+        if number == 2:
+            assert first_has_sent.wait(DEADLINE_S)
+        (tmp_path / f"{number}.py").touch()
+        return template.start([sys.executable, f"{number}.py"], env, str(tmp_path), {}, False)
+
+    monkeypatch.setattr(socket, "send_fds", send_and_pause)
+    with ours, its, ThreadPoolExecutor(3) as pool:
+        served = pool.submit(serve)
+        assert list(pool.map(start, (1, 2))) == [1, 2]
+        served.result(DEADLINE_S)

@@ -27,6 +27,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -69,6 +70,7 @@ class Template:
     def __init__(self, connection: socket.socket, started_with: Mapping[str, str]) -> None:
         self._connection = connection
         self._started_with = _read_at_start(started_with)
+        self._lock = threading.Lock()
 
     def start(
         self, args: Sequence[str], env: Mapping[str, str], cwd: str, fds: Mapping[int, int], session: bool
@@ -81,8 +83,10 @@ class Template:
             return None
         request = pickle.dumps((list(args), dict(env), cwd, list(fds), session))
         try:
-            socket.send_fds(self._connection, [request], list(fds.values()))
-            return int(self._connection.recv(64)) or None
+            # A launcher starts its collector in a thread: no thread is to read the answer for another one.
+            with self._lock:
+                socket.send_fds(self._connection, [request], list(fds.values()))
+                return int(self._connection.recv(64)) or None
         except (OSError, ValueError):
             return None
 

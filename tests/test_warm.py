@@ -94,3 +94,9 @@ def test_threads_that_start_processes_at_once_get_their_own(
         served = pool.submit(serve)
         assert list(pool.map(start, (1, 2))) == [1, 2]
         served.result(DEADLINE_S)
+
+
+def test_what_a_compiler_leaves_in_the_environment_makes_no_start_cold(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import sys; print('torch' in sys.modules)")
+    env = environment(tmp_path) | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    assert run([sys.executable, "script.py"], env, tmp_path).stdout == "True\n"

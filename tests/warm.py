@@ -49,7 +49,11 @@ HANDLED = (
     *("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED", "PYTHONWARNINGS", "PYTHONIOENCODING"),
     "PYTHONDONTWRITEBYTECODE",
 )
-SET_BY_LAUNCHERS = ("TORCHELASTIC_", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_FR_BUFFER_SIZE")
+SET_BY_OTHERS = (
+    *("TORCHELASTIC_", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_FR_BUFFER_SIZE"),
+    "TORCHINDUCTOR_CACHE_DIR",
+)
+"""By launchers, and by a compiler in the process of a test: nothing of it is read when torch is loaded."""
 AT_START = ("PYTHON", "TORCH", "LC_", "LANG", "LD_", "MALLOC_", "KMP_", "MKL_", "CUDA_")
 """Variables that Python or torch read only once, when they are loaded."""
 
@@ -111,7 +115,7 @@ def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in env.items()
-        if name.startswith(AT_START) and name not in HANDLED and not name.startswith(SET_BY_LAUNCHERS)
+        if name.startswith(AT_START) and name not in HANDLED and not name.startswith(SET_BY_OTHERS)
     }
 
 

@@ -131,7 +131,11 @@ class RunSampler:
         while at < len(run):
             complete, sampled = self.reducer.complete_step, self._sampled_step
             stop = at
-            if not self._in_gap and sampled is not None and complete is not None and complete >= sampled:
+            if sampled is None:
+                steady = self.first_ns is not None and complete is None
+            else:
+                steady = complete is not None and complete >= sampled
+            if steady and not self._in_gap:
                 others = run.unusual_within(at, len(run))
                 noted = (place for place, one in others if isinstance(one.message, (Hello, Run, Evidence)))
                 stop = next(noted, len(run))
@@ -142,7 +146,6 @@ class RunSampler:
                 except FEED_FAILURES:
                     on_failure()
                 continue
-            assert sampled is not None
             begin = at
             at = self.reducer.feed_run(
                 run,
@@ -150,7 +153,7 @@ class RunSampler:
                 on_failure,
                 stop=stop,
                 stop_ns=self.incidents.next_check_ns,
-                stop_step=sampled + self._every,
+                stop_step=0 if sampled is None else sampled + self._every,
                 more=True,
             )
             self.last_ns = max(self.last_ns, int(run.heads[0, begin:at].max()))

@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING
 from ddptop.cli import find, show
 from ddptop.cli.errors import CliError, note
 from ddptop.cli.settings import Settings, load
+from ddptop.frames.phrases import blamed
 from ddptop.host.processes import InputEnd
 from ddptop.training.torch_compat import installed_version, why_unusable
 
@@ -104,14 +105,16 @@ class Lesson:
     def see(self, frame: Frame) -> None:
         """Take in the newest frame."""
         self._step = frame.group.step or 0
-        self._flagged = self._flagged or any(event.kind == "straggler" for event in frame.events)
+        last = frame.run.world_size - 1
+        flags = (event.rank == last for event in frame.events if event.kind == "straggler")
+        self._flagged = self._flagged or any(flags)
         shown = self._flagged and frame.straggler is None and self._step >= LEAST_STEPS
         self.over = self.over or shown or self._step >= MOST_STEPS
 
     def line(self, frame: Frame) -> str:
         """What is seen now and which key shows more; empty after some time, until something changes."""
         last = frame.run.world_size - 1
-        if frame.straggler is not None:
+        if last in blamed(frame.straggler):
             since_s = min((alert.since_s for alert in frame.alerts if alert.kind == "straggler"), default=0.0)
             if frame.unix_s - since_s > SHOWN_S:
                 return ""

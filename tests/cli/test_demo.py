@@ -115,6 +115,11 @@ def test_the_demo_says_what_is_seen_for_a_while_and_where_the_machine_is_too_noi
     assert not lesson.over and not lesson.noisy
     at(even, demo.LEAST_STEPS + 1)
     assert lesson.over
+    other, late = demo.Lesson(), frame.straggler
+    assert late is not None
+    noise = replace(flagged, straggler=replace(late, rank=0), events=(replace(frame.events[-1], rank=0),))
+    other.see(replace(noise, group=replace(noise.group, step=350)))
+    assert other.noisy and "sleeps" not in other.line(noise), "another rank than the slow one was flagged"
     never = demo.Lesson()
     never.see(replace(even, group=replace(even.group, step=demo.MOST_STEPS)))
     assert never.over and never.noisy

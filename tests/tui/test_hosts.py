@@ -312,3 +312,8 @@ def test_a_host_shows_the_state_of_its_worst_rank() -> None:
     frame = with_state(healthy(64, 8), 5, 8, "stale", 9_000.0)
     lines = sketch(FakeSource(frame), (80, 24), "8").splitlines()
     assert "gpu-005" in lines[3] and "◌ stale 9s" in lines[3]
+
+
+def test_an_order_in_which_no_host_is_worse_is_not_called_so() -> None:
+    assert "worst first" not in sketch(FakeSource(healthy(64, 8)), (80, 24))
+    assert "worst first" in sketch(FakeSource(slow_rank(64, 8)), (80, 24))

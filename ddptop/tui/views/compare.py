@@ -274,7 +274,7 @@ def _stalls(scene: Scene, first: Frame, second: Frame, width: int) -> list[Line]
         if stalls:
             line = Line("■ ", "bad").add(f"{letter} stalled", "strong")
             line.add(f" {counted(len(stalls), 'time')}, at {clock(stalls[-1].unix_s)}: ", "dim")
-            lines.append(line.add(scene.clean(stalls[-1].message)).cut(width))
+            lines.append(line.add(scene.clean(stalls[-1].message.removeprefix("stall: "))).cut(width))
     return lines
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ddptop.frames.hosts import host_index
 from ddptop.render import table
-from ddptop.render.context import OF_STEP
+from ddptop.render.context import CALM, OF_STEP
 from ddptop.render.hosts import NOT_RUNNING, SILENT_STATES, figures_by_name, host_troubles
 from ddptop.render.line import Line, Piece, marked
 from ddptop.render.numbers import counted, fixed, known
@@ -258,9 +258,10 @@ def tally(scene: Scene, rows: RankRows) -> str:
     words = _of_hosts(rows) if rows.table.grouped else _of_ranks(rows, total)
     if rows.table.grouped:
         words.append(counted(total, "rank") if len(order) == total else f"{len(order):,} of {total:,} ranks")
-    if worst_is_first(scene, rows.table.grouped):
+    worst = worst_is_first(scene, rows.table.grouped)
+    if worst and (scene.attention[0] < CALM).any():
         words.append("worst first")
-    elif place.sort not in rows.sortable:
+    elif not worst and place.sort not in rows.sortable:
         words.append(f"sorted by {place.sort} {_sign(place)}")
     if place.follow:
         words.append(f"following rank {place.rank}")

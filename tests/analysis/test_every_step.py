@@ -247,6 +247,15 @@ def test_a_run_has_one_verdict_with_cause_and_place(make_world, place: str) -> N
     assert shown["group"]["what_if"]["no_straggler_low_ms"] is not None
 
 
+@pytest.mark.parametrize(("us", "places", "place"), [(240, 2, None), (480, 1, "data"), (480, 2, "mixed")])
+def test_what_no_place_alone_explains_must_be_larger(make_world, us: int, places: int, place) -> None:
+    """480 us are 3.3 % of the step: enough in one place, too little over two."""
+    world = make_world(2, delays={(1, name): us for name in ("data", "optimizer")[:places]}, own=True)
+    world.detail_every = 1000
+    late = played(world, 160)[1].straggler
+    assert (None if late is None else late.place or late.cause) == place
+
+
 def test_figures_describe_the_steps_since_the_onset(make_world) -> None:
     world = make_world(2, own=True)
     reducer, _ = played(world, 100)

@@ -31,6 +31,11 @@ FLAG_MS, FLAG_SHARE = 0.3, 0.03
 """Least median excess of a flagged rank, in ms and as a share of the median step. Less is not worth the work,
 and equal processes on one machine differ by up to 2 % for minutes (seen on two cores)."""
 
+WHOLE_SHARE = 0.05
+"""Likewise where no place alone is late and the cause is therefore mixed. Own time as a whole has the scatter
+of all places: of two healthy ranks on two busy cores one was flagged in 3 of 99 windows, for 2 to 6 % of the
+step, while a delay, which is in one place, is found there."""
+
 LOW, LOW_SHARE = 0.2, 0.5
 """The 20th percentile of the excess must be at least half of its median. Of a delay it is 0.9 of it, beside a
 busy machine 0.6; of noise around 0 it is negative, of random delays (exponential) 0.3."""

@@ -50,9 +50,12 @@ class GcPauses:
         self._known = True
         with suppress(IndexError):  # cleared just now
             while 1 < len(times) < MOST - 1 and times[1][1] <= end:  # an odd one is of one that is running
-                (began_on, began), (_, ended) = times.popleft(), times.popleft()
-                if began_on == thread:
-                    paused += ended - began
+                expected = times[1]
+                (began_on, began), ended = times.popleft(), times.popleft()
+                if ended is not expected:  # cleared between the two: this one is the begin of another pair
+                    times.appendleft(ended)
+                elif began_on == thread:
+                    paused += ended[1] - began
         return paused if known and thread != UNKNOWN else UNKNOWN
 
     def forget(self) -> None:

@@ -6,6 +6,7 @@ import gc
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 
 import pytest
@@ -36,10 +37,13 @@ def test_the_pauses_of_a_step_are_those_of_its_collections(pauses: GcPauses) -> 
     try:
         assert step(pauses, collections=1) == UNKNOWN  # its begin is not known
         assert step(pauses) == 0
-        heap = [[] for _ in range(10_000)]
-        one = step(pauses, collections=1)
-        assert 0 < one < step(pauses, collections=20)
-        assert step(pauses) == 0 < len(heap)
+        for collections in (1, 20):
+            for _ in range(collections):
+                gc.collect()
+            at = [time_ns for _, time_ns in pauses.times]
+            assert len(at) == 2 * collections
+            assert step(pauses) == sum(at[1::2]) - sum(at[::2]) > 0
+        assert step(pauses) == 0
     finally:
         gc.enable()
 
@@ -74,6 +78,23 @@ def test_more_collections_than_are_kept_make_a_step_unknown(pauses: GcPauses) ->
         gc.collect(0)
     assert step(pauses) == UNKNOWN
     assert step(pauses) >= 0
+
+
+def test_times_cleared_while_a_pair_is_taken_leave_the_later_ones_paired(pauses: GcPauses) -> None:
+    class Cleared(deque[tuple[int, int]]):
+        """Training clears it after the first time is taken, and a collection follows."""
+
+        def popleft(self) -> tuple[int, int]:
+            first = super().popleft()
+            if first[1] == 10:
+                self.clear()
+                self.extend([(1, 1000), (1, 1007)])
+            return first
+
+    step(pauses)
+    pauses.times = Cleared([(1, 10), (1, 20)])
+    assert pauses.take(end=100, thread=1) == 0
+    assert pauses.take(end=2000, thread=1) == 7
 
 
 def test_a_signal_during_a_collection_still_interrupts_training(pauses: GcPauses) -> None:

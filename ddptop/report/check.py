@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ddptop.frames.chance import CONFIDENCE, difference, interval
+from ddptop.frames.chance import CONFIDENCE, LEAST_STEPS, difference, interval
 from ddptop.report.build import read_with_steps
 
 if TYPE_CHECKING:
@@ -134,7 +134,8 @@ def against_base(new: Measured, base: Measured, tolerance_pct: float) -> list[Re
     results = []
     for figure in FIGURES:
         if figure.by_step:
-            results.append(_by_step(figure, found[figure.name], least_ms))
+            steps = min(int(np.isfinite(one).sum()) for one in pairs[figure.name])
+            results.append(_by_step(figure, found[figure.name], least_ms, steps))
         if figure.by_step or figure.name == "stalled_s":  # one stall is never exactly as long as another
             continue
         one, two = base.values[figure.name], new.values[figure.name]
@@ -182,15 +183,31 @@ def _comparable(run: Measured, name: str, until: float) -> Column:
     return values[min(WARM_UP, len(values) // 10) :]
 
 
-def _by_step(figure: Figure, found: Difference | None, least_ms: float) -> Result:
+def steps_needed(found: Difference, least_ms: float, steps: int) -> int:
+    """About how many steps of each run decide what `steps` do not, two digits of it, rounded up.
+
+    An interval narrows with the square root of the steps. It decides where it excludes no difference at all,
+    or one of CERTAIN times the tolerance `least_ms`, whichever takes fewer; `found.more` is taken as true.
+    """
+    enough = max(found.more if found.more >= least_ms else 0.0, CERTAIN * least_ms - found.more)
+    count = steps * ((found.high - found.low) / 2 / enough) ** 2
+    unit = 10 ** max(0, int(np.log10(count)) - 1)
+    return int(np.ceil(count / unit)) * unit
+
+
+def _by_step(figure: Figure, found: Difference | None, least_ms: float, steps: int) -> Result:
     if found is None:
-        return _unknown(figure, "base", None, None, "too few steps have it in both runs")
+        why = f"too few steps have it in both runs, {steps} after the warm-up; {LEAST_STEPS} are needed"
+        return _unknown(figure, "base", None, None, why)
     outcome: Outcome = "within"
     why = ""
     if found.more > 0 and found.is_beyond(least_ms):
         outcome = "regression"
     elif found.high > CERTAIN * least_ms:
-        outcome, why = "unknown", "the interval is too wide: compare longer runs, or on a quieter machine"
+        outcome, why = "unknown", "the interval is too wide"
+        if least_ms > 0:
+            needed = steps_needed(found, least_ms, steps)
+            why += f" with {steps:,} steps: compare some {needed:,} of each run, or on a quieter machine"
     new = found.first + found.more
     return Result(*figure[:3], "base", outcome, new, found.first, *found[1:], why, figure.name == "step_ms")
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree as xml
 
+import numpy as np
 import pytest
 
 from ddptop.cli.main import main
+from ddptop.frames.chance import Difference
+from ddptop.report.check import Measured, against_base, steps_needed
 from tests.benchmarks.bench_check import record, step_times
 
 STEPS = 300
@@ -108,8 +112,35 @@ def test_what_cannot_be_told_is_no_success(check, tmp_path: Path, capsys: pytest
     assert check("short", "--against", "base.ddptop", "--junit", str(junit)) == 1
     out, err = capsys.readouterr()
     assert out.startswith("check of short, against base: cannot tell\n")
-    assert (
-        err == "ddptop: cannot tell whether short is worse: step time: too few steps have it in both runs\n"
-    )
+    why = "too few steps have it in both runs, 11 after the warm-up; 16 are needed"
+    assert err == f"ddptop: cannot tell whether short is worse: step time: {why}\n"
     [suite] = xml.parse(junit).iter("testsuite")
     assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
+
+
+def test_how_many_steps_are_needed_is_said(runs: Path) -> None:
+    noisy, other = (np.exp(4 * np.log(step_times(200, 0.9, i))) for i in (5, 6))
+    results = []
+    for shares in (noisy, 1.02 * other):
+        series = dict.fromkeys(("step_ms", "exposed_comm_ms", "exposed_wait_ms"), 100 * shares)
+        values = dict.fromkeys(("straggler_pct", "stalls", "stalled_s", "own_cost_pct"))
+        results.append(Measured("run", 2, np.arange(200.0), series, values))
+    step = against_base(results[1], results[0], 1.0)[0]
+    assert step.outcome == "unknown"
+    assert re.fullmatch(
+        r"the interval is too wide with 180 steps: compare some [\d,]+ of each run, or on a quieter machine",
+        step.reason,
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "half", "steps"),
+    [
+        (0.0, 10.0, 800),  # to exclude 5 ms
+        (3.0, 10.0, 2_300),  # to exclude 0 ms: (10 / 3)^2
+        (4.0, 10.0, 1_300),
+        (-5.0, 11.0, 250),  # to exclude 5 ms, 10 away
+    ],
+)
+def test_an_interval_narrows_with_the_root_of_the_steps(more: float, half: float, steps: int) -> None:
+    assert steps_needed(Difference(100.0, more, more - half, more + half), 1.0, 200) == steps

@@ -84,3 +84,34 @@ def test_a_logger_that_fails_is_named(frame: Frame, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LoggerError, match="tensorboard: NotADirectoryError"):
         Logger(f"tensorboard:{tmp_path / 'file'}").take(frame)
+
+
+@pytest.mark.slow  # W&B starts a process of its own: 5 s
+def test_wandb_has_the_figures(frame: Frame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="pip install 'ddptop[wandb]'")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    logger = Logger("wandb")
+    logger.take(frame)
+    logger.close()
+    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    written = file.read_bytes()
+    for name in figures(frame):
+        assert name.encode() in written
+
+
+@pytest.mark.slow  # MLflow makes its tables in SQLite: 15 s
+def test_mlflow_has_the_figures(frame: Frame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="pip install 'ddptop[mlflow]'")
+    pytest.importorskip("sqlalchemy", reason="MLflow's store in SQLite: pip install mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+    monkeypatch.chdir(tmp_path)
+    logger = Logger("mlflow")
+    logger.take(frame)
+    logger.close()
+    client = mlflow.MlflowClient()
+    (run,) = client.search_runs([client.get_experiment_by_name("ddptop").experiment_id])
+    assert (run.info.run_name, run.info.status) == (frame.run.name, "FINISHED")
+    assert run.data.metrics == pytest.approx(figures(frame))
+    assert client.get_metric_history(run.info.run_id, "ddptop/step_ms_p50")[0].step == frame.group.step

@@ -7,6 +7,7 @@ most 5 % of checks of equal runs are wrong.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -191,8 +192,8 @@ def steps_needed(found: Difference, least_ms: float, steps: int) -> int:
     """
     enough = max(found.more if found.more >= least_ms else 0.0, CERTAIN * least_ms - found.more)
     count = steps * ((found.high - found.low) / 2 / enough) ** 2
-    unit = 10 ** max(0, int(np.log10(count)) - 1)
-    return int(np.ceil(count / unit)) * unit
+    unit: float = 10.0 ** max(0, int(math.log10(count)) - 1)
+    return int(math.ceil(count / unit) * unit)
 
 
 def _by_step(figure: Figure, found: Difference | None, least_ms: float, steps: int) -> Result:

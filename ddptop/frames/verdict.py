@@ -156,13 +156,14 @@ def trouble_brief(shown: Verdict, width: int) -> str:
     """`rank 1 missing · train.py:88 tokenize`: who a stall or an end is due to, and in which call, as much of
     it as `width` cells hold. The state itself, and for how long, is in the header."""
     what = re.sub(r" \([^)]*\)", "", shown.sentence.partition(" · ")[2] or shown.sentence)
-    ends = [match.start() for match in re.finditer(": |$", what) if match.start() <= width]
+    ends = [match.start() for match in re.finditer(": | at step |$", what) if match.start() <= width]
     who = what[: ends[-1]] if ends else ""
     call = re.search(r"(rank \d+ (?:is|was) in (\S+))( [^\s;,]+)?", shown.detail)
     if call is not None:
         own, place, function = call[1], call[2], call[3] or ""
         short = who.replace(" is missing", " missing")
-        texts = [f"{short} · {place}{function}", f"{short} · {place}"] if who else [own + function, own]
+        both = [f"{short} · {place}{function}", f"{short} · {place}"] if who else []
+        texts = [*both, own + function, own]
         who = next((text for text in texts if len(text) <= width), who)
     return who or what
 

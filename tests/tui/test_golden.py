@@ -148,13 +148,17 @@ BRIEF = {
 def test_one_line_says_whom_a_stall_or_an_end_is_due_to(case: str) -> None:
     assert sketch(FakeSource(TROUBLES[case]()), (30, 6)).splitlines()[1] == BRIEF[case]
     assert "train.py:88 tokenize" in trouble_brief(verdict(missing()), 40)
+    assert trouble_brief(verdict(missing()), 26) == "rank 1 is in train.py:88"
     assert trouble_brief(verdict(missing()), 20) == "rank 1 is missing"
+    killed = replace(verdict(died()), sentence="FAILED · rank 2 was killed by SIGKILL at step 772 (oom?)")
+    assert trouble_brief(killed, 28) == "rank 2 was killed by SIGKILL"
 
 
 @pytest.mark.parametrize("case", ["missing", "died"])
 def test_the_foot_does_not_repeat_the_verdict(case: str) -> None:
     frame = TROUBLES[case]()
-    assert sketch(FakeSource(frame), (80, 24)).count(frame.events[-1].message[:40]) == 1
+    told = frame.events[-1].message.removeprefix("stall: ")[:40]
+    assert sketch(FakeSource(frame), (80, 24)).count(told) == 1
     later = replace(frame, events=(*frame.events, replace(frame.events[-1], message="another one")))
     assert "another one" in sketch(FakeSource(later), (80, 24))
     assert frame.events[-1].message in sketch(FakeSource(frame), (160, 50), "5"), "the page of events has all"

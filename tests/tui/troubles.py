@@ -168,7 +168,7 @@ def _stalled(stall: Stall) -> Frame:
         alerts=(Alert("stall", "critical", stall.ranks[0], 12_480, NOW - 17, stall.sentence, evidence),),
         events=(
             *frame.events,
-            LoggedEvent(NOW - 2, "stall", "critical", stall.ranks[0], 12_480, stall.sentence),
+            LoggedEvent(NOW - 2, "stall", "critical", stall.ranks[0], 12_480, f"stall: {stall.sentence}"),
         ),
         stall=stall,
     )

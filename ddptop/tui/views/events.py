@@ -44,7 +44,9 @@ def _in_verdict(frame: Frame, event: LoggedEvent) -> bool:
     if holds is None or event.unix_s < holds.since_s:
         return False
     shown = verdict(frame)
-    return event.kind == shown.kind or event.message in shown.sentence
+    return (
+        shown.kind.startswith(event.kind) or event.message in shown.sentence
+    )  # `stalled` has the event `stall`
 
 
 def texts_of(events: Sequence[Alert | LoggedEvent]) -> list[str]:

@@ -87,6 +87,15 @@ def current_session() -> Session | None:
     return _session
 
 
+def forget_session() -> None:
+    """As before the first model and `patch`, whose functions were taken out of torch (`attached.py`)."""
+    global _session
+    _session = None
+    model = sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel
+    if hasattr(model, "_ddptop_patched"):
+        del model._ddptop_patched
+
+
 _session: Session | None = None
 
 

@@ -67,3 +67,12 @@ def watch_collector(pauses: GcPauses) -> None:
     """Have the collector note its times from now on."""
     times: Any = zip(iter(get_ident, None), iter(time.monotonic_ns, None), strict=False)
     gc.callbacks.append(partial(getattr, _Times(pauses.times.append, times)))
+
+
+def unwatch_collector() -> None:
+    """Remove what `watch_collector` has added."""
+    gc.callbacks[:] = [
+        callback
+        for callback in gc.callbacks
+        if not (isinstance(callback, partial) and isinstance(next(iter(callback.args), None), _Times))
+    ]

@@ -119,6 +119,19 @@ def _join(number: str, several_hosts: bool) -> None:
     collector_keeper.ensure_collector()
 
 
+def join_attached(number: str) -> None:
+    """The same for a process that `ddptop attach` has found running, in a run of its own on this host.
+
+    Ranks that torchrun starts again are not recorded: the run ends with its members. Raises OSError,
+    RunDirectoryError.
+    """
+    run_id = collector_start.run_id_of("attached", number)
+    folder = str(collector_start.folder_of(run_id))
+    _variables.clear()
+    _variables.update({"DDPTOP_RUN_DIR": folder, "DDPTOP_RUN_ID": run_id, RESTARTED_BY: "0:0"})
+    _join(number, several_hosts=False)
+
+
 def leave_run() -> None:
     """Remove the variables that `join_run` has set: commands that the script starts later are no ranks."""
     for name, value in _variables.items():
@@ -157,11 +170,11 @@ class CollectorKeeper:
         """Become a member, and start a collector unless there is one. Raises OSError, RunDirectoryError."""
         folder = Path(os.environ["DDPTOP_RUN_DIR"])
         ensure_run_directory(folder)
-        self._end_membership()  # the folder may be another by now
+        self.end_membership()  # the folder may be another by now
         self._member = collector_start.join(folder)
         if not self._watching_forks:
             self._watching_forks = True
-            os.register_at_fork(after_in_child=self._end_membership)
+            os.register_at_fork(after_in_child=self.end_membership)
         if not read_command(folder):
             write_command(folder, sys.argv, arguments=os.environ.get("DDPTOP_ARGV") != "off")
         self._starts += collector_start.start(folder, _command(folder), processes.environment())
@@ -182,7 +195,7 @@ class CollectorKeeper:
         except Exception as error:  # noqa: BLE001 - the training boundary
             guard.caught(error)
 
-    def _end_membership(self) -> None:
+    def end_membership(self) -> None:
         """End the membership; also in a forked child, which must not keep its parent's membership."""
         member, self._member = self._member, None
         if member is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddptop.cli.commands.attach import Attach
 from ddptop.cli.commands.base import Command
 from ddptop.cli.commands.check import Check
 from ddptop.cli.commands.completion import Completion
@@ -23,7 +24,7 @@ __all__ = ["COMMANDS", "LOOK", "Command"]
 
 _OTHERS = (
     *(Ls(), Replay(), Report(), Check(), Export(), Demo(), Rm(), Prune()),
-    *(Merge(), Metrics(), Mcp(), Env(), Relay(), Key(), Config()),
+    *(Attach(), Merge(), Metrics(), Mcp(), Env(), Relay(), Key(), Config()),
 )
 
 COMMANDS: tuple[Command, ...] = (*_OTHERS, Completion(_OTHERS))

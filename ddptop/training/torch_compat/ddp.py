@@ -6,7 +6,10 @@ Importing this module does not import torch. Checked on torch 2.6, 2.13 and 2.15
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from multiprocessing.process import BaseProcess
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from ddptop.training.guard import guard, hide_frame
@@ -179,6 +182,42 @@ def ignore_parameters(model: Any, names: Iterable[str]) -> None:
 def has_comm_hook(ddp: Any) -> bool:
     """Whether a communication hook is registered with a model."""
     return bool(getattr(ddp, "_comm_hooks", None))
+
+
+def comm_hook_names(ddp: Any) -> list[str]:
+    """Names of the communication hooks that are registered with a model."""
+    return [getattr(hook, "__name__", "") for hook, _state in getattr(ddp, "_comm_hooks", ())]
+
+
+def remove_wrappers(folder: str) -> None:
+    """Give torch the functions back that code below `folder` has wrapped, and remove its hooks.
+
+    A wrapper that someone else has wrapped since stays below theirs.
+    """
+    import torch
+    from torch.nn.parallel import distributed
+    from torch.optim import optimizer
+
+    def is_ours(value: Any) -> bool:
+        return type(value) is FunctionType and value.__code__.co_filename.startswith(folder)
+
+    dist, model = torch.distributed, distributed.DistributedDataParallel
+    wrapped = [owner for owner, _name in _flat(step_functions())]
+    for owner in (model, distributed, dist, dist.distributed_c10d, BaseProcess, warnings, *wrapped):
+        for name, value in list(vars(owner).items()):
+            plain = value
+            while is_ours(plain) and hasattr(plain, "__wrapped__"):
+                plain = plain.__wrapped__
+            if plain is not value:
+                setattr(owner, name, plain)
+    for hooks in (optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks):
+        for key in [key for key, hook in hooks.items() if is_ours(hook)]:
+            del hooks[key]
+
+
+def _flat(functions: StepFunctions) -> Iterator[Function]:
+    for entry in functions:
+        yield from (entry,) if isinstance(entry, Function) else entry
 
 
 def has_batchnorm(model: Any) -> bool:

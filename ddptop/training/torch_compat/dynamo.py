@@ -52,6 +52,12 @@ def is_compiled(module: Any) -> bool:
     return frame is not None and isinstance(module, frame.OptimizedModule)
 
 
+def has_compiled() -> bool:
+    """Whether torch.compile has compiled anything in this process."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and bool(utils.counters["frames"])
+
+
 def compiles_backward() -> bool:
     """Whether backward, with all hooks in it, is compiled just now (compiled autograd)."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")

@@ -46,6 +46,12 @@ def stop_reading() -> None:
     _reading = False
 
 
+def read_again() -> None:
+    """Have it call torch again: a recording has ended, not the process."""
+    global _reading
+    _reading = True
+
+
 def sequence_of(group: Any) -> int:
     """Collectives launched in a group so far; -1 where the backend does not count."""
     if not _reading:

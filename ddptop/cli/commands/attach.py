@@ -1,0 +1,259 @@
+"""`ddptop attach`: record a run that was started without ddptop, from one of its next steps on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from ddptop.cli.commands.base import Command
+from ddptop.cli.errors import CliError, Exit, note
+
+WAIT_S = 60.0
+"""For every rank to come to a forward with gradients: an evaluation may be under way."""
+
+BEGIN_S = 300.0
+"""For the step at which they begin; they begin there also when this command has gone."""
+
+AHEAD_S, AHEAD_STEPS = 1.0, 3
+"""How far ahead the step is at which ranks begin, whichever is later: each must have read it before."""
+
+FORWARDS = 3
+"""Of each rank, with other numbers of collectives, to compare them and to see how fast they grow."""
+
+JOB = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
+"""Environment variables that the ranks of a job have in common, and no other job of the host."""
+
+_BODY = """
+def main():
+    import json, os
+    folder = {folder!r}
+    try:
+        import ddptop
+        if ddptop.__version__ != {version!r}:
+            raise ImportError("ddptop " + ddptop.__version__ + " is installed there, this is {version}")
+        from ddptop.training import attached
+    except Exception as error:
+        import sys
+        why = str(error)
+        if isinstance(error, ImportError) and error.name:
+            why = sys.executable + " has no " + error.name + ": pip install ddptop there"
+        path = os.path.join(folder, "rank-%d" % os.getpid())
+        with open(path + ".new", "w") as file:
+            file.write(json.dumps({{"state": "refused", "why": why}}))
+        os.replace(path + ".new", path)
+    else:
+        attached.{function}(folder, {number!r})
+main()
+"""
+
+Reports = dict[int, dict[str, Any]]
+"""By process id: what each process has reported (`training/attached.py`)."""
+
+
+class Attach(Command):
+    """Injects the recorder into running ranks, or takes it out again."""
+
+    name = "attach"
+    summary = (
+        "Record a run that was started without ddptop, from one of its next steps on: all its ranks, which "
+        "must be on this host, with ddptop installed in their Python. Needs gdb (from Python 3.14 on "
+        "sys.remote_exec) and the permission to trace them. Each rank is stopped for a moment; its weights "
+        "stay the same to the bit. A gdb that is killed with SIGKILL in that moment kills the rank."
+    )
+    examples = ("attach", "attach 4711", "attach --detach 4711")
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Process ids and `--detach`."""
+        parser.add_argument(
+            "pid", nargs="*", type=int, help="a rank, for all of its job; default: the one job of this host"
+        )
+        parser.add_argument(
+            "--detach", action="store_true", help="take the recorder out again; training goes on"
+        )
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Attach or detach; Ctrl-C before the ranks have begun calls it off."""
+        from ddptop.host.inject import why_not
+
+        pids = ranks_of(options.pid)
+        for pid in pids:
+            problem = why_not(pid)
+            if problem:
+                raise CliError(problem, Exit.REFUSED if "belongs to another" in problem else Exit.FAILED)
+        with tempfile.TemporaryDirectory(prefix="ddptop-attach-") as folder:
+            exchange = Exchange(Path(folder), pids)
+            if options.detach:
+                exchange.inject("end")
+                if not any(report["was"] for report in exchange.wait("detached").values()):
+                    raise CliError("these processes were not attached to")
+                print(f"detached from {len(pids)} rank{'s' * (len(pids) != 1)}")
+            else:
+                print(f"recording {len(pids)} rank{'s' * (len(pids) != 1)}: {_begin(exchange)}")
+        return Exit.DONE
+
+
+def _begin(exchange: Exchange) -> str:
+    """Have all ranks begin at one step. Returns the command that shows the run. Raises CliError."""
+    try:
+        exchange.inject("begin")
+        first_step = step_to_begin(exchange.wait("waiting", FORWARDS))
+    except BaseException:
+        exchange.go(-1)
+        raise
+    exchange.go(first_step)
+    reports = exchange.wait("recording", wait_s=BEGIN_S)
+    folder = Path(next(iter(reports.values()))["folder"])
+    return f"ddptop {_name_of(folder)}".rstrip()
+
+
+def _name_of(folder: Path) -> str:
+    from ddptop.host.runs import read_run_file
+
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        run = read_run_file(folder)
+        if run is not None:
+            return run.name
+        time.sleep(0.05)
+    note(f"the collector has not started yet; its errors are in {folder / 'collector.log'}")
+    return ""
+
+
+class Exchange:
+    """What this command and the ranks write for one another, in files of a folder."""
+
+    def __init__(self, folder: Path, pids: Sequence[int]) -> None:
+        self._folder = folder
+        self._pids = pids
+        self._number = secrets.token_hex(8)
+
+    def inject(self, function: str) -> None:
+        """Have each process call this function of `ddptop.training.attached`. Raises CliError."""
+        from ddptop import __version__
+        from ddptop.host.inject import InjectionError, inject
+
+        file = self._folder / "injected.py"
+        file.write_text(
+            _BODY.format(
+                folder=str(self._folder), version=__version__, function=function, number=self._number
+            )
+        )
+        for pid in self._pids:
+            try:
+                inject(pid, file)
+            except InjectionError as error:
+                raise CliError(str(error), Exit.FAILED) from None
+
+    def go(self, collectives: int) -> None:
+        """Have the ranks begin at the first step with so many collectives before it; -1: not at all."""
+        new = self._folder / "go.new"
+        new.write_text(str(collectives))
+        new.replace(self._folder / "go")
+
+    def wait(self, state: str, forwards: int = 0, wait_s: float = WAIT_S) -> Reports:
+        """Wait until all processes report this state, and so many forwards. Raises CliError."""
+        end = time.monotonic() + wait_s
+        while True:
+            reports = {pid: self._read(pid) for pid in self._pids}
+            for pid, report in reports.items():
+                if report.get("state") == "refused":
+                    raise CliError(f"process {pid}: {report['why']}")
+                if not Path(f"/proc/{pid}").exists():
+                    raise CliError(f"process {pid} has ended")
+            late = [
+                pid
+                for pid, report in reports.items()
+                if report.get("state") != state or len(report.get("forwards", ())) < forwards
+            ]
+            if not late:
+                return reports
+            if time.monotonic() > end:
+                raise CliError(
+                    f"process {late[0]} has begun no training step within {wait_s:g} s "
+                    f"({reports[late[0]].get('state', 'its main thread runs no Python')})"
+                )
+            time.sleep(0.02)
+
+    def _read(self, pid: int) -> dict[str, Any]:
+        try:
+            report: dict[str, Any] = json.loads((self._folder / f"rank-{pid}").read_text())
+        except FileNotFoundError:
+            return {}
+        return report
+
+
+def step_to_begin(reports: Reports) -> int:
+    """The number of collectives before the step at which the ranks begin.
+
+    Raises CliError where ranks are missing, or do not launch the same collectives before each step: their
+    steps could not be paired.
+    """
+    ranks = sorted(report["rank"] for report in reports.values())
+    world = next(iter(reports.values()))["world"]
+    if ranks != list(range(world)):
+        missing = sorted(set(range(world)) - set(ranks))
+        raise CliError(
+            f"{len(missing)} of {world} ranks were not found on this host (rank {missing[0]} first): "
+            "attach needs them all. Start the run with ddptop-run, or name every process"
+        )
+    numbers = [[number for number, _ in report["forwards"]] for report in reports.values()]
+    low, high = max(map(min, numbers)), min(map(max, numbers))
+    common = [[number for number in own if low <= number <= high] for own in numbers]
+    if any(own != common[0] for own in common):
+        raise CliError(
+            "the ranks do not launch the same collectives before each step: steps cannot be paired"
+        )
+    (first, began), (last, ended) = max(
+        ((report["forwards"][0], report["forwards"][-1]) for report in reports.values()),
+        key=lambda ends: ends[1][0],
+    )
+    steps = sorted(later - earlier for own in numbers for earlier, later in pairwise(own))
+    a_second = (last - first) / max(ended - began, 1e-3) * AHEAD_S
+    return int(last + max(AHEAD_STEPS * steps[-1], ceil(a_second)))
+
+
+def ranks_of(pids: Sequence[int]) -> list[int]:
+    """The processes of the job that these are ranks of, or of the one job of this host. Raises CliError.
+
+    Processes whose environment names no job (`mp.spawn`) are taken as they are.
+    """
+    ranks = dict(_ranks())
+    jobs = set(ranks.values())
+    if not pids:
+        if len(jobs) != 1:
+            what = f"{len(jobs)} jobs run" if jobs else "no rank was found"
+            raise CliError(f"{what} on this host: name a process (ddptop attach PID)", Exit.USAGE)
+        return sorted(ranks)
+    named = {ranks[pid] for pid in pids if pid in ranks}
+    if not named:
+        return sorted(set(pids))
+    if len(named) > 1 or any(pid not in ranks for pid in pids):
+        raise CliError("these processes are not ranks of one job", Exit.USAGE)
+    return sorted(pid for pid, job in ranks.items() if job in named)
+
+
+def _ranks() -> Iterable[tuple[int, tuple[str, ...]]]:
+    """Process id and job of each rank of this user; not its workers, which have its environment, too."""
+    import psutil
+
+    from ddptop.host.inject import why_not
+
+    environments: dict[int, tuple[int, dict[str, str]]] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            values = process.environ()
+            if "RANK" in values and "MASTER_PORT" in values and why_not(process.pid) is None:
+                environments[process.pid] = process.ppid(), values
+    for pid, (parent, values) in environments.items():
+        of_parent = environments.get(parent, (0, {}))[1]
+        if of_parent.get("RANK") != values["RANK"]:
+            yield pid, tuple(values.get(name, "") for name in JOB)

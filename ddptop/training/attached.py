@@ -1,0 +1,288 @@
+"""A process that was started without ddptop, recorded from one of its next steps on (`ddptop attach`).
+
+What is injected runs here on a thread of its own (`begin`, `end`). All it does to the training thread is to
+have it call `AtForward` at its next forwards with gradients. There the number of collectives launched in the
+default process group is the same on every rank: each rank reports these numbers, `ddptop attach` chooses one
+to come, and each rank begins its session at the first forward that has reached it. So steps are numbered
+from 0 alike on all ranks. The command and the ranks write to one another in files, in the command's folder.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import gc
+import json
+import os
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from ddptop.training import attach, join_run
+from ddptop.training.gc_pauses import unwatch_collector
+from ddptop.training.torch_compat import ddp as torch_ddp
+from ddptop.training.torch_compat import process_groups
+from ddptop.training.torch_compat.dynamo import has_compiled, seen_through
+
+GO = "go"
+"""The file that names the number of collectives at which ranks begin; -1: they are not to begin."""
+
+DEADLINE_S = 120.0
+"""After this long without that file a rank is again as it was. The command gives up before."""
+
+REPORT_S = 0.02
+REPORTED = 32
+"""Of the forwards with other numbers, the last ones."""
+
+
+def begin(folder: str, number: str) -> None:
+    """Have this process recorded in the run `number`, once the file GO says from where on. Never raises."""
+    report = Report(Path(folder))
+    try:
+        refusal = _why_not()
+        if refusal:
+            report.refuse(refusal)
+            return
+        import ddptop.training.session  # noqa: F401 - a tenth of a second, not on the training thread
+
+        AtForward(Beginning(report, number, _live_models()).forward_begins).install()
+        report.write(state="armed")
+    except Exception as error:  # noqa: BLE001 - the training boundary
+        report.refuse(f"{type(error).__name__}: {error}")
+
+
+def end(folder: str, _number: str) -> None:
+    """End the recording that `begin` has begun, at the next forward with gradients. Never raises."""
+    report = Report(Path(folder))
+    try:
+        if not _attached or attach.current_session() is not _attached[0]:
+            report.write(state="detached", was=False)
+            return
+        AtForward(lambda _ddp: _leave(report)).install()
+        report.write(state="armed")
+    except Exception as error:  # noqa: BLE001 - the training boundary
+        report.refuse(f"{type(error).__name__}: {error}")
+
+
+def _why_not() -> str | None:
+    module = sys.modules.get("torch.distributed")
+    if module is None or "torch.nn.parallel.distributed" not in sys.modules or not module.is_initialized():
+        return "it has no process group (yet): is it a rank of a DistributedDataParallel training?"
+    if attach.current_session() is not None or attach.enabled():
+        return "it is recorded by ddptop already"
+    if os.environ.get("DDPTOP") == "0":
+        return "DDPTOP=0 is in its environment"
+    if has_compiled():
+        return "it uses torch.compile, which attach leaves alone: start it with ddptop-run"
+    return None
+
+
+def _live_models() -> list[weakref.ref[Any]]:
+    """The DDP models of this process, in an order that is the same on every rank. Raises ValueError."""
+    kind = sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel
+    models = [found for found in gc.get_objects() if issubclass(type(found), kind)]
+    models = [model for model in models if getattr(model, "reducer", None) is not None]
+    if not models:
+        raise ValueError("it has no DistributedDataParallel model (yet)")
+    described = {_description(model): model for model in models}
+    if len(described) < len(models):
+        raise ValueError("it has several DDP models of equal shape: ranks could not tell them apart")
+    return [weakref.ref(described[key]) for key in sorted(described)]
+
+
+def _description(model: Any) -> str:
+    return " ".join(f"{name}{tuple(part.shape)}" for name, part in model.module.named_parameters())
+
+
+class Report:
+    """What this process reports to the command: a file that is replaced as a whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._path = folder / f"rank-{os.getpid()}"
+
+    def write(self, **facts: Any) -> None:
+        """Replace what was reported. Raises OSError."""
+        new = self._path.with_suffix(".new")
+        new.write_text(json.dumps(facts))
+        new.replace(self._path)
+
+    def refuse(self, why: str) -> None:
+        """Report why nothing is recorded. Never raises."""
+        try:
+            self.write(state="refused", why=why)
+        except OSError:
+            return
+
+
+class AtForward:
+    """Calls a function at every DDP forward with gradients, before the recorder, until it returns True."""
+
+    def __init__(self, then: Callable[[Any], bool]) -> None:
+        self._then = then
+        self._owner, self._name = torch_ddp.step_functions().pre_forward
+        self._original = self._following = getattr(self._owner, self._name)
+
+    def install(self) -> None:
+        """From any thread: a forward that is running is not affected."""
+        import torch
+
+        grad_enabled = torch.is_grad_enabled
+
+        def _pre_forward(ddp: Any, *inputs: Any, **kwargs: Any) -> Any:
+            if self._following is self._original and grad_enabled():
+                self._call(ddp)
+            return self._following(ddp, *inputs, **kwargs)
+
+        self._wrapper = seen_through(_pre_forward, self._original)
+        setattr(self._owner, self._name, self._wrapper)
+
+    def _call(self, ddp: Any) -> None:
+        try:
+            if vars(self._owner).get(self._name) is not self._wrapper:
+                return  # someone has wrapped it since: it cannot be taken out
+            setattr(self._owner, self._name, self._original)
+            if self._then(ddp):
+                self._following = getattr(self._owner, self._name)
+            else:
+                setattr(self._owner, self._name, self._wrapper)
+        except Exception:  # noqa: BLE001 - the training boundary: `then` has reported it
+            return
+
+
+class Beginning:
+    """One rank's part in the agreement where to begin. On the training thread."""
+
+    def __init__(self, report: Report, number: str, models: Sequence[weakref.ref[Any]]) -> None:
+        self._report = report
+        self._number = number
+        self._models = models
+        self._deadline = time.monotonic() + DEADLINE_S
+        self._forwards: deque[tuple[int, float]] = deque(maxlen=REPORTED)
+        """Number of collectives and time of the first forward that has it."""
+        self._reported = 0.0
+        self._go: int | None = None
+
+    def forward_begins(self, ddp: Any) -> bool:
+        """Whether this rank has begun, or will not; False: to be called again at the next forward."""
+        at = time.monotonic()
+        from torch import distributed as dist
+
+        if ddp.process_group is not dist.group.WORLD:
+            self._report.refuse(
+                "its model has a process group of its own: only the default group can be attached to"
+            )
+            return True
+        sequence = process_groups.sequence_of(ddp.process_group)
+        before = self._forwards[-1][0] if self._forwards else None
+        if sequence != before:
+            self._forwards.append((sequence, at))
+        if self._go is None:
+            self._go = self._read_go()
+            if self._go is not None and self._go >= 0 and before is not None and before >= self._go:
+                self._report.refuse("the step at which ranks begin had passed: try again")
+                return True
+        if sequence < 0 or self._go == -1 or (self._go is None and at > self._deadline):
+            self._report.refuse("its process group does not count" if sequence < 0 else "called off")
+            return True
+        if self._go is not None and sequence >= self._go:
+            self._begin(ddp)
+            return True
+        if self._go is None and at - self._reported > REPORT_S:
+            self._reported = at
+            forwards = list(self._forwards)
+            self._report.write(
+                state="waiting", rank=dist.get_rank(), world=dist.get_world_size(), forwards=forwards
+            )
+        return False
+
+    def _read_go(self) -> int | None:
+        try:
+            return int((self._report.folder / GO).read_text())
+        except FileNotFoundError:
+            return None if self._report.folder.is_dir() else -1
+
+    def _begin(self, ddp: Any) -> None:
+        global _dumps_before
+        _dumps_before = faulthandler.is_enabled()
+        try:
+            join_run.join_attached(self._number)
+            _record([model for model in (ref() for ref in self._models) if model is not None] or [ddp])
+        except Exception as error:
+            session = attach.current_session()
+            _take_out()
+            _close(session, self._report, why=f"{type(error).__name__}: {error}")
+            raise
+        with suppress(OSError):
+            self._report.write(state="recording", folder=os.environ["DDPTOP_RUN_DIR"])
+
+
+def _record(models: Sequence[Any]) -> None:
+    """Begin the session, as at the construction of these models."""
+    from ddptop.training.session import device_of
+
+    session = attach.session_at(device_of(models[0]))
+    if session is None:
+        raise RuntimeError("no session can begin: the training's standard error says why")
+    attach.patch(sys.modules["torch.nn.parallel.distributed"])
+    for number, model in enumerate(models):
+        session.attach_model(model)
+        for name in torch_ddp.comm_hook_names(model):
+            session.replicas.leave_out(number, name)
+    _attached.append(session)
+
+
+_attached: list[Any] = []
+"""The session of a process that was attached to, while it lasts."""
+
+_dumps_before = False
+"""Whether faulthandler was enabled before."""
+
+
+def _take_out() -> None:
+    """Undo what `_begin` has done to torch and to the environment."""
+    torch_ddp.remove_wrappers(f"{Path(__file__).parents[1]}/")
+    unwatch_collector()
+    attach.forget_session()
+    join_run.leave_run()
+    os.environ.pop("DDPTOP", None)  # `session_at` sets it to 0 where it fails
+    _attached.clear()
+
+
+def _leave(report: Report) -> bool:
+    """Take the recorder out. On the training thread, between two steps."""
+    session = _attached[0]
+    try:
+        session.recorder.finish()
+        session.switch_models(False)
+        session.last_gradients.remove()
+        _take_out()
+        Thread(target=_close, args=(session, report), daemon=True).start()
+    except Exception as error:
+        report.refuse(f"{type(error).__name__}: {error}")
+        raise
+    return True
+
+
+def _close(session: Any, report: Report, why: str = "") -> None:
+    """End what is no part of torch; where it waits for the collector, on a thread of its own."""
+    try:
+        if session is not None:
+            session.close()
+            atexit.unregister(session.close)
+            process_groups.read_again()
+        if not _dumps_before:
+            faulthandler.disable()
+        join_run.collector_keeper.end_membership()
+        if why:
+            report.refuse(why)
+        else:
+            report.write(state="detached", was=True)
+    except Exception as error:  # noqa: BLE001 - the training boundary
+        report.refuse(f"{type(error).__name__}: {error}")

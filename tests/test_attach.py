@@ -1,0 +1,135 @@
+"""`ddptop attach`: a run of plain torchrun, recorded from its middle on and left again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddptop.cli.commands.attach import Exchange
+from ddptop.cli.errors import CliError
+from tests.processes import DDPTOP, TORCHRUN, environment, live_step, run, started, until
+
+SCRIPT = """
+import gc, hashlib, json, os, sys, threading, time, types
+from pathlib import Path
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.optim import optimizer
+from torch.utils.data import dataloader
+
+def left():
+    owners = (DDP, dist, dist.distributed_c10d, torch.autograd, dist.Work, dist.ProcessGroup,
+              dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter)
+    functions = [(owner, name) for owner in owners for name in vars(owner)]
+    hooks = [*optimizer._global_optimizer_pre_hooks, *optimizer._global_optimizer_post_hooks]
+    return {
+        "functions": [name for owner, name in functions if type(vars(owner)[name]) is types.FunctionType
+                      and "ddptop" in vars(owner)[name].__code__.co_filename],
+        "hooks": len(hooks), "collector": len(gc.callbacks),
+        "variables": [name for name in os.environ if name.startswith("DDPTOP")],
+        "threads": [thread.name for thread in threading.enumerate()],
+    }
+
+before = left()
+dist.init_process_group("gloo")
+rank, last = dist.get_rank(), int(sys.argv[1])
+torch.manual_seed(0)
+model = DDP(torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Linear(64, 8)), bucket_cap_mb=0.004)
+steps = torch.optim.AdamW(model.parameters(), lr=1e-3)
+torch.manual_seed(rank)
+number, end = 0, torch.zeros(1)
+while not end:
+    number += 1
+    model(torch.randn(4, 32)).pow(2).mean().backward()
+    steps.step()
+    steps.zero_grad()
+    end = torch.tensor([float(number == last or os.path.exists("stop"))])
+    dist.all_reduce(end)
+    if number == 3:
+        Path(f"pid-{rank}").write_text(str(os.getpid()))
+    time.sleep(0.002 if not last else 0)
+weights = b"".join(part.detach().numpy().tobytes() for part in model.parameters())
+report = {"steps": number, "weights": hashlib.sha256(weights).hexdigest(), "before": before, "after": left()}
+Path(f"end-{rank}").write_text(json.dumps(report))
+dist.destroy_process_group()
+"""
+
+
+def can_trace() -> bool:
+    """Whether gdb is there, and may attach to a process of this user that is no child of it."""
+    gdb = shutil.which("gdb")
+    if gdb is None:
+        return False
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            command = [gdb, "-nx", "-batch", "-p", str(child.pid)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        finally:
+            child.kill()
+    return "ptrace" not in done.stderr and "attach" not in done.stderr.lower()
+
+
+@pytest.mark.slow
+def test_a_run_of_torchrun_is_recorded_left_again_and_ends_with_the_same_weights(tmp_path: Path) -> None:
+    if not can_trace():
+        pytest.skip("needs gdb, and the permission to trace a process")
+    (tmp_path / "train.py").write_text(SCRIPT)
+    env = environment(tmp_path)
+    command = [*TORCHRUN, "--standalone", "--nproc-per-node", "2", "train.py"]
+    with started([*command, "0"], env, tmp_path, cold=True) as training:
+        pids = [
+            int(
+                str(
+                    until((tmp_path / f"pid-{rank}").exists, "a step")
+                    and (tmp_path / f"pid-{rank}").read_text()
+                )
+            )
+            for rank in (0, 1)
+        ]
+        _call_off(tmp_path, pids)
+        done = run([*DDPTOP, "attach", str(pids[0])], env, tmp_path)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        assert done.stdout.startswith("recording 2 ranks: ddptop train-")
+        until(lambda: (live_step(env) or 0) >= 30, "30 complete steps")
+        again = run([*DDPTOP, "attach", str(pids[1])], env, tmp_path)
+        assert (again.returncode, again.stderr.endswith("it is recorded by ddptop already\n")) == (1, True)
+        assert (live_step(env) or 0) >= 30, "which disturbs nothing"
+        done = run([*DDPTOP, "attach", "--detach", str(pids[1])], env, tmp_path)
+        assert (done.returncode, done.stdout) == (0, "detached from 2 ranks\n"), done.stderr
+        for words in (["attach"], ["attach", "--detach"]):
+            done = run([*DDPTOP, *words, str(pids[0])], env, tmp_path)
+            assert done.returncode == 0, done.stderr
+        (tmp_path / "stop").touch()
+        out, errors = training.communicate(timeout=60)
+    assert training.returncode == 0, errors
+    assert "ddptop" not in out + errors
+    ends = _ends(tmp_path)
+    for end in ends:
+        assert end["after"] == end["before"], "the processes are as they were"
+    (tmp_path / "stop").unlink()
+    assert run([*command, str(ends[0]["steps"])], env, tmp_path).returncode == 0
+    assert [end["weights"] for end in _ends(tmp_path)] == [end["weights"] for end in ends]
+
+
+def _call_off(folder: Path, pids: list[int]) -> None:
+    """Attach, and call it off before the ranks begin."""
+    place = folder / "called-off"
+    place.mkdir()
+    exchange = Exchange(place, pids)
+    exchange.inject("begin")
+    exchange.wait("waiting", 3)
+    exchange.go(-1)
+    with pytest.raises(CliError, match="called off"):
+        exchange.wait("recording")
+
+
+def _ends(folder: Path) -> list[dict[str, Any]]:
+    ends = [json.loads((folder / f"end-{rank}").read_text()) for rank in (0, 1)]
+    assert ends[0]["weights"] == ends[1]["weights"]
+    assert ends[0]["steps"] == ends[1]["steps"]
+    return ends

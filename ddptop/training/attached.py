@@ -51,8 +51,9 @@ def begin(folder: str, number: str) -> None:
             return
         import ddptop.training.session  # noqa: F401 - a tenth of a second, not on the training thread
 
-        AtForward(Beginning(report, number, _live_models()).forward_begins).install()
-        report.write(state="armed")
+        beginning = Beginning(report, number, _live_models())
+        report.write(state="armed")  # before the training thread writes what follows
+        AtForward(beginning.forward_begins).install()
     except Exception as error:  # noqa: BLE001 - the training boundary
         report.refuse(f"{type(error).__name__}: {error}")
 
@@ -64,8 +65,8 @@ def end(folder: str, _number: str) -> None:
         if not _attached or attach.current_session() is not _attached[0]:
             report.write(state="detached", was=False)
             return
+        report.write(state="armed")  # as above
         AtForward(lambda _ddp: _leave(report)).install()
-        report.write(state="armed")
     except Exception as error:  # noqa: BLE001 - the training boundary
         report.refuse(f"{type(error).__name__}: {error}")
 

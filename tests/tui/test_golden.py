@@ -159,7 +159,9 @@ def test_the_foot_does_not_repeat_the_verdict(case: str) -> None:
     frame = TROUBLES[case]()
     told = frame.events[-1].message.removeprefix("stall: ")[:40]
     assert sketch(FakeSource(frame), (80, 24)).count(told) == 1
-    later = replace(frame, events=(*frame.events, replace(frame.events[-1], message="another one")))
+    later = replace(
+        frame, events=(*frame.events, replace(frame.events[-1], kind="process", message="another one"))
+    )
     assert "another one" in sketch(FakeSource(later), (80, 24))
     assert frame.events[-1].message in sketch(FakeSource(frame), (160, 50), "5"), "the page of events has all"
 

@@ -256,6 +256,13 @@ def test_what_no_place_alone_explains_must_be_larger(make_world, us: int, places
     assert (None if late is None else late.place or late.cause) == place
 
 
+def test_in_groups_whose_places_are_not_searched_it_need_not_be_larger(make_world, monkeypatch) -> None:
+    monkeypatch.setattr(every_step, "PLACE_RANKS", 1)
+    world = make_world(2, delays={(1, "data"): 480}, own=True)
+    world.detail_every = 1000
+    assert played(world, 160)[1].straggler.rank == 1
+
+
 def test_figures_describe_the_steps_since_the_onset(make_world) -> None:
     world = make_world(2, own=True)
     reducer, _ = played(world, 100)

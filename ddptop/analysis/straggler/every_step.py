@@ -34,7 +34,8 @@ and equal processes on one machine differ by up to 2 % for minutes (seen on two 
 WHOLE_SHARE = 0.05
 """Likewise where no place alone is late and the cause is therefore mixed. Own time as a whole has the scatter
 of all places: of two healthy ranks on two busy cores one was flagged in 3 of 99 windows, for 2 to 6 % of the
-step, while a delay, which is in one place, is found there."""
+step, while a delay, which is in one place, is found there. In groups above PLACE_RANKS no place is searched,
+and FLAG_SHARE applies."""
 
 LOW, LOW_SHARE = 0.2, 0.5
 """The 20th percentile of the excess must be at least half of its median. Of a delay it is 0.9 of it, beside a

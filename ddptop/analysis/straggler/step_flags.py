@@ -216,7 +216,8 @@ def _persistent_in(group: _Group, steps: StepWindow, slot: int, begin: int) -> S
     places = _late_places(group, steps, slots[-every_step.NEWEST :])
     found = [flag for place in places if (flag := _late_in(group, steps, slots, place)) is not None]
     found = [flag for flag in found if whole is None or flag.rank in whole.ranks]
-    if whole is not None and whole.level_ms < every_step.WHOLE_SHARE * float(median(steps.wall(slots))):
+    least_ms = every_step.WHOLE_SHARE * float(median(steps.wall(slots)))
+    if whole is not None and whole.level_ms < least_ms and len(group.members) <= every_step.PLACE_RANKS:
         whole = None
     return max(found, key=lambda flag: flag.level_ms, default=whole)
 

@@ -90,7 +90,7 @@ def main() -> None:
     given = [int(word) for word in sys.argv[1:3]]
     pairs, recorded = [*given, *(200, 0)[len(given) :]]
     print("steps  alike  false alarms  +3 % found  (share of pairs; step time alone)")
-    for steps in (200, 500, 1000, 3000) if pairs else ():
+    for steps in (200, 500, 1000, 2000, 3000, 5000) if pairs else ():
         for alike in (0.0, 0.5, 0.8, 0.9, 0.95):
             alarms = found = 0
             for pair in range(pairs):

@@ -83,6 +83,8 @@ def output_at(path: Path, force: bool, *, folder: bool) -> Iterator[Path]:
 
 
 def _check(path: Path, force: bool) -> None:
+    if path.exists() and not (path.is_file() or path.is_dir()):  # root could replace /dev/null
+        raise FileExistsError(errno.EEXIST, "is a device or a pipe, which is not replaced", str(path))
     if os.path.lexists(path) and not force:
         raise FileExistsError(errno.EEXIST, "exists; --force replaces it", str(path))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -94,3 +95,13 @@ def test_damage_is_said_and_the_rest_exported(recording: Path, capsys: pytest.Ca
     assert main(["export", str(recording), "--to", "json"]) == 0
     out, err = capsys.readouterr()
     assert out == "train-k7qf.jsonl\n" and "the rest was exported" in err
+
+
+def test_a_device_or_pipe_is_never_replaced(
+    recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert main(["export", str(recording), "--to", "json", "-o", str(pipe), "--force"]) == 1
+    assert capsys.readouterr().err == f"ddptop: {pipe}: is a device or a pipe, which is not replaced\n"
+    assert pipe.is_fifo()

@@ -386,6 +386,7 @@ def test_own_cost_is_cpu_time_of_three_steps_in_32(clock: Clock, monkeypatch: py
     for place in (module, own_cost):
         monkeypatch.setattr(place, "cpu_now", read_cpu)
     loop = Loop(clock)
+    loop.recorder.check = lambda _step: cpu.pass_(300_000)  # counts itself, and is not of the step after
     for _ in range(65):
         loop.data(1)
         loop.forward(1)
@@ -396,8 +397,10 @@ def test_own_cost_is_cpu_time_of_three_steps_in_32(clock: Clock, monkeypatch: py
     costs = [record.cost for record in loop.records()]
     stretches = 8  # begins and ends of data, forward (with the close), backward, optimizer
     measured = 5_000 + 400 * stretches
-    assert costs[32:64] == [measured, measured, 0, measured, *[0] * 28]
-    assert sum(readings) <= 2 * stretches * 7 + 2, "read in measured steps only"
+    after_check = measured + 400  # one of the two readings around it
+    assert min(costs) == 0, "nothing is taken off that was not counted, as after step 0"
+    assert costs[32:64] == [measured, after_check, 0, measured, *[0] * 28]
+    assert sum(readings) <= 2 * stretches * 7 + 2 + 2 * 3, "in measured steps only, and around their checks"
 
 
 def places(record: StepRecord) -> tuple[int, int, int, int]:

@@ -30,23 +30,27 @@ class Calls:
     """The recorder's methods as the wrappers call them: `recorder.on.data_begins()` and so on. In steps whose
     cost is measured each is called with its CPU time taken, in others nothing is added to the call."""
 
+    data_begins: Callable[..., Any]
+    data_ends: Callable[..., Any]
+    forward_begins: Callable[..., Any]
+    forward_ends: Callable[..., Any]
+    backward_begins: Callable[..., Any]
+    backward_ends: Callable[..., Any]
+    optimizer_begins: Callable[..., Any]
+    optimizer_ends: Callable[..., Any]
+
     def __init__(self, recorder: Any) -> None:
+        phases = ("data", "forward", "backward", "optimizer")
+        names = [f"{phase}_{end}" for phase in phases for end in ("begins", "ends")]
         self._recorder = recorder
+        self._plain = {name: getattr(recorder, name) for name in names}
+        self._clocked = {name: self._timing(method) for name, method in self._plain.items()}
         self.use(timed=False)
 
     def use(self, *, timed: bool) -> None:
         """Of the step that begins."""
         self.timed = timed
-        make: Callable[[Any], Any] = self._timing if timed else _plain
-        recorder = self._recorder
-        self.data_begins = make(recorder.data_begins)
-        self.data_ends = make(recorder.data_ends)
-        self.forward_begins = make(recorder.forward_begins)
-        self.forward_ends = make(recorder.forward_ends)
-        self.backward_begins = make(recorder.backward_begins)
-        self.backward_ends = make(recorder.backward_ends)
-        self.optimizer_begins = make(recorder.optimizer_begins)
-        self.optimizer_ends = make(recorder.optimizer_ends)
+        vars(self).update(self._clocked if timed else self._plain)
 
     def _timing(self, method: Callable[..., None]) -> Callable[..., None]:
         recorder = self._recorder
@@ -58,7 +62,3 @@ class Calls:
                 recorder.add_cost(cpu_now() - began)
 
         return timing
-
-
-def _plain(method: Any) -> Any:
-    return method

@@ -66,6 +66,7 @@ class Session:
         self.scalars = LoggedScalars()
         self._models: weakref.WeakKeyDictionary[Any, TimedModel] = weakref.WeakKeyDictionary()
         """Kept beside the models and not in them: a DDP model can be pickled, a process group cannot."""
+        self._switched: list[weakref.ref[TimedModel]] = []
         self._next_model = 0
         self.device: DeviceTiming | None = None
         """Timing on the GPU, where the models are on one."""
@@ -144,6 +145,7 @@ class Session:
             self._next_model += 1
         timer = self.timer_for(ddp)
         self._models[ddp] = TimedModel(ddp, number, self.recorder, timer)
+        self._switched = [weakref.ref(model) for model in self._models.values()]
         if known is None:
             self._stamp_last_gradient(ddp)
         self.replicas.watch(ddp, number)
@@ -162,8 +164,10 @@ class Session:
 
     def switch_models(self, detail: bool) -> None:
         """Put the recorder between reducers and process groups of all models, or take it out."""
-        for model in list(self._models.values()):
-            model.switch(detail)
+        for reference in self._switched:  # to go through `_models` takes 20 us where caches are cold
+            model = reference()
+            if model is not None:
+                model.switch(detail)
 
     def timed_hook(self, reducer: Any, hook: Any) -> Any:
         """`hook` as it is registered with the reducer of one of our models: timed."""

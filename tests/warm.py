@@ -57,6 +57,9 @@ SET_BY_OTHERS = (
 AT_START = ("PYTHON", "TORCH", "LC_", "LANG", "LD_", "MALLOC_", "KMP_", "MKL_", "CUDA_")
 """Variables that Python or torch read only once, when they are loaded."""
 
+NAMESPACES = ("net", "uts", "pid", "time", "mnt")
+"""Those of a host of the tests (`tests/hosts/namespaces.py`)."""
+
 CLONE_PARENT = 0x8000
 CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
 LARGEST_REQUEST = 1 << 20
@@ -77,15 +80,22 @@ class Template:
         self._lock = threading.Lock()
 
     def start(
-        self, args: Sequence[str], env: Mapping[str, str], cwd: str, fds: Mapping[int, int], session: bool
+        self,
+        args: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        fds: Mapping[int, int],
+        session: bool,
+        inside: int = 0,
     ) -> int | None:
         """The process id of the new process; None where it cannot be imitated, and is to be started cold.
 
-        `fds`: descriptors of this process by the numbers that they are to have in the new one.
+        `fds`: descriptors of this process by the numbers that they are to have in the new one. `inside`: the
+        process whose namespaces it is to have, as by `nsenter`; 0: those of the template.
         """
         if not _worth_it(args, cwd) or _read_at_start(env) != self._started_with:
             return None
-        request = pickle.dumps((list(args), dict(env), cwd, list(fds), session))
+        request = pickle.dumps((list(args), dict(env), cwd, list(fds), session, inside))
         try:
             # A launcher starts its collector in a thread: no thread is to read the answer for another one.
             with self._lock:
@@ -130,7 +140,20 @@ class WarmPopen(subprocess.Popen[str]):
             super()._execute_child(*of_popen)  # type: ignore[misc]
 
 
-def _start_warm(popen: Any, of_popen: Sequence[Any]) -> bool:
+class WarmInside(subprocess.Popen[str]):
+    """A command in the namespaces of a process: `nsenter` in that of `cold`, the whole command line."""
+
+    def __init__(self, command: Sequence[str], inside: int, cold: Sequence[str], **options: Any) -> None:
+        self._warm = ([os.fspath(word) for word in command], inside)
+        super().__init__(cold, **options)
+
+    def _execute_child(self, *of_popen: Any) -> None:
+        command, inside = self._warm
+        if not _start_warm(self, (command, *of_popen[1:]), inside):
+            super()._execute_child(*of_popen)  # type: ignore[misc]
+
+
+def _start_warm(popen: Any, of_popen: Sequence[Any], inside: int = 0) -> bool:
     """Whether it could be; `of_popen`: what `Popen._execute_child` is called with, in its order."""
     args, executable, preexec_fn, _, pass_fds, cwd, env, _, _, shell = of_popen[:10]
     if _template is None or executable or preexec_fn or shell or isinstance(args, (str, bytes)):
@@ -142,7 +165,7 @@ def _start_warm(popen: Any, of_popen: Sequence[Any]) -> bool:
     session = bool(of_popen[21])
     words = [os.fspath(word) for word in args]
     pid = _template.start(
-        words, os.environ if env is None else env, os.fspath(cwd or Path.cwd()), fds, session
+        words, os.environ if env is None else env, os.fspath(cwd or Path.cwd()), fds, session, inside
     )
     if pid is None:
         return False
@@ -251,7 +274,9 @@ def _wait_and_fork(connection: socket.socket) -> NoReturn:
         pid = _clone()
         if pid == 0:
             connection.close()
-            args, env, cwd, targets, session = pickle.loads(data)
+            args, env, cwd, targets, session, inside = pickle.loads(data)
+            if inside:
+                _enter(inside)
             _become(args, env, cwd, dict(zip(targets, fds, strict=True)), session)
         for fd in fds:
             os.close(fd)
@@ -280,6 +305,24 @@ def _clone() -> int:
         cached.value = os.getpid()  # as glibc's own fork does: the thread id that its mutexes keep
     python.PyOS_AfterFork_Child()
     return 0
+
+
+def _enter(inside: int) -> None:
+    """Return in a fork that has these namespaces; this process exits as that one does, as `nsenter`."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for fd in [os.open(f"/proc/{inside}/ns/{name}", os.O_RDONLY) for name in NAMESPACES]:
+        if libc.setns(fd, 0):
+            raise OSError(ctypes.get_errno(), "setns")
+        os.close(fd)
+    pid = os.fork()  # process ids and the clock are those of children
+    if pid == 0:
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
+        os.kill(os.getpid(), -code)
+    os._exit(code)
 
 
 _inherited = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}

@@ -25,6 +25,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import warm
 from tests.processes import DEADLINE_S, environment, until
 
 NETWORK = "10.78.0"
@@ -78,7 +79,7 @@ class Host:
 
     def start(self, command: Sequence[str | Path], env: dict[str, str] | None = None) -> Process:
         """Start a command; it is killed with the host at the latest."""
-        return Process(self.entering(command), self.env if env is None else env, self.folder)
+        return Process(self, command, self.env if env is None else env)
 
     @contextmanager
     def started(self, command: Sequence[str | Path], env: dict[str, str] | None = None) -> Iterator[Process]:
@@ -142,14 +143,17 @@ class Host:
         self._keeper.wait(DEADLINE_S)
 
 
-class Process(subprocess.Popen[str]):
-    """A process on a host; `pid` is that of `nsenter`, which exits as it does."""
+class Process(warm.WarmInside):
+    """A process on a host; `pid` is that of `nsenter`, or of what does as it, which exits as it does."""
 
-    def __init__(self, command: Sequence[str], env: dict[str, str], cwd: Path) -> None:
+    def __init__(self, host: Host, command: Sequence[str | Path], env: dict[str, str]) -> None:
+        warm.begin()
         super().__init__(
-            command,
+            [str(word) for word in command],
+            host.first_pid,
+            host.entering(command),
             env=env,
-            cwd=cwd,
+            cwd=host.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -38,6 +38,8 @@ FEED_FAILURES = (ArithmeticError, LookupError, TypeError, ValueError)
 _JOINED = int(Flag.JOINED)
 _OWN_NS, _STEP, _PHASE, _DETAIL_EVERY = map(NAMES[Progress].index, ("t_ns", "step", "phase", "detail_every"))
 _THROTTLED = NAMES[Usage].index("throttled_pct")
+SESSIONS_OF_A_MESSAGE = 16
+"""To know all sessions as columns takes as long for so many of them as one message that is taken alone."""
 OF_A_RANK = (Memory, Logged, Usage, Gpu)
 """Readings besides heartbeats that change a rank."""
 
@@ -88,13 +90,15 @@ class UsualMessages:
         """Take messages from place `begin` on, to before `stop`, or up to the one that makes step `stop_step`
         or a later one complete, or to before the first that is not usual.
 
-        Returns the place after the last one taken: `begin` where the first one is not usual. `on_failure` is
-        called while one of FEED_FAILURES is handled.
+        Returns the place after the last one taken: `begin` where the first one is not usual, or they are too
+        few to be taken in columns. `on_failure` is called while one of FEED_FAILURES is handled.
         """
         state = self._state
         stop = next((place for place, _ in run.unusual_within(begin, stop)), stop)
         if stop == begin:
             return begin
+        if self._known is None and (stop - begin) * SESSIONS_OF_A_MESSAGE < len(state.sessions):
+            return begin  # as between the HELLOs of many ranks
         known = self._known = self._known or KnownSessions(state)
         low, high = run.steps_within(begin, stop)
         completed: list[tuple[int, CompleteStep]] = []

@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+from ddptop.analysis import usual_messages
+from ddptop.analysis.known_sessions import KnownSessions
 from ddptop.analysis.reducer import Reducer
 from ddptop.collector.intake import Intake
 from ddptop.collector.record import Record
@@ -37,7 +39,7 @@ def spoiled(bundle):
     return pack_bundle(1, entries)
 
 
-def received(path):
+def received(path, world=WORLD):
     context = new_context()
     receiver = BundleReceiver(context, "tcp://127.0.0.1:*", KeyPair.new(), epoch=1)
     receiver.socket.close()
@@ -53,7 +55,7 @@ def received(path):
     )  # fmt: skip
     intake = Intake(none, record, reducer, none, none, none, watched=False, hosts=hosts)
     intake.report(Run(1, "run", "x", "train.py", (), 10**18, 0, "live", None, False), 0)
-    agents = Agents(WORLD, 1)
+    agents = Agents(world, 1)
     for at in range(1, 13):
         now_ns = at * NS // 4
         bundles = agents.until(now_ns)
@@ -71,13 +73,30 @@ def received(path):
 
 def test_in_columns_as_one_by_one(tmp_path, monkeypatch):
     found = []
-    for fewest in (1, 10**9):
+    for number, (fewest, sessions) in enumerate([(1, 0), (1, 16), (1, 10**9), (10**9, 16)]):
         monkeypatch.setattr("ddptop.transport.bundle_receiver.FEWEST_IN_COLUMNS", fewest)
-        found.append(received(tmp_path / f"{fewest}.ddptop"))
-    (kept, frame, refused, acks), alone = found
-    assert kept == alone[0]
-    assert repr(frame) == repr(alone[1])
-    assert (refused, acks) == alone[2:]
+        monkeypatch.setattr(usual_messages, "SESSIONS_OF_A_MESSAGE", sessions)
+        found.append(received(tmp_path / f"{number}.ddptop"))
+    (kept, frame, refused, acks), *others = found
+    for other in others:
+        assert kept == other[0]
+        assert repr(frame) == repr(other[1])
+        assert (refused, acks) == other[2:]
     assert refused == 1
     assert frame.lost_records > 0  # the steps of the message that was refused
     assert frame.group.step > 20
+
+
+def test_the_start_of_many_hosts_costs_each_rank_once(tmp_path, monkeypatch):
+    read = []
+
+    class Counted(KnownSessions):
+        def __init__(self, state):
+            super().__init__(state)
+            read.append(len(self.sessions))
+
+    monkeypatch.setattr(usual_messages, "KnownSessions", Counted)
+    world = 256
+    _, frame, _, _ = received(tmp_path / "run.ddptop", world)
+    assert all(frame.ranks.host)
+    assert sum(read) < 16 * world  # 9; 50 where the sessions are read again after each host's HELLOs

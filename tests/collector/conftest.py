@@ -74,7 +74,7 @@ class Stage:
         world: int = 2,
         *,
         steps: int = 300,
-        rate: float = 600,
+        rate: float = 300,
         buckets: int = 3,
         window: int = 1 << 20,
         drain_s: float = 60.0,

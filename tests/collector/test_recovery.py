@@ -109,7 +109,7 @@ def test_a_killed_collector_resumes_its_recording(stage):
 
 def test_a_stopped_collector_loses_nothing(stage):
     collector = stage.collector()
-    ranks = stage.ranks(steps=900)
+    ranks = stage.ranks(steps=900, rate=600)
     stage.wait_for(lambda: recorded_past(stage, 100))
     os.kill(collector.pid, signal.SIGSTOP)
     stage.wait_for_resend()
@@ -124,7 +124,7 @@ def test_a_stopped_collector_loses_nothing(stage):
 def test_with_a_small_window_the_loss_is_the_gap(stage, monkeypatch, tmp_path):
     monkeypatch.setenv("GATE", str(tmp_path / "go"))
     collector = stage.collector()
-    ranks = stage.ranks(steps=1500, rate=300, window=4000)
+    ranks = stage.ranks(steps=1500, window=4000)
     stage.wait_for(lambda: recorded_past(stage, 100, rank=0) and recorded_past(stage, 100, rank=1))
     collector.kill()
     collector.wait()
@@ -233,7 +233,7 @@ def test_a_recording_of_another_run_is_not_written_over(stage):
 
 def test_a_run_whose_folder_is_removed_goes_on_in_a_new_one(stage):
     collector = stage.collector()
-    ranks = stage.ranks(steps=900)
+    ranks = stage.ranks(steps=900, rate=600)
     stage.wait_for(lambda: recorded_past(stage, 50))
     shutil.rmtree(stage.directory)
     assert collector.wait(DEADLINE_S) == AGAIN, "the supervisor starts it again"

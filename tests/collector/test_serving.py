@@ -17,12 +17,14 @@ from ddptop.transport.credit import CreditClient
 from tests.collector.conftest import DEADLINE_S
 
 
-def test_a_run_is_served_from_its_first_step_to_its_last(stage):
+def test_a_run_is_served_from_its_first_step_to_its_last(stage, monkeypatch, tmp_path):
+    monkeypatch.setenv("GATE", str(tmp_path / "go"))
     collector = stage.collector(record="off")
     source = stage.source()
     ranks = stage.ranks(steps=400, rate=800)
     live = stage.until(source, lambda frame: frame.group.step is not None)
     assert (live.source, live.run.state, live.run.world_size) == ("live", "live", 2)
+    (tmp_path / "go").touch()
     stage.wait_for(lambda: read_run_file(stage.directory).world_size == 2)
     assert all(said["left"] == said["dropped"] == 0 for said in stage.ended(ranks))
     summary = stage.finish(collector)

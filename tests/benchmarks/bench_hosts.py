@@ -8,10 +8,12 @@ each rank's process every 5 s.
 
 Ranks of a host send at the same moments, and its agent READ_AT_S later, as real ones do.
 
-Printed are CPU time and memory of the collector (CPU time, not wall: the machine may be busy), the time from
-when a rank has sent a record, and from when its agent has, until the viewer has the frame that counts it, and
-what was lost. These times are wall times: read them on a quiet machine. With `--nice N` all have that
-niceness: the collector's own, 10, leaves it hardly any time beside busy processes of others.
+Printed are CPU time and memory of the collector, the time from when an agent has sent a record, and from
+when its rank has, until the viewer has the frame that counts it, and what was lost. CPU time is a share of
+one core while it is measured, and microseconds for each step of a rank from the collector's start on: only
+the latter holds on a busy machine, where the collector gets less than it needs. The times to the viewer are
+wall times: read them on a quiet machine. With `--nice N` all have that niceness: the collector's own, 10,
+leaves it hardly any time beside busy processes of others.
 """
 
 from __future__ import annotations
@@ -295,6 +297,7 @@ def measure(world: int, detail_every: int, seconds: float, profile: str | None, 
                     sent.append((shown[1] - sent_ns.get((rank, number + 2), at_ns)) / 1e6)
     for feeder in feeders:
         feeder.join()
+    whole_cpu = cpu_s(collector.pid)
     viewer.close()
     out, _ = collector.communicate(json.dumps({"exit_code": 0}) + "\n", timeout=60)
     summary = json.loads(out.splitlines()[-1])
@@ -303,7 +306,7 @@ def measure(world: int, detail_every: int, seconds: float, profile: str | None, 
     lost, missing = summary["lost"], made - summary["records"]
     times = [percentile(values, share) for values in (sent, received) for share in (0.5, 0.99)]
     return (
-        f"{world:6,} {agents:7,} {100 * cpu / passed:9.1f}% {memory:7.0f} MB"
+        f"{world:6,} {agents:7,} {100 * cpu / passed:9.1f}% {1e6 * whole_cpu / made:7.1f} us {memory:7.0f} MB"
         f" {times[0]:7.0f} {times[1]:6.0f} ms {times[2]:7.0f} {times[3]:6.0f} ms {frames / passed:5.1f}/s"
         f" {lost:6,} lost {missing:6,} missing {kept:5,} unacked"
         f" {size / (SETTLE_S + seconds + 5) / 1e6:6.2f} MB/s {100 * fed_cpu / passed:7.1f}%"
@@ -324,7 +327,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_RUNTIME_DIR"] = os.environ["XDG_STATE_HOME"] = folder
         Path(folder).chmod(0o700)
-        print(" ranks  agents  collector    memory   sent: p50    p99   received: p50   p99   frames", end="")
+        print(
+            " ranks  agents  collector  CPU/step    memory   sent: p50    p99   received: p50   p99   frames",
+            end="",
+        )
         print("    lost          missing    unacked      recorded   agents' CPU")
         for ranks in options.ranks:
             print(

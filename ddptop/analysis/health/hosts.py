@@ -146,7 +146,8 @@ def trains_on(state: RunState, ranks: tuple[int, ...]) -> bool:
     Every step waits for all ranks, so these train too, and only the reports of their host are missing. Step
     numbers cannot show it: those of a silent host are as old as its last report.
     """
-    others = [one.moved_ns for rank, one in _running(state) if rank not in ranks]
+    silent = frozenset(ranks)
+    others = [one.moved_ns for rank, one in _running(state) if rank not in silent]
     heard_ns = max(state.ranks[rank].heard_ns for rank in ranks)
     return bool(others) and min(others) >= heard_ns + REPORTS_S * NS
 

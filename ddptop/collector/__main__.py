@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -14,6 +15,9 @@ from ddptop.agent.launcher import parse, send
 NICENESS = 10
 """The ranks come first where they use every core; they keep their records until this process has time."""
 
+ALLOCATIONS = 20_000
+"""Between two searches of Python's for unused cycles of objects. Messages are in none: with 4,096 ranks these
+searches took 6 % of the CPU time at Python's own number, and up to 40 ms at a time."""
 
 AGAIN = 75
 """Exit code of a collector that is to be restarted: EX_TEMPFAIL of sysexits.h."""
@@ -42,6 +46,8 @@ def main(argv: Sequence[str] | None = None, notify: Callable[[Mapping[str, objec
     except (RunDirectoryError, OSError, RuntimeError, zmq.ZMQError) as error:
         print(f"ddptop collector: {error}", file=sys.stderr)
         return 1
+    gc.freeze()  # modules stay
+    gc.set_threshold(ALLOCATIONS, *gc.get_threshold()[1:])
     with collector:
         notify({"ready": True})
         with ExitStack() as exports:

@@ -47,6 +47,11 @@ class Stretch:
     """Of each rank the median, and what a tenth of the steps exceed."""
     shown: dict[str, Any]
 
+    def explains(self, ms: float) -> bool:
+        """Whether a delay is what the script slept, or, where the machine adds to that, how late it came."""
+        low, high = sorted((self.slept_ms, self.late_ms))
+        return low * (1 - WITHIN) <= ms <= high * (1 + WITHIN)
+
     def transfer(self) -> float:
         """The mean over the ranks."""
         return self.shown["buckets"][0]["transfer_ms"]
@@ -94,7 +99,7 @@ def test_the_slow_rank_is_named_within_a_hundred_steps_with_the_phase(slow: list
         straggler = stretch.shown["straggler"]
         assert straggler is not None, stretch.shown["ranks"]
         assert (straggler["rank"], straggler["cause"]) == (1, stretch.place)
-        assert straggler["parts_ms"][stretch.place] == pytest.approx(stretch.slept_ms, rel=WITHIN)
+        assert stretch.explains(straggler["parts_ms"][stretch.place]), (straggler, stretch)
         assert straggler["last_pct"] > 90
 
 
@@ -104,7 +109,7 @@ def test_its_lateness_is_what_the_script_itself_saw(slow: list[Stretch]) -> None
         print(stretch.place, straggler["lateness_ms"], "slept", stretch.slept_ms)
         print(stretch.place, arrives_late_ms, "seen", stretch.late_ms)
         assert straggler["basis"] == "every_step"
-        assert straggler["lateness_ms"] == pytest.approx(stretch.slept_ms, rel=WITHIN)
+        assert stretch.explains(straggler["lateness_ms"])
         assert arrives_late_ms == pytest.approx(stretch.late_ms, rel=WITHIN)
 
 

@@ -57,6 +57,13 @@ UNSEEN = 1.35
 """What our wrappers take in a step over what the clocks inside them see, which is less the colder the caches:
 71 to 88 us of 99 to 121 (measured in steps of 4 ms, `tests/benchmarks/bench_calls.py`)."""
 
+COLD, COLD_FROM_NS = 1.45, 67_000
+"""Beyond COLD_FROM_NS a step without bucket detail takes COLD times what is counted with `UNSEEN`: it lasts
+so long only where caches are cold, and there the clocks see less of it. Thread CPU of steps with the recorder
+less that of steps without it (`tests/benchmarks/bench_parts.py`, one and two ranks, steps of 0.2 to 7 ms,
+load 8 to 10) was 38, 44, 86, 177, 234 and 300 us. Counted without this constant were 37, 47, 104, 145, 183
+and 125, with it 37, 47, 121, 180, 235 and 152."""
+
 WRAPPER_NS = 2_000
 """Calling into and out of our eight wrappers in one step, which no clock inside them can see: a Python
 call costs 0.1 to 0.3 us in a training loop."""
@@ -147,7 +154,7 @@ class Budget:
         # With detail in every second step there is no plain one: until it is rarer, all counts as detail's.
         plain = median(self._plain) if self._plain else WRAPPER_NS
         extra = max(0.0, median(self._detail) - plain) + max(0.0, after - plain)
-        base = plain + median(self._publishing) * step + checks_ns
+        base = in_cold_caches(plain) + median(self._publishing) * step + checks_ns
         own = base + extra / self.detail_every
         self.cost_us = own / 1e3
         self.cost_pct = 100.0 * own / step if step else 0.0
@@ -172,6 +179,11 @@ class Budget:
     def _change(self, every: int) -> None:
         self.every = every
         self._measured_here = 0
+
+
+def in_cold_caches(counted_ns: float) -> float:
+    """What a step without bucket detail takes, by what is counted of it; in ns."""
+    return counted_ns + (COLD - 1) * max(0.0, counted_ns - COLD_FROM_NS)
 
 
 def median(values: Iterable[float]) -> float:

@@ -52,7 +52,9 @@ def show(title: str, figures: dict) -> None:
     print(f"{'part':20} {'thread us':>10} {'process us':>11}")
     for name, (thread, process) in figures["rows"].items():
         print(f"{name:20} {thread:10.1f} {process:11.1f}")
-    print(f"{'publisher':20} {'':10} {figures['publisher']:11.1f}", flush=True)
+    print(f"{'publisher':20} {'':10} {figures['publisher']:11.1f}")
+    counted = ", ".join(f"{cost:.1f}" for cost in figures["counted"])
+    print(f"counted by the recorder's clocks without and with bucket detail: {counted}", flush=True)
 
 
 if __name__ == "__main__":

@@ -206,6 +206,20 @@ def test_replica_checks_are_counted_per_step() -> None:
     assert budget.cost_us == pytest.approx(100 + WRAPPER_NS / 1e3)
 
 
+@pytest.mark.parametrize(
+    ("counted_us", "low", "high"),
+    [(25.8, 31, 46), (33.1, 35, 53), (75.8, 69, 125), (106.3, 142, 212), (134, 187, 281)],
+)
+def test_the_cost_of_a_step_is_near_what_was_measured_from_outside(
+    counted_us: float, low: float, high: float
+) -> None:
+    budget = Budget(1.0)
+    cost = round(counted_us * 1000)
+    batch = [record(step, wall=5 * MS, cost=0, detail=False)._replace(cost=cost) for step in range(40)]
+    budget.account(batch, publisher_ns=0)
+    assert low <= budget.cost_us <= high
+
+
 @pytest.mark.parametrize(("text", "expected"), [("2.5", 2.5), ("", 1.0), ("much", 1.0)])
 def test_the_budget_comes_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, text: str, expected: float

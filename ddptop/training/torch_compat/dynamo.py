@@ -69,11 +69,9 @@ def no_torch_function() -> Any:
     return torch._C.DisableTorchFunction()
 
 
-def pause() -> Any:
-    """Compile no frame of this thread until `resume` is given what this returns."""
-    return _set_eval_frame(None)
+pause = functools.partial(_set_eval_frame, None)
+"""Compile no frame of this thread until `resume` is given what this returns. Both are C, as they run in each
+step."""
 
-
-def resume(paused: Any) -> None:
-    """Compile as before `pause`."""
-    _set_eval_frame(paused)
+resume = _set_eval_frame
+"""Compile as before `pause`, whose result it is given."""

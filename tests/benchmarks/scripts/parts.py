@@ -52,6 +52,17 @@ class Parts:
         self._recorder = session.recorder
         self._check = self._recorder.check
         self._budget = session._publisher._budget
+        self.counted: dict[bool, list[int]] = {False: [], True: []}
+        """By whether all-reduces were timed, what the recorder's clocks counted, where they were read."""
+        account = self._budget.account
+
+        def accounting(records: Any, *words: Any) -> None:
+            for record in records:
+                if record.cost:
+                    self.counted[bool(record.calls)].append(record.cost)
+            account(records, *words)
+
+        self._budget.account = accounting
         self._switch: Callable[[bool], None] = session.switch_models
         self._last_gradients = session.last_gradients
         self._wrapped = {
@@ -125,7 +136,9 @@ def main() -> None:
         rows = {name: [added(measured, name) for measured in both] for name in PARTS[1:]}
         for name, until in (("all without detail", "replica check"), ("all", "bucket detail")):
             rows[name] = [median_of_differences(measured[until], measured["plain"]) for measured in both]
+        counted = [statistics.median(costs) / 1e3 for costs in parts.counted.values() if costs]
         figures = {"ms": statistics.median(walls), "publisher": published / steps * 1e6, "rows": rows}
+        figures["counted"] = counted
         print(json.dumps(figures), flush=True)
     dist.destroy_process_group()
 

@@ -121,16 +121,13 @@ def test_each_rank_waits_as_long_as_the_script_itself_saw(slow: list[Stretch]) -
         assert own < min(waits)
 
 
-def test_the_transfer_is_what_it_is_between_equal_ranks(stretches: list[Stretch]) -> None:
-    equal = [number for number, stretch in enumerate(stretches) if stretch.place == "nowhere"]
-    for number, stretch in enumerate(stretches):
-        if stretch.place == "nowhere":
-            continue
-        before = max(other for other in equal if other < number)
-        after = min(other for other in equal if other > number)
-        around = max(stretches[before].transfer(), stretches[after].transfer())
-        # Four ranks on two cores move bytes in 2 to 8 ms, as their threads get their turns.
-        assert stretch.transfer() < around + 2 * WITHIN * stretch.slept_ms, stretch.place
+def test_the_transfer_is_what_it_is_between_equal_ranks(
+    stretches: list[Stretch], slow: list[Stretch]
+) -> None:
+    # Four ranks on two cores move bytes in 2 to 8 ms, as their threads get their turns.
+    longest = max(stretch.transfer() for stretch in stretches if stretch.place == "nowhere")
+    for stretch in slow:
+        assert stretch.transfer() < longest + 2 * WITHIN * stretch.slept_ms, stretch.place
 
 
 def test_of_ranks_that_the_script_saw_equal_nobody_is_named(stretches: list[Stretch]) -> None:

@@ -20,14 +20,20 @@ MAX_LISTED_RANKS = 4
 
 
 def ranks_phrase(ranks: Sequence[int], world: int) -> str:
-    """`rank 1`, `ranks 1 3`, `9 of 64 ranks`, `64 ranks`."""
+    """`rank 1`, `ranks 1 and 3`, `9 of 64 ranks`, `64 ranks`."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) == world:
         return f"{world} ranks"
     if len(ranks) <= MAX_LISTED_RANKS:
-        return "ranks " + " ".join(str(rank) for rank in sorted(ranks))
+        return f"ranks {joined(sorted(ranks))}"
     return f"{len(ranks)} of {world} ranks"
+
+
+def joined(ranks: Sequence[int]) -> str:
+    """`1`, `1 and 3`, `0, 2 and 3`."""
+    *others, last = map(str, ranks)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def several_hosts(frame: Frame) -> bool:
@@ -51,11 +57,11 @@ def which_hosts(host_of: tuple[str, ...], ranks: Sequence[int]) -> str:
 
 
 def first_ranks(ranks: Sequence[int]) -> str:
-    """The first four, in their order: `1 3 5 6 ...`. Unlike `ranks_phrase` it neither sorts nor counts: of
-    several stragglers the slowest comes first."""
-    return " ".join(str(rank) for rank in ranks[:MAX_LISTED_RANKS]) + (
-        " ..." if len(ranks) > MAX_LISTED_RANKS else ""
-    )
+    """The first four, in their order: `1, 3, 5, 6, ...`. Unlike `ranks_phrase` it neither sorts nor counts:
+    of several stragglers the slowest comes first."""
+    if len(ranks) <= MAX_LISTED_RANKS:
+        return joined(ranks)
+    return ", ".join(map(str, ranks[:MAX_LISTED_RANKS])) + ", ..."
 
 
 def step_phrase(step: int, incarnation: int) -> str:
@@ -180,15 +186,17 @@ def straggler_phrase(s: Straggler, where: str = "") -> str:
 
 
 def straggler_brief(s: Straggler, width: int) -> str:
-    """`rank 1 +20.3 ms · data · 43%`: as many of who and size, cause and cost as `width` cells hold."""
+    """`rank 1 +20.3 ms · data · costs 43%`: as much of it as `width` cells hold; the size, which the table
+    has, is left out before the cause and the cost."""
     many = len(s.ranks) > 1
     who = f"ranks {first_ranks(s.ranks)}" if many else f"rank {s.rank}"
     if s.pattern == "rotating" or not blamed(s):
         who = "ranks in turn"
     size = f"{who} +{s.lateness_ms:,.1f} ms"
     cause = [s.cause.replace("_", " ")] if s.cause else []
-    for parts in ([*cause, f"{s.cost_pct:.0f}%"], cause):
-        text = " · ".join([size, *parts])
+    cost = f"costs {s.cost_pct:.0f}%"
+    for parts in ([size, *cause, cost], [who, *cause, cost], [size, *cause]):
+        text = " · ".join(parts)
         if len(text) <= width:
             return text
     return size

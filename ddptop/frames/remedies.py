@@ -1,12 +1,15 @@
-"""What to try about a straggler, by where its time lies: for the page of a rank and for the report."""
+"""What to try about a straggler, by where its time lies, and about a run that makes no steps."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptop.frames.phrases import PLACES
+from ddptop.frames.phrases import PLACES, ended_by_signal, first_ranks
+from ddptop.frames.verdict import run_state
 
 if TYPE_CHECKING:
+    from ddptop.frames.frame import Frame
+    from ddptop.frames.stall import Call, Death, RankPosition, Stall
     from ddptop.protocol.vocabulary import OwnPlace
 
 _WHERE = {
@@ -104,3 +107,77 @@ def remedy(
     if cause == "other" and place is not None:
         action = _AT_PLACE.get(place, action)
     return kind, action.format(ranks=ranks, place=where or "its host")
+
+
+def next_action(frame: Frame) -> str:
+    """What to do next about a run that is stalled, has failed, is lost, unreachable or waits for ranks.
+
+    Empty of any other run. The first clause is what to do; what follows may be cut off.
+    """
+    state = run_state(frame)
+    if state in ("failed", "lost") and frame.deaths:
+        return _after_death(frame.deaths[0])
+    if state == "stalled" and frame.stall is not None and frame.stall.kind not in ("dead", "unreachable"):
+        return _in_stall(frame, frame.stall)
+    if state == "stalled" and frame.deaths:
+        return _after_death(frame.deaths[0])
+    if state in ("lost", "unreachable", "stalled"):
+        host = next((host.name for host in frame.hosts if host.state in ("lost", "unreachable")), "")
+        if host:
+            return f"ssh {host} uptime: is it up, does its network reach the other hosts? See its job log."
+    if state == "waiting":
+        missing = [rank for rank, own in enumerate(frame.ranks.state) if own == "waiting"]
+        who = "the ranks" if len(missing) in (0, len(frame.ranks.state)) else _named(missing)
+        return f"See the output of {who}: are they started and past init_process_group?"
+    if state in ("failed", "lost"):
+        gone = [rank for rank, own in enumerate(frame.ranks.state) if own == state]
+        who = _named(gone) if 0 < len(gone) < len(frame.ranks.state) else "the launcher"
+        return f"See the output of {who} for the reason, and dmesg -T on its host for out of memory."
+    return ""
+
+
+def _named(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {first_ranks(ranks)}"
+
+
+def _after_death(death: Death) -> str:
+    call, host = death.position.user_call, death.position.host or "its host"
+    if ended_by_signal(death.signal, death.reason):
+        if death.signal == "SIGKILL":
+            return f"dmesg -T on {host}: was it out of memory? Fewer workers, smaller batches."
+        return f"See the output of rank {death.rank} on {host} and its core dump (coredumpctl, ulimit -c)."
+    if call is not None:
+        return f"Mend {_place(call)} (rank {death.rank}), and start again from the last checkpoint."
+    return f"See the output of rank {death.rank} on {host}, and start again from the last checkpoint."
+
+
+def _in_stall(frame: Frame, stall: Stall) -> str:
+    responsible = [one for one in stall.positions if one.rank in stall.ranks]
+    if stall.kind == "mismatch":
+        calls = [one.user_call for one in (*responsible, *stall.positions) if one.user_call is not None]
+        where = f": see {_place(calls[0])}" if calls else ""
+        return f"Let all ranks call the same collectives in the same order{where}."
+    if stall.kind == "transport":
+        return "Check the network between the hosts: start again with NCCL_DEBUG=INFO, test the links."
+    if stall.kind == "device":
+        host = responsible[0].host if responsible else "the host"
+        return f"nvidia-smi and dmesg -T (Xid) on {host}: is its GPU in error?"
+    if not responsible:
+        return "Wait some seconds: the ranks are being asked for their stacks."
+    return _of_missing(frame, responsible[0])
+
+
+def _of_missing(frame: Frame, missing: RankPosition) -> str:
+    rank, host = missing.rank, missing.host or "its host"
+    if missing.process == "stopped":
+        return f"kill -CONT {missing.pid} on {host}: its process is stopped."
+    if rank < len(frame.ranks.state) and frame.ranks.state[rank] == "finished":
+        return "Give all ranks equally many batches (drop_last=True), or use model.join()."
+    if missing.user_call is not None:
+        return f"See what holds rank {rank} in {_place(missing.user_call)}: a lock, a worker, a file."
+    return f"py-spy dump --pid {missing.pid} on {host}: what is rank {rank} doing?"
+
+
+def _place(call: Call) -> str:
+    name = call.file.replace("\\", "/").rpartition("/")[2]
+    return f"{name}:{call.line} {call.function}"

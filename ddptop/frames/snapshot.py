@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ddptop.frames.phrases import blamed
-from ddptop.frames.verdict import verdict
+from ddptop.frames.verdict import run_state, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -154,7 +154,8 @@ def _scalars(values: Mapping[str, Scalar]) -> dict[str, object]:
 def _run(frame: Frame) -> dict[str, object]:
     run = frame.run
     return {
-        **_fields(run, ("name", "id", "state")),
+        **_fields(run, ("name", "id")),
+        "state": run_state(frame),
         "started_at": round(run.started_at, 3),
         **_fields(run, ("elapsed_s", "world_size", "backend", "nodes", "script")),
         "argv": list(run.argv),

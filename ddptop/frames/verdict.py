@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +14,7 @@ from ddptop.frames.phrases import (
     first_ranks,
     interval_error,
     on_hosts,
+    ranks_phrase,
     skew_phrase,
     straggler_phrase,
     suspect_phrase,
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ddptop.frames.frame import Alert, Frame, LoggedEvent, Straggler
-    from ddptop.protocol.vocabulary import Sign, VerdictKind
+    from ddptop.protocol.vocabulary import RankStatus, Sign, VerdictKind
 
 SIGNS: Mapping[Sign, str] = {"good": "●", "busy": "○", "doubt": "◌", "warning": "▲", "critical": "■"}
 
-ASCII = str.maketrans({"●": "*", "○": "o", "◌": "~", "▲": "!", "■": "X", "±": "+-", "·": "-", "–": "-"})
+ASCII = str.maketrans({"●": "*", "○": "o", "◌": "~", "▲": "!", "■": "X", "±": "+-", "·": "|", "–": "-"})
 """Signs and marks in plain ASCII; each sign differs from the others."""
 
 WINDOW = 100
@@ -44,6 +44,9 @@ WRONG_NUMBERS: tuple[Literal["nan"], Literal["replica_drift"]] = ("nan", "replic
 
 ENDS = ("failed_rank", "lost_rank", "unreachable_host")
 """Alerts of ranks and hosts that are gone; the one with the cause comes first."""
+
+GRAVE: tuple[RankStatus, ...] = ("failed", "lost", "stalled", "unreachable")
+"""States of a rank that are the state of the run, the gravest first."""
 
 MAX_SECONDS = 100
 """From this many seconds on a duration is in minutes."""
@@ -81,7 +84,7 @@ def verdict(frame: Frame) -> Verdict:
         "finished": _finished,
         "stale": _stale,
     }
-    state = by_state.get(frame.run.state)
+    state = by_state.get(run_state(frame))
     if state is not None:
         return state(frame, alerts)
     for kind in WRONG_NUMBERS:
@@ -98,6 +101,15 @@ def verdict(frame: Frame) -> Verdict:
             sentence = f"{alerts['network'].message} · transfer {transfer_pct:.0f}% of the step"
             return Verdict("network", "warning", sentence, step_line(frame))
     return _no_straggler(frame)
+
+
+def run_state(frame: Frame) -> RankStatus:
+    """The state of the run, for every view: its own, or that of a rank where this is graver."""
+    own = frame.run.state
+    if own in ("finished", "failed", "stale"):
+        return own
+    present = {own, *frame.ranks.state, *(["stalled"] if frame.stall is not None else [])}
+    return next((state for state in GRAVE if state in present), own)
 
 
 def _exposed_transfer_pct(frame: Frame) -> float:
@@ -140,32 +152,6 @@ def step_line(frame: Frame) -> str:
         text += f" · {even} without {fixed}"
         text += f" · {group.both_ms:,.1f} with communication fully overlapped"
     return text
-
-
-def shortened(detail: str, width: int) -> str:
-    """The second line in as many words as `width` cells hold: `step 46.8 ms, 26.6 ±0.4 without the
-    straggler, 24.9 fully overlapped` where that fits into one line and more does not."""
-    if len(detail) <= width:
-        return detail
-    middle = detail.replace("with communication fully overlapped", "fully overlapped")
-    short = middle.replace("median step", "step").replace(" · ", ", ")
-    return short if len(middle) > width >= len(short) else middle
-
-
-def trouble_brief(shown: Verdict, width: int) -> str:
-    """`rank 1 missing · train.py:88 tokenize`: who a stall or an end is due to, and in which call, as much of
-    it as `width` cells hold. The state itself, and for how long, is in the header."""
-    what = re.sub(r" \([^)]*\)", "", shown.sentence.partition(" · ")[2] or shown.sentence)
-    ends = [match.start() for match in re.finditer(": | at step |$", what) if match.start() <= width]
-    who = what[: ends[-1]] if ends else ""
-    call = re.search(r"(rank \d+ (?:is|was) in (\S+))( [^\s;,]+)?", shown.detail)
-    if call is not None:
-        own, place, function = call[1], call[2], call[3] or ""
-        short = who.replace(" is missing", " missing")
-        both = [f"{short} · {place}{function}", f"{short} · {place}"] if who else []
-        texts = [*both, own + function, own]
-        who = next((text for text in texts if len(text) <= width), who)
-    return who or what
 
 
 def duration(seconds: float) -> str:
@@ -307,7 +293,8 @@ def _failed(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
 def _lost(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     alert = _ended(frame)
     if alert is None:
-        return Verdict("lost", "critical", "LOST · the run sends no updates any more", _last_step(frame))
+        who = _in_state(frame, "lost") or "the run sends no updates any more"
+        return Verdict("lost", "critical", f"LOST · {who}", _last_step(frame))
     detail = alerts["mismatch"].message if "mismatch" in alerts else _last_step(frame)
     return Verdict("lost", "critical", f"LOST · {alert.message}", detail)
 
@@ -317,10 +304,31 @@ def _ended(frame: Frame) -> Alert | None:
     return next((alert for alert in frame.alerts if alert.kind in ENDS), None)
 
 
+def _in_state(frame: Frame, state: RankStatus) -> str:
+    """`host gpu-3 is lost`, `rank 2 makes no progress`: hosts in this state, else ranks; empty where there
+    are none, or all ranks are."""
+    names = [host.name for host in frame.hosts if host.state == state]
+    ranks = [rank for rank, own in enumerate(frame.ranks.state) if own == state]
+    if names:
+        more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+        return f"host {names[0]}{more} {'are' if more else 'is'} {state}"
+    if not ranks or len(ranks) == len(frame.ranks.state):
+        return ""
+    one, who = len(ranks) == 1, ranks_phrase(ranks, len(frame.ranks.state))
+    if state == "stalled":
+        return f"{who} {'makes' if one else 'make'} no progress"
+    return f"{who} {'is' if one else 'are'} {state}"
+
+
 def _stalled(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     alert = alerts.get("stall")
+    if alert is None and frame.stall is not None:  # by a host or a process, which has an alert of its own
+        since = duration(frame.unix_s - frame.stall.since_s)
+        sentence = f"STALLED {since} · {frame.stall.sentence}"
+        return Verdict("stalled", "critical", sentence, _last_step(frame))
     if alert is None:
-        return Verdict("stalled", "critical", "STALLED · no progress", _last_step(frame))
+        sentence = f"STALLED · {_in_state(frame, 'stalled') or 'no progress'}"
+        return Verdict("stalled", "critical", sentence, _last_step(frame))
     since = duration(frame.unix_s - alert.since_s)
     detail = _last_step(frame)
     call, phase = alert.evidence.get("call"), alert.evidence.get("phase")
@@ -341,8 +349,9 @@ def _stalled(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
 
 def _unreachable(frame: Frame, alerts: dict[str, Alert]) -> Verdict:
     alert = alerts.get("unreachable_host")
-    who = alert.message if alert is not None else "nothing arrives from a host"
-    return Verdict("unreachable", "warning", f"UNREACHABLE · {who}", _last_step(frame))
+    who = alert.message if alert is not None else _in_state(frame, "unreachable")
+    sentence = f"UNREACHABLE · {who or 'nothing arrives from a host'}"
+    return Verdict("unreachable", "warning", sentence, _last_step(frame))
 
 
 def _waiting(frame: Frame, _: dict[str, Alert]) -> Verdict:

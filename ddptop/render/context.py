@@ -65,10 +65,23 @@ class RenderContext:
 
     @cached_property
     def responsible(self) -> frozenset[int]:
-        """Ranks that a stall is due to, and the one that died first: the others died of it."""
-        stall = self.frame.stall
-        dead = (death.rank for death in self.frame.deaths[:1])
-        return frozenset((*(stall.ranks if stall is not None else ()), *dead))
+        """Ranks that a stall is due to, and the one that died first with those that died in the same way: the
+        others died of it."""
+        stall, deaths = self.frame.stall, self.frame.deaths
+        alike = {death.rank for death in deaths[1:] if death.reason and death.reason == deaths[0].reason}
+        first = {death.rank for death in deaths[:1]}
+        return frozenset((*(stall.ranks if stall is not None else ()), *first, *alike))
+
+    def state_word(self, rank: int) -> str:
+        """The state of a rank in a word. Those that only wait in a stall are `waiting`, those that have ended
+        because another rank died `ended`: the rank that it is due to stands out."""
+        state = self.frame.ranks.state[rank]
+        if rank in self.responsible or not self.responsible:
+            return state
+        if state == "stalled":
+            return "waiting"
+        dead = state in ("failed", "lost") and any(death.rank == rank for death in self.frame.deaths)
+        return "ended" if dead else state
 
     @cached_property
     def attention(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -213,7 +213,8 @@ class _Evidence:
 
     def death(self, death: Death, *, first: bool) -> list[Line]:
         sentence = self.context.clean(death_phrase(death))
-        lines = headline("✗", "DIED" if first else "died", sentence, self.width)
+        title = ("✗", "DIED") if death.rank in self.context.responsible else ("○", "ended")
+        lines = headline(*title, sentence, self.width)
         where = f"at {clock(death.since_s)}"
         where += f", in step {count(death.step)}" if death.step is not None else ""
         others = len(self.context.frame.deaths) - 1
@@ -231,4 +232,6 @@ def headline(sign: str, title: str, sentence: str, width: int) -> list[Line]:
     lead = cells(title) + 4
     first, *rest = wrap(f"{'_' * lead} {sentence}", width)
     lines = [Line(f"{sign} {title} ", "bad").add(first[lead:], "strong")]
+    if sign == "○":
+        lines[0].pieces[0] = f"{sign} {title} ", "dim"
     return lines + [Line("  ").add(text, "strong") for text in wrap(" ".join(rest), width - 2)]

@@ -222,6 +222,7 @@ _STATES: dict[str, tuple[str, Role]] = {
     "lost": ("✖", "bad"),
     "finished": ("✓", "good"),
     "failed": ("✗", "bad"),
+    "ended": ("○", "dim"),
 }
 
 _SEVERITIES: dict[str, tuple[str, Role]] = {

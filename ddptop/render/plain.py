@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from ddptop.frames.phrases import death_phrase, several_hosts
+from ddptop.frames.phrases import several_hosts
+from ddptop.frames.remedies import next_action
 from ddptop.render.bucket_table import bucket_columns
 from ddptop.render.context import RenderContext
 from ddptop.render.evidence import brief
@@ -17,7 +18,7 @@ from ddptop.render.phases import legend
 from ddptop.render.rank_table import plain_rank_columns
 from ddptop.render.table import text_lines
 from ddptop.render.text import clean, to_ascii
-from ddptop.render.trouble import kind_phrase, stalled_for, step_now
+from ddptop.render.trouble import as_of, kind_phrase, step_now
 
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
@@ -49,6 +50,7 @@ MIN_BAR = 10
 MIN_LEGEND = 60
 """A legend that leaves out signs explains nothing."""
 
+_STEPS = "last 100 complete steps"
 _LATE = "ms, medians over the last 100 complete steps; late: behind the other ranks;"
 _BY_STEPS = "ms, medians over the last 100 complete steps; excess: own time less that of the other ranks;"
 _PARTS = "data + fwd + bwd + wait + transfer + opt + other = ms/step: wait and transfer that nothing hides"
@@ -60,6 +62,11 @@ _CLOCK_FREE = (
 
 NOTHING_RECORDED = ("recording stopped", "not recorded", "nothing is recorded", "nothing more is recorded")
 """Words of an alert about the recording that still applies."""
+
+GRAVE_KINDS = frozenset(
+    ("failed", "lost", "stalled", "unreachable", "waiting", "stale", "nan", "replica_drift")
+)
+"""Kinds of verdicts that a line a second has in place of the slowest rank."""
 
 REPEATED_FOR_S = 60.0
 """Seconds for which a line a second repeats what has passed."""
@@ -88,16 +95,16 @@ def picture(frame: Frame, width: int, ascii: bool = False, color: bool = False) 
 
 def watch_line(frame: Frame) -> str:
     """The group at the frame's moment on one line, its columns in the same place from line to line."""
-    from ddptop.frames.verdict import restart_phrase, slowest
+    from ddptop.frames.verdict import restart_phrase, run_state, slowest
 
-    group, grave = frame.group, _grave(frame)
+    group, grave, state = frame.group, _grave(frame), run_state(frame)
     refused = [clean(alert.message) for alert in frame.alerts if alert.kind == "refused_messages"]
     return "  ".join(
         [
             clock(frame.unix_s),
-            f"{frame.run.state:<8}",
+            f"{state:<8}",
             f"step {count(step_now(frame)):>9}{restart_phrase(group.incarnation)}",
-            f"{UNKNOWN if frame.run.state in RED_STATES else fixed(group.steps_per_s):>6}/s",
+            f"{UNKNOWN if state in RED_STATES else fixed(group.steps_per_s):>6}/s",
             f"loss {loss(group.loss_mean):>9}",
             f"{fixed(group.step_ms_p50):>7} ms",
             f"wait {fixed(RenderContext(frame).breakdown.mean('wait')):>6} ms",
@@ -131,17 +138,16 @@ def _recording_trouble(frame: Frame) -> str:
 
 
 def _head(frame: Frame, color: bool) -> list[str]:
-    from ddptop.frames.verdict import restart_phrase
+    from ddptop.frames.verdict import restart_phrase, run_state
 
-    run, group = frame.run, frame.group
-    sign, role = of_state(run.state)
-    state = paint(f"{sign} {run.state.upper()}", role, color)
-    parts = [f"ddptop {clean(run.name)}", state]
+    group, state = frame.group, run_state(frame)
+    sign, role = of_state(state)
+    parts = [f"ddptop {clean(frame.run.name)}", paint(f"{sign} {state.upper()}", role, color)]
     if frame.source != "live":
         parts.append(frame.source.upper())
     parts += [
         f"step {count(step_now(frame))}{restart_phrase(group.incarnation)}",
-        *([f"{fixed(group.steps_per_s)}/s"] if run.state not in RED_STATES else []),
+        *([f"{fixed(group.steps_per_s)}/s"] if state not in RED_STATES else []),
         f"loss {loss(group.loss_mean)}",
         f"overhead {fixed(frame.overhead.measured_pct, 1, '%')}",
     ]
@@ -156,7 +162,9 @@ def _verdict(frame: Frame, ascii_only: bool, color: bool) -> list[str]:
     role = "bad" if said.kind in ("failed", "lost", "stalled") else roles.get(said.sign, "")
     role = "" if said.kind == "uneven" else role
     lines = [paint(said.line(ascii_only=ascii_only), role, color)]
-    return [*lines, f"  {said.second(ascii_only=ascii_only)}"] if said.detail else lines
+    lines += [f"  {said.second(ascii_only=ascii_only)}"] if said.detail else []
+    action = next_action(frame)
+    return [*lines, f"  try: {clean(action)}"] if action else lines
 
 
 def _evidence(frame: Frame, width: int, color: bool) -> list[str]:
@@ -167,12 +175,11 @@ def _evidence(frame: Frame, width: int, color: bool) -> list[str]:
 
 
 def _grave(frame: Frame) -> str:
-    """`STALLED 17 s: rank 1 is missing: ...`; empty while all is well."""
-    if frame.stall is not None:
-        # The alert has the same in fewer words; a dead rank's stall has none.
-        short = next((alert.message for alert in frame.alerts if alert.kind == "stall"), frame.stall.sentence)
-        return f"{stalled_for(frame.stall, frame.unix_s)}: {clean(short)}"
-    return f"DIED: {clean(death_phrase(frame.deaths[0]))}" if frame.deaths else _recording_trouble(frame)
+    """The verdict, where it is graver than which rank is slow; else an error of the recording; or empty."""
+    from ddptop.frames.verdict import verdict
+
+    shown = verdict(frame)
+    return clean(shown.sentence) if shown.kind in GRAVE_KINDS else _recording_trouble(frame)
 
 
 def _run(frame: Frame) -> list[str]:
@@ -255,9 +262,9 @@ def rank_table(frame: Frame, width: int) -> list[str]:
         hidden = set(range(total)) - set(shown)
         unwell = sum(ranks.state[rank] != "live" for rank in hidden)
         lines.append(f"and {len(hidden):,} more ranks, {unwell:,} of them not live (--json has all)")
-    if context.clock_free:
-        return [*lines, *_CLOCK_FREE]
-    return [*lines, _BY_STEPS if context.by_steps else _LATE, _PARTS]
+    old = as_of(frame)
+    texts = _CLOCK_FREE if context.clock_free else (_BY_STEPS if context.by_steps else _LATE, _PARTS)
+    return [*lines, *(text.replace(_STEPS, f"{_STEPS}, {old}") if old else text for text in texts)]
 
 
 def rank_bars(frame: Frame, width: int, ascii_only: bool) -> list[str]:
@@ -269,7 +276,8 @@ def rank_bars(frame: Frame, width: int, ascii_only: bool) -> list[str]:
         return []
     room = max(MIN_BAR, width - len("rank "))
     return [
-        f"breakdown of the step, {fixed(breakdown.full_ms)} ms from edge to edge",
+        f"breakdown of the step{f' {old}' if (old := as_of(frame)) else ''}, "
+        f"{fixed(breakdown.full_ms)} ms from edge to edge",
         *(f"{rank:4} {breakdown.bar(rank, room, ascii_only)!s}" for rank in range(total)),
         str(legend(ascii_only, context.stragglers, max(MIN_LEGEND, width))),
     ]

@@ -19,6 +19,7 @@ from ddptop.render.context import RenderContext
 from ddptop.render.line import Piece, Role, of_state
 from ddptop.render.numbers import RATIO, UNKNOWN, count, duration, fixed, known, loss, size
 from ddptop.render.text import cells, clean
+from ddptop.render.trouble import as_of
 
 if TYPE_CHECKING:
     from ddptop.frames.columns import Column
@@ -70,8 +71,9 @@ def rank_columns(context: RenderContext) -> list[table.Column]:
     index, by_steps = host_index(ranks.host), context.by_steps
     last = max(0, len(ranks.state) - 1)
     width = state_width(context.frame)
+    usual: Role = "dim" if as_of(context.frame) else "text"
 
-    def number(title: str, keep: int, role: Role = "text") -> table.Column:
+    def number(title: str, keep: int, role: Role = usual) -> table.Column:
         return _number(title, figures[title], keep, role)
 
     return [
@@ -126,7 +128,7 @@ def plain_rank_columns(context: RenderContext, shown: Sequence[int]) -> list[tab
         table.measured("rank", [str(rank) for rank in shown], 99, most=None),
         words("host", hosts, 94 if several_hosts(context.frame) else 20),
         words("device", ranks.device, 10),
-        words("state", [_plain_state(context.frame, rank) for rank in range(len(ranks.state))], 98),
+        words("state", [_plain_state(context, rank) for rank in range(len(ranks.state))], 98),
         number("step", 97),
         number("loss", 80),
         number("ms/step", 96),
@@ -164,10 +166,10 @@ def _gpu_figures(context: RenderContext) -> dict[str, Figure]:
     return {"gpu%": Figure(load, _whole), "gpumem": Figure(memory, size)}
 
 
-def _plain_state(frame: Frame, rank: int) -> str:
+def _plain_state(context: RenderContext, rank: int) -> str:
     """The word alone; a rank that does not report also shows for how long."""
-    ranks, age_ms = frame.ranks, no_progress_ms(frame, rank)
-    state = ranks.state[rank]
+    ranks, age_ms = context.frame.ranks, no_progress_ms(context.frame, rank)
+    state = context.state_word(rank)
     word = "joined" if state == "live" and ranks.joined[rank] > 0 else state
     return f"{word} {age_ms / 1e3:.0f}s" if word in AGED_STATES and known(age_ms) else word
 
@@ -195,7 +197,7 @@ def host_state_piece(host: HostFigures, width: int) -> Piece:
 def state_piece(context: RenderContext, rank: int, width: int = STATE_WIDTH) -> Piece:
     """Sign and word; of a rank without updates also for how long."""
     ranks = context.frame.ranks
-    word, age = ranks.state[rank], no_progress_ms(context.frame, rank)
+    word, age = context.state_word(rank), no_progress_ms(context.frame, rank)
     sign, role = of_state(word)
     if word == "live" and ranks.joined[rank] > 0:  # out of inputs: it only answers the others
         return f"{sign} joined", role

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from ddptop.render.numbers import age
@@ -9,6 +10,7 @@ from ddptop.render.numbers import age
 if TYPE_CHECKING:
     from ddptop.frames.frame import Frame
     from ddptop.frames.stall import Stall
+    from ddptop.frames.verdict import Verdict
 
 _KINDS = {
     "stall": "no progress",
@@ -48,6 +50,22 @@ def kind_phrase(kind: str) -> str:
     return _KINDS.get(kind, kind.replace("_", " "))
 
 
+def as_of(frame: Frame) -> str:
+    """`before the stall`: of which time the figures of a run are that makes no steps now; empty: of now."""
+    from ddptop.frames.verdict import run_state
+
+    return _AS_OF.get(run_state(frame), "")
+
+
+_AS_OF = {
+    "stalled": "before the stall",
+    "failed": "before the end",
+    "lost": "before the end",
+    "unreachable": "last known",
+    "stale": "last known",
+}
+
+
 def in_trouble(frame: Frame) -> bool:
     """Whether the stall page has something to show."""
     return frame.stall is not None or bool(frame.deaths)
@@ -62,3 +80,29 @@ def step_now(frame: Frame) -> int | None:
 def stalled_for(stall: Stall, now_s: float) -> str:
     """`STALLED 17 s`."""
     return f"STALLED {age(now_s - stall.since_s)}"
+
+
+def shortened(detail: str, width: int) -> str:
+    """The second line in as many words as `width` cells hold: `step 46.8 ms, 26.6 ±0.4 without the
+    straggler, 24.9 fully overlapped` where that fits into one line and more does not."""
+    if len(detail) <= width:
+        return detail
+    middle = detail.replace("with communication fully overlapped", "fully overlapped")
+    short = middle.replace("median step", "step").replace(" · ", ", ")
+    return short if len(middle) > width >= len(short) else middle
+
+
+def trouble_brief(shown: Verdict, width: int) -> str:
+    """`rank 1 missing · train.py:88 tokenize`: who a stall or an end is due to, and in which call, as much of
+    it as `width` cells hold. The state itself, and for how long, is in the header."""
+    what = re.sub(r" \([^)]*\)", "", shown.sentence.partition(" · ")[2] or shown.sentence)
+    ends = [match.start() for match in re.finditer(": | at step |$", what) if match.start() <= width]
+    who = what[: ends[-1]] if ends else ""
+    call = re.search(r"(rank \d+ (?:is|was) in (\S+))( [^\s;,]+)?", shown.detail)
+    if call is not None:
+        own, place, function = call[1], call[2], call[3] or ""
+        short = who.replace(" is missing", " missing")
+        both = [f"{short} · {place}{function}", f"{short} · {place}"] if who else []
+        texts = [*both, own + function, own]
+        who = next((text for text in texts if len(text) <= width), who)
+    return who or what

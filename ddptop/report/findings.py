@@ -12,6 +12,7 @@ from ddptop.frames.phrases import (
     blamed_ranks,
     cause_phrase,
     death_phrase,
+    joined,
     steps_phrase,
     what_if_phrase,
 )
@@ -40,12 +41,12 @@ def amount(seconds: float) -> str:
 
 
 def listed(ranks: Sequence[int]) -> str:
-    """`rank 1`, `ranks 1 3`, `9 ranks`."""
+    """`rank 1`, `ranks 1 and 3`, `9 ranks`."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) > MAX_LISTED_RANKS:
         return f"{len(ranks)} ranks"
-    return "ranks " + " ".join(str(rank) for rank in ranks)
+    return f"ranks {joined(ranks)}"
 
 
 def by_kind(alerts: Sequence[Alert]) -> list[tuple[Alert, int]]:

@@ -84,7 +84,7 @@ def test_the_cause_comes_before_what_followed_even_when_the_peers_were_quicker(s
         stage.tell("lost_rank", rank, exit_code=-15, signal="SIGTERM")
     found = stage.frame()
     assert [death.rank for death in found.deaths] == [2, 0, 1, 3]
-    assert stage.said("lost_rank")[1] == "ranks 1 3 were ended by SIGTERM at step 40"
+    assert stage.said("lost_rank")[1] == "ranks 1 and 3 were ended by SIGTERM at step 40"
     assert found.deaths[1].reason == "RuntimeError: Connection reset by peer [127.0.0.1]:4242"
     assert [alert.kind for alert in found.alerts[:2]] == ["lost_rank", "failed_rank"]
     assert verdict(found).line() == "■ FAILED · rank 2 was killed by SIGKILL at step 40 (out of memory?)"
@@ -224,7 +224,7 @@ def test_a_rank_that_exits_with_code_0_while_others_wait_for_it_is_the_cause(sta
         in_84(stage, rank)
     found = stage.frame()
     said = "rank 1 exited with code 0 before the end of training at step 41"
-    others = "; ranks 0 2 3 are in all_reduce of [[1000]] Float"
+    others = "; ranks 0, 2 and 3 are in all_reduce of [[1000]] Float"
     assert verdict(found).line() == f"■ FAILED · {said}, after broadcast of [[1000]] Float{others}"
     assert [(d.rank, d.exit_code, d.step, d.position.process) for d in found.deaths] == [
         (1, 0, 41, "exit code 0")

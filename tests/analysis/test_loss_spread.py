@@ -97,4 +97,4 @@ def test_of_two_ranks_neither_is_right(make_world) -> None:
     stage = Stage(make_world(2), steps=0)
     stage.feed(*stage.world.steps(64, loss=lambda rank, step: 1.0 + 2 * rank))
     alert = stage.frame().alerts[0]
-    assert alert.message == "losses of ranks 0 1 stand apart: 1 and 3"
+    assert alert.message == "losses of ranks 0 and 1 stand apart: 1 and 3"

@@ -20,7 +20,7 @@ from ddptop.frames.phrases import (
     what_if_phrase,
     which_hosts,
 )
-from ddptop.frames.verdict import shortened
+from ddptop.render.trouble import shortened
 
 SLOW = Straggler(
     rank=1,
@@ -75,12 +75,12 @@ def test_several_ranks_and_patterns() -> None:
     def line(**changes) -> str:
         return straggler_phrase(replace(SLOW, **changes))
 
-    assert line(ranks=(1, 3)).startswith("ranks 1 3 take 20.3 ±0.1 ms longer in 96% of steps")
-    assert line(ranks=(3, 1, 5, 2, 4)).startswith("ranks 3 1 5 2 ... take ")
+    assert line(ranks=(1, 3)).startswith("ranks 1 and 3 take 20.3 ±0.1 ms longer in 96% of steps")
+    assert line(ranks=(3, 1, 5, 2, 4)).startswith("ranks 3, 1, 5, 2, ... take ")
     assert line(pattern="intermittent", last_pct=5.0, cost_pct=4.1) == (
         "rank 1 now and then takes 20.3 ±0.1 ms longer, in 5% of steps · data loading · costs 4% on average"
     )
-    assert line(pattern="intermittent", ranks=(1, 3)).startswith("ranks 1 3 now and then take 20.3")
+    assert line(pattern="intermittent", ranks=(1, 3)).startswith("ranks 1 and 3 now and then take 20.3")
     assert line(pattern="rotating", cause=None, place=None) == (
         "one rank takes 20.3 ±0.1 ms longer, a different one over time, now rank 1 · costs 43%"
     )
@@ -93,14 +93,15 @@ def test_a_throttled_gpu_and_arrivals_that_disagree_are_named() -> None:
 
 
 def test_in_few_cells_who_comes_before_why_and_that_before_what_it_costs() -> None:
-    widths = (40, 28, 27, 22, 21, 5)
-    whole, cause, size = "rank 1 +20.3 ms · data · 43%", "rank 1 +20.3 ms · data", "rank 1 +20.3 ms"
-    assert [straggler_brief(SLOW, width) for width in widths] == [whole, whole, cause, cause, size, size]
-    assert straggler_brief(replace(SLOW, ranks=(1, 3)), 40) == "ranks 1 3 +20.3 ms · data · 43%"
-    assert straggler_brief(replace(SLOW, pattern="rotating"), 40).startswith("ranks in turn +20.3 ms")
+    widths = (40, 28, 25, 24, 21, 5)
+    whole, cost = "rank 1 +20.3 ms · data · costs 43%", "rank 1 · data · costs 43%"
+    cause, size = "rank 1 +20.3 ms · data", "rank 1 +20.3 ms"
+    assert [straggler_brief(SLOW, width) for width in widths] == [whole, cost, cost, cause, size, size]
+    assert straggler_brief(replace(SLOW, ranks=(1, 3)), 50) == "ranks 1 and 3 +20.3 ms · data · costs 43%"
+    assert straggler_brief(replace(SLOW, pattern="rotating"), 50).startswith("ranks in turn +20.3 ms")
     uneven = replace(SLOW, pattern="rotating", cause="uneven_work")
-    assert straggler_brief(uneven, 50) == "ranks in turn +20.3 ms · uneven work · 43%"
-    assert straggler_brief(replace(SLOW, cause=None), 40) == "rank 1 +20.3 ms · 43%"
+    assert straggler_brief(uneven, 50) == "ranks in turn +20.3 ms · uneven work · costs 43%"
+    assert straggler_brief(replace(SLOW, cause=None), 40) == "rank 1 +20.3 ms · costs 43%"
 
 
 def test_a_suspect() -> None:

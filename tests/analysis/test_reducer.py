@@ -50,7 +50,7 @@ def test_ranks_not_yet_heard_are_waited_for(make_world) -> None:
     found = frame(reducer, world)
     assert found.ranks.state == ("live", "waiting", "live", "waiting")
     assert found.run.state == "waiting"
-    assert found.events[-1].message == "ranks 0 2 joined"
+    assert found.events[-1].message == "ranks 0 and 2 joined"
 
 
 def test_a_healthy_world(started) -> None:
@@ -340,7 +340,7 @@ def test_nan_loss_names_the_first_rank_and_step(started) -> None:
     assert verdict(recovered).sentence.startswith(f"{passed.message}, ")
     assert [(h.rank, h.step, h.message) for h in recovered.events if h.kind == "nan"] == [
         (2, 57, "rank 2 with a loss that is NaN since step 57"),
-        (None, 60, "ranks 0 1 3 with a loss that is NaN since step 60"),
+        (None, 60, "ranks 0, 1 and 3 with a loss that is NaN since step 60"),
     ]
     later = frame(reducer, world, after_s=PASSED_LOSS_NS / NS)
     assert "nan" not in [alert.kind for alert in later.alerts], "whoever looks now and then has seen it"

@@ -132,18 +132,18 @@ def test_a_host_is_unreachable_then_lost_then_back(make_world) -> None:
     assert cut.run.state == "unreachable"
     assert [host.state for host in cut.hosts] == ["live", "live", "unreachable"]
     assert verdict(cut).kind == "unreachable"
-    assert "host node2 is unreachable: ranks 4 5, last at step 20" in verdict(cut).sentence
+    assert "host node2 is unreachable: ranks 4 and 5, last at step 20" in verdict(cut).sentence
     job.wait(7.0, HOSTS[:2])
     lost = job.frame
     assert lost.ranks.state[4:] == ("lost", "lost") and lost.run.state == "lost"
-    assert verdict(lost).sentence.startswith("LOST · host node2 is lost: ranks 4 5, last at step 20")
+    assert verdict(lost).sentence.startswith("LOST · host node2 is lost: ranks 4 and 5, last at step 20")
     job.wait(1.5)
     back = job.frame
     assert {*back.ranks.state} == {"live"} and back.run.state == "live"
     assert [host.state for host in back.hosts] == ["live"] * 3
-    assert job.log("host_unreachable") == ["host node2 is unreachable: ranks 4 5, last at step 20"]
+    assert job.log("host_unreachable") == ["host node2 is unreachable: ranks 4 and 5, last at step 20"]
     (line,) = job.log("host_lost")
-    assert line == "host node2 is lost, silent for more than 10 s: ranks 4 5, last at step 20"
+    assert line == "host node2 is lost, silent for more than 10 s: ranks 4 and 5, last at step 20"
     assert job.log("host_back") == ["host node2 reports again after 11 s"]
 
 
@@ -203,7 +203,7 @@ def test_ranks_of_an_unreachable_host_are_not_blamed_but_the_host_is_named(make_
     found = job.frame
     assert found.stall is not None and found.stall.kind == "unreachable"
     assert found.stall.ranks == (4, 5) and found.stall.waiting == (0, 1, 2, 3)
-    assert found.stall.sentence == "host node2 is unreachable: ranks 4 5, last at step 40"
+    assert found.stall.sentence == "host node2 is unreachable: ranks 4 and 5, last at step 40"
     assert found.run.state == "lost" and "host node2" in verdict(found).sentence
     assert not job.log("stall") and not [alert for alert in found.alerts if alert.kind == "stall"]
 
@@ -261,7 +261,7 @@ def test_ranks_that_lost_their_peers_are_not_the_cause_where_a_host_is_lost(make
     job.wait(11.0, HOSTS[:2])
     found = job.frame
     assert found.run.state == "failed"
-    assert "host node2 is lost: ranks 4 5" in verdict(found).sentence
+    assert "host node2 is lost: ranks 4 and 5" in verdict(found).sentence
 
 
 def test_all_ranks_of_one_host_behind_are_called_by_the_host(make_world) -> None:
@@ -276,7 +276,7 @@ def test_all_ranks_of_one_host_behind_are_called_by_the_host(make_world) -> None
         job.feed(*map(job.world.usage, FAR))
     found = job.frame
     assert found.stall is not None and found.stall.ranks == (2, 3)
-    assert found.stall.sentence.startswith("host node1 (ranks 2 3) is missing")
+    assert found.stall.sentence.startswith("host node1 (ranks 2 and 3) is missing")
 
 
 def test_a_clock_that_drifts_for_days_makes_no_stall(make_world) -> None:

@@ -189,7 +189,9 @@ def test_only_ranks_that_share_a_model_are_compared(stage) -> None:
     assert drift(stage) is None
     for rank in range(4):
         stage.say(rank, Replica(32, 0, 1, 0, (max(rank, 2),)))
-    assert drift(stage).message.startswith("replicas of ranks 2 3 differ since step 32 (equal at step 16)")
+    assert drift(stage).message.startswith(
+        "replicas of ranks 2 and 3 differ since step 32 (equal at step 16)"
+    )
 
 
 def test_a_restart_begins_anew(make_world) -> None:

@@ -58,7 +58,7 @@ def test_a_host_that_was_lost_at_the_end_is_the_end_of_the_run(make_world) -> No
     job.wait(12.0, HOSTS[:2])
     found = job.report()
     assert found.verdict[0].kind == "lost"
-    assert "host node2 is lost: ranks 4 5, last at step 60" in found.verdict[0].sentence
+    assert "host node2 is lost: ranks 4 and 5, last at step 60" in found.verdict[0].sentence
 
 
 def test_ranks_that_failed_after_a_host_was_lost_are_no_cause(make_world) -> None:
@@ -70,8 +70,8 @@ def test_ranks_that_failed_after_a_host_was_lost_are_no_cause(make_world) -> Non
     job.feed(job.world.run("failed", 1))
     first = job.report().verdict[0]
     assert first.kind == "failed"
-    assert first.sentence.startswith("host node2 is lost: ranks 4 5, last at step 60")
-    assert first.sentence.endswith("ranks 0 1 2 3 followed")
+    assert first.sentence.startswith("host node2 is lost: ranks 4 and 5, last at step 60")
+    assert first.sentence.endswith("ranks 0, 1, 2 and 3 followed")
 
 
 def test_clocks_that_are_too_inaccurate_are_a_doubt(make_world) -> None:

@@ -47,7 +47,7 @@ def test_the_missing_rank_is_named_with_what_it_lacks_and_where_it_is(stage) -> 
     assert stall.sentence == ("rank 1 is missing: it has not entered all_reduce 3 of step 41 (sequence 83)")
     since = time.strftime("%H:%M:%S", time.localtime(stall.since_s))
     assert stall.detail == (
-        f"ranks 0 2 3 wait there since {since}",
+        f"ranks 0, 2 and 3 wait there since {since}",
         "rank 1, node0, pid 4001, is in train.py:88 tokenize",
         "its process is alive, 3% CPU",
     )
@@ -129,7 +129,9 @@ def test_several_ranks_are_missing(stage) -> None:
     stage.beat(17, {**behind, 0: dict(IN_41), 2: dict(IN_41)})
     stall = stage.frame().stall
     assert stall.ranks == (1, 3)
-    assert stall.sentence.startswith("ranks 1 3 are missing: they have not entered all_reduce 1 of step 41")
+    assert stall.sentence.startswith(
+        "ranks 1 and 3 are missing: they have not entered all_reduce 1 of step 41"
+    )
 
 
 def test_of_two_that_are_behind_the_one_that_the_other_waits_for_is_missing(stage) -> None:
@@ -226,7 +228,9 @@ def test_different_operations_are_a_mismatch_with_both_sides(stage) -> None:
     mismatched(stage, 2, name="gloo:broadcast")
     found = stage.frame()
     assert (found.stall.kind, found.stall.ranks, found.stall.waiting) == ("mismatch", (2,), (0, 1, 3))
-    assert found.stall.sentence == "rank 2 calls broadcast where ranks 0 1 3 call all_reduce (sequence 83)"
+    assert (
+        found.stall.sentence == "rank 2 calls broadcast where ranks 0, 1 and 3 call all_reduce (sequence 83)"
+    )
     assert [t.rank for t in found.stall.positions[:2]] == [2, 0]
     assert "rank 2, node0, pid 4002, is in train.py:70 step" in found.stall.detail
     assert "rank 0, node0, pid 4000, is in train.py:61 step" in found.stall.detail
@@ -256,7 +260,7 @@ def test_without_their_word_it_is_missing_after_a_while(stage) -> None:
 def test_different_sizes_are_a_mismatch(stage) -> None:
     mismatched(stage, 0, sizes="[[2000]]")
     assert stage.frame().stall.sentence == (
-        "rank 0 calls all_reduce of [[2000]] Float where ranks 1 2 3 call all_reduce of [[1000]] Float "
+        "rank 0 calls all_reduce of [[2000]] Float where ranks 1, 2 and 3 call all_reduce of [[1000]] Float "
         "(sequence 83)"
     )
 

@@ -54,12 +54,12 @@ def test_straggler(scene) -> None:
 def test_straggler_in_ascii(scene) -> None:
     found = verdict(scene(60, size=2, delays={(1, "other"): 20_000}))
     plain = found.line(ascii_only=True)
-    assert plain == "! rank 1 arrives 20.0 +-0.1 ms late in 100% of steps - outside the phases - costs 59%"
+    assert plain == "! rank 1 arrives 20.0 +-0.1 ms late in 100% of steps | outside the phases | costs 59%"
 
 
 def test_waiting(scene) -> None:
     assert both(Reducer().frame(START_NS))[0] == "○ waiting for ranks: none has reported yet"
-    assert both(scene(0, size=4, without=2))[0] == "○ waiting for ranks 0 1: 2 of 4 are here"
+    assert both(scene(0, size=4, without=2))[0] == "○ waiting for ranks 0 and 1: 2 of 4 are here"
 
 
 def test_before_the_first_step(scene) -> None:
@@ -109,7 +109,7 @@ def test_several_stragglers_and_patterns(scene) -> None:
 
     assert line() == "▲ rank 1 arrives 20.3 ±0.1 ms late in 96% of steps · data loading · costs 59%"
     assert line(ranks=(1, 2)) == (
-        "▲ ranks 1 2 arrive 20.3 ±0.1 ms late in 96% of steps · data loading · costs 59%"
+        "▲ ranks 1 and 2 arrive 20.3 ±0.1 ms late in 96% of steps · data loading · costs 59%"
     )
     assert line(pattern="intermittent", last_pct=12.0, cost_pct=4.0) == (
         "▲ rank 1 is now and then 20.3 ±0.1 ms late, in 12% of steps · data loading · costs 4% on average"
@@ -117,7 +117,7 @@ def test_several_stragglers_and_patterns(scene) -> None:
     assert line(pattern="rotating", cause=None) == (
         "▲ one rank is 20.3 ±0.1 ms late, a different one over time, now rank 1 · costs 59%"
     )
-    assert line(ranks=tuple(range(6))).startswith("▲ ranks 0 1 2 3 ... arrive")
+    assert line(ranks=tuple(range(6))).startswith("▲ ranks 0, 1, 2, 3, ... arrive")
 
 
 def test_a_what_if_has_its_interval_and_so_has_the_cost_of_skew(scene) -> None:

@@ -11,6 +11,7 @@ import pytest
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.frame import Alert, Frame, Playback, Ranks
 from ddptop.frames.stall import Call, Trace
+from ddptop.frames.verdict import verdict
 from ddptop.protocol.messages import Layout, Received, Steps
 from ddptop.render.phases import Breakdown
 from ddptop.render.plain import MAX_RANK_ROWS, picture, rank_table, watch_line
@@ -103,7 +104,7 @@ def test_before_any_rank_has_reported(frame: Frame) -> None:
     assert "nan" not in text.lower()
     assert "None" not in text
     assert "waiting" in watch_line(waiting)
-    assert "slowest –" in watch_line(waiting)
+    assert "waiting for ranks: none has reported yet" in watch_line(waiting)
 
 
 def test_figures_of_every_step_are_shown_where_they_are_known(frame: Frame) -> None:
@@ -194,7 +195,7 @@ def test_a_stall_has_the_missing_rank_s_stack() -> None:
     assert re.search(r"^ +3 +alive .*all_reduce of \[\[1000\]\] Float +train\.py:57 train_step", text, re.M)
     assert "loss.backward()" not in text, "those who wait need no stack of their own"
     line = watch_line(missing())
-    assert line.endswith(f"STALLED 17 s: {SENTENCE}")
+    assert line.endswith(f"STALLED 17 s · {SENTENCE}")
     assert "37.6/s" not in text + line, "it does not move"
 
 
@@ -209,7 +210,7 @@ def test_a_death_has_its_traceback() -> None:
     assert "rank 2 failed: ValueError: shard 7 is empty (exit code 1)" in text
     assert 'raise ValueError("shard 7 is empty")' in text
     assert "rank 0 was ended by SIGTERM" in text
-    assert watch_line(died()).endswith("DIED: rank 2 failed: ValueError: shard 7 is empty (exit code 1)")
+    assert watch_line(died()).endswith(verdict(died()).sentence)
 
 
 def test_a_deep_stack_is_cut_to_what_a_mail_bears() -> None:

@@ -119,7 +119,7 @@ ROWS = (
     row(
         "a rank sleeps before init_process_group", "late",
         r"rank 1 has not reached init_process_group: it sleeps in .*nanosleep, \d.* s of CPU, torch imported",
-        "ranks 0 2 wait there since",
+        "ranks 0 and 2 wait there since",
     ),
     row(
         "rank 0 is in save_checkpoint, the others in a barrier", "checkpoint",

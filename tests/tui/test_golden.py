@@ -6,10 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from ddptop.frames.verdict import trouble_brief, verdict
+from ddptop.frames.remedies import next_action
+from ddptop.frames.snapshot import snapshot
+from ddptop.frames.verdict import run_state, verdict
+from ddptop.render.context import RenderContext
+from ddptop.render.plain import picture, watch_line
 from ddptop.render.text import cells
+from ddptop.render.trouble import trouble_brief
 from tests.tui.drive import Sketch, screen, sketch
 from tests.tui.fake import CASES, FakeSource, live, nobody, out_of_reach, replay, straggler
+from tests.tui.fake_hosts import silent
 from tests.tui.fake_views import WantedSource
 from tests.tui.screens import check
 from tests.tui.troubles import died, drifting, hostile, mismatch, missing, stalled_in_replay
@@ -168,8 +174,72 @@ def test_the_foot_does_not_repeat_the_verdict(case: str) -> None:
 
 def test_the_overview_says_what_to_try() -> None:
     lines = sketch(FakeSource(CASES["several"]()), (80, 24)).splitlines()
-    assert lines[3] == "  try: speed up the data loading of ranks 1 3: num_workers, prefetch_factor"
+    assert lines[4].startswith("  try: speed up the data loading of ranks 1 and 3: num_workers")
     assert "try:" not in sketch(FakeSource(CASES["straggler"]()), (67, 19))
+
+
+ACTIONS = {
+    "missing": "see what holds rank 1 in train.py:88 tokenize: a lock, a worker, a file",
+    "mismatch": "let all ranks call the same collectives in the same order: see",
+    "died": "mend data.py:31 read (rank 2), and start again from the last checkpoint",
+    "lost": "see the output of rank 2 for the reason",
+    "waiting": "see the output of ranks 2 and 3",
+    "silent": "ssh gpu-002.cluster.local uptime: is it up, does its network reach the",
+}
+
+
+@pytest.mark.parametrize("case", ACTIONS)
+def test_what_to_do_next_about_a_run_that_makes_no_steps(case: str) -> None:
+    frame = silent(3, 4) if case == "silent" else {**CASES, **TROUBLES}[case]()
+    assert next_action(frame).lower().startswith(ACTIONS[case].lower())
+    for size in ((80, 24), (67, 19), (50, 24)):
+        lines = sketch(FakeSource(frame), size).splitlines()
+        assert f"  try: {ACTIONS[case]}"[:25] in "\n".join(lines[1:8])
+    assert "  try: " in picture(frame, 80)
+
+
+@pytest.mark.parametrize("case", ["many", "silent"])
+def test_the_gravest_matter_comes_first_everywhere(case: str) -> None:
+    """A straggler is flagged, too: header, verdict, JSON and both texts have what is lost or stalled."""
+    frame = silent(3, 4) if case == "silent" else CASES[case]()
+    assert frame.straggler is not None and frame.run.state == "live"
+    state, sentence = run_state(frame), verdict(frame).sentence
+    assert state == {"silent": "unreachable", "many": "stalled"}[case]
+    shown = snapshot(frame)
+    assert (shown["run"]["state"], shown["verdict"]["sentence"]) == (state, sentence)
+    assert sentence in watch_line(frame) and "slowest" not in watch_line(frame)
+    for text in (picture(frame, 100), *(sketch(FakeSource(frame), size) for size in ((80, 24), (30, 6)))):
+        head, below, *_ = text.splitlines()
+        assert state.upper() in head and "LIVE" not in head
+        assert sentence.partition(" · ")[2][:20] in below
+
+
+def test_only_the_rank_that_it_is_due_to_is_marked() -> None:
+    for frame, own, others in ((missing(), "stalled", "waiting"), (died(), "failed", "ended")):
+        words = [RenderContext(frame).state_word(rank) for rank in range(4)]
+        assert words.count(own) == 1 and words.count(others) == 3
+        assert sketch(FakeSource(frame), (80, 24)).count(f"○ {others}") == 3
+    alike = [replace(death, reason="ValueError: shard 7 is empty") for death in died().deaths]
+    assert RenderContext(replace(died(), deaths=tuple(alike))).responsible == {0, 1, 2, 3}
+
+
+def test_figures_of_before_a_stall_are_marked_as_old() -> None:
+    for case, words in (("missing", "before the stall"), ("died", "before the end")):
+        text = sketch(FakeSource(TROUBLES[case]()), (80, 24))
+        assert f"┃{words}" in text and f"step ms 26.6 {words}" in text
+        assert f"complete steps, {words}" in picture(TROUBLES[case](), 80)
+    assert "before" not in sketch(FakeSource(live()), (80, 24)) + picture(live(), 80)
+
+
+def test_a_narrow_header_has_the_whole_state() -> None:
+    frame = replace(died(), source="replay", playback=replay(False).playback)
+    frame = replace(frame, run=replace(frame.run, exit_code=-11))
+    assert "✗ FAILED exit -11" in sketch(FakeSource(frame), (30, 6)).splitlines()[0]
+
+
+def test_key_7_is_named_after_what_it_shows() -> None:
+    assert "7 death" in sketch(FakeSource(died()), (80, 24)).splitlines()[-1]
+    assert "7 stall" in sketch(FakeSource(missing()), (80, 24)).splitlines()[-1]
 
 
 def test_charts_have_an_axis_with_eight_ranks_in_80x24() -> None:

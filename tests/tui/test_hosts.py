@@ -271,7 +271,7 @@ def test_the_plain_picture_shows_the_worst_hosts_and_counts_the_rest() -> None:
 
 def test_a_line_a_second_names_hosts() -> None:
     line = watch_line(silent(64, 8))
-    assert "slowest rank 137 on gpu-017 +20.3 ms data" in line
+    assert "LOST · host gpu-062.cluster.local is lost" in line and "slowest" not in line
     assert "1 of 64 hosts unreachable (gpu-063.cluster.local)" in line
     assert "1 host recording locally" in line
     assert "hosts" not in watch_line(healthy(3, 4))

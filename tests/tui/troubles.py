@@ -61,7 +61,7 @@ def missing() -> Frame:
         ranks=(1,),
         waiting=(0, 2, 3),
         sentence=SENTENCE,
-        detail=("ranks 0 2 3 wait there since 12:30:50", "its process is alive, 0% CPU"),
+        detail=("ranks 0, 2 and 3 wait there since 12:30:50", "its process is alive, 0% CPU"),
         positions=(
             rank_position(1, ASLEEP, sequence=49_922, operation=""),
             *(rank_position(rank, WAITING) for rank in (0, 2, 3)),
@@ -80,7 +80,7 @@ def mismatch() -> Frame:
         ranks=(2,),
         waiting=(0, 1, 3),
         sentence="ranks wait in different collectives at sequence 49,923: rank 2 in broadcast, "
-        "ranks 0 1 3 in all_reduce",
+        "ranks 0, 1 and 3 in all_reduce",
         detail=(),
         positions=(
             rank_position(2, odd, operation="broadcast of [[1000]] Float"),

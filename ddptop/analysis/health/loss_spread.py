@@ -136,9 +136,9 @@ class LossSpread:
         first, world = self._apart[0], self._losses.shape[1]
         if world == 2:
             return (
-                f"losses of ranks 0 1 stand apart: {first.own:.4g} and {first.others:.4g}"
+                f"losses of ranks 0 and 1 stand apart: {first.own:.4g} and {first.others:.4g}"
                 if first.rank == 0
-                else f"losses of ranks 0 1 stand apart: {first.others:.4g} and {first.own:.4g}"
+                else f"losses of ranks 0 and 1 stand apart: {first.others:.4g} and {first.own:.4g}"
             )
         who = ranks_phrase([rank_loss.rank for rank_loss in self._apart], world)
         return f"loss of {who} stands apart: {first.own:.4g} where the others have {first.others:.4g}"

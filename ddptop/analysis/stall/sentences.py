@@ -172,8 +172,8 @@ def dead_phrase(state: RunState, dead: Sequence[int]) -> str:
 
 
 def left_behind_phrase(state: RunState, left: int) -> str:
-    """`, after all_reduce of [[10]] Float; ranks 0 2 are in broadcast of [[4]] Float`: the last collective of
-    a rank that has exited, and that of the others; empty where both are unknown."""
+    """`, after all_reduce of [[10]] Float; ranks 0 and 2 are in broadcast of [[4]] Float`: the last collective
+    of a rank that has exited, and that of the others; empty where both are unknown."""
     ranks, operations = state.ranks, dict[str, list[int]]()
     last = ""
     for rank, one in enumerate(ranks):
@@ -226,7 +226,7 @@ def _collective(state: RunState, diagnosis: Diagnosis) -> str:
 
 
 def _sides(mismatch: Mismatch, world: int) -> str:
-    """`rank 1 calls broadcast where ranks 0 2 3 call all_reduce`; with sizes where the names are equal."""
+    """`rank 1 calls broadcast where ranks 0 and 2 call all_reduce`; with sizes where the names are equal."""
     names = {operation_name(side.operation) for side in mismatch.sides}
     parts = []
     for side in mismatch.sides:

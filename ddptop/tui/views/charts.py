@@ -15,6 +15,7 @@ from ddptop.render.line import Line, beside, gather, of_severity
 from ddptop.render.numbers import clock, count, fixed, known, loss
 from ddptop.render.phases import SHORT
 from ddptop.render.rank_table import mark
+from ddptop.render.trouble import as_of
 from ddptop.tui.scene import DrawnCharts, Plot, Scene
 from ddptop.tui.views.curve import STACK, Cross, Curve, Happened, chart, looks
 from ddptop.tui.views.heat_figures import Shades, digits, least_range
@@ -145,7 +146,9 @@ def _curves(scene: Scene) -> list[Curve]:
     history, group, x = scene.frame.history, scene.frame.group, scene.frame.history.time_s
     young = len(x) and x[-1] - x[0] <= RECENT_S
     recent = Line("whole run" if young else f"last {RECENT_S / 60:.0f} min", "faint")
-    steps = [_title("step ms", fixed(group.step_ms_p50)), Line("━ p50", "forward")]
+    old = as_of(scene.frame)
+    steps = [_title("step ms", fixed(group.step_ms_p50)).add(f" {old}" if old else "", "dim")]
+    steps += [Line("━ p50", "forward")]
     steps += [Line(f"┄ p95 {fixed(group.step_ms_p95)}", "faint"), recent]
     steps += [Line(f"peak {fixed(_peak(x, history.step_ms))}", "faint")]
     speed = [_title("busbw GB/s", fixed(group.busbw_gbps, 2)), recent]

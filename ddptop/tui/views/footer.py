@@ -38,7 +38,8 @@ def key_line(scene: Scene | None, width: int) -> Line:
     played = scene is not None and scene.frame.playback is not None
     tail = gather([_part(key) for key in KEYS if key.shown in _ALWAYS], width)
     room = width - tail.width - 2
-    views = [_view(key, view) for key in KEYS[: len(VIEWS)] if _is_offered(scene, key)]
+    died = scene is not None and scene.frame.stall is None and bool(scene.frame.deaths)
+    views = [_view(key, view, died) for key in KEYS[: len(VIEWS)] if _is_offered(scene, key)]
     if view not in VIEWS:
         views.insert(0, _part(_key("escape"), "back"))
     grouped = scene is not None and scene.place.table.grouped
@@ -78,8 +79,10 @@ def _is_offered(scene: Scene | None, key: Key) -> bool:
     return in_trouble(scene.frame) if key.short == "stall" else several_hosts(scene.frame)
 
 
-def _view(key: Key, view: ViewName) -> Line:
-    line = Line(key.shown, "accent").add(f" {key.short}", "strong" if key.short == view else "dim")
+def _view(key: Key, view: ViewName, died: bool) -> Line:
+    """`died`: the page of stalls shows how ranks died."""
+    name = "death" if died and key.short == "stall" else key.short
+    line = Line(key.shown, "accent").add(f" {name}", "strong" if key.short == view else "dim")
     return line.spot(0, line.width, key.action)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.frames.verdict import restart_phrase
+from ddptop.frames.verdict import restart_phrase, run_state
 from ddptop.render.line import Line, gather, of_state
 from ddptop.render.numbers import UNKNOWN, age, count, counted, duration, fixed, known, loss
 from ddptop.render.text import cells
@@ -35,7 +35,8 @@ MAIN_PARTS = 6
 
 def header(scene: Scene, width: int) -> Line:
     """As much as fits, in order of importance: name, state, step, speed, loss, own cost, then the rest."""
-    badge = state(scene).cut(width)
+    forms = [state(scene), state(scene, short=True)]
+    badge = next((form for form in forms if form.width <= width - GAP - MIN_NAME), forms[-1]).cut(width)
     name = scene.clean(scene.frame.run.name) or UNKNOWN
     word = (scene.clean(scene.where), "accent") if scene.where else ("ddptop", "dim")
     head = Line(*word).cut(LONGEST_WHERE).add(" ") if width >= 60 else Line()  # type: ignore[arg-type]  # roles
@@ -56,8 +57,8 @@ def _widest_gap(parts: list[Line], width: int) -> int:
     return max(gap for gap, text in enumerate(texts, 1) if text == texts[0])
 
 
-def state(scene: Scene) -> Line:
-    """Sign and word of the run's state, emphasized when the picture is not live."""
+def state(scene: Scene, short: bool = False) -> Line:
+    """Sign and word of the run's state, emphasized when the picture is not live; `short`: in fewer words."""
     frame, played = scene.frame, scene.frame.playback
     line = Line()
     if scene.failure is not None:
@@ -66,21 +67,22 @@ def state(scene: Scene) -> Line:
         line.add(" ‖ PAUSED ", "badge")
     elif played is not None:
         speed = "max" if math.isinf(played.speed) else f"{played.speed:g}x"
-        line.add(f"{'▶' if played.playing else '‖'} REPLAY {speed}", "accent")
-        if played.behind:
+        line.add(f"{'▶' if played.playing else '‖'} {'' if short else 'REPLAY '}{speed}", "accent")
+        if played.behind and not short:
             line.add(" slowed", "warn")
     if not line.width:
-        line = _condition(frame)
-    elif scene.failure is None and frame.run.state != "live":
-        line.add(" ").extend(_condition(frame))
+        line = _condition(frame, short)
+    elif scene.failure is None and run_state(frame) != "live":
+        line.add(" ").extend(_condition(frame, short))
     return line.add(" SIMULATED", "accent") if frame.source == "simulated" else line
 
 
-def _condition(frame: Frame) -> Line:
-    sign, role = of_state(frame.run.state)
-    word = Line(f"{sign} {frame.run.state.upper()}", role)
-    if frame.run.state == "failed" and frame.run.exit_code is not None:
-        word.add(f" exit code {frame.run.exit_code}", "text")
+def _condition(frame: Frame, short: bool) -> Line:
+    own = run_state(frame)
+    sign, role = of_state(own)
+    word = Line(f"{sign} {own.upper()}", role)
+    if own == "failed" and frame.run.exit_code is not None:
+        word.add(f" {'exit' if short else 'exit code'} {frame.run.exit_code}", "text")
     if (lasts := _lasts(frame)) is not None:
         word.add(f" {lasts}", role)
     return word
@@ -88,9 +90,10 @@ def _condition(frame: Frame) -> Line:
 
 def _lasts(frame: Frame) -> str | None:
     """Time since the last update of the rank that is silent longest, or without progress."""
-    if frame.run.state == "stalled" and frame.stall is not None:
+    own = run_state(frame)
+    if own == "stalled" and frame.stall is not None:
         return age(frame.unix_s - frame.stall.since_s)
-    if frame.run.state in ("stale", "unreachable", "lost"):
+    if own in ("stale", "unreachable", "lost"):
         ages = frame.ranks.age_ms[np.isfinite(frame.ranks.age_ms)]
         if len(ages):
             return duration(float(ages.max()) / 1e3)
@@ -110,7 +113,7 @@ def _figures(scene: Scene) -> list[Line]:
         .add(count(step_now(frame)), "strong" if frame.stall is None else "bad")
         .add(restart_phrase(group.incarnation), "dim"),
         # Without progress the rate of the last steps would be wrong.
-        Line(fixed(rate, digits), "strong").add("/s", "dim") if frame.run.state == "live" else Line(),
+        Line(fixed(rate, digits), "strong").add("/s", "dim") if run_state(frame) == "live" else Line(),
         Line("loss ", "dim").add(loss(group.loss_mean), "strong"),
         Line("overhead ", "dim").add(fixed(cost.measured_pct, 1, "%"), "warn" if over_budget else "strong"),
     ]

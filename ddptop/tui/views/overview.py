@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddptop.frames.phrases import straggler_brief
-from ddptop.frames.verdict import SIGNS, Verdict, shortened, trouble_brief, verdict
+from ddptop.frames.remedies import next_action
+from ddptop.frames.verdict import SIGNS, Verdict, verdict
 from ddptop.render.line import Line, Role, rule
 from ddptop.render.numbers import counted
 from ddptop.render.phases import legend
 from ddptop.render.text import cells, wrap
-from ddptop.render.trouble import in_trouble
+from ddptop.render.trouble import in_trouble, shortened, trouble_brief
 from ddptop.tui.keys import Do
 from ddptop.tui.scene import TO_STALL, Layout, Page, Scene
 from ddptop.tui.views.charts import charts, excess_strip, strip_size
@@ -69,7 +70,8 @@ def _in_one_line(scene: Scene, shown: Verdict, width: int) -> str:
         return scene.clean(shown.sentence)
     if late is not None and shown.kind == "straggler":
         return straggler_brief(late, room)
-    return trouble_brief(shown, room) if shown.kind in _RED else scene.clean(shown.sentence)
+    grave = shown.kind in _RED or shown.kind == "unreachable"
+    return scene.clean(trouble_brief(shown, room) if grave else shown.sentence)
 
 
 def _detail(scene: Scene, detail: str, width: int, most: int) -> list[str]:
@@ -112,6 +114,9 @@ LEAST_CHART = 5
 
 LOW = 17
 """Lines for all but the verdict, below which all ranks are worth more than a chart."""
+
+LEAST_FOR_ACTION = 14
+"""Lines from which the next action about a run that makes no steps is worth one of them."""
 
 ONE_LINE_VERDICT = 8
 """Lines below which the rows need the room more than the verdict's second line."""
@@ -162,8 +167,8 @@ def overview(scene: Scene, width: int, height: int) -> Page:
     most = 1 if height < ONE_LINE_VERDICT else 4 if width < WIDE or trouble else 3
     most += width < 60 and height >= TALL
     lines = verdict_lines(scene, width, most)
-    if height >= TALL and width >= WIDE:
-        lines += to_try_first(scene, width) if verdict(scene.frame).kind == "straggler" else []
+    if (height >= TALL and width >= WIDE) or (height >= LEAST_FOR_ACTION and next_action(scene.frame)):
+        lines += to_try_first(scene, width)
     room = heights(height, len(scene.frame.ranks.state), len(lines), len(scene.frame.events))
     rows = rank_rows(scene, width, room.table)
     if rows.table.grouped:  # fewer rows than ranks: charts and events get the lines that are left

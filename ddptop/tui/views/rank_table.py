@@ -19,6 +19,7 @@ from ddptop.render.line import Line, Piece, marked
 from ddptop.render.numbers import counted, fixed, known
 from ddptop.render.rank_table import host_state_piece, mark, rank_columns, widest
 from ddptop.render.text import cells, fit
+from ddptop.render.trouble import as_of
 from ddptop.tui import match
 from ddptop.tui.keys import Do
 from ddptop.tui.scene import Place, Scene, Scroll, TableRows, host_of, host_row
@@ -129,8 +130,10 @@ def _titles(scene: Scene, rows: RankRows) -> Line:
     sort = None if worst_is_first(scene, rows.table.grouped) else place.sort
     line = Line(" " * GUTTER).extend(table.head(rows.columns, 1, sort, _sign(place), Do.SORT_BY))
     if bar:
-        scale = f"{fixed(scene.breakdown.full_ms)} ms" if scene.breakdown.full_ms else ""
-        line.add(" ┃", "rule").add(fit("breakdown", bar - cells(scale)), "dim").add(scale, "dim")
+        scale = f" {fixed(scene.breakdown.full_ms)} ms" if scene.breakdown.full_ms else ""
+        old = as_of(scene.frame)
+        scale = "" if cells(old + scale) > bar else scale
+        line.add(" ┃", "rule").add(fit(old or "breakdown", bar - cells(scale)), "dim").add(scale, "dim")
     return line
 
 

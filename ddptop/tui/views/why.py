@@ -15,8 +15,8 @@ from ddptop.frames.phrases import (
     straggler_phrase,
     suspect_phrase,
 )
-from ddptop.frames.remedies import remedy
-from ddptop.frames.verdict import step_line
+from ddptop.frames.remedies import next_action, remedy
+from ddptop.frames.verdict import step_line, verdict
 from ddptop.render.line import Line, of_severity
 from ddptop.render.numbers import age, clock, count, fixed, known, size
 from ddptop.render.phases import PARTS, pair, pairs_head
@@ -33,6 +33,9 @@ BEFORE_S, AFTER_S = 60.0, 5.0
 """Events of so long before a rank became slow, and after it, may have to do with it."""
 
 MAX_EVENTS = 3
+
+WIDE = 70
+"""Cells from which a line of what to try ends with a whole clause, or is left out."""
 
 APART = 0.2
 """A figure of the rank's process, GPU or host is shown where it differs from the others' by this share."""
@@ -170,14 +173,19 @@ def to_try(scene: Scene, rank: int, width: int) -> list[Line]:
 
 
 def to_try_first(scene: Scene, width: int) -> list[Line]:
-    """The same about all flagged ranks in one line, up to the last comma, colon or full stop that fits."""
+    """What to do next, in one line: about a run that makes no steps, else about all flagged ranks. Up to the
+    last comma, colon, question mark or full stop that fits."""
     late, head = scene.frame.straggler, "  try: "
-    if late is None:
+    action = scene.clean(next_action(scene.frame))
+    if not action and late is not None and verdict(scene.frame).kind == "straggler":
+        who = f"ranks {first_ranks(late.ranks)}" if len(late.ranks) > 1 else f"rank {late.rank}"
+        action = _action(scene, late, late.rank, who)
+    room = width - len(head)
+    ends = [end.start() for end in re.finditer(r"[,:;.](?= |$)|(?<=\?)(?= |$)", action[: room + 1])]
+    if not action or (not ends and width >= WIDE):
         return []
-    who = f"ranks {first_ranks(late.ranks)}" if len(late.ranks) > 1 else f"rank {late.rank}"
-    action = _action(scene, late, late.rank, who)
-    ends = [end.start() for end in re.finditer(r"[,:;.](?= |$)", action[: width - len(head) + 1])]
-    return [Line(head, "accent").add(action[0].lower() + action[1 : ends[-1]], "dim")] if ends else []
+    text = action[: ends[-1]] if ends else action
+    return [Line(head, "accent").add(text[0].lower() + text[1:], "dim").cut(width)]
 
 
 def _action(scene: Scene, late: Straggler, rank: int, who: str) -> str:

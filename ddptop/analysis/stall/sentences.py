@@ -172,8 +172,8 @@ def dead_phrase(state: RunState, dead: Sequence[int]) -> str:
 
 
 def left_behind_phrase(state: RunState, left: int) -> str:
-    """`, after all_reduce of [[10]] Float; ranks 0 and 2 are in broadcast of [[4]] Float`: the last collective
-    of a rank that has exited, and that of the others; empty where both are unknown."""
+    """`, after all_reduce of [[10]] Float; ranks 0 and 2 are in broadcast of [[4]] Float`: the last
+    collective of a rank that has exited, and that of the others; empty where both are unknown."""
     ranks, operations = state.ranks, dict[str, list[int]]()
     last = ""
     for rank, one in enumerate(ranks):

@@ -8,9 +8,10 @@ import pytest
 from ddptop.analysis.health.overhead import AROUND, FEWEST, ShadowCost, estimate
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.snapshot import snapshot
-from ddptop.protocol.messages import Flag, OwnTime, Steps
+from ddptop.protocol.messages import Flag, OwnTime, Phase, Steps
 from ddptop.training.shadow import LENGTH, PERIOD
 from tests.analysis.conftest import START_NS
+from tests.analysis.stalling import Stage, op, users, waits
 
 STEP_MS = 3.0
 
@@ -76,6 +77,18 @@ def test_fewer_than_six_blocks_have_no_interval() -> None:
     assert found.sentence == "steps take 2% longer with ddptop (95%: 1 to 90%; 6 shadow blocks)"
 
 
+def standing_aside(steps: Steps) -> Steps:
+    """As a rank reports this step in a shadow block."""
+    row = steps.rows[0]._replace(
+        **dict.fromkeys(("data_us", "forward_us", "backward_us", "optimizer_us", "micro_steps"), 0),
+        **dict.fromkeys(("forward_at_us", "backward_at_us", "optimizer_at_us"), -1),
+        flags=int(Flag.SHADOW),
+        cells=(),
+        own=OwnTime(-1, *[0] * 8),
+    )
+    return Steps(steps.generation, steps.first_step, steps.base_ns, (row,))
+
+
 def test_shadow_steps_are_in_no_figure_but_the_step_counter_and_the_history(make_world) -> None:
     """A straggler stays flagged, and columns add up, in the window after a block."""
     world, reducer = make_world(2, own=True, delays={(1, "data"): 20_000}), Reducer()
@@ -85,15 +98,7 @@ def test_shadow_steps_are_in_no_figure_but_the_step_counter_and_the_history(make
         message = received.message
         assert isinstance(message, Steps)
         if 125 <= message.first_step < 135:
-            row = message.rows[0]
-            bare = row._replace(
-                **dict.fromkeys(("data_us", "forward_us", "backward_us", "optimizer_us", "micro_steps"), 0),
-                **dict.fromkeys(("forward_at_us", "backward_at_us", "optimizer_at_us"), -1),
-                flags=int(Flag.SHADOW),
-                cells=(),
-                own=OwnTime(-1, *[0] * 8),
-            )
-            message = Steps(message.generation, message.first_step, message.base_ns, (bare,))
+            message = standing_aside(message)
         reducer.feed(received._replace(message=message))
         if received.message.first_step in (130, 136):
             frame = reducer.frame(START_NS + world.now_us * 1000)
@@ -110,3 +115,21 @@ def test_shadow_steps_are_in_no_figure_but_the_step_counter_and_the_history(make
     assert frame.lost_records == 0
     shown = snapshot(frame)["overhead"]
     assert isinstance(shown, dict) and shown["measured"] is None
+
+
+def test_a_stall_in_a_shadow_block_is_diagnosed_as_any_other(make_world) -> None:
+    """The ranks report no phase and no bucket there, but steps, heartbeats and sequence numbers go on."""
+    stage = Stage(make_world(4), steps=35)
+    for received in stage.world.steps(5):
+        message = received.message
+        assert isinstance(message, Steps)
+        stage.feed(received._replace(message=standing_aside(message)))
+    stage.last_ns = START_NS + stage.world.now_us * 1000
+    aside = {"step": 40, "bucket": -1, "phase": int(Phase.OTHER), "sequence": 83}
+    stage.beat(17, {rank: aside | ({"sequence": 82} if rank == 1 else {}) for rank in range(4)})
+    stage.answer(1, users("tokenize"), groups={"0": 82})
+    for rank in (0, 2, 3):
+        stage.answer(rank, waits(), groups={"0": 83}, operations=(op(82, done=True), op(83)))
+    stall = stage.frame().stall
+    assert stall is not None
+    assert (stall.kind, stall.ranks, stall.waiting, stall.step) == ("missing", (1,), (0, 2, 3), 40)

@@ -122,7 +122,7 @@ def host_troubles(frame: Frame) -> list[str]:
     local = sum(host.local_recording is not None for host in hosts)
     words += [f"{local:,} recording locally"] if local else []
     thinned = sum(host.thinned > 0 for host in hosts)
-    return [*words, f"{thinned:,} thinned"] if thinned else words
+    return [*words, f"{thinned:,} leaving out bucket detail"] if thinned else words
 
 
 def _of_ranks(context: RenderContext) -> tuple[HostFigures, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ddptop.frames.remedies import next_action
@@ -235,6 +236,28 @@ def test_a_narrow_header_has_the_whole_state() -> None:
     frame = replace(died(), source="replay", playback=replay(False).playback)
     frame = replace(frame, run=replace(frame.run, exit_code=-11))
     assert "✗ FAILED exit -11" in sketch(FakeSource(frame), (30, 6)).splitlines()[0]
+
+
+def test_help_explains_every_word_that_is_ours() -> None:
+    text = sketch(FakeSource(straggler()), (80, 120), "question_mark")
+    for word in ("excess", "skew", "overlapped", "overhead", "records lost", "thinned"):
+        assert f"{word}: " in text
+
+
+def test_charts_of_a_page_have_one_time_axis() -> None:
+    ends = np.linspace(0.0, 4_000.0, 12_480)
+    frame = live()
+    frame = replace(frame, history=replace(frame.history, time_s=ends))
+    axis = next(line for line in sketch(FakeSource(frame), (80, 24)).splitlines() if line.count("└") == 2)
+    left, right = ([label.rstrip("─ ") for label in part.split("┴")[1:]] for part in axis.split("└")[1:])
+    assert left[-2:] == right[-2:] and len(left) > 1
+
+
+def test_in_ascii_a_sign_has_one_meaning() -> None:
+    text = sketch(FakeSource(straggler()), (80, 24), ascii_only=True)
+    assert " - " not in text
+    charts = text.split("loss 0.4125 _ mean")[1]
+    assert ".." not in charts and "::" in charts, "a dot is a wait"
 
 
 def test_key_7_is_named_after_what_it_shows() -> None:

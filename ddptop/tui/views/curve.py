@@ -29,7 +29,7 @@ P50_P95 = (0.5, 0.95)
 _MARKS: dict[Mark, tuple[str, Role, str]] = {
     "lost": ("✗", "warn", "✗ steps lost"),
     "nan": ("▲", "warn", "▲ NaN"),
-    "thinned": ("·", "faint", "· thinned"),
+    "thinned": ("·", "faint", "· steps left out"),
 }
 
 

@@ -276,7 +276,7 @@ def tally(scene: Scene, rows: RankRows) -> str:
     if scene.clock_free:
         words.append("~ clock-free")
     if frame.lost_records:
-        words.append(f"{counted(frame.lost_records, 'record')} lost")
+        words.append(f"{counted(frame.lost_records, 'step record')} lost")
     return " · ".join(words)
 
 

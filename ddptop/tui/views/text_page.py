@@ -54,6 +54,18 @@ def below(scroll: Scroll, body: list[Line], height: int) -> int:
 
 KEY_WIDTH = 8
 
+WORDS = {
+    "excess": "own time of a rank less that of the others",
+    "skew": "the ranks' own times differ, so that all wait for the last one",
+    "wait, transfer": "the part of an all-reduce before its last rank, and after it",
+    "overlapped": "communication while backward computes: it costs no time",
+    "overhead": "share of the step that ddptop itself takes",
+    "records lost": "steps of which the report of a rank never arrived",
+    "thinned": "bucket detail, or steps of a recording, left out to save room",
+    "ended": "a rank whose process ended because another rank had died",
+}
+"""Words of the pages that PyTorch's documentation does not explain."""
+
 
 def help_page(scene: Scene, width: int, height: int) -> Page:
     """A line per key: those of the page that the help was asked on, then all others, a recording's apart."""
@@ -79,13 +91,15 @@ def _lines(scene: Scene) -> Iterable[Line]:
     if others:
         yield Line("on other pages", "dim")
         yield from (_entry(key, f" ({', '.join(key.views)})") for key in others)
+    yield Line("words", "dim")
+    yield from (Line(f"  {word}", "strong").add(f": {meaning}") for word, meaning in WORDS.items())
     yield Line("signs of ranks and hosts: ", "dim").extend(gather(list(_signs()), 200))
     yield Line("nothing arrives from a host that is unreachable; after 10 s it is lost", "dim")
     yield Line("the mouse chooses rows, titles to sort by, keys and the place in a recording", "dim")
 
 
 def _signs() -> Iterable[Line]:
-    for state in get_args(RankStatus):
+    for state in (*get_args(RankStatus), "ended"):
         sign, role = of_state(state)
         yield Line(sign, role).add(f" {state}")
 

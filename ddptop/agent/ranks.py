@@ -86,6 +86,7 @@ class HostRanks:
     ) -> None:
         self._directory = directory
         self._receiver = receiver
+        receiver.one_part = True
         self._sender = sender
         self._outbox = outbox
         self._watch = watch

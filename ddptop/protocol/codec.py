@@ -45,7 +45,15 @@ from ddptop.protocol.messages import (
     Type,
 )
 
-__all__ = ["ProtocolError", "UnknownType", "decode", "decode_progress", "decode_steps", "encode"]
+__all__ = [
+    "ProtocolError",
+    "UnknownType",
+    "decode",
+    "decode_progress",
+    "decode_steps",
+    "encode",
+    "valid_parts",
+]
 
 
 class UnknownType(ProtocolError):
@@ -243,6 +251,39 @@ def _steps(fields: tuple[Any, ...]) -> Steps:
         new(StepRow, (*row[:_ROW_HEAD], row[_ROW_HEAD:], time)) for row, time in zip(rows, own, strict=True)
     ]
     return Steps(generation, first, base, tuple(made))
+
+
+def valid_parts(data: bytes) -> tuple[list[Steps], list[int]]:
+    """Of STEPS that `decode` refuses: the runs of consecutive rows that are right, each as STEPS of its own;
+    and the steps whose rows are wrong.
+
+    No parts where something else than a row is wrong, or it is another message. Raises ProtocolError where it
+    is no message at all.
+    """
+    fields = _unpack(data)
+    if fields[0] != Type.STEPS:
+        return [], []
+    kind, generation, first, base, rows, *own = (
+        fields if len(fields) != step_words.FIELDS else step_words.in_rows(fields)
+    )
+    if type(rows) is not tuple or not 0 < len(rows) <= limits.MAX_ROWS:
+        return [], []
+    each = len(own[0]) // len(rows) if own and type(own[0]) is tuple else 0
+    if own and (not each or len(own[0]) % len(rows)):
+        return [], []
+    parts: list[Steps] = []
+    wrong: list[int] = []
+    for at, row in enumerate(rows):
+        times = [own[0][at * each : (at + 1) * each]] if own else []
+        try:
+            one = _steps((kind, generation, count(first) + at, base, (row,), *times))
+        except ProtocolError:
+            wrong.append(first + at)
+            continue
+        if parts and parts[-1].first_step + len(parts[-1].rows) == one.first_step:
+            one = Steps(one.generation, parts[-1].first_step, one.base_ns, (*parts.pop().rows, *one.rows))
+        parts.append(one)
+    return parts, wrong
 
 
 def _steps_fields(fields: Any) -> tuple[int, int, int, tuple[Any, ...], Iterable[OwnTime | None]]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgpack
 import zmq
 
-from ddptop.protocol.codec import ProtocolError, UnknownType, decode, encode
+from ddptop.protocol.codec import ProtocolError, UnknownType, decode, encode, valid_parts
 from ddptop.protocol.evidence import Ask, Evidence
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES, MAX_STEP, MAX_WORLD, VERSION
 from ddptop.protocol.machine import Memory
@@ -109,8 +109,10 @@ class AckedReceiver:
         self._hold_acks = hold_acks
         self.detail_every = 1
         """Announced in every ACK: the group's largest sampling interval."""
+        self.one_part = False
+        """Of STEPS with wrong rows only the longest part is given: a link onwards takes each number once."""
         self.refused = 0
-        """Messages that were not valid."""
+        """Messages that were not valid, and steps that were not valid in messages that otherwise were."""
         self.refused_why = ""
         """Why the last of them was refused."""
         self.unknown = 0
@@ -130,15 +132,12 @@ class AckedReceiver:
             except zmq.Again:
                 break
             try:
-                received = self._accept(frames, now_ns)
+                accepted += self._accept(frames, now_ns)
             except UnknownType:
                 self.unknown += 1
             except Exception as error:  # noqa: BLE001  # no message may end the collector
                 self.refused += 1
                 self.refused_why = str(error) if isinstance(error, ProtocolError) else repr(error)
-            else:
-                if received is not None:
-                    accepted.append(received)
         if not self._hold_acks:
             self.acknowledge()
         return accepted
@@ -188,7 +187,7 @@ class AckedReceiver:
             frames.append(self.socket.recv(zmq.NOBLOCK, copy=len(frames) != 2))
         return frames
 
-    def _accept(self, frames: list[bytes | zmq.Frame], now_ns: int) -> tuple[Received, bytes] | None:
+    def _accept(self, frames: list[bytes | zmq.Frame], now_ns: int) -> list[tuple[Received, bytes]]:
         if len(frames) != 3:
             raise ProtocolError(f"{len(frames)} frames")
         route, head_frame, frame = frames
@@ -198,17 +197,33 @@ class AckedReceiver:
         session = self._sessions.known.get(head.session)
         if session is None or head.seq == 0:
             message = self._unnumbered(route, head, session, body, frame)
-            return None if message is None else (Received(now_ns, head.rank, head.session, 0, message), body)
+            return [] if message is None else [(Received(now_ns, head.rank, head.session, 0, message), body)]
         if session.rank != head.rank:
             raise ProtocolError("session of another rank")
         self._sessions.note_route(head.session, route)
         session.give_up(head.base)
         # Counted as seen before it is decoded: what is refused now would be refused again every time.
         if not session.accept(head.seq, head.seq - 1):
-            return None
-        return Received(
-            now_ns, head.rank, head.session, head.seq, _allowed(decode(body), self._numbered)
-        ), body
+            return []
+        try:
+            message = _allowed(decode(body), self._numbered)
+        except ProtocolError as error:
+            parts = self._valid_parts(head.rank, body, error)
+            return [
+                (Received(now_ns, head.rank, head.session, head.seq, part), encode(part)) for part in parts
+            ]
+        return [(Received(now_ns, head.rank, head.session, head.seq, message), body)]
+
+    def _valid_parts(self, rank: int, body: bytes, error: ProtocolError) -> list[Steps]:
+        """What is right of STEPS with wrong rows, which are counted; raises the error where nothing is."""
+        parts, wrong = valid_parts(body)
+        if not parts:
+            raise error
+        if self.one_part:
+            parts = [max(parts, key=lambda part: len(part.rows))]
+        self.refused += len(wrong)
+        self.refused_why = f"step {wrong[-1]} of rank {rank}: {error}"
+        return parts
 
     def _unnumbered(
         self, route: bytes, head: Head, session: Session | None, body: bytes, frame: zmq.Frame

@@ -10,10 +10,10 @@ import time
 import msgpack
 import pytest
 
-from ddptop.protocol.codec import encode
+from ddptop.protocol.codec import decode, encode
 from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
 from ddptop.protocol.machine import Usage
-from ddptop.protocol.messages import Hello, Progress
+from ddptop.protocol.messages import Hello, OwnTime, Progress, StepRow, Steps
 from ddptop.transport import receiver as receiver_module
 from ddptop.transport.sessions import SESSIONS_OF_A_RANK
 
@@ -186,6 +186,48 @@ def test_a_refused_message_does_not_hold_up_the_ones_behind_it(link, wire):
     link.settle(sender, receiver)
     assert wire.numbers(link.arrived) == [0, 1]
     assert (receiver.refused, receiver.unknown) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("own", "one_part", "kept"),
+    [
+        (None, False, [(5, 2), (8, 3)]),
+        (OwnTime(*[1] * 12), False, [(5, 2), (8, 3)]),
+        (OwnTime(*[1] * 12), True, [(8, 3)]),
+    ],
+)
+def test_of_steps_with_a_negative_cost_only_that_step_is_refused(
+    link, wire, monkeypatch, own, one_part, kept
+):
+    receiver, sender = link.receiver(), link.sender()
+    receiver.one_part = one_part
+    bodies, drain = [], receiver.drain
+
+    def drain_all(now_ns):
+        arrived = drain(now_ns)
+        bodies.extend(body for _, body in arrived)
+        return arrived
+
+    monkeypatch.setattr(receiver, "drain", drain_all)
+    right = StepRow(0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 0, 9, None, (0, 1, 2), own)
+    rows = (right, right, right._replace(cost_us=-1), right, right, right)
+    sender.offer(encode(Steps(1, 5, 7, rows)))
+    sender.offer(encode(Steps(1, 11, 7, rows[2:3])))
+    sender.offer(encode(Steps(1, 12, 7, rows[:1])))
+    link.settle(sender, receiver)
+    steps = [one.message for one in link.arrived if isinstance(one.message, Steps)]
+    assert [(one.first_step, len(one.rows)) for one in steps] == [*kept, (12, 1)]
+    assert {row for one in steps for row in one.rows} == {right}
+    assert {decode(body) for body in bodies} >= {*steps}
+    assert (receiver.refused, receiver.refused_why) == (2, "a row's number is negative")
+
+
+def test_a_refused_step_is_named(link, wire):
+    receiver, sender = link.receiver(), link.sender()
+    right = StepRow(0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 0, 9, None, ())
+    sender.offer(encode(Steps(1, 5, 7, (right, right._replace(cost_us=-1)))))
+    link.settle(sender, receiver)
+    assert (receiver.refused, receiver.refused_why) == (1, "step 6 of rank 0: a row's number is negative")
 
 
 @pytest.mark.parametrize("run_id", ["run", None])

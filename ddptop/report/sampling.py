@@ -6,6 +6,7 @@ occur, since the last frame of a run shows only some of them.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -128,6 +129,8 @@ class RunSampler:
     def feed_run(self, run: MessageRun, on_failure: Callable[[], None]) -> None:
         """Take the messages of a run; `on_failure` as in `Reducer.feed_run`."""
         at = 0
+        unusual = run.unusual_within(0, len(run))
+        noted = [place for place, one in unusual if isinstance(one.message, (Hello, Run, Evidence))]
         while at < len(run):
             complete, sampled = self.reducer.complete_step, self._sampled_step
             stop = at
@@ -136,9 +139,8 @@ class RunSampler:
             else:
                 steady = complete is not None and complete >= sampled
             if steady and not self._in_gap:
-                others = run.unusual_within(at, len(run))
-                noted = (place for place, one in others if isinstance(one.message, (Hello, Run, Evidence)))
-                stop = next(noted, len(run))
+                following = bisect_left(noted, at)
+                stop = noted[following] if following < len(noted) else len(run)
             if stop == at:
                 at += 1
                 try:
@@ -175,7 +177,7 @@ class RunSampler:
 
     def take_sample(self) -> Frame:
         """Sample the group now."""
-        frame = self.reducer.frame(self.last_ns, cursor=self._cursor)
+        frame = self.reducer.frame(self.last_ns, cursor=self._cursor, gpus=False)
         self._cursor += len(frame.history.step)
         self._sampled_step = self.reducer.state.complete_step
         if len(frame.history.step):
@@ -301,7 +303,7 @@ class Incidents:
         self._stalled_ns = since_ns
         if now_ns - self._diagnosed_ns >= min(MAX_STALL_INTERVAL_NS, (now_ns - since_ns) // STALL_AGE_SHARE):
             self._diagnosed_ns = now_ns
-            self.note_stall(self._reducer.frame(now_ns))
+            self.note_stall(self._reducer.frame(now_ns, gpus=False))
 
     def note_stall(self, frame: Frame) -> None:
         """Note the stall of a frame. The newest diagnosis counts unless only an earlier one is conclusive."""

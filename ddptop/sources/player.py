@@ -101,9 +101,17 @@ class Player:
     """A position in a recording, and the group there. Not thread-safe."""
 
     def __init__(
-        self, recording: Recording, *, whole_bytes: int = WHOLE_BYTES, tail_rows: int = TAIL_ROWS
+        self,
+        recording: Recording,
+        *,
+        whole_bytes: int = WHOLE_BYTES,
+        tail_rows: int = TAIL_ROWS,
+        next_ns: int = 0,
     ) -> None:
-        """Begin at the first message. See WHOLE_BYTES and TAIL_ROWS for the two limits."""
+        """Begin at the first message. See WHOLE_BYTES and TAIL_ROWS for the two limits.
+
+        `next_ns`: the caller goes there next; where that would start over, it begins there.
+        """
         self.recording = recording
         self.position_ns = recording.start_ns
         self.refused = 0
@@ -113,7 +121,8 @@ class Player:
         least = min(LEAST_TAIL_STEPS, max(FEWEST_TAIL_STEPS, LEAST_TAIL_ROWS // world))
         self._tail_steps = max(least, tail_rows // world)
         self._most_tail_steps = max(self._tail_steps, MOST_TAIL_ROWS // world)
-        self._start_over(recording.start_ns)
+        starts_over = recording.bytes > whole_bytes and next_ns > recording.start_ns + READ_ON_NS
+        self._start_over(min(next_ns, recording.end_ns) if starts_over else recording.start_ns)
 
     @property
     def at_end(self) -> bool:

@@ -40,7 +40,8 @@ def frame_at(path: Path, step: int | None) -> Frame:
 def frame_of(recording: Recording, step: int | None) -> Frame:
     """As `frame_at`, of an open recording."""
     with gc_paused():
-        player = Player(recording, whole_bytes=EXACT_BYTES, tail_rows=EXACT_ROWS)
+        next_ns = recording.end_ns if step is None else 0
+        player = Player(recording, whole_bytes=EXACT_BYTES, tail_rows=EXACT_ROWS, next_ns=next_ns)
         if step is None:
             player.go_to(recording.end_ns)
         else:

@@ -44,7 +44,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def large(recorded: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:  # noqa: F811  # the fixture
     """The same where `play` looks for it; it is read in parts, however small it is."""
-    monkeypatch.setattr(Player.__init__, "__kwdefaults__", {"whole_bytes": 0, "tail_rows": 400})
+    monkeypatch.setattr(Player.__init__, "__kwdefaults__", {"whole_bytes": 0, "tail_rows": 400, "next_ns": 0})
     path.symlink_to(recorded)
     return path
 
@@ -135,7 +135,7 @@ def test_steps_that_ended_before_the_run_began_do_not_end_the_replay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The clocks of ranks and collector differ: the first steps have times below 0."""
-    monkeypatch.setattr(Player.__init__, "__kwdefaults__", {"whole_bytes": 0, "tail_rows": 400})
+    monkeypatch.setattr(Player.__init__, "__kwdefaults__", {"whole_bytes": 0, "tail_rows": 400, "next_ns": 0})
     late = replace(run_message(), unix_ns=START_UNIX_NS + 5 * NS)
     write(path, (r._replace(message=late) if isinstance(r.message, Run) else r for r in a_run(600)))
     source = play(playing=False)

@@ -13,6 +13,7 @@ import pytest
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.steps.windows import OWN_STEPS
+from ddptop.frames.codec import encode_frame
 from ddptop.frames.frame import Frame
 from ddptop.frames.snapshot import snapshot
 from ddptop.frames.verdict import verdict
@@ -285,12 +286,33 @@ def test_a_jump_shows_what_playing_shows(path: Path, every: int, own: bool) -> N
 def test_the_early_history_is_filled_in(
     path: Path, play: Callable[..., ReplaySource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Player.__init__, "__kwdefaults__", {"whole_bytes": 0, "tail_rows": 800})
+    monkeypatch.setattr(Player.__init__, "__kwdefaults__", {"whole_bytes": 0, "tail_rows": 800, "next_ns": 0})
     write(path, a_run(3000))
     source = play(at=2500, playing=False)
     frame = wait_for(source, lambda f: len(f.history.step) == 2501)
     assert frame.history.start == 0
     assert list(frame.history.step) == list(range(2501))
+
+
+def test_a_player_that_begins_far_ahead_is_where_going_there_leads(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(path, a_run(3000))
+    begun: list[int] = []
+    start_over = Player._start_over
+    monkeypatch.setattr(
+        Player, "_start_over", lambda self, t_ns, **options: begun.append(t_ns) or start_over(self, t_ns)
+    )
+    frames = []
+    with Recording.open(path) as recording:
+        for next_ns in (0, recording.end_ns):
+            player = Player(recording, whole_bytes=0, tail_rows=800, next_ns=next_ns)
+            player.go_to(recording.end_ns)
+            frames.append(encode_frame(player.frame()))
+        assert begun == [recording.start_ns, recording.end_ns, recording.end_ns], (
+            "no start that is left at once"
+        )
+    assert frames[0] == frames[1]
 
 
 def test_a_growing_recording_is_followed_to_its_end(path: Path, play: Callable[..., ReplaySource]) -> None:

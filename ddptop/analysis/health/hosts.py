@@ -36,7 +36,7 @@ def find_own_host(state: RunState) -> str | None:
     """The collector's host: it said so, or it is the only one whose ranks report without an agent."""
     if state.hosts.own is not None or not state.hosts.known:
         return state.hosts.own
-    without = {host for host in state.hosts_of_ranks() if host} - state.hosts.known.keys()
+    without = set(state.hosts_of_ranks()).difference(state.hosts.known, ("",))
     return without.pop() if len(without) == 1 else None
 
 

@@ -55,6 +55,7 @@ def build(
     focus: int | None,
     source: FrameSource,
     recording: str | None,
+    gpus: bool,
 ) -> Frame:
     """The frame at `now_ns`. Arguments as in `Reducer.frame`."""
     figures = state.figures
@@ -87,7 +88,7 @@ def build(
         stall=current_stall(state, diagnosis, now_ns),
         deaths=deaths(state, now_ns),
         logged=logged(state.ranks, focus),
-        gpus=gpu_facts(state.ranks),
+        gpus=gpu_facts(state.ranks) if gpus else (),
         clocks=(Clocks(next(iter(clocks)), 0.0, 0.0, 0.0),) if len(clocks) == 1 else tuple(clocks.values()),
         hosts=host_figures(state, columns, straggler, clocks, now_ns),
     )

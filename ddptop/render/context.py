@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.frames.phrases import blamed
-from ddptop.render.line import RED_STATES
+from ddptop.render.line import RED_STATES, worst_sign
 from ddptop.render.phases import Breakdown
 from ddptop.render.text import clean
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from ddptop.frames.frame import Frame
+    from ddptop.render.line import Piece
 
 
 OF_STEP = 0.02
@@ -76,12 +79,24 @@ class RenderContext:
         """The state of a rank in a word. Those that only wait in a stall are `waiting`, those that have ended
         because another rank died `ended`: the rank that it is due to stands out."""
         state = self.frame.ranks.state[rank]
-        if rank in self.responsible or not self.responsible:
+        if not self.responsible or rank in self.responsible:
             return state
         if state == "stalled":
             return "waiting"
-        dead = state in ("failed", "lost") and any(death.rank == rank for death in self.frame.deaths)
-        return "ended" if dead else state
+        return "ended" if state in ("failed", "lost") and rank in self.dead else state
+
+    def sign(self, first: int, stop: int) -> Piece:
+        """Sign and role of the worst state among the ranks from `first` up to `stop`; blank where all are
+        well, or only wait for another."""
+        states: Sequence[str] = self.frame.ranks.state[first:stop]
+        if self.responsible:
+            states = [self.state_word(rank) for rank in range(first, first + len(states))]
+        return worst_sign(states)
+
+    @cached_property
+    def dead(self) -> frozenset[int]:
+        """The ranks that have died."""
+        return frozenset(death.rank for death in self.frame.deaths)
 
     @cached_property
     def attention(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

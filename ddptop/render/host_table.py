@@ -110,9 +110,11 @@ def _leads(context: RenderContext) -> dict[str, int]:
 
 
 def _state(context: RenderContext, host: HostFigures, leads: dict[str, int], width: int) -> Piece:
-    """The host's state; of a live one that of its worst rank, where that needs attention."""
+    """The host's state; of one that reports, or whose ranks have ended, that of its worst rank, where that
+    needs attention."""
     lead = leads.get(host.name)
-    if host.state == "live" and lead is not None and context.frame.ranks.state[lead] in PROBLEM_STATES:
+    unwell = lead is not None and context.frame.ranks.state[lead] in PROBLEM_STATES
+    if lead is not None and unwell and host.state in ("live", "finished"):
         return state_piece(context, lead, width)
     return host_state_piece(host, width)
 

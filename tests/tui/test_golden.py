@@ -220,6 +220,10 @@ def test_only_the_rank_that_it_is_due_to_is_marked() -> None:
         words = [RenderContext(frame).state_word(rank) for rank in range(4)]
         assert words.count(own) == 1 and words.count(others) == 3
         assert sketch(FakeSource(frame), (80, 24)).count(f"○ {others}") == 3
+    lanes = sketch(FakeSource(missing()), (80, 24), "2").splitlines()
+    assert [line[:5] for line in lanes if line.endswith("waits")] == [" r0  ", " r2  ", " r3  "]
+    hosts = sketch(FakeSource(died()), (80, 24), "8")
+    assert "node1 ✗ failed" in hosts and "finished" not in hosts
     alike = [replace(death, reason="ValueError: shard 7 is empty") for death in died().deaths]
     assert RenderContext(replace(died(), deaths=tuple(alike))).responsible == {0, 1, 2, 3}
 

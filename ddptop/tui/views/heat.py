@@ -135,7 +135,7 @@ def _signs(scene: Scene, first: int, edges: NDArray[np.int64]) -> list[tuple[str
     unwell: dict[int, list[str]] = {}
     for rank, state in enumerate(states):
         if state in PROBLEM_STATES:
-            unwell.setdefault(int(index.of_rank[rank]), []).append(state)
+            unwell.setdefault(int(index.of_rank[rank]), []).append(scene.state_word(rank))
     for host, name in enumerate(index.names):
         if name in figures and figures[name].state in SILENT_STATES:
             unwell.setdefault(host, []).append(figures[name].state)
@@ -286,7 +286,7 @@ def _steps(
         for j in range(tall):
             line = Line("▸" if here and j == 0 else " ", "accent")
             line.add(fit(name if j == 0 else "", label, right=True), "strong" if here else "dim")
-            line.add(*(worst_sign(scene.frame.ranks.state[first:stop]) if j == 0 else (" ", "text")))
+            line.add(*(scene.sign(first, stop) if j == 0 else (" ", "text")))
             line.extend(shades.cells(levels[i].tolist(), cell, chosen if here else None, scene.ascii_only))
             if side and j == 0:
                 line.add(_worst(scene, value[i], rank[i], shades, side), "strong" if here else "dim")

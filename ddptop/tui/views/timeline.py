@@ -13,7 +13,7 @@ import numpy as np
 from ddptop.frames.phrases import on_hosts
 from ddptop.frames.verdict import restart_phrase
 from ddptop.render.hosts import inexact_clock
-from ddptop.render.line import Line, gather, rule, worst_sign
+from ddptop.render.line import Line, gather, rule
 from ddptop.render.numbers import age, count, counted, fixed, known
 from ddptop.render.phases import PARTS, legend
 from ddptop.render.text import cells, wrap
@@ -72,7 +72,7 @@ def _lane(scene: Scene, stall: Stall, rank: int, text: str, label: int, bar: int
     chosen, blamed = rank == scene.place.timeline.rank, rank in stall.ranks
     line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
     line.add(f"r{rank}".ljust(label + 2), "bad" if blamed else "strong")
-    line.add(*worst_sign(scene.frame.ranks.state[rank : rank + 1])).add(" ")
+    line.add(*scene.sign(rank, rank + 1)).add(" ")
     line.target = rank
     if bar:
         line.extend(_bar(scene, stall, rank, bar)).add(" ")

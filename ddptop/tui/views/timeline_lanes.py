@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.render.chart import TimeAxis, Track
-from ddptop.render.line import Line, worst_sign
+from ddptop.render.line import Line
 from ddptop.render.numbers import fixed, size
 from ddptop.render.phases import PARTS, Part
 from ddptop.render.text import fit
@@ -90,7 +90,7 @@ def _phases(scene: Scene, shown: Timeline, lane: Lane, plan: Plan, chosen: bool)
     late = lane.rank in scene.stragglers
     line = Line("▸" if chosen else " ", "accent", ground="cursor" if chosen else "")
     line.add(f"r{lane.rank}".ljust(plan.rank + 1), "warn" if late else "strong")
-    line.add(*worst_sign(scene.frame.ranks.state[lane.rank : lane.rank + 1]))
+    line.add(*scene.sign(lane.rank, lane.rank + 1))
     line.add(f"{'ph'.ljust(plan.bucket)} ", "dim")
     track = Track(plan.axis)
     exposed = {"waiting": 0.0, "moving": 0.0}

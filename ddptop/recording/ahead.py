@@ -1,8 +1,8 @@
 """A large recording is decoded in a second process, while the first one takes what was decoded before.
 
 The second process reads the same open file and returns each run of messages in a file in memory, so that its
-columns are not copied. Where it cannot be started or ends early, the first process decodes the rest itself:
-the runs are the same.
+columns are not copied. Where it cannot be started, ends early or does not answer, the first process decodes
+the rest itself: the runs are the same.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ FIRST_RECORDS = 2 * RUN_RECORDS
 """Records that the first process decodes while the second one starts."""
 MOST_AHEAD = 4
 """Runs that wait to be taken: some 100 MB."""
+
+ANSWER_S = 5.0
+"""The second process is given up when it has sent no run for so long; a run takes 0.04 s of CPU time. Where
+it was only slow, some runs are decoded twice."""
 
 _CODE = "import sys; sys.path[:] = sys.argv[3:]; from ddptop.recording.ahead import main; main()"
 _ALIGNED = 64
@@ -79,6 +83,7 @@ class _Decoder:
         """Whether it has decoded everything."""
         self._reader = reader
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(ANSWER_S)
         with other, tempfile.TemporaryFile() as file:
             pickle.dump(request, file, pickle.HIGHEST_PROTOCOL)
             file.seek(0)
@@ -97,7 +102,7 @@ class _Decoder:
                 raise
 
     def take(self) -> MessageRun | None:
-        """The next run; None: there is no more, or it has ended early."""
+        """The next run; None: there is no more, it has ended early, or it does not answer."""
         with suppress(OSError, EOFError, ValueError, pickle.UnpicklingError):
             head, descriptors, _, _ = socket.recv_fds(self._socket, 1 << 16, 1)
             if not descriptors:

@@ -74,6 +74,14 @@ def test_the_first_process_decodes_what_is_left_when_the_second_one_dies(path, s
     assert together == _messages(path)
 
 
+def test_a_second_process_that_is_stopped_is_not_waited_for(path, second, monkeypatch):
+    expected = _messages(path)
+    monkeypatch.setattr(ahead, "ANSWER_S", 0.05)
+    monkeypatch.setattr(ahead, "_CODE", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
+    assert _messages(path) == expected
+    assert second == [True, False]
+
+
 def test_without_a_second_process_all_is_read(path, second, monkeypatch):
     expected = _messages(path)
     monkeypatch.setattr(ahead.sys, "executable", "/nowhere/python")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ddptop.analysis.health.links import explain
+from ddptop.analysis.health.links import explain, names_of_addresses
 from ddptop.analysis.reducer import Reducer
 from ddptop.frames.frame import Straggler
 from ddptop.frames.snapshot import snapshot
@@ -379,3 +379,21 @@ def test_a_link_that_loses_segments_or_is_slow_is_named_with_its_two_ends(make_w
     excused = {rank for rank in range(6) if explain(known, replace(late, rank=rank), host_of)}
     assert excused == ({rank for rank in range(6) if host_of[rank] != "node0"} if words else set())
     assert not explain(known, replace(late, basis="every_step"), host_of), "own times hold no network"
+
+
+def test_a_frame_looks_at_every_link_once_however_many_hosts_there_are(make_world, monkeypatch) -> None:
+    job = Job(make_world)
+    for host, peer in ((FAR[0], FAR[1]), (FAR[1], FAR[0])):
+        link = HostLink(f"address of {host}", f"address of {peer}", 2, 900, 200, 1000, 0, 10**8)
+        job.feed(job.world.usage(host, links=(link,)))
+    looked = []
+
+    def names(hosts):
+        looked.append(hosts)
+        return names_of_addresses(hosts)
+
+    monkeypatch.setattr("ddptop.analysis.health.links.names_of_addresses", names)
+    monkeypatch.setattr("ddptop.analysis.to_frame.hosts.names_of_addresses", names)
+    found = {one.name: one.link_peer for one in job.frame.hosts if one.link_peer is not None}
+    assert found == {FAR[0]: FAR[1], FAR[1]: FAR[0]}
+    assert len(looked) == 1

@@ -14,7 +14,7 @@ from ddptop.frames.frame import Alert
 from ddptop.frames.phrases import blamed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ddptop.analysis.hosts import Hosts
     from ddptop.frames.frame import Straggler
@@ -37,13 +37,15 @@ LEAST_LINKS = 4
 """Directions of links to compare with; two hosts have two, and which round trip is usual is not known."""
 
 
-def worst_link(hosts: Hosts, host: str) -> tuple[str, HostLink] | None:
-    """The other end and the figures of a host's worst link in its newest reading; None: there is none."""
+def worst_link(hosts: Hosts, host: str, names: Mapping[str, str]) -> tuple[str, HostLink] | None:
+    """The other end and the figures of a host's worst link in its newest reading; None: there is none.
+
+    `names`: `names_of_addresses(hosts)`, which looks at every link and is made once for all hosts."""
     known = hosts.known.get(host)
     if known is None or not known.links:
         return None
     link = known.links[0]
-    return names_of_addresses(hosts).get(link.peer, link.peer), link
+    return names.get(link.peer, link.peer), link
 
 
 def names_of_addresses(hosts: Hosts) -> dict[str, str]:

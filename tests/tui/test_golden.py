@@ -264,6 +264,12 @@ def test_in_ascii_a_sign_has_one_meaning() -> None:
     assert ".." not in charts and "::" in charts, "a dot is a wait"
 
 
+def test_in_one_line_no_figure_lacks_what_it_is_of() -> None:
+    for case, line in (("live", "● no straggler"), ("waiting", "○ waiting for ranks 2 and 3")):
+        assert sketch(FakeSource(CASES[case]()), (30, 6)).splitlines()[1] == line
+    assert sketch(FakeSource(live()), (40, 6)).splitlines()[1] == "● no straggler · 0.8% lost to skew"
+
+
 def test_key_7_is_named_after_what_it_shows() -> None:
     assert "7 death" in sketch(FakeSource(died()), (80, 24)).splitlines()[-1]
     assert "7 stall" in sketch(FakeSource(missing()), (80, 24)).splitlines()[-1]

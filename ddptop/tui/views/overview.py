@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ddptop.frames.phrases import straggler_brief
@@ -64,14 +65,20 @@ def verdict_lines(scene: Scene, width: int, most: int) -> list[Line]:
 
 
 def _in_one_line(scene: Scene, shown: Verdict, width: int) -> str:
-    """The sentence; where it is too long, of a straggler and of a stall or an end in fewer words."""
+    """The sentence; where it is too long, of a straggler and of a stall or an end in fewer words, else the
+    clauses of it that fit: no figure without what it is of."""
     late, room = scene.frame.straggler, width - INDENT
     if cells(shown.sentence) <= room:
         return scene.clean(shown.sentence)
     if late is not None and shown.kind == "straggler":
         return straggler_brief(late, room)
-    grave = shown.kind in _RED or shown.kind == "unreachable"
-    return scene.clean(trouble_brief(shown, room) if grave else shown.sentence)
+    if shown.kind in _RED or shown.kind == "unreachable":
+        return scene.clean(trouble_brief(shown, room))
+    short = scene.clean(shown.sentence.replace("of step time lost", "lost"))
+    ends = [
+        end.start() for end in re.finditer(r" · | \| |; |: |$", short) if cells(short[: end.start()]) <= room
+    ]
+    return short[: ends[-1]] if ends else short
 
 
 def _detail(scene: Scene, detail: str, width: int, most: int) -> list[str]:

@@ -248,13 +248,19 @@ def test_help_explains_every_word_that_is_ours() -> None:
         assert f"{word}: " in text
 
 
-def test_charts_of_a_page_have_one_time_axis() -> None:
-    ends = np.linspace(0.0, 4_000.0, 12_480)
+def axes(lasts_s: float) -> list[list[str]]:
+    """The labels of the time axes of the first two charts, in a run that lasts so long."""
     frame = live()
-    frame = replace(frame, history=replace(frame.history, time_s=ends))
+    frame = replace(frame, history=replace(frame.history, time_s=np.linspace(0.0, lasts_s, 12_480)))
     axis = next(line for line in sketch(FakeSource(frame), (80, 24)).splitlines() if line.count("└") == 2)
-    left, right = ([label.rstrip("─ ") for label in part.split("┴")[1:]] for part in axis.split("└")[1:])
-    assert left[-2:] == right[-2:] and len(left) > 1
+    return [[label.rstrip("─ ") for label in part.split("┴")[1:]] for part in axis.split("└")[1:]]
+
+
+def test_charts_have_one_time_axis_until_a_run_is_longer_than_they_look_back() -> None:
+    losses, steps = axes(1_500.0)
+    assert losses[-2:] == steps[-2:] and len(losses) > 1
+    losses, steps = axes(4_000.0)
+    assert losses[0] < steps[0] and losses[-1] != steps[-1]
 
 
 def test_in_ascii_a_sign_has_one_meaning() -> None:

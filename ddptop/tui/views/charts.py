@@ -1,4 +1,4 @@
-"""Charts of the group's history, all over the same last minutes."""
+"""Charts of the group's history: the loss of the whole run, all else over the same last minutes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ddptop.frames.history import History
 
 RECENT_S = 1_800.0
-"""What all charts show: long enough for the trend of a loss, short enough to see a change of the step now."""
+"""What all charts but that of the loss show. A run that is no longer has the same time axis in all."""
 
 TWO_ABREAST = 44
 """Cells from which two charts fit beside each other."""
@@ -154,7 +154,7 @@ def _curves(scene: Scene) -> list[Curve]:
     speed = [_title("busbw GB/s", fixed(group.busbw_gbps, 2)), recent]
 
     return [
-        _loss(scene, recent),
+        _loss(scene),
         Curve(
             steps, x, history.step_ms, "forward", span_s=RECENT_S, zero=True, step=history.step, band=True,
             read=lambda at: fixed(history.step_ms[at], 1, " ms"),
@@ -190,7 +190,7 @@ def _parts(scene: Scene, recent: Line) -> Curve:
     )  # fmt: skip
 
 
-def _loss(scene: Scene, recent: Line) -> Curve:
+def _loss(scene: Scene) -> Curve:
     history, group = scene.frame.history, scene.frame.group
     log = logarithmic(scene)
     parts = [_title("loss", loss(group.loss_mean)), Line("━ mean", "accent")]
@@ -198,27 +198,25 @@ def _loss(scene: Scene, recent: Line) -> Curve:
     if known(group.loss_max):
         parts.append(Line(f"┄ worst {loss(group.loss_max)}", "faint"))
         parts.append(Line(f"rank {group.loss_max_rank}" if group.loss_max_rank is not None else "", "faint"))
+    kept = f"since step {count(history.step[0])}" if history.start else "whole run"
     began = scene.frame.run.started_at
     seen = [one.unix_s - began for one in scene.frame.events if one.kind == "nan"]
     seen += history.time_s[no_number(history.loss_mean, history.loss_max)].tolist()
     return Curve(
-        [*parts, recent], history.time_s, history.loss_mean, "accent", behind=history.loss_max,
-        span_s=RECENT_S, step=history.step, nan_at=tuple(seen), log=log,
-        read=lambda at: loss(history.loss_mean[at]),
+        [*parts, Line(kept, "faint")], history.time_s, history.loss_mean, "accent", behind=history.loss_max,
+        step=history.step, nan_at=tuple(seen), log=log, read=lambda at: loss(history.loss_mean[at]),
     )  # fmt: skip
 
 
 LOG_FROM = 10.0
-"""Largest loss of the chart divided by the smallest, from which the axis is logarithmic by itself."""
+"""Largest loss of the run divided by the smallest, from which the axis is logarithmic by itself."""
 
 
 def logarithmic(scene: Scene) -> bool:
-    """Whether the loss is drawn on a logarithmic axis: as a key has chosen, else where what is shown of it
-    spans decades."""
+    """Whether the loss is drawn on a logarithmic axis: as a key has chosen, else where it spans decades."""
     if scene.place.charts.log_loss is not None:
         return scene.place.charts.log_loss
-    history = scene.frame.history
-    losses = history.loss_mean[history.time_s >= history.time_s.max(initial=0.0) - RECENT_S]
+    losses = scene.frame.history.loss_mean
     losses = losses[np.isfinite(losses)]
     return len(losses) > 0 and 0 < LOG_FROM * float(losses.min()) <= float(losses.max())
 

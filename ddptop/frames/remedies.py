@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from ddptop.frames.phrases import PLACES, ended_by_signal, first_ranks
@@ -87,6 +88,8 @@ _AT_PLACE = {
 }
 """What to do about time in none of the phases, by its place in the step."""
 
+_WAIT_FOR_STACKS = "Wait some seconds: the ranks are being asked for their stacks."
+
 
 def place_phrase(cause: str | None, place: OwnPlace | None) -> str:
     """`in forward`, `between the batch and forward`: where the excess lies; empty: in several phases."""
@@ -133,7 +136,21 @@ def next_action(frame: Frame) -> str:
         gone = [rank for rank, own in enumerate(frame.ranks.state) if own == state]
         who = _named(gone) if 0 < len(gone) < len(frame.ranks.state) else "the launcher"
         return f"See the output of {who} for the reason, and dmesg -T on its host for out of memory."
-    return ""
+    return _without_evidence(frame) if state == "stalled" else ""
+
+
+def _without_evidence(frame: Frame) -> str:
+    """About a stall of which no rank has sent its stack: not yet, or an older recording has none."""
+    ranks = frame.ranks
+    stalled = [rank for rank, own in enumerate(ranks.state) if own == "stalled"]
+    pid = float(ranks.pid[stalled[0]]) if stalled else math.nan
+    if not 0 < len(stalled) < len(ranks.state) or not math.isfinite(pid):
+        return _WAIT_FOR_STACKS
+    return f"{_py_spy(int(pid), ranks.host[stalled[0]] or 'its host')}: what is rank {stalled[0]} doing?"
+
+
+def _py_spy(pid: int, host: str) -> str:
+    return f"py-spy dump --pid {pid} on {host}"
 
 
 def _named(ranks: list[int]) -> str:
@@ -163,7 +180,7 @@ def _in_stall(frame: Frame, stall: Stall) -> str:
         host = responsible[0].host if responsible else "the host"
         return f"nvidia-smi and dmesg -T (Xid) on {host}: is its GPU in error?"
     if not responsible:
-        return "Wait some seconds: the ranks are being asked for their stacks."
+        return _WAIT_FOR_STACKS
     return _of_missing(frame, responsible[0])
 
 
@@ -175,7 +192,9 @@ def _of_missing(frame: Frame, missing: RankPosition) -> str:
         return "Give all ranks equally many batches (drop_last=True), or use model.join()."
     if missing.user_call is not None:
         return f"See what holds rank {rank} in {_place(missing.user_call)}: a lock, a worker, a file."
-    return f"py-spy dump --pid {missing.pid} on {host}: what is rank {rank} doing?"
+    if missing.pid is None:
+        return f"See the output of rank {rank} on {host}: does its process still run?"
+    return f"{_py_spy(missing.pid, host)}: what is rank {rank} doing?"
 
 
 def _place(call: Call) -> str:

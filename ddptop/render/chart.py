@@ -337,9 +337,8 @@ class Track:
         if at >= 0 and self._axis.begin_ms <= at_ms <= self._axis.end_ms:
             self._cells[at] = (sign, role)
 
-    def write(self, at: float, text: str, role: Role) -> bool:
-        """A text from a moment on; False where it does not fit."""
-        first = self._axis.cell(at)
+    def write(self, first: int, text: str, role: Role) -> bool:
+        """A text from a cell on; False where it does not fit."""
         if first < 0 or first + len(text) > self._axis.width:
             return False
         self._cells[first : first + len(text)] = [(letter, role) for letter in text]

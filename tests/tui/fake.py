@@ -200,7 +200,7 @@ def clock_free() -> Frame:
 def lost() -> Frame:
     """Rank 2's process is gone; so is the run."""
     frame = live()
-    message = "rank 2 (node1, pid 4312) is gone: its process ended without a goodbye"
+    message = "rank 2 lost: its process is gone"
     return replace(
         frame,
         run=replace(frame.run, state="lost"),

@@ -185,6 +185,7 @@ ACTIONS = {
     "died": "mend data.py:31 read (rank 2), and start again from the last checkpoint",
     "lost": "see the output of rank 2 for the reason",
     "waiting": "see the output of ranks 2 and 3",
+    "many": "py-spy dump --pid 6360 on node1025: what is rank 2050 doing?",
     "silent": "ssh gpu-002.cluster.local uptime: is it up, does its network reach the",
 }
 

@@ -150,14 +150,18 @@ def _axis_row(happened: Happened, axis: Axis, width: int) -> Line:
     """Labels where they belong, the episodes of a straggler, and the events."""
     end = axis.begin_s + axis.bin_s * axis.columns
     time_axis, origin = TimeAxis(axis.begin_s, end, width), happened.origin
-    track, signs = Track(time_axis), {time_axis.cell(at) for at, _, _ in happened.events}
+    track, taken = Track(time_axis), {time_axis.cell(at) for at, _, _ in happened.events}
     track.put(axis.begin_s, end, "─", "rule")
     for begin, until in happened.episodes:
         track.put(begin, until, "═", "warn", least=1)
     for at, label in happened.ticks(axis.begin_s + origin, end + origin, width // TICKS_APART):
-        first = time_axis.cell(at - origin)
-        if not signs & {*range(first + 1, first + 1 + len(label))}:  # a label in part would be another time
-            track.write(at - origin, f"┴{label}", "faint")
+        first, size = time_axis.cell(at - origin), len(label)
+        # A label in part would be another time: beside an event it stands on the other side of its tick.
+        for left, text in ((first, f"┴{label}"), (first - size, f"{label}┴")):
+            covered = {*range(left, left + size + 1)} - {first}
+            if not taken & covered and track.write(left, text, "faint"):
+                taken |= covered
+                break
     for at, sign, role in happened.events:
         track.mark(at, sign, role)
     return track.line()

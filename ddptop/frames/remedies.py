@@ -131,7 +131,7 @@ def next_action(frame: Frame) -> str:
     if state == "waiting":
         missing = [rank for rank, own in enumerate(frame.ranks.state) if own == "waiting"]
         who = "the ranks" if len(missing) in (0, len(frame.ranks.state)) else _named(missing)
-        return f"See the output of {who}: are they started and past init_process_group?"
+        return f"See the output of {who}: did init_process_group return?"
     if state in ("failed", "lost"):
         gone = [rank for rank, own in enumerate(frame.ranks.state) if own == state]
         who = _named(gone) if 0 < len(gone) < len(frame.ranks.state) else "the launcher"

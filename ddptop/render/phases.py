@@ -174,10 +174,23 @@ PAIR_NAME, PAIR_NUMBER, PAIR_MIN_BAR = 20, 8, 10
 """Cells of a part's name, of a number beside it, and of both bars together from which they are drawn."""
 
 
-def pairs_head(who: str, width: int) -> Line:
-    """Titles of the lines of `pair`."""
+def pairs_head(who: str, width: int, scale: tuple[float, float]) -> Line:
+    """Titles of the lines of `pair`: of the numbers and, where they fit, of the bars."""
     numbers = "".join(f"{title:>{PAIR_NUMBER}}" for title in (who, "others", "more"))
-    return Line(f"{'ms, median':<{PAIR_NAME + 2}}{numbers}", "dim").cut(width)
+    line = Line(f"{'ms, median':<{PAIR_NAME + 2}}{numbers}", "dim")
+    left, right = _pair_room(width - line.width, scale)
+    if left < len("others") or right < len(who):
+        return line.cut(width)
+    return line.add(f"  {'others':>{left}}", "dim").add("┃", "rule").add(who, "dim")
+
+
+def _pair_room(width: int, scale: tuple[float, float]) -> tuple[int, int]:
+    """Cells left and right of the axis that both bars have in a room of `width`; zeros: no bars."""
+    room, whole = width - 3, sum(scale)
+    if room < PAIR_MIN_BAR or not whole > 0:
+        return 0, 0
+    left = round(scale[0] / whole * room)
+    return left, room - left
 
 
 def pair(
@@ -191,13 +204,13 @@ def pair(
     line = Line(f"{sign} ", part.role).add(f"{part.name:<{PAIR_NAME}}")
     line.add(f"{fixed(own):>{PAIR_NUMBER}}", "strong").add(f"{fixed(others):>{PAIR_NUMBER}}", "dim")
     line.add(f"{signed(more) if math.isfinite(more) else UNKNOWN:>{PAIR_NUMBER}}", "text")
-    room, whole = width - line.width - 3, sum(scale)
-    if room < PAIR_MIN_BAR or not whole > 0:
+    left, right = _pair_room(width - line.width, scale)
+    if not left + right:
         return line.cut(width)
-    left = round(scale[0] / whole * room)
-    theirs, mine = (round(ms / whole * room) if math.isfinite(ms) else 0 for ms in (others, own))
+    cell_ms = sum(scale) / (left + right)
+    theirs, mine = (round(ms / cell_ms) if math.isfinite(ms) else 0 for ms in (others, own))
     line.add(" " * (2 + max(0, left - theirs))).add(sign * min(theirs, left), part.role).add("┃", "rule")
-    return line.add(sign * min(mine, room - left), part.role)
+    return line.add(sign * min(mine, right), part.role)
 
 
 def legend(ascii_only: bool, waited_for: Sequence[int], width: int) -> Line:

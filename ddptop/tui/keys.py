@@ -16,8 +16,8 @@ VIEWS: tuple[ViewName, ...] = get_args(ViewName)[:8]
 
 ANSWERS: dict[ViewName, str] = {
     "overview": "is it well, how fast, who is slow and why",
-    "timeline": "one step: a lane per rank, every all-reduce as wait and transfer",
-    "buckets": "what is sent, how long it takes, at which bandwidth, who comes last",
+    "timeline": "one step: a lane per rank, each all-reduce: wait, transfer",
+    "buckets": "what is sent, how long, at which bandwidth, who comes last",
     "heat": "all ranks over the last steps, by any metric",
     "events": "what is wrong now, and what happened when",
     "run": "options, versions, hosts, clocks, records lost, overhead",

@@ -174,9 +174,22 @@ def test_the_foot_does_not_repeat_the_verdict(case: str) -> None:
 
 
 def test_the_overview_says_what_to_try() -> None:
+    for size in ((80, 24), (67, 19), (50, 24)):
+        for case, who in (("straggler", "rank 1"), ("several", "ranks 1 and 3")):
+            text = sketch(FakeSource(CASES[case]()), size)
+            assert f"  try: speed up the data loading of {who}" in text
+            assert text.count("without the straggler") == 1 or size[0] == 50
+
+
+def test_a_verdict_takes_one_line_where_a_shorter_cause_makes_it_fit() -> None:
     lines = sketch(FakeSource(CASES["several"]()), (80, 24)).splitlines()
-    assert lines[4].startswith("  try: speed up the data loading of ranks 1 and 3: num_workers")
-    assert "try:" not in sketch(FakeSource(CASES["straggler"]()), (67, 19))
+    assert lines[1] == "▲ ranks 1 and 3 take 20.3 ±0.1 ms longer in 96% of steps · data · costs 43%"
+    assert "· data loading ·" in sketch(FakeSource(CASES["several"]()), (160, 50)).splitlines()[1]
+
+
+def test_an_event_hides_no_label_of_a_time_axis() -> None:
+    axis = sketch(FakeSource(straggler()), (80, 24)).splitlines()[-3]
+    assert axis.count("12:30┴") == 2 and axis.count("▲") == 2
 
 
 ACTIONS = {

@@ -74,7 +74,8 @@ def _draw(scene: Scene, width: int, height: int, top: int) -> tuple[list[Line], 
         blocks = []
         for column, curve in enumerate(curves[band * 2 : band * 2 + columns]):
             room = right - 1 if columns == 2 else width
-            block, plot = chart(curve, room, each, scene.ascii_only, cross)
+            apart = 1 if column == 0 and columns == 2 else 0
+            block, plot = chart(curve, room, each, scene.ascii_only, cross, apart)
             blocks.append(block)
             if plot is not None:
                 plots.append(replace(plot, top=plot.top + top + band * each, left=plot.left + column * right))

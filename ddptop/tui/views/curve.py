@@ -111,9 +111,12 @@ class Cross:
 
 
 def chart(
-    curve: Curve, width: int, height: int, ascii_only: bool, cross: Cross | None = None
+    curve: Curve, width: int, height: int, ascii_only: bool, cross: Cross | None = None, apart: int = 0
 ) -> tuple[list[Line], Plot | None]:
-    """A title and `height - 1` rows of curve, its scale on the left; where the curve is, line 0 the title."""
+    """A title and `height - 1` rows of curve, its scale on the left; where the curve is, line 0 the title.
+
+    `apart`: cells at its right end that the title leaves free, before the title of the next chart.
+    """
     values = curve.main
     if curve.log:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -137,7 +140,7 @@ def chart(
         if 0 <= column < room:
             pictures = [_crossed(line, column) for line in pictures]
             title = [curve.title[0], *_reading(curve, cross, axis, column, cell_s)]
-    lines = [gather(title, width, 1)]
+    lines = [gather(title, width - apart, 1)]
     labels = {0: drawn.scale.label(drawn.scale.high), len(pictures) - 1: drawn.scale.label(drawn.scale.low)}
     for at, picture in enumerate(pictures):
         lines.append(Line(labels.get(at, "").rjust(gutter), "faint").add("│", "rule").extend(picture))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ddptop.frames.phrases import straggler_brief
+from ddptop.frames.phrases import cause_phrase, straggler_brief
 from ddptop.frames.remedies import next_action
 from ddptop.frames.verdict import SIGNS, Verdict, verdict
 from ddptop.render.line import Line, Role, rule
@@ -45,7 +45,8 @@ def verdict_lines(scene: Scene, width: int, most: int) -> list[Line]:
     shown = verdict(scene.frame)
     red = shown.kind in _RED
     role: Role = "bad" if red else _ROLES[shown.sign]
-    sentence = _wrapped(scene, shown.sentence, width) if most > 1 else [_in_one_line(scene, shown, width)]
+    words = _short_cause(scene, shown, width)
+    sentence = _wrapped(scene, words, width) if most > 1 else [_in_one_line(scene, shown, width)]
     own: Role = "bad" if red else "dim" if shown.kind == "uneven" else "strong"
     lines = [Line("  ").add(text, own) for text in sentence]
     if shown.kind in _QUIET and sentence and " · " in sentence[0]:
@@ -62,6 +63,16 @@ def verdict_lines(scene: Scene, width: int, most: int) -> list[Line]:
             line.target = TO_STALL
         return lines if most == 1 else _with_way(lines, width, most)
     return lines
+
+
+def _short_cause(scene: Scene, shown: Verdict, width: int) -> str:
+    """The sentence; of a straggler with its cause in a word where it then fits into one line."""
+    late, room = scene.frame.straggler, width - INDENT
+    if shown.kind != "straggler" or late is None or cells(shown.sentence) <= room:
+        return shown.sentence
+    long, short = (cause_phrase(late.cause, late.place, short=short) for short in (False, True))
+    words = shown.sentence.replace(f" · {long} · ", f" · {short} · ") if long else shown.sentence
+    return words if cells(words) <= room else shown.sentence
 
 
 def _in_one_line(scene: Scene, shown: Verdict, width: int) -> str:
@@ -123,7 +134,7 @@ LOW = 17
 """Lines for all but the verdict, below which all ranks are worth more than a chart."""
 
 LEAST_FOR_ACTION = 14
-"""Lines from which the next action about a run that makes no steps is worth one of them."""
+"""Lines from which the next action is worth one of them."""
 
 ONE_LINE_VERDICT = 8
 """Lines below which the rows need the room more than the verdict's second line."""
@@ -173,9 +184,10 @@ def overview(scene: Scene, width: int, height: int) -> Page:
     trouble = in_trouble(scene.frame)
     most = 1 if height < ONE_LINE_VERDICT else 4 if width < WIDE or trouble else 3
     most += width < 60 and height >= TALL
-    lines = verdict_lines(scene, width, most)
-    if (height >= TALL and width >= WIDE) or (height >= LEAST_FOR_ACTION and next_action(scene.frame)):
-        lines += to_try_first(scene, width)
+    action = to_try_first(scene, width) if height >= LEAST_FOR_ACTION else []
+    if action and height < TALL and not next_action(scene.frame):
+        most -= 1  # what overlap would bring gives way to what to try
+    lines = verdict_lines(scene, width, most) + action
     room = heights(height, len(scene.frame.ranks.state), len(lines), len(scene.frame.events))
     rows = rank_rows(scene, width, room.table)
     if rows.table.grouped:  # fewer rows than ranks: charts and events get the lines that are left

@@ -18,7 +18,7 @@ from ddptop.render.numbers import age, count, counted, fixed, known
 from ddptop.render.phases import PARTS, legend
 from ddptop.render.text import cells, wrap
 from ddptop.tui.scene import Layout, Page
-from ddptop.tui.views.timeline_lanes import QUEUED, READY, TRANSFER, WAIT, Plan, lane_lines
+from ddptop.tui.views.timeline_lanes import QUEUED, READY, WAIT, Plan, lane_lines
 
 if TYPE_CHECKING:
     from ddptop.frames.detail import Lane, Timeline
@@ -263,10 +263,7 @@ def _legend(scene: Scene, shown: Timeline, width: int) -> list[Line]:
     lines = [legend(scene.ascii_only, (), width)]
     if shown.detailed:
         plain = scene.ascii_only
-        texts = (
-            *((READY, "bucket ready"), (WAIT, "wait for a rank"), (TRANSFER, "transfer")),
-            (QUEUED, "queued"),
-        )
+        texts = ((READY, "bucket ready"), (WAIT, "bucket waits for a rank"), (QUEUED, "bucket queued"))
         parts = [Line(signs[plain]).add(f" {text}", "dim") for signs, text in texts]
         lines.append(gather(parts, width))
     return lines

@@ -70,12 +70,11 @@ def own_time(scene: Scene, rank: int, width: int, *, places: bool) -> list[Line]
     others = known_ranks & (np.arange(len(known_ranks)) != rank)
     mine = np.where(known_ranks[rank], parts[:, rank], np.nan)
     usual = np.array([_median(row[others]) for row in parts])
-    scale = tuple(max(np.nan_to_num(column[: len(PARTS)]).tolist()) for column in (usual, mine))
-    lines = [pairs_head(f"rank {rank}", width)]
+    longest, own_longest = (max(np.nan_to_num(ms[: len(PARTS)]).tolist()) for ms in (usual, mine))
+    scale = (longest, own_longest)
+    lines = [pairs_head(f"rank {rank}", width, scale)]
     for at, part in enumerate(PARTS):
-        lines.append(
-            pair(part, float(mine[at]), float(usual[at]), (scale[0], scale[1]), width, scene.ascii_only)
-        )
+        lines.append(pair(part, float(mine[at]), float(usual[at]), scale, width, scene.ascii_only))
     for place, name in SHORT_PLACES.items() if places else ():
         column: Column = getattr(scene.frame.ranks, f"{place}_ms")
         if np.isfinite(column).any():

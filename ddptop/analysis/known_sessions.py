@@ -6,12 +6,14 @@ The ranks themselves are written when something reads them: `KnownSessions.write
 from __future__ import annotations
 
 from functools import partial
+from itertools import repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.protocol.machine import Gpu, Memory, Usage
+from ddptop.analysis.rank_columns import newest
+from ddptop.protocol.machine import Usage
 from ddptop.protocol.messages import Progress
 
 if TYPE_CHECKING:
@@ -91,9 +93,9 @@ class KnownSessions:
         self.rows += np.bincount(which, count, len(self.rows)).astype(np.int64)
         self.rows[seen] += first[at] - self.next_step[seen]  # before the tail
         self.next_step[which] = first + count  # of each the last one stays; likewise below
-        newest = np.zeros(len(self.sessions), np.int64)
-        newest[which] = micro_steps
-        self.micro_steps = np.where(newest, newest, self.micro_steps)
+        last = np.zeros(len(self.sessions), np.int64)
+        last[which] = micro_steps
+        self.micro_steps = np.where(last, last, self.micro_steps)
         self.begun[seen] = self._changed = True
 
     def take_clocks(self, clocks: Integers, ranks: Integers) -> None:
@@ -116,8 +118,9 @@ class KnownSessions:
         moved, heard = (self.clocks[CLOCK_FIELDS.index(name)] for name in ("moved_ns", "heard_ns"))
         return {"moved_ns": moved, "heard_ns": heard, "seen_ns": self.seen_ns}
 
-    def write(self, ranks: Sequence[RankState]) -> None:
+    def write(self, state: RunState) -> None:
         """Put what was taken since the last call into the sessions and ranks."""
+        ranks = state.ranks
         if self._changed:
             self._changed = False
             seen = np.flatnonzero(self.rows)
@@ -138,31 +141,16 @@ class KnownSessions:
         for kind, (parts, part, at, arrived_ns) in self._newest.items():
             for number in np.unique(part[part >= 0]).tolist():
                 of_sessions = np.flatnonzero(part == number)
-                newest, came = parts[number].at(at[of_sessions]), arrived_ns[of_sessions].tolist()
-                of_ranks = self.rank[of_sessions].tolist()
-                for rank, message, t_ns in zip(of_ranks, newest.messages(), came, strict=True):
-                    _NOTE[kind](ranks[rank], message, t_ns)
+                of_ranks, places = self.rank[of_sessions], at[of_sessions]
+                placed = [*zip(repeat(parts[number]), places.tolist())]
+                for rank, one in zip(of_ranks.tolist(), placed, strict=True):
+                    ranks[rank].readings[kind] = one
+                state.reports.take(parts[number], places, of_ranks, placed)
+            if kind is Usage:
+                read = np.flatnonzero(part >= 0)
+                for rank, t_ns in zip(self.rank[read].tolist(), arrived_ns[read].tolist(), strict=True):
+                    ranks[rank].seen_ns = t_ns
         self._newest.clear()
-
-
-def _note_progress(one: RankState, message: Message, _t_ns: int) -> None:
-    one.progress = cast("Progress", message)
-
-
-def _note_memory(one: RankState, message: Message, _t_ns: int) -> None:
-    one.memory = cast("Memory", message)
-
-
-def _note_gpu(one: RankState, message: Message, _t_ns: int) -> None:
-    one.gpu = cast("Gpu", message)
-
-
-def _note_usage(one: RankState, message: Message, t_ns: int) -> None:
-    one.note_usage(cast("Usage", message), t_ns)
-
-
-_NOTE = {Progress: _note_progress, Memory: _note_memory, Gpu: _note_gpu, Usage: _note_usage}
-"""How the newest reading of each of COLUMNS is put into its rank."""
 
 
 class Beats:
@@ -170,7 +158,7 @@ class Beats:
 
     def __init__(self, state: RunState, known: KnownSessions) -> None:
         beats = [state.ranks[session.rank] for session in known.sessions]
-        self.detail_every = np.array([one.progress.detail_every if one.progress else 0 for one in beats])
+        self.detail_every = np.nan_to_num(newest(beats, Progress, "detail_every"))
         self.declared = np.array([one.declared for one in beats], bool)
         self._number: dict[str, int] = {}
         hosts = [self._number.setdefault(one.host, len(self._number)) for one in beats]

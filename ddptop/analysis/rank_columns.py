@@ -1,7 +1,7 @@
 """All ranks as columns: what their HELLOs say, and what they have reported by now.
 
-A frame reads these; the ranks are those of `RunState.ranks`. What a rank reports as one object (a heartbeat,
-the reading of its process) is put into columns when a frame is made, for the ranks that have a new one.
+A frame reads these; the ranks are those of `RunState.ranks`. What ranks report (heartbeats, readings of their
+processes and GPUs) is put into columns where it came in columns, else when a frame is made.
 """
 
 from __future__ import annotations
@@ -14,11 +14,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ddptop.protocol.checks import NAMES
+from ddptop.protocol.machine import Gpu, Usage
+from ddptop.protocol.messages import Progress
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
+    from ddptop.analysis.ranks import RankState
     from ddptop.frames.columns import Column, Indices, Mask
-    from ddptop.protocol.messages import Hello
+    from ddptop.protocol.message_run import Placed, Readings
+    from ddptop.protocol.messages import Hello, Message
 
 _HELLO = attrgetter("hello")
 
@@ -83,46 +91,71 @@ def hello_columns(ranks: Sequence[object], before: HelloColumns | None) -> Hello
 
 
 class _Latest:
-    """Numbers of one object per rank, such as its newest heartbeat: (numbers, ranks), NaN without one."""
+    """Numbers of the newest message of a kind of each rank: (numbers, ranks), NaN without one."""
 
-    def __init__(self, name: str, numbers: Sequence[str]) -> None:
-        self._object, self._numbers = attrgetter(name), attrgetter(*numbers)
-        self._unknown = (None,) * len(numbers)
-        self.objects: list[Any] = []
+    def __init__(self, kind: type[Message], numbers: Sequence[str]) -> None:
+        self._kind, self._unknown = kind, (None,) * len(numbers)
+        get = attrgetter(*numbers)
+        self._of_message: Callable[[Any], Any] = get if len(numbers) > 1 else lambda one: (get(one),)
+        self._columns = [NAMES[kind].index(name) for name in numbers]
+        self._newest: list[Message | Placed | None] = []
         self.values: Column = np.empty((len(numbers), 0))
 
-    def update(self, ranks: Sequence[object]) -> None:
-        """Read the objects that are others than at the last call."""
-        if not self.objects:  # before the first frame a large world takes no memory
-            self.objects = [None] * len(ranks)
+    def update(self, ranks: Sequence[RankState]) -> None:
+        """Read the messages that are others than at the last call."""
+        if not self._newest:  # before the first frame a large world takes no memory
+            self._newest = [None] * len(ranks)
             self.values = np.full((len(self.values), len(ranks)), np.nan)
-        before, self.objects = self.objects, [*map(self._object, ranks)]
-        changed = [*map(operator.is_not, self.objects, before)]
+        kind, before, values = self._kind, self._newest, self.values
+        self._newest = [one.readings.get(kind) for one in ranks]
+        changed = [*map(operator.is_not, self._newest, before)]
         at = np.flatnonzero(changed)
         if len(at):
-            fresh = compress(self.objects, changed)
-            rows = [self._unknown if one is None else self._numbers(one) for one in fresh]
-            self.values[:, at] = np.array(rows, np.float64).T
+            fresh = [*compress(self._newest, changed)]
+            numbers = self._of_message if {*map(type, fresh)} == {kind} else self._numbers
+            values[:, at] = np.array([*map(numbers, fresh)], np.float64).T
+
+    def _numbers(self, one: Message | Placed | None) -> Any:
+        if type(one) is tuple:
+            readings, at = one
+            return tuple([readings.values[column][at] for column in self._columns])
+        return self._unknown if one is None else self._of_message(one)
+
+    def take(self, readings: Readings, places: Indices, ranks: Indices, placed: Sequence[Placed]) -> None:
+        """Of these `readings` those at some places are the newest messages of these ranks, as `placed`."""
+        if not self._newest:
+            return
+        for row, column in enumerate(self._columns):
+            self.values[row, ranks] = readings.values[column][places]
+        for rank, one in zip(ranks.tolist(), placed, strict=True):
+            self._newest[rank] = one
 
 
-BEAT = ("phase", "bucket", "sequence", "step", "cost_pct", "cost_us", "detail_every", "failures")
-"""Numbers of a heartbeat."""
+NUMBERS: dict[type[Message], tuple[str, ...]] = {
+    Progress: ("phase", "bucket", "sequence", "step", "cost_pct", "cost_us", "detail_every", "failures"),
+    Usage: ("rss_bytes", "cpu_pct", "major_faults_s"),
+    Gpu: ("util_pct",),
+}
+"""By kind of message the numbers that are read of it as columns."""
 
-USAGE = ("rss_bytes", "cpu_pct")
-"""Numbers of a reading of a rank's process."""
+
+def newest(ranks: Sequence[RankState], kind: type[Message], name: str) -> Column:
+    """(ranks,) a number of the newest message of a kind; NaN where there is none."""
+    latest = _Latest(kind, (name,))
+    latest.update(ranks)
+    return np.asarray(latest.values[0])
 
 
 class ReportColumns:
     """What the ranks have reported by now, (ranks,) each, from `RankState`. Read when needed, then kept until
     the next message."""
 
-    def __init__(self, ranks: Sequence[object]) -> None:
+    def __init__(self, ranks: Sequence[RankState]) -> None:
         self._ranks = ranks
         self.world = len(ranks)
         self._taken = 0
         self._kept: dict[str, NDArray[Any]] = {}
-        self._beats = _Latest("progress", BEAT)
-        self._usages = _Latest("usage", USAGE)
+        self._latest = {kind: _Latest(kind, names) for kind, names in NUMBERS.items()}
         self.running: Mask = np.zeros(self.world, bool)
         """`RankState.running`."""
         self.ended: tuple[int, ...] = ()
@@ -153,22 +186,30 @@ class ReportColumns:
 
     def beat(self, name: str) -> Column:
         """A number of the newest heartbeats; NaN: none has come."""
-        return np.asarray(self._values(self._beats)[BEAT.index(name)])
+        return self._newest(Progress, name)
 
     def usage(self, name: str) -> Column:
         """A number of the newest readings of the ranks' processes; NaN: none has come."""
-        return np.asarray(self._values(self._usages)[USAGE.index(name)])
+        return self._newest(Usage, name)
+
+    def gpu(self, name: str) -> Column:
+        """A number of the newest readings of the ranks' GPUs; NaN: none has come."""
+        return self._newest(Gpu, name)
 
     def largest_of_beats(self, name: str) -> Any:
         """The largest such number, as it was sent; None: no heartbeat has come."""
         column = self.beat(name)
         if np.isnan(column).all():
             return None
-        return getattr(self._beats.objects[int(np.nanargmax(column))], name)
+        return getattr(self._ranks[int(np.nanargmax(column))].progress, name)
 
-    def _values(self, latest: _Latest) -> Column:
-        key = "beats" if latest is self._beats else "usages"
-        if key not in self._kept:
-            latest.update(self._ranks)
-            self._kept[key] = latest.values
-        return latest.values
+    def take(self, readings: Readings, places: Indices, ranks: Indices, placed: Sequence[Placed]) -> None:
+        """These ranks have got these `RankState.readings`."""
+        if readings.kind in self._latest:
+            self._latest[readings.kind].take(readings, places, ranks, placed)
+
+    def _newest(self, kind: type[Message], name: str) -> Column:
+        if kind.__name__ not in self._kept:
+            self._latest[kind].update(self._ranks)
+            self._kept[kind.__name__] = self._latest[kind].values
+        return np.asarray(self._kept[kind.__name__][NUMBERS[kind].index(name)])

@@ -7,15 +7,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ddptop.protocol.limits import NS
-from ddptop.protocol.messages import FINISHED, LEFT, WELL, Phase
+from ddptop.protocol.machine import Gpu, Memory, Usage
+from ddptop.protocol.message_run import message_of
+from ddptop.protocol.messages import FINISHED, LEFT, WELL, Phase, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ddptop.analysis.steps.clocks import Interruptions
     from ddptop.protocol.evidence import Evidence
-    from ddptop.protocol.machine import Gpu, Memory, Usage
-    from ddptop.protocol.messages import Bye, Hello, Progress, Scalar
+    from ddptop.protocol.message_run import Placed
+    from ddptop.protocol.messages import Bye, Hello, Message, Scalar
     from ddptop.protocol.vocabulary import DeviceState, HostState, RankPhase, RankStatus, RunOutcome
 
 MAX_LOGGED = 64
@@ -123,16 +125,11 @@ class RankState:
     stood_ns: int = 0
     """How long its step had not changed at that reading."""
     step: int = 0
-    progress: Progress | None = None
-    rss_bytes: int | None = None
-    cpu_pct: float | None = None
-    usage: Usage | None = None
-    """The newest reading of its process."""
-    gpu: Gpu | None = None
+    readings: dict[type[Message], Message | Placed] = field(default_factory=dict)
+    """The newest of its heartbeats and of the readings of its process, its GPU and its memory. Of many ranks
+    they come in columns: `progress` and the like make an object of what is read."""
     logged: dict[str, float] = field(default_factory=dict)
     """Newest value of each name that the script logged; NaN where it was no number."""
-    memory: Memory | None = None
-    """Memory of torch's CUDA allocator."""
     declared: int = 0
     """Number of the user's own phases that it is in (`ddptop.phase`): in these a step may take any time."""
     bye: Bye | None = None
@@ -180,8 +177,33 @@ class RankState:
 
     def note_usage(self, usage: Usage, t_ns: int) -> None:
         """A reading of its process."""
-        self.rss_bytes, self.cpu_pct, self.seen_ns = usage.rss_bytes, usage.cpu_pct, t_ns
-        self.usage = usage
+        self.readings[Usage], self.seen_ns = usage, t_ns
+
+    @property
+    def progress(self) -> Progress | None:
+        """Its newest heartbeat."""
+        return cast("Progress | None", self._newest(Progress))
+
+    @property
+    def usage(self) -> Usage | None:
+        """The newest reading of its process."""
+        return cast("Usage | None", self._newest(Usage))
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The newest reading of its GPU."""
+        return cast("Gpu | None", self._newest(Gpu))
+
+    @property
+    def memory(self) -> Memory | None:
+        """Memory of torch's CUDA allocator."""
+        return cast("Memory | None", self._newest(Memory))
+
+    def _newest(self, kind: type[Message]) -> Message | None:
+        found = self.readings.get(kind)
+        if type(found) is tuple:
+            found = self.readings[kind] = message_of(found)
+        return cast("Message | None", found)
 
     def begin(self, hello: Hello, session: int, t_ns: int) -> None:
         """A new process takes the rank over."""
@@ -227,7 +249,8 @@ class RankState:
     @property
     def phase(self) -> RankPhase:
         """Name of the phase at the last heartbeat; empty when unknown."""
-        return PHASE_NAMES.get(self.progress.phase, "") if self.progress else ""
+        seen = self.progress
+        return PHASE_NAMES.get(seen.phase, "") if seen else ""
 
     @property
     def bucket(self) -> int | None:
@@ -238,7 +261,8 @@ class RankState:
     @property
     def sequence(self) -> int | None:
         """Sequence number of its process group."""
-        return self.progress.sequence if self.progress and self.progress.sequence >= 0 else None
+        seen = self.progress
+        return seen.sequence if seen and seen.sequence >= 0 else None
 
     @property
     def host(self) -> str:

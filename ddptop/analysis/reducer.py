@@ -269,7 +269,8 @@ class Reducer:
                 state.figures.flags.note_throttled(session.rank, message.throttled_pct, now_s)
             return
         if isinstance(message, Gpu):  # likewise
-            rank_state.gpu = message if current else rank_state.gpu
+            if current:
+                rank_state.readings[Gpu] = message
             return
         if current and t_ns > rank_state.heard_ns:
             rank_state.heard_ns = t_ns
@@ -280,7 +281,7 @@ class Reducer:
         elif current and isinstance(message, Membership):
             state.groups.take(session.rank, message)
         elif current and isinstance(message, Memory):
-            rank_state.memory = message
+            rank_state.readings[Memory] = message
         elif current and isinstance(message, Logged):
             rank_state.take_logged(message.values)
         elif current:

@@ -15,7 +15,7 @@ from ddptop.analysis.health.loss_spread import LossSpread
 from ddptop.analysis.health.overhead import ShadowCost
 from ddptop.analysis.health.replicas import Replicas
 from ddptop.analysis.hosts import Hosts
-from ddptop.analysis.rank_columns import ReportColumns, hello_columns
+from ddptop.analysis.rank_columns import ReportColumns, hello_columns, newest
 from ddptop.analysis.steps import formulas
 from ddptop.analysis.steps.clocks import HostClocks, Interruptions, TimerBounds
 from ddptop.analysis.steps.groups import Groups, Layouts
@@ -24,6 +24,7 @@ from ddptop.analysis.steps.pairing import Pairing
 from ddptop.analysis.steps.windows import MOVES, StepWindow
 from ddptop.frames.history import KEPT_POINTS, HistoryStore
 from ddptop.protocol.limits import NS
+from ddptop.protocol.messages import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -286,7 +287,9 @@ class RunState:
     def detail_every(self) -> int:
         """The largest sampling interval among the ranks."""
         if self._detail_every is None:
-            self._detail_every = max((r.progress.detail_every for r in self.ranks if r.progress), default=1)
+            every = newest(self.ranks, Progress, "detail_every")
+            every = every[~np.isnan(every)]
+            self._detail_every = int(every.max()) if len(every) else 1
         return self._detail_every
 
     def sampling_changed(self) -> None:

@@ -67,7 +67,7 @@ class UsualMessages:
     def write(self) -> None:
         """Put what was taken into the sessions and ranks: they are about to be read."""
         if self._known is not None:
-            self._known.write(self._state.ranks)
+            self._known.write(self._state)
 
     def prepare_check(self, now_ns: int, stalled: bool) -> None:
         """The state is about to be checked for stalls and silent hosts. Where all ranks report and make
@@ -304,9 +304,10 @@ class UsualMessages:
 
         Returns the delay that the clock of a remote host gives; None where it is not known."""
         state = self._state
-        if message.detail_every != (one.progress.detail_every if one.progress else 0):
+        before = one.progress
+        if message.detail_every != (before.detail_every if before else 0):
             state.sampling_changed()
-        one.progress = message
+        one.readings[Progress] = message
         if one.declared or message.phase == Phase.EVALUATE:
             state.excused_ns = t_ns
         if not state.hosts.is_remote(one.host):

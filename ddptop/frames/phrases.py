@@ -131,11 +131,10 @@ MAJOR_FAULTS_S = 50.0
 """Least major faults a second that slow a rank: some 5 ms of reading in each second from an SSD."""
 
 
-def disk_reason(usage: Usage | None, others: Sequence[Usage | None]) -> str:
-    """`reads pages back from disk: 300 major faults/s`, where it has four times those of any other rank."""
-    faults_s = 0.0 if usage is None else usage.major_faults_s or 0.0
-    most = max((one.major_faults_s or 0.0 for one in others if one is not None), default=0.0)
-    if faults_s < max(MAJOR_FAULTS_S, 4 * most):
+def disk_reason(faults_s: float, most_s: float) -> str:
+    """`reads pages back from disk: 300 major faults/s`, where it has four times those of any other rank,
+    which are at most `most_s`. NaN: not known."""
+    if not faults_s >= MAJOR_FAULTS_S or faults_s < 4 * most_s:
         return ""
     return f"reads pages back from disk: {faults_s:,.0f} major faults/s"
 

@@ -53,6 +53,16 @@ class Readings(NamedTuple):
         return starmap(self.kind, zip(*(column.tolist() for column in self.values), strict=True))
 
 
+Placed = tuple[Readings, int]
+"""One of such messages, and where it is among them: a plain tuple, of which there are many."""
+
+
+def message_of(placed: Placed) -> Message:
+    """The message as an object."""
+    readings, at = placed
+    return next(readings.at(slice(at, at + 1)).messages())
+
+
 class StepMessages(NamedTuple):
     """n STEPS messages that were decoded together, (n,) each; fields as in `Steps`."""
 

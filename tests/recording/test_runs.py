@@ -1,5 +1,6 @@
 """Blocks read together give the same frame as their messages one by one."""
 
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,8 @@ def test_readings_in_columns_leave_every_rank_as_one_by_one(tmp_path, several):
                 )
     assert not failures
     assert by_columns > 100
+    newest = attrgetter("progress", "usage", "gpu", "memory")  # an object is made of what is read
+    assert [*map(newest, together.state.ranks)] == [*map(newest, one_by_one.state.ranks)]
     assert together.state.ranks == one_by_one.state.ranks
     assert together.state.sessions == one_by_one.state.sessions
     assert together.state.excused_ns == one_by_one.state.excused_ns

@@ -302,7 +302,7 @@ def _holds_lock(state: RunState, rank: int, since_ns: int) -> str:
         return ""
     if rank_state.heard_ns > kernel.t_ns - ANSWERS_NS:
         return ""
-    cpu = f", {rank_state.cpu_pct:.0f}% CPU" if rank_state.cpu_pct is not None else ""
+    cpu = f", {rank_state.usage.cpu_pct:.0f}% CPU" if rank_state.usage is not None else ""
     return f"a C call holds the interpreter lock (it {kernel.words()}{cpu})"
 
 
@@ -319,7 +319,7 @@ def _where(position: RankPosition) -> str:
 
 def _process(state: RunState, position: RankPosition) -> str:
     rank_state = state.ranks[position.rank]
-    cpu = f", {rank_state.cpu_pct:.0f}% CPU" if rank_state.cpu_pct is not None else ""
+    cpu = f", {rank_state.usage.cpu_pct:.0f}% CPU" if rank_state.usage is not None else ""
     if position.process == "stopped":
         return "its process is stopped (SIGSTOP)"
     if position.process == "silent":

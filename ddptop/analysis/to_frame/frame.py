@@ -76,7 +76,7 @@ def build(
         group=_group(state, shown),
         ranks=columns,
         buckets=bucket_figures(state, detail),
-        straggler=with_reasons(straggler, state.ranks),
+        straggler=with_reasons(straggler, state),
         suspect=shown.suspect,
         alerts=alerts(state, states, straggler, diagnosis, now_ns),
         events=state.log.all(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,7 @@ from ddptop.frames.hosts import HostFigures
 from ddptop.frames.phrases import blamed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ddptop.analysis.rank_columns import HelloColumns
     from ddptop.analysis.state import RunState
@@ -40,12 +41,14 @@ def host_figures(
     running = np.bincount(hellos.host_at[state.reports.running], minlength=len(of_hosts)).tolist()
     steps = _medians(ranks.step_ms, hellos)
     peers = names_of_addresses(state.hosts)
+    util_pct = state.reports.gpu("util_pct").tolist() if any(hellos.gpus.values()) else []
     of_ranks = dict(zip(of_hosts, zip(hellos.counts.tolist(), running, steps, strict=True), strict=True))
     return tuple(
         _figures(
             state,
             name,
             of_ranks.get(name, (0, 0, None)),
+            [util_pct[rank] for rank in hellos.gpus.get(name, {}).values()],
             worst.get(name),
             ranks.excess_ms,
             clocks[name] if name in clocks else clock_of(state, name, now_ns),
@@ -63,6 +66,7 @@ def _figures(
     state: RunState,
     name: str,
     of_ranks: tuple[int, int, float | None],
+    util_pct: Sequence[float],
     worst: int | None,
     excess_ms: Column,
     clock: Clocks,
@@ -73,14 +77,12 @@ def _figures(
     now_ns: int,
 ) -> HostFigures:
     """`of_ranks`: how many ranks it has, how many of them run, and the median of their step time.
-    `peers`: the hosts by the addresses of their links."""
+    `util_pct`: of each of its GPUs; NaN: not known. `peers`: the hosts by the addresses of their links."""
     n_ranks, n_running, step_ms = of_ranks
     found = state.hosts.known.get(name)
     agent, usage = (None, None) if found is None else (found.agent, found.usage)
     compared = name != own and clock.offset_ms is not None
-    gpus = state.hellos.gpus.get(name, {}).values()
-    ranks = state.ranks
-    busy = [gpu.util_pct for rank in gpus if (gpu := ranks[rank].gpu) and gpu.util_pct is not None]
+    busy = [value for value in util_pct if not math.isnan(value)]
     link = worst_link(state.hosts, name, peers)
     round_trip_ns = None if usage is None else usage.round_trip_ns
     return HostFigures(
@@ -103,7 +105,7 @@ def _figures(
         memory_bytes=agent.memory_bytes if agent is not None and agent.memory_bytes else None,
         received_bytes_s=None if usage is None else usage.received_bytes_s,
         sent_bytes_s=None if usage is None else usage.sent_bytes_s,
-        gpus=len(gpus),
+        gpus=len(util_pct),
         gpu_util_pct=sum(busy) / len(busy) if busy else None,
         kept=0 if usage is None else usage.kept,
         local_recording=None if usage is None else usage.local_recording,

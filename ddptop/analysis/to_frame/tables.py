@@ -170,15 +170,17 @@ def gpu_facts(ranks: Sequence[RankState]) -> tuple[GpuFacts, ...]:
     )
 
 
-def with_reasons(straggler: Straggler | None, ranks: Sequence[RankState]) -> Straggler | None:
+def with_reasons(straggler: Straggler | None, state: RunState) -> Straggler | None:
     """The straggler with the reasons, as far as known: why its GPU is throttled, why it waits."""
+    ranks = state.ranks
     if straggler is None or straggler.rank >= len(ranks):
         return straggler
     if straggler.cause == "cpu":
         straggler = replace(straggler, waits_for=cpu_reason(ranks[straggler.rank].usage))
     elif late := blamed(straggler):
-        others = [one.usage for rank, one in enumerate(ranks) if rank not in late]
-        straggler = replace(straggler, waits_for=disk_reason(ranks[straggler.rank].usage, others))
+        faults_s = state.reports.usage("major_faults_s")
+        most_s = float(np.fmax.reduce(np.delete(faults_s, late), initial=0.0))
+        straggler = replace(straggler, waits_for=disk_reason(float(faults_s[straggler.rank]), most_s))
     gpu = ranks[straggler.rank].gpu
     return replace(straggler, throttle=gpu.throttle) if gpu is not None and gpu.throttle else straggler
 

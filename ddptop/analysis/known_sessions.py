@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.rank_columns import newest
 from ddptop.protocol.machine import Usage
-from ddptop.protocol.messages import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,7 +156,7 @@ class Beats:
 
     def __init__(self, state: RunState, known: KnownSessions) -> None:
         beats = [state.ranks[session.rank] for session in known.sessions]
-        self.detail_every = np.nan_to_num(newest(beats, Progress, "detail_every"))
+        self.detail_every = np.nan_to_num(state.intervals()[known.rank])
         self.declared = np.array([one.declared for one in beats], bool)
         self._number: dict[str, int] = {}
         hosts = [self._number.setdefault(one.host, len(self._number)) for one in beats]

@@ -287,10 +287,13 @@ class RunState:
     def detail_every(self) -> int:
         """The largest sampling interval among the ranks."""
         if self._detail_every is None:
-            every = newest(self.ranks, Progress, "detail_every")
-            every = every[~np.isnan(every)]
-            self._detail_every = int(every.max()) if len(every) else 1
+            every = self.intervals()
+            self._detail_every = 1 if np.isnan(every).all() else int(np.nanmax(every))
         return self._detail_every
+
+    def intervals(self) -> Column:
+        """(ranks,) sampling interval of each; NaN: it has sent no heartbeat."""
+        return newest(self.ranks, Progress, "detail_every")
 
     def sampling_changed(self) -> None:
         """A rank may sample at another interval than before."""

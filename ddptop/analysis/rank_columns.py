@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ddptop.analysis.ranks import RankState
     from ddptop.frames.columns import Column, Indices, Mask
     from ddptop.protocol.message_run import Placed, Readings
     from ddptop.protocol.messages import Hello, Message
@@ -101,7 +100,7 @@ class _Latest:
         self._newest: list[Message | Placed | None] = []
         self.values: Column = np.empty((len(numbers), 0))
 
-    def update(self, ranks: Sequence[RankState]) -> None:
+    def update(self, ranks: Sequence[Any]) -> None:
         """Read the messages that are others than at the last call."""
         if not self._newest:  # before the first frame a large world takes no memory
             self._newest = [None] * len(ranks)
@@ -139,7 +138,7 @@ NUMBERS: dict[type[Message], tuple[str, ...]] = {
 """By kind of message the numbers that are read of it as columns."""
 
 
-def newest(ranks: Sequence[RankState], kind: type[Message], name: str) -> Column:
+def newest(ranks: Sequence[Any], kind: type[Message], name: str) -> Column:
     """(ranks,) a number of the newest message of a kind; NaN where there is none."""
     latest = _Latest(kind, (name,))
     latest.update(ranks)
@@ -150,7 +149,7 @@ class ReportColumns:
     """What the ranks have reported by now, (ranks,) each, from `RankState`. Read when needed, then kept until
     the next message."""
 
-    def __init__(self, ranks: Sequence[RankState]) -> None:
+    def __init__(self, ranks: Sequence[Any]) -> None:
         self._ranks = ranks
         self.world = len(ranks)
         self._taken = 0

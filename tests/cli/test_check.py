@@ -107,6 +107,22 @@ def test_wrong_usage(check, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(capsys.readouterr().err.splitlines()) == 4
 
 
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        (".", "is a folder; give a file"),
+        ("nowhere/check.xml", "no such folder"),
+        ("/dev/full", "No space left"),
+    ],
+)
+def test_a_junit_file_that_cannot_be_written_is_wrong_usage(
+    check, file: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check("same", "--against", "base.ddptop", "--junit", file) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"ddptop: --junit {file}: {why}")
+
+
 def test_what_cannot_be_told_is_no_success(check, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     junit = tmp_path / "check.xml"
     assert check("short", "--against", "base.ddptop", "--junit", str(junit)) == 1

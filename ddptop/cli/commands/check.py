@@ -56,6 +56,8 @@ class Check(Command):
         """Read the recordings, compare, print."""
         if options.against is None and options.limits is None:
             raise CliError("check needs --against BASE or --limits TOML", Exit.USAGE)
+        if options.junit is not None:
+            _check_writable(Path(options.junit))
         limits = {} if options.limits is None else _limits(Path(options.limits))
         from ddptop.report.check import against_base, against_limits, outcome
 
@@ -75,7 +77,10 @@ class Check(Command):
         else:
             print("\n".join(_page(results, names, whole)))
         if options.junit is not None:
-            _junit(results, new.name).write(options.junit, encoding="utf-8", xml_declaration=True)
+            try:
+                _junit(results, new.name).write(options.junit, encoding="utf-8", xml_declaration=True)
+            except OSError as error:  # the disk is full, or the folder has gone meanwhile
+                raise CliError(f"--junit {options.junit}: {error.strerror}", Exit.USAGE) from None
         if os.environ.get("GITHUB_ACTIONS"):
             for line in _annotations(results, new.name):
                 print(line, file=sys.stderr)
@@ -147,6 +152,19 @@ def _limits(path: Path) -> dict[str, float]:
     if not found:
         raise CliError(f"{path} has no limits; one is step_ms = 120", Exit.USAGE)
     return {name: float(str(value)) for name, value in found.items()}
+
+
+def _check_writable(path: Path) -> None:
+    """Raises CliError (2) where no file can be written at `path`: before recordings are read for it."""
+    if path.is_dir():
+        why = "is a folder; give a file"
+    elif not path.parent.is_dir():
+        why = "no such folder"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        why = "cannot be written"
+    else:
+        return
+    raise CliError(f"--junit {path}: {why}", Exit.USAGE)
 
 
 def _junit(results: Sequence[Result], name: str) -> xml.ElementTree[xml.Element[str]]:

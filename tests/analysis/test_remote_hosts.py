@@ -381,6 +381,20 @@ def test_a_link_that_loses_segments_or_is_slow_is_named_with_its_two_ends(make_w
     assert not explain(known, replace(late, basis="every_step"), host_of), "own times hold no network"
 
 
+def test_of_three_hosts_one_that_is_slow_to_both_others_is_named(make_world) -> None:
+    job = Job(make_world)
+    for _ in range(3):
+        for host in FAR:
+            far = {other: 20_000 if "node2" in (host, other) else 200 for other in HOSTS if other != host}
+            links = tuple(HostLink(host, other, 2, us, us, 1000, 0, 10**8) for other, us in far.items())
+            job.feed(job.world.usage(host, links=links))
+        job.wait(2.5, FAR)
+    words = [line.split(": ", 1) for line in job.log("network")]
+    assert {tail for _, tail in words} == {"round trip 20.0 ms at least, 0.2 ms on other links"}
+    ends = ("node1 to host node2", "node2 to host node0", "node2 to host node1")
+    assert sorted(head for head, _ in words) == [f"network from host {each}" for each in ends]
+
+
 def test_a_frame_looks_at_every_link_once_however_many_hosts_there_are(make_world, monkeypatch) -> None:
     job = Job(make_world)
     for host, peer in ((FAR[0], FAR[1]), (FAR[1], FAR[0])):

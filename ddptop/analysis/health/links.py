@@ -119,9 +119,10 @@ class LinkLog:
 
 
 def _usual_us(hosts: Hosts) -> float:
-    """Lower quartile of the links' least round trips: below those of one slow host. 0: not known."""
+    """Lower quartile of the links' least round trips, one that was measured: below those of one slow
+    host, also of three, where four directions of six are slow. 0: not known."""
     all_us = [link.least_us for known in hosts.known.values() for link in known.links]
-    return float(np.quantile(all_us, 0.25)) if len(all_us) >= LEAST_LINKS else 0.0
+    return float(np.quantile(all_us, 0.25, method="lower")) if len(all_us) >= LEAST_LINKS else 0.0
 
 
 def _trouble(link: HostLink, usual_us: float) -> str:

@@ -20,7 +20,7 @@ from ddptop.protocol.codec import encode
 from ddptop.protocol.messages import Layout, Message, OwnTime, Received, StepRow, Steps
 from ddptop.recording.reader import Recording
 from ddptop.recording.writer import Writer
-from ddptop.report.check import Measured, against_base, measure, outcome
+from ddptop.report.check import STEP_CONFIDENCE, Measured, against_base, measure, outcome
 from ddptop.sources.simulation.story import Story
 from tests.recording.made_up import START_NS, hello, run_message
 
@@ -96,7 +96,7 @@ def main() -> None:
             for pair in range(pairs):
                 one, two = (step_times(steps, alike, steps, round(100 * alike), pair, i) for i in (0, 1))
                 for share in (1.0, MORE):
-                    apart = difference(one, two * share)
+                    apart = difference(one, two * share, confidence=STEP_CONFIDENCE)
                     slower = apart is not None and apart.beyond_chance and apart.more > 0
                     alarms, found = alarms + (slower and share == 1), found + (slower and share != 1)
             print(

@@ -290,7 +290,10 @@ class Incidents:
             key = (alert.kind, alert.rank, alert.step) if alert.kind == "nan" else (alert.kind, None, None)
             known = self._troubles.get(key)
             if known is not None and alert.kind in PASSING:
-                continue  # the first alert of such a kind has the most information
+                # The first alert of such a kind has the most information; of a loss the last one says its end.
+                if alert.kind == "nan" and alert.severity == "warning":
+                    self._troubles[key] = replace(known, message=alert.message)
+                continue
             since_s = alert.since_s if known is None else min(known.since_s, alert.since_s)
             incarnation = frame.group.incarnation if known is None else known.incarnation
             self._troubles[key] = replace(alert, since_s=since_s, incarnation=incarnation)

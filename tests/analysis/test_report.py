@@ -175,6 +175,15 @@ def test_a_nan_names_rank_and_step_and_comes_before_speed(make_world: type[World
     json.dumps(as_data(found), allow_nan=False)
 
 
+def test_of_a_nan_that_was_over_the_last_step_is_said(make_world: type[World]) -> None:
+    world = make_world()
+    rows = world.steps(150, loss=lambda rank, step: math.nan if rank == 2 and 57 <= step < 90 else 1.0)
+    found = report(chain(begun(world), rows), steps=150)
+    [trouble] = [one for one in found.troubles if one.kind == "nan"]
+    assert (trouble.severity, trouble.step) == ("critical", 57)
+    assert trouble.message == "loss of rank 2 was NaN or infinite from step 57 to 89"
+
+
 def standing(world: World, seconds: int) -> Iterator[Received]:
     """Heartbeats of all ranks while no step is finished."""
     for _ in range(2 * seconds):

@@ -290,7 +290,7 @@ class Incidents:
             key = (alert.kind, alert.rank, alert.step) if alert.kind == "nan" else (alert.kind, None, None)
             known = self._troubles.get(key)
             if known is not None and alert.kind in PASSING:
-                # The first alert of such a kind has the most information; of a loss the last one says its end.
+                # The first alert of such a kind says most; of a loss the last one says its end.
                 if alert.kind == "nan" and alert.severity == "warning":
                     self._troubles[key] = replace(known, message=alert.message)
                 continue

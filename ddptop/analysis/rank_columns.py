@@ -132,7 +132,7 @@ class _Latest:
 
 NUMBERS: dict[type[Message], tuple[str, ...]] = {
     Progress: ("phase", "bucket", "sequence", "step", "cost_pct", "cost_us", "detail_every", "failures"),
-    Usage: ("rss_bytes", "cpu_pct", "major_faults_s"),
+    Usage: ("rss_bytes", "cpu_pct", "major_faults_s", "blocked_pct"),
     Gpu: ("util_pct",),
 }
 """By kind of message the numbers that are read of it as columns."""
@@ -190,6 +190,11 @@ class ReportColumns:
     def usage(self, name: str) -> Column:
         """A number of the newest readings of the ranks' processes; NaN: none has come."""
         return self._newest(Usage, name)
+
+    def usage_beside(self, rank: int, late: Sequence[int], name: str) -> tuple[float, float]:
+        """Such a number of a rank, NaN: none has come; and the largest of the ranks that are not `late`."""
+        column = self.usage(name)
+        return float(column[rank]), float(np.fmax.reduce(np.delete(column, late), initial=0.0))
 
     def gpu(self, name: str) -> Column:
         """A number of the newest readings of the ranks' GPUs; NaN: none has come."""

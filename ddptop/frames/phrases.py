@@ -139,6 +139,18 @@ def disk_reason(faults_s: float, most_s: float) -> str:
     return f"reads pages back from disk: {faults_s:,.0f} major faults/s"
 
 
+BLOCKED_PCT = 30.0
+"""Least share of readings in state D that slow a rank: three of ten."""
+
+
+def blocked_reason(pct: float, most_pct: float) -> str:
+    """`blocked in 40% of readings (state D: a disk, a network file system or a device)`, where it has twice
+    the share of any other rank, at most `most_pct`. NaN: not known."""
+    if not pct >= BLOCKED_PCT or pct < 2 * most_pct:
+        return ""
+    return f"blocked in {pct:.0f}% of readings (state D: a disk, a network file system or a device)"
+
+
 def blamed_ranks(cause: str | None, pattern: str | None, ranks: tuple[int, ...]) -> tuple[int, ...]:
     """Of flagged ranks those that are slow: none where ranks take turns because their batches differ."""
     return () if cause == "uneven_work" and pattern == "rotating" else ranks

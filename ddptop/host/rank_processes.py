@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -258,6 +259,10 @@ def _open_pidfd(pid: int) -> int | None:
         return None
 
 
+BLOCKED_READINGS = 10
+"""Readings of a process, one a second, of which the share in state D is told."""
+
+
 def runnable_threads() -> int | None:
     """Threads of this host that run or wait for a CPU, without the one that asks; None: not known."""
     try:
@@ -274,12 +279,15 @@ class UsageSampler:
         self._quotas: dict[int, CpuQuota] = {}
         self._faults: dict[int, tuple[int, int]] = {}
         """By session: time of the reading before, and major faults until then."""
+        self._blocked: dict[int, deque[bool]] = {}
+        """By session: whether the main thread was in state D, the newest readings."""
 
     def sample(self, living: Iterable[RankProcess], now_ns: int) -> list[tuple[RankProcess, Usage]]:
         """One reading of each process that can be read."""
         before, self._processes = self._processes, {}
         quotas, self._quotas = self._quotas, {}
         faults, self._faults = self._faults, {}
+        blocked, self._blocked = self._blocked, {}
         readings, runnable = [], runnable_threads()
         for rank in living:
             known = before.get(rank.session)
@@ -293,14 +301,19 @@ class UsageSampler:
             self._processes[rank.session] = process
             quota = self._quotas[rank.session] = quotas.get(rank.session) or CpuQuota(rank.pid)
             throttled_pct = quota.throttled_pct()
-            major_faults_s = None
+            major_faults_s = blocked_pct = None
             if (status := process_status(rank.pid)) is not None:
                 then_ns, count = faults.get(rank.session, (now_ns, 0))
                 self._faults[rank.session] = now_ns, status.major_faults
                 if now_ns > then_ns:
                     major_faults_s = max(0, status.major_faults - count) * NS / (now_ns - then_ns)
+                newest = blocked.get(rank.session) or deque(maxlen=BLOCKED_READINGS)
+                self._blocked[rank.session] = newest
+                newest.append(status.state == "D")
+                if len(newest) == BLOCKED_READINGS:
+                    blocked_pct = 100.0 * sum(newest) / BLOCKED_READINGS
             if known is not None:
                 cpu = (float(cpu_pct), throttled_pct, runnable, cores)
-                usage = Usage(now_ns, int(rss_bytes), *cpu, major_faults_s)
+                usage = Usage(now_ns, int(rss_bytes), *cpu, major_faults_s, blocked_pct)
                 readings.append((rank, usage))
         return readings

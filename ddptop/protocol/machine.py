@@ -23,6 +23,9 @@ class Usage:
     major_faults_s: float | None = None
     """Pages that it had to wait for, read from disk (swap, files in memory), per second since the reading
     before."""
+    blocked_pct: float | None = None
+    """Share of the newest readings, one a second, that found its main thread in state D: it waits for a disk,
+    a network file system or a device, and no signal wakes it. None before there are enough of them."""
 
 
 @dataclass(frozen=True, slots=True)

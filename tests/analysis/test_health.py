@@ -187,6 +187,35 @@ def test_usage_and_heartbeat_columns(running) -> None:
 
 
 @pytest.mark.parametrize(
+    ("of_late", "of_other", "words"),
+    [
+        (
+            {"major_faults_s": 300.0, "blocked_pct": 90.0},
+            {},
+            "reads pages back from disk: 300 major faults/s",
+        ),
+        (
+            {"blocked_pct": 40.0},
+            {"blocked_pct": 20.0},
+            "blocked in 40% of readings (state D: a disk, a network file system or a device)",
+        ),
+        ({"blocked_pct": 40.0}, {"blocked_pct": 30.0}, ""),
+        ({}, {"major_faults_s": 300.0, "blocked_pct": 90.0}, ""),
+    ],
+)
+def test_a_slow_rank_has_its_reason_from_the_readings_of_its_process(
+    make_world, of_late, of_other, words
+) -> None:
+    world, reducer = make_world(2, delays={(1, "data"): 10_000}), Reducer()
+    for received in (world.run(), *world.introduce(), *world.steps(150)):
+        reducer.feed(received)
+    for rank, figures in enumerate((of_other, of_late)):
+        reducer.feed(Received(START_NS, rank, world.session(rank), 0, Usage(START_NS, 1, 30.0, **figures)))
+    straggler = reducer.frame(START_NS + world.now_us * 1000).straggler
+    assert (straggler.rank, straggler.cause, straggler.waits_for) == (1, "data", words)
+
+
+@pytest.mark.parametrize(
     ("every", "cost_pct", "failures", "expected"),
     [
         (1, 0.9, 3, None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 import time
@@ -12,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from ddptop.frames.phrases import cpu_reason, disk_reason, exit_phrase
-from ddptop.host import cgroups
+from ddptop.frames.phrases import blocked_reason, cpu_reason, disk_reason, exit_phrase
+from ddptop.host import cgroups, rank_processes
 from ddptop.host.cgroups import KILLED_NS, CpuQuota, OutOfMemoryKills
 from ddptop.host.exits import RankProcess
-from ddptop.host.rank_processes import ProcessWatch
+from ddptop.host.processes import process_status
+from ddptop.host.rank_processes import ProcessWatch, UsageSampler
+from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Usage
 from tests.processes import until
 
@@ -43,6 +46,22 @@ def test_the_reason_is_the_quota_where_it_is_used_up_else_the_threads() -> None:
 def test_pages_from_disk_are_the_reason_of_the_rank_that_reads_many_more_than_the_others() -> None:
     assert disk_reason(300.4, 70.0) == "reads pages back from disk: 300 major faults/s"
     assert disk_reason(300.0, 80.0) == disk_reason(49.0, 0.0) == disk_reason(math.nan, 0.0) == ""
+
+
+def test_a_rank_that_is_blocked_far_more_often_than_the_others_has_that_as_its_reason() -> None:
+    words = "blocked in 40% of readings (state D: a disk, a network file system or a device)"
+    assert blocked_reason(40.0, 20.0) == words
+    assert blocked_reason(40.0, 30.0) == blocked_reason(20.0, 0.0) == blocked_reason(math.nan, 0.0) == ""
+
+
+def test_the_share_of_readings_in_state_d_is_told_once_there_are_ten(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = process_status(os.getpid())
+    assert own is not None
+    states = iter("DSDSDSSSSSSS")
+    monkeypatch.setattr(rank_processes, "process_status", lambda _: own._replace(state=next(states)))
+    rank, sampler = RankProcess(7, 1, os.getpid()), UsageSampler()
+    shares = [usage.blocked_pct for second in range(12) for _, usage in sampler.sample([rank], second * NS)]
+    assert shares == [*[None] * 8, 30.0, 20.0, 20.0]
 
 
 @pytest.mark.parametrize(

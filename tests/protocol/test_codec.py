@@ -65,6 +65,7 @@ MESSAGES: list[Message] = [
     Progress(10**15, 7, 3, -1, -1, 8, 28.5, 0.6, 0),
     Usage(10**15, 1 << 30, 99.5),
     Usage(10**15, 1 << 30, 99.5, 40.0, 5, 2),
+    Usage(10**15, 1 << 30, 99.5, None, 5, 2, 300.0, 40.0),
     Bye(10**15, "finished"),
     Ack(2**63 - 1, 41, True, 1 << 40),
     Run(1, "run-1", "train-k7qf", "train.py", ("--lr", "0.1"), 17 * 10**17, 10**15, "failed", -9, False),

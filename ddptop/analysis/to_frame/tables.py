@@ -18,7 +18,7 @@ from ddptop.frames.columns import fold, folds
 from ddptop.frames.detail import Heat
 from ddptop.frames.frame import BucketFigures, GpuFacts, LoggedScalar, Ranks
 from ddptop.frames.history import RankSteps
-from ddptop.frames.phrases import blamed, cpu_reason, disk_reason
+from ddptop.frames.phrases import blamed, blocked_reason, cpu_reason, disk_reason
 from ddptop.protocol.machine import GpuReading
 
 if TYPE_CHECKING:
@@ -178,9 +178,9 @@ def with_reasons(straggler: Straggler | None, state: RunState) -> Straggler | No
     if straggler.cause == "cpu":
         straggler = replace(straggler, waits_for=cpu_reason(ranks[straggler.rank].usage))
     elif late := blamed(straggler):
-        faults_s = state.reports.usage("major_faults_s")
-        most_s = float(np.fmax.reduce(np.delete(faults_s, late), initial=0.0))
-        straggler = replace(straggler, waits_for=disk_reason(float(faults_s[straggler.rank]), most_s))
+        names, beside = ("major_faults_s", "blocked_pct"), state.reports.usage_beside
+        faults, blocked = (beside(straggler.rank, late, name) for name in names)
+        straggler = replace(straggler, waits_for=disk_reason(*faults) or blocked_reason(*blocked))
     gpu = ranks[straggler.rank].gpu
     return replace(straggler, throttle=gpu.throttle) if gpu is not None and gpu.throttle else straggler
 

@@ -62,7 +62,10 @@ def output_at(path: Path, force: bool, *, folder: bool) -> Iterator[Path]:
     _check(path, force and path.is_dir() == folder)
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "no such folder", str(path.parent))
-    work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     try:
         written = work / path.name
         if folder:

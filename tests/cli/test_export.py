@@ -50,7 +50,7 @@ def test_json_goes_into_a_pipe(ddptop: Callable[..., object], recording: Path) -
         (["--to", "csv", "-o", "-"], 2, "for perfetto or json"),
         (["--to", "pdf"], 2, "invalid choice"),
         (["--to", "csv", "-o", "nowhere/csv"], 1, "nowhere: no such folder"),
-        (["--to", "json", "-o", "/proc/x.jsonl"], 1, "/proc"),
+        (["--to", "json", "-o", "/proc/x.jsonl"], 1, "ddptop: /proc/x.jsonl: "),
     ],
 )
 def test_what_cannot_be_exported_is_one_line(

@@ -15,6 +15,7 @@ import pytest
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.cli import find
+from ddptop.cli.main import main
 from ddptop.frames.frame import Frame
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.messages import Progress, Received, Steps, Type
@@ -110,6 +111,14 @@ def test_mistakes_are_one_line(ddptop, tmp_path: Path, word: str, code: int, sai
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_page_that_cannot_be_written_is_one_line(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(recording), "--html", "/dev/full"]) == 1
+    assert capsys.readouterr() == ("", "ddptop: /dev/full: No space left on device\n")
 
 
 def test_a_recording_cut_off_in_the_middle(tmp_path: Path) -> None:

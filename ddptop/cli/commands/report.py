@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from ddptop.cli.commands.base import Command, add_settings
-from ddptop.cli.errors import Exit
+from ddptop.cli.errors import CliError, Exit
 
 PIPE_COLUMNS = 80
 """Width of a page that no terminal limits: that of a mail."""
@@ -54,7 +54,10 @@ class Report(Command):
             from ddptop.report.html import document
 
             path = Path(options.html).absolute()
-            path.write_text(document(content), encoding="utf-8")
+            try:
+                path.write_text(document(content), encoding="utf-8")
+            except OSError as error:  # a full disk has no name of its own
+                raise CliError(f"{path}: {error.strerror}") from None
             print(f"report written to {path}")
         elif options.json:
             from ddptop.report.content import as_data

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from ddptop.protocol.checks import NAMES
 from ddptop.protocol.codec import ProtocolError, UnknownType, decode
 from ddptop.protocol.evidence import Evidence
 from ddptop.protocol.hosts import About, Host, HostLink, HostUsage
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Gpu, Usage
+from ddptop.protocol.message_run import message_of
 from ddptop.protocol.messages import Event, Received
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ddptop.analysis.steps.clocks import HostClocks
+    from ddptop.protocol.message_run import Placed, Readings
     from ddptop.protocol.vocabulary import HostState
+
+_TAKEN = [NAMES[HostUsage].index(name) for name in ("t_ns", "thinned", "links")]
 
 
 @dataclass(slots=True)
@@ -22,7 +29,10 @@ class KnownHost:
     """A host that has introduced itself."""
 
     agent: Host
-    usage: HostUsage | None = None
+    reading: HostUsage | Placed | None = None
+    """The newest of its usage."""
+    thinned: int = 0
+    """As it says."""
     heard_ns: int = 0
     """When the newest message of its agent arrived, on the collector's clock."""
     silent_ns: int = 0
@@ -31,11 +41,20 @@ class KnownHost:
     links_ns: int = 0
     """When its links to other hosts were last read, by its own clock; 0: never."""
 
-    def take(self, usage: HostUsage) -> None:
-        """A reading; the links are not read every time."""
-        self.usage = usage
-        if usage.links is not None:
-            self.links, self.links_ns = usage.links, usage.t_ns
+    @property
+    def usage(self) -> HostUsage | None:
+        """The newest reading of its usage."""
+        if type(self.reading) is tuple:
+            self.reading = cast("HostUsage", message_of(self.reading))
+        return cast("HostUsage | None", self.reading)
+
+    def take(
+        self, reading: HostUsage | Placed, t_ns: int, thinned: int, links: tuple[HostLink, ...] | None
+    ) -> None:
+        """A reading, and what it says; the links are not read every time."""
+        self.reading, self.thinned = reading, thinned
+        if links is not None:
+            self.links, self.links_ns = links, t_ns
 
     def note_message(self, t_ns: int) -> None:
         """A message of its agent arrived."""
@@ -80,6 +99,16 @@ class Hosts:
         if known is not None and session:
             known.note_message(t_ns)
         return known
+
+    def take_readings(self, readings: Readings, sessions: Sequence[int], t_ns: Sequence[int]) -> None:
+        """CLOCK or HOSTUSAGE messages: from whose agent each is, and when it arrived."""
+        found = [*map(self.note_message, sessions, t_ns)]
+        if readings.kind is not HostUsage:
+            return
+        columns = (readings.values[column].tolist() for column in _TAKEN)
+        for at, (known, *says) in enumerate(zip(found, *columns, strict=True)):
+            if known is not None:
+                known.take((readings, at), *says)
 
     def is_remote(self, name: str) -> bool:
         """Whether the host has an agent that is not the collector."""

@@ -15,14 +15,14 @@ import numpy as np
 from ddptop.protocol.machine import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from ddptop.analysis.ranks import RankState, Session
     from ddptop.analysis.state import RunState
     from ddptop.protocol.message_run import Readings
-    from ddptop.protocol.messages import Clock, Message
+    from ddptop.protocol.messages import Message
 
     Integers = NDArray[np.int64]
 
@@ -63,6 +63,13 @@ class KnownSessions:
         """(ranks,) whose `clocks` differ from the rank's."""
         self.seen_ns: Integers | None = None
         """(ranks,) `RankState.seen_ns`; None: to be read again."""
+
+    def find(self, numbers: Integers) -> tuple[Integers, NDArray[np.bool_]]:
+        """(n,) of which session each of these numbers is, and whether it is any."""
+        if not len(self.numbers):
+            return np.zeros(len(numbers), np.int64), np.zeros(len(numbers), bool)
+        which = np.minimum(np.searchsorted(self.numbers, numbers), len(self.numbers) - 1)
+        return which, np.asarray(self.numbers[which] == numbers)
 
     def layouts(self, generation: int) -> Integers:
         """(sessions,) number of the layout of a generation; -1: not reported."""
@@ -163,19 +170,18 @@ class Beats:
         self._host = np.array(hosts, np.int64)
         self._own = state.clocks.own_host
         self._remote = np.array([state.hosts.is_remote(name) for name in self._number], bool)
-        clocks = [(number, -1, state.clocks.of(name)) for name, number in self._number.items()]
-        self._clocks = self._columns([(n, at, clock) for n, at, clock in clocks if clock is not None])
-
-    @staticmethod
-    def _columns(clocks: Sequence[tuple[int, int, Clock]]) -> Integers:
+        clocks = ((number, state.clocks.of(name)) for name, number in self._number.items())
+        each = [(n, -1, one.t_ns, one.offset_ns, one.drift_ppb) for n, one in clocks if one is not None]
+        self._clocks: Integers = np.array(each, np.int64).reshape(-1, 5).T
         """(5, n) host, place, and time, offset and drift of a CLOCK."""
-        each = [(n, at, clock.t_ns, clock.offset_ns, clock.drift_ppb) for n, at, clock in clocks]
-        return np.asarray(np.array(each, np.int64).reshape(-1, 5).T)
 
-    def take(self, clocks: Sequence[tuple[int, Clock]]) -> Integers:
-        """Take CLOCKs and their places; returns these and the newest of each host before, in order."""
-        new = [(self._number.get(one.host, -1), at, one) for at, one in clocks if one.host != self._own]
-        found = np.concatenate([self._clocks, self._columns([one for one in new if one[0] >= 0])], axis=1)
+    def take(self, clocks: Iterable[tuple[int, str, int, int, int]]) -> Integers:
+        """Take CLOCKs: place, host, time, offset and drift of each. Returns these and the newest of each host
+        before, in order."""
+        number, own = self._number, self._own
+        new = [(number[host], *rest, at) for at, host, *rest in clocks if host in number and host != own]
+        columns = np.array(new, np.int64).reshape(-1, 5).T[[0, 4, 1, 2, 3]]
+        found = np.concatenate([self._clocks, columns], axis=1)
         found = found[:, np.lexsort((found[1], found[0]))]
         last = np.flatnonzero(np.diff(found[0], append=-1))
         self._clocks = found[:, last].copy()

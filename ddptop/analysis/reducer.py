@@ -235,7 +235,7 @@ class Reducer:
         if known is None:
             return
         if isinstance(message, HostUsage):
-            known.take(message)
+            known.take(message, message.t_ns, message.thinned, message.links)
             return
         about = unwrap(message, t_ns, state.clocks, known.agent.name)
         if about is not None:

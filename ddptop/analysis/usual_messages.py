@@ -6,7 +6,7 @@ follow each other in one rank (its clock, its step) the messages of each rank ar
 
 from __future__ import annotations
 
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,14 +14,16 @@ import numpy as np
 from ddptop.analysis.known_sessions import NO_DELAY, Beats, KnownSessions, clocks_of
 from ddptop.analysis.ranks import STALE_S
 from ddptop.analysis.state import USED_UP_PCT
+from ddptop.analysis.steps.clocks import CLOCK_FIELDS
 from ddptop.protocol.checks import NAMES
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Gpu, Memory, Usage
+from ddptop.protocol.message_run import OF_AGENTS
 from ddptop.protocol.messages import Clock, Flag, Logged, Phase, Progress, Received
 from ddptop.protocol.step_columns import BEGIN, FLAGS, MICRO_STEPS, WALL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -31,12 +33,17 @@ if TYPE_CHECKING:
     from ddptop.protocol.message_run import MessageRun, Readings
 
     Integers = NDArray[np.int64]
+    Offset = tuple[int, str, int, int, int]
+    """Of a CLOCK: place, host, time, offset and drift."""
 
 FEED_FAILURES = (ArithmeticError, LookupError, TypeError, ValueError)
 """What a message that passed every check could still set off in the arithmetic: it costs that message."""
 
 _JOINED = int(Flag.JOINED)
 _OWN_NS, _STEP, _PHASE, _DETAIL_EVERY = map(NAMES[Progress].index, ("t_ns", "step", "phase", "detail_every"))
+_CLOCK = [*map(NAMES[Clock].index, CLOCK_FIELDS)]
+_HOST = NAMES[Clock].index("host")
+_OFFSET = attrgetter("host", "t_ns", "offset_ns", "drift_ppb")
 _THROTTLED = NAMES[Usage].index("throttled_pct")
 SESSIONS_OF_A_MESSAGE = 16
 """To know all sessions as columns takes as long for so many of them as one message that is taken alone."""
@@ -137,10 +144,7 @@ class UsualMessages:
         first that is not."""
         steps = run.steps
         assert steps is not None
-        if not len(known.numbers):
-            return np.zeros(high - low, np.int64), 0
-        numbers = run.heads[2, run.places[low:high]]
-        which = np.minimum(np.searchsorted(known.numbers, numbers), len(known.numbers) - 1)
+        which, found = known.find(run.heads[2, run.places[low:high]])
         first, count = steps.first_step[low:high], steps.counts[low:high]
         order = np.argsort(which, kind="stable")
         before = np.empty(len(order), np.int64)
@@ -154,8 +158,7 @@ class UsualMessages:
         expected = np.empty_like(before)
         expected[order] = before
         flags = steps.columns.integers[FLAGS, steps.begin[low:high] + count - 1]
-        usual = (first == expected) & known.present[which] & (flags & _JOINED == 0) & (count > 0)
-        usual &= known.numbers[which] == numbers
+        usual = found & (first == expected) & known.present[which] & (flags & _JOINED == 0) & (count > 0)
         if steps.columns.has_bad_loss:
             bad = steps.columns.is_known & ~np.isfinite(steps.columns.loss)
             so_far = np.concatenate([[0], np.cumsum(bad)])
@@ -188,24 +191,34 @@ class UsualMessages:
         state, t_ns = self._state, run.heads[0]
         ends = [(int(run.places[low + at]), step) for at, step in reversed(completed)]
         beats: list[tuple[int, int, int, int, int, int]] = []
-        clocks: list[tuple[int, Clock]] = []
-        others, columns = self._divided(run, begin, stop, known)
+        clocks: list[Offset] = []
+        others, columns, of_hosts = self._divided(run, begin, stop, known)
+        taken = begin
+
+        def take_hosts(before: int) -> None:
+            nonlocal taken
+            for readings in of_hosts:
+                clocks.extend(self._take_of_hosts(run, readings.within(taken, before)))
+            taken = before
 
         def complete(before: int) -> None:
             while ends and ends[-1][0] < before:
                 at, step = ends.pop()
+                take_hosts(at)
                 try:
                     self._on_complete(step, int(t_ns[at]))
                 except FEED_FAILURES:
                     on_failure()
+            if of_hosts:
+                take_hosts(before)
 
         for place, received in others:
-            if ends:
+            if ends or of_hosts:
                 complete(place)
             message = received.message
             if type(message) is not Progress:
                 if type(message) is Clock:
-                    clocks.append((place, message))
+                    clocks.append((place, *_OFFSET(message)))
                 elif type(message) in OF_A_RANK:
                     self.write()
                     known.clocks = known.seen_ns = None  # some are signs of the rank itself
@@ -229,17 +242,21 @@ class UsualMessages:
 
     def _divided(
         self, run: MessageRun, begin: int, stop: int, known: KnownSessions
-    ) -> tuple[Sequence[tuple[int, Received]], list[tuple[Readings, Integers]]]:
-        """The messages that are taken one by one, and readings with the session of each, of which only the
-        newest one of each rank counts."""
+    ) -> tuple[Sequence[tuple[int, Received]], list[tuple[Readings, Integers]], list[Readings]]:
+        """The messages that are taken one by one; readings with the session of each, of which only the newest
+        one of each rank counts; and those of hosts."""
         others = run.others_within(begin, stop)
         columns: list[tuple[Readings, Integers]] = []
+        of_hosts: list[Readings] = []
         for readings in run.readings:
             part = readings.within(begin, stop)
             if not len(part.places):
                 continue
-            which = self._sessions_of(part, run, known)
-            if which is not None:
+            which, found = known.find(run.heads[2, part.places])
+            if part.kind in OF_AGENTS and not found.any():
+                of_hosts.append(part)
+                continue
+            if part.kind not in OF_AGENTS and found.all() and self._newest_counts(part, which, known):
                 columns.append((part, which))
                 continue
             heads = run.heads[:, part.places].T.tolist()
@@ -248,36 +265,45 @@ class UsualMessages:
             ]
             more = zip(part.places.tolist(), received, strict=True)
             others = sorted([*others, *more], key=itemgetter(0))
-        return others, columns
+        return others, columns, of_hosts
 
-    def _sessions_of(self, readings: Readings, run: MessageRun, known: KnownSessions) -> Integers | None:
-        """Of which known session each reading is; None: some of them have another effect than the newest."""
-        if not len(known.numbers) or int(known.rank.max()) >= len(self._state.ranks):
-            return None
-        numbers = run.heads[2, readings.places]
-        which: Integers = np.minimum(np.searchsorted(known.numbers, numbers), len(known.numbers) - 1)
-        if (known.numbers[which] != numbers).any():
-            return None
+    def _take_of_hosts(self, run: MessageRun, readings: Readings) -> Iterable[Offset]:
+        """Take readings of hosts; returns what the CLOCKs among them say."""
+        places = readings.places
+        if not len(places):
+            return ()
+        heads = run.heads[:, places]
+        self._state.hosts.take_readings(readings, heads[2].tolist(), heads[0].tolist())
+        if readings.kind is not Clock:
+            return ()
+        hosts = readings.values[_HOST].tolist()
+        clocks = np.stack([*(readings.values[column] for column in _CLOCK), heads[0]])
+        self._state.clocks.take_columns(hosts, clocks)
+        return zip(places.tolist(), hosts, *clocks[[0, 1, 3]].tolist(), strict=True)
+
+    def _newest_counts(self, readings: Readings, which: Integers, known: KnownSessions) -> bool:
+        """Whether of these readings of known sessions only the newest of each has an effect."""
+        if int(known.rank.max()) >= len(self._state.ranks):
+            return False
         if readings.kind is Usage:
             throttled = readings.values[_THROTTLED].tolist()
-            return None if any(one is not None and one >= USED_UP_PCT for one in throttled) else which
+            return not any(one is not None and one >= USED_UP_PCT for one in throttled)
         if readings.kind is Progress:
             known.beats = known.beats or Beats(self._state, known)
             every, phase = (readings.values[at] for at in (_DETAIL_EVERY, _PHASE))
             unusual = (every != known.beats.detail_every[which]) | (phase == Phase.EVALUATE)
             unusual |= known.beats.declared[which]
-            return None if (unusual & known.current[which]).any() else which
-        return which
+            return not (unusual & known.current[which]).any()
+        return True
 
     def _take_columns(
         self,
         run: MessageRun,
         columns: Sequence[tuple[Readings, Integers]],
-        clocks: Sequence[tuple[int, Clock]],
+        clocks: Iterable[Offset],
         known: KnownSessions,
     ) -> list[Integers]:
-        """Take readings; `clocks`: places of the CLOCKs among them. Returns the readings of clocks in the
-        heartbeats."""
+        """Take readings and the CLOCKs among them. Returns the readings of clocks in the heartbeats."""
         offsets = known.beats.take(clocks) if known.beats is not None else None
         found = []
         for all_readings, which in columns:

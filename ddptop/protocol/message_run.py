@@ -26,8 +26,10 @@ READINGS = frozenset({Progress, Clock, HostUsage, Usage, Gpu, Memory, Logged})
 """Messages, besides STEPS, that may be taken before the steps of ranks that arrived earlier."""
 
 
-COLUMNS = (Progress, Memory, Usage, Gpu)
-"""Readings of which only the newest one of each rank counts: a run may hold them as columns."""
+OF_AGENTS = (Clock, HostUsage)
+"""Readings of a host, from its agent."""
+COLUMNS = (Progress, Memory, Usage, Gpu, *OF_AGENTS)
+"""Readings of which only the newest one of each rank or host counts: a run may hold them as columns."""
 
 
 class Readings(NamedTuple):
@@ -60,7 +62,7 @@ Placed = tuple[Readings, int]
 def message_of(placed: Placed) -> Message:
     """The message as an object."""
     readings, at = placed
-    return next(readings.at(slice(at, at + 1)).messages())
+    return readings.kind(*[column.item(at) for column in readings.values])
 
 
 class StepMessages(NamedTuple):

@@ -172,4 +172,4 @@ def _readings(records: Sequence[Record], kinds: NDArray[np.uint8]) -> Iterator[R
 def _column(values: Sequence[Any]) -> NDArray[Any]:
     types = set(map(type, values))
     plain = {int: np.int64, float: np.float64}.get(types.pop()) if len(types) == 1 else None
-    return np.array(values, plain or object)
+    return np.array(values, plain) if plain else np.fromiter(values, object, len(values))

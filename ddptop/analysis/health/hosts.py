@@ -206,8 +206,7 @@ class HostLog:
             state.log.add(at_s, "host_back", text)
 
     def _log_thinned(self, state: RunState, name: str, now_ns: int) -> None:
-        usage = state.hosts.known[name].usage
-        thinned = usage.thinned if usage is not None else 0
+        thinned = state.hosts.known[name].thinned
         if thinned and not self._thinned.get(name):
             text = f"host {name} leaves out bucket detail, because the collector asked for it"
             state.log.add(state.unix_s(now_ns), "host_thinned", text, severity="warning")

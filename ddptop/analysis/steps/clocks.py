@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -28,6 +29,10 @@ MS = 1e6
 VALID_NS = 2_000_000_000
 """A CLOCK holds so long before and after its time; further away its bound grows as fast as within. It
 contains what the drift may be wrong by over this time (`transport/clock_filter.py`, HORIZON_NS)."""
+
+
+CLOCK_FIELDS = ("t_ns", "offset_ns", "bound_ns", "drift_ppb", "round_trip_ns")
+_FIELDS, _ROUND_TRIP = attrgetter(*CLOCK_FIELDS), CLOCK_FIELDS.index("round_trip_ns")
 
 
 class HostOffsets(NamedTuple):
@@ -53,14 +58,11 @@ class HostClocks:
     """The newest offset, drift and bound of every host."""
 
     def __init__(self) -> None:
-        self._newest: dict[str, Clock] = {}
-        self._arrived_ns: dict[str, int] = {}
         self._place: dict[str, int] = {}
         """By host, where its clock is in the columns: 512 hosts report one a second each."""
-        self._times = np.zeros((2, 2), np.int64)
-        """`t_ns` and `offset_ns`; place 0 is a host that was not compared, place 1 the collector's own."""
-        self._figures = np.array([[0.0, 0.0], [np.nan, 0.0], [0.0, 0.0]])
-        """`drift`, `bound_ms` and `growth`."""
+        self._newest = np.zeros((6, 2), np.int64)
+        """(fields, hosts) CLOCK_FIELDS and when it arrived; place 0 is a host that was not compared, place 1
+        the collector's own."""
         self.own_host: str | None = None
         """The host of the collector, whose clock needs no comparison; None: not known."""
         self.version = 0
@@ -68,23 +70,20 @@ class HostClocks:
 
     def take(self, clock: Clock, t_ns: int = 0) -> None:
         """A new comparison of a host's clock with the collector's; `t_ns`: when it arrived."""
-        before = self._newest.get(clock.host)
-        self._newest[clock.host], self._arrived_ns[clock.host] = clock, t_ns
-        figures = _figures_of(clock)
-        if (
-            before is None
-            or clock.round_trip_ns
-            or (before.offset_ns, *_figures_of(before)) != (clock.offset_ns, *figures)
-        ):
+        self.take_columns((clock.host,), np.array([[*_FIELDS(clock), t_ns]], np.int64).T)
+
+    def take_columns(self, hosts: Sequence[str], clocks: NDArray[np.int64]) -> None:
+        """Such comparisons in the order of their arrival: (n,) hosts, (6, n) CLOCK_FIELDS and arrivals."""
+        place = self._place
+        new = [host for host in dict.fromkeys(hosts) if host not in place]
+        place.update(zip(new, range(2 + len(place), 2 + len(place) + len(new)), strict=True))
+        if len(place) + 2 > self._newest.shape[1]:
+            self._newest = np.pad(self._newest, ((0, 0), (0, 2 * len(place))))
+        at = [place[host] for host in hosts]
+        before = self._newest[:, at]
+        if new or clocks[_ROUND_TRIP].any() or (before[1:_ROUND_TRIP] != clocks[1:_ROUND_TRIP]).any():
             self.version += 1
-        place = self._place.get(clock.host)
-        if place is None:
-            place = self._place[clock.host] = 2 + len(self._place)
-            if place >= self._times.shape[1]:
-                more = ((0, 0), (0, place))
-                self._times, self._figures = np.pad(self._times, more), np.pad(self._figures, more)
-        self._times[:, place] = clock.t_ns, clock.offset_ns
-        self._figures[:, place] = figures
+        self._newest[:, at] = clocks  # of each host the last one stays
 
     def set_own_host(self, host: str | None) -> None:
         """The collector runs on this host."""
@@ -94,18 +93,28 @@ class HostClocks:
 
     def of(self, host: str) -> Clock | None:
         """The newest comparison of a host's clock; None where there is none."""
-        return Clock(0, host, 0, 0) if host == self.own_host else self._newest.get(host)
+        if host == self.own_host:
+            return Clock(0, host, 0, 0)
+        place = self._place.get(host)
+        if place is None:
+            return None
+        t_ns, *others, _ = self._newest[:, place].tolist()
+        return Clock(t_ns, host, *others)
 
     def of_hosts(self, hosts: Sequence[str]) -> HostOffsets:
         """The newest comparisons of these hosts' clocks."""
         place, own = self._place, self.own_host
         at = np.array([1 if host == own else place.get(host, 0) for host in hosts])
-        return HostOffsets(*self._times[:, at], *self._figures[:, at])
+        t_ns, offset_ns, bound_ns, drift_ppb, round_trip_ns, _ = self._newest[:, at]
+        bound_ms = np.where(at == 0, np.nan, bound_ns / MS)
+        growth = np.where(round_trip_ns, bound_ns / MS / VALID_NS, 0.0)
+        return HostOffsets(t_ns, offset_ns, drift_ppb / 1e9, bound_ms, growth)
 
     @staticmethod
     def bound_at(clock: Clock, t_ns: int) -> float:
         """The bound of a comparison at a time by the host's clock, in ms; as `HostOffsets.bounds_at`."""
-        _, bound_ms, growth = _figures_of(clock)
+        bound_ms = clock.bound_ns / MS
+        growth = bound_ms / VALID_NS if clock.round_trip_ns else 0.0
         return bound_ms + growth * max(abs(t_ns - clock.t_ns) - VALID_NS, 0)
 
     def to_collector(self, host: str, t_ns: int) -> int | None:
@@ -117,18 +126,13 @@ class HostClocks:
 
     def age_s(self, host: str, now_ns: int) -> float | None:
         """Seconds since a host's clock was compared, at `now_ns` of the collector's; None: never."""
-        clock = self._newest.get(host)
+        clock = self.of(host)
         if clock is None or host == self.own_host:
             return None
         # Of a message that was kept while its host was cut off, the time of its arrival says little.
-        then_ns = clock.t_ns + clock.offset_ns if clock.round_trip_ns else self._arrived_ns[host]
+        arrived_ns = int(self._newest[-1, self._place[host]])
+        then_ns = clock.t_ns + clock.offset_ns if clock.round_trip_ns else arrived_ns
         return max(0, now_ns - then_ns) / 1e9
-
-
-def _figures_of(clock: Clock) -> tuple[float, float, float]:
-    """`drift`, `bound_ms` and `growth` of `HostOffsets`."""
-    bound_ms = clock.bound_ns / MS
-    return clock.drift_ppb / 1e9, bound_ms, bound_ms / VALID_NS if clock.round_trip_ns else 0.0
 
 
 class Interruptions:

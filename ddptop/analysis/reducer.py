@@ -139,8 +139,8 @@ class Reducer:
 
     def feed(self, received: Received) -> None:
         """Take one message in the order of its session. What does not fit is ignored, never raised."""
-        self._usual.forget()
         state, t_ns = self._state, received.t_ns
+        self._usual.prepare(received.message)
         self._take(received)
         state.taken += 1
         if t_ns > state.newest_ns:

@@ -16,6 +16,7 @@ from ddptop.analysis.ranks import STALE_S
 from ddptop.analysis.state import USED_UP_PCT
 from ddptop.analysis.steps.clocks import CLOCK_FIELDS
 from ddptop.protocol.checks import NAMES
+from ddptop.protocol.hosts import HostUsage
 from ddptop.protocol.limits import NS
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.message_run import OF_AGENTS
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.complete_steps import CompleteStep
     from ddptop.protocol.message_run import MessageRun, Readings
+    from ddptop.protocol.messages import Message
 
     Integers = NDArray[np.int64]
     Offset = tuple[int, str, int, int, int]
@@ -47,6 +49,8 @@ _OFFSET = attrgetter("host", "t_ns", "offset_ns", "drift_ppb")
 _THROTTLED = NAMES[Usage].index("throttled_pct")
 SESSIONS_OF_A_MESSAGE = 16
 """To know all sessions as columns takes as long for so many of them as one message that is taken alone."""
+NO_SIGN_OF_A_RANK = (Usage, Gpu, HostUsage)
+"""Readings that come from agents: of what is known of the ranks they change when each was seen."""
 OF_A_RANK = (Memory, Logged, Usage, Gpu)
 """Readings besides heartbeats that change a rank."""
 
@@ -66,10 +70,13 @@ class UsualMessages:
         self._on_complete = on_complete
         self._known: KnownSessions | None = None
 
-    def forget(self) -> None:
-        """A message is taken alone: anything may change."""
+    def prepare(self, message: Message) -> None:
+        """A message is about to be taken alone: most may change anything."""
         self.write()
-        self._known = None
+        if type(message) not in NO_SIGN_OF_A_RANK:
+            self._known = None
+        elif self._known is not None:
+            self._known.seen_ns = None
 
     def write(self) -> None:
         """Put what was taken into the sessions and ranks: they are about to be read."""

@@ -18,6 +18,9 @@ from ddptop.recording.records import PASSING
 from ddptop.recording.writer import HistorySource, Writer
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ddptop.analysis.state import RunState
     from ddptop.protocol.message_run import EncodedRun
 
@@ -96,12 +99,28 @@ class Record:
                     kept_ns[received.session] = received.t_ns
             elif kind not in PASSING:
                 alone.append(place)
+        for readings in run.readings:
+            part = readings.within(begin, stop)
+            if part.kind is Progress:
+                skipped.update(self._too_soon(run, part.places))
+            elif part.kind not in PASSING:
+                alone += part.places.tolist()
         skipped.update(alone)
         passing = [place for place in range(begin, stop) if place not in skipped]
         if passing:
             self._writer.add_passing(run, passing)
-        for place in alone:
+        for place in sorted(alone):
             self.add(run.received(place), run.bodies[place])
+
+    def _too_soon(self, run: EncodedRun, places: NDArray[np.int64]) -> Iterator[int]:
+        """The heartbeats at these places that come soon after another one that is kept."""
+        kept_ns = self._kept_ns
+        t_ns, _, sessions, _ = run.heads[:, places].tolist()
+        for place, arrived_ns, session in zip(places.tolist(), t_ns, sessions, strict=True):
+            if arrived_ns - kept_ns.get(session, -PROGRESS_EVERY_NS) < PROGRESS_EVERY_NS:
+                yield place
+            else:
+                kept_ns[session] = arrived_ns
 
     def recall(self, received: Received) -> None:
         """Note a message that an earlier collector has written."""

@@ -17,10 +17,9 @@ from ddptop.collector.backlog import Backlog
 from ddptop.collector.own_host import OwnHost
 from ddptop.host.processes import boot_and_namespace
 from ddptop.protocol.checks import ProtocolError
-from ddptop.protocol.codec import decode, encode
-from ddptop.protocol.hosts import HOST_END, About, Host
+from ddptop.protocol.codec import encode
+from ddptop.protocol.hosts import HOST_END, Host
 from ddptop.protocol.limits import NS
-from ddptop.protocol.machine import Gpu, Usage
 from ddptop.protocol.messages import Clock, Event, Hello, Received
 from ddptop.transport.curve import AGENTS, Gate
 
@@ -118,16 +117,11 @@ class RemoteHosts:
         """The messages that have arrived. What agents report of a rank's process is as of that rank."""
         self._gate.serve()
         arrived = self.receiver.drain(now_ns, BUNDLES)
-        renames = any(self._names.values())
-        for number, (place, received) in enumerate(arrived.others):
-            message = received.message
-            if isinstance(message, About):
-                about = decode(message.body)
-                if isinstance(about, (Usage, Gpu)):  # the newest one counts
-                    of_rank = Received(now_ns, message.rank, message.session, 0, about)
-                    arrived.replace(number, of_rank, message.body)
-            elif renames and isinstance(message, (Host, Hello, Clock)):
-                arrived.replace(number, *self._renamed(received, arrived.bodies[place]))
+        if any(self._names.values()):
+            arrived.take_apart(Clock)
+            for number, (place, received) in enumerate(arrived.others):
+                if isinstance(received.message, (Host, Hello, Clock)):
+                    arrived.replace(number, *self._renamed(received, arrived.bodies[place]))
         return arrived
 
     def recall(self, received: Received) -> None:

@@ -38,7 +38,6 @@ from ddptop.protocol.messages import (
     Hello,
     Message,
     OwnTime,
-    Progress,
     State,
     StepRow,
     Steps,
@@ -49,7 +48,6 @@ __all__ = [
     "ProtocolError",
     "UnknownType",
     "decode",
-    "decode_progress",
     "decode_steps",
     "encode",
     "valid_parts",
@@ -172,11 +170,6 @@ def decode_steps(bodies: Sequence[bytes]) -> list[Steps]:
     from ddptop.protocol.step_columns import steps_of  # numpy: a rank and a host's agent need none
 
     return steps_of(_unpack_all(bodies, _ROW_HEAD + limits.MAX_CELLS))
-
-
-def decode_progress(bodies: Sequence[bytes]) -> list[Progress]:
-    """All of these PROGRESS messages, as `decode_alike`."""
-    return cast("list[Progress]", decode_alike(Progress, bodies))
 
 
 def decode_alike(kind: type[Message], bodies: Sequence[bytes]) -> list[Message]:

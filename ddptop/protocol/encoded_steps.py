@@ -1,4 +1,4 @@
-"""Encoded STEPS messages in columns (`step_words.py`), many read together, without Python for each.
+"""Encoded STEPS messages in columns (`step_words.py`), many read together, without Python for each; readings.
 
 Messages of one length nearly always have the same fields in the same places: numpy takes a field of all of
 them at once.
@@ -7,14 +7,14 @@ them at once.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ddptop.protocol import limits
 from ddptop.protocol.checks import ProtocolError
-from ddptop.protocol.codec import decode_steps
-from ddptop.protocol.message_run import StepMessages
+from ddptop.protocol.codec import columns_alike, decode_steps
+from ddptop.protocol.message_run import Readings, StepMessages
 from ddptop.protocol.messages import Type
 from ddptop.protocol.step_columns import columns_of_words
 from ddptop.protocol.step_words import FIELDS, LEAST_WIDTH, WORD
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
+
+    from ddptop.protocol.messages import Message
 
     Integers = NDArray[np.int64]
     Bytes = NDArray[np.uint8]
@@ -93,6 +95,19 @@ def step_messages(bodies: Sequence[bytes]) -> StepMessages | None:
     with suppress(ProtocolError):  # earlier versions sent them in rows
         return StepMessages.of(decode_steps(bodies))
     return None
+
+
+def readings_of(kind: type[Message], places: Integers, bodies: Sequence[bytes]) -> Readings | None:
+    """Messages of one of COLUMNS; None where one of them is invalid, as `step_messages`."""
+    with suppress(ProtocolError, OverflowError):
+        return Readings(kind, places, tuple(map(_column, columns_alike(kind, bodies))))
+    return None
+
+
+def _column(values: Sequence[Any]) -> NDArray[Any]:
+    types = set(map(type, values))
+    plain = {int: np.int64, float: np.float64}.get(types.pop()) if len(types) == 1 else None
+    return np.array(values, plain) if plain else np.fromiter(values, object, len(values))
 
 
 def _integers(alike: _Alike, count: int) -> Iterator[_Alike]:

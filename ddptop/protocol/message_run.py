@@ -50,6 +50,11 @@ class Readings(NamedTuple):
         """Some of them."""
         return Readings(self.kind, self.places[part], tuple(column[part] for column in self.values))
 
+    def sorted(self) -> Readings:
+        """The same with ascending places."""
+        ascending = (np.diff(self.places) > 0).all()
+        return self if ascending else self.at(np.argsort(self.places, kind="stable"))
+
     def messages(self) -> Iterator[Message]:
         """All of them as objects."""
         return starmap(self.kind, zip(*(column.tolist() for column in self.values), strict=True))
@@ -177,9 +182,10 @@ class EncodedRun(MessageRun):
         steps: StepMessages | None,
         others: list[tuple[int, Received]],
         bodies: list[bytes],
+        readings: Sequence[Readings] = (),
     ) -> None:
         """`bodies`: the encoded message at each place."""
-        super().__init__(heads, places, steps, others)
+        super().__init__(heads, places, steps, others, readings)
         self.bodies = bodies
 
     def __iter__(self) -> Iterator[tuple[Received, bytes]]:
@@ -199,7 +205,16 @@ class EncodedRun(MessageRun):
         others = [(int(place[at]), received) for at, received in self.others]
         others.sort(key=lambda item: item[0])
         bodies = [self.bodies[at] for at in order.tolist()]
-        return EncodedRun(self.heads[:, order], place[self.places], self.steps, others, bodies)
+        readings = [one._replace(places=place[one.places]).sorted() for one in self.readings]
+        return EncodedRun(self.heads[:, order], place[self.places], self.steps, others, bodies, readings)
+
+    def take_apart(self, kind: type[Message]) -> None:
+        """Put the readings of a kind into `others`."""
+        apart = [place for one in self.readings if one.kind is kind for place in one.places.tolist()]
+        others = [*self.others, *((place, self.received(place)) for place in apart)]
+        self.readings = [one for one in self.readings if one.kind is not kind]
+        self.others = sorted(others, key=itemgetter(0))
+        self._other_places, self._unusual = [place for place, _ in self.others], None
 
     def step_ranges(self, begin: int, stop: int) -> list[tuple[int, int]]:
         """(first step, rows) of the STEPS from place `begin` to before `stop`."""

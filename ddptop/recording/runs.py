@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddptop.protocol.checks import CODES, ProtocolError
-from ddptop.protocol.codec import columns_alike
-from ddptop.protocol.encoded_steps import step_messages
+from ddptop.protocol.checks import CODES
+from ddptop.protocol.encoded_steps import readings_of, step_messages
 from ddptop.protocol.message_run import COLUMNS, MessageRun, Readings
 from ddptop.protocol.messages import Type
 from ddptop.recording.records import RECORD_LIMITS, BlockReader, Selector, decoded
@@ -164,12 +162,6 @@ def _readings(records: Sequence[Record], kinds: NDArray[np.uint8]) -> Iterator[R
         places = np.flatnonzero(kinds == CODES[kind])
         if not len(places):
             continue
-        with suppress(ProtocolError, OverflowError):
-            columns = columns_alike(kind, [records[place][-1] for place in places.tolist()])
-            yield Readings(kind, places, tuple(map(_column, columns)))
-
-
-def _column(values: Sequence[Any]) -> NDArray[Any]:
-    types = set(map(type, values))
-    plain = {int: np.int64, float: np.float64}.get(types.pop()) if len(types) == 1 else None
-    return np.array(values, plain) if plain else np.fromiter(values, object, len(values))
+        found = readings_of(kind, places, [records[place][-1] for place in places.tolist()])
+        if found is not None:
+            yield found

@@ -7,25 +7,20 @@ rule of what is accepted in `sessions.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
 import zmq
 
-from ddptop.protocol.codec import ProtocolError, UnknownType, decode, decode_progress, decode_steps
-from ddptop.protocol.encoded_steps import step_messages
-from ddptop.protocol.evidence import Evidence
-from ddptop.protocol.hosts import About, Host, HostUsage
+from ddptop.protocol.codec import ProtocolError, UnknownType, decode
+from ddptop.protocol.hosts import Host
 from ddptop.protocol.limits import MAX_SHOWN_WORLD, NS, VERSION
-from ddptop.protocol.machine import Gpu, Usage
 from ddptop.protocol.message_run import EncodedRun
-from ddptop.protocol.messages import Clock, Event, Hello, Message, Progress, Received, Steps, Type
+from ddptop.protocol.messages import Hello, Type
+from ddptop.transport.bundled_messages import Taken, decoded
 from ddptop.transport.bundles import INTRODUCE, MAX_WIRE_BYTES, WINDOW_BYTES, Reply, pack_reply, unpack_bundle
 from ddptop.transport.curve import AGENTS, KeyPair, make_server
-from ddptop.transport.receiver import NUMBERED
 from ddptop.transport.sessions import Sessions
 from ddptop.transport.sockets import bind
 
@@ -50,20 +45,7 @@ ALL_WINDOWS_BYTES = 64 << 20
 DRAIN_BYTES = 2 << 20
 """Of bundles that are read at a time: decoded they take some ten times as much."""
 
-FEWEST_IN_COLUMNS = 100
-"""So many STEPS that are read at a time take less CPU time in columns, here and in the reducer."""
-
-_PROGRESS = bytes((Type.PROGRESS,))
-_STEPS = bytes((Type.STEPS,))
-
-OF_AN_AGENT = (About, Clock, Event)
-"""What an agent numbers; `Host` and `HostUsage` are not numbered."""
-
-ABOUT_A_RANK = (Usage, Gpu, Event, Evidence)
-
-
-_Taken: TypeAlias = "tuple[int, int, int, bytes, Message | None]"
-"""An accepted message: session, rank, number, body; decoded already, or None."""
+_NOT_NUMBERED = (bytes((Type.PROGRESS,)), bytes((Type.HOSTUSAGE,)))
 
 
 @dataclass(slots=True)
@@ -167,13 +149,13 @@ class BundleReceiver:
                 break
             bundles.append((time.monotonic_ns(), frames))  # the time before any of them is taken apart
             size += len(frames[-1])
-        taken: list[_Taken] = []
+        taken: list[Taken] = []
         for read_ns, frames in bundles:
             try:
                 self._take_bundle(frames, read_ns, taken, now_ns)
             except Exception as error:  # noqa: BLE001  # no message may end the collector
                 self._refuse(error)
-        return self._decoded(taken, now_ns) if taken else NOTHING
+        return decoded(taken, now_ns, self._refuse) if taken else NOTHING
 
     def mark_safe(self, session: int, seq: int) -> None:
         """This session is kept for good up to `seq`; the next `acknowledge` says so."""
@@ -236,7 +218,7 @@ class BundleReceiver:
         ):  # it does not read, or the connection is closed: it sends again what is not acked
             return
 
-    def _take_bundle(self, frames: list[bytes], read_ns: int, taken: list[_Taken], now_ns: int) -> None:
+    def _take_bundle(self, frames: list[bytes], read_ns: int, taken: list[Taken], now_ns: int) -> None:
         if len(frames) != 2:
             raise ProtocolError(f"{len(frames)} frames")
         route, data = frames
@@ -246,7 +228,7 @@ class BundleReceiver:
         introduced = route in self._agents
         for name, seq, rank, back, body in columns:
             session = known.get(name)
-            if session is None or not introduced or not (seq or body[1:2] == _PROGRESS):
+            if session is None or not introduced or not (seq or body[1:2] in _NOT_NUMBERED):
                 self._take_introduction(route, (name, rank, seq, body, None), taken, now_ns)
                 introduced = route in self._agents
             elif session.rank != rank:
@@ -268,8 +250,8 @@ class BundleReceiver:
                 self._echo_due_ns = read_ns + ECHO_NS
             self._to_echo.add(route)
 
-    def _take_introduction(self, route: bytes, entry: _Taken, taken: list[_Taken], now_ns: int) -> None:
-        """HELLO, HOST or HOSTUSAGE, or what comes without one of these before it: that is nacked."""
+    def _take_introduction(self, route: bytes, entry: Taken, taken: list[Taken], now_ns: int) -> None:
+        """HELLO or HOST, or what comes without one of these before it: that is nacked."""
         name, rank, seq, body, _ = entry
         known = self._sessions.known.get(name)
         try:
@@ -286,9 +268,9 @@ class BundleReceiver:
                 return
             elif known.rank != rank:
                 raise ProtocolError("session of another rank")
-            elif not (isinstance(message, HostUsage) and rank == -1):
+            else:
                 raise ProtocolError(f"{type(message).__name__} without a number")
-            if known is None or isinstance(message, HostUsage):
+            if known is None:
                 taken.append((name, rank, 0, body, message))
         except Exception as error:  # noqa: BLE001  # an entry costs that entry
             self._refuse(error)
@@ -338,61 +320,5 @@ class BundleReceiver:
             self._sessions.begin(name, rank, route, owner=rank)
         self._sessions.note_route(name, route)
 
-    def _decoded(self, taken: Sequence[_Taken], now_ns: int) -> EncodedRun:
-        """The messages; most are of two types, and all of such a type are decoded together."""
-        kinds = [_usual_kind(rank, seq, body) for _, rank, seq, body, _ in taken]
-        bodies = [one[3] for one, kind in zip(taken, kinds, strict=True) if kind is Steps]
-        steps = step_messages(bodies) if len(bodies) >= FEWEST_IN_COLUMNS else None
-        ready: dict[type[Message] | None, Iterator[Message]] = {}
-        with suppress(Exception):  # one of them is invalid: each is decoded alone
-            ready[Steps] = iter(decode_steps(bodies if steps is None else ()))
-        with suppress(Exception):
-            bodies = [one[3] for one, kind in zip(taken, kinds, strict=True) if kind is Progress]
-            ready[Progress] = iter(decode_progress(bodies))
-        kept: list[_Taken] = []
-        places: list[int] = []
-        others: list[tuple[int, Received]] = []
-        for one, kind in zip(taken, kinds, strict=True):
-            if kind is Steps and steps is not None:
-                places.append(len(kept))
-            else:
-                session, rank, seq, body, message = one
-                try:
-                    if kind in ready:
-                        message = next(ready[kind])
-                    elif message is None:
-                        message = decode(body)
-                        if kind is None:
-                            _check_sender(rank, seq, message)
-                except Exception as error:  # noqa: BLE001  # no message may end the collector
-                    self._refuse(error)
-                    continue
-                others.append((len(kept), Received(now_ns, rank, session, seq, message)))
-            kept.append(one)
-        heads = np.full((4, len(kept)), now_ns, np.int64)
-        if kept:
-            heads[2], heads[1], heads[3] = [*zip(*kept, strict=True)][:3]
-        return EncodedRun(heads, np.array(places, np.int64), steps, others, [one[3] for one in kept])
-
 
 NOTHING = EncodedRun(np.empty((4, 0), np.int64), np.empty(0, np.int64), None, [], [])
-
-
-def _usual_kind(rank: int, seq: int, body: bytes) -> type[Steps | Progress] | None:
-    """STEPS or PROGRESS as a rank sends them; None: anything else."""
-    code = body[1:2]
-    if rank < 0 or code != (_STEPS if seq else _PROGRESS):
-        return None
-    return Steps if seq else Progress
-
-
-def _check_sender(rank: int, seq: int, message: Message) -> None:
-    """Raise ProtocolError for what a rank, or an agent, does not send."""
-    if rank == -1:
-        allowed: tuple[type, ...] = OF_AN_AGENT
-        if isinstance(message, About) and not isinstance(decode(message.body), ABOUT_A_RANK):
-            raise ProtocolError("ABOUT is not about a rank's process")
-    else:
-        allowed = NUMBERED if seq else (Progress,)
-    if not isinstance(message, allowed):
-        raise ProtocolError(f"{type(message).__name__} is not to be sent here")

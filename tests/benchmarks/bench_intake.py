@@ -1,9 +1,10 @@
 """What the collector's parts cost for many hosts, without the link: bench_intake.py [RANKS ...]
 
-Bundles of simulated agents (8 ranks each, 10 steps a second of 10 buckets, four messages of steps and one
-heartbeat a second of each rank) go through the collector's own `BundleReceiver`, `Intake`, recording and
-reducer in one thread, and four frames a second are made. Printed is CPU time, as a share of one core for each
-second of the run: it holds on a busy machine too. TCP and decryption are not in it (`bench_bundles`).
+Bundles of simulated agents (8 ranks each, 10 steps a second of 10 buckets; each second of each rank four
+messages of steps, one heartbeat and one reading of its process, of each host its usage and clock) go through
+the collector's own `BundleReceiver`, `Intake`, recording and reducer in one thread, and four frames a second
+are made. Printed is CPU time, as a share of one core for each second of the run: it holds on a busy machine
+too. TCP and decryption are not in it (`bench_bundles`).
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ from ddptop.collector.intake import Intake
 from ddptop.collector.record import Record
 from ddptop.frames.codec import encode_frame
 from ddptop.protocol.codec import encode
-from ddptop.protocol.hosts import Host, HostUsage
+from ddptop.protocol.hosts import About, Host, HostUsage
 from ddptop.protocol.limits import NS
-from ddptop.protocol.messages import Bucket, Hello, Layout, Phase, Progress, Run
+from ddptop.protocol.machine import Usage
+from ddptop.protocol.messages import Bucket, Clock, Hello, Layout, Message, Phase, Progress, Run
+from ddptop.transport import bundle_receiver
 from ddptop.transport.bundle_receiver import BundleReceiver
 from ddptop.transport.bundles import Entry, pack_bundle
 from ddptop.transport.curve import KeyPair
@@ -81,6 +84,8 @@ class Agents:
         # As hosts that started by themselves.
         self.due = sorted((random.Random(at).randrange(NS // 4), at) for at in range(agents))
         self.sent = [0] * agents
+        self.numbers = [0] * agents
+        """Of the messages of each agent's own session."""
         self.bundles = 0
         self.patterns = {
             (number, count, first): pattern(number, count, first, detail_every)
@@ -107,13 +112,23 @@ class Agents:
             session = 1_000_000 + rank
             rows = self.patterns[rank % PATTERNS, until - first, first % self.every]
             entries.append(Entry(session, rank, 2 + number, 1, head + rows))
+            if (number + rank) % 4 == 1:
+                reading = Usage(now_ns, (9 << 30) + now_ns // 7, 101.5, None, 40 + rank % 7, 96, 0.0, 0.0)
+                entries.append(self.own(agent, About(rank, session, encode(reading))))
             if (number + rank) % 4 == 0:
                 beat = Progress(NS + now_ns, until, Phase.BACKWARD, 0, 10 * until, self.every, 30.0, 0.1, 0)
                 entries.append(Entry(session, rank, 0, 0, encode(beat)))
         if number % 4 == 0:
             usage = HostUsage(now_ns, 50.0, 1 << 38, 1e6, 1e6, 100_000, 0, None, 0)
             entries.append(Entry(1 + agent, -1, 0, 0, encode(usage)))
+            clock = Clock(NS + now_ns, f"node{agent:03}", 5_000 + now_ns % 999, 20_000, agent, 90_000)
+            entries.append(self.own(agent, clock))
         return pack_bundle(now_ns, entries)
+
+    def own(self, agent: int, message: Message) -> Entry:
+        """A numbered message of an agent's own."""
+        self.numbers[agent] += 1
+        return Entry(1 + agent, -1, self.numbers[agent], 1, encode(message))
 
 
 def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: str | None) -> str:
@@ -153,7 +168,7 @@ def measure(world: int, detail_every: int, seconds: int, folder: Path, profile: 
         inner = getattr(target, method)
         setattr(target, method, lambda *arguments: timed(name, partial(inner, *arguments)))
 
-    timing(receiver, "_decoded", "decode")
+    timing(bundle_receiver, "decoded", "decode")
     timing(record, "add_run", "record")
     timing(receiver, "drain", "receive")
     timing(record, "tick", "tick")

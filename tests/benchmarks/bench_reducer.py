@@ -11,11 +11,12 @@ import random
 import resource
 import sys
 import time
+from functools import partial
 
 from ddptop.analysis.reducer import Reducer
 from ddptop.analysis.straggler.step_flags import StepFlagging
 from ddptop.frames.codec import decode_frame, encode_frame
-from ddptop.protocol.codec import decode_progress, decode_steps, encode
+from ddptop.protocol.codec import decode_alike, decode_steps, encode
 from ddptop.protocol.messages import (
     Bucket,
     Flag,
@@ -110,7 +111,7 @@ def measure(world: int) -> str:
         if (first + PER_MESSAGE[world]) % PER_FRAME[world]:
             continue
         begin = time.process_time()
-        for sent, decode_all in ((steps, decode_steps), (beats, decode_progress)):
+        for sent, decode_all in ((steps, decode_steps), (beats, partial(decode_alike, Progress))):
             for begins in range(0, len(sent), AT_ONCE):
                 part = sent[begins : begins + AT_ONCE]
                 messages = decode_all([body for _, _, body in part])

@@ -74,7 +74,7 @@ def received(path, world=WORLD):
 def test_in_columns_as_one_by_one(tmp_path, monkeypatch):
     found = []
     for number, (fewest, sessions) in enumerate([(1, 0), (1, 16), (1, 10**9), (10**9, 16)]):
-        monkeypatch.setattr("ddptop.transport.bundle_receiver.FEWEST_IN_COLUMNS", fewest)
+        monkeypatch.setattr("ddptop.transport.bundled_messages.FEWEST_IN_COLUMNS", fewest)
         monkeypatch.setattr(usual_messages, "SESSIONS_OF_A_MESSAGE", sessions)
         found.append(received(tmp_path / f"{number}.ddptop"))
     (kept, frame, refused, acks), *others = found

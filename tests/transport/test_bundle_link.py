@@ -184,7 +184,9 @@ def test_an_agents_own_messages(ends):
     sender.report(About(0, 100, encode(Card({}))))  # a card is for the rank itself to send
     ends.until(lambda: sender.kept == 0)
     own = [item for item in ends.arrived if item.rank == -1]
-    assert [item.message for item in own] == [host(), usage, about]
+    assert [item.message for item in own] == [host(), usage]
+    reading = next(item for item in ends.arrived if type(item.message) is Usage)
+    assert (reading.rank, reading.session, reading.message) == (0, 100, Usage(1, 2, 3.0))
     assert {item.session for item in own} == {OWN}
     assert ends.receiver.refused == 1
 

@@ -1,0 +1,84 @@
+"""Messages of bundles that are decoded together are those that are decoded one by one."""
+
+import pytest
+
+from ddptop.protocol.codec import encode
+from ddptop.protocol.hosts import About, HostLink, HostUsage
+from ddptop.protocol.machine import Gpu, Memory, Usage
+from ddptop.protocol.messages import Card, Clock, Event, Phase, Progress, Steps
+from ddptop.transport import bundled_messages
+from tests.recording.made_up import a_run
+
+LINK = HostLink("10.0.0.1", "10.0.0.2", 4, 900, 100, 1000, 3, 10**9)
+
+
+def taken():
+    """Of each kind some, and of each sender some that it does not send."""
+    steps = [one.message for one in a_run(400) if type(one.message) is Steps and one.rank == 0]
+    for seq, message in enumerate(steps, 1):
+        yield 100, 0, seq, encode(message), None
+        yield 100, 0, 0, encode(Progress(seq, seq, Phase.FORWARD, 0, -1, 8, 1.0, 0.1, 0)), None
+        yield 100, 0, 1000 + seq, encode(Memory(seq, seq, 1, 2, 0)), None
+        yield 7, -1, 0, encode(HostUsage(seq, 1.0, 2, 0.0, None, 9, 0, None, 0, (LINK,) * (seq % 3))), None
+        yield 7, -1, 3 * seq, encode(Clock(seq, f"b{seq % 2}", seq, 5, -seq, 9)), None
+        yield 7, -1, 3 * seq + 1, encode(About(0, 100, encode(Usage(seq, 2, 3.0 + seq)))), None
+        gpu = Gpu(50.0, 1, 2, 3.0, 4.0, None, 9, "hot", 1, None, 2, 3, t_ns=seq)
+        yield 7, -1, 3 * seq + 2, encode(About(0, 100, encode(gpu))), None
+        yield 7, -1, 5000 + seq, encode(About(0, 100, encode(Event("exit", seq, 0, 3, {})))), None
+    wrong = [
+        (100, 0, 0, HostUsage(1, 1.0, None, None, None, None, 0, None, 0)),
+        (100, 0, 0, Memory(1, 2, 3, 4, 5)),
+        (100, 0, 9000, Progress(1, 2, Phase.FORWARD, 0, -1, 8, 1.0, 0.1, 0)),
+        (7, -1, 9000, HostUsage(1, 1.0, None, None, None, None, 0, None, 0)),
+        (7, -1, 9001, Progress(1, 2, Phase.FORWARD, 0, -1, 8, 1.0, 0.1, 0)),
+        (7, -1, 9002, About(0, 100, encode(Card({})))),
+    ]
+    for session, rank, seq, message in wrong:
+        yield session, rank, seq, encode(message), None
+    yield 100, 0, 9003, b"", None
+
+
+def decoded(messages, monkeypatch, fewest):
+    monkeypatch.setattr(bundled_messages, "FEWEST_IN_COLUMNS", fewest)
+    refused = []
+    run = bundled_messages.decoded(messages, 5, lambda error: refused.append(str(error)))
+    return run, [run.received(place) for place in range(len(run))], refused
+
+
+CUT = {  # the last byte of one message of a kind is lost
+    "nothing": None, "progress": 1, "memory": 2, "host usage": 3, "clock": 4, "usage": 5, "gpu": 6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CUT)
+def test_as_one_by_one(kind, monkeypatch):
+    messages = [*taken()]
+    if CUT[kind] is not None:
+        session, rank, seq, body, _ = messages[16 + CUT[kind]]
+        messages[16 + CUT[kind]] = session, rank, seq, body[:-1], None
+    run, together, refused = decoded(messages, monkeypatch, 10)
+    _, few, refused_of_few = decoded(messages, monkeypatch, 10**9)
+    alone = [decoded([one], monkeypatch, 10**9) for one in messages]
+    one_by_one = [(received, run.bodies[0]) for run, (received,), _ in [one for one in alone if one[1]]]
+    assert repr([*zip(together, run.bodies, strict=True)]) == repr(one_by_one)
+    assert repr(few) == repr(together)
+    assert refused == refused_of_few == [text for one in alone for text in one[2]]
+    assert len(refused) == 7 + (CUT[kind] is not None)
+    about = kind in ("usage", "gpu")  # such a cut one is not known to be a reading
+    assert len(run.readings) == 6 - (CUT[kind] is not None and not about)
+
+
+def test_what_an_agent_reports_last(monkeypatch):
+    messages = [*taken()]
+    run, together, _ = decoded(messages, monkeypatch, 10)
+    moved = run.agents_last()
+    ordered = sorted(zip(together, run.bodies, strict=True), key=lambda one: one[0].rank < 0)
+    assert repr([*moved]) == repr(ordered)
+
+
+def test_readings_taken_apart(monkeypatch):
+    run, together, _ = decoded([*taken()], monkeypatch, 10)
+    run.take_apart(Clock)
+    assert repr([run.received(place) for place in range(len(run))]) == repr(together)
+    assert Clock not in {one.kind for one in run.readings}
+    assert sum(type(received.message) is Clock for _, received in run.others) > 10

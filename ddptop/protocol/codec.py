@@ -10,7 +10,7 @@ skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat
 from math import isfinite
 from operator import itemgetter
@@ -182,8 +182,11 @@ def decode_alike(kind: type[Message], bodies: Sequence[bytes]) -> list[Message]:
     return [kind(*values) for values in zip(*columns, strict=True)]
 
 
-def columns_alike(kind: type[Message], bodies: Sequence[bytes]) -> list[Sequence[Any]]:
-    """The fields of these messages as `decode_alike` has them, a column of each."""
+def columns_alike(
+    kind: type[Message], bodies: Sequence[bytes], checked: Callable[[Sequence[Any], Check], Any] | None = None
+) -> list[Any]:
+    """The fields of these messages as `decode_alike` has them, a column of each: what `checked` makes of its
+    values and their check, else their sequence."""
     checks = CHECKS[kind]
     messages = _unpack_all(bodies, 1 + len(checks), 4 * limits.MAX_TEXT)
     if not messages:
@@ -193,10 +196,10 @@ def columns_alike(kind: type[Message], bodies: Sequence[bytes]) -> list[Sequence
     kinds, *columns = zip(*messages, strict=True)
     if set(kinds) != {int(CODES[kind])}:
         raise ProtocolError(f"no {kind.__name__}")
-    return [_checked(column, check) for column, check in zip(columns, checks, strict=True)]
+    return [*map(checked or checked_values, columns, checks)]
 
 
-def _checked(column: Sequence[Any], check: Check) -> Sequence[Any]:
+def checked_values(column: Sequence[Any], check: Check) -> Sequence[Any]:
     """The values of a column as the check returns each."""
     types = set(map(type, column))
     if types <= {str, type(None)}:  # a few texts, each of them often

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ddptop.protocol import limits
-from ddptop.protocol.checks import ProtocolError
-from ddptop.protocol.codec import columns_alike, decode_steps
+from ddptop.protocol.checks import Check, ProtocolError
+from ddptop.protocol.codec import checked_values, columns_alike, decode_steps
 from ddptop.protocol.message_run import Readings, StepMessages
 from ddptop.protocol.messages import Type
 from ddptop.protocol.step_columns import columns_of_words
@@ -100,11 +100,18 @@ def step_messages(bodies: Sequence[bytes]) -> StepMessages | None:
 def readings_of(kind: type[Message], places: Integers, bodies: Sequence[bytes]) -> Readings | None:
     """Messages of one of COLUMNS; None where one of them is invalid, as `step_messages`."""
     with suppress(ProtocolError, OverflowError):
-        return Readings(kind, places, tuple(map(_column, columns_alike(kind, bodies))))
+        return Readings(kind, places, tuple(columns_alike(kind, bodies, _column)))
     return None
 
 
-def _column(values: Sequence[Any]) -> NDArray[Any]:
+def _column(values: Sequence[Any], check: Check) -> NDArray[Any]:
+    """As `checked_values`, in less time where all are numbers."""
+    types = set(map(type, values))
+    if types == {int} or types == {float}:
+        column: NDArray[Any] = np.fromiter(values, types.pop(), len(values))
+        least, _ = check(column.min().item()), check(column.max().item())  # what is between them is right
+        return column.astype(type(least), copy=False)
+    values = checked_values(values, check)
     types = set(map(type, values))
     plain = {int: np.int64, float: np.float64}.get(types.pop()) if len(types) == 1 else None
     return np.array(values, plain) if plain else np.fromiter(values, object, len(values))

@@ -163,8 +163,9 @@ class MessageRun:
             return self.others[at][1]
         t_ns, rank, session, seq = self.heads[:, place].tolist()
         for one in self.readings:
-            for message in one.within(place, place + 1).messages():
-                return Received(t_ns, rank, session, seq, message)
+            at = bisect_left(one.places, place)
+            if at < len(one.places) and one.places[at] == place:
+                return Received(t_ns, rank, session, seq, message_of((one, at)))
         assert self.steps is not None
         message = self.steps.steps(int(np.searchsorted(self.places, place)))
         return Received(t_ns, rank, session, seq, message)

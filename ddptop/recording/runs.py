@@ -83,13 +83,13 @@ def _run_of_blocks(
     records = [record for _, found in blocks for record in found]
     if not records:
         return
-    heads = _heads(records)
-    if heads is None:
+    found = _heads(records)
+    if found is None:
         for entry, _ in blocks:
             messages = reader.read(entry, lambda kind: bool(selected[kind]))
             yield from _run_of_messages(_before(messages, before_ns))
         return
-    kinds = _kinds(records)
+    heads, kinds = found
     taken = selected[kinds] & (heads[0] < before_ns)
     if clocks is not None:
         for place in np.flatnonzero(taken & (kinds == Type.CLOCK)).tolist():
@@ -112,8 +112,9 @@ def _run_of_blocks(
         yield run
 
 
-def _heads(records: Sequence[Record]) -> Integers | None:
-    """(4, n) t_ns, rank, session and seq; None where some are no records, or a number is out of range."""
+def _heads(records: Sequence[Record]) -> tuple[Integers, NDArray[np.uint8]] | None:
+    """(4, n) t_ns, rank, session and seq, and (n,) `records.body_type` of each; None: some are no records, or
+    a number is out of range."""
     if set(map(type, records)) != {tuple} or set(map(len, records)) != {len(RECORD_LIMITS) + 1}:
         return None
     *head, bodies = zip(*records, strict=True)
@@ -124,16 +125,13 @@ def _heads(records: Sequence[Record]) -> Integers | None:
     except OverflowError:
         return None
     low, high = np.array(RECORD_LIMITS).T
-    return heads if (heads.min(axis=1) >= low).all() and (heads.max(axis=1) <= high).all() else None
-
-
-def _kinds(records: Sequence[Record]) -> NDArray[np.uint8]:
-    """(n,) as `records.body_type`."""
-    begins = [record[-1][:2] for record in records]
-    if min(map(len, begins)) < 2:
-        begins = [begin.ljust(2, b"\0") for begin in begins]
-    first, second = np.frombuffer(b"".join(begins), np.uint8).reshape(-1, 2).T
-    return np.where(first & 0xF0 == 0x90, second, 0).astype(np.uint8)
+    if (heads.min(axis=1) < low).any() or (heads.max(axis=1) > high).any():
+        return None
+    sizes = np.fromiter(map(len, bodies), np.int64, len(bodies))
+    joined = np.frombuffer(b"".join((*bodies, b"\0\0")), np.uint8)
+    begins = np.cumsum(sizes) - sizes
+    alike = (sizes > 1) & (joined[begins] & 0xF0 == 0x90)
+    return heads, np.where(alike, joined[begins + 1], 0).astype(np.uint8)
 
 
 def _run_of(records: Sequence[Record], heads: Integers, kinds: NDArray[np.uint8]) -> Iterator[MessageRun]:

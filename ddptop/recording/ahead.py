@@ -17,9 +17,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
-from itertools import accumulate, islice
+from contextlib import contextmanager, suppress
+from itertools import accumulate, chain, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +39,8 @@ LEAST_BYTES = 6 << 20
 """A smaller part of a file is decoded in less time than a second process takes to start, 0.2 s."""
 FIRST_RECORDS = 2 * RUN_RECORDS
 """Records that the first process decodes while the second one starts."""
-MOST_AHEAD = 4
-"""Runs that wait to be taken: some 100 MB."""
+MOST_AHEAD_BYTES = 100 << 20
+"""Of runs that wait to be taken."""
 
 ANSWER_S = 5.0
 """The second process is given up when it has sent no run for so long; a run takes 0.04 s of CPU time. Where
@@ -49,26 +50,31 @@ _CODE = "import sys; sys.path[:] = sys.argv[3:]; from ddptop.recording.ahead imp
 _ALIGNED = 64
 
 
+@contextmanager
 def runs_ahead(
     reader: BlockReader, entries: Sequence[Entry], selects: Selector, *, before_ns: int
-) -> Iterator[MessageRun]:
-    """As `runs`; `selects` is a function of a module."""
+) -> Iterator[Iterator[MessageRun]]:
+    """`runs`, of which most are decoded from now on; `selects` is a function of a module."""
     small = not entries or entries[-1].offset - entries[0].offset < LEAST_BYTES
     if small or len(os.sched_getaffinity(0)) < 2:
-        yield from runs(reader, entries, selects, before_ns=before_ns)
+        yield runs(reader, entries, selects, before_ns=before_ns)
         return
     records = accumulate(entry.summary.records for entry in entries)
     first = next((at for at, count in enumerate(records, 1) if count >= FIRST_RECORDS), len(entries))
-    rest, taken, decoder = entries[first:], 0, None
+    rest, decoder = entries[first:], None
     with suppress(OSError):
         decoder = _Decoder(reader, (rest, selects, before_ns))
-    try:
-        yield from runs(reader, entries[:first], selects, before_ns=before_ns)
+
+    def rest_runs() -> Iterator[MessageRun]:
+        taken = 0
         while decoder is not None and (run := decoder.take()) is not None:
             taken += 1
             yield run
         if decoder is None or not decoder.finished:
             yield from islice(runs(reader, rest, selects, before_ns=before_ns), taken, None)
+
+    try:
+        yield chain(runs(reader, entries[:first], selects, before_ns=before_ns), rest_runs())
     finally:
         if decoder is not None:
             decoder.close()
@@ -171,17 +177,17 @@ def main() -> None:
     gc.disable()  # messages hold no cycles
     reader, connection = BlockReader(int(sys.argv[1])), socket.socket(fileno=int(sys.argv[2]))
     entries, selects, before_ns = pickle.load(sys.stdin.buffer)
-    ahead = 0
+    ahead: deque[int] = deque()
     for run in runs(reader, entries, selects, before_ns=before_ns):
-        while ahead >= MOST_AHEAD:
+        while sum(ahead) > MOST_AHEAD_BYTES:
             if not connection.recv(len(_TAKEN)):
                 return
-            ahead -= 1
+            ahead.popleft()
         descriptor, sizes = _packed((run, reader))
         socket.send_fds(connection, [pickle.dumps(sizes)], [descriptor])
         os.close(descriptor)
         reader.__init__(reader.descriptor)  # type: ignore[misc]
-        ahead += 1
+        ahead.append(sum(sizes))
     connection.send(_END)
     while connection.recv(len(_TAKEN)):  # what is unread at its end would take the last messages with it
         continue

@@ -276,7 +276,8 @@ class Recording:
     def runs(self, first: int = 0, stop: int | None = None) -> Iterator[MessageRun]:
         """All messages of blocks, by their numbers from 0, in order."""
         entries = [self._blocks[index] for index in range(first, len(self._blocks) if stop is None else stop)]
-        yield from runs_ahead(self._reader, entries, everything, before_ns=MAX_NS + 1)
+        with runs_ahead(self._reader, entries, everything, before_ns=MAX_NS + 1) as ahead:
+            yield from ahead
 
     def lasting_runs(self, first: int, stop: int | None = None) -> Iterator[MessageRun]:
         """The lasting messages, with CLOCK, in blocks by their numbers, in order."""
@@ -302,10 +303,14 @@ class Recording:
         numbers = {*self._lasting_blocks(0, from_beats, clocks=False)}
         numbers.update(self._lasting_blocks(0, from_beats)[-TAIL_CLOCKS:])
         earlier = [self._blocks[index] for index in sorted(numbers)]
-        yield from runs(self._reader, earlier, is_lasting, before_ns=before_ns, newest_clocks=True)
-        for first, end, selects in ((from_beats, from_steps, is_no_steps), (from_steps, stop, everything)):
-            entries = [self._blocks[index] for index in range(first, end)]
-            yield from runs_ahead(self._reader, entries, selects, before_ns=before_ns)
+        beats, newest = (
+            [self._blocks[index] for index in range(*part)]
+            for part in ((from_beats, from_steps), (from_steps, stop))
+        )
+        with runs_ahead(self._reader, newest, everything, before_ns=before_ns) as with_steps:
+            yield from runs(self._reader, earlier, is_lasting, before_ns=before_ns, newest_clocks=True)
+            yield from runs(self._reader, beats, is_no_steps, before_ns=before_ns)
+            yield from with_steps
 
     def last_numbers(self, sessions: Iterable[int]) -> dict[int, int]:
         """The number of the last message of each of these sessions, as far as there is one.

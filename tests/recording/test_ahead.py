@@ -66,7 +66,7 @@ def test_the_first_process_decodes_what_is_left_when_the_second_one_dies(path, s
         taken.append(take(self))
         return taken[-1]
 
-    monkeypatch.setattr(ahead, "MOST_AHEAD", 1)
+    monkeypatch.setattr(ahead, "MOST_AHEAD_BYTES", 1)
     monkeypatch.setattr(ahead._Decoder, "take", take_one)
     together = _messages(path)
     assert taken[0] is not None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ddptop.analysis.reducer import Reducer
-from ddptop.analysis.straggler.causes import carried
+from ddptop.analysis.straggler.causes import carried, late_place
 from ddptop.frames.phrases import straggler_phrase
 
 from .conftest import START_NS
@@ -108,3 +108,12 @@ def test_a_slow_rank_is_slow_also_with_larger_batches_or_beside_uneven_ones(make
     assert (late.rank, late.cause, late.elements_ratio) == (1, "forward", None)
     late = uneven(make_world, 2.0, drawn, slow_us=20_000).straggler
     assert (late.rank, late.cause, late.pattern) == (1, "forward", "persistent")
+
+
+def test_a_place_with_next_to_no_excess_is_not_where_it_is() -> None:
+    steady, varying = np.full(100, 1.0), np.where(np.arange(100) % 2, 1.6, 0.2)
+    assert late_place({"after_optimizer": 0.03 * steady, "backward": varying, "forward": varying}) is None
+    assert late_place({"after_optimizer": 0.03 * steady, "backward": varying}) == "backward"
+    assert late_place({"data": 3.0 * steady, "backward": varying}) == "data"
+    assert late_place({"data": 3.0 * steady, "backward": steady}) is None
+    assert late_place({"data": -steady}) is None

@@ -40,15 +40,18 @@ def of_place(place: OwnPlace) -> Cause:
 
 
 def late_place(over: Mapping[OwnPlace, Column]) -> OwnPlace | None:
-    """The place with at least CAUSE_SHARE of what the late ranks take longer; None: no place has it."""
+    """The place with at least CAUSE_SHARE of what the late ranks take longer; None: no place has it.
+
+    Searched first are those whose excess hardly varies, where one of them has half of the largest of all."""
     positive = {name: ms for name, values in over.items() if (ms := float(median(values))) > 0}
     # Ranks on shared cores win or lose in backward what another does at that moment: that is no cause.
     steady = {n: ms for n, ms in positive.items() if formulas.quantile(over[n], every_step.LOW) > ms / 2}
-    found = steady or positive
-    place = max(found, key=lambda name: found[name], default=None)
-    return (
-        place if place is not None and found[place] >= every_step.CAUSE_SHARE * sum(found.values()) else None
-    )
+    least = every_step.HALF * max(positive.values(), default=0.0)
+    for found in (steady, positive):
+        place = max(found, key=lambda name: found[name], default=None)
+        if place is not None and found[place] >= max(least, every_step.CAUSE_SHARE * sum(found.values())):
+            return place
+    return None
 
 
 def carried(pauses: Column, lateness: Column) -> bool:

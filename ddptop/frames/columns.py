@@ -147,7 +147,8 @@ class Ring:
         if not self._data.shape[-1]:
             return np.full((self._shape[1] if ranks is None else len(ranks), len(slots)), np.nan)
         values = self.of(name, slots, ranks).astype(np.float64)
-        values[..., slots < self.count - self._size] = np.nan
+        if len(slots) and slots[0] < self.count - self._size:
+            values[..., slots < self.count - self._size] = np.nan
         return values
 
     def medians(self, names: tuple[str, ...], slots: Indices) -> dict[str, Column]:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ddptop.frames.columns import median
 from ddptop.frames.frame import Alert
 from ddptop.frames.phrases import ranks_phrase
 
@@ -65,10 +66,10 @@ def stands_apart(losses: Column, flagged: frozenset[int] = frozenset()) -> list[
     steps, world = losses.shape
     if steps < MIN_STEPS or world < 2:
         return []
-    middle = losses[:, ::-1] if world == 2 else np.median(losses, axis=1, keepdims=True)
-    apart = np.median(losses - middle, axis=0)
-    noise = 1.4826 * np.median(np.abs(losses - middle - apart), axis=0)
-    least = np.maximum(NOISES * np.maximum(noise, np.median(noise)), SHARE * np.median(np.abs(losses)))
+    middle = losses[:, ::-1] if world == 2 else median(losses)[:, None]
+    apart = median((losses - middle).T)
+    noise = 1.4826 * median(np.abs(losses - middle - apart).T)
+    least = np.maximum(NOISES * np.maximum(noise, median(noise)), SHARE * median(np.abs(losses).ravel()))
     if world > 2:
         least = np.maximum(least, LEVELS * np.sort(np.abs(apart))[world // 2])
     least = least * np.array([HYSTERESIS if rank in flagged else 1.0 for rank in range(world)])

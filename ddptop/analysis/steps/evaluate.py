@@ -136,9 +136,9 @@ class StepEvaluation:
         figures, steps = self._figures, [one.step for one in divided]
         block = columns_of(steps)
         columns, losses, known = _columns(block), block.loss, block.known
-        for i in range(len(steps)):
-            figures.loss = np.where(known[i], losses[i], figures.loss)
-        figures.has_loss = figures.has_loss | known.any(axis=0)
+        newest = len(steps) - 1 - known[::-1].argmax(axis=0)
+        last, has = losses[newest, np.arange(known.shape[1])], np.asarray(known.any(axis=0))
+        figures.loss, figures.has_loss = np.where(has, last, figures.loss), figures.has_loss | has
         numbers = np.array([step.step for step in steps], np.float64)
         end_s = self._end_s(block)
         own, parts = own_times(divided, block, columns)

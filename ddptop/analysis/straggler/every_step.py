@@ -316,9 +316,11 @@ def rotating(last: Indices, gain: Column, wall: Column, ranks: int, *, held: boo
     if min(len(wall), len(last)) < ROTATING_STEPS or ranks < 2:
         return None
     ease = 2 / 3 if held else 1.0
-    low, middle, high = (float(formulas.quantile(gain, share)) for share in (0.1, 0.5, 0.8))
-    least = max(FLAG_MS, ROTATING_SHARE * float(median(wall)))
-    if not middle >= ease * least or not low >= ease * STEADY * high:
+    least, middle = max(FLAG_MS, ROTATING_SHARE * float(median(wall))), float(formulas.quantile(gain, 0.5))
+    if not middle >= ease * least:
+        return None
+    low, high = (float(formulas.quantile(gain, share)) for share in (0.1, 0.8))
+    if not low >= ease * STEADY * high:
         return None
     counts = np.bincount(last, minlength=ranks)
     part = max(2.0, len(last) / (2 * len(counts)))  # half of the share of each if all ranks took turns

@@ -201,23 +201,27 @@ def by_phase(detail: DetailWindow, window: ScopeWindow) -> Measurement | None:
     processes in every phase. The phase with the delay varies less, so that spread and certainty are
     measured in it. Arrivals must agree: the rank comes last in most steps, by at least half of that delay.
     """
-    if len(window.newest(NEWEST)) < FLAG_STEPS:
+    newest = window.newest(NEWEST)
+    if len(newest) < FLAG_STEPS:
         return None
+    parts = np.stack([detail.ranks.of(name, newest)[window.members].T for name in PARTS])
+    every = formulas.lateness(parts).swapaxes(1, 2)  # (parts, members, n)
     for size in (NEWEST, FEWER):
-        slots = window.newest(size)
-        bound = window.bound_ms(slots)
-        step = float(median(window.group.of("step", slots)))
-        parts = np.stack([detail.ranks.of(name, slots)[window.members].T for name in PARTS])
-        over = formulas.lateness(parts).swapaxes(1, 2)  # (parts, members, n)
+        slots, over = newest[-size:], every[..., -size:]
+        often = 2 * (over > 0.9 * FLAG_MS).sum(axis=-1) >= len(slots)  # else the median is less than FLAG_MS
+        over, rank = over[often], np.nonzero(often)[1]
+        if not len(rank):
+            continue
+        bound, step = window.bound_ms(slots)[rank], float(median(window.group.of("step", slots)))
         low, middle, high = np.quantile(over, (CLEAR_QUARTILE, 0.5, 1 - CLEAR_QUARTILE), axis=-1)
         with np.errstate(invalid="ignore"):
             steady = (low > bound) & (low >= STEADY * high)
             steady &= (middle >= FLAG_MS) & (100 * middle >= FLAG_PCT * step)
-        for part, rank in np.argwhere(steady).tolist():
-            if formulas.certainty(over[part, rank] - bound[rank]) < CERTAIN:
+        for at in np.flatnonzero(steady).tolist():
+            if formulas.certainty(over[at] - bound[at]) < CERTAIN:
                 continue
-            measured = measure(window, slots, rank)
-            if measured is not None and _arrivals_agree(measured, float(middle[part, rank])):
+            measured = measure(window, slots, int(rank[at]))
+            if measured is not None and _arrivals_agree(measured, float(middle[at])):
                 return measured
     return None
 
@@ -225,12 +229,8 @@ def by_phase(detail: DetailWindow, window: ScopeWindow) -> Measurement | None:
 def _arrivals_agree(measured: Measurement, over_ms: float) -> bool:
     """Whether the arrivals of a rank confirm that one of its phases takes `over_ms` longer."""
     late = measured.lateness_ms > max(measured.bound_ms, AGREES_SHARE * over_ms)
-    return (
-        late
-        and measured.share > FLAG_SHARE
-        and measured.cost_pct >= FLAG_PCT
-        and meets_keep_threshold(measured)
-    )
+    worth = measured.share > FLAG_SHARE and measured.cost_pct >= FLAG_PCT
+    return late and worth and meets_keep_threshold(measured)
 
 
 def measure_while_late(window: ScopeWindow, slots: Indices, rank: int) -> tuple[Measurement, Indices] | None:

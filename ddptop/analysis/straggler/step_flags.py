@@ -45,6 +45,33 @@ class _Group:
         """Of the newest steps the member with the largest excess, and by how much that stands out."""
         self.gain: deque[float] = deque(maxlen=every_step.ROTATING_STEPS)
         self.cpu_waits = CpuWaits(members)
+        self._whole: Column = np.zeros((len(members), 0))
+        self._in_places: Column = np.zeros((len(STEADY), len(members), 0))
+        self._wall: Column = np.zeros(0)
+        self._end = 0
+        """`late_often` is ruled out with the excess of all steps that were added at once, up to this slot."""
+
+    def late_often(self, steps: StepWindow, slot: int) -> tuple[bool, list[OwnPlace]]:
+        """Whether `_late_in` has candidates at a slot in own time as a whole, and the places in which it has:
+        mostly none."""
+        newest = every_step.NEWEST
+        if slot >= self._end:
+            slots = np.arange(max(0, slot + 1 - newest), steps.ranks.count)
+            self._end, self._wall = steps.ranks.count, steps.wall(slots)
+            self._whole = steps.work_excess(slots, self.members)
+            if len(self.members) <= every_step.PLACE_RANKS:
+                own = np.stack([steps.place(place, slots)[self.members] for place in STEADY])
+                self._in_places = formulas.lateness(own.swapaxes(1, 2)).swapaxes(1, 2)
+        stop = len(self._wall) - (self._end - slot - 1)
+        at = slice(max(0, stop - newest), stop)
+        wall = self._wall[at]
+        if len(wall) < newest:
+            return False, []
+        whole = bool(every_step.late_often(self._whole[:, at], wall).any())
+        if not self._in_places.shape[-1]:
+            return whole, []
+        often = every_step.late_often(self._in_places[..., at], wall).any(axis=1)
+        return whole, [STEADY[place] for place in np.flatnonzero(often).tolist()]
 
     def take(self, steps: StepWindow, fresh: Indices) -> None:
         """Steps that are new since the last evaluation."""
@@ -97,8 +124,8 @@ class StepFlagging:
         self._seen = slot
         for group in self._groups:
             group.take(steps, fresh)
-        unknown = np.isnan(steps.own(fresh)) & ~np.isnan(steps.excess(fresh))
-        self._unknown.extend(bool(step.any()) for step in unknown.T)
+        unknown = steps.unknown(steps.own(fresh), fresh)
+        self._unknown.extend(np.zeros(len(fresh), bool) if unknown is None else np.any(unknown, axis=0))
         flags.blind = sum(self._unknown) > len(self._unknown) / 2
         before, flag, last = flags.flag, self._next(steps, slot), self._last
         if flag is not None and flag.pattern == "persistent" and last is not None:
@@ -212,23 +239,16 @@ def _uneven(group: _Group, steps: StepWindow, slots: Indices, held: bool) -> eve
 def _persistent_in(group: _Group, steps: StepWindow, slot: int, begin: int) -> StepFlag | None:
     """The ranks that are late in most steps from `begin` on, in own time as a whole or in one place."""
     slots = np.arange(max(group.first, begin, slot + 1 - OWN_STEPS), slot + 1)
-    whole = _late_in(group, steps, slots, None)
-    places = _late_places(group, steps, slots[-every_step.NEWEST :])
+    late, places = group.late_often(steps, slot)
+    if len(slots) < every_step.NEWEST or not (late or places):
+        return None
+    whole = _late_in(group, steps, slots, None) if late else None
     found = [flag for place in places if (flag := _late_in(group, steps, slots, place)) is not None]
     found = [flag for flag in found if whole is None or flag.rank in whole.ranks]
     least_ms = every_step.WHOLE_SHARE * float(median(steps.wall(slots)))
     if whole is not None and whole.level_ms < least_ms and len(group.members) <= every_step.PLACE_RANKS:
         whole = None
     return max(found, key=lambda flag: flag.level_ms, default=whole)
-
-
-def _late_places(group: _Group, steps: StepWindow, newest: Indices) -> list[OwnPlace]:
-    """The places in which `_late_in` has candidates: mostly none, so that all are ruled out at once."""
-    if len(group.members) > every_step.PLACE_RANKS or len(newest) < every_step.NEWEST:
-        return []
-    own = np.stack([steps.place(place, newest)[group.members] for place in STEADY])
-    often = every_step.late_often(formulas.lateness(own.swapaxes(1, 2)).swapaxes(1, 2), steps.wall(newest))
-    return [STEADY[at] for at in np.flatnonzero(often.any(axis=1)).tolist()]
 
 
 def _late_in(group: _Group, steps: StepWindow, slots: Indices, place: OwnPlace | None) -> StepFlag | None:

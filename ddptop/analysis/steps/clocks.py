@@ -101,21 +101,19 @@ class HostClocks:
         t_ns, *others, _ = self._newest[:, place].tolist()
         return Clock(t_ns, host, *others)
 
+    def newest(self, hosts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(n,) 0: the host's clock was not compared, 1: it is the collector's, else more; and (6, n) the last
+        comparison, CLOCK_FIELDS and when it arrived."""
+        place, own = self._place, self.own_host
+        at = np.array([1 if host == own else place.get(host, 0) for host in hosts], np.int64)
+        return at, self._newest[:, at]
+
     def of_hosts(self, hosts: Sequence[str]) -> HostOffsets:
         """The newest comparisons of these hosts' clocks."""
-        place, own = self._place, self.own_host
-        at = np.array([1 if host == own else place.get(host, 0) for host in hosts])
-        t_ns, offset_ns, bound_ns, drift_ppb, round_trip_ns, _ = self._newest[:, at]
+        at, (t_ns, offset_ns, bound_ns, drift_ppb, round_trip_ns, _) = self.newest(hosts)
         bound_ms = np.where(at == 0, np.nan, bound_ns / MS)
         growth = np.where(round_trip_ns, bound_ns / MS / VALID_NS, 0.0)
         return HostOffsets(t_ns, offset_ns, drift_ppb / 1e9, bound_ms, growth)
-
-    @staticmethod
-    def bound_at(clock: Clock, t_ns: int) -> float:
-        """The bound of a comparison at a time by the host's clock, in ms; as `HostOffsets.bounds_at`."""
-        bound_ms = clock.bound_ns / MS
-        growth = bound_ms / VALID_NS if clock.round_trip_ns else 0.0
-        return bound_ms + growth * max(abs(t_ns - clock.t_ns) - VALID_NS, 0)
 
     def to_collector(self, host: str, t_ns: int) -> int | None:
         """A time of a host's clock on the collector's; None: its clock was not compared."""
@@ -123,16 +121,6 @@ class HostClocks:
         if clock is None:
             return None
         return t_ns + clock.offset_ns + round(clock.drift_ppb * (t_ns - clock.t_ns) / 1e9)
-
-    def age_s(self, host: str, now_ns: int) -> float | None:
-        """Seconds since a host's clock was compared, at `now_ns` of the collector's; None: never."""
-        clock = self.of(host)
-        if clock is None or host == self.own_host:
-            return None
-        # Of a message that was kept while its host was cut off, the time of its arrival says little.
-        arrived_ns = int(self._newest[-1, self._place[host]])
-        then_ns = clock.t_ns + clock.offset_ns if clock.round_trip_ns else arrived_ns
-        return max(0, now_ns - then_ns) / 1e9
 
 
 class Interruptions:

@@ -14,7 +14,7 @@ from ddptop.analysis.stall.current import current_stall, rank_states, stall_diag
 from ddptop.analysis.stall.rank_position import deaths
 from ddptop.analysis.steps.medians import known
 from ddptop.analysis.straggler.cost import select_steps
-from ddptop.analysis.to_frame.hosts import clock_of, host_figures
+from ddptop.analysis.to_frame.hosts import clocks_at, host_figures
 from ddptop.analysis.to_frame.tables import (
     bucket_figures,
     gpu_facts,
@@ -67,7 +67,7 @@ def build(
     simulated = state.run is not None and state.run.simulated
     columns = rank_columns(state, states, shown, now_ns)
     # One per host: its clock compared with the collector's. A single host has one clock, so no offset.
-    clocks = {host: clock_of(state, host, now_ns) for host in sorted(state.hellos.of_hosts)}
+    clocks = clocks_at(state, sorted(state.hellos.of_hosts), now_ns)
     in_world = focus is not None and 0 <= focus < figures.world
     return Frame(
         source="simulated" if simulated else source,

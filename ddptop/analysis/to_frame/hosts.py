@@ -29,12 +29,13 @@ def host_figures(
 ) -> tuple[HostFigures, ...]:
     """One for each host, in order of the lowest rank; then those without ranks whose agents report.
 
-    `clocks`: of the hosts with ranks, by `clock_of`."""
+    `clocks`: of the hosts with ranks, by `clocks_at`."""
     hellos, states = state.hellos, host_states(state, now_ns)
     of_hosts, reported, own = hellos.of_hosts, reports_of_hosts(state), find_own_host(state)
     if own is None and len(of_hosts) == 1 and not state.hosts.known:
         own = next(iter(of_hosts))
     spare = [name for name in state.hosts.known if name not in of_hosts and states[name] == "live"]
+    clocks = {**clocks, **clocks_at(state, spare, now_ns)}
     worst = dict(zip(of_hosts, _largest(ranks.excess_ms, hellos), strict=True))
     if straggler is not None and blamed(straggler) and straggler.rank < len(state.ranks):
         worst[state.ranks[straggler.rank].host] = straggler.rank
@@ -51,7 +52,7 @@ def host_figures(
             [util_pct[rank] for rank in hellos.gpus.get(name, {}).values()],
             worst.get(name),
             ranks.excess_ms,
-            clocks[name] if name in clocks else clock_of(state, name, now_ns),
+            clocks[name],
             states[name],
             reported[name],
             own,
@@ -143,14 +144,19 @@ def _medians(step_ms: Column, hellos: HelloColumns) -> list[float | None]:
     return [known(one) if is_known else None for one, is_known in zip(middle, known_of, strict=True)]
 
 
-def clock_of(state: RunState, host: str, now_ns: int) -> Clocks:
-    """A host's clock compared with the collector's: its offset and bound now."""
-    clock = state.clocks.of(host)
-    if clock is None:
-        return Clocks(host, None, None)
-    age_s = state.clocks.age_s(host, now_ns)
+def clocks_at(state: RunState, hosts: Sequence[str], now_ns: int) -> dict[str, Clocks]:
+    """The hosts' clocks compared with the collector's: their offsets and bounds now."""
+    compared, newest = state.clocks.newest(hosts)
+    t_ns, offset_ns, _, drift_ppb, round_trip_ns, arrived_ns = newest
+    # Of a message that was kept while its host was cut off, the time of its arrival says little.
+    age_s = np.maximum(now_ns - np.where(round_trip_ns, t_ns + offset_ns, arrived_ns), 0) / 1e9
     # The clock's own drift of the collector's time that has passed: the difference is below 1 ns a second.
-    passed_ns = (age_s or 0.0) * 1e9 if clock.round_trip_ns else 0.0
-    bound_ms = state.clocks.bound_at(clock, clock.t_ns + round(passed_ns))
-    offset_ms = (clock.offset_ns + clock.drift_ppb * passed_ns / 1e9) / 1e6
-    return Clocks(host, offset_ms, bound_ms, clock.drift_ppb / 1e3, age_s)
+    passed_ns = np.where((compared > 1) & (round_trip_ns > 0), age_s * 1e9, 0.0)
+    bound_ms = state.clocks.of_hosts(hosts).bounds_at(t_ns + np.rint(passed_ns).astype(np.int64))
+    offset_ms = (offset_ns + drift_ppb * passed_ns / 1e9) / 1e6
+    columns = (offset_ms, bound_ms, drift_ppb / 1e3, age_s)
+    each = zip(hosts, compared.tolist(), *(column.tolist() for column in columns), strict=True)
+    return {
+        host: Clocks(host, offset, bound, drift, age if at > 1 else None) if at else Clocks(host, None, None)
+        for host, at, offset, bound, drift, age in each
+    }

@@ -83,8 +83,8 @@ class Logger:
         except NoAnswer:
             raise LoggerError(f"{self.kind} has not answered for {self._timeout_s:g} s") from None
         except ModuleNotFoundError as error:
-            package = PACKAGES[self.kind]
-            raise LoggerError(f"{self.kind} needs {error.name or package}: pip install {package}") from None
+            package = error.name or PACKAGES[self.kind]
+            raise LoggerError(f'{self.kind} needs {package}: pip install "ddptop[{self.kind}]"') from None
         except Exception as error:  # noqa: BLE001 - whatever a logger raises
             text = str(error).partition("\n")[0]
             raise LoggerError(f"{self.kind}: {type(error).__name__}: {text}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import (
@@ -55,8 +56,13 @@ def serve(latest: Callable[[], Frame | None], address: str, port: int) -> tuple[
 
 
 def write(frame: Frame, path: Path) -> None:
-    """Write the file anew, in one step, so that no half of it is ever read. Raises OSError."""
-    write_to_textfile(str(path), _registry(lambda: frame))
+    """Write the file anew, in one step, so that no half of it is ever read. Raises OSError with its name."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # root could replace /dev/null
+        raise FileExistsError(errno.EEXIST, "is a device or a pipe, which is not replaced", str(path))
+    try:
+        write_to_textfile(str(path.resolve()), _registry(lambda: frame))
+    except OSError as error:  # it names the temporary file
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def _registry(latest: Callable[[], Frame | None]) -> CollectorRegistry:

@@ -8,6 +8,7 @@ import os
 import pty
 import select
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -111,6 +112,35 @@ def test_metrics_are_served_and_written_until_the_run_ends(
         finish(collector)
         assert (serving.wait(DEADLINE_S), writing.wait(DEADLINE_S)) == (0, 0)
     assert "ddptop_up 0.0" in path.read_text()
+
+
+def test_metrics_that_cannot_be_had_are_one_line(collector, home: dict[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ddptop.cli.main", "metrics", NAME]
+
+    def said(*words: str, hidden: str = "") -> str:
+        hide = f"import sys; sys.modules[{hidden!r}] = None; " if hidden else ""
+        code = f"{hide}from ddptop.cli.main import main; raise SystemExit(main())"
+        line = [sys.executable, "-c", code, "metrics", NAME] if hidden else command
+        done = subprocess.run(
+            [*line, *words], env=home, capture_output=True, encoding="utf-8", timeout=DEADLINE_S
+        )
+        assert done.returncode == 1 and done.stdout == "", done
+        return done.stderr
+
+    named = "metrics need the package prometheus_client: pip install 'ddptop[metrics]'"
+    assert said("--listen", "0", hidden="prometheus_client") == f"ddptop: {named}\n"
+    otlp = said("--otlp", "http://127.0.0.1:1", hidden="opentelemetry")
+    assert otlp.endswith(": pip install 'ddptop[otlp]'\n") and otlp.count("\n") == 1
+    pytest.importorskip("prometheus_client", reason="pip install 'ddptop[metrics]'")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        in_use = f"ddptop: port {port} of 127.0.0.1: Address already in use\n"
+        assert said("--listen", str(port)) == in_use
+    missing = tmp_path / "no" / "file"
+    assert said("--textfile", str(missing)) == f"ddptop: {missing}: No such file or directory\n"
+    os.mkfifo(pipe := tmp_path / "pipe")  # as /dev/null, which a test had better not try
+    refused = f"ddptop: {pipe}: is a device or a pipe, which is not replaced\n"
+    assert said("--textfile", str(pipe)) == refused and pipe.is_fifo()
 
 
 class Terminal:

@@ -91,6 +91,17 @@ def test_mistakes_are_one_line(
     assert done.stderr.count("\n") == 1
 
 
+def test_what_is_damaged_is_said(ddptop, recording: Path) -> None:
+    data = bytearray(recording.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 32] = bytes(32)
+    recording.write_bytes(data)
+    done = ddptop("replay", str(recording), "--once")
+    assert done.returncode == 0
+    (line,) = [one for one in done.stdout.splitlines() if one.startswith("damage: ")]
+    assert "messages are lost" in line
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_without_permission(ddptop, recording: Path) -> None:
     recording.chmod(0)

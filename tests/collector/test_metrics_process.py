@@ -78,10 +78,11 @@ def test_a_runs_figures_are_served_until_its_collector_ends(stage, monkeypatch):
 def test_a_port_in_use_is_a_line_and_the_run_is_recorded(stage, monkeypatch):
     pytest.importorskip("prometheus_client")
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setenv(VARIABLE, f"prometheus:{taken.getsockname()[1]}")
+        port = taken.getsockname()[1]
+        monkeypatch.setenv(VARIABLE, f"prometheus:{port}")
         collector = stage.collector()
         ranks = stage.ranks(steps=STEPS)
-        assert "in use" in said(collector, "in use")
+        assert f"port {port} of 127.0.0.1: Address already in use" in said(collector, "in use")
         stage.ended(ranks)
         stage.finish(collector)
 

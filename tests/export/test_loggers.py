@@ -73,10 +73,17 @@ def test_a_logger_that_hangs_is_given_up(frame: Frame, monkeypatch: pytest.Monke
         ended.set()
 
 
-def test_a_missing_package_is_named(frame: Frame, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mlflow", None)
-    with pytest.raises(LoggerError, match="pip install mlflow"):
-        Logger("mlflow").take(frame)
+@pytest.mark.parametrize(
+    ("target", "package"), [("tensorboard:logs", "tensorboardX"), ("wandb", "wandb"), ("mlflow", "mlflow")]
+)
+def test_a_missing_package_is_named(
+    frame: Frame, monkeypatch: pytest.MonkeyPatch, target: str, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(LoggerError) as raised:
+        Logger(target).take(frame)
+    kind = target.partition(":")[0]
+    assert str(raised.value) == f'{kind} needs {package}: pip install "ddptop[{kind}]"'
 
 
 def test_a_logger_that_fails_is_named(frame: Frame, tmp_path: Path) -> None:

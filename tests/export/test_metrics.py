@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,6 +106,18 @@ def test_of_many_ranks_the_worst_have_series_and_all_are_in_histograms(frame: Fr
     few = enlarged(frame, MOST_RANKS)
     assert ranks_shown(few) == list(range(MOST_RANKS))
     assert not [one for one in families(few) if isinstance(one, Histogram)]
+
+
+@pytest.mark.parametrize(("name", "error"), [("pipe", "not replaced"), ("no/file", "No such file")])
+def test_a_file_that_cannot_be_written_is_named(frame: Frame, tmp_path: Path, name: str, error: str) -> None:
+    pytest.importorskip("prometheus_client", reason="pip install 'ddptop[metrics]'")
+    from ddptop.export.prometheus import write
+
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match=error) as raised:
+        write(frame, tmp_path / name)
+    assert raised.value.filename == str(tmp_path / name)
+    assert (tmp_path / "pipe").is_fifo() and len([*tmp_path.iterdir()]) == 1
 
 
 def test_prometheus_can_read_them(frame: Frame, tmp_path: Path) -> None:

@@ -89,7 +89,11 @@ class Metrics(Command):
             if take is None:
                 serve = _prometheus().serve
                 address, port = options.listen
-                port, end = serve(source.latest, address, port)
+                try:
+                    port, end = serve(source.latest, address, port)
+                except OSError as error:
+                    code = Exit.REFUSED if isinstance(error, PermissionError) else Exit.FAILED
+                    raise CliError(f"port {port} of {address}: {error.strerror or error}", code) from None
                 stack.callback(end)
                 note(f"metrics of {run.name} at http://{address}:{port}/metrics")
             due, last = time.monotonic(), None

@@ -9,7 +9,7 @@ from ddptop.analysis.reducer import Reducer
 from ddptop.frames.codec import encode_frame
 from ddptop.protocol.hosts import Host, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
-from ddptop.protocol.messages import Clock, Layout, Phase, Progress, Received, Type
+from ddptop.protocol.messages import Clock, Hello, Layout, Phase, Progress, Received, Type
 from ddptop.recording.format import CLOCKS
 from ddptop.recording.reader import Recording
 from ddptop.recording.records import BlockReader
@@ -37,6 +37,30 @@ def test_runs_give_the_same_frame(name, tail):
     assert not failures
     assert together.state.taken == one_by_one.state.taken
     assert encode_frame(together.frame(now_ns)) == encode_frame(one_by_one.frame(now_ns))
+
+
+@pytest.mark.parametrize("lost", [{0}, {1, 2, 3}, {0, 1, 2, 3}], ids=str)
+def test_what_ranks_without_a_hello_reported_is_taken_as_one_by_one(tmp_path, lost):
+    """The HELLOs of these ranks were in a damaged block."""
+    path = tmp_path / "run.ddptop"
+    messages = []
+    for number, received in enumerate(a_run(200, world=4)):
+        if not isinstance(received.message, Hello) or received.rank not in lost:
+            messages.append(received)
+        if received.rank >= 0 and number % 3 == 0:
+            messages += _readings(received, received.rank, 1)
+    write(path, messages)
+    one_by_one, together = Reducer(), Reducer()
+    with Recording.open(path) as recording:
+        for received in recording.records():
+            one_by_one.feed(received)
+        for run in recording.runs():
+            at = 0
+            while at < len(run):
+                at = together.feed_run(run, at, lambda: pytest.fail("refused"))
+    assert together.state.sessions == one_by_one.state.sessions
+    assert len(together.state.sessions) == 4 - len(lost)
+    assert encode_frame(together.frame(recording.end_ns)) == encode_frame(one_by_one.frame(recording.end_ns))
 
 
 def test_blocks_are_searched_for_a_type_only_where_something_lasts(tmp_path, monkeypatch):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
 import zmq
@@ -38,6 +40,10 @@ ASK_AGAIN_S = 1.0
 
 AGE_EVERY_S = 0.5
 """How often a frame that no longer changes is handed out again, with a later time."""
+
+CPU_SHARE, SLOWEST_S, COUNTED = 0.03, 0.5, 9
+"""Of a core, what a viewer may take: with thousands of ranks it asks for fewer frames, but for one every
+SLOWEST_S. The median of so many frames, so that keys pressed meanwhile do not count."""
 
 
 class Link(Protocol):
@@ -75,13 +81,17 @@ class CollectorSource(Source):
         self._epoch = 0
         self._cursor = 0
         self._focus = -1
-        self._want = self._asked_want = ""
+        self._want = ""
+        self._asked_for = (self._focus, self._want)
         self._frame: Frame | None = None
         self._live: Frame | None = None
         self._status: str | None = f"waiting for the collector of {name}"
         self._failure: str | None = None
         self._received_s = self._asked = self._aged = time.monotonic()
         self._owed = False
+        self._costs_s, self._counted_s = deque([0.0] * COUNTED, COUNTED), time.process_time()
+        self._pause_s = 0.0
+        """From a whole frame until the next is asked for, if what to ask for does not change."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run_thread, name="ddptop-live")
         self.skipped = 0
@@ -155,21 +165,22 @@ class CollectorSource(Source):
         try:
             while not self._stop.is_set():
                 self._ask(link)
-                link.wait(POLL_MS)
+                left_s = self._received_s + self._pause_s - time.monotonic()
+                link.wait(POLL_MS if self._owed or left_s < 0 else min(POLL_MS, 1 + int(1000 * left_s)))
                 self._receive(link)
                 self._age()
         finally:
             link.close()
 
     def _ask(self, link: Link) -> None:
-        now = time.monotonic()
-        want = self._want
+        asked_for, now = (self._focus, self._want), time.monotonic()
         if self._live is not None and is_over(self._live.run):
             return
-        if self._owed and now - self._asked < ASK_AGAIN_S and want == self._asked_want:
+        due = self._asked + ASK_AGAIN_S if self._owed else self._received_s + self._pause_s
+        if now < due and asked_for == self._asked_for:
             return
-        if link.grant(Credit(self._epoch, self._cursor, self._focus, want)):
-            self._owed, self._asked, self._asked_want = True, now, want
+        if link.grant(Credit(self._epoch, self._cursor, *asked_for)):
+            self._owed, self._asked, self._asked_for = True, now, asked_for
 
     def _receive(self, link: Link) -> None:
         newest = None
@@ -196,7 +207,11 @@ class CollectorSource(Source):
         history = self._history.extend(frame.history)
         self._cursor = self._history.end
         if has_more(frame):
+            self._pause_s = 0.0
             return None
+        before_s, self._counted_s = self._counted_s, time.process_time()
+        self._costs_s.append(self._counted_s - before_s)
+        self._pause_s = min(SLOWEST_S, median(self._costs_s) / CPU_SHARE)
         return replace(frame, history=history)
 
     def _age(self) -> None:

@@ -197,6 +197,38 @@ def test_an_aged_frame_calls_nobody_live():
     assert older.unix_s == frame.unix_s + 2.0
 
 
+def test_frames_that_cost_much_are_asked_for_more_rarely(play, monkeypatch):
+    source, spent = play.source, iter(np.arange(0, 100, 0.009))
+    monkeypatch.setattr(live_module.time, "process_time", lambda: float(next(spent)))
+    pauses = []
+    for _ in range(12):
+        source._take(State(1, 0, encode_frame(make_frame())))
+        pauses.append(source._pause_s)
+    assert pauses[0] == 0, "what it takes to start is not the cost of a frame"
+    assert pauses[-1] == pytest.approx(0.009 / 0.03)
+    spent = iter((100.0, 200.0))
+    source._take(State(1, 0, encode_frame(make_frame())))
+    assert source._pause_s == pytest.approx(pauses[-1]), "neither is a key that was pressed once"
+    source._costs_s.extend([1.0] * 9)
+    source._take(State(1, 0, encode_frame(make_frame())))
+    assert source._pause_s == live_module.SLOWEST_S
+
+
+def test_a_new_wish_does_not_wait_for_the_pause(play, monkeypatch):
+    monkeypatch.setattr(live_module, "SLOWEST_S", 3600.0)
+    source = play.source
+    source._costs_s.extend([1000.0] * 9)
+    source.start()
+    play.send(make_frame())
+    play.wait_for(lambda: source.latest() is not None and source._pause_s > 1000)
+    source.focus(1)
+    assert play.credit(lambda credit: credit.focus == 1)
+    play.send(make_frame())
+    play.wait_for(lambda: not source._owed)
+    source.request("timeline")
+    assert play.credit(lambda credit: credit.want == "timeline")
+
+
 def test_an_internal_error_is_shown_and_reading_starts_over(play, monkeypatch):
     source = play.source
     monkeypatch.setattr(live_module, "ASK_AGAIN_S", 0.05)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 POLL_MS = 100
 
 SILENT_S = 1.5
-"""After this long without a frame the last one counts as stale: the collector sends four a second."""
+"""After this long without a frame the last one counts as stale: at least two a second are asked for."""
 
 ASK_AGAIN_S = 1.0
 """A credit may be lost with the collector that had it; a later one replaces it, so asking again is safe."""

@@ -18,8 +18,9 @@ from ddptop.protocol.messages import Flag
 from ddptop.training.own_cost import clocked
 from ddptop.training.step_record import StepRecord
 
-RAREST = 32
-"""Bucket detail is taken at least so often, unless the cost measured at this very rate is over the budget."""
+RAREST = 8
+"""Bucket detail is taken at least so often, unless the cost measured at this very rate is over the budget:
+first steps run in cold caches or beside starting processes, and say little of what later ones cost."""
 
 MAX_EVERY = 4096
 """And at least so often in any case: at 300 steps/s every 14 s."""

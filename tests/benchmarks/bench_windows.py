@@ -34,7 +34,7 @@ MODELS = {"short": (2, 64), "long": (10, 440)}
 """Layers (each a bucket) and their width."""
 
 RANKS = 2
-WARM_UP_STEPS = 1_000
+WARM_UP_STEPS = 500
 SETTLE_S = 0.5
 """Of each window, not measured: caches are filled again, and who was stopped hears of it."""
 

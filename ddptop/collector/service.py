@@ -52,8 +52,8 @@ from ddptop.transport.sockets import new_context
 TICK_MS = 100
 """Longest sleep: acks follow the recording's flush, which is due every 250 ms."""
 
-PAUSE_S = 0.01
-"""Pause after a round: many ranks then share one wake-up and one ack; 10 ms delay no screen."""
+PAUSE_NS = 10_000_000, 50_000_000
+"""Least and most pause after a round, else four times the round: many messages cost less read together."""
 
 LAST_MESSAGES_NS = 2 * NS
 """How long the end of the run waits for ranks that have not sent BYE and whose process runs."""
@@ -286,7 +286,7 @@ class Collector:
         if self._hosts is not None:
             self._hosts.check(now_ns, emptied=self._intake.emptied, interrupted=interrupted)
         if self._intake.emptied:
-            time.sleep(PAUSE_S)
+            time.sleep(min(max(PAUSE_NS[0], 4 * (time.monotonic_ns() - now_ns)), PAUSE_NS[1]) / NS)
         return arrived
 
     def _update_run_file(self) -> None:

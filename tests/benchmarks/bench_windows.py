@@ -16,6 +16,7 @@ import random
 import shutil
 import signal
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -155,6 +156,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=3.0, help="of a window")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the trainings end with it
     print(f"{'':22} {'step ms':>8} {'wall, mean':>18} {'wall, median':>18} {'rank CPU':>18} {'beside':>7}")
     for name, model in MODELS.items():
         with tempfile.TemporaryDirectory() as folder, trainings(model, Path(folder)) as running:

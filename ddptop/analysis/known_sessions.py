@@ -129,6 +129,7 @@ class KnownSessions:
         if self._changed:
             self._changed = False
             seen = np.flatnonzero(self.rows)
+            state.reports.add_rows(self.rank[seen], self.rows[seen], self.micro_steps[seen])
             columns = (column[seen].tolist() for column in (self.next_step, self.rows, self.micro_steps))
             for n, following, rows, micro_steps in zip(seen.tolist(), *columns, strict=True):
                 session = self.sessions[n]
@@ -142,6 +143,8 @@ class KnownSessions:
             for rank, values in zip(moved.tolist(), self.clocks[:, moved].T.tolist(), strict=True):
                 one = ranks[rank]
                 one.own_ns, one.delay_ns, one.stood_ns, one.step, one.moved_ns, one.heard_ns = values
+            for name, column in zip(CLOCK_FIELDS, self.clocks, strict=True):
+                state.reports.put(name, moved, column[moved])
             self._moved = None
         for kind, (parts, part, at, arrived_ns) in self._newest.items():
             for number in np.unique(part[part >= 0]).tolist():
@@ -155,6 +158,7 @@ class KnownSessions:
                 read = np.flatnonzero(part >= 0)
                 for rank, t_ns in zip(self.rank[read].tolist(), arrived_ns[read].tolist(), strict=True):
                     ranks[rank].seen_ns = t_ns
+                state.reports.put("seen_ns", self.rank[read], arrived_ns[read])
         self._newest.clear()
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ddptop.protocol.checks import NAMES
-from ddptop.protocol.machine import Gpu, Usage
+from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.messages import Progress
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class HelloColumns(NamedTuple):
     """(hosts,) how many ranks each host has."""
     host_at: Indices
     """(ranks,) place of each rank's host in `of_hosts`; -1: none."""
-    gpus: dict[str, dict[str, int]]
-    """Of each host the CUDA devices that its ranks use, and the last rank on each."""
+    gpus: Indices
+    """(GPUs,) the last rank on each CUDA device of each host."""
 
 
 def hello_columns(ranks: Sequence[object], before: HelloColumns | None) -> HelloColumns:
@@ -59,13 +59,12 @@ def hello_columns(ranks: Sequence[object], before: HelloColumns | None) -> Hello
     if before is not None and hellos == before.hellos:  # the same objects, which is quick to see
         return before
     of_hosts: dict[str, list[int]] = {}
-    gpus: dict[str, dict[str, int]] = {}
+    gpus: dict[tuple[str, str], int] = {}
     for rank, hello in enumerate(hellos):
         if hello is not None:
             of_hosts.setdefault(hello.host, []).append(rank)
-            devices = gpus.setdefault(hello.host, {})
             if hello.device.startswith("cuda"):
-                devices[hello.device] = rank
+                gpus[hello.host, hello.device] = rank
     most = max(map(len, of_hosts.values()), default=0)
     places = {name: place for place, name in enumerate(of_hosts)}
     rows = [mine + mine[:1] * (most - len(mine)) for mine in of_hosts.values()]
@@ -85,7 +84,7 @@ def hello_columns(ranks: Sequence[object], before: HelloColumns | None) -> Hello
         np.array(rows, np.int64).reshape(len(rows), most),
         np.array([*map(len, of_hosts.values())], np.int64),
         np.array([-1 if hello is None else places[hello.host] for hello in hellos], np.int64),
-        gpus,
+        np.array([*gpus.values()], np.int64),
     )
 
 
@@ -147,12 +146,11 @@ def newest(ranks: Sequence[Any], kind: type[Message], name: str) -> Column:
 
 class ReportColumns:
     """What the ranks have reported by now, (ranks,) each, from `RankState`. Read when needed, then kept until
-    the next message."""
+    a message is taken alone; what is taken in columns is put into them."""
 
     def __init__(self, ranks: Sequence[Any]) -> None:
         self._ranks = ranks
         self.world = len(ranks)
-        self._taken = 0
         self._kept: dict[str, NDArray[Any]] = {}
         self._latest = {kind: _Latest(kind, names) for kind, names in NUMBERS.items()}
         self.running: Mask = np.zeros(self.world, bool)
@@ -160,18 +158,31 @@ class ReportColumns:
         self.ended: tuple[int, ...] = ()
         """Ranks that have sent BYE or whose process was seen to have exited."""
 
-    def update(self, taken: int, *, presence: bool) -> None:
-        """The state has taken so many messages by now. `presence`: a rank has joined or exited."""
-        if presence:
-            self.running = np.array([*map(attrgetter("running"), self._ranks)], bool)
-            ends = map(attrgetter("bye", "gone_ns"), self._ranks)
-            self.ended = tuple(rank for rank, end in enumerate(ends) if end != (None, None))
-        if presence or taken != self._taken:
-            self._kept, self._taken = {}, taken
+    def read_presence(self) -> None:
+        """A rank has joined or exited."""
+        self.running = np.array([*map(attrgetter("running"), self._ranks)], bool)
+        ends = map(attrgetter("bye", "gone_ns"), self._ranks)
+        self.ended = tuple(rank for rank, end in enumerate(ends) if end != (None, None))
+        self.forget()
+
+    def forget(self) -> None:
+        """A message was taken alone: the columns are to be read again."""
+        self._kept = {}
 
     def keep(self, columns: dict[str, NDArray[np.int64]]) -> None:
-        """What `integers` is to give, until the next message."""
+        """What `integers` is to give."""
         self._kept |= columns
+
+    def put(self, name: str, ranks: Indices, values: Indices) -> None:
+        """These ranks have got these values of a field."""
+        if name in self._kept:
+            self._kept[name][ranks] = values
+
+    def add_rows(self, ranks: Indices, rows: Indices, micro_steps: Indices) -> None:
+        """So many rows of these ranks were taken; `micro_steps`: in the last one of each, 0: not known."""
+        if "records" in self._kept:
+            self._kept["records"][ranks] += rows
+        self.put("micro_steps", ranks[micro_steps > 0], micro_steps[micro_steps > 0])
 
     def integers(self, name: str) -> NDArray[np.int64]:
         """A field of `RankState` that is an integer."""
@@ -181,7 +192,22 @@ class ReportColumns:
 
     def numbers(self, name: str) -> Column:
         """A field of `RankState` that is a number or None, which is NaN."""
-        return np.array([*map(attrgetter(name), self._ranks)], np.float64)
+        if name not in self._kept:
+            self._kept[name] = np.array([*map(attrgetter(name), self._ranks)], np.float64)
+        return self._kept[name]
+
+    def with_gpu(self) -> Indices:
+        """The ranks whose GPU or CUDA memory is known."""
+        if "has_gpu" not in self._kept:
+            has = [Gpu in one.readings or Memory in one.readings for one in self._ranks]
+            self._kept["has_gpu"] = np.array(has, bool)
+        return np.flatnonzero(self._kept["has_gpu"])
+
+    def with_logged(self) -> Indices:
+        """The ranks whose script logs values."""
+        if "has_logged" not in self._kept:
+            self._kept["has_logged"] = np.array([*map(attrgetter("logged"), self._ranks)], bool)
+        return np.flatnonzero(self._kept["has_logged"])
 
     def beat(self, name: str) -> Column:
         """A number of the newest heartbeats; NaN: none has come."""
@@ -211,6 +237,8 @@ class ReportColumns:
         """These ranks have got these `RankState.readings`."""
         if readings.kind in self._latest:
             self._latest[readings.kind].take(readings, places, ranks, placed)
+        if readings.kind in (Gpu, Memory) and "has_gpu" in self._kept:
+            self._kept["has_gpu"][ranks] = True
 
     def _newest(self, kind: type[Message], name: str) -> Column:
         if kind.__name__ not in self._kept:

@@ -142,9 +142,9 @@ class Reducer:
         state, t_ns = self._state, received.t_ns
         self._usual.prepare(received.message)
         self._take(received)
+        state.taken_alone()
         state.taken += 1
-        if t_ns > state.newest_ns:
-            state.newest_ns = t_ns
+        state.newest_ns = max(state.newest_ns, t_ns)
         self._check(t_ns)
 
     def _check(self, t_ns: int) -> None:

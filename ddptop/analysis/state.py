@@ -317,9 +317,15 @@ class RunState:
         """What all ranks have reported by now."""
         if self._reports is None or self._reports.world != len(self.ranks):
             self._reports, self._reports_know_presence = ReportColumns(self.ranks), False
-        self._reports.update(self.taken, presence=not self._reports_know_presence)
-        self._reports_know_presence = True
+        if not self._reports_know_presence:
+            self._reports.read_presence()
+            self._reports_know_presence = True
         return self._reports
+
+    def taken_alone(self) -> None:
+        """A message was taken alone: it may have changed any rank."""
+        if self._reports is not None:
+            self._reports.forget()
 
     @property
     def present(self) -> frozenset[int]:

@@ -73,6 +73,7 @@ class UsualMessages:
     def prepare(self, message: Message) -> None:
         """A message is about to be taken alone: most may change anything."""
         self.write()
+        self._state.taken_alone()
         if type(message) not in NO_SIGN_OF_A_RANK:
             self._known = None
         elif self._known is not None:
@@ -235,6 +236,7 @@ class UsualMessages:
                     self._take(received)
                 except FEED_FAILURES:
                     on_failure()
+                state.taken_alone()
                 continue
             self.write()
             known.beats = None
@@ -244,6 +246,7 @@ class UsualMessages:
             one = state.ranks[session.rank]
             if one.session == received.session:
                 delay_ns = self.beat(one, message, received.t_ns)
+                state.taken_alone()
                 of_host = NO_DELAY if delay_ns is None else delay_ns
                 beats.append((session.rank, place, received.t_ns, message.t_ns, message.step, of_host))
         complete(stop)

@@ -48,7 +48,7 @@ def test_what_ranks_without_a_hello_reported_is_taken_as_one_by_one(tmp_path, lo
         if not isinstance(received.message, Hello) or received.rank not in lost:
             messages.append(received)
         if received.rank >= 0 and number % 3 == 0:
-            messages += _readings(received, received.rank, 1)
+            messages += readings_beside(received, received.rank, 1)
     write(path, messages)
     one_by_one, together = Reducer(), Reducer()
     with Recording.open(path) as recording:
@@ -95,7 +95,7 @@ def test_equal_layouts_of_ranks_are_one_object(tmp_path):
     assert len({*map(id, layouts)}) == 1
 
 
-def _readings(received, rank, every):
+def readings_beside(received, rank, every):
     """What else arrives with a message: a clock that drifts, usage of the host, readings of the rank, and a
     heartbeat of a process that is not known; these and evaluation where `every` is not 1."""
     t_ns = received.t_ns
@@ -123,7 +123,7 @@ def test_readings_in_columns_leave_every_rank_as_one_by_one(tmp_path, several):
     for number, received in enumerate(a_run(400, world=4)):
         messages.append(received)
         if number > 10 and number % 3 == 0 and received.rank >= 0:
-            messages += _readings(received, received.rank, 1 + number // 60 if several else 1)
+            messages += readings_beside(received, received.rank, 1 + number // 60 if several else 1)
     write(path, messages)
     one_by_one, together = Reducer(), Reducer()
     failures, by_columns = [], 0

@@ -64,21 +64,19 @@ def host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
 
 
 def _host_states(state: RunState, now_ns: int) -> dict[str, HostState]:
-    running = np.any(state.reports.running[state.hellos.members], axis=1) if state.hellos.of_hosts else []
-    runs = dict(zip(state.hellos.of_hosts, running, strict=True))
-    states: dict[str, HostState] = {}
+    hellos, reported = state.hellos, reports_of_hosts(state)
+    states: dict[str, HostState] = dict.fromkeys(reported, "live")
     until_ns = now_ns if state.ended_ns is None else min(now_ns, state.ended_ns)
-    for name, heard_ns in reports_of_hosts(state).items():
+    for name, heard_ns in reported.items():
+        if until_ns - heard_ns <= UNREACHABLE_S * NS:  # the usual case
+            continue
         silent_ns = state.interruptions.silence_ns(heard_ns, until_ns)
-        if not runs.get(name, True):
-            states[name] = "finished"
-        elif silent_ns >= SILENT_S * NS:
+        if silent_ns >= SILENT_S * NS:
             states[name] = "lost"
         elif silent_ns > UNREACHABLE_S * NS and state.hosts.is_remote(name):
             states[name] = "unreachable"
-        else:
-            states[name] = "live"
-    return states
+    n_running = np.bincount(hellos.host_at[state.reports.running], minlength=len(hellos.of_hosts)).tolist()
+    return states | {name: "finished" for name, n in zip(hellos.of_hosts, n_running, strict=True) if not n}
 
 
 def silent_ranks(state: RunState, hosts: Mapping[str, HostState]) -> dict[str, tuple[int, ...]]:

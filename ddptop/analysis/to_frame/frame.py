@@ -87,8 +87,8 @@ def build(
         lost_records=int(state.reports.integers("lost_records").sum()),
         stall=current_stall(state, diagnosis, now_ns),
         deaths=deaths(state, now_ns),
-        logged=logged(state.ranks, focus),
-        gpus=gpu_facts(state.ranks) if gpus else (),
+        logged=logged(state, focus),
+        gpus=gpu_facts(state) if gpus else (),
         clocks=(Clocks(next(iter(clocks)), 0.0, 0.0, 0.0),) if len(clocks) == 1 else tuple(clocks.values()),
         hosts=host_figures(state, columns, straggler, clocks, now_ns),
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,11 +17,17 @@ from ddptop.frames.phrases import blamed
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ddptop.analysis.hosts import Hosts, KnownHost
     from ddptop.analysis.rank_columns import HelloColumns
     from ddptop.analysis.state import RunState
     from ddptop.frames.columns import Column
     from ddptop.frames.frame import Ranks, Straggler
-    from ddptop.protocol.vocabulary import HostState
+
+
+FIELDS = tuple(field.name for field in fields(HostFigures))
+USAGE = ("cpu_pct", "memory_used_bytes", "received_bytes_s", "sent_bytes_s", "local_recording")
+AGENT = ("cores", "memory_bytes")
+"""Of the fields, those that are of `HostUsage` and of `Host`, where 0 is not known."""
 
 
 def host_figures(
@@ -30,92 +36,82 @@ def host_figures(
     """One for each host, in order of the lowest rank; then those without ranks whose agents report.
 
     `clocks`: of the hosts with ranks, by `clocks_at`."""
-    hellos, states = state.hellos, host_states(state, now_ns)
-    of_hosts, reported, own = hellos.of_hosts, reports_of_hosts(state), find_own_host(state)
-    if own is None and len(of_hosts) == 1 and not state.hosts.known:
+    of_hosts, known_hosts = state.hellos.of_hosts, state.hosts.known
+    states, reported, own = host_states(state, now_ns), reports_of_hosts(state), find_own_host(state)
+    if own is None and len(of_hosts) == 1 and not known_hosts:
         own = next(iter(of_hosts))
-    spare = [name for name in state.hosts.known if name not in of_hosts and states[name] == "live"]
+    spare = [name for name in known_hosts if name not in of_hosts and states[name] == "live"]
     clocks = {**clocks, **clocks_at(state, spare, now_ns)}
-    worst = dict(zip(of_hosts, _largest(ranks.excess_ms, hellos), strict=True))
+    names = [*of_hosts, *spare]
+    columns: dict[str, list[Any]] = {
+        "name": names,
+        "state": [states[name] for name in names],
+        "age_ms": [max(0, now_ns - reported[name]) / 1e6 for name in names],
+        "collector": [name == own for name in names],
+        **_of_ranks(state, ranks, straggler, len(spare)),
+        **_of_clocks([clocks[name] for name in names], own),
+        **_of_agents([known_hosts.get(name) for name in names]),
+        **_of_links(state.hosts, names),
+    }
+    return tuple(map(HostFigures, *(columns[name] for name in FIELDS)))
+
+
+def _of_ranks(
+    state: RunState, ranks: Ranks, straggler: Straggler | None, n_spare: int
+) -> dict[str, list[Any]]:
+    """Figures over the ranks of each host; `n_spare` hosts after these have none."""
+    hellos, reports = state.hellos, state.reports
+    n_hosts = len(hellos.of_hosts)
+    worst = _largest(ranks.excess_ms, hellos)
     if straggler is not None and blamed(straggler) and straggler.rank < len(state.ranks):
-        worst[state.ranks[straggler.rank].host] = straggler.rank
-    running = np.bincount(hellos.host_at[state.reports.running], minlength=len(of_hosts)).tolist()
-    steps = _medians(ranks.step_ms, hellos)
-    peers = names_of_addresses(state.hosts)
-    util_pct = state.reports.gpu("util_pct").tolist() if any(hellos.gpus.values()) else []
-    of_ranks = dict(zip(of_hosts, zip(hellos.counts.tolist(), running, steps, strict=True), strict=True))
-    return tuple(
-        _figures(
-            state,
-            name,
-            of_ranks.get(name, (0, 0, None)),
-            [util_pct[rank] for rank in hellos.gpus.get(name, {}).values()],
-            worst.get(name),
-            ranks.excess_ms,
-            clocks[name],
-            states[name],
-            reported[name],
-            own,
-            peers,
-            now_ns,
-        )
-        for name in (*of_hosts, *spare)
-    )
+        worst[hellos.host_at[straggler.rank]] = straggler.rank
+    of_gpus = hellos.host_at[hellos.gpus]
+    util_pct = reports.gpu("util_pct")[hellos.gpus] if hellos.gpus.size else np.empty(0)
+    busy = ~np.isnan(util_pct)
+    n_busy = np.bincount(of_gpus[busy], minlength=n_hosts).tolist()
+    total_pct = np.bincount(of_gpus[busy], util_pct[busy], n_hosts).tolist()
+    mean_pct = [pct / n if n else None for pct, n in zip(total_pct, n_busy, strict=True)]
+    none, zero = [None] * n_spare, [0] * n_spare
+    return {
+        "ranks": hellos.counts.tolist() + zero,
+        "running": np.bincount(hellos.host_at[reports.running], minlength=n_hosts).tolist() + zero,
+        "worst_rank": worst + none,
+        "excess_ms": [None if rank is None else known(ranks.excess_ms[rank]) for rank in worst] + none,
+        "step_ms": _medians(ranks.step_ms, hellos) + none,
+        "gpus": np.bincount(of_gpus, minlength=n_hosts).tolist() + zero,
+        "gpu_util_pct": mean_pct + none,
+    }
 
 
-def _figures(
-    state: RunState,
-    name: str,
-    of_ranks: tuple[int, int, float | None],
-    util_pct: Sequence[float],
-    worst: int | None,
-    excess_ms: Column,
-    clock: Clocks,
-    host_state: HostState,
-    heard_ns: int,
-    own: str | None,
-    peers: Mapping[str, str],
-    now_ns: int,
-) -> HostFigures:
-    """`of_ranks`: how many ranks it has, how many of them run, and the median of their step time.
-    `util_pct`: of each of its GPUs; NaN: not known. `peers`: the hosts by the addresses of their links."""
-    n_ranks, n_running, step_ms = of_ranks
-    found = state.hosts.known.get(name)
-    agent, usage = (None, None) if found is None else (found.agent, found.usage)
-    compared = name != own and clock.offset_ms is not None
-    busy = [value for value in util_pct if not math.isnan(value)]
-    link = worst_link(state.hosts, name, peers)
-    round_trip_ns = None if usage is None else usage.round_trip_ns
-    return HostFigures(
-        name=name,
-        state=host_state,
-        ranks=n_ranks,
-        running=n_running,
-        age_ms=max(0, now_ns - heard_ns) / 1e6,
-        worst_rank=worst,
-        excess_ms=None if worst is None else known(excess_ms[worst]),
-        step_ms=step_ms,
-        clock_offset_ms=clock.offset_ms if compared else None,
-        clock_bound_ms=clock.bound_ms if compared else None,
-        clock_drift_ppm=clock.drift_ppm if compared else None,
-        clock_age_s=clock.age_s if compared else None,
-        round_trip_ms=None if round_trip_ns is None else round_trip_ns / 1e6,
-        cpu_pct=None if usage is None else usage.cpu_pct,
-        cores=agent.cores if agent is not None and agent.cores else None,
-        memory_used_bytes=None if usage is None else usage.memory_used_bytes,
-        memory_bytes=agent.memory_bytes if agent is not None and agent.memory_bytes else None,
-        received_bytes_s=None if usage is None else usage.received_bytes_s,
-        sent_bytes_s=None if usage is None else usage.sent_bytes_s,
-        gpus=len(util_pct),
-        gpu_util_pct=sum(busy) / len(busy) if busy else None,
-        kept=0 if usage is None else usage.kept,
-        local_recording=None if usage is None else usage.local_recording,
-        thinned=0 if usage is None else usage.thinned,
-        collector=name == own,
-        link_peer=None if link is None else link[0],
-        link_round_trip_ms=None if link is None else link[1].least_us / 1e3,
-        link_lost_pct=None if link is None else lost_pct(link[1]),
-    )
+def _of_clocks(clocks: Sequence[Clocks], own: str | None) -> dict[str, list[Any]]:
+    """Each host's clock, where it was compared with that of another host, the collector's."""
+    shown = [None if one.host == own or one.offset_ms is None else one for one in clocks]
+    return {
+        f"clock_{name}": [None if one is None else getattr(one, name) for one in shown]
+        for name in ("offset_ms", "bound_ms", "drift_ppm", "age_s")
+    }
+
+
+def _of_agents(hosts: Sequence[KnownHost | None]) -> dict[str, list[Any]]:
+    """What the agent of each host reports of it; None: it has no agent."""
+    agents = [None if one is None else one.agent for one in hosts]
+    usages = [None if one is None else one.usage for one in hosts]
+    columns = {name: [getattr(usage, name, None) for usage in usages] for name in USAGE}
+    columns |= {name: [getattr(agent, name, None) or None for agent in agents] for name in AGENT}
+    columns |= {name: [getattr(usage, name, 0) for usage in usages] for name in ("kept", "thinned")}
+    round_trip_ns = [getattr(usage, "round_trip_ns", None) for usage in usages]
+    return columns | {"round_trip_ms": [None if ns is None else ns / 1e6 for ns in round_trip_ns]}
+
+
+def _of_links(hosts: Hosts, names: Sequence[str]) -> dict[str, list[Any]]:
+    """The worst TCP link of each host's ranks."""
+    peers = names_of_addresses(hosts)
+    links = [worst_link(hosts, name, peers) for name in names] if peers else [None] * len(names)
+    return {
+        "link_peer": [None if link is None else link[0] for link in links],
+        "link_round_trip_ms": [None if link is None else link[1].least_us / 1e3 for link in links],
+        "link_lost_pct": [None if link is None else lost_pct(link[1]) for link in links],
+    }
 
 
 def _largest(excess_ms: Column, hellos: HelloColumns) -> list[int | None]:

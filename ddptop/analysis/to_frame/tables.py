@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import fields, replace
 from itertools import chain
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +23,6 @@ from ddptop.protocol.machine import GpuReading
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.windows import ScopeWindow, StepWindow
     from ddptop.analysis.straggler.cost import FrameSteps
@@ -157,16 +155,16 @@ GPU = tuple(field.name for field in fields(GpuReading))
 MEMORY = ("allocated_bytes", "reserved_bytes", "peak_bytes", "retries")
 
 
-def gpu_facts(ranks: Sequence[RankState]) -> tuple[GpuFacts, ...]:
+def gpu_facts(state: RunState) -> tuple[GpuFacts, ...]:
     """One for each rank whose GPU or CUDA memory is known."""
+    ranks = state.ranks
     return tuple(
         GpuFacts(
             rank=rank,
-            **{name: getattr(rank_state.gpu, name, None) for name in GPU},
-            **{name: getattr(rank_state.memory, name, None) for name in MEMORY},
+            **{name: getattr(ranks[rank].gpu, name, None) for name in GPU},
+            **{name: getattr(ranks[rank].memory, name, None) for name in MEMORY},
         )
-        for rank, rank_state in enumerate(ranks)
-        if rank_state.gpu is not None or rank_state.memory is not None
+        for rank in state.reports.with_gpu().tolist()
     )
 
 
@@ -301,14 +299,15 @@ def _usual(last: Column) -> tuple[int | None, float | None]:
     return int(counts.argmax()), 100.0 * float(counts.max()) / len(last)
 
 
-def logged(ranks: Sequence[RankState], focus: int | None) -> tuple[LoggedScalar, ...]:
+def logged(state: RunState, focus: int | None) -> tuple[LoggedScalar, ...]:
     """One entry for every name that some rank logged."""
-    names = sorted({*chain.from_iterable(map(attrgetter("logged"), ranks))})[:MAX_LOGGED]
-    return tuple(_logged_scalar(name, ranks, focus) for name in names)
+    of_ranks = {rank: state.ranks[rank].logged for rank in state.reports.with_logged().tolist()}
+    names = sorted({*chain.from_iterable(of_ranks.values())})[:MAX_LOGGED]
+    return tuple(_logged_scalar(name, of_ranks, focus) for name in names)
 
 
-def _logged_scalar(name: str, ranks: Sequence[RankState], focus: int | None) -> LoggedScalar:
-    values = {rank: r.logged[name] for rank, r in enumerate(ranks) if name in r.logged}
+def _logged_scalar(name: str, of_ranks: Mapping[int, Mapping[str, float]], focus: int | None) -> LoggedScalar:
+    values = {rank: logged[name] for rank, logged in of_ranks.items() if name in logged}
     finite = {rank: value for rank, value in values.items() if math.isfinite(value)}
     own = finite.get(focus) if focus is not None else None
     if not finite:

@@ -196,18 +196,15 @@ class ReportColumns:
             self._kept[name] = np.array([*map(attrgetter(name), self._ranks)], np.float64)
         return self._kept[name]
 
+    def where(self, what: str, has: Callable[[Any], bool]) -> Indices:
+        """The ranks whose state has something, which is kept under the name `what`."""
+        if what not in self._kept:
+            self._kept[what] = np.array([*map(has, self._ranks)], bool)
+        return np.flatnonzero(self._kept[what])
+
     def with_gpu(self) -> Indices:
         """The ranks whose GPU or CUDA memory is known."""
-        if "has_gpu" not in self._kept:
-            has = [Gpu in one.readings or Memory in one.readings for one in self._ranks]
-            self._kept["has_gpu"] = np.array(has, bool)
-        return np.flatnonzero(self._kept["has_gpu"])
-
-    def with_logged(self) -> Indices:
-        """The ranks whose script logs values."""
-        if "has_logged" not in self._kept:
-            self._kept["has_logged"] = np.array([*map(attrgetter("logged"), self._ranks)], bool)
-        return np.flatnonzero(self._kept["has_logged"])
+        return self.where("gpu", lambda one: Gpu in one.readings or Memory in one.readings)
 
     def beat(self, name: str) -> Column:
         """A number of the newest heartbeats; NaN: none has come."""
@@ -237,8 +234,8 @@ class ReportColumns:
         """These ranks have got these `RankState.readings`."""
         if readings.kind in self._latest:
             self._latest[readings.kind].take(readings, places, ranks, placed)
-        if readings.kind in (Gpu, Memory) and "has_gpu" in self._kept:
-            self._kept["has_gpu"][ranks] = True
+        if readings.kind in (Gpu, Memory) and "gpu" in self._kept:
+            self._kept["gpu"][ranks] = True
 
     def _newest(self, kind: type[Message], name: str) -> Column:
         if kind.__name__ not in self._kept:

@@ -95,10 +95,13 @@ class Ring:
         self._size = size
         self.count = 0
         """Steps added since the ring was made."""
+        self._medians: dict[tuple[str, bytes], Column] = {}
+        """Those computed since the last step was added: frames are made more often than long steps end."""
 
     def add(self, values: Column) -> None:
         """Add n steps: (columns, n, *shape)."""
         self._make()
+        self._medians = {}
         steps = values.shape[1]
         if steps > self._size:
             self.count += steps - self._size
@@ -114,6 +117,7 @@ class Ring:
     def pass_over(self, steps: int) -> None:
         """Add steps of which nothing is known, as NaN."""
         self._make()
+        self._medians = {}
         kept = min(steps, self._size)
         self._data[..., np.arange(self.count + steps - kept, self.count + steps) % self._size] = np.nan
         self.count += steps
@@ -152,12 +156,11 @@ class Ring:
         return values
 
     def medians(self, names: tuple[str, ...], slots: Indices) -> dict[str, Column]:
-        """Medians over the given slots, shape `shape` for each column."""
-        if len(slots) == self._size:
-            return {name: median(self._data[self._index[name]]) for name in names}
-        found = {}
+        """Medians over the given slots, shape `shape` for each column. Not to be changed."""
+        same = slots.tobytes()
         for name in names:
-            values = self.of(name, slots)  # a copy
-            values.sort(axis=-1)
-            found[name] = _median_of(values)
-        return found
+            if (name, same) not in self._medians:
+                values = self.of(name, slots)  # a copy
+                values.sort(axis=-1)
+                self._medians[name, same] = _median_of(values)
+        return {name: self._medians[name, same] for name in names}

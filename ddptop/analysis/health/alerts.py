@@ -218,11 +218,8 @@ def _fatal_mismatch(state: RunState) -> Alert | None:
 
 
 def _bad_loss(state: RunState) -> Alert | None:
-    bad = [
-        (m.bad_loss_ns, rank, m.bad_loss_step)
-        for rank, m in enumerate(state.ranks)
-        if m.bad_loss_step is not None
-    ]
+    ranks = state.reports.where("bad_loss_step", lambda one: one.bad_loss_step is not None).tolist()
+    bad = [(state.ranks[rank].bad_loss_ns, rank, state.ranks[rank].bad_loss_step or 0) for rank in ranks]
     if not bad:
         return None
     since_ns, rank, step = min(bad, key=lambda entry: (entry[2], entry[0], entry[1]))
@@ -233,11 +230,9 @@ def _bad_loss(state: RunState) -> Alert | None:
 
 def _bad_loss_before(state: RunState, now_ns: int) -> Alert | None:
     """A loss that was NaN or infinite and is finite again: the weights may still be affected."""
-    passed = [
-        (m.bad_loss_before, rank)
-        for rank, m in enumerate(state.ranks)
-        if m.bad_loss_before is not None and now_ns - m.bad_loss_before.finite_ns < PASSED_LOSS_NS
-    ]
+    ranks = state.reports.where("bad_loss_before", lambda one: one.bad_loss_before is not None).tolist()
+    before = [(state.ranks[rank].bad_loss_before, rank) for rank in ranks]
+    passed = [(one, rank) for one, rank in before if one and now_ns - one.finite_ns < PASSED_LOSS_NS]
     if not passed:
         return None
     first, rank = min(passed, key=lambda entry: (entry[0].step, entry[1]))

@@ -230,6 +230,8 @@ def mean(values: Column) -> Column:
     known = ~np.isnan(values)
     if values.size and values.flags.c_contiguous and known.all():  # the same to the last bit, in a third
         return np.asarray(values.sum(axis=-1).astype(np.float64) / values.shape[-1])
+    if not known.any():
+        return np.full(values.shape[:-1], np.nan)
     count = known.sum(axis=-1)
     total = np.where(known, values, 0.0).sum(axis=-1)
     return np.asarray(np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
 
     from ddptop.analysis.steps.windows import DetailWindow, ScopeWindow
     from ddptop.frames.columns import Column, Indices
+
+Figure = TypeVar("Figure")
 
 FEWEST_DETAILED = 3
 """Least detailed steps to compare ranks: as many as 100 steps have when every 32nd has detail."""
@@ -38,18 +39,27 @@ class DetailMedians:
 
     def ranks(self, name: str) -> Column:
         """(ranks,) median of one column."""
-        values = self._of(name)
-        return self.unknown if values is None else median(values)
+        name = self.name(name)
+        return self._once(name, lambda window: median(window.ranks.of(name, self.slots)), self.unknown)
 
     def over_ranks(self, name: str) -> float | None:
         """Median over the steps of the mean over ranks."""
-        values = self._of(name)
-        return None if values is None else known(median(formulas.mean(values.T)))
 
-    def _of(self, name: str) -> Column | None:
-        if self.window is None or not len(self.slots):
-            return None
-        return self.window.ranks.of(self.name(name), self.slots)
+        def middle(window: DetailWindow) -> float | None:
+            return known(median(formulas.mean(window.ranks.of(self.name(name), self.slots).T)))
+
+        return self._once(f"{name} over ranks", middle, None)
+
+    def _once(self, what: str, compute: Callable[[DetailWindow], Figure], unknown: Figure) -> Figure:
+        """A figure of the window; computed where no frame had it of the same steps."""
+        window = self.window
+        if window is None or not len(self.slots):
+            return unknown
+        key = what, self.slots.tobytes(), tuple([scope.clock_free for scope in window.scopes.values()])
+        if key not in window.figures:
+            window.figures[key] = compute(window)
+        found: Figure = window.figures[key]
+        return found
 
     def name(self, name: str) -> str:
         """The column to read: `name`, or its clock-free fallback."""
@@ -65,7 +75,7 @@ class DetailMedians:
 
     def lateness(self) -> Column:
         """(ranks,) median lateness; for a rank in several process groups the largest in absolute value."""
-        return self._largest(lambda window, slots: median(window.ranks.of("lateness", slots)))
+        return self._largest("lateness", lambda window, slots: median(window.ranks.of("lateness", slots)))
 
     def lateness_of(self, rank: int, slots: Indices) -> Column:
         """(n,) lateness of one rank in single steps; of several process groups the largest absolute value."""
@@ -78,12 +88,12 @@ class DetailMedians:
                 found = np.where(np.abs(values) > np.fmax(np.abs(found), -1.0), values, found)
         return found
 
-    @cached_property
+    @property
     def bound(self) -> Column:
         """(ranks,) how far lateness and wait may be wrong; NaN where the clocks were not compared."""
-        return self._largest(lambda window, slots: window.bound_ms(slots), judged_only=False)
+        return self._largest("bound", lambda window, slots: window.bound_ms(slots), judged_only=False)
 
-    @cached_property
+    @property
     def transfer_bound(self) -> Column:
         """(ranks,) how far the transfer time may be wrong.
 
@@ -92,7 +102,7 @@ class DetailMedians:
         is this time summed over the all-reduces of the step (or the delay that the rank's timer measured, if
         that is larger) plus the bound of the last arrival.
         """
-        return self._largest(transfer_bound)
+        return self._largest("transfer_bound", transfer_bound)
 
     def last_pct(self) -> Column:
         """(ranks,) percent of the steps in which each came last; the largest over its process groups."""
@@ -105,27 +115,29 @@ class DetailMedians:
             count = np.bincount(last[last >= 0].astype(np.int64), minlength=members)
             return np.asarray(100.0 * count / len(slots))
 
-        return self._largest(share)
+        return self._largest("last_pct", share)
 
     def _largest(
-        self, measure: Callable[[ScopeWindow, Indices], Column], *, judged_only: bool = True
+        self, what: str, measure: Callable[[ScopeWindow, Indices], Column], *, judged_only: bool = True
     ) -> Column:
         """(ranks,) of the values in a rank's process groups the one with the largest absolute value.
 
         `judged_only`: leave out groups whose clocks are too inaccurate."""
-        found: Column = self.unknown.copy()
-        if self.window is None or not len(self.slots):
+
+        def largest(detail: DetailWindow) -> Column:
+            found: Column = self.unknown.copy()
+            for window in detail.scopes.values():
+                slots = window.with_detail(self.slots)
+                if not len(slots) or (judged_only and window.clock_free):
+                    continue
+                values = measure(window, slots)
+                before = found[window.members]
+                with np.errstate(invalid="ignore"):
+                    keep = np.isnan(values) | (np.abs(before) >= np.abs(values))
+                found[window.members] = np.where(keep, before, values)
             return found
-        for window in self.window.scopes.values():
-            slots = window.with_detail(self.slots)
-            if not len(slots) or (judged_only and window.clock_free):
-                continue
-            values = measure(window, slots)
-            before = found[window.members]
-            with np.errstate(invalid="ignore"):
-                keep = np.isnan(values) | (np.abs(before) >= np.abs(values))
-            found[window.members] = np.where(keep, before, values)
-        return found
+
+        return self._once(what, largest, self.unknown)
 
 
 def transfer_bound(window: ScopeWindow, slots: Indices) -> Column:

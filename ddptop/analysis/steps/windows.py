@@ -7,7 +7,7 @@ detail adds, and in it a `ScopeWindow` for each process group holds arrivals and
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -161,7 +161,7 @@ class StepWindow:
 
         `phases`: those of the phases. Where nothing was waited in collectives but DDP's, they are those of
         own time too, which saves a fourth of the work."""
-        waits = self.waited(slots).any()  # true also where one is NaN
+        waits = self._parts.of("waited", slots).any()  # true also where one is NaN
         known = {} if waits else {"waited": np.zeros(self.world), **{n: phases[n] for n in WHOLE_PHASES}}
         parts = tuple(name for name in PART_COLUMNS if name not in (*known, "cpu", "gc", "elements"))
         return self._own.medians(OWN_COLUMNS[:2], slots) | self._parts.medians(parts, slots) | known
@@ -331,6 +331,8 @@ class DetailWindow:
         self.scopes: dict[Scope, ScopeWindow] = {}
         self.best_self = np.full(world, np.nan)
         """(ranks,) each rank's least median self time so far, over DETAILED_BACK steps at a time."""
+        self.figures: dict[tuple[str, bytes, tuple[bool, ...]], Any] = {}
+        """Figures over some of the steps (`DetailMedians`), until another one is added."""
         self.flagged: Flagged | None = None
         self.last_flagged: Flagged | None = None
         """The last rank that was flagged; stays when it no longer is."""
@@ -369,6 +371,7 @@ class DetailWindow:
         The steps of one call may end at a multiple of DETAILED_BACK, where `best_self` is updated, but must
         not go past it.
         """
+        self.figures.clear()
         self.ranks.add(ranks)
         self.group.add(group)
         for scope, window in self.scopes.items():

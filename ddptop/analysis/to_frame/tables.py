@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
-from itertools import chain
+from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ddptop.frames.detail import HeatRequest
     from ddptop.frames.frame import Straggler
     from ddptop.protocol.messages import Bucket
-    from ddptop.protocol.vocabulary import RankStatus
+    from ddptop.protocol.vocabulary import RankPhase, RankStatus
 
 
 OWN_FIGURES = (
@@ -60,6 +60,7 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
 
     hellos = state.hellos
     introduced = ~np.isnan(hellos.pid)
+    phase_name: Callable[[float, str], RankPhase] = PHASE_NAMES.get  # type: ignore[assignment]
     step = reports.integers("step").astype(np.float64)
     age_ms = np.maximum(now_ns - reports.integers("heard_ns"), 0) / 1e6
     bucket, sequence, phase = (reports.beat(name) for name in ("bucket", "sequence", "phase"))
@@ -73,7 +74,7 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
         host=hellos.host,
         device=hellos.device,
         state=tuple(states),
-        phase=tuple([PHASE_NAMES.get(number, "") for number in np.nan_to_num(phase, nan=-1).tolist()]),
+        phase=tuple(map(phase_name, np.nan_to_num(phase, nan=-1).tolist(), repeat(""))),
         local_rank=hellos.local_rank,
         pid=hellos.pid,
         incarnation=hellos.incarnation,
@@ -150,8 +151,6 @@ def rank_steps(state: RunState, detail: DetailMedians, rank: int) -> RankSteps:
 
 
 GPU = tuple(field.name for field in fields(GpuReading))
-
-
 MEMORY = ("allocated_bytes", "reserved_bytes", "peak_bytes", "retries")
 
 
@@ -301,7 +300,8 @@ def _usual(last: Column) -> tuple[int | None, float | None]:
 
 def logged(state: RunState, focus: int | None) -> tuple[LoggedScalar, ...]:
     """One entry for every name that some rank logged."""
-    of_ranks = {rank: state.ranks[rank].logged for rank in state.reports.with_logged().tolist()}
+    ranks = state.reports.where("logged", lambda one: bool(one.logged)).tolist()
+    of_ranks = {rank: state.ranks[rank].logged for rank in ranks}
     names = sorted({*chain.from_iterable(of_ranks.values())})[:MAX_LOGGED]
     return tuple(_logged_scalar(name, of_ranks, focus) for name in names)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ddptop.frames.columns import Column, Indices, Mask
+    from ddptop.frames.frame import GpuFacts
     from ddptop.protocol.message_run import Placed, Readings
     from ddptop.protocol.messages import Hello, Message
 
@@ -153,6 +154,8 @@ class ReportColumns:
         self.world = len(ranks)
         self._kept: dict[str, NDArray[Any]] = {}
         self._latest = {kind: _Latest(kind, names) for kind, names in NUMBERS.items()}
+        self.gpu_facts: dict[int, GpuFacts] = {}
+        """By rank what the last frame said of its GPU and memory, as long as its readings are the same."""
         self.running: Mask = np.zeros(self.world, bool)
         """`RankState.running`."""
         self.ended: tuple[int, ...] = ()
@@ -168,6 +171,7 @@ class ReportColumns:
     def forget(self) -> None:
         """A message was taken alone: the columns are to be read again."""
         self._kept = {}
+        self.gpu_facts = {}
 
     def keep(self, columns: dict[str, NDArray[np.int64]]) -> None:
         """What `integers` is to give."""
@@ -236,6 +240,8 @@ class ReportColumns:
             self._latest[readings.kind].take(readings, places, ranks, placed)
         if readings.kind in (Gpu, Memory) and "gpu" in self._kept:
             self._kept["gpu"][ranks] = True
+            for rank in ranks.tolist():
+                self.gpu_facts.pop(rank, None)
 
     def _newest(self, kind: type[Message], name: str) -> Column:
         if kind.__name__ not in self._kept:

@@ -5,6 +5,7 @@ import pytest
 
 from ddptop.analysis.rank_columns import NUMBERS, ReportColumns
 from ddptop.analysis.reducer import Reducer
+from ddptop.analysis.to_frame import tables
 from ddptop.frames.codec import encode_frame
 from ddptop.recording.reader import Recording
 from tests.recording.made_up import a_run, write
@@ -29,7 +30,7 @@ def test_kept_columns_are_those_of_the_ranks(tmp_path, every):
             while at < len(run):
                 stop = min(len(run), at + 40)
                 at = framed.feed_run(run, at, lambda: pytest.fail("refused"), stop=stop, more=True)
-                framed.frame(int(run.heads[0, at - 1]))
+                frame = framed.frame(int(run.heads[0, at - 1]))
                 kept, read = framed.state.reports, ReportColumns(framed.state.ranks)
                 read.read_presence()
                 for name in INTEGERS:
@@ -39,6 +40,8 @@ def test_kept_columns_are_those_of_the_ranks(tmp_path, every):
                         np.testing.assert_array_equal(kept._newest(kind, name), read._newest(kind, name))
                 np.testing.assert_array_equal(kept.numbers("micro_steps"), read.numbers("micro_steps"))
                 assert kept.with_gpu().tolist() == read.with_gpu().tolist()
+                gpus = [tables._facts_of(rank, framed.state.ranks[rank]) for rank in read.with_gpu().tolist()]
+                assert frame.gpus == (*gpus,)
                 with_gpu += len(kept.with_gpu()) > 0
             plain.feed_run(run, 0, lambda: pytest.fail("refused"))
         now_ns = recording.end_ns

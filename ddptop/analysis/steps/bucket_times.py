@@ -139,8 +139,7 @@ def timing(
     ranks = steps[0].ranks
     joined = np.array([step.joined for step in steps])
     cells = np.array([step.launches(len(numbers)) for step in steps])
-    ready = cells[..., 1].transpose(2, 0, 1).astype(np.float64)
-    took = cells[..., 2].transpose(2, 0, 1)
+    ready, took = np.ascontiguousarray(cells[..., 1:].transpose(3, 2, 0, 1), np.float64)  # ranks side by side
     shift = np.zeros((len(steps), ranks))
     begin_ns = None
     if aligned or compared:

@@ -83,7 +83,8 @@ def union(begin: Column, end: Column) -> Column:
         end = np.take_along_axis(end, order, axis=0)
     reach = np.empty_like(end)
     reach[0] = -np.inf
-    np.maximum.accumulate(end[:-1], axis=0, out=reach[1:])
+    for i in range(1, len(end)):  # a tenth of the time of `accumulate` over the first axis
+        np.maximum(reach[i - 1], end[i - 1], out=reach[i])
     added = np.maximum(end - np.maximum(begin, reach), 0.0)
     return np.asarray(added.sum(axis=0))
 

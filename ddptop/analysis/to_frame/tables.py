@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import fields, replace
 from itertools import chain, repeat
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +24,7 @@ from ddptop.protocol.machine import GpuReading
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
     from ddptop.analysis.steps.windows import ScopeWindow, StepWindow
     from ddptop.analysis.straggler.cost import FrameSteps
@@ -45,12 +47,10 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
     For a rank in several process groups collective, wait, transfer and exposed communication are unions over
     all of them, and lateness and its bound are the largest of any group.
     """
-    reports = state.reports
+    reports, hellos = state.reports, state.hellos
     steps, slots, detail = state.figures.steps, shown.steps, shown.detail
     walls = steps.ranks.medians(("step", *PHASES), slots) if len(slots) else {}
-    unknown = detail.unknown
-    own = detail.ranks("self")
-    window = state.figures.detail
+    window, unknown, own = state.figures.detail, detail.unknown, detail.ranks("self")
     every = steps.own_medians(slots, walls) if steps.has_own and len(slots) else {}
     exposed, exposed_wait = _exposed(every, detail)
 
@@ -58,7 +58,6 @@ def rank_columns(state: RunState, states: Sequence[RankStatus], shown: FrameStep
         """float32, as it is sent, so that a frame is the same before and after the credit link."""
         return column.astype(np.float32)
 
-    hellos = state.hellos
     introduced = ~np.isnan(hellos.pid)
     phase_name: Callable[[float, str], RankPhase] = PHASE_NAMES.get  # type: ignore[assignment]
     step = reports.integers("step").astype(np.float64)
@@ -152,19 +151,21 @@ def rank_steps(state: RunState, detail: DetailMedians, rank: int) -> RankSteps:
 
 GPU = tuple(field.name for field in fields(GpuReading))
 MEMORY = ("allocated_bytes", "reserved_bytes", "peak_bytes", "retries")
+_OF_GPU, _OF_MEMORY = attrgetter(*GPU), attrgetter(*MEMORY)
 
 
 def gpu_facts(state: RunState) -> tuple[GpuFacts, ...]:
-    """One for each rank whose GPU or CUDA memory is known."""
-    ranks = state.ranks
-    return tuple(
-        GpuFacts(
-            rank=rank,
-            **{name: getattr(ranks[rank].gpu, name, None) for name in GPU},
-            **{name: getattr(ranks[rank].memory, name, None) for name in MEMORY},
-        )
-        for rank in state.reports.with_gpu().tolist()
-    )
+    """One for each rank whose GPU or CUDA memory is known; made anew where a reading is newer."""
+    made, ranks = state.reports.gpu_facts, state.reports.with_gpu().tolist()
+    made.update((rank, _facts_of(rank, state.ranks[rank])) for rank in ranks if rank not in made)
+    return tuple(map(made.__getitem__, ranks))
+
+
+def _facts_of(rank: int, rank_state: RankState) -> GpuFacts:
+    gpu, memory = rank_state.gpu, rank_state.memory
+    of_gpu = (None,) * len(GPU) if gpu is None else _OF_GPU(gpu)
+    of_memory = (None,) * len(MEMORY) if memory is None else _OF_MEMORY(memory)
+    return GpuFacts(*(*of_gpu, rank, *of_memory))
 
 
 def with_reasons(straggler: Straggler | None, state: RunState) -> Straggler | None:

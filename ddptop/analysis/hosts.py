@@ -75,12 +75,13 @@ class Hosts:
         self.bad_links: dict[tuple[str, str], tuple[str, float]] = {}
         """By host and address of the other end: a link that loses segments or is slow, in words, and since
         when (unix time, s)."""
-        self._of_agent: dict[int, str] = {}
+        self._of_agent: dict[int, KnownHost] = {}
         """By session of the agent."""
 
     def of_agent(self, session: int) -> str | None:
         """The host of an agent; None: no agent has this session."""
-        return self._of_agent.get(session)
+        known = self._of_agent.get(session)
+        return None if known is None else known.agent.name
 
     def take(self, host: Host, session: int, t_ns: int) -> None:
         """A host introduces itself; `session` 0: the collector, which is the agent of its own host."""
@@ -89,20 +90,25 @@ class Hosts:
         known.agent = host
         known.note_message(t_ns)
         if session:
-            self._of_agent[session] = host.name
+            self._of_agent[session] = known
         else:
             self.own = host.name
 
     def note_message(self, session: int, t_ns: int) -> KnownHost | None:
         """A message of an agent arrived, or of the collector itself (session 0)."""
-        known = self.known.get(self._of_agent.get(session, "") if session else self.own or "")
+        known = self._of_agent.get(session) if session else self.known.get(self.own or "")
         if known is not None and session:
             known.note_message(t_ns)
         return known
 
     def take_readings(self, readings: Readings, sessions: Sequence[int], t_ns: Sequence[int]) -> None:
         """CLOCK or HOSTUSAGE messages: from whose agent each is, and when it arrived."""
-        found = [*map(self.note_message, sessions, t_ns)]
+        found = [
+            self._of_agent.get(session) if session else self.known.get(self.own or "") for session in sessions
+        ]
+        for known, session, heard_ns in zip(found, sessions, t_ns, strict=True):
+            if known is not None and session and heard_ns > known.heard_ns:
+                known.note_message(heard_ns)
         if readings.kind is not HostUsage:
             return
         columns = (readings.values[column].tolist() for column in _TAKEN)

@@ -170,15 +170,18 @@ class HostLog:
         if now_ns < self.next_ns:
             return
         self.next_ns = now_ns + CHECK_NS
-        if not state.hosts.remote() or state.ended_ns is not None:
+        remote = state.hosts.remote()
+        if not remote or state.ended_ns is not None:
             return
         now = host_states(state, now_ns)
         silent = silent_ranks(state, now)
-        for name in state.hosts.remote():
-            before, self._before[name] = self._before.get(name, "live"), now[name]
+        for name in remote:
+            before = self._before.get(name, "live")
             if now[name] != before:
                 self._log(state, name, before, now[name], silent.get(name, ()), now_ns)
-            self._log_thinned(state, name, now_ns)
+            if state.hosts.known[name].thinned != self._thinned.get(name, 0):
+                self._log_thinned(state, name, now_ns)
+        self._before |= {name: now[name] for name in remote}
         for text in self._links.check(state.hosts, state.unix_s(now_ns)):
             state.log.add(state.unix_s(now_ns), "network", text, severity="warning")
 

@@ -27,9 +27,13 @@ class Layouts:
         self._numbers: dict[Shape, int] = {}
         self._buckets: dict[int, tuple[Bucket, ...]] = {}
         self._next = 0
+        self._last: tuple[tuple[Bucket, ...], int] = (), -1
+        """The last content, and its number: that of many ranks is one object."""
 
     def number(self, buckets: tuple[Bucket, ...]) -> int:
         """Number of this content, from 0."""
+        if buckets is self._last[0]:
+            return self._last[1]
         shape = tuple((b.model, b.index, b.bytes, b.dtype, b.hook) for b in buckets)
         number = self._numbers.get(shape)
         if number is None:
@@ -42,6 +46,7 @@ class Layouts:
         else:
             merged = (_merged(old, new) for old, new in zip(self._buckets[number], buckets, strict=True))
             self._buckets[number] = tuple(merged)
+        self._last = buckets, number
         return number
 
     def buckets(self, number: int) -> tuple[Bucket, ...] | None:

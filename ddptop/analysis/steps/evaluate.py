@@ -149,11 +149,12 @@ class StepEvaluation:
         figures.shadow_cost.take(numbers, wall, block.shadow, np.array(block.detailed))
         self._slots = figures.steps.ranks.count - 1 + np.cumsum(known_phases)
         if len(at := np.flatnonzero(known_phases)):
-            scalars = (exposed[0][at], exposed[1][at], np.float64(self._state.history.end) + at)
-            figures.steps.add(numbers[at], end_s[at], columns[:, at], losses[at], scalars)
-            figures.steps.add_own(*(None if times is None else times[:, at] for times in (own, parts)))
-            recorded = [divided[i] for i in at]
-            self._evaluate_flags(recorded, numbers[at], end_s[at])
+            recorded, point = [divided[i] for i in at], np.float64(self._state.history.end) + at
+            part = at if len(at) < len(steps) else slice(None)  # usually all: nothing is copied
+            scalars = (exposed[0][part], exposed[1][part], point)
+            figures.steps.add(numbers[part], end_s[part], columns[:, part], losses[part], scalars)
+            figures.steps.add_own(*(None if times is None else times[:, part] for times in (own, parts)))
+            self._evaluate_flags(recorded, numbers[part], end_s[part])
             figures.kept.take(recorded, [kinds[i] for i in at])
         count = known.sum(axis=1)
         total = np.where(known, losses, 0.0).sum(axis=1)

@@ -312,15 +312,14 @@ class BlockReader:
         records, _ = _unpacked(raw)
         return {record[2]: record[3] for record in records if record[3]} if _are_records(records) else {}
 
-    def unpacked(self, entry: Entry) -> tuple[list[Any], int] | None:
-        """What is in a block, which need not be records, and its bytes; None where it is damaged."""
+    def raw(self, entry: Entry) -> bytes | None:
+        """The records of a block, unchecked; None where it is damaged."""
         self.offset = entry.offset
         try:
             raw, whole = read_block(self.descriptor, entry)
         except (RecordingError, OSError):
             return None
-        records, damage = _unpacked(raw)
-        return (records, len(raw)) if whole and damage is None else None
+        return raw if whole else None
 
     def may_hold(self, entry: Entry, type_: Type) -> bool:
         """Whether a block may hold a message of this type, by the bytes that such a message begins with; a

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgpack
 import numpy as np
 
-from ddptop.protocol.checks import CODES
+from ddptop.protocol.checks import CODES, ProtocolError
 from ddptop.protocol.encoded_steps import readings_of, step_messages
+from ddptop.protocol.limits import MAX_RANK_MESSAGE_BYTES
 from ddptop.protocol.message_run import COLUMNS, MessageRun, Readings
 from ddptop.protocol.messages import Type
-from ddptop.recording.records import RECORD_LIMITS, BlockReader, Selector, decoded
+from ddptop.protocol.packed import PADDING, Bodies, Packed, integer_sizes
+from ddptop.recording.records import RECORD_LIMITS, BlockReader, Selector, body_type, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 RUN_RECORDS, RUN_BYTES = 16_000, 8 << 20
 """Blocks are decoded together until they have so many records or bytes, however many rows a message has: some
 60 MB as columns."""
+_BEGINS = 0x95, 0xCF
+"""A record is an array of five, whose first number is a time, which nearly always takes eight bytes."""
 
 
 def runs(
@@ -43,22 +49,21 @@ def runs(
     """
     selected = np.array([selects(kind) for kind in range(256)])
     clocks: dict[int, Record] | None = {} if newest_clocks else None
-    blocks: list[tuple[Entry, list[Record]]] = []
+    blocks: list[tuple[Entry, bytes]] = []
     records = size = 0
     for entry in entries:
-        found = reader.unpacked(entry)
-        if found is None or records >= RUN_RECORDS or size >= RUN_BYTES:
+        raw = reader.raw(entry)
+        if raw is None or records >= RUN_RECORDS or size >= RUN_BYTES:
             yield from _run_of_blocks(reader, blocks, selected, before_ns, clocks)
             blocks, records, size = [], 0, 0
-        if found is None:  # read again, as far as possible
+        if raw is None:  # read again, as far as possible
             yield from _run_of_messages(_before(reader.read(entry, selects), before_ns))
         else:
-            blocks.append((entry, found[0]))
-            records, size = records + len(found[0]), size + found[1]
+            blocks.append((entry, raw))
+            records, size = records + entry.summary.records, size + len(raw)
     yield from _run_of_blocks(reader, blocks, selected, before_ns, clocks)
     if clocks:
-        heads = np.array([record[:-1] for record in clocks.values()], np.int64).T
-        yield from _run_of([*clocks.values()], heads, np.full(len(clocks), int(Type.CLOCK), np.uint8))
+        yield from _run_of(_Records.of([*clocks.values()]))
 
 
 def _before(messages: Iterable[Received], before_ns: int) -> list[Received]:
@@ -71,39 +76,62 @@ def _run_of_messages(messages: Sequence[Received]) -> Iterator[MessageRun]:
         yield MessageRun.of(messages)
 
 
+class _Records(NamedTuple):
+    """n records, decoded but for their messages."""
+
+    heads: Integers
+    """(4, n) t_ns, rank, session and seq."""
+    kinds: NDArray[np.uint8]
+    """(n,) `records.body_type` of each."""
+    bodies: Bodies
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> _Records:
+        """From single ones."""
+        *heads, bodies = zip(*records, strict=True)
+        kinds = np.array([*map(body_type, bodies)], np.uint8)
+        return cls(np.array(heads, np.int64), kinds, Bodies.of(bodies))
+
+    def at(self, places: Integers) -> _Records:
+        """Some of them."""
+        return _Records(self.heads[:, places], self.kinds[places], self.bodies.at(places))
+
+    def single(self, places: Integers) -> list[Record]:
+        """Some of them as objects."""
+        heads, bodies = self.heads[:, places].T.tolist(), self.bodies.at(places).single()
+        return [(*head, body) for head, body in zip(heads, bodies, strict=True)]
+
+
 def _run_of_blocks(
     reader: BlockReader,
-    blocks: Sequence[tuple[Entry, list[Record]]],
+    blocks: Sequence[tuple[Entry, bytes]],
     selected: NDArray[np.bool_],
     before_ns: int,
     clocks: dict[int, Record] | None,
 ) -> Iterator[MessageRun]:
     """The messages of blocks whose type is `selected` ((256,)). `clocks` takes the newest CLOCK of each
     session out of them, where it is given."""
-    records = [record for _, found in blocks for record in found]
-    if not records:
+    if not any(raw for _, raw in blocks):
         return
-    found = _heads(records)
+    found = _records([raw for _, raw in blocks])
     if found is None:
         for entry, _ in blocks:
             messages = reader.read(entry, lambda kind: bool(selected[kind]))
             yield from _run_of_messages(_before(messages, before_ns))
         return
-    heads, kinds = found
-    taken = selected[kinds] & (heads[0] < before_ns)
+    records, begins = found
+    taken = selected[records.kinds] & (records.heads[0] < before_ns)
     if clocks is not None:
-        for place in np.flatnonzero(taken & (kinds == Type.CLOCK)).tolist():
-            record = records[place]
+        of_clocks = records.kinds == Type.CLOCK
+        for record in records.single(np.flatnonzero(taken & of_clocks)):
             clocks.pop(record[2], None)
             clocks[record[2]] = record
-        taken &= kinds != Type.CLOCK
-    begins = np.cumsum([0, *(len(found) for _, found in blocks)])
+        taken &= ~of_clocks
     if not taken.all():
         places = np.flatnonzero(taken)
-        records = [records[place] for place in places.tolist()]
-        heads, kinds, begins = heads[:, places], kinds[places], np.searchsorted(places, begins)
-    for run in _run_of(records, heads, kinds):
-        whole = len(run) == len(records)  # none was left out
+        records, begins = records.at(places), np.searchsorted(places, begins)
+    for run in _run_of(records):
+        whole = len(run) == len(records.kinds)  # none was left out
         spans = zip(blocks, begins.tolist(), begins[1:].tolist(), strict=False)
         for (entry, _), begin, end in spans if whole else ():
             if entry.summary.last_ns < before_ns:
@@ -112,54 +140,97 @@ def _run_of_blocks(
         yield run
 
 
-def _heads(records: Sequence[Record]) -> tuple[Integers, NDArray[np.uint8]] | None:
-    """(4, n) t_ns, rank, session and seq, and (n,) `records.body_type` of each; None: some are no records, or
-    a number is out of range."""
-    if set(map(type, records)) != {tuple} or set(map(len, records)) != {len(RECORD_LIMITS) + 1}:
+def _records(raws: Sequence[bytes]) -> tuple[_Records, Integers] | None:
+    """The records of blocks; and, for each block and the end, how many of them are before it. None: some are
+    no records, or a number is out of range."""
+    data = np.frombuffer(b"".join((*raws, PADDING)), np.uint8)
+    blocks = np.cumsum([0, *map(len, raws)])
+    end = int(blocks[-1])
+    begins = _found_begins(data, end)
+    if begins is None:
+        begins = _unpacked_begins(data, end)
+    bounds = np.append(begins, end)
+    before = np.searchsorted(bounds, blocks)
+    if (bounds[before] != blocks).any() or (data[begins] != _BEGINS[0]).any():
         return None
-    *head, bodies = zip(*records, strict=True)
-    if set(map(type, bodies)) != {bytes} or any(set(map(type, column)) != {int} for column in head):
-        return None
+    fields = Packed(data, begins + 1)
     try:
-        heads = np.stack([np.fromiter(column, np.int64, len(records)) for column in head])
-    except OverflowError:
+        heads = np.stack([fields.integers() for _ in RECORD_LIMITS])
+        sizes = fields.lengths()
+    except (ProtocolError, IndexError):
         return None
     low, high = np.array(RECORD_LIMITS).T
-    if (heads.min(axis=1) < low).any() or (heads.max(axis=1) > high).any():
+    fits = (heads.min(axis=1) >= low).all() and (heads.max(axis=1) <= high).all()
+    if not fits or (fields.at + sizes != bounds[1:]).any() or sizes.max() > MAX_RANK_MESSAGE_BYTES:
         return None
-    sizes = np.fromiter(map(len, bodies), np.int64, len(bodies))
-    joined = np.frombuffer(b"".join((*bodies, b"\0\0")), np.uint8)
-    begins = np.cumsum(sizes) - sizes
-    alike = (sizes > 1) & (joined[begins] & 0xF0 == 0x90)
-    return heads, np.where(alike, joined[begins + 1], 0).astype(np.uint8)
+    arrays = (sizes > 1) & (data[fields.at] & 0xF0 == 0x90)
+    kinds = np.where(arrays, data[fields.at + 1], 0).astype(np.uint8)
+    return _Records(heads, kinds, Bodies(data, fields.at, sizes)), before
 
 
-def _run_of(records: Sequence[Record], heads: Integers, kinds: NDArray[np.uint8]) -> Iterator[MessageRun]:
+def _found_begins(data: NDArray[np.uint8], end: int) -> Integers | None:
+    """Where the records begin, by the bytes that nearly all begin with; None where one begins otherwise.
+
+    The same bytes may be in a record too: what a record is followed by says which ones are."""
+    begins = np.flatnonzero(data[:end] == _BEGINS[0])
+    begins = begins[data[begins + 1] == _BEGINS[1]]
+    at = begins + 10
+    for _ in RECORD_LIMITS[1:]:
+        at += integer_sizes(data[at])
+    wide = data[at] == 0xC5
+    ends = at + 2 + np.where(wide, 1 + (data[at + 1].astype(np.int64) << 8) + data[at + 2], data[at + 1])
+    following = np.searchsorted(begins, ends)
+    real = np.ones(len(begins), bool)
+    reached = 0
+    for at in np.flatnonzero(following != np.arange(1, len(begins) + 1)).tolist():
+        if at >= reached:
+            reached = int(following[at])
+            real[at + 1 : reached] = False
+    begins, ends = begins[real], ends[real]
+    closed = len(begins) and begins[0] == 0 and (ends == np.append(begins[1:], end)).all()
+    return begins if closed else None
+
+
+def _unpacked_begins(data: NDArray[np.uint8], end: int) -> Integers:
+    """Where what is packed in the data begins, up to the first damage."""
+    unpacker = msgpack.Unpacker(max_buffer_size=max(1, end))
+    unpacker.feed(data[:end])
+    begins = [0]
+    with suppress(ValueError, msgpack.UnpackException):
+        while begins[-1] < end:
+            unpacker.skip()
+            begins.append(unpacker.tell())
+    return np.array(begins[:-1], np.int64)
+
+
+def _run_of(records: _Records) -> Iterator[MessageRun]:
     """The messages in these records, without those of unknown type or with invalid fields."""
-    if not records:
+    kinds = records.kinds
+    if not len(kinds):
         return
     at = np.flatnonzero(kinds == Type.STEPS)
-    steps = step_messages([records[place][-1] for place in at.tolist()])
-    rest = np.full(len(records), True) if steps is None else kinds != Type.STEPS
-    readings = [*_readings(records, kinds)]
+    steps = step_messages(records.bodies.at(at))
+    rest = np.full(len(kinds), True) if steps is None else kinds != Type.STEPS
+    readings = [*_readings(records)]
     for one in readings:
         rest[one.places] = False
-    others = np.flatnonzero(rest).tolist()
-    pairs = [(kind, records[place]) for kind, place in zip(kinds[others].tolist(), others, strict=True)]
+    others = np.flatnonzero(rest)
+    pairs = [*zip(kinds[others].tolist(), records.single(others), strict=True)]
     messages = [*decoded(pairs)]
     if len(messages) < len(pairs):
-        yield from _run_of_messages([*decoded([*zip(kinds.tolist(), records, strict=True)])])
+        every = records.single(np.arange(len(kinds)))
+        yield from _run_of_messages([*decoded([*zip(kinds.tolist(), every, strict=True)])])
         return
-    placed = [*zip(others, messages, strict=True)]
-    yield MessageRun(heads, at if steps is not None else np.arange(0), steps, placed, readings)
+    placed = [*zip(others.tolist(), messages, strict=True)]
+    yield MessageRun(records.heads, at if steps is not None else np.arange(0), steps, placed, readings)
 
 
-def _readings(records: Sequence[Record], kinds: NDArray[np.uint8]) -> Iterator[Readings]:
+def _readings(records: _Records) -> Iterator[Readings]:
     """Those of COLUMNS that are all valid."""
     for kind in COLUMNS:
-        places = np.flatnonzero(kinds == CODES[kind])
+        places = np.flatnonzero(records.kinds == CODES[kind])
         if not len(places):
             continue
-        found = readings_of(kind, places, [records[place][-1] for place in places.tolist()])
+        found = readings_of(kind, places, records.bodies.at(places))
         if found is not None:
             yield found

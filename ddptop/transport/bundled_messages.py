@@ -15,6 +15,7 @@ from ddptop.protocol.hosts import About, HostUsage
 from ddptop.protocol.machine import Gpu, Memory, Usage
 from ddptop.protocol.message_run import EncodedRun
 from ddptop.protocol.messages import Clock, Event, Message, Progress, Received, Steps, Type
+from ddptop.protocol.packed import Bodies
 from ddptop.transport.receiver import NUMBERED
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def decoded(taken: Sequence[Taken], now_ns: int, refuse: Callable[[Exception], N
             of_kind.setdefault(kind, []).append(at)
     bodies = {kind: [taken[at][3] for at in places] for kind, places in of_kind.items()}
     step_bodies = bodies.get(Steps, ())
-    steps = step_messages(step_bodies) if len(step_bodies) >= FEWEST_IN_COLUMNS else None
+    steps = step_messages(Bodies.of(step_bodies)) if len(step_bodies) >= FEWEST_IN_COLUMNS else None
     readings = []
     together: dict[type[Message], Iterator[Message]] = {}
     for kind, its_bodies in bodies.items():
@@ -64,7 +65,7 @@ def decoded(taken: Sequence[Taken], now_ns: int, refuse: Callable[[Exception], N
         elif steps is None:
             with suppress(Exception):
                 together[kind] = iter(decode_alike(kind, its_bodies))
-        elif (found := readings_of(kind, np.array(of_kind[kind]), its_bodies)) is not None:
+        elif (found := readings_of(kind, np.array(of_kind[kind]), Bodies.of(its_bodies))) is not None:
             readings.append(found)
     in_columns = {one.kind for one in readings} | ({Steps} if steps is not None else set())
     valid = np.ones(len(taken), bool)

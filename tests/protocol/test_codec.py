@@ -44,6 +44,7 @@ from ddptop.protocol.messages import (
     Steps,
     Type,
 )
+from ddptop.protocol.packed import Bodies
 
 HELLO = Hello(
     1, "run-1", 2**62, 1, 2, 1, 0, "node0", 4242, "cuda:1", "nccl", "hook", 10**15, 17 * 10**17, 1.0
@@ -231,7 +232,7 @@ def test_columns_that_an_earlier_version_does_not_send_are_unknown() -> None:
 def test_wrong_columns_are_refused(body: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode(body)
-    for together in (decode_steps, decode_step_messages):
+    for together in (decode_steps, lambda bodies: decode_step_messages(Bodies.of(bodies))):
         with pytest.raises(ProtocolError):
             together([encode(TIMED), body])
 
@@ -257,7 +258,7 @@ def test_columns_hold_what_rows_hold(messages: list[list[StepRow]]) -> None:
     assert all(body[0] == 0x97 for body in bodies)
     # As text: a loss may be NaN.
     assert repr(decode_steps(bodies)) == repr(steps)
-    together = decode_step_messages(bodies)
+    together = decode_step_messages(Bodies.of(bodies))
     assert repr([*map(together.steps, range(len(steps)))]) == repr(steps)
     assert [repr(decode(body)) for body in bodies] == [repr(message) for message in steps]
     assert repr(decode_steps([msgpack.packb(in_rows(message)) for message in steps])) == repr(steps)

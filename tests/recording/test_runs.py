@@ -146,3 +146,20 @@ def test_readings_in_columns_leave_every_rank_as_one_by_one(tmp_path, several):
     assert together.state.excused_ns == one_by_one.state.excused_ns
     assert together.state.figures.flags.throttled == one_by_one.state.figures.flags.throttled
     assert encode_frame(together.frame(recording.end_ns)) == encode_frame(one_by_one.frame(recording.end_ns))
+
+
+@pytest.mark.parametrize("begin_ns", [START_NS, 5])
+@pytest.mark.parametrize("inside", [b"\x95\xcf\x00\x00", b"\x95\xcf\x95\xcf", b"\x01\x02\x95\xcf"], ids=repr)
+def test_records_are_found_whatever_is_in_them(tmp_path, begin_ns, inside):
+    """What nearly all records begin with is also inside of messages; small times are written otherwise."""
+    own_ns = int.from_bytes(inside, "big") << 16
+    messages = [*a_run(30, world=4)][:9]
+    for rank in (*range(4), 3, 2, 1, 0):
+        beat = Progress(own_ns + rank, 1, Phase.BACKWARD, 0, 10, 1, 30.0, 0.1, 0)
+        messages.append(Received(0, rank, messages[1 + rank].session, 0, beat))
+    messages = [one._replace(t_ns=begin_ns + at) for at, one in enumerate(messages)]
+    path = tmp_path / "run.ddptop"
+    write(path, messages)
+    with Recording.open(path) as recording:
+        (run,) = recording.runs()
+        assert [run.received(place) for place in range(len(run))] == messages

@@ -1,0 +1,191 @@
+"""Many msgpack values read together, without Python for each: one field of all of them after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ddptop.protocol.checks import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+    Bytes = NDArray[np.uint8]
+
+_INTEGERS = dict(
+    zip(range(0xCC, 0xD4), (">u1", ">u2", ">u4", ">u8", ">i1", ">i2", ">i4", ">i8"), strict=True)
+)
+"""What follows each first byte of an integer."""
+_LARGEST_FIXED, _LEAST_FIXED = 0x7F, 0xE0
+"""Up to the one, and from the other (-32) on, an integer is its first byte."""
+_NONE, _FLOAT = 0xC0, 0xCB
+_TEXTS = range(0xA0, 0xC0)
+"""Of at most 31 bytes."""
+_BYTES = {0xC4: ">u1", 0xC5: ">u2", 0xC6: ">u4"}
+"""The length that follows the first byte of a byte string."""
+_SIZES = np.array([1 + np.dtype(_INTEGERS[tag]).itemsize if tag in _INTEGERS else 1 for tag in range(256)])
+
+_ALL = slice(None)
+
+PADDING = bytes(64)
+"""Follows the values, so that some bytes behind them may be read."""
+
+
+def integer_sizes(tags: Bytes) -> Integers:
+    """Bytes of integers that begin with these; 1 for other values."""
+    return np.asarray(_SIZES[tags])
+
+
+def _is_integer(tag: int) -> bool:
+    return tag <= _LARGEST_FIXED or tag >= _LEAST_FIXED or tag in _INTEGERS
+
+
+def _alike(tags: Bytes) -> list[tuple[int, Integers | slice]]:
+    """The first bytes that occur, and where each does; those of small integers, which are alike, once."""
+    if len(tags) and tags[0] > _LARGEST_FIXED and (tags == tags[0]).all():
+        return [(int(tags[0]), _ALL)]
+    large = np.flatnonzero(tags > _LARGEST_FIXED)
+    present = np.flatnonzero(np.bincount(tags[large], minlength=256)).tolist()
+    found: list[tuple[int, Integers | slice]] = [(tag, large[tags[large] == tag]) for tag in present]
+    if len(large) < len(tags):
+        found.append((0, np.flatnonzero(tags <= _LARGEST_FIXED)))
+    return found
+
+
+class Bodies(NamedTuple):
+    """n encoded messages in one piece of data."""
+
+    data: Bytes
+    """Ends with PADDING."""
+    begins: Integers
+    """(n,)"""
+    sizes: Integers
+    """(n,) bytes."""
+
+    @classmethod
+    def of(cls, bodies: Sequence[bytes]) -> Bodies:
+        """From single messages."""
+        sizes = np.fromiter(map(len, bodies), np.int64, len(bodies))
+        return cls(np.frombuffer(b"".join((*bodies, PADDING)), np.uint8), np.cumsum(sizes) - sizes, sizes)
+
+    def at(self, places: Integers) -> Bodies:
+        """Some of them."""
+        return Bodies(self.data, self.begins[places], self.sizes[places])
+
+    def single(self) -> list[bytes]:
+        """Each of them."""
+        spans = zip(self.begins.tolist(), (self.begins + self.sizes).tolist(), strict=True)
+        return [self.data[begin:end].tobytes() for begin, end in spans]
+
+    def fields(self, *begins: int) -> Packed:
+        """What follows these first bytes, which all messages have. Raises ProtocolError where one has not."""
+        if any((self.data[self.begins + at] != byte).any() for at, byte in enumerate(begins)):
+            raise ProtocolError("a message of another type")
+        return Packed(self.data, self.begins + len(begins))
+
+    def end_at(self, at: Integers) -> bool:
+        """Whether each message ends at these places."""
+        return bool((self.begins + self.sizes == at).all())
+
+
+class Packed:
+    """The next value of each of n messages: reading it steps past it. Everything raises ProtocolError, or
+    IndexError at the end of the data, where some values are of another type."""
+
+    def __init__(self, data: Bytes, at: Integers) -> None:
+        self._data = data
+        self.at = at
+        """(n,) where in the data the next values are."""
+
+    def integers(self) -> Integers:
+        """Integers within 64 bits."""
+        tags = self._data[self.at]
+        values = tags.astype(np.int64)
+        for tag, places in _alike(tags):
+            if tag in _INTEGERS:
+                wide = self._numbers(_INTEGERS[tag], places)
+                values[places] = wide
+                if tag == 0xCF and (wide > np.iinfo(np.int64).max).any():
+                    raise ProtocolError("an integer of more than 63 bits")
+            elif tag >= _LEAST_FIXED:
+                values[places] -= 256
+            elif tag > _LARGEST_FIXED:
+                raise ProtocolError("no integer")
+        self.at = self.at + integer_sizes(tags)
+        return values
+
+    def values(self) -> NDArray[Any]:
+        """Integers, or floats, or objects: numbers, texts and None."""
+        tags = self._data[self.at]
+        present = [tag for tag, _ in _alike(tags)]
+        if all(_is_integer(tag) for tag in present):
+            return self.integers()
+        if present == [_FLOAT]:
+            return np.asarray(self._of_one_kind(_FLOAT))
+        found, following = np.full(len(tags), None, object), self.at.copy()
+        for tag, places in _alike(tags):
+            part = Packed(self._data, self.at[places])
+            found[places] = part._of_one_kind(tag)
+            following[places] = part.at
+        self.at = following
+        return found
+
+    def lengths(self) -> Integers:
+        """Lengths of byte strings, whose bytes come next: `rows` reads them, `skip` steps past them."""
+        tags = self._data[self.at]
+        lengths, following = np.zeros(len(tags), np.int64), self.at + 1
+        for tag, places in _alike(tags):
+            if tag not in _BYTES:
+                raise ProtocolError("no bytes")
+            lengths[places] = self._numbers(_BYTES[tag], places)
+            following[places] += np.dtype(_BYTES[tag]).itemsize
+        self.at = following
+        return lengths
+
+    def rows(self, size: int, places: Integers | slice = _ALL) -> Bytes:
+        """(some, size) the next bytes of these messages."""
+        shape = max(0, len(self._data) - size + 1), size
+        windows = np.ndarray(shape, np.uint8, self._data.data, strides=(1, 1))
+        return np.asarray(windows[self.at[places]])
+
+    def ahead(self) -> Packed:
+        """The same values, to be read later."""
+        return Packed(self._data, self.at)
+
+    def skip(self, sizes: Integers | int) -> None:
+        """Step past so many bytes of each."""
+        self.at = self.at + sizes
+
+    def _of_one_kind(self, tag: int) -> Any:
+        """The values, whose first byte is this one."""
+        if _is_integer(tag):
+            return self.integers()
+        self.skip(1)
+        if tag == _NONE:
+            return None
+        if tag == _FLOAT:
+            floats = self._numbers(">f8", _ALL, 0).astype(np.float64)
+            self.skip(8)
+            return floats
+        if tag not in _TEXTS:
+            raise ProtocolError("neither number, text nor None")
+        return self._texts(tag - _TEXTS.start)
+
+    def _texts(self, size: int) -> list[str] | str:
+        """Texts of so many bytes."""
+        if not size:
+            return ""
+        texts: list[bytes] = self.rows(size).view(f"V{size}")[:, 0].tolist()
+        self.skip(size)
+        known = {text: text.decode() for text in set(texts)}  # a few, each of them often
+        return [*map(known.__getitem__, texts)]
+
+    def _numbers(self, dtype: str, places: Integers | slice, behind: int = 1) -> NDArray[Any]:
+        """The numbers that begin so many bytes behind the next values of some messages."""
+        size = np.dtype(dtype).itemsize
+        count = max(0, len(self._data) - size + 1)
+        return np.asarray(np.ndarray(count, dtype, self._data.data, strides=(1,))[self.at[places] + behind])

@@ -147,8 +147,10 @@ class KnownSessions:
                 state.reports.put(name, moved, column[moved])
             self._moved = None
         for kind, (parts, part, at, arrived_ns) in self._newest.items():
-            for number in np.unique(part[part >= 0]).tolist():
+            for number in range(len(parts)):
                 of_sessions = np.flatnonzero(part == number)
+                if not len(of_sessions):
+                    continue
                 of_ranks, places = self.rank[of_sessions], at[of_sessions]
                 placed = [*zip(repeat(parts[number]), places.tolist())]
                 for rank, one in zip(of_ranks.tolist(), placed, strict=True):
@@ -191,6 +193,12 @@ class Beats:
         self._clocks = found[:, last].copy()
         self._clocks[1] = -1
         return found
+
+    def take_intervals(self, which: Integers, every: Integers) -> bool:
+        """Take the sampling intervals in heartbeats; whether any differs from the one before."""
+        changed = bool((every != self.detail_every[which]).any())
+        self.detail_every[which] = every  # of each the last one stays
+        return changed
 
     def delays(self, which: Integers, places: Integers, own_ns: Integers, clocks: Integers) -> Integers:
         """What the clock of a remote host gives for each heartbeat; NO_DELAY: it was not compared. `clocks`

@@ -6,6 +6,7 @@ follow each other in one rank (its clock, its step) the messages of each rank ar
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
@@ -179,8 +180,9 @@ class UsualMessages:
     @staticmethod
     def _layouts(generation: Integers, known: KnownSessions, which: Integers) -> Integers:
         """Number of the layout of each message; -1: not reported."""
+        several = (generation != generation[:1]).any()
         found = np.full(len(which), -1)
-        for number in np.unique(generation).tolist():
+        for number in {*(generation if several else generation[:1]).tolist()}:
             same = generation == number
             found[same] = known.layouts(number)[which[same]]
         return found
@@ -202,13 +204,15 @@ class UsualMessages:
         ends = [(int(run.places[low + at]), step) for at, step in reversed(completed)]
         beats: list[tuple[int, int, int, int, int, int]] = []
         clocks: list[Offset] = []
-        others, columns, of_hosts = self._divided(run, begin, stop, known)
+        others, columns, of_hosts = self._divided(run, begin, stop, known, steps=bool(completed))
+        waiting = [readings.places.tolist() for readings in of_hosts]
         taken = begin
 
         def take_hosts(before: int) -> None:
             nonlocal taken
-            for readings in of_hosts:
-                clocks.extend(self._take_of_hosts(run, readings.within(taken, before)))
+            for readings, places in zip(of_hosts, waiting, strict=True):
+                if bisect_left(places, taken) < bisect_left(places, before):
+                    clocks.extend(self._take_of_hosts(run, readings.within(taken, before)))
             taken = before
 
         def complete(before: int) -> None:
@@ -219,8 +223,7 @@ class UsualMessages:
                     self._on_complete(step, int(t_ns[at]))
                 except FEED_FAILURES:
                     on_failure()
-            if of_hosts:
-                take_hosts(before)
+            take_hosts(before)
 
         for place, received in others:
             if ends or of_hosts:
@@ -253,10 +256,10 @@ class UsualMessages:
         return [np.array(beats, np.int64).reshape(-1, 6).T, *self._take_columns(run, columns, clocks, known)]
 
     def _divided(
-        self, run: MessageRun, begin: int, stop: int, known: KnownSessions
+        self, run: MessageRun, begin: int, stop: int, known: KnownSessions, *, steps: bool
     ) -> tuple[Sequence[tuple[int, Received]], list[tuple[Readings, Integers]], list[Readings]]:
         """The messages that are taken one by one; readings with the session of each, of which only the newest
-        one of each rank counts; and those of hosts."""
+        one of each rank counts; and those of hosts. `steps`: some become complete between them."""
         others = run.others_within(begin, stop)
         columns: list[tuple[Readings, Integers]] = []
         of_hosts: list[Readings] = []
@@ -268,7 +271,8 @@ class UsualMessages:
             if part.kind in OF_AGENTS and not found.any():
                 of_hosts.append(part)
                 continue
-            if part.kind not in OF_AGENTS and found.all() and self._newest_counts(part, which, known):
+            newest = part.kind not in OF_AGENTS and found.all()
+            if newest and self._newest_counts(part, which, known, steps=steps):
                 columns.append((part, which))
                 continue
             heads = run.heads[:, part.places].T.tolist()
@@ -282,8 +286,6 @@ class UsualMessages:
     def _take_of_hosts(self, run: MessageRun, readings: Readings) -> Iterable[Offset]:
         """Take readings of hosts; returns what the CLOCKs among them say."""
         places = readings.places
-        if not len(places):
-            return ()
         heads = run.heads[:, places]
         self._state.hosts.take_readings(readings, heads[2].tolist(), heads[0].tolist())
         if readings.kind is not Clock:
@@ -293,8 +295,11 @@ class UsualMessages:
         self._state.clocks.take_columns(hosts, clocks)
         return zip(places.tolist(), hosts, *clocks[[0, 1, 3]].tolist(), strict=True)
 
-    def _newest_counts(self, readings: Readings, which: Integers, known: KnownSessions) -> bool:
-        """Whether of these readings of known sessions only the newest of each has an effect."""
+    def _newest_counts(
+        self, readings: Readings, which: Integers, known: KnownSessions, *, steps: bool
+    ) -> bool:
+        """Whether of these readings of known sessions only the newest of each has an effect. Steps that
+        become complete between them (`steps`) are evaluated by the sampling interval of that moment."""
         if int(known.rank.max()) >= len(self._state.ranks):
             return False
         if readings.kind is Usage:
@@ -303,8 +308,9 @@ class UsualMessages:
         if readings.kind is Progress:
             known.beats = known.beats or Beats(self._state, known)
             every, phase = (readings.values[at] for at in (_DETAIL_EVERY, _PHASE))
-            unusual = (every != known.beats.detail_every[which]) | (phase == Phase.EVALUATE)
-            unusual |= known.beats.declared[which]
+            unusual = (phase == Phase.EVALUATE) | known.beats.declared[which]
+            if steps:
+                unusual |= every != known.beats.detail_every[which]
             return not (unusual & known.current[which]).any()
         return True
 
@@ -327,6 +333,9 @@ class UsualMessages:
             t_ns = run.heads[0, places]
             known.take_newest(readings, which, t_ns)
             if readings.kind is Progress and known.beats is not None and offsets is not None:
+                if known.beats.take_intervals(which, readings.values[_DETAIL_EVERY]):
+                    self.write()
+                    self._state.sampling_changed()
                 own_ns = readings.values[_OWN_NS]
                 delays = known.beats.delays(which, places, own_ns, offsets)
                 step = readings.values[_STEP]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 LEAST_BYTES = 6 << 20
 """A smaller part of a file is decoded in less time than a second process takes to start, 0.2 s."""
-FIRST_RECORDS = 2 * RUN_RECORDS
+FIRST_RECORDS = RUN_RECORDS
 """Records that the first process decodes while the second one starts."""
 MOST_AHEAD_BYTES = 100 << 20
 """Of runs that wait to be taken."""

@@ -5,13 +5,13 @@ The ranks themselves are written when something reads them: `KnownSessions.write
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from ddptop.analysis.ranks import ABSENT
 from ddptop.protocol.machine import Usage
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ddptop.analysis.ranks import RankState, Session
+    from ddptop.analysis.ranks import RankState
     from ddptop.analysis.state import RunState
     from ddptop.protocol.message_run import Readings
     from ddptop.protocol.messages import Message
@@ -32,6 +32,10 @@ NO_DELAY = -(2**62)
 _NO_OVERFLOW = 2.0**62
 
 
+Offsets: TypeAlias = "tuple[Sequence[int], Sequence[str], Integers]"
+"""Of n CLOCKs: places, hosts, and (3, n) time, offset and drift."""
+
+
 class KnownSessions:
     """All sessions, and what is known of their ranks, as columns; true until a message is taken alone."""
 
@@ -41,12 +45,14 @@ class KnownSessions:
         self.sessions = [state.sessions[number] for number in self.numbers.tolist()]
         self.rank = np.array([session.rank for session in self.sessions], np.int64)
         self.next_step = np.array([session.next_step for session in self.sessions], np.int64)
-        present = map(partial(_is_present, state.ranks), self.sessions, self.numbers.tolist())
-        self.present = np.fromiter(present, bool, len(self.sessions))
-        """Whether it is its rank's process, and messages of it may be usual."""
-        current = map(partial(_is_current, state.ranks), self.sessions, self.numbers.tolist())
-        self.current = np.fromiter(current, bool, len(self.sessions))
+        ranks, numbers = state.ranks, self.rank.tolist()
+        self.ranks: list[RankState] = [ranks[rank] if rank < len(ranks) else ABSENT for rank in numbers]
+        current = [one.session == n for one, n in zip(self.ranks, self.numbers.tolist(), strict=True)]
+        self.current = np.array(current, bool)
         """Whether it is its rank's process."""
+        usual = [one.bad_loss_step is None and not one.joined and one.bye is None for one in self.ranks]
+        self.present = self.current & np.array(usual, bool)
+        """Whether it is its rank's process, and messages of it may be usual."""
         self.begun = np.array([session.begun for session in self.sessions], bool)
         self.rows = np.zeros(len(self.sessions), np.int64)
         """Rows since the last `write`."""
@@ -132,9 +138,8 @@ class KnownSessions:
             state.reports.add_rows(self.rank[seen], self.rows[seen], self.micro_steps[seen])
             columns = (column[seen].tolist() for column in (self.next_step, self.rows, self.micro_steps))
             for n, following, rows, micro_steps in zip(seen.tolist(), *columns, strict=True):
-                session = self.sessions[n]
+                session, one = self.sessions[n], self.ranks[n]
                 session.begun, session.next_step = True, following
-                one = ranks[session.rank]
                 one.records += rows
                 one.micro_steps = micro_steps or one.micro_steps
             self.rows[:] = 0
@@ -153,8 +158,8 @@ class KnownSessions:
                     continue
                 of_ranks, places = self.rank[of_sessions], at[of_sessions]
                 placed = [*zip(repeat(parts[number]), places.tolist())]
-                for rank, one in zip(of_ranks.tolist(), placed, strict=True):
-                    ranks[rank].readings[kind] = one
+                for n, newest in zip(of_sessions.tolist(), placed, strict=True):
+                    self.ranks[n].readings[kind] = newest
                 state.reports.take(parts[number], places, of_ranks, placed)
             if kind is Usage:
                 read = np.flatnonzero(part >= 0)
@@ -168,25 +173,29 @@ class Beats:
     """What decides how heartbeats are taken: by session, and the clocks of the hosts by the newest CLOCK."""
 
     def __init__(self, state: RunState, known: KnownSessions) -> None:
-        beats = [state.ranks[session.rank] for session in known.sessions]
+        beats = known.ranks
         self.detail_every = np.nan_to_num(state.intervals()[known.rank])
         self.declared = np.array([one.declared for one in beats], bool)
-        self._number: dict[str, int] = {}
-        hosts = [self._number.setdefault(one.host, len(self._number)) for one in beats]
-        self._host = np.array(hosts, np.int64)
-        self._own = state.clocks.own_host
-        self._remote = np.array([state.hosts.is_remote(name) for name in self._number], bool)
-        clocks = ((number, state.clocks.of(name)) for name, number in self._number.items())
+        numbers: dict[str, int] = {}
+        self._host = np.array([numbers.setdefault(one.host, len(numbers)) for one in beats], np.int64)
+        self._remote = np.array([state.hosts.is_remote(name) for name in numbers], bool)
+        clocks = ((number, state.clocks.of(name)) for name, number in numbers.items())
         each = [(n, -1, one.t_ns, one.offset_ns, one.drift_ppb) for n, one in clocks if one is not None]
         self._clocks: Integers = np.array(each, np.int64).reshape(-1, 5).T
         """(5, n) host, place, and time, offset and drift of a CLOCK."""
+        self._compared = {host: number for host, number in numbers.items() if host != state.clocks.own_host}
+        """By host with a clock to be compared, its number."""
 
-    def take(self, clocks: Iterable[tuple[int, str, int, int, int]]) -> Integers:
-        """Take CLOCKs: place, host, time, offset and drift of each. Returns these and the newest of each host
-        before, in order."""
-        number, own = self._number, self._own
-        new = [(number[host], *rest, at) for at, host, *rest in clocks if host in number and host != own]
-        columns = np.array(new, np.int64).reshape(-1, 5).T[[0, 4, 1, 2, 3]]
+    def take(self, clocks: Iterable[Offsets]) -> Integers:
+        """Take CLOCKs. Returns (5, n) host, place, time, offset and drift of these and the newest of each
+        host before, in order."""
+        compared = self._compared
+        parts = [np.empty((5, 0), np.int64)]
+        for places, hosts, says in clocks:
+            numbers = [compared.get(host, -1) for host in hosts]
+            parts.append(np.concatenate([np.array([numbers, places], np.int64), says]))
+        columns = np.concatenate(parts, axis=1)
+        columns = columns[:, columns[0] >= 0]
         found = np.concatenate([self._clocks, columns], axis=1)
         found = found[:, np.lexsort((found[1], found[0]))]
         last = np.flatnonzero(np.diff(found[0], append=-1))
@@ -215,17 +224,6 @@ class Beats:
             moved = np.array([a * b for a, b in zip(drift_ppb.tolist(), passed.tolist(), strict=True)], float)
         delay = offset_ns + np.rint(moved / 1e9).astype(np.int64)
         return np.asarray(np.where(self._remote[host] & (at >= 0) & (of_host == host), delay, NO_DELAY))
-
-
-def _is_current(ranks: Sequence[RankState], session: Session, number: int) -> bool:
-    return session.rank < len(ranks) and ranks[session.rank].session == number
-
-
-def _is_present(ranks: Sequence[RankState], session: Session, number: int) -> bool:
-    if session.rank >= len(ranks):
-        return False
-    one = ranks[session.rank]
-    return one.session == number and one.bad_loss_step is None and not one.joined and one.bye is None
 
 
 def clocks_of(ranks: Sequence[RankState]) -> Integers:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddptop.analysis.known_sessions import NO_DELAY, Beats, KnownSessions, clocks_of
+from ddptop.analysis.known_sessions import NO_DELAY, Beats, KnownSessions, Offsets, clocks_of
 from ddptop.analysis.ranks import STALE_S
 from ddptop.analysis.state import USED_UP_PCT
 from ddptop.analysis.steps.clocks import CLOCK_FIELDS
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from ddptop.protocol.messages import Message
 
     Integers = NDArray[np.int64]
-    Offset = tuple[int, str, int, int, int]
-    """Of a CLOCK: place, host, time, offset and drift."""
 
 FEED_FAILURES = (ArithmeticError, LookupError, TypeError, ValueError)
 """What a message that passed every check could still set off in the arithmetic: it costs that message."""
@@ -46,7 +44,7 @@ _JOINED = int(Flag.JOINED)
 _OWN_NS, _STEP, _PHASE, _DETAIL_EVERY = map(NAMES[Progress].index, ("t_ns", "step", "phase", "detail_every"))
 _CLOCK = [*map(NAMES[Clock].index, CLOCK_FIELDS)]
 _HOST = NAMES[Clock].index("host")
-_OFFSET = attrgetter("host", "t_ns", "offset_ns", "drift_ppb")
+_OFFSET = attrgetter("t_ns", "offset_ns", "drift_ppb")
 _THROTTLED = NAMES[Usage].index("throttled_pct")
 SESSIONS_OF_A_MESSAGE = 16
 """To know all sessions as columns takes as long for so many of them as one message that is taken alone."""
@@ -203,7 +201,7 @@ class UsualMessages:
         state, t_ns = self._state, run.heads[0]
         ends = [(int(run.places[low + at]), step) for at, step in reversed(completed)]
         beats: list[tuple[int, int, int, int, int, int]] = []
-        clocks: list[Offset] = []
+        clocks: list[Offsets] = []
         others, columns, of_hosts = self._divided(run, begin, stop, known, steps=bool(completed))
         waiting = [readings.places.tolist() for readings in of_hosts]
         taken = begin
@@ -231,7 +229,7 @@ class UsualMessages:
             message = received.message
             if type(message) is not Progress:
                 if type(message) is Clock:
-                    clocks.append((place, *_OFFSET(message)))
+                    clocks.append(([place], [message.host], np.array([_OFFSET(message)], np.int64).T))
                 elif type(message) in OF_A_RANK:
                     self.write()
                     known.clocks = known.seen_ns = None  # some are signs of the rank itself
@@ -283,7 +281,7 @@ class UsualMessages:
             others = sorted([*others, *more], key=itemgetter(0))
         return others, columns, of_hosts
 
-    def _take_of_hosts(self, run: MessageRun, readings: Readings) -> Iterable[Offset]:
+    def _take_of_hosts(self, run: MessageRun, readings: Readings) -> Iterable[Offsets]:
         """Take readings of hosts; returns what the CLOCKs among them say."""
         places = readings.places
         heads = run.heads[:, places]
@@ -293,7 +291,7 @@ class UsualMessages:
         hosts = readings.values[_HOST].tolist()
         clocks = np.stack([*(readings.values[column] for column in _CLOCK), heads[0]])
         self._state.clocks.take_columns(hosts, clocks)
-        return zip(places.tolist(), hosts, *clocks[[0, 1, 3]].tolist(), strict=True)
+        return ((places.tolist(), hosts, clocks[[0, 1, 3]]),)
 
     def _newest_counts(
         self, readings: Readings, which: Integers, known: KnownSessions, *, steps: bool
@@ -318,7 +316,7 @@ class UsualMessages:
         self,
         run: MessageRun,
         columns: Sequence[tuple[Readings, Integers]],
-        clocks: Iterable[Offset],
+        clocks: Iterable[Offsets],
         known: KnownSessions,
     ) -> list[Integers]:
         """Take readings and the CLOCKs among them. Returns the readings of clocks in the heartbeats."""

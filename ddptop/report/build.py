@@ -70,14 +70,14 @@ def read_with_steps(recording: Recording) -> tuple[Report, list[History]]:
     reader = _Reader(recording, whole, steps, max(MIN_STRETCH, STRETCH_ROWS // world))
     with gc_paused():
         reader.read()
-    report = finish(
-        reader.sampler,
-        growing=recording.growing,
-        whole=whole,
-        damage=recording.damage,
-        recording=str(recording.path),
-        refused=reader.refused,
-    )
+        report = finish(
+            reader.sampler,
+            growing=recording.growing,
+            whole=whole,
+            damage=recording.damage,
+            recording=str(recording.path),
+            refused=reader.refused,
+        )
     return report, [sample.points for sample in reader.sampler.samples]
 
 

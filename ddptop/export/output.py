@@ -7,10 +7,11 @@ import os
 import shutil
 import sys
 import tempfile
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddptop.export import halves
 from ddptop.export.reading import ExportError
 from ddptop.export.tables import CsvSink, JsonSink
 
@@ -43,9 +44,7 @@ def write(recording: Recording, form: str, path: Path, selection: Selection, *, 
         raise ExportError(f'--to {form} needs {package}: pip install "ddptop[{form}]"') from None
     with output_at(path, force, folder=ENDINGS[form].startswith("-")) as to:
         if form in ("csv", "parquet"):
-            make = CsvSink if form == "csv" else ParquetSink
-            with closing(make(recording, selection, to)) as tables:
-                return tables.export()
+            return halves.export(CsvSink if form == "csv" else ParquetSink, recording, selection, to)
         with os.fdopen(os.dup(sys.stdout.fileno()), "wb") if path == STDOUT else to.open("wb") as file:
             return (JsonSink if form == "json" else PerfettoSink)(recording, selection, file).export()
 

@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from ddptop.export.columns import TABLES
-from ddptop.export.tables import TableSink, typed, unknown
+from ddptop.export.columns import BUCKETS, STEPS, TABLES, UNKNOWN
+from ddptop.export.tables import TableSink, unknown
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ddptop.export.columns import Rows, Table
@@ -19,17 +20,55 @@ if TYPE_CHECKING:
     from ddptop.export.tables import Array
     from ddptop.recording.reader import Recording
 
-ROW_GROUP = 1 << 17
-"""Rows of a row group: some 15 MB before compression. Readers take some 100,000 rows at a time."""
+ROW_GROUP = 1 << 16
+"""Rows of a row group: some 7 MB before compression."""
+
+
+class _RowGroup:
+    """The rows of a table that wait to be written."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        kinds = [(c.name, "int32" if c.kind == "text" else c.kind) for c in table.columns]
+        self._columns: dict[str, Array] = {name: np.empty(ROW_GROUP, kind) for name, kind in kinds}
+        self._codes: dict[str, dict[str, int]] = {c.name: {} for c in table.columns if c.kind == "text"}
+        """By column of text, the code of each value."""
+        self.count = 0
+
+    def add(self, rows: Rows, first: int) -> int:
+        """Add rows from place `first` on, as many as there is room for; returns the place after the last."""
+        places = slice(first, first + ROW_GROUP - self.count)
+        for name, column in self._columns.items():
+            values = rows[name][places]
+            if name in self._codes:
+                codes = self._codes[name]
+                values = [codes.setdefault(text, len(codes)) if text else UNKNOWN for text in values]
+            stop = self.count + len(values)
+            column[self.count : stop] = values
+        taken, self.count = stop - self.count, stop
+        return first + taken
+
+    def take(self) -> Any:
+        """The rows as an Arrow table, to be used before more are added; nothing waits then."""
+        types, arrays = schema(self._table), []
+        for field in types:
+            values = self._columns[field.name][: self.count]
+            text = self._codes.get(field.name)
+            array = arrow_array(values, pyarrow.int32() if text is not None else field.type)
+            if text is not None:
+                array = pyarrow.DictionaryArray.from_arrays(array, arrow_texts([*text]))
+                text.clear()
+            arrays.append(array)
+        self.count = 0
+        return pyarrow.Table.from_arrays(arrays, schema=types)
 
 
 class ParquetSink(TableSink):
-    """Keeps rows until they make a row group."""
+    """Writes a row group whenever there are enough rows."""
 
     def __init__(self, recording: Recording, selection: Selection, folder: Path) -> None:
         super().__init__(recording, selection)
-        self._waiting: dict[str, list[dict[str, Array]]] = {table.name: [] for table in TABLES}
-        self._rows = dict.fromkeys(self._waiting, 0)
+        self._waiting = {table.name: _RowGroup(table) for table in TABLES}
         self._writers = {
             table.name: pyarrow.parquet.ParquetWriter(
                 str(folder / f"{table.name}.parquet"),
@@ -43,11 +82,19 @@ class ParquetSink(TableSink):
 
     def write(self, table: Table, rows: Rows) -> None:
         """Keep some rows; write a row group when there are enough."""
-        kept = typed(table, rows)
-        self._waiting[table.name].append(kept)
-        self._rows[table.name] += len(kept[table.columns[0].name])
-        if self._rows[table.name] >= ROW_GROUP:
+        waiting, at, stop = self._waiting[table.name], 0, len(rows[table.names[0]])
+        while at < stop:
+            at = waiting.add(rows, at)
+            if waiting.count == ROW_GROUP:
+                self._flush(table)
+
+    def append(self, folder: Path) -> None:
+        """Copy the row groups behind those that are written."""
+        for table in (STEPS, BUCKETS):
             self._flush(table)
+            with pyarrow.parquet.ParquetFile(folder / f"{table.name}.parquet") as file:
+                for group in range(file.num_row_groups):
+                    self._writers[table.name].write_table(file.read_row_group(group, use_threads=False))
 
     def close(self) -> None:
         """Write what is left, and the ends of the files."""
@@ -56,13 +103,8 @@ class ParquetSink(TableSink):
             self._writers[table.name].close()
 
     def _flush(self, table: Table) -> None:
-        pieces, self._waiting[table.name], self._rows[table.name] = self._waiting[table.name], [], 0
-        if pieces:
-            columns = [np.concatenate([piece[c.name] for piece in pieces]) for c in table.columns]
-            arrays = [pyarrow.array(values, mask=unknown(values)) for values in columns]
-            self._writers[table.name].write_table(
-                pyarrow.table(arrays, names=table.names).cast(schema(table))
-            )
+        if self._waiting[table.name].count:
+            self._writers[table.name].write_table(self._waiting[table.name].take())
 
 
 def schema(table: Table) -> Any:
@@ -72,3 +114,22 @@ def schema(table: Table) -> Any:
         pyarrow.field(c.name, types.get(c.kind, c.kind), metadata={"unit": c.unit}) for c in table.columns
     ]
     return pyarrow.schema(fields, metadata={"table": table.row})
+
+
+def arrow_array(values: Array, kind: Any) -> Any:
+    """A column as an Arrow array of a type, null where it is not known, without a copy of numbers.
+
+    It is made of its buffers: `pyarrow.array` imports pandas where that is installed: 0.3 s and 40 MB.
+    """
+    missing = unknown(values)
+    valid = pyarrow.py_buffer(np.packbits(~missing, bitorder="little")) if missing.any() else None
+    data = np.packbits(values, bitorder="little") if values.dtype == bool else values
+    return pyarrow.Array.from_buffers(kind, len(values), [valid, pyarrow.py_buffer(data)])
+
+
+def arrow_texts(texts: Sequence[str]) -> Any:
+    """Texts as an Arrow array."""
+    encoded = [text.encode("utf-8", "backslashreplace") for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    buffers = pyarrow.py_buffer(ends), pyarrow.py_buffer(b"".join(encoded))
+    return pyarrow.StringArray.from_buffers(len(texts), *buffers)

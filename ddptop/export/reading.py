@@ -26,8 +26,14 @@ if TYPE_CHECKING:
 EVENTS_KEPT = 10_000
 """Events of a run that are exported, the newest: some 4 MB. Of a run of a week there are some hundreds."""
 
-AT_ONCE = 64
-"""Blocks that are read at a time, of 64 kB each: as columns some 30 MB, however many rows a message has."""
+HISTORY_POINTS = 1024
+"""Points of the group's history that are kept, which no export has: those of a run take 30 MB."""
+
+AT_ONCE = 16
+"""Blocks that are read at a time, of 64 kB each: as columns some 8 MB, however many rows a message has."""
+
+TAIL_AT_ONCE = 4
+"""Likewise before the first complete step, after which stalls are searched."""
 
 STEPS_BEFORE = OWN_STEPS + 64
 """Steps that are read before the first exported one: with them the verdicts are those of the whole run."""
@@ -44,7 +50,10 @@ class End(NamedTuple):
     """The group at its end."""
     events: Sequence[LoggedEvent]
     """Those of the exported steps' time, or all."""
-    refused: int  # messages that the analysis could not take
+    refused: int
+    """Messages that the analysis could not take."""
+    span_s: tuple[float, float]
+    """Begin of the first exported step and end of the last one, since the start of the run."""
 
 
 class Selection(NamedTuple):
@@ -76,14 +85,19 @@ class Sink:
 
     def __init__(self, recording: Recording, selection: Selection) -> None:
         self._recording, self._selection = recording, selection
-        self._reducer = Reducer()
-        self._reducer.state.log.kept = EVENTS_KEPT
-        self._reducer.evaluation.on_steps = self._take
+        self.reducer = Reducer(history_points=HISTORY_POINTS)
+        self.takes = True
+        """Whether evaluated steps are exported; false for those before the half of a second process."""
+        self.latest: Batch | None = None
+        """The last steps that were evaluated."""
+        self.reducer.state.log.kept = EVENTS_KEPT
+        self.reducer.evaluation.on_steps = self._take
         self._failure: Exception | None = None
         """What the sink raised: within the reducer an exception would cost a message, and nothing more."""
-        self._span_s = np.array([np.inf, -np.inf])
+        self.span_s = (float("inf"), float("-inf"))
         """Begin of the first exported step and end of the last one, since the start of the run."""
-        self._refused = 0
+        self.refused = 0
+        """Messages that the analysis could not take."""
 
     def take(self, batch: Batch) -> None:
         """The next steps."""
@@ -97,33 +111,51 @@ class Sink:
         """Read the recording up to its present end; of blocks without selected steps only what lasts.
 
         Raises ExportError, and what the format raises."""
-        self._selection.check(self._recording)
-        state, recording = self._reducer.state, self._recording
-        blocks = self._blocks()
-        state.tail = blocks.start > 0
-        self._feed(recording.lasting_runs(0, blocks.start))
-        for first in range(blocks.start, blocks.stop, AT_ONCE):
-            self._feed(recording.runs(first, min(first + AT_ONCE, blocks.stop)))
+        blocks = self.blocks()
+        self.begin(blocks.start)
+        self.read(blocks.start, blocks.stop)
+        return self.end(self.rest(blocks.stop))
+
+    def begin(self, first: int) -> None:
+        """Take what lasts of the blocks before `first`."""
+        self.reducer.state.tail = first > 0
+        self._feed(self._recording.lasting_runs(0, first))
+
+    def read(self, first: int, stop: int) -> None:
+        """Take the messages of these blocks, and evaluate all steps that they complete."""
+        state = self.reducer.state
+        while first < stop:
+            until = min(first + (AT_ONCE if not state.tail else TAIL_AT_ONCE), stop)
+            self._feed(self._recording.runs(first, until))
             if state.tail and state.complete_step is not None:
-                self._reducer.end_recall()
+                self.reducer.end_recall()
+            first = until
         state.settle()
-        state.tail = state.tail or blocks.stop < recording.blocks_until(MAX_NS)
-        self._feed(recording.lasting_runs(blocks.stop))
-        frame = self._reducer.frame(recording.end_ns)
-        events: Sequence[LoggedEvent] = state.log.all()
-        if self._failure is not None:
-            raise self._failure
+
+    def rest(self, stop: int) -> End:
+        """The group at the end of the recording, by what lasts of the blocks from `stop` on."""
+        state, recording = self.reducer.state, self._recording
+        state.tail = state.tail or stop < recording.blocks_until(MAX_NS)
+        self._feed(recording.lasting_runs(stop))
+        frame = self.reducer.frame(recording.end_ns)
+        self._raise_failure()
+        return End(frame, state.log.all(), self.refused, self.span_s)
+
+    def end(self, end: End) -> End:
+        """Write what is known at the end, with the events of the exported steps' time."""
         if self._selection.of_steps:
-            first_s, last_s = frame.run.started_at + self._span_s
+            first_s, last_s = end.frame.run.started_at + np.array(end.span_s)
             if first_s > last_s:
-                raise ExportError(f"{recording.path} holds none of these steps of all ranks")
-            events = [one for one in events if first_s <= one.unix_s <= last_s]
-        end = End(frame, events, self._refused)
+                raise ExportError(f"{self._recording.path} holds none of these steps of all ranks")
+            end = end._replace(events=[one for one in end.events if first_s <= one.unix_s <= last_s])
         self.finish(end)
         return end
 
-    def _blocks(self) -> range:
-        """The blocks between the first and the last with a step to be read; all if all steps are."""
+    def blocks(self) -> range:
+        """The blocks between the first and the last with a step to be read; all if all steps are.
+
+        Raises ExportError where the recording has none of the selected steps or ranks."""
+        self._selection.check(self._recording)
         recording, (first, stop, _) = self._recording, self._selection
         every = range(recording.blocks_until(MAX_NS))
         if not self._selection.of_steps:
@@ -141,15 +173,18 @@ class Sink:
         for run in runs:
             at = 0
             while at < len(run):
-                at = self._reducer.feed_run(run, at, self._refuse)
-            if self._failure is not None:
-                raise self._failure
+                at = self.reducer.feed_run(run, at, self._refuse)
+            self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def _refuse(self) -> None:
-        self._refused += 1
+        self.refused += 1
 
     def _take(self, evaluated: EvaluatedSteps) -> None:
-        state, (first, stop, ranks) = self._reducer.state, self._selection
+        state, (first, stop, ranks) = self.reducer.state, self._selection
         steps = np.array([one.step.step for one in evaluated.divided])
         at = np.flatnonzero((steps >= (first or 0)) & (steps < (MAX_STEP if stop is None else stop)))
         world = np.arange(evaluated.columns.shape[2])
@@ -158,9 +193,12 @@ class Sink:
             return
         try:
             batch = Batch(evaluated, steps, state.incarnation, at, picked, begins(evaluated, state))
+            self.latest = batch
+            if not self.takes:
+                return
             begin_s = batch.begin_ns[at] / 1e9
             end_s = float((begin_s + evaluated.columns[0, at] / 1e3).max())
-            self._span_s = np.array([min(self._span_s[0], begin_s.min()), max(self._span_s[1], end_s)])
+            self.span_s = (min(self.span_s[0], float(begin_s.min())), max(self.span_s[1], end_s))
             self.take(batch)
         except Exception as error:  # noqa: BLE001 - raised again by `_feed`
             self._failure = error

@@ -217,6 +217,11 @@ class Recording:
         return self._extent.size
 
     @property
+    def reader(self) -> BlockReader:
+        """The reader of its blocks, which notes their damage."""
+        return self._reader
+
+    @property
     def share_read(self) -> float:
         """Where in the file the last read was, as a share (0..1) of it. From any thread."""
         return self._reader.offset / max(1, self.bytes)

@@ -98,6 +98,11 @@ class LossSpread:
         self._count = 0
         self._apart = []
 
+    @property
+    def phase(self) -> int:
+        """Steps since the last evaluation."""
+        return self._count % EVERY
+
     def take(self, step: CompleteStep, unix_s: float) -> None:
         """Add the next complete step; `unix_s`: when it became complete."""
         losses = step.losses()

@@ -82,7 +82,7 @@ class StepEvaluation:
         self._compared: tuple[int, int] | None = None
         self._comparisons: dict[Scope, Comparison] = {}
         self._largest: tuple[Scope, ...] | None = None
-        self._flagging = StepFlagging(state.figures.flags)
+        self.flagging = StepFlagging(state.figures.flags)
         self._compared_ranks: list[Indices] = []
         self._slots: Indices = np.arange(0)
         """Of the steps of this batch the slot in the window; of one that is not in it the slot before."""
@@ -97,7 +97,7 @@ class StepEvaluation:
             self._splitter.restart(state.figures.world)
             self._compared = None
             self._largest = None
-            self._flagging = StepFlagging(state.figures.flags)
+            self.flagging = StepFlagging(state.figures.flags)
         parts = self._splitter.split(step)
         version = self._splitter.version
         versions = (state.clocks.version, state.timers.version)
@@ -243,7 +243,7 @@ class StepEvaluation:
                 self._largest = divided[i].largest
                 shares = _shares(self._largest, figures.world)
                 self._compared_ranks = [members[mine] for members, mine in shares if mine.sum() > 1]
-            changed = self._flagging.evaluate(steps, first + i, self._compared_ranks)
+            changed = self.flagging.evaluate(steps, first + i, self._compared_ranks)
             flag = flags.flag
             if not changed and (flags.blind or flag is not None or figures.straggler is None):
                 continue

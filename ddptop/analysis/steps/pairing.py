@@ -64,6 +64,10 @@ class Pairing:
         self._newest = np.full(world, -1)
         """By rank, its newest step: the rows of a rank come in order."""
 
+    def begin_at(self, step: int) -> None:
+        """Take no row of an earlier step."""
+        self._forget_through(step - 1)
+
     def add(self, rank: int, step: int, row: StepRow, batch: Batch) -> CompleteStep | None:
         """Take a row; the rows of a rank come in order. Returns the step if this row makes it complete."""
         pending = self._pending(rank, step)

@@ -54,6 +54,11 @@ class CpuWaits:
         self._block_over: Column = np.zeros(len(self._members))
         self._block_wall, self._block_steps = 0.0, 0
 
+    @property
+    def steps(self) -> int:
+        """Steps in the present block."""
+        return self._block_steps
+
     def take(self, steps: StepWindow, fresh: Indices) -> None:
         """Steps that are new since the last evaluation."""
         if np.isnan(steps.place("cpu", fresh)).all():  # not known: nothing is kept

@@ -111,6 +111,14 @@ class StepFlagging:
         alone flags no rank, would keep a rank flagged as long as these steps are kept."""
         self._last: StepFlag | None = None
 
+    def remembered(self) -> tuple[object, ...]:
+        """What the next flag depends on besides the newest steps: the present one, and the steps in the block
+        of each process group's `CpuWaits`."""
+        flag = self._flags.flag
+        since = 0 if flag is None else min(self._seen - flag.since, OWN_STEPS)
+        held = None if flag is None else (flag.ranks, flag.pattern, flag.level_ms, flag.place, since)
+        return (held, self._flags.blind, self._flags.disagrees, [g.cpu_waits.steps for g in self._groups])
+
     def evaluate(self, steps: StepWindow, slot: int, groups: Sequence[Indices]) -> bool:
         """Evaluate the rules over the steps up to a slot. Returns whether the flagged rank has changed.
 

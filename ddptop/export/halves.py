@@ -23,7 +23,7 @@ from ddptop.analysis.steps.windows import LONG, OWN_STEPS
 from ddptop.export.reading import EVENTS_KEPT, End
 from ddptop.export.rows import step_rows
 from ddptop.frames.snapshot import snapshot
-from ddptop.protocol.limits import NS
+from ddptop.protocol.limits import MAX_NS, NS
 from ddptop.recording.reader import Recording
 
 if TYPE_CHECKING:
@@ -113,12 +113,14 @@ def export(make: Make, recording: Recording, selection: Selection, folder: Path)
             return sink.export()
         other = folder.with_name(f"{folder.name}.second")
         other.mkdir()
+        recording.read_until = recording.bytes * plan.seam // recording.blocks_until(MAX_NS)
         with second_process(Request(make, recording.path, selection, other, plan)) as take:
             sink.begin(plan.start)
             sink.read(plan.start, plan.seam)
             here, half = known(sink, recording, plan.seam), take()
             end = None if half is None else joined(here, half)
             if half is None or end is None:
+                recording.read_until = None
                 sink.read(plan.seam, plan.stop)
                 return sink.end(sink.rest(plan.stop))
             sink.append(other)

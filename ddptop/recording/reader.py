@@ -142,6 +142,8 @@ class Recording:
         self._extent = Extent(descriptor, follow=follow)
         self._reader = BlockReader(descriptor)
         self._history = HistoryPieces(descriptor)
+        self.read_until: int | None = None
+        """Bytes of the file that are to be read here, the rest by another process; None: all."""
         if not len(self._blocks):
             raise RecordingError(f"{path} is empty: nothing of the run was written")
         self.run = first_run(self.lasting(), path, self.start_ns)
@@ -223,8 +225,8 @@ class Recording:
 
     @property
     def share_read(self) -> float:
-        """Where in the file the last read was, as a share (0..1) of it. From any thread."""
-        return self._reader.offset / max(1, self.bytes)
+        """Where in the part to be read the last read was, as a share (0..1) of it. From any thread."""
+        return self._reader.offset / max(1, self.read_until or self.bytes)
 
     @property
     def latest_run(self) -> Run:

@@ -56,6 +56,7 @@ def test_a_runs_figures_are_served_until_its_collector_ends(stage, monkeypatch):
     collector = stage.collector()
     ranks = stage.ranks(steps=STEPS, end="hang")
     url = said(collector, "/metrics").rpartition(" ")[2]
+    assert url.startswith("http://127.0.0.1:")  # only this machine, unless asked
 
     def page() -> str:
         with urllib.request.urlopen(url, timeout=60) as answer:

@@ -95,6 +95,10 @@ def test_of_many_ranks_the_worst_have_series_and_all_are_in_histograms(frame: Fr
     found = list(families(many))
     series = sum(len(one.counts) + 2 if isinstance(one, Histogram) else len(one.samples) for one in found)
     assert WORST < series <= MOST_SERIES
+    labels = {
+        label for one in found if not isinstance(one, Histogram) for s in one.samples for label in s.labels
+    }
+    assert {"rank", "host", "phase"} <= labels and not labels & {"step", "bucket"}
     (left_out,) = (
         s.value for one in found if one.name == "ranks_left_out" for s in getattr(one, "samples", ())
     )

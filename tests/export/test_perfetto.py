@@ -97,6 +97,8 @@ def test_the_trace_has_the_figures_of_the_tables(recording: Path, trace_path: Pa
     )
     lateness = [trace.of(packet)["lateness_ms"] for *_, packet in steps]
     assert lateness == pytest.approx(tables.steps["lateness_ms"][mine].tolist())
+    bounds = [trace.of(packet)["bound_ms"] for *_, packet in steps]
+    assert bounds == pytest.approx(tables.steps["bound_ms"][mine].tolist()) and min(bounds) > 0
     for kind in ("wait", "transfer"):
         drawn = [one for one in trace.slices if one[0].startswith("rank 0 all") and one[1].startswith(kind)]
         mine = tables.buckets["rank"] == 0

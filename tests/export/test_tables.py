@@ -109,6 +109,10 @@ def test_parquet_is_read_by_duckdb_and_polars(recording: Path, tmp_path: Path) -
     tables = ddptop.read(recording)
     field = parquet.read_schema(folder / "steps.parquet").field("wait_ms")
     assert (str(field.type), field.metadata) == ("float", {b"unit": b"ms"})
+    for table in TABLES:
+        kinds = parquet.read_schema(folder / f"{table.name}.parquet")
+        texts = {c.name for c in table.columns if c.kind == "text"}
+        assert {f.name for f in kinds if str(f.type).startswith("dictionary<values=string")} == texts
     duckdb = pytest.importorskip("duckdb")
     query = f"select count(*), count(own_ms), max(step_ms) from '{folder}/steps.parquet' where rank = 1"
     mine = tables.steps["rank"] == 1

@@ -132,7 +132,7 @@ class CompleteStep:
         """The largest layout number of its rows."""
         if self._block is not None:
             return int(self._block.layout[self._at].max())
-        return int(max(np.max(piece.layout) for piece in self._pieces))
+        return int(max(np.maximum.reduce(piece.layout) for piece in self._pieces))
 
     @property
     def cells_of_first(self) -> int:
@@ -141,9 +141,9 @@ class CompleteStep:
             at = self._at * self.ranks
             return int(self._block.cells_at[at + 1] - self._block.cells_at[at])
         for piece in self._pieces:
-            first = np.flatnonzero(np.asarray(piece.ranks) == 0)
-            if len(first):
-                at = piece.at[first[0]]
+            first = int(np.argmin(piece.ranks))
+            if piece.ranks[first] == 0:
+                at = piece.at[first]
                 if piece.columns is None:
                     return len(piece.rows[at].cells)
                 return int(piece.columns.cells_at[at + 1] - piece.columns.cells_at[at])

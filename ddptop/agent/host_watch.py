@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 PERIOD_NS = NS
 
+SILENT_NS = 3 * NS
+"""A rank without a heartbeat for so long is read from outside: six were due."""
+
 USAGE_KEPT_NS = 5 * NS
 """Pause between two readings of the ranks' processes that are recorded, unless a CPU quota throttles them."""
 
@@ -177,8 +180,12 @@ class HostWatch:
         for late in self._starts.late():
             rest: dict[str, Scalar] = {"world": late.world, "late_s": late.late_s, "torch": late.torch}
             rest |= {"waiting": " ".join(map(str, late.waiting))} | dict(late.view._asdict())
-            event = Event("not_initialized", now_ns, late.rank, -1, rest)
-            self._ranks.report(event, now_ns, about=RankProcess(0, late.rank, late.view.pid))
+            event, process = (
+                Event("not_initialized", now_ns, late.rank, -1, rest),
+                RankProcess(0, late.rank, late.view.pid),
+            )
+            self._ranks.report(event, now_ns, about=process)
+            self._calls.request(process, [late.view.pid], now_ns)
 
     def _report_asked(self, now_ns: int) -> None:
         """What the kernel shows of the processes that were asked, and of those that they have started."""
@@ -192,13 +199,19 @@ class HostWatch:
             workers = workers_of(process.pid)
             # Those that sleep as an idle one does come last.
             ordered = sorted(workers, key=lambda worker: "poll" in worker.waits_in)
-            self._calls.request(process, (worker.pid for worker in ordered), now_ns)
+            silent = [process.pid] if self._is_silent(process, now_ns) else []
+            self._calls.request(process, (*silent, *(worker.pid for worker in ordered)), now_ns)
             for prefix, one in [("", view), *((f"worker{i}_", w) for i, w in enumerate(workers))]:
                 fields |= {f"{prefix}{name}": value for name, value in one._asdict().items()}
             self._ranks.report(Event("kernel", now_ns, process.rank, -1, fields), now_ns, about=process)
 
+    def _is_silent(self, process: RankProcess, now_ns: int) -> bool:
+        """Whether a rank sends no heartbeats: it runs no Python, and will not answer."""
+        _, progress = self._ranks.progress_of(process)
+        return progress is not None and now_ns - progress.t_ns > SILENT_NS
+
     def _report_calls(self, now_ns: int) -> None:
-        """Where in their code workers are that have been read."""
+        """Where in their code workers and silent ranks are that have been read."""
         for process, pid, call in self._calls.take(now_ns):
             fields: dict[str, Scalar] = {"session": process.session, "pid": pid, "call": call}
             event = Event("worker_call", now_ns, process.rank, -1, fields)

@@ -1,7 +1,7 @@
-"""Where DataLoader workers are in their Python code, read by py-spy where that is installed.
+"""Where DataLoader workers, and ranks that do not answer, are in their Python code: by py-spy, if installed.
 
 py-spy reads the memory of a process from outside and, `--nonblocking`, does not pause it. It takes some 15 ms
-of CPU a process, so workers are read only where their rank was asked about a stall.
+of CPU a process, so they are read only where their rank was asked about a stall, or is late.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ddptop.host.exits import RankProcess
 
 MAX_READ = 4
-"""Workers that are read at a time."""
+"""Processes that are read at a time."""
 
 TIMEOUT_NS = 5 * NS
 """After which a py-spy that has not finished is killed."""
@@ -30,14 +30,14 @@ _NOT_THE_USERS = ("site-packages", "dist-packages", "/lib/python3", "/lib64/pyth
 
 
 class WorkerCalls:
-    """Starts py-spy for workers, and has the calls once it has finished. Never waits, never raises."""
+    """Starts py-spy for processes, and has the calls once it has finished. Never waits, never raises."""
 
     def __init__(self) -> None:
         self._running: dict[int, tuple[RankProcess, subprocess.Popen[str], int]] = {}
-        """By pid of the worker: its rank, py-spy, and when that was started."""
+        """By pid of the process: its rank, py-spy, and when that was started."""
 
     def request(self, rank: RankProcess, pids: Iterable[int], now_ns: int) -> None:
-        """Read where these workers of a rank are, unless that is being done."""
+        """Read where these processes of a rank are, unless that is being done."""
         program = shutil.which("py-spy")
         for pid in pids if program is not None else ():
             if pid in self._running or len(self._running) >= MAX_READ:
@@ -51,7 +51,7 @@ class WorkerCalls:
                 self._running[pid] = rank, process, now_ns
 
     def take(self, now_ns: int) -> Iterator[tuple[RankProcess, int, str]]:
-        """The workers read since the last call: rank, pid, and its call, `data.py:41 decode`."""
+        """What was read since the last call: rank, pid, and the call in it, `data.py:41 decode`."""
         for pid, (rank, process, since_ns) in list(self._running.items()):
             if process.poll() is None and now_ns - since_ns < TIMEOUT_NS:
                 continue

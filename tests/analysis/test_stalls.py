@@ -546,6 +546,18 @@ def test_a_c_call_that_holds_the_interpreter_lock_is_said_with_what_the_kernel_s
     ]
 
 
+def test_a_rank_that_does_not_answer_is_where_it_was_read_to_be_from_outside(stage) -> None:
+    one_missing(stage)
+    kernel(stage, 1, "do_sys_poll")
+    pid = stage.frame().stall.positions[0].pid
+    stage.tell("worker_call", 1, pid=pid, call="train.py:88 tokenize")
+    stall = stage.frame().stall
+    assert (stall.positions[0].user_call.line, stall.positions[0].at_s) == (88, None)
+    assert f"rank 1, node0, pid {pid}, is in train.py:88 tokenize" in stall.detail
+    stage.answer(1, users("next_batch"), groups={"0": 82})
+    assert stage.frame().stall.positions[0].user_call.function == "next_batch", "its own answer is newer"
+
+
 def test_a_rank_that_waits_for_its_dataloader_names_the_worker_that_does_not_poll_its_queue(stage) -> None:
     one_missing(stage)
     torch_data = "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py"

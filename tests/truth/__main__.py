@@ -1,7 +1,8 @@
 """`python -m tests.truth`: train with faults, and compare what ddptop says with what the script did.
 
---rows NAME...    rows of `rows.py`; `all`; without it the short list
---windows N       windows with the fault, each between two without
+--rows NAME...    rows of `rows.py`; `all`; without it the short list. Rows of `incidents.py` too, or `hangs`,
+                  `deaths`, `mismatches`, `ends`: all of a group
+--windows N       windows with the fault, each between two without; so many runs of a row of `incidents.py`
 --load N          busy loops beside the training
 --keep FOLDER     keep recordings and stamps, FOLDER/NAME-load-N/
 --replay FOLDER   compare kept recordings again instead of training
@@ -23,7 +24,7 @@ from typing import Any
 
 from ddptop.recording.reader import Recording
 from tests.processes import DDPTOP_RUN, environment, started
-from tests.truth import traces
+from tests.truth import incident_runs, incidents, traces
 from tests.truth.judge import Judged, Stamps, judge, looks
 from tests.truth.rows import BY_NAME, ROWS, SHORT, Row
 from tests.truth.table import LEGEND, as_json, heading, line
@@ -65,6 +66,12 @@ def main() -> None:
     for name in ("--keep", "--replay", "--pack", "--json"):
         parser.add_argument(name, type=Path)
     options = parser.parse_args()
+    if ended := incidents.named(options.rows):
+        incident_runs.show(ended, options.windows, options.seed, options.keep, options.replay)
+        names = {one.name for one in ended} | {*incidents.GROUPS}
+        options.rows = [name for name in options.rows if name not in names]
+    if not options.rows:
+        return
     rows = list(ROWS) if options.rows == ["all"] else [BY_NAME[name] for name in options.rows]
     windows = 10**6 if options.minutes else 2 * options.windows + 1
     more = {"steps": options.steps, "windows": windows, "seed": options.seed, "seconds": 60 * options.minutes}

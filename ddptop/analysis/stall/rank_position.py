@@ -62,7 +62,8 @@ def kernel_report(event: Event, t_ns: int) -> KernelReport:
 
 
 def note_kernel(rank_state: RankState, event: Event, t_ns: int) -> None:
-    """Take an Event("kernel"), or an Event("worker_call"): where in its code a DataLoader worker is."""
+    """Take an Event("kernel"), or an Event("worker_call"): where in its code a DataLoader worker is, or
+    the rank itself where it does not answer."""
     if event.kind == "kernel":
         rank_state.kernel = kernel_report(event, t_ns)
         return
@@ -75,6 +76,15 @@ def kernel_since(rank_state: RankState, since_ns: int) -> KernelReport | None:
     """What the kernel showed of the rank's process after the stall began."""
     kernel = rank_state.kernel
     return kernel if kernel is not None and kernel.t_ns > since_ns else None
+
+
+def call_read(rank_state: RankState, pid: int | None, since_ns: int) -> Call | None:
+    """Where in its code a rank that has not answered is, read from outside; None: it was not read."""
+    t_ns, text = rank_state.worker_calls.get(pid or 0, (0, ""))
+    where, _, function = text.partition(" ")
+    file, _, line = where.rpartition(":")
+    known = t_ns > since_ns and line.isdecimal()
+    return Call(file, int(line), function, "") if known else None
 
 
 def in_kernel(rank_state: RankState, since_ns: int) -> str | None:
@@ -163,18 +173,20 @@ def rank_position(
         silent_ns = state.interruptions.silence_ns(rank_state.heard_ns, now_ns)
         process = "silent" if silent_ns > STALE_S * NS and rank_state.hello else "alive"
     kernel = kernel_since(rank_state, since_ns)
+    pid = rank_state.hello.pid if rank_state.hello else kernel.pid if kernel else None
+    call = calls.user_call(answer.stacks) if answer else call_read(rank_state, pid, since_ns)
     traces = calls.traces(answer.stacks, all_threads=all_threads) if answer else ()
     return RankPosition(
         rank=rank,
         host=rank_state.host,
-        pid=rank_state.hello.pid if rank_state.hello else kernel.pid if kernel else None,
+        pid=pid,
         process=process,
         step=rank_state.step,
         bucket=rank_state.bucket,
         sequence=sequence_of(rank_state, group, answer),
         group=group,
         operation=operation_phrase(calls.pending_operation(answer, group) or calls.pending_operation(answer)),
-        user_call=own_call(rank_state) if ended else calls.user_call(answer.stacks) if answer else None,
+        user_call=own_call(rank_state) if ended else call,
         traces=(*traces, *kernel_traces(kernel, alone=not traces and not ended)),
         at_s=state.unix_s(t_ns) if answer is not None and t_ns is not None else None,
     )
